@@ -1,0 +1,89 @@
+"""The options that verbs share, in groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from localspec.protocol.wire import DRAFT_MAX
+
+
+def _layers(_: click.Context, option: click.Parameter, value: str) -> int:
+    if value == "auto":
+        return -1
+    if not value.isdecimal():
+        raise click.BadParameter("use a number of layers, or auto", param=option)
+    return min(int(value), 10_000)
+
+
+def _split(
+    _: click.Context, option: click.Parameter, value: str
+) -> dict[str, str | tuple[float, ...]]:
+    if value in ("none", "layer", "row"):
+        return {"split_mode": value}
+    try:
+        return {"tensor_split": tuple(float(share) for share in value.split(","))}
+    except ValueError:
+        raise click.BadParameter("use none, layer, row, or shares: 3,1", param=option) from None
+
+
+def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def add(function: Any) -> Any:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+PROMPT = _options(
+    click.argument("model", required=False),
+    click.option("-p", "--prompt", metavar="TEXT", help="Taken verbatim. Default: standard input."),
+    click.option("--raw", is_flag=True, help="Plain completion (so far every run is one)."),
+    click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True),
+    click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable."),
+)
+SAMPLING = _options(
+    click.option("--temperature", type=click.FloatRange(0), default=0.8, show_default=True),
+    click.option("--top-k", type=click.IntRange(0), default=40, show_default=True),
+    click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=0.95),
+    click.option("--min-p", type=click.FloatRange(0, 1), default=0.05),
+    click.option("--repeat-penalty", type=click.FloatRange(0, min_open=True), default=1.0),
+    click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Default: drawn, and shown."),
+)
+SPECULATION = _options(
+    click.option("--draft", default="auto", metavar="FILE|auto|none", help="The draft model."),
+    click.option("--spec", default="auto", metavar="auto|off|model|lookup", help="What guesses."),
+    click.option(
+        "--draft-max", type=click.IntRange(0, DRAFT_MAX), help="Guesses a round [default: 5]."
+    ),
+    click.option(
+        "--verify",
+        type=click.Choice(["coupled", "rejection", "match"]),
+        default="coupled",
+        show_default=True,
+        help="How guesses are checked; each keeps the model's own distribution.",
+    ),
+)
+MACHINE = _options(
+    click.option("--ctx", type=click.IntRange(1), help="Context in tokens."),
+    click.option("--kv", type=click.Choice(["f16", "q8_0", "q4_0"]), default="f16"),
+    click.option("--gpu-layers", default="auto", metavar="N|auto", callback=_layers),
+    click.option("--draft-gpu-layers", default="auto", metavar="N|auto", callback=_layers),
+    click.option("--main-gpu", type=click.IntRange(0), default=0),
+    click.option("--split", default="layer", metavar="none|layer|row|SHARES", callback=_split),
+    click.option("--threads", type=int, help="Default: physical cores less one."),
+    click.option("--draft-threads", type=int, help="Default: as --threads."),
+    click.option("--flash-attn", type=click.Choice(["auto", "on", "off"]), default="auto"),
+)
+OUTPUT = _options(
+    click.option("--tokens", is_flag=True, help="Mark which tokens were guessed, kept, corrected."),
+    click.option("--stats", is_flag=True, help="Numbers at the end, on standard error."),
+    click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text."),
+    click.option("--events", type=click.Path(dir_okay=False), help="Write every event here."),
+    click.option("-q", "--quiet", is_flag=True, help="No notices."),
+    click.option("-v", "--verbose", is_flag=True, help="Show what is loaded, and how."),
+    click.option("--no-color", is_flag=True, help="Also: NO_COLOR in the environment."),
+)

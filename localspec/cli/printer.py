@@ -1,0 +1,104 @@
+"""Events become what the terminal or a pipe gets; stdout is data, stderr is talk."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from localspec.clean import clean
+from localspec.cli import marks
+from localspec.protocol.events import Event, Finished, Notice, Plan, Ready, Round, Token
+
+
+@dataclass(frozen=True)
+class Show:
+    """What to print of an answer."""
+
+    tokens: bool
+    stats: bool
+    json: bool
+    quiet: bool
+    colour: bool
+
+
+class Printer:
+    """Folds the events of one answer."""
+
+    def __init__(self, show: Show) -> None:
+        self._show = show
+        self._tokens: list[Token] = []
+        self._ended_line = True
+        self._ready: Ready | None = None
+        self._plan: Plan | None = None
+        self.finished: Finished | None = None
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, Ready):
+            self._ready = event
+            for notice in event.notices:
+                self._talk(notice)
+        elif isinstance(event, Notice):
+            self._talk(event)
+        elif isinstance(event, Plan):
+            self._plan = event
+        elif isinstance(event, Round):
+            self._tokens += event.tokens
+            for token in event.tokens:
+                self._say(
+                    marks.marked(token, self._show.colour) if self._show.tokens else token.text
+                )
+            sys.stdout.flush()
+        elif isinstance(event, Finished):
+            self.finished = event
+            self._say(event.tail)
+
+    def _say(self, text: str) -> None:
+        if self._show.json or not text:
+            return
+        shown = text if self._show.tokens else clean(text)
+        # Our own colours must pass: marked() has cleaned the text inside them.
+        click.echo(shown, nl=False, color=self._show.colour)
+        self._ended_line = text.endswith("\n")
+
+    def _talk(self, notice: Notice) -> None:
+        if not self._show.quiet:
+            click.echo(f"localspec: {clean(notice.message, multiline=False)}", err=True)
+
+    def end_line(self) -> None:
+        """What follows begins on its own line."""
+        if not self._show.json and not self._ended_line:
+            click.echo()
+            self._ended_line = True
+
+    def close(self, seed: int, verify: str) -> None:
+        self.end_line()
+        if self._show.json:
+            click.echo(json.dumps(self._document(seed, verify)))
+        elif self.finished is not None:
+            if self._show.tokens and not self._show.quiet:
+                click.echo(marks.legend(self._show.colour), err=True, color=self._show.colour)
+            if self._show.stats:
+                for line in marks.summary(self._plan, self.finished.totals, seed):
+                    click.echo(clean(line), err=True)
+
+    def _document(self, seed: int, verify: str) -> dict[str, Any]:
+        assert self._ready is not None and self.finished is not None
+        totals = self.finished.totals
+        timings = {"load_ms": round(self._ready.load_ms, 3), **totals["timings"]}
+        return {
+            "schema": 1,
+            "text": "".join(t.text for t in self._tokens) + self.finished.tail,
+            "tokens": [{"id": t.id, "text": t.text, "class": t.kind} for t in self._tokens],
+            "finish_reason": self.finished.reason,
+            "model": self._ready.model,
+            "draft": self._ready.draft,
+            "seed": seed,
+            "verify": verify,
+            "prompt_tokens": totals["prompt_tokens"],
+            "timings": timings,
+            "speculation": totals["speculation"],
+        }

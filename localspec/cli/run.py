@@ -1,0 +1,177 @@
+"""`localspec run`: complete a prompt and stream the answer."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, TextIO
+
+import click
+
+from localspec import launch
+from localspec.clean import clean
+from localspec.cli import options
+from localspec.cli.printer import Printer, Show
+from localspec.errors import AccessError, UsageError
+from localspec.protocol.events import Event, Ready, encode
+from localspec.protocol.wire import (
+    DRAFT_LENGTH,
+    DRAFT_MAX,
+    ContextSettings,
+    Generate,
+    Load,
+    Sampling,
+)
+
+_LONGEST_PROMPT = 64 * 1024 * 1024
+
+
+@click.command("run")
+@options.PROMPT
+@options.SAMPLING
+@options.SPECULATION
+@options.MACHINE
+@options.OUTPUT
+def command(model: str | None, **given: Any) -> int:
+    """Complete a prompt with MODEL: `demo`, or the path of a .gguf file.
+
+    \b
+    localspec run demo -p "def fibonacci(n):" --tokens --stats
+    localspec run big.gguf --draft small.gguf -p "Once upon a time"
+    """
+    text = _prompt(given["prompt"])
+    choice = launch.choose(model, given["draft"])
+    seed = secrets.randbits(31) if given["seed"] is None else given["seed"]
+    show = Show(
+        given["tokens"],
+        given["stats"],
+        given["as_json"],
+        given["quiet"],
+        _colour(given["no_color"]),
+    )
+    with _events_file(given["events"]) as log:
+        engine = launch.start(_load(choice, given))
+        try:
+            if given["verbose"]:
+                _describe(engine.ready)
+            return _answer(engine, _request(choice, text, seed, given), show, log)
+        finally:
+            engine.close()
+
+
+def _answer(engine: launch.Engine, request: Generate, show: Show, log: TextIO | None) -> int:
+    printer = Printer(show)
+    interrupted = False
+
+    def stop(*_: int | FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        engine.stop()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second one quits
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        for event in _with_ready(engine, request):
+            if log is not None:
+                log.write(encode(event) + "\n")
+            printer.take(event)
+    except BaseException:
+        printer.end_line()  # what was said stays, and the error begins on its own line
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+    printer.close(request.sampling.seed, request.verify)
+    return 130 if interrupted else 0
+
+
+def _with_ready(engine: launch.Engine, request: Generate) -> Iterator[Event]:
+    yield engine.ready
+    yield from engine.generate(request)
+
+
+def _prompt(given: str | None) -> str:
+    if given is not None:
+        text = given
+    elif sys.stdin is None or sys.stdin.isatty():
+        raise UsageError("There is no prompt.", 'Give one: localspec run demo -p "import os"')
+    else:
+        text = sys.stdin.buffer.read(_LONGEST_PROMPT).decode("utf-8", "replace")
+    if not text:
+        raise UsageError("The prompt is empty.", 'Give one: localspec run demo -p "import os"')
+    return text
+
+
+def _load(choice: launch.Choice, given: dict[str, Any]) -> Load:
+    target = ContextSettings(
+        n_gpu_layers=given["gpu_layers"],
+        main_gpu=given["main_gpu"],
+        kv_type=given["kv"],
+        flash_attn=given["flash_attn"],
+        n_ctx=given["ctx"],
+        n_threads=given["threads"],
+        **given["split"],
+    )
+    draft = replace(
+        target,
+        n_gpu_layers=given["draft_gpu_layers"],
+        n_threads=given["draft_threads"] or given["threads"],
+    )
+    path = str(choice.draft) if choice.draft and given["spec"] != "off" else None
+    return Load(str(choice.target), path, target, draft, DRAFT_MAX)
+
+
+def _request(choice: launch.Choice, text: str, seed: int, given: dict[str, Any]) -> Generate:
+    asked = given["spec"] != "auto"
+    length = given["draft_max"]
+    return Generate(
+        text=text,
+        sampling=Sampling(
+            temperature=given["temperature"],
+            top_k=given["top_k"],
+            top_p=given["top_p"],
+            min_p=given["min_p"],
+            repeat_penalty=given["repeat_penalty"],
+            seed=seed,
+        ),
+        max_tokens=given["max_tokens"],
+        stop=given["stop"],
+        verify=given["verify"],
+        spec=given["spec"] if asked else choice.spec,
+        draft_length=DRAFT_LENGTH if length is None else length,
+        why="" if asked else choice.why,
+    )
+
+
+def _colour(off: bool) -> bool:
+    if off or os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
+
+
+@contextmanager
+def _events_file(path: str | None) -> Iterator[TextIO | None]:
+    """Opened before anything is loaded, so that a wrong path costs nothing."""
+    if path is None:
+        yield None
+        return
+    try:
+        file = Path(path).open("w", encoding="utf-8")  # noqa: SIM115  closed by `with` below
+    except OSError as error:
+        name = clean(path, multiline=False)
+        raise AccessError(f"{name} cannot be written: {error.strerror}.") from error
+    with file:
+        yield file
+
+
+def _describe(ready: Ready) -> None:
+    for name, value in (("model", ready.model), ("draft", ready.draft), ("on", ready.devices)):
+        click.echo(f"{name}: {clean(str(value), multiline=False)}", err=True)
+    for name, value in ready.settings.items():
+        click.echo(f"{name}: {clean(str(value), multiline=False)}", err=True)

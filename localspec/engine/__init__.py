@@ -1,0 +1,1 @@
+"""The engine: one target, one drafter, one loop."""

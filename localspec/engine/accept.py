@@ -1,0 +1,142 @@
+"""Which drafted tokens stand, and which token follows them.
+
+Every class draws each emitted token from the target's own law, whatever the drafter did; where
+the law is certain (temperature 0) all three take the target's argmax.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.engine.protocols import Draft, Law, LawAt, Verifier
+from localspec.engine.sampling import gumbel
+from localspec.protocol.wire import VerifyMode
+
+
+class Draws(Protocol):
+    """Where randomness comes in; tests enumerate every outcome instead."""
+
+    def choice(self, probs: NDArray[np.float64]) -> int:
+        """An index, drawn by these probabilities."""
+        ...
+
+    def accept(self, prob: float) -> bool:
+        """True with this probability."""
+        ...
+
+
+class Seeded:
+    """One generator an answer: a seed is used once, never once a token."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.Generator(np.random.PCG64(seed))
+
+    def choice(self, probs: NDArray[np.float64]) -> int:
+        return pick(probs, self._rng.random())
+
+    def accept(self, prob: float) -> bool:
+        return self._rng.random() < prob
+
+
+def pick(probs: NDArray[np.float64], u: float) -> int:
+    """Inverse of the cumulated sum at u in [0, 1); never an index of probability 0."""
+    cumulated = np.cumsum(probs)
+    index = int(np.searchsorted(cumulated, u * cumulated[-1], side="right"))
+    return min(index, int(np.flatnonzero(probs)[-1]))
+
+
+class Coupled:
+    """Draft and target draw with the same Gumbel noise (Daliri, Musco, Suresh 2408.07978).
+
+    The noise is keyed by seed, place and token, so the text depends on the seed alone: not on
+    the drafter, the draft length, or whether there was one.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def guess(self, law: Law, index: int) -> int:
+        if len(law.ids) == 1:
+            return int(law.ids[0])
+        with np.errstate(divide="ignore"):
+            scores = np.log(law.probs) + gumbel(self._seed, index, law.ids)
+        return int(law.ids[scores.argmax()])
+
+    def verify(self, law_at: LawAt, draft: Draft, index: int) -> tuple[int, int]:
+        for i, token in enumerate(draft.tokens):
+            own = self.guess(law_at(i), index + i)
+            if own != token:
+                return i, own
+        n = len(draft.tokens)
+        return n, self.guess(law_at(n), index + n)
+
+
+class Match:
+    """The target samples for itself and a draft stands while it says the same, as in llama.cpp.
+
+    Drafting takes the draft's argmax, which is the best guess under this rule.
+    """
+
+    def __init__(self, draws: Draws) -> None:
+        self._draws = draws
+
+    def guess(self, law: Law, index: int) -> int:
+        return int(law.ids[0])
+
+    def verify(self, law_at: LawAt, draft: Draft, index: int) -> tuple[int, int]:
+        for i, token in enumerate(draft.tokens):
+            own = self._draw(law_at(i))
+            if own != token:
+                return i, own
+        return len(draft.tokens), self._draw(law_at(len(draft.tokens)))
+
+    def _draw(self, law: Law) -> int:
+        return int(law.ids[self._draws.choice(law.probs)])
+
+
+class Rejection:
+    """Speculative sampling (Leviathan 2211.17192, Chen 2302.01318): accept by the ratio p/q.
+
+    The token drawn from the residual after a rejection *is* the emitted token.
+    """
+
+    def __init__(self, draws: Draws) -> None:
+        self._draws = draws
+
+    def guess(self, law: Law, index: int) -> int:
+        return int(law.ids[self._draws.choice(law.probs)])
+
+    def verify(self, law_at: LawAt, draft: Draft, index: int) -> tuple[int, int]:
+        for i, token in enumerate(draft.tokens):
+            p = law_at(i)
+            q = draft.laws[i] if draft.laws is not None else _certain(token)
+            ratio = p.prob(token) / q.prob(token)
+            if ratio < 1.0 and not self._draws.accept(ratio):
+                return i, int(p.ids[self._draws.choice(residual(p, q))])
+        law = law_at(len(draft.tokens))
+        return len(draft.tokens), int(law.ids[self._draws.choice(law.probs)])
+
+
+def residual(p: Law, q: Law) -> NDArray[np.float64]:
+    """max(0, p - q), renormalised, over p's ids; p itself where nothing is left (p equals q)."""
+    order = np.argsort(q.ids)
+    places = np.minimum(np.searchsorted(q.ids, p.ids, sorter=order), len(order) - 1)
+    same = order[places]
+    theirs = np.where(q.ids[same] == p.ids, q.probs[same], 0.0)
+    left = np.maximum(p.probs - theirs, 0.0)
+    total = left.sum()
+    return left / total if total > 0 else p.probs
+
+
+def _certain(token: int) -> Law:
+    return Law(np.array([token]), np.ones(1))
+
+
+def verifier(mode: VerifyMode, seed: int) -> Verifier:
+    """The verifier of one answer."""
+    if mode == "coupled":
+        return Coupled(seed)
+    return Match(Seeded(seed)) if mode == "match" else Rejection(Seeded(seed))

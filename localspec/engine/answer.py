@@ -1,0 +1,106 @@
+"""The steps of one answer become rounds of text, with their sums."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from localspec.engine.loop import End, Step
+from localspec.engine.text import TextStream
+from localspec.protocol.events import (
+    Event,
+    Finished,
+    FinishReason,
+    Prefill,
+    Round,
+    Token,
+    TokenClass,
+)
+from localspec.protocol.stats import Totals
+from localspec.protocol.wire import Generate
+
+
+class Vocabulary(Protocol):
+    def is_end(self, token: int) -> bool: ...
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for."""
+        ...
+
+
+class Answer:
+    """Turns the loop's steps into rounds of text."""
+
+    def __init__(self, request: Generate, vocabulary: Vocabulary, why: str) -> None:
+        self._text = TextStream(request.stop)
+        self._vocabulary = vocabulary
+        self._why = why
+        self._totals = Totals()
+        self._began = time.perf_counter()
+        self._first: float | None = None
+        self._prompt_tokens = 0
+        self._reused = 0
+
+    def events(self, loop: Iterator[Prefill | Step | End]) -> Iterator[Event]:
+        for step in loop:
+            if isinstance(step, Prefill):
+                self._prompt_tokens, self._reused = step.total, step.reused
+                yield step
+            elif isinstance(step, End):
+                yield self._finished(step.reason)
+            else:
+                event = self._round(step)
+                self._totals.add(event)
+                self._first = self._first or time.perf_counter()
+                yield event
+                if self._text.stopped:
+                    yield self._finished("stop")
+                    return
+
+    def _round(self, step: Step) -> Round:
+        drafted = len(step.draft.tokens)
+        tokens: list[Token] = []
+        for i, token in enumerate(step.tokens):
+            piece = b"" if self._vocabulary.is_end(token) else self._vocabulary.piece(token)
+            kind = _class(i, drafted, step.accepted)
+            tokens.append(Token(token, self._text.push(piece), kind))
+            if self._text.stopped:
+                break
+        n = self._totals.rounds + self._totals.plain_rounds
+        return Round(
+            n=n,
+            source=step.draft.source,
+            reason=self._why if drafted else "nothing to guess with yet" if n == 0 else "no guess",
+            drafted=drafted,
+            accepted=min(step.accepted, len(tokens)),
+            tokens=tuple(tokens),
+            ms=step.ms,
+        )
+
+    def _finished(self, reason: FinishReason) -> Finished:
+        now = time.perf_counter()
+        first = self._first or now
+        later = self._totals.tokens - 1
+        decode = now - first
+        totals: dict[str, Any] = {
+            "tokens": self._totals.tokens,
+            "prompt_tokens": self._prompt_tokens,
+            "reused_tokens": self._reused,
+            "timings": {
+                "prefill_ms": round((first - self._began) * 1e3, 3),
+                "first_token_ms": round((first - self._began) * 1e3, 3),
+                "decode_ms": round(decode * 1e3, 3),
+                "tokens_per_second": round(later / decode, 3) if later > 0 and decode else None,
+            },
+            "speculation": self._totals.speculation(),
+        }
+        return Finished(reason, self._text.finish(), totals)
+
+
+def _class(i: int, drafted: int, accepted: int) -> TokenClass:
+    if i < accepted:
+        return "accepted"
+    if not drafted:
+        return "plain"
+    return "bonus" if accepted == drafted else "correction"

@@ -1,0 +1,39 @@
+"""Drafters by name; choosing one imports one.
+
+A factory gets what a drafter may need and ignores the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+
+from localspec.engine.protocols import Drafter, Verifier
+from localspec.engine.reader import Reader
+from localspec.protocol.wire import Sampling
+
+NAMES = ("none", "lookup", "model")
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What one answer offers to its drafter."""
+
+    reader: Reader | None
+    """The draft model, if one is loaded."""
+    verifier: Verifier
+    sampling: Sampling
+    start: int
+    """Length of the prompt: place 0 of the answer."""
+    n_vocab: int
+    """Tokens the target knows; ids from there on are never drafted."""
+    is_end: Callable[[int], bool]
+
+
+def make(name: str, needs: Needs) -> Drafter:
+    """The drafter of that name."""
+    if name not in NAMES:
+        raise KeyError(name)
+    drafter: Drafter = import_module(f"localspec.engine.drafters.{name}").make(needs)
+    return drafter

@@ -1,0 +1,100 @@
+"""Guess by copying what followed the same tokens earlier in the text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from localspec.engine.drafters import Needs
+from localspec.engine.protocols import Draft
+from localspec.engine.reader import common_prefix
+
+
+class SuffixAutomaton:
+    """All substrings of a growing text, O(1) amortised a token (Blumer et al. 1985).
+
+    After each token it knows the longest suffix of the text that stood there before, and where.
+    """
+
+    def __init__(self) -> None:
+        self._next: list[dict[int, int]] = [{}]
+        self._link = [-1]
+        self._length = [0]
+        self._end = [-1]
+        """Place of the last token of an earlier occurrence, the latest one that was asked for."""
+        self._last = 0
+        self.size = 0
+        self.match = 0
+        """Length of the longest suffix that stood in the text before."""
+        self.place = -1
+        """Place of that earlier occurrence's last token."""
+
+    def extend(self, token: int) -> None:
+        new = self._state(self._length[self._last] + 1, self.size)
+        state = self._last
+        while state >= 0 and token not in self._next[state]:
+            self._next[state][token] = new
+            state = self._link[state]
+        self._link[new] = 0 if state < 0 else self._split(state, token)
+        self._last = new
+        repeated = self._link[new]
+        self.match, self.place = self._length[repeated], self._end[repeated]
+        self._end[repeated] = self.size
+        self.size += 1
+
+    def _state(self, length: int, end: int) -> int:
+        self._next.append({})
+        self._link.append(0)
+        self._length.append(length)
+        self._end.append(end)
+        return len(self._length) - 1
+
+    def _split(self, state: int, token: int) -> int:
+        """The state of exactly `state`'s longest text followed by `token`."""
+        target = self._next[state][token]
+        if self._length[target] == self._length[state] + 1:
+            return target
+        clone = self._state(self._length[state] + 1, self._end[target])
+        self._next[clone] = dict(self._next[target])
+        self._link[clone] = self._link[target]
+        self._link[target] = clone
+        while state >= 0 and self._next[state].get(token) == target:
+            self._next[state][token] = clone
+            state = self._link[state]
+        return clone
+
+
+class LookupDrafter:
+    """Drafts while at least `shortest` tokens stood there before; no longer than twice the match.
+
+    Copying runs on into its own draft, so that a repeated run is continued.
+    """
+
+    def __init__(self, shortest: int = 2) -> None:
+        self._shortest = shortest
+        self._automaton = SuffixAutomaton()
+        self._known: list[int] = []
+        self._text: Sequence[int] = ()
+
+    def propose(self, tokens: Sequence[int], limit: int) -> Draft:
+        self._follow(tokens)
+        match, place = self._automaton.match, self._automaton.place
+        if match < self._shortest:
+            return Draft()
+        guessed: list[int] = []
+        for at in range(place + 1, place + 1 + min(limit, 2 * match)):
+            guessed.append(tokens[at] if at < len(tokens) else guessed[at - len(tokens)])
+        return Draft(guessed, None, "lookup") if guessed else Draft()
+
+    def _follow(self, tokens: Sequence[int]) -> None:
+        """Take in what is new; start over where the text is not the known one's continuation."""
+        if tokens is not self._text:
+            if common_prefix(self._known, tokens) < len(self._known):
+                self._automaton, self._known = SuffixAutomaton(), []
+            self._text = tokens
+        for token in tokens[len(self._known) :]:
+            self._automaton.extend(token)
+            self._known.append(token)
+
+
+def make(needs: Needs) -> LookupDrafter:
+    return LookupDrafter()

@@ -1,0 +1,19 @@
+"""Guess nothing: plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from localspec.engine.drafters import Needs
+from localspec.engine.protocols import Draft
+
+_NOTHING = Draft()
+
+
+class NoDrafter:
+    def propose(self, tokens: Sequence[int], limit: int) -> Draft:
+        return _NOTHING
+
+
+def make(needs: Needs) -> NoDrafter:
+    return NoDrafter()

@@ -1,0 +1,253 @@
+"""One llama.cpp model and its context: tokens in, rows of logits out.
+
+Every argument that makes llama.cpp abort is checked before the call and every return code after
+it.  Never `llama_cpp.Llama`: it allocates n_ctx x n_vocab floats.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from localspec.clean import clean
+from localspec.engine.llama import failures
+from localspec.engine.llama.library import FLASH, KV_TYPES, LOG, SPLIT, C, has_amx, threads
+from localspec.engine.llama.vocabulary import Vocabulary
+from localspec.engine.protocols import Logits
+from localspec.errors import DoesNotFitError, EngineError, ModelFileError, UsageError
+from localspec.protocol.wire import ContextSettings
+from localspec.units import gib
+
+_DEFAULT_CTX = 8192
+_MOST_CTX = 8
+"""Times the trained context: beyond that it is a slip, and llama.cpp would try to allocate it."""
+
+
+class Llama:
+    """A loaded model with one context of one sequence; a `Model`.
+
+    `outputs` is the most rows of logits one `read` may ask for; `rollback` how many tokens of the
+    last read must be forgettable where the memory is recurrent.
+    """
+
+    def __init__(
+        self, path: Path, settings: ContextSettings, *, outputs: int, rollback: int
+    ) -> None:
+        self._model: Any = None
+        self._context: Any = None
+        self._batch: Any = None
+        self._path = path
+        self._load(settings)
+        try:
+            self._open(settings, outputs, rollback)
+        except BaseException:
+            self.close()
+            raise
+
+    # --- loading ------------------------------------------------------------------------
+
+    def _load(self, settings: ContextSettings) -> None:
+        params = C.llama_model_default_params()
+        params.n_gpu_layers = settings.n_gpu_layers
+        params.main_gpu = settings.main_gpu
+        params.use_extra_bufts = not has_amx()
+        params.split_mode = _choice(SPLIT, settings.split_mode, "split mode")
+        if settings.tensor_split:
+            self._tensor_split = _tensor_split(settings.tensor_split)
+            params.tensor_split = self._tensor_split
+        LOG.lines.clear()
+        self._model = C.llama_model_load_from_file(os.fsencode(self._path), params)
+        if not self._model:
+            raise failures.load_error(self._path)
+        self.vocabulary = Vocabulary(C.llama_model_get_vocab(self._model))
+        self.n_vocab: int = self.vocabulary.n_tokens
+        self.n_layer: int = C.llama_model_n_layer(self._model)
+        self.n_ctx_train: int = C.llama_model_n_ctx_train(self._model)
+        self._n_swa: int = C.llama_model_n_swa(self._model)
+        self.recurrent = bool(
+            C.llama_model_is_recurrent(self._model) or C.llama_model_is_hybrid(self._model)
+        )
+        if C.llama_model_has_encoder(self._model) or not C.llama_model_has_decoder(self._model):
+            self.close()
+            raise ModelFileError(
+                f"{self._path.name} is not a model that continues text.",
+                "Give a text-generation model; encoders and embedding models cannot be run.",
+            )
+
+    def _open(self, settings: ContextSettings, outputs: int, rollback: int) -> None:
+        params = C.llama_context_default_params()
+        params.n_ctx = self._context_size(settings)
+        params.n_batch = params.n_ubatch = min(max(settings.n_ubatch, outputs, 32), params.n_ctx)
+        params.n_seq_max = 1
+        params.n_outputs_max = outputs
+        params.n_outputs_max_per_seq = outputs
+        params.n_rs_seq = rollback if self.recurrent else 0
+        params.type_k = params.type_v = _choice(KV_TYPES, settings.kv_type, "KV type")
+        params.flash_attn_type = _choice(FLASH, settings.flash_attn, "flash attention")
+        self.n_threads = threads(settings.n_threads)
+        params.n_threads = params.n_threads_batch = self.n_threads
+        params.no_perf = True
+        LOG.lines.clear()
+        self._context = C.llama_init_from_model(self._model, params)
+        if not self._context:
+            raise failures.context_error(self._path)
+        self._memory = C.llama_get_memory(self._context)
+        self.n_ctx: int = C.llama_n_ctx(self._context)
+        self.n_batch: int = C.llama_n_ubatch(self._context)
+        self._outputs = outputs
+        self.n_past = 0
+        self.seconds = 0.0
+        self._prepare_batch()
+        self.rollback = self._probed_rollback(rollback)
+
+    def _context_size(self, settings: ContextSettings) -> int:
+        trained = self.n_ctx_train or _DEFAULT_CTX
+        n_ctx = settings.n_ctx or min(_DEFAULT_CTX, trained)
+        if not 0 < n_ctx <= _MOST_CTX * trained:
+            raise UsageError(
+                f"A context of {n_ctx:,} tokens makes no sense for {self._path.name}, "
+                f"which was trained with {trained:,}.",
+                f"Use --ctx {trained} or less.",
+            )
+        needed = self._kv_bytes(n_ctx, settings.kv_type)
+        total = psutil.virtual_memory().total
+        on_cpu = settings.n_gpu_layers == 0 or not C.llama_supports_gpu_offload()
+        if on_cpu and needed > total:
+            raise DoesNotFitError(
+                f"A context of {n_ctx:,} tokens needs about {gib(needed)} for keys and values; "
+                f"this machine has {gib(total)}.",
+                "Use a smaller --ctx, or --kv q8_0.",
+            )
+        return n_ctx
+
+    def _kv_bytes(self, n_ctx: int, kv_type: str) -> float:
+        heads = max(1, C.llama_model_n_head(self._model))
+        width = C.llama_model_n_embd(self._model) / heads * C.llama_model_n_head_kv(self._model)
+        item = {"f32": 4.0, "q8_0": 1.0625, "q4_0": 0.5625}.get(kv_type, 2.0)
+        return float(2 * n_ctx * self.n_layer * width * item)
+
+    def _prepare_batch(self) -> None:
+        """Numpy views over llama_batch's arrays; sequence and count never change."""
+        n = self.n_batch
+        self._batch = C.llama_batch_init(n, 0, 1)
+        for i in range(n):
+            self._batch.n_seq_id[i] = 1
+            self._batch.seq_id[i][0] = 0
+        self._tokens = np.ctypeslib.as_array(self._batch.token, (n,))
+        self._positions = np.ctypeslib.as_array(self._batch.pos, (n,))
+        self._wanted = np.ctypeslib.as_array(self._batch.logits, (n,))
+        self._wanted[:] = 0
+        self._steps = np.arange(n, dtype=np.int32)
+        self._rows: dict[int, Logits] = {}
+        self._rows_at = 0
+
+    def _probed_rollback(self, wanted: int) -> int:
+        """How many tokens of the last read can be forgotten: tried, not believed, if recurrent."""
+        if not self.recurrent:
+            return self.n_batch
+        snapshots = min(wanted, int(C.llama_n_rs_seq(self._context)))
+        if snapshots <= 0:
+            return 0
+        self.read([0, 0], 0)
+        self.forget(1)
+        cut = self.n_past == 1
+        C.llama_memory_clear(self._memory, True)
+        self.n_past, self.seconds = 0, 0.0
+        return snapshots if cut else 0
+
+    # --- a Model ------------------------------------------------------------------------
+
+    def read(self, tokens: Sequence[int], outputs: int) -> Logits:
+        """Append tokens; rows of logits of the last `outputs`, shape (outputs, n_vocab).
+
+        The rows are a view of llama.cpp's memory and hold until the next call.  Raises
+        EngineError where llama_decode fails; n_past then says what the memory still holds.
+        """
+        n = len(tokens)
+        if not 0 < n <= self.n_batch or self.n_past + n > self.n_ctx:
+            raise EngineError(f"cannot read {n} tokens at {self.n_past} of {self.n_ctx}")
+        if not 0 <= outputs <= min(n, self._outputs):
+            raise EngineError(f"cannot give {outputs} rows of {n} tokens")
+        self._tokens[:n] = tokens
+        np.add(self._steps[:n], self.n_past, out=self._positions[:n])
+        self._wanted[n - outputs : n] = 1
+        self._batch.n_tokens = n
+        began = time.perf_counter()
+        result = C.llama_decode(self._context, self._batch)
+        pointer = C.llama_get_logits(self._context) if outputs else None
+        self.seconds += time.perf_counter() - began
+        self._wanted[n - outputs : n] = 0
+        if result != 0:
+            self.n_past = C.llama_memory_seq_pos_max(self._memory, 0) + 1
+            raise failures.decode_error(result)
+        self.n_past += n
+        return self._view(pointer, outputs)
+
+    def _view(self, pointer: Any, outputs: int) -> Logits:
+        """Making a view costs more than a round of bookkeeping, so it is kept by address."""
+        if not outputs:
+            return np.empty((0, self.n_vocab), np.float32)
+        address = ctypes.addressof(pointer.contents)
+        if address != self._rows_at:
+            self._rows, self._rows_at = {}, address
+        if outputs not in self._rows:
+            self._rows[outputs] = np.ctypeslib.as_array(pointer, (outputs, self.n_vocab))
+        return self._rows[outputs]
+
+    def forget(self, n_past: int) -> None:
+        """Keep the first n_past tokens; none where the memory cannot be cut there."""
+        if n_past >= self.n_past:
+            return
+        cut = C.llama_memory_seq_rm(self._memory, 0, n_past, -1)
+        if cut and self._n_swa and n_past:
+            # A sliding window reuses the slots of what it left behind (algorithms.md 9).
+            oldest = C.llama_memory_seq_pos_min(self._memory, 0)
+            cut = oldest <= max(0, n_past - self._n_swa)
+        if not cut:
+            C.llama_memory_clear(self._memory, True)
+            n_past = 0
+        self.n_past = n_past
+
+    # --- the end ------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Free everything; in this order, or llama.cpp uses freed memory."""
+        if self._batch is not None:
+            self._rows = {}
+            C.llama_batch_free(self._batch)
+        if self._context:
+            C.llama_free(self._context)
+        if self._model:
+            C.llama_model_free(self._model)
+        self._batch = self._context = self._model = None
+
+    def describe(self) -> str:
+        buffer = ctypes.create_string_buffer(128)
+        C.llama_model_desc(self._model, buffer, len(buffer))
+        return clean(buffer.value.decode("utf-8", "replace"), multiline=False)
+
+    def bytes_of_weights(self) -> int:
+        return int(C.llama_model_size(self._model))
+
+
+def _choice(table: dict[str, int], value: str, what: str) -> int:
+    if value not in table:
+        raise UsageError(f"{value!r} is no {what}.", f"Use one of: {', '.join(table)}.")
+    return table[value]
+
+
+def _tensor_split(shares: tuple[float, ...]) -> Any:
+    most = int(C.llama_max_devices())
+    if len(shares) > most or not sum(shares) > 0 or min(shares) < 0:
+        raise UsageError(
+            f"The split {shares} makes no sense for {most} devices.",
+            "Give one share a device, such as 3,1.",
+        )
+    return (ctypes.c_float * most)(*shares)

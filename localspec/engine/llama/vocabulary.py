@@ -1,0 +1,57 @@
+"""A model's vocabulary: text to tokens, tokens to bytes."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from localspec.engine.llama.library import C
+from localspec.errors import EngineError
+
+
+class Vocabulary:
+    """llama.cpp's vocabulary of one model, with ids checked before llama.cpp aborts on them."""
+
+    def __init__(self, vocab: Any) -> None:
+        self._vocab = vocab
+        self.n_tokens: int = C.llama_vocab_n_tokens(vocab)
+        self.kind: int = int(C.llama_vocab_type(vocab))
+        self.add_bos = bool(C.llama_vocab_get_add_bos(vocab))
+        self.add_eos = bool(C.llama_vocab_get_add_eos(vocab))
+        self.bos: int = int(C.llama_vocab_bos(vocab))
+        self.eos: int = int(C.llama_vocab_eos(vocab))
+
+    def token_text(self, token: int) -> bytes:
+        self._check(token)
+        return bytes(C.llama_vocab_get_text(self._vocab, token) or b"")
+
+    def is_end(self, token: int) -> bool:
+        return bool(C.llama_vocab_is_eog(self._vocab, token))
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for; none for control tokens."""
+        self._check(token)
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            n = C.llama_token_to_piece(self._vocab, token, buffer, size, 0, False)
+            if n >= 0:
+                return buffer.raw[:n]
+            size = -n
+
+    def tokenize(self, text: str) -> list[int]:
+        """Ids of a text, with BOS where the model wants one; special tokens are recognised."""
+        data = text.encode("utf-8", "replace")
+        size = len(data) + 8
+        while True:
+            buffer = (C.llama_token * size)()
+            n = C.llama_tokenize(self._vocab, data, len(data), buffer, size, True, True)
+            if n >= 0:
+                return list(buffer[:n])
+            if -n <= size:
+                raise EngineError("llama.cpp could not tokenize the text.", "Shorten the prompt.")
+            size = -n
+
+    def _check(self, token: int) -> None:
+        if not 0 <= token < self.n_tokens:
+            raise EngineError(f"token {token} is outside the vocabulary of {self.n_tokens}")

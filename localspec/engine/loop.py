@@ -1,0 +1,117 @@
+"""The speculative loop: draft, verify, accept, commit; whole at every yield."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from localspec.engine.protocols import Draft, Drafter, Law, Logits, Verifier
+from localspec.engine.reader import Reader
+from localspec.engine.sampling import law
+from localspec.protocol.events import FinishReason, Prefill, Times
+from localspec.protocol.wire import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One answer to produce."""
+
+    prompt: list[int]
+    sampling: Sampling
+    max_tokens: int
+    draft_length: int
+    is_end: Callable[[int], bool]
+    cancelled: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One round: what was drafted, how much of it stands, and the tokens that came out."""
+
+    draft: Draft
+    accepted: int
+    tokens: list[int]
+    ms: Times
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    reason: FinishReason
+
+
+def generate(
+    target: Reader, drafter: Drafter, verifier: Verifier, job: Job
+) -> Iterator[Prefill | Step | End]:
+    """Continue the prompt; the first round reads the prompt's last batch and drafts nothing.
+
+    At every yield the target has read all tokens but the last, so closing needs no clean-up.
+    """
+    tokens = list(job.prompt)
+    end = min(len(tokens) + job.max_tokens, target.model.n_ctx)
+    reused = target.align(tokens)
+    yield Prefill(reused, len(tokens), reused)
+    for done in target.skim(tokens, target.model.n_batch, job.cancelled):
+        yield Prefill(done, len(tokens), reused)
+    limit = 0
+    while True:
+        if job.cancelled():
+            yield End("cancelled")
+            return
+        step = _round(target, drafter, verifier, job, tokens, limit)
+        yield step
+        if job.is_end(tokens[-1]):
+            yield End("eog")
+            return
+        if len(tokens) >= end:
+            full = len(tokens) >= target.model.n_ctx
+            yield End("context" if full else "length")
+            return
+        # The last token of a round is drawn, not drafted: one fewer may be guessed.
+        limit = min(job.draft_length, end - len(tokens) - 1)
+
+
+def _round(
+    target: Reader,
+    drafter: Drafter,
+    verifier: Verifier,
+    job: Job,
+    tokens: list[int],
+    limit: int,
+) -> Step:
+    began, verified = time.perf_counter(), target.model.seconds
+    draft = drafter.propose(tokens, limit) if limit > 0 else Draft()
+    for _ in target.skim(tokens, target.model.n_batch - len(draft.tokens), _never):
+        pass  # only where a memory that cannot be cut was emptied
+    fresh = tokens[target.n_read :]
+    rows = target.read([*fresh, *draft.tokens], len(draft.tokens) + 1)
+    laws = _Laws(rows, job.sampling, tokens, draft.tokens)
+    accepted, extra = verifier.verify(laws, draft, len(tokens) - len(job.prompt))
+    new = [*draft.tokens[:accepted], extra]
+    new = new[: next((i + 1 for i, t in enumerate(new) if job.is_end(t)), len(new))]
+    tokens += new
+    target.align(tokens)
+    verify = target.model.seconds - verified
+    host = time.perf_counter() - began - verify - draft.seconds
+    times = Times(draft.seconds * 1e3, verify * 1e3, host * 1e3)
+    return Step(draft, min(accepted, len(new)), new, times)
+
+
+class _Laws:
+    """The target's law after the first i drafted tokens, made when asked for: most are not."""
+
+    def __init__(
+        self, rows: Logits, sampling: Sampling, tokens: list[int], drafted: list[int]
+    ) -> None:
+        self._rows, self._sampling = rows, sampling
+        self._tokens, self._drafted = tokens, drafted
+
+    def __call__(self, i: int) -> Law:
+        recent: list[int] = []
+        if self._sampling.repeat_penalty != 1.0:
+            recent = [*self._tokens[-self._sampling.repeat_last_n :], *self._drafted[:i]]
+        return law(self._rows[i], self._sampling, recent)
+
+
+def _never() -> bool:
+    return False

@@ -1,0 +1,101 @@
+"""What the engine's parts need from one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Logits = NDArray[np.float32]
+"""One row of logits, shape (n_vocab,), or several, shape (rows, n_vocab)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """A distribution over tokens: ids, most probable first, and their probabilities (sum 1)."""
+
+    ids: NDArray[np.int64]
+    probs: NDArray[np.float64]
+
+    def prob(self, token: int) -> float:
+        hits = np.flatnonzero(self.ids == token)
+        return float(self.probs[hits[0]]) if len(hits) else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Guessed tokens.  `laws` are those they were drawn from; None: the guesses were certain."""
+
+    tokens: list[int] = field(default_factory=list)
+    laws: list[Law] | None = None
+    source: str | None = None
+    seconds: float = 0.0
+    """Spent inside the drafter's own llama_decode."""
+
+
+class Model(Protocol):
+    """A language model with a memory of the tokens it has read, at positions 0 to n_past - 1."""
+
+    @property
+    def n_vocab(self) -> int: ...
+
+    @property
+    def n_ctx(self) -> int: ...
+
+    @property
+    def n_batch(self) -> int:
+        """The most tokens one `read` takes."""
+        ...
+
+    @property
+    def n_past(self) -> int: ...
+
+    @property
+    def seconds(self) -> float:
+        """Spent inside llama_decode since the model was loaded."""
+        ...
+
+    def read(self, tokens: Sequence[int], outputs: int) -> Logits:
+        """Append tokens; logits of the last `outputs` of them, shape (outputs, n_vocab).
+
+        The rows are llama.cpp's own memory and hold only until the next call.
+        """
+        ...
+
+    def forget(self, n_past: int) -> None:
+        """Keep the first n_past tokens, or none at all where the memory cannot be cut."""
+        ...
+
+
+class Drafter(Protocol):
+    """Anything that can guess what comes next."""
+
+    def propose(self, tokens: Sequence[int], limit: int) -> Draft:
+        """Guess at most `limit` tokens to follow the whole sequence `tokens`.
+
+        Within one answer `tokens` is the same list, and only grows: what a drafter has checked of
+        it stays true.
+        """
+        ...
+
+
+LawAt = Callable[[int], Law]
+"""The target's law of the token that follows the first i drafted ones."""
+
+
+class Verifier(Protocol):
+    """Draws drafts from the draft's law, and decides which of them stand."""
+
+    def guess(self, law: Law, index: int) -> int:
+        """Draw the draft's token at place `index` of the answer."""
+        ...
+
+    def verify(self, law_at: LawAt, draft: Draft, index: int) -> tuple[int, int]:
+        """How many drafted tokens stand, and the token that follows them.
+
+        `index` is the place of the first drafted token in the answer.
+        """
+        ...

@@ -1,0 +1,220 @@
+"""A loaded pair that answers: tokens in and out of the loop become text and events."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from localspec.engine import drafters, llama
+from localspec.engine.accept import verifier
+from localspec.engine.answer import Answer
+from localspec.engine.loop import Job, generate
+from localspec.engine.protocols import Drafter
+from localspec.engine.reader import Reader
+from localspec.errors import (
+    IncompatiblePairError,
+    LocalspecError,
+    PromptTooLongError,
+    UsageError,
+)
+from localspec.models import pairing
+from localspec.protocol.events import Event, Notice, Plan, Ready
+from localspec.protocol.wire import ContextSettings, Generate, Load
+
+
+class Session:
+    """One target and perhaps one draft model, loaded; one answer at a time."""
+
+    def __init__(self, load: Load) -> None:
+        began = time.perf_counter()
+        self._stop = False
+        self._draft: llama.Llama | None = None
+        self._lookup: Drafter | None = None
+        self._notices: list[Notice] = []
+        self._target = llama.Llama(
+            Path(load.target),
+            load.target_settings,
+            outputs=load.draft_max + 1,
+            rollback=load.draft_max,
+        )
+        try:
+            if load.draft is not None:
+                self._load_draft(Path(load.draft), load)
+        except BaseException:
+            self.close()
+            raise
+        self._readers = [Reader(m) for m in (self._target, self._draft) if m is not None]
+        self._most = min(load.draft_max, self._target.rollback)
+        self._warn()
+        self.ready = self._make_ready(load, (time.perf_counter() - began) * 1e3)
+
+    def _load_draft(self, path: Path, load: Load) -> None:
+        self._draft = llama.Llama(path, load.draft_settings, outputs=1, rollback=load.draft_max)
+        if path.resolve() != Path(load.target).resolve():
+            verdict = pairing.check(self._target.vocabulary, self._draft.vocabulary)
+            if not verdict.compatible:
+                raise IncompatiblePairError(
+                    f"{path.name} cannot draft for {Path(load.target).name}: {verdict.detail}.",
+                    "Use a draft of the same model family, or --draft none (lookup still works).",
+                )
+        if self._draft.rollback < 1:
+            self._draft.close()
+            self._draft = None
+            self._notices.append(
+                Notice(
+                    "warning",
+                    "draft-no-rollback",
+                    f"{path.name} cannot take back a wrong guess (recurrent memory), "
+                    "so it is not used.",
+                )
+            )
+
+    def _warn(self) -> None:
+        target = self._target
+        if target.rollback < 1:
+            self._notices.append(
+                Notice(
+                    "warning",
+                    "no-rollback",
+                    "This model cannot take back a wrong guess (recurrent memory without "
+                    "snapshots), so it runs plain.",
+                )
+            )
+        if target.n_ctx_train and target.n_ctx > target.n_ctx_train:
+            self._notices.append(
+                Notice(
+                    "warning",
+                    "beyond-trained",
+                    f"The context of {target.n_ctx:,} is longer than the {target.n_ctx_train:,} "
+                    "tokens the model was trained with: answers may get worse.",
+                )
+            )
+
+    def _make_ready(self, load: Load, load_ms: float) -> Ready:
+        draft = self._draft
+        weights = self._target.bytes_of_weights() + (draft.bytes_of_weights() if draft else 0)
+        return Ready(
+            engine=llama.versions(),
+            model=Path(load.target).name,
+            draft=Path(load.draft).name if load.draft and draft else None,
+            devices=llama.devices(),
+            settings={
+                "target": _used(load.target_settings, self._target),
+                "draft": _used(load.draft_settings, draft) if draft else None,
+                "draft_max": self._most,
+            },
+            memory={"predicted": None, "used": weights},
+            load_ms=load_ms,
+            notices=tuple(self._notices),
+        )
+
+    # --- answering ----------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """End the answer after the llama_decode in progress.  Safe from a signal handler."""
+        self._stop = True
+
+    def generate(self, request: Generate) -> Iterator[Event]:
+        """Answer; the generator may be closed at any yield.
+
+        Raises PromptTooLongError, UsageError, or EngineError where the model fails on the way.
+        """
+        self._stop = False
+        prompt = self._prompt(request.text)
+        _check(request)
+        name, plan = self._choose(request)
+        words = self._target.vocabulary
+        judge = verifier(request.verify, request.sampling.seed)
+        needs = drafters.Needs(
+            reader=self._readers[1] if self._draft else None,
+            verifier=judge,
+            sampling=request.sampling,
+            start=len(prompt),
+            n_vocab=self._target.n_vocab,
+            is_end=words.is_end,
+        )
+        job = Job(
+            prompt,
+            request.sampling,
+            request.max_tokens,
+            min(request.draft_length, self._most),
+            words.is_end,
+            lambda: self._stop,
+        )
+        yield plan
+        loop = generate(self._readers[0], self._drafter(name, needs), judge, job)
+        yield from Answer(request, words, plan.why).events(loop)
+
+    def _prompt(self, text: str) -> list[int]:
+        prompt = self._target.vocabulary.tokenize(text)
+        if not prompt:
+            raise UsageError("The prompt is empty.", "Give one: -p 'def fibonacci(n):'")
+        if len(prompt) >= self._target.n_ctx:
+            raise PromptTooLongError(
+                f"The prompt has {len(prompt):,} tokens; the context holds {self._target.n_ctx:,}.",
+                f"Use --ctx {_round_up(len(prompt) + 512)} or shorten it.",
+            )
+        return prompt
+
+    def _choose(self, request: Generate) -> tuple[str, Plan]:
+        name = request.spec
+        if name == "auto":
+            name = "model" if self._draft else "lookup"
+        if name in ("off", "none") or self._most < 1 or request.draft_length < 1:
+            why = "asked for" if self._most >= 1 else "the model cannot take back a wrong guess"
+            return "none", Plan("off", why)
+        if name not in drafters.NAMES:
+            known = ", ".join(["auto", "off", *drafters.NAMES[1:]])
+            raise UsageError(f"There is no way of speculating called {name!r}.", f"Use: {known}.")
+        if name == "model" and self._draft is None:
+            raise UsageError(
+                "Speculating with a model needs a draft model.",
+                "Give one with --draft FILE, or use --spec lookup.",
+            )
+        return name, Plan("on", request.why or f"{request.draft_length} guesses a round, {name}")
+
+    def _drafter(self, name: str, needs: drafters.Needs) -> Drafter:
+        if name != "lookup":
+            return drafters.make(name, needs)
+        if self._lookup is None:  # kept: it knows the chat so far
+            self._lookup = drafters.make(name, needs)
+        return self._lookup
+
+    def close(self) -> None:
+        for model in (self._draft, self._target):
+            if model is not None:
+                model.close()
+        self._draft = None
+
+
+def _check(request: Generate) -> None:
+    sampling = request.sampling
+    wrong: LocalspecError | None = None
+    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
+        wrong = UsageError(
+            f"A temperature of {sampling.temperature} makes no sense.", "Use 0 to 2."
+        )
+    elif not 0 < sampling.top_p <= 1 or not 0 <= sampling.min_p <= 1 or sampling.top_k < 0:
+        wrong = UsageError("top-p must be in (0, 1], min-p in [0, 1], top-k 0 or more.")
+    elif not (math.isfinite(sampling.repeat_penalty) and sampling.repeat_penalty > 0):
+        wrong = UsageError("The repeat penalty must be above 0; 1 is off.")
+    elif request.max_tokens < 1:
+        wrong = UsageError("At least one token must be asked for.", "Use --max-tokens 1 or more.")
+    if wrong is not None:
+        raise wrong
+
+
+def _used(asked: ContextSettings, model: llama.Llama) -> dict[str, Any]:
+    return asdict(asked) | {
+        "n_ctx": model.n_ctx,
+        "n_ubatch": model.n_batch,
+        "n_threads": model.n_threads,
+    }
+
+
+def _round_up(n: int) -> int:
+    return -(-n // 256) * 256

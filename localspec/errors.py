@@ -1,0 +1,65 @@
+"""Everything that can go wrong for a person, each with what to do next."""
+
+from __future__ import annotations
+
+
+class LocalspecError(Exception):
+    """A failure that a person can act on: what happened, and the next step."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(LocalspecError):
+    """The command or a setting makes no sense."""
+
+
+class NotFoundError(LocalspecError):
+    """No such file or catalogue entry."""
+
+
+class DoesNotFitError(LocalspecError):
+    """The settings would need more memory than there is."""
+
+
+class IncompatiblePairError(LocalspecError):
+    """The draft cannot speculate for this target."""
+
+
+class AccessError(LocalspecError):
+    """A file may not be read or written."""
+
+
+class EngineError(LocalspecError):
+    """llama.cpp is missing, failed, or produced invalid numbers."""
+
+
+class ModelFileError(LocalspecError):
+    """The model file cannot be used."""
+
+
+class PromptTooLongError(LocalspecError):
+    """The prompt does not leave room for an answer."""
+
+
+_CAUSES: dict[type[LocalspecError], tuple[str, int]] = {
+    UsageError: ("usage", 2),
+    NotFoundError: ("not-found", 3),
+    DoesNotFitError: ("does-not-fit", 4),
+    IncompatiblePairError: ("incompatible-pair", 5),
+    AccessError: ("storage", 8),
+    EngineError: ("engine", 9),
+    ModelFileError: ("model-file", 12),
+    PromptTooLongError: ("prompt-too-long", 13),
+}
+"""The one table from cause to the code in JSON and the exit code (`contracts`: section 3)."""
+
+
+def code(error: LocalspecError) -> str:
+    return _CAUSES.get(type(error), ("failure", 1))[0]
+
+
+def exit_code(error: LocalspecError) -> int:
+    return _CAUSES.get(type(error), ("failure", 1))[1]

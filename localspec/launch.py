@@ -1,0 +1,79 @@
+"""From what a person typed to a running engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from localspec.clean import clean
+from localspec.errors import NotFoundError
+from localspec.models import catalog, header
+from localspec.protocol.events import Event, Ready
+from localspec.protocol.wire import Generate, Load
+
+
+class Engine(Protocol):
+    """A loaded pair, wherever it runs."""
+
+    @property
+    def ready(self) -> Ready: ...
+
+    def generate(self, request: Generate) -> Iterator[Event]: ...
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The files to run, and how their pair wants to speculate."""
+
+    target: Path
+    draft: Path | None
+    spec: str = "auto"
+    why: str = ""
+
+
+def choose(model: str | None, draft: str) -> Choice:
+    """The files for a model argument and a --draft argument (a path, `auto` or `none`).
+
+    Raises NotFoundError, AccessError or ModelFileError: every file is looked at before it is used.
+    """
+    pairs = catalog.load()
+    name = model or "demo"
+    pair = pairs.get(name)
+    if pair is None and not _looks_like_path(name):
+        raise NotFoundError(
+            f"There is no pair called {clean(name, multiline=False)}.",
+            f"Known: {', '.join(pairs)}. A file is given by its path: ./model.gguf",
+        )
+    target = pair.target if pair else Path(name).expanduser()
+    choice = Choice(target, pair.draft, pair.spec, pair.why) if pair else Choice(target, None)
+    if draft == "none":
+        choice = replace(choice, draft=None, spec="auto", why="")
+    elif draft != "auto":
+        choice = replace(choice, draft=_draft_file(draft, pairs), spec="auto", why="")
+    header.check(choice.target)
+    if choice.draft is not None:
+        header.check(choice.draft)
+    return choice
+
+
+def _draft_file(name: str, pairs: dict[str, catalog.Pair]) -> Path:
+    pair = pairs.get(name)
+    return pair.draft if pair and pair.draft else Path(name).expanduser()
+
+
+def _looks_like_path(name: str) -> bool:
+    return name.endswith(".gguf") or "/" in name or "\\" in name or Path(name).exists()
+
+
+def start(load: Load) -> Engine:
+    """Load the pair.  In this process for now: the one exception to "the parent has no engine"."""
+    # Late: importing llama.cpp takes longer than everything else, and `--help` needs none of it.
+    from localspec.engine.session import Session  # noqa: PLC0415
+
+    return Session(load)

@@ -1,0 +1,1 @@
+"""Model files: which there are, what they say, and which go together."""

@@ -1,0 +1,1 @@
+"""What the engine and whoever drives it say to each other; standard library only."""

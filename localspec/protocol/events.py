@@ -1,0 +1,162 @@
+"""What the engine says while it works, as frozen events and as JSON lines.
+
+One schema for the wire, `--events` files and history.  Every line has `"v": 1` and `"ev"`;
+unknown fields are ignored and unknown events skipped.  Described in docs/events.md.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+VERSION = 1
+
+TokenClass = Literal["accepted", "bonus", "correction", "plain"]
+FinishReason = Literal["eog", "stop", "length", "context", "cancelled", "error"]
+State = Literal["on", "probing", "paused", "off"]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One emitted token.  `text` is empty while its bytes wait for the rest of a character."""
+
+    id: int
+    text: str
+    kind: TokenClass
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Milliseconds of one round: in the draft's llama_decode, in the target's, and outside both."""
+
+    draft: float
+    verify: float
+    host: float
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something worth a line on the screen."""
+
+    level: Literal["info", "warning", "error"]
+    code: str
+    message: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The pair is loaded.  `settings` are those really used; memory in bytes, None if unknown."""
+
+    engine: dict[str, str]
+    model: str
+    draft: str | None
+    devices: tuple[str, ...]
+    settings: dict[str, Any]
+    memory: dict[str, int | None]
+    load_ms: float
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Tokens of the prompt read so far, of how many, and how many were known from before."""
+
+    done: int
+    total: int
+    reused: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Whether speculation is used, and why.  `speedup` is against plain, None if not measured."""
+
+    state: State
+    why: str
+    speedup: float | None = None
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One draft-verify-accept-commit; `source` is None where nothing was drafted."""
+
+    n: int
+    source: str | None
+    reason: str
+    drafted: int
+    accepted: int
+    tokens: tuple[Token, ...]
+    ms: Times
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end of an answer.  `tail` is text that the UTF-8 or stop buffer held back."""
+
+    reason: FinishReason
+    tail: str = ""
+    totals: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """The engine process ended: how, its last log lines, what to try."""
+
+    how: str
+    log: tuple[str, ...] = ()
+    hint: str = ""
+
+
+Event = Ready | Prefill | Plan | Round | Notice | Finished | Dead
+
+_NAMES: dict[str, type[Event]] = {
+    kind.__name__.lower(): kind for kind in (Ready, Prefill, Plan, Round, Notice, Finished, Dead)
+}
+
+
+def encode(event: Event) -> str:
+    """One line of JSON, without the line feed."""
+    body: dict[str, Any] = {"v": VERSION, "ev": type(event).__name__.lower()}
+    body |= {f.name: _plain(getattr(event, f.name)) for f in fields(event)}
+    return json.dumps(body, separators=(",", ":"))
+
+
+def decode(line: str) -> Event | None:
+    """The event of a line, or None where this version does not know it.
+
+    Raises ValueError where the line is not an event at all.
+    """
+    body = json.loads(line)
+    if not isinstance(body, dict) or "ev" not in body:
+        raise ValueError("not an event")
+    kind = _NAMES.get(str(body["ev"]))
+    if kind is None:
+        return None
+    known = {f.name for f in fields(kind)}
+    values = {name: _typed(name, value) for name, value in body.items() if name in known}
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ValueError(f"a field of {body['ev']!r} is missing") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Token):
+        return {"id": value.id, "text": value.text, "class": value.kind}
+    if isinstance(value, Times | Notice):
+        return {f.name: getattr(value, f.name) for f in fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _typed(name: str, value: Any) -> Any:
+    if name == "tokens":
+        return tuple(Token(t["id"], t["text"], t["class"]) for t in value)
+    if name == "ms":
+        return Times(value["draft"], value["verify"], value["host"])
+    if name == "notices":
+        return tuple(Notice(**notice) for notice in value)
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,27 @@
+"""Numbers in the words of the screen."""
+
+from __future__ import annotations
+
+_GIB = 1024**3
+
+
+def gib(n_bytes: float) -> str:
+    """Memory, in GiB."""
+    size = n_bytes / _GIB
+    return f"{size:.2f} GiB" if size < 10 else f"{size:,.0f} GiB"
+
+
+def per_second(rate: float | None) -> str:
+    """Tokens a second."""
+    return "– tok/s" if rate is None else f"{rate:.1f} tok/s" if rate < 100 else f"{rate:.0f} tok/s"
+
+
+def percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.0f} %"
+
+
+def milliseconds(ms: float | None) -> str:
+    """A duration given in ms, short."""
+    if ms is None:
+        return "–"
+    return f"{ms / 1000:.1f} s" if ms >= 1000 else f"{ms:.0f} ms" if ms >= 10 else f"{ms:.2f} ms"
