@@ -64,6 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # `localspec run … | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
+    except Exception as error:  # ours: a person gets one line, a developer asks for more
+        if os.environ.get("LOCALSPEC_DEBUG"):
+            raise
+        what = f"{type(error).__name__}: {error}"
+        hint = "This is a bug. LOCALSPEC_DEBUG=1 shows where it is."
+        code = _tell(errors.LocalspecError(f"Something went wrong inside: {what}", hint), argv)
     sys.exit(code)
 
 

@@ -43,9 +43,9 @@ class Seeded:
 
 def pick(probs: NDArray[np.float64], u: float) -> int:
     """Inverse of the cumulated sum at u in [0, 1); never an index of probability 0."""
-    cumulated = np.cumsum(probs)
-    index = int(np.searchsorted(cumulated, u * cumulated[-1], side="right"))
-    return min(index, int(np.flatnonzero(probs)[-1]))
+    cumulated = probs.cumsum()
+    index = int(cumulated.searchsorted(u * cumulated[-1], "right"))
+    return index if index < len(probs) else int(probs.nonzero()[0][-1])
 
 
 class Coupled:
@@ -61,8 +61,8 @@ class Coupled:
     def guess(self, law: Law, index: int) -> int:
         if len(law.ids) == 1:
             return int(law.ids[0])
-        with np.errstate(divide="ignore"):
-            scores = np.log(law.probs) + gumbel(self._seed, index, law.ids)
+        scores = gumbel(self._seed, index, law.ids)
+        scores += np.log(law.probs)
         return int(law.ids[scores.argmax()])
 
     def verify(self, law_at: LawAt, draft: Draft, index: int) -> tuple[int, int]:
@@ -84,7 +84,7 @@ class Match:
         self._draws = draws
 
     def guess(self, law: Law, index: int) -> int:
-        return int(law.ids[0])
+        return int(law.ids[law.probs.argmax()])
 
     def verify(self, law_at: LawAt, draft: Draft, index: int) -> tuple[int, int]:
         for i, token in enumerate(draft.tokens):

@@ -15,13 +15,13 @@ Logits = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """A distribution over tokens: ids, most probable first, and their probabilities (sum 1)."""
+    """A distribution over tokens: ids, in no order, and their probabilities (above 0, sum 1)."""
 
     ids: NDArray[np.int64]
     probs: NDArray[np.float64]
 
     def prob(self, token: int) -> float:
-        hits = np.flatnonzero(self.ids == token)
+        hits = (self.ids == token).nonzero()[0]
         return float(self.probs[hits[0]]) if len(hits) else 0.0
 
 

@@ -6,6 +6,7 @@ what is left, temperature.  Temperature 0 is the limit: all mass on the first la
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,8 +17,10 @@ from localspec.errors import EngineError
 from localspec.protocol.wire import Sampling
 
 _ONE = np.ones(1)
-_BLOCKS = 64
-"""Rows of the fold that finds a threshold for top-k: few enough to stay in cache."""
+_FOLD = 1024
+"""Width that a row is folded to for a bound of top-k, until it is 64 rows high."""
+_TRIES = (256, 4096)
+"""How many of the largest are tried before a whole vocabulary is sorted for top-p."""
 
 
 def law(logits: Logits, sampling: Sampling, recent: Sequence[int] = ()) -> Law:
@@ -27,15 +30,25 @@ def law(logits: Logits, sampling: Sampling, recent: Sequence[int] = ()) -> Law:
     """
     if sampling.repeat_penalty != 1.0 and recent:
         logits = _penalised(logits, sampling, recent)
-    best = int(logits.argmax())
-    if not np.isfinite(logits[best]):
+    if sampling.temperature <= 0 or sampling.top_k == 1:
+        best = int(logits.argmax())
+        _check(logits[best])
+        return Law(np.array([best]), _ONE)
+    if 0 < sampling.top_k < len(logits):
+        ids = largest(logits, sampling.top_k)
+        x = logits[ids].astype(np.float64)
+        x -= x[0]
+        n = _kept(x, sampling, None)
+        return _cooled(ids[:n], x[:n], sampling.temperature)
+    return _cooled(*_from_whole(logits, sampling), sampling.temperature)
+
+
+def _check(highest: np.float32) -> None:
+    if not math.isfinite(highest):
         raise EngineError(
             "The model produced invalid numbers (NaN or infinity).",
             "The file is probably damaged: download it again, or try another quantisation.",
         )
-    if sampling.temperature <= 0 or sampling.top_k == 1:
-        return Law(np.array([best]), _ONE)
-    return _cooled(*_truncated(logits, sampling), sampling.temperature)
 
 
 def _penalised(logits: Logits, sampling: Sampling, recent: Sequence[int]) -> Logits:
@@ -43,62 +56,79 @@ def _penalised(logits: Logits, sampling: Sampling, recent: Sequence[int]) -> Log
     ids = np.unique(np.asarray(recent[-sampling.repeat_last_n :], dtype=np.int64))
     out = logits.copy()
     values = out[ids]
-    out[ids] = np.where(
-        values > 0, values / sampling.repeat_penalty, values * sampling.repeat_penalty
-    )
+    penalty = sampling.repeat_penalty
+    out[ids] = np.where(values > 0, values / penalty, values * penalty)
     return out
 
 
-def _truncated(logits: Logits, sampling: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Ids that survive top-k, top-p and min-p, largest first, and their logits minus the largest.
+def _kept(x: NDArray[np.float64], sampling: Sampling, total: float | None) -> int:
+    """How many of these logits, largest first and less the largest, top-p and min-p leave.
 
-    Without top-k, min-p is used to sort fewer: it compares with the largest only, so what it
-    removes cannot come back, and the total for top-p is still taken over the whole row.
+    `total` is the mass that top-p is a share of: that of `x` itself unless given.
     """
-    k = sampling.top_k
-    total = 0.0
-    if 0 < k < len(logits):
-        ids = largest(logits, k)
-    else:
-        high = logits.max()
-        weights = np.exp(logits - high, dtype=np.float64)
-        total = float(weights.sum())
-        keep = weights >= sampling.min_p if sampling.min_p > 0 else np.isfinite(logits)
-        ids = np.flatnonzero(keep)
-        ids = ids[np.argsort(-logits[ids], kind="stable")]
-    x = logits[ids].astype(np.float64)
-    x -= x[0]
-    weights = np.exp(x)
-    n = len(ids)
-    if sampling.top_p < 1.0:
-        cumulated = np.cumsum(weights) / (total or weights.sum())
-        n = min(n, int(np.searchsorted(cumulated, sampling.top_p)) + 1)
+    n = len(x)
     if sampling.min_p > 0.0:
-        n = min(n, int(np.searchsorted(-weights, -sampling.min_p, side="right")))
-    n = max(n, 1)
+        n = int((-x).searchsorted(-math.log(sampling.min_p), "right"))
+    if sampling.top_p < 1.0:
+        mass = np.exp(x).cumsum()
+        wanted = sampling.top_p * (mass[-1] if total is None else total)
+        n = min(n, int(mass.searchsorted(wanted)) + 1)
+    return max(n, 1)
+
+
+def _from_whole(
+    logits: Logits, sampling: Sampling
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Ids that survive without top-k, and their logits less the largest; in no order if all do."""
+    high = logits.max()
+    _check(high)
+    if sampling.top_p >= 1.0:
+        low = float(high) + math.log(sampling.min_p) if sampling.min_p > 0.0 else -math.inf
+        ids = (logits >= low).nonzero()[0]
+        return ids, logits[ids].astype(np.float64) - float(high)
+    total = float(np.exp(logits - high).sum(dtype=np.float64))
+    for k in (*_TRIES, len(logits)):
+        ids = largest(logits, min(k, len(logits)))
+        x = logits[ids].astype(np.float64) - float(high)
+        n = _kept(x, sampling, total)
+        if n < len(ids) or len(ids) == len(logits):
+            break
     return ids[:n], x[:n]
 
 
 def _cooled(ids: NDArray[np.int64], x: NDArray[np.float64], temperature: float) -> Law:
     weights = np.exp(x / temperature)
-    return Law(ids, weights / weights.sum())
+    if weights.min() == 0.0:  # so small that they are never drawn
+        some = weights > 0.0
+        ids, weights = ids[some], weights[some]
+    weights /= weights.sum()
+    return Law(ids, weights)
 
 
 def largest(logits: Logits, k: int) -> NDArray[np.int64]:
     """Ids of the k largest, largest first, the lower id first among equals.
 
-    The k-th largest of the maxima of a fold of the row is a lower bound of the k-th largest
-    overall, so only what reaches it is sorted: a fifth of argpartition's time at 128k.
+    The k-th largest maximum of a fold of the row is a lower bound of the k-th largest overall, so
+    one pass over the row and a look into the columns that reach the bound find all candidates.
+    Raises EngineError where the row holds NaN, or no finite maximum.
     """
-    n = len(logits)
-    width = n // _BLOCKS
-    if width >= k:
-        folded = logits[: width * _BLOCKS].reshape(_BLOCKS, width).max(axis=0)
-        bound = np.partition(folded, width - k)[width - k]
-        ids = np.flatnonzero(logits >= bound)
-    else:
-        ids = np.arange(n)
-    return ids[np.argsort(-logits[ids], kind="stable")[:k]]
+    height = min(64, len(logits) // _FOLD)
+    width = len(logits) // height if height else 0
+    if width < k:
+        _check(logits.max())
+        ids = (-logits).argsort(kind="stable")[:k]
+        return ids
+    grid = logits[: width * height].reshape(height, width)
+    highest = grid.max(axis=0)
+    rest = logits[width * height :]
+    _check(np.maximum(highest.max(), rest.max()) if len(rest) else highest.max())
+    bound = np.partition(highest, width - k)[width - k]
+    columns = (highest >= bound).nonzero()[0]
+    row, column = (grid[:, columns] >= bound).nonzero()
+    ids = row * width + columns[column]
+    if len(rest):
+        ids = np.concatenate((ids, (rest >= bound).nonzero()[0] + width * height))
+    return ids[(-logits[ids]).argsort(kind="stable")[:k]]
 
 
 _MASK = 0xFFFFFFFFFFFFFFFF
