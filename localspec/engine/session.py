@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,12 @@ class Session:
         self.ready = self._make_ready(load, (time.perf_counter() - began) * 1e3)
 
     def _load_draft(self, path: Path, load: Load) -> None:
-        self._draft = llama.Llama(path, load.draft_settings, outputs=1, rollback=load.draft_max)
+        # A draft may have a shorter memory than its target: it then stops guessing, no more.
+        asked = load.draft_settings.n_ctx or self._target.n_ctx
+        settings = replace(load.draft_settings, n_ctx=asked)
+        self._draft = llama.Llama(
+            path, settings, outputs=1, rollback=load.draft_max, within_trained=True
+        )
         if path.resolve() != Path(load.target).resolve():
             verdict = pairing.check(self._target.vocabulary, self._draft.vocabulary)
             if not verdict.compatible:
@@ -84,7 +89,7 @@ class Session:
                     "snapshots), so it runs plain.",
                 )
             )
-        if target.n_ctx_train and target.n_ctx > target.n_ctx_train:
+        if target.n_ctx_train and target.n_ctx_asked > target.n_ctx_train:
             self._notices.append(
                 Notice(
                     "warning",
@@ -107,7 +112,7 @@ class Session:
                 "draft": _used(load.draft_settings, draft) if draft else None,
                 "draft_max": self._most,
             },
-            memory={"predicted": None, "used": weights},
+            memory={"predicted": None, "used": None, "weights": weights},
             load_ms=load_ms,
             notices=tuple(self._notices),
         )

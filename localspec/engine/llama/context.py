@@ -10,6 +10,7 @@ import ctypes
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +35,26 @@ class Llama:
     """A loaded model with one context of one sequence; a `Model`.
 
     `outputs` is the most rows of logits one `read` may ask for; `rollback` how many tokens of the
-    last read must be forgettable where the memory is recurrent.
+    last read must be forgettable where the memory is recurrent; `within_trained` cuts the context
+    to what the model was trained with.
     """
 
     def __init__(
-        self, path: Path, settings: ContextSettings, *, outputs: int, rollback: int
+        self,
+        path: Path,
+        settings: ContextSettings,
+        *,
+        outputs: int,
+        rollback: int,
+        within_trained: bool = False,
     ) -> None:
         self._model: Any = None
         self._context: Any = None
         self._batch: Any = None
         self._path = path
         self._load(settings)
+        if within_trained and settings.n_ctx and self.n_ctx_train:
+            settings = replace(settings, n_ctx=min(settings.n_ctx, self.n_ctx_train))
         try:
             self._open(settings, outputs, rollback)
         except BaseException:
@@ -83,7 +93,7 @@ class Llama:
 
     def _open(self, settings: ContextSettings, outputs: int, rollback: int) -> None:
         params = C.llama_context_default_params()
-        params.n_ctx = self._context_size(settings)
+        params.n_ctx = self.n_ctx_asked = self._context_size(settings)
         params.n_batch = params.n_ubatch = min(max(settings.n_ubatch, outputs, 32), params.n_ctx)
         params.n_seq_max = 1
         params.n_outputs_max = outputs
