@@ -48,21 +48,20 @@ class Printer:
         elif isinstance(event, Round):
             self._tokens += event.tokens
             for token in event.tokens:
-                self._say(
-                    marks.marked(token, self._show.colour) if self._show.tokens else token.text
-                )
+                self._say(self._shown(token))
             sys.stdout.flush()
         elif isinstance(event, Finished):
             self.finished = event
-            self._say(event.tail)
+            self._say(clean(event.tail))
+
+    def _shown(self, token: Token) -> str:
+        """Cleaned text, inside our own colours where tokens are marked."""
+        return marks.marked(token, self._show.colour) if self._show.tokens else clean(token.text)
 
     def _say(self, text: str) -> None:
-        if self._show.json or not text:
-            return
-        shown = text if self._show.tokens else clean(text)
-        # Our own colours must pass: marked() has cleaned the text inside them.
-        click.echo(shown, nl=False, color=self._show.colour)
-        self._ended_line = text.endswith("\n")
+        if text and not self._show.json:
+            sys.stdout.write(text)
+            self._ended_line = text.endswith("\n")
 
     def _talk(self, notice: Notice) -> None:
         if not self._show.quiet:

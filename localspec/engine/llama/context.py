@@ -112,7 +112,7 @@ class Llama:
         self.n_ctx: int = C.llama_n_ctx(self._context)
         self.n_batch: int = C.llama_n_ubatch(self._context)
         self._outputs = outputs
-        self.n_past = 0
+        self.n_past = self._read_at = 0
         self.seconds = 0.0
         self._prepare_batch()
         self.rollback = self._probed_rollback(rollback)
@@ -189,6 +189,7 @@ class Llama:
         np.add(self._steps[:n], self.n_past, out=self._positions[:n])
         self._wanted[n - outputs : n] = 1
         self._batch.n_tokens = n
+        self._read_at = self.n_past
         began = time.perf_counter()
         result = C.llama_decode(self._context, self._batch)
         pointer = C.llama_get_logits(self._context) if outputs else None
@@ -215,7 +216,9 @@ class Llama:
         """Keep the first n_past tokens; none where the memory cannot be cut there."""
         if n_past >= self.n_past:
             return
-        cut = C.llama_memory_seq_rm(self._memory, 0, n_past, -1)
+        # Snapshots are of the last read only; llama.cpp would take older, stale ones for good.
+        cut = not self.recurrent or n_past > self._read_at
+        cut = cut and C.llama_memory_seq_rm(self._memory, 0, n_past, -1)
         if cut and self._n_swa and n_past:
             # A sliding window reuses the slots of what it left behind (algorithms.md 9).
             oldest = C.llama_memory_seq_pos_min(self._memory, 0)

@@ -28,7 +28,7 @@ def load_error(path: Path) -> LocalspecError:
     elif "unknown model architecture" in text:
         version = versions()["llama_cpp_python"]
         hint = f"It needs a newer llama.cpp than llama-cpp-python {version} carries."
-    elif "missing tensor" in text or "wrong number of tensors" in text:
+    elif any(words in text for words in ("missing tensor", "' not found", "number of tensors")):
         hint = "It is not a whole model: perhaps only a vocabulary, or one part of a split."
     return ModelFileError(f"{path.name} cannot be loaded: {_reason(reason)}", hint)
 
