@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Host time per round: everything the loop does outside llama_decode, by vocabulary and mode.
+
+    .venv/bin/python scripts/bench_loop.py [--vocab 4096 32768 131072] [--rounds 300] [--profile]
+
+A tiny random model of each vocabulary drafts for itself, so nearly every guess is kept and every
+row is looked at: the dearest case.  Rows = draft length + 1 = 5.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import pstats
+import statistics
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+from localspec.engine import drafters
+from localspec.engine.accept import verifier
+from localspec.engine.answer import Answer
+from localspec.engine.llama import Llama
+from localspec.engine.loop import Job, generate
+from localspec.engine.reader import Reader
+from localspec.protocol.events import Round
+from localspec.protocol.wire import ContextSettings, Generate, Sampling, VerifyMode
+
+DRAFT_LENGTH = 4
+WIDTH = 64
+MODES: dict[str, tuple[VerifyMode, Sampling]] = {
+    "greedy": ("coupled", Sampling(temperature=0)),
+    "coupled, top-k 40": ("coupled", Sampling(seed=7)),
+    "rejection, top-k 40": ("rejection", Sampling(seed=7)),
+    "coupled, whole vocabulary": ("coupled", Sampling(top_k=0, top_p=1, min_p=0, seed=7)),
+}
+
+
+def write_model(path: Path, n_vocab: int) -> None:
+    """One llama layer with random weights and a byte vocabulary padded to n_vocab."""
+    rng = np.random.default_rng(n_vocab)
+    out = gguf.GGUFWriter(path, "llama")
+    out.add_block_count(1)
+    out.add_context_length(4096)
+    out.add_embedding_length(WIDTH)
+    out.add_feed_forward_length(WIDTH)
+    out.add_head_count(2)
+    out.add_head_count_kv(2)
+    out.add_layer_norm_rms_eps(1e-5)
+    out.add_tokenizer_model("llama")
+    tokens = [b"<unk>", b"<s>", b"</s>", *(f"<0x{i:02X}>".encode() for i in range(256))]
+    tokens += [f"t{i}".encode() for i in range(n_vocab - len(tokens))]
+    out.add_token_list(tokens)
+    out.add_token_scores([0.0] * n_vocab)
+    out.add_token_types([2, 3, 3] + [6] * 256 + [1] * (n_vocab - 259))
+    shapes = {"token_embd": (n_vocab, WIDTH), "output": (n_vocab, WIDTH), "output_norm": (WIDTH,)}
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
+        shapes[f"blk.0.{name}"] = (WIDTH, WIDTH)
+    shapes |= {"blk.0.attn_norm": (WIDTH,), "blk.0.ffn_norm": (WIDTH,)}
+    for name, shape in shapes.items():
+        data = rng.standard_normal(shape).astype(np.float32) if len(shape) == 2 else np.ones(shape)
+        out.add_tensor(f"{name}.weight", data.astype(np.float32))
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+
+
+def host_times(models: tuple[Llama, Llama], mode: str, rounds: int) -> list[float]:
+    """Milliseconds per round outside llama_decode, text and sums included."""
+    verify, sampling = MODES[mode]
+    target, draft = (Reader(model) for model in models)
+    words = models[0].vocabulary
+    judge = verifier(verify, sampling.seed)
+    prompt = [1, *range(300, 340)]
+    needs = drafters.Needs(draft, judge, sampling, len(prompt), words.n_tokens, lambda _: False)
+    tokens = rounds * (DRAFT_LENGTH + 1)
+    job = Job(prompt, sampling, tokens, DRAFT_LENGTH, lambda _: False, lambda: False)
+    loop = generate(target, drafters.make("model", needs), judge, job)
+    times: list[float] = []
+    began, busy = time.perf_counter(), sum(m.seconds for m in models)
+    for event in Answer(Generate("", sampling), words, "").events(loop):
+        now, used = time.perf_counter(), sum(m.seconds for m in models)
+        if isinstance(event, Round) and event.drafted == DRAFT_LENGTH:
+            times.append((now - began - (used - busy)) * 1e3)
+        began, busy = now, used
+    for model in models:
+        model.forget(0)
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--vocab", type=int, nargs="+", default=[4096, 32768, 131072])
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--profile", action="store_true", help="show where the time goes")
+    args = parser.parse_args()
+    print(f"host ms per round, {DRAFT_LENGTH + 1} rows: median (90 %)")
+    settings = replace(ContextSettings(), n_ctx=4096, n_threads=1, flash_attn="on")
+    for n_vocab in args.vocab:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "tiny.gguf"
+            write_model(path, n_vocab)
+            target = Llama(path, settings, outputs=DRAFT_LENGTH + 1, rollback=DRAFT_LENGTH)
+            draft = Llama(path, settings, outputs=1, rollback=DRAFT_LENGTH)
+            for mode in MODES:
+                with cProfile.Profile() as profile:
+                    if not args.profile:
+                        profile.disable()
+                    times = host_times((target, draft), mode, args.rounds)
+                decile = statistics.quantiles(times, n=10)[-1]
+                print(f"  {n_vocab:>7,}  {mode:<26} {statistics.median(times):.3f} ({decile:.3f})")
+                if args.profile:
+                    pstats.Stats(profile).sort_stats("tottime").print_stats(14)
+            target.close()
+            draft.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,483 @@
+#!/usr/bin/env python3
+"""Compare localspec with llama.cpp's own programs: same files, prompts, threads, draft length.
+
+    scripts/bench_peers.py --target T.gguf --draft D.gguf --threads 4 \\
+        --speculative-simple build/bin/llama-speculative-simple --llama-bench build/bin/llama-bench
+
+Build both programs from the llama.cpp source inside the sdist of the installed llama-cpp-python,
+with the same compiler flags or against its very libraries.  Let nothing else run meanwhile.
+
+Runs alternate in pairs, the order turning each round; a ratio is taken within a pair, and medians
+of ratios are printed (above 1: localspec is faster).  What is timed, as read in the sources:
+
+- llama-speculative-simple, "decoded": from the first draft on, the first token included.  Both
+  models have read the prompt before.  It stops past -n, so it is given one token less.
+- localspec, tokens_per_second: from the first token on, that one not counted.  Its draft model
+  reads the prompt within its first draft; that time is measured apart (a run with --events:
+  the first draft against the median of the later ones) and taken off.
+- llama-bench: passes over random tokens, nothing sampled, no text made; one warm-up pass.
+- "whole answer": reading the prompt (both models) and all tokens, loading left out.
+
+Where the text is not the same, two tokens were nearly equally likely: the two programs read the
+prompt in batches of other widths, and floating point sums then differ in the last digits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from localspec.engine.llama.library import has_amx, threads
+from localspec.protocol.wire import DRAFT_MAX
+
+HEADS = {
+    "textwrap": "class TextWrapper",
+    "shlex": "class shlex",
+    "heapq": "def merge",
+    "configparser": "class RawConfigParser",
+    "difflib": "def get_close_matches",
+}
+"""Standard library modules the demo pair never saw, and the line from which each is a prompt."""
+
+HEAD_LINES = 40
+LIMIT_S = 1800
+TRIES = 5
+"""llama.cpp's log has a thread of its own, which about one exit in thirty cuts short."""
+
+_ENCODED = re.compile(r"encoded +\d+ tokens in +([\d.]+) seconds")
+_DECODED = re.compile(r"decoded +(\d+) tokens in +[\d.]+ seconds, speed: +([\d.]+) t/s")
+_DRAFTED = re.compile(r"n_drafted += (\d+)")
+_ACCEPTED = re.compile(r"n_accept += (\d+)")
+
+
+class BenchError(Exception):
+    """A program did not do what was asked."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What both sides are given."""
+
+    target: str
+    draft: str
+    speculative_simple: str | None
+    llama_bench: str | None
+    localspec: tuple[str, ...]
+    gammas: tuple[int, ...]
+    tokens: int
+    ctx: int
+    threads: int
+    gpu_layers: int
+    flash_attn: str
+    repack: bool
+    """Whether weights may be repacked for the CPU; off where localspec has it off."""
+    peer_defaults: bool
+    rounds: int
+    load_before: float | None
+    """What else was running: processes wanting a CPU, over the last minute."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to measure; γ 0 is plain decoding."""
+
+    name: str
+    prompt: str
+    gamma: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one program said of one answer."""
+
+    speed: float
+    """Tokens per second while decoding."""
+    tokens: int
+    answer_s: float | None = None
+    """Reading the prompt and decoding `Settings.tokens` tokens."""
+    drafted: int = 0
+    accepted: int = 0
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Both programs, one right after the other."""
+
+    case: Case
+    round: int
+    peer: Run
+    ours: Run
+
+    @property
+    def ratio(self) -> float:
+        return self.ours.speed / self.peer.speed
+
+    @property
+    def answer_ratio(self) -> float | None:
+        if self.peer.answer_s is None or self.ours.answer_s is None:
+            return None
+        return self.peer.answer_s / self.ours.answer_s
+
+
+# --- the programs ---------------------------------------------------------------------------
+
+
+def call(command: Sequence[str]) -> tuple[str, str]:
+    """Run a program to its end; what it wrote to stdout and stderr."""
+    # llama.cpp's programs also take flags from these variables.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, env=env, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BenchError(f"{command[0]}: {error}") from error
+    out, err = (raw.decode("utf-8", "replace") for raw in (done.stdout, done.stderr))
+    if done.returncode != 0:
+        said = "\n".join((err or out).strip().splitlines()[-5:])
+        raise BenchError(f"{command[0]} ended with {done.returncode}:\n{said}")
+    return out, err
+
+
+def speculative_simple(settings: Settings, case: Case) -> Run:
+    command = _speculative_simple_command(settings, case)
+    for _ in range(TRIES):
+        out, log = call(command)
+        patterns = (_ENCODED, _DECODED, _DRAFTED, _ACCEPTED)
+        encoded, decoded, drafted, accepted = (pattern.search(log) for pattern in patterns)
+        if encoded and decoded and drafted and accepted:
+            speed = float(decoded[2])
+            answer_s = float(encoded[1]) + settings.tokens / speed
+            return Run(
+                speed, int(decoded[1]), answer_s, int(drafted[1]), int(accepted[1]), text=out
+            )
+    raise BenchError(f"{command[0]} printed no speed, {TRIES} times.")
+
+
+def _speculative_simple_command(settings: Settings, case: Case) -> list[str]:
+    n, layers = str(settings.threads), str(settings.gpu_layers)
+    command = [
+        *(settings.speculative_simple or "", "-m", settings.target, "-md", settings.draft),
+        *("--spec-type", "draft-simple", "--spec-draft-n-max", str(case.gamma)),
+        *("-p", case.prompt, "--no-escape", "-n", str(settings.tokens - 1), "--temp", "0"),
+        *("-c", str(settings.ctx), "-fit", "off", "-ngl", layers, "-ngld", layers),
+        *("-t", n, "-tb", n, "-td", n, "-tbd", n),
+    ]
+    if not settings.repack:
+        command.append("--no-repack")
+    if settings.peer_defaults:
+        return command
+    return [
+        *(*command, "--spec-draft-n-min", "0", "--spec-draft-p-min", "0"),
+        *("-fa", settings.flash_attn),
+        *("-ctk", "f16", "-ctv", "f16", "-ctkd", "f16", "-ctvd", "f16"),
+        *("--samplers", "top_k", "--top-k", "1"),  # its shortest greedy chain
+    ]
+
+
+def llama_bench(settings: Settings, _: Case) -> Run:
+    command = [
+        *(settings.llama_bench or "", "-m", settings.target, "-p", "0", "-r", "1", "-o", "json"),
+        *("-n", str(settings.tokens), "-t", str(settings.threads)),
+        *("-ngl", str(settings.gpu_layers), "--repack", str(int(settings.repack))),
+    ]
+    if not settings.peer_defaults:
+        command += ["-fa", settings.flash_attn, "-ctk", "f16", "-ctv", "f16"]
+    (result,) = json.loads(call(command)[0])
+    return Run(float(result["avg_ts"]), int(result["n_gen"]))
+
+
+def localspec(settings: Settings, case: Case) -> Run:
+    document = json.loads(call(_localspec_command(settings, case))[0])
+    timings, speculation = document["timings"], document["speculation"]
+    if timings["tokens_per_second"] is None:
+        raise BenchError(f"{case.name}: the answer ended at once; give another prompt.")
+    decode_ms = timings["decode_ms"]
+    reading_ms = draft_reading_ms(settings, case.prompt) if case.gamma else 0.0
+    return Run(
+        speed=timings["tokens_per_second"] * decode_ms / (decode_ms - reading_ms),
+        tokens=len(document["tokens"]),
+        answer_s=(timings["prefill_ms"] + decode_ms) / 1e3,
+        drafted=speculation["drafted"],
+        accepted=speculation["accepted"],
+        text=document["text"],
+    )
+
+
+def _localspec_command(settings: Settings, case: Case, tokens: int | None = None) -> list[str]:
+    n, layers = str(settings.threads), str(settings.gpu_layers)
+    guess = ["--draft", "none", "--spec", "off"]
+    if case.gamma:
+        guess = ["--draft", settings.draft, "--spec", "model", "--draft-max", str(case.gamma)]
+    return [
+        *(*settings.localspec, "run", settings.target, *guess, "--raw", "-p", case.prompt),
+        *("--temperature", "0", "--max-tokens", str(tokens or settings.tokens)),
+        *("--ctx", str(settings.ctx), "--threads", n, "--draft-threads", n),
+        *("--gpu-layers", layers, "--draft-gpu-layers", layers),
+        *("--flash-attn", settings.flash_attn, "--kv", "f16", "--json"),
+    ]
+
+
+@cache
+def draft_reading_ms(settings: Settings, prompt: str) -> float:
+    """How long localspec's draft model reads the prompt, which it does in its first draft."""
+    command = _localspec_command(settings, Case("", prompt, settings.gammas[0]), tokens=24)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "events"
+        found = []
+        for _ in range(3):
+            call([*command, "--events", str(path)])
+            events = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+            found.append(_excess_ms([e for e in events if e["ev"] == "round" and e["drafted"]]))
+    return max(0.0, median(found))
+
+
+def _excess_ms(rounds: list[dict[str, Any]]) -> float:
+    """The first draft's time above the median of later drafts of the same length."""
+    later = [r["ms"]["draft"] for r in rounds[1:] if r["drafted"] == rounds[0]["drafted"]]
+    return float(rounds[0]["ms"]["draft"] - median(later)) if later else 0.0
+
+
+# --- measuring ------------------------------------------------------------------------------
+
+
+def measure(settings: Settings, prompts: dict[str, str]) -> Iterator[Sample]:
+    """Every case of every round; the program that goes first turns with the round."""
+    for n in range(settings.rounds):
+        for case, program in cases(settings, prompts):
+            if n % 2:
+                ours = localspec(settings, case)
+                peer = program(settings, case)
+            else:
+                peer = program(settings, case)
+                ours = localspec(settings, case)
+            yield Sample(case, n, peer, ours)
+
+
+def cases(
+    settings: Settings, prompts: dict[str, str]
+) -> Iterator[tuple[Case, Callable[[Settings, Case], Run]]]:
+    if settings.llama_bench:
+        for name, prompt in prompts.items():
+            # llama-bench begins at position 0: a short prompt keeps the context as shallow.
+            yield Case(name, prompt.strip().splitlines()[0], 0), llama_bench
+    if settings.speculative_simple:
+        for gamma in settings.gammas:
+            for name, prompt in prompts.items():
+                yield Case(name, prompt, gamma), speculative_simple
+
+
+def prompts_of(path: Path | None) -> dict[str, str]:
+    if path is None:
+        return {f"{name}.py": _head(name, start) for name, start in HEADS.items()}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BenchError(f"{path}: {error}") from error
+    if not isinstance(found, dict) or not all(str(text).strip() for text in found.values()):
+        raise BenchError(f"{path}: not a JSON object of names and texts.")
+    return {name: str(text) for name, text in found.items()}
+
+
+def _head(module: str, start: str) -> str:
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise BenchError(f"This Python has no source of {module}; give --prompts.")
+    lines = Path(spec.origin).read_text(encoding="utf-8").splitlines()
+    first = next((i for i, line in enumerate(lines) if line.startswith(start)), 0)
+    return "\n".join(lines[first : first + HEAD_LINES])
+
+
+# --- reporting ------------------------------------------------------------------------------
+
+
+def stated(settings: Settings) -> list[str]:
+    """The conditions, for the reader."""
+    same = f"flash attention {settings.flash_attn}, KV f16"
+    peer = f"{same}, draft min 0, p_min 0, greedy by top-k 1 alone"
+    if settings.peer_defaults:
+        peer = "its own defaults"
+    load = "unknown" if settings.load_before is None else f"{settings.load_before:.2f}"
+    return [
+        f"target {Path(settings.target).name}, draft {Path(settings.draft).name}",
+        f"llama-cpp-python {version('llama-cpp-python')}, Python {platform.python_version()}, "
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, load before {load}",
+        f"tokens {settings.tokens}, context {settings.ctx}, threads {settings.threads} for each "
+        f"model, layers on a GPU {settings.gpu_layers}, temperature 0, rounds {settings.rounds}",
+        f"localspec: {same}; llama.cpp: {peer}",
+        f"weights repacked for the CPU: {'allowed' if settings.repack else 'off'} in both",
+    ]
+
+
+SPECULATIVE = (
+    *("γ", "prompt", "llama.cpp tok/s", "localspec tok/s", "ratio", "whole answer"),
+    *("kept by llama.cpp", "kept by localspec", "same text"),
+)
+PLAIN = ("prompt", "llama-bench tok/s", "localspec tok/s", "ratio")
+
+
+def report(settings: Settings, samples: Sequence[Sample], *, markdown: bool) -> str:
+    plain = [s for s in samples if not s.case.gamma]
+    guessed = [s for s in samples if s.case.gamma]
+    parts = ["\n".join(f"- {line}" for line in stated(settings))]
+    if plain:
+        groups = [*_by_name(plain), ("all", plain)]
+        rows = [[name, *_speeds(group)] for name, group in groups]
+        parts.append(table([PLAIN, *rows], markdown=markdown))
+    if guessed:
+        parts.append(table([SPECULATIVE, *_speculative_rows(guessed)], markdown=markdown))
+    return "\n\n".join(parts if samples else [*parts, "Nothing was measured."])
+
+
+def _speculative_rows(samples: Sequence[Sample]) -> Iterator[list[str]]:
+    for gamma in sorted({s.case.gamma for s in samples}):
+        group = [s for s in samples if s.case.gamma == gamma]
+        for name, few in [*_by_name(group), ("all", group)]:
+            yield [str(gamma), name, *_speculative(few)]
+    yield ["all", "all", *_speculative(samples)]
+
+
+def _speculative(samples: Sequence[Sample]) -> list[str]:
+    answers = [s.answer_ratio for s in samples if s.answer_ratio is not None]
+    same = sum(s.ours.text in s.peer.text for s in samples)
+    return [
+        *_speeds(samples),
+        f"{median(answers):.3f}" if answers else "",
+        _kept([s.peer for s in samples]),
+        _kept([s.ours for s in samples]),
+        f"{same}/{len(samples)}",
+    ]
+
+
+def _speeds(samples: Sequence[Sample]) -> list[str]:
+    return [
+        f"{median(s.peer.speed for s in samples):.1f}",
+        f"{median(s.ours.speed for s in samples):.1f}",
+        f"{median(s.ratio for s in samples):.3f}",
+    ]
+
+
+def _kept(runs: Sequence[Run]) -> str:
+    drafted = sum(run.drafted for run in runs)
+    return f"{sum(run.accepted for run in runs) / drafted:.1%}" if drafted else "-"
+
+
+def _by_name(samples: Sequence[Sample]) -> list[tuple[str, list[Sample]]]:
+    names = dict.fromkeys(s.case.name for s in samples)
+    return [(name, [s for s in samples if s.case.name == name]) for name in names]
+
+
+def table(rows: Sequence[Sequence[str]], *, markdown: bool) -> str:
+    """Aligned columns; with bars and a rule below the heading for Markdown."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    cells = [[text.ljust(w) for text, w in zip(row, widths, strict=True)] for row in rows]
+    if not markdown:
+        return "\n".join("  ".join(row).rstrip() for row in cells)
+    cells.insert(1, ["-" * w for w in widths])
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def write_json(path: Path, settings: Settings, samples: Sequence[Sample]) -> None:
+    document = {
+        "schema": 1,
+        "settings": asdict(settings),
+        "stated": stated(settings),
+        "samples": [
+            asdict(s) | {"ratio": s.ratio, "answer_ratio": s.answer_ratio} for s in samples
+        ],
+    }
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+# --- the command line -----------------------------------------------------------------------
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--target", required=True, metavar="GGUF")
+    parser.add_argument("--draft", required=True, metavar="GGUF")
+    parser.add_argument("--speculative-simple", metavar="PATH", help="compare speculation with it")
+    parser.add_argument("--llama-bench", metavar="PATH", help="compare plain decoding with it")
+    parser.add_argument("--gamma", type=int, nargs="+", default=[3, 5, 8], metavar="N")
+    parser.add_argument("--threads", type=int, metavar="N", help="default: as localspec's")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N")
+    parser.add_argument("--tokens", type=int, default=128, metavar="N")
+    parser.add_argument("--ctx", type=int, default=1024, metavar="N")
+    parser.add_argument("--gpu-layers", type=int, default=0, metavar="N", help="of both models")
+    parser.add_argument("--flash-attn", choices=["on", "off"], default="on")
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSON: {name: text, …}")
+    parser.add_argument("--peer-defaults", action="store_true", help="llama.cpp's own defaults")
+    parser.add_argument("--localspec", metavar="COMMAND", help="default: this Python's")
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every run here")
+    args = parser.parse_args(argv)
+    if not (args.speculative_simple or args.llama_bench):
+        parser.error("give --speculative-simple, --llama-bench or both")
+    if not all(1 <= gamma <= DRAFT_MAX for gamma in args.gamma):
+        parser.error(f"--gamma takes 1 to {DRAFT_MAX}")
+    if args.tokens < 16 or args.rounds < 1:
+        parser.error("at least 16 tokens and 1 round")
+    return args
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    default = (sys.executable, "-m", "localspec")
+    return Settings(
+        target=args.target,
+        draft=args.draft,
+        speculative_simple=args.speculative_simple,
+        llama_bench=args.llama_bench,
+        localspec=tuple(shlex.split(args.localspec)) if args.localspec else default,
+        gammas=tuple(args.gamma),
+        tokens=args.tokens,
+        ctx=args.ctx,
+        threads=threads(args.threads),
+        gpu_layers=args.gpu_layers,
+        flash_attn=args.flash_attn,
+        repack=not has_amx(),
+        peer_defaults=args.peer_defaults,
+        rounds=args.rounds,
+        load_before=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse(argv)
+    settings = settings_of(args)
+    samples: list[Sample] = []
+    code = 0
+    try:
+        for sample in measure(settings, prompts_of(args.prompts)):
+            samples.append(sample)
+            kind = f"γ {sample.case.gamma}" if sample.case.gamma else "plain"
+            line = f"round {sample.round + 1}, {kind}, {sample.case.name}: {sample.ratio:.3f}"
+            print(line, file=sys.stderr)
+    except KeyboardInterrupt:
+        code = 130
+    except BenchError as error:
+        print(f"bench_peers: {error}", file=sys.stderr)
+        code = 1
+    print(report(settings, samples, markdown=args.markdown))
+    if args.json:
+        write_json(args.json, settings, samples)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,362 @@
+"""scripts/: what they install and when, with stand-ins for uv, pip and the .venv's python."""
+
+import ast
+import importlib.util
+import os
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+import bootstrap  # noqa: E402
+import compiler  # noqa: E402
+import progress  # noqa: E402
+
+needs_sh = pytest.mark.skipif(sys.platform == "win32", reason="the stand-ins are shell scripts")
+
+SUCCEEDS = "exit 0"
+FAILS = "echo first; echo no such package >&2; exit 3"
+LASTS = 'echo $$ > "{root}/started"; exec sleep 60'
+
+
+class Checkout:
+    """A clone with our scripts, a uv and a c++ that only write down what they are asked."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.venv = bootstrap.Venv(root)
+        self.path = root / "bin"
+        (root / "scripts").mkdir()
+        for name in ("run", "test", "check", "bootstrap.py", "compiler.py", "progress.py"):
+            shutil.copy(SCRIPTS / name, root / "scripts" / name)
+        self.need("one")
+        self.program(self.path / "c++", SUCCEEDS)
+        self.uv(pip=SUCCEEDS)
+
+    def need(self, name: str) -> None:
+        (self.root / "pyproject.toml").write_text(f'dependencies = ["{name}"]\n')
+
+    def program(self, path: Path, body: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+
+    def uv(self, *, pip: str) -> None:
+        """`uv venv` makes a python that repeats its arguments; `uv pip` does as told."""
+        self.program(self.root / "python", 'echo "$@"')
+        make = f'mkdir -p "{self.venv.python.parent}"; cp "{self.root}/python" "{self.venv.python}"'
+        asked = f'echo "$*" >> "{self.root}/asked"'
+        choose = f'if [ "$1" = venv ]; then {make}; else {pip.format(root=self.root)}; fi'
+        self.program(self.path / "uv", f"{asked}\n{choose}")
+
+    def make_ready(self, *extras: str) -> None:
+        self.program(self.venv.python, 'echo "$@"')
+        bootstrap.write_stamp(self.venv, bootstrap.fingerprint(self.venv), extras)
+
+    def asked(self) -> list[str]:
+        """The first word of each call of uv so far, and what was to be installed."""
+        notes = self.root / "asked"
+        lines = notes.read_text().splitlines() if notes.exists() else []
+        return [line.split()[0] if line.startswith("venv") else line.split()[-1] for line in lines]
+
+    def start(self, script: str, *words: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, str(self.root / "scripts" / script), *words],
+            env={"PATH": f"{self.path}{os.pathsep}/usr/bin{os.pathsep}/bin"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def call(self, script: str, *words: str) -> tuple[int, str, str]:
+        process = self.start(script, *words)
+        out, err = process.communicate(timeout=60)
+        return process.returncode, out, err
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+# Which Python.
+
+
+def test_an_older_python_gets_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "version_info", (3, 10, 13))
+        with pytest.raises(SystemExit) as refusal:
+            runpy.run_path(str(SCRIPTS / "bootstrap.py"))
+    assert "needs Python 3.11 or newer" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["run", "test", "check", "bootstrap.py"])
+def test_an_older_python_can_parse_what_it_reads_first(name: str) -> None:
+    ast.parse((SCRIPTS / name).read_text(encoding="utf-8"), feature_version=(3, 7))
+
+
+# When nothing changed.
+
+
+@needs_sh
+def test_a_ready_checkout_starts_silently(checkout: Checkout) -> None:
+    checkout.make_ready()
+    assert checkout.call("run", "chat", "two words") == (0, "-P -m localspec chat two words\n", "")
+    assert checkout.asked() == []
+
+
+@needs_sh
+def test_a_ready_checkout_starts_from_any_folder_and_through_a_link(checkout: Checkout) -> None:
+    checkout.make_ready()
+    link = checkout.root / "elsewhere"
+    link.symlink_to(checkout.root / "scripts" / "run")
+    out = subprocess.check_output([sys.executable, str(link), "--help"], cwd="/", text=True)
+    assert out == "-P -m localspec --help\n"
+
+
+def test_the_stamp_holds_until_the_project_or_its_place_changes(tmp_path: Path) -> None:
+    here = Checkout(tmp_path)
+    here.make_ready()
+    assert bootstrap.is_ready(here.venv, [])
+    moved = bootstrap.Venv(tmp_path / "moved")
+    moved.root.mkdir()
+    shutil.copy(tmp_path / "pyproject.toml", moved.root)
+    assert bootstrap.fingerprint(moved) != bootstrap.fingerprint(here.venv)
+    here.need("two")
+    assert not bootstrap.is_ready(here.venv, [])
+
+
+def test_the_stamp_holds_for_one_python(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout.make_ready()
+    monkeypatch.setattr(bootstrap, "PYTHON", "3.99")
+    assert not bootstrap.is_ready(checkout.venv, [])
+
+
+def test_more_extras_than_asked_for_are_enough_and_fewer_are_not(checkout: Checkout) -> None:
+    checkout.make_ready("dev")
+    assert bootstrap.is_ready(checkout.venv, [])
+    assert not bootstrap.is_ready(checkout.venv, ["dev", "train"])
+
+
+# Installing.
+
+
+@needs_sh
+def test_the_first_run_installs_with_uv_and_talks_on_stderr_only(checkout: Checkout) -> None:
+    code, out, err = checkout.call("run", "hello")
+    assert (code, out) == (0, "-P -m localspec hello\n")
+    assert "installing into" in err
+    assert "llama.cpp to compile" in err
+    assert checkout.asked() == ["venv", "."]
+    assert checkout.call("run") == (0, "-P -m localspec\n", "")
+
+
+def test_without_uv_pip_installs(checkout: Checkout) -> None:
+    command = bootstrap.install_command(checkout.venv, None, ["dev"])
+    assert command[:4] == [str(checkout.venv.python), "-m", "pip", "install"]
+    assert command[-2:] == ["-e", ".[dev]"]
+
+
+@needs_sh
+def test_a_changed_project_is_installed_again_with_the_extras_it_had(checkout: Checkout) -> None:
+    checkout.make_ready("dev")
+    checkout.need("two")
+    assert checkout.call("run")[0] == 0
+    assert checkout.asked() == [".[dev]"]
+
+
+@needs_sh
+def test_a_venv_whose_python_vanished_is_made_anew(checkout: Checkout) -> None:
+    checkout.make_ready()
+    checkout.venv.python.unlink()
+    checkout.venv.python.symlink_to("/nowhere/python3")
+    assert checkout.call("run", "x")[:2] == (0, "-P -m localspec x\n")
+    assert checkout.asked() == ["venv", "."]
+
+
+@needs_sh
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_installation_is_not_ready(checkout: Checkout, number: int) -> None:
+    checkout.make_ready("dev")
+    checkout.need("two")
+    checkout.uv(pip=LASTS)
+    started = checkout.root / "started"
+    process = checkout.start("run")
+    wait_until(lambda: started.exists() and bool(started.read_text().strip()))
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (128 + number, "")
+    assert not checkout.venv.stamp.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
+    checkout.uv(pip=SUCCEEDS)
+    assert checkout.call("run", "x")[:2] == (0, "-P -m localspec x\n")
+
+
+@needs_sh
+def test_a_failed_installation_shows_the_log_and_where_it_is(checkout: Checkout) -> None:
+    checkout.uv(pip=FAILS)
+    code, out, err = checkout.call("run")
+    assert (code, out) == (1, "")
+    assert "first\nno such package\n" in err
+    assert str(checkout.venv.log) in err
+    assert not checkout.venv.stamp.exists()
+
+
+@needs_sh
+def test_a_second_one_waits_for_the_first(checkout: Checkout) -> None:
+    with bootstrap.only_one(checkout.venv.lock):
+        process = checkout.start("run", "second")
+        assert process.stderr is not None
+        assert "waiting" in process.stderr.readline()
+        checkout.make_ready()
+    out, err = process.communicate(timeout=60)
+    assert (out, err) == ("-P -m localspec second\n", "")
+    assert checkout.asked() == []
+
+
+def test_a_python_without_ensurepip_names_the_package(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match=r"apt install python3\.\d+-venv"):
+        bootstrap.make(checkout.venv, None)
+    assert not checkout.venv.home.exists()
+
+
+# The compiler.
+
+
+@pytest.mark.parametrize(
+    ("system", "release", "hint"),
+    [
+        ("Linux", {"ID": "debian"}, "apt install g++"),
+        ("Linux", {"ID": "ubuntu", "ID_LIKE": "debian"}, "apt install g++"),
+        ("Linux", {"ID": "linuxmint", "ID_LIKE": "ubuntu debian"}, "apt install g++"),
+        ("Linux", {"ID": "fedora"}, "dnf install gcc-c++"),
+        ("Linux", {"ID": "rocky", "ID_LIKE": "rhel centos fedora"}, "dnf install gcc-c++"),
+        ("Linux", {"ID": "manjaro", "ID_LIKE": "arch"}, "pacman -S --needed base-devel"),
+        ("Linux", {"ID": "alpine"}, "apk add build-base"),
+        ("Linux", {"ID": "opensuse-leap", "ID_LIKE": "suse opensuse"}, "zypper install gcc-c++"),
+        ("Linux", {"ID": "unheard-of"}, "your system's package manager"),
+        ("Linux", {}, "your system's package manager"),
+        ("Darwin", {}, "xcode-select --install"),
+        ("Windows", {}, "winget install Microsoft.VisualStudio.2022.BuildTools"),
+    ],
+)
+def test_the_hint_installs_a_compiler_here(
+    system: str, release: Mapping[str, str], hint: str
+) -> None:
+    line = compiler.compiler_hint(system, release)
+    assert hint in line
+    assert "\n" not in line
+
+
+def test_only_an_ordinary_user_is_told_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert compiler.compiler_hint("Linux", {"ID": "alpine"}) == "sudo apk add build-base"
+    monkeypatch.setattr(os, "geteuid", lambda: 0, raising=False)
+    assert compiler.compiler_hint("Linux", {"ID": "alpine"}) == "apk add build-base"
+
+
+def test_without_a_compiler_nothing_is_begun(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler, "has_compiler", lambda: False)
+    for name in compiler.WHEEL_SOURCES:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SystemExit, match="C\\+\\+ compiler"):
+        bootstrap.install(checkout.venv, [])
+    assert not checkout.venv.home.exists()
+    monkeypatch.setenv("PIP_FIND_LINKS", "wheels")  # a compiled one may lie there
+    compiler.require_compiler()
+
+
+@needs_sh
+@pytest.mark.skipif(sys.platform == "darwin", reason="xcode-select answers there")
+def test_a_compiler_is_found_by_name_or_in_cxx(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(checkout.path))
+    assert compiler.has_compiler()
+    (checkout.path / "c++").unlink()
+    assert not compiler.has_compiler()
+    monkeypatch.setenv("CXX", f"{checkout.path / 'uv'} -flag")
+    assert compiler.has_compiler()
+
+
+# Progress.
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "0:30, fetching packages"),
+        ("  Preparing metadata (pyproject.toml): started\n", "0:30, preparing the build"),
+        ("  Installing build dependencies\n  Installing collected packages: a", "the build"),
+        ("Building wheel for llama_cpp_python\n", "0:30 of about 5:00, compiling llama.cpp"),
+        ("   Building llama-cpp-python==0.3.36\n", "0:30 of about 5:00, compiling llama.cpp"),
+        (
+            "Building wheel for llama-cpp-python\n  [1/200] x\n  [100/200] y\n",
+            "0:30 of about 3:00, compiling llama.cpp (100 of 200)",
+        ),
+        ("Building wheel for llama-cpp-python\nInstalling collected packages: a", "installing"),
+    ],
+)
+def test_progress_says_what_the_log_shows(
+    text: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert line in progress.progress(30, text)
+
+
+# test and check.
+
+
+@needs_sh
+def test_test_runs_check_and_pytest_though_check_fails(checkout: Checkout) -> None:
+    checkout.make_ready("dev")
+    show = 'echo "$GGML_NO_BACKTRACE $NO_PROXY $@"'
+    checkout.program(checkout.venv.python, f'{show}; [ "$1" = -m ]')
+    code, out, _ = checkout.call("test", "--long")
+    checks, tests = out.splitlines()
+    assert code == 1
+    assert checks == "1 127.0.0.1,localhost scripts/check"
+    assert tests.startswith("1 127.0.0.1,localhost -m pytest -q")
+    assert tests.endswith(" --long")
+
+
+@needs_sh
+def test_check_shows_what_a_failing_step_said_and_no_more(checkout: Checkout) -> None:
+    checkout.make_ready("dev")
+    tools = checkout.venv.python.parent
+    checkout.program(tools / "ruff", "echo fine")
+    checkout.program(tools / "lint-imports", "echo fine")
+    checkout.program(tools / "mypy", "echo bad types; exit 1")
+    code, out, _ = checkout.call("check")
+    steps = [line.split("  ")[0] for line in out.splitlines()]
+    assert code == 1
+    assert steps == ["ruff format --check", "ruff check", "mypy", "bad types", "lint-imports"]
+    checkout.program(tools / "mypy", "echo fine")
+    code, out, _ = checkout.call("check", "--fix")
+    assert (code, len(out.splitlines())) == (0, 6)
