@@ -27,11 +27,12 @@ class Reader:
         and the text will be read again from its start.
         """
         start = self._checked if tokens is self._text else 0
-        kept = min(common_prefix(self._read, tokens, start), len(tokens) - 1)
-        if kept < len(self._read):
+        known = min(common_prefix(self._read, tokens, start), self.model.n_past)
+        kept = min(known, len(tokens) - 1)
+        if kept < self.model.n_past:
             self.model.forget(kept)
             kept = min(kept, self.model.n_past)
-            del self._read[kept:]
+        del self._read[kept:]
         self._text, self._checked = tokens, kept
         return kept
 
@@ -61,4 +62,4 @@ def common_prefix(a: Sequence[int], b: Sequence[int], start: int = 0) -> int:
     for i in range(start, end):
         if a[i] != b[i]:
             return i
-    return max(end, min(start, end))
+    return end

@@ -28,7 +28,7 @@ def law(logits: Logits, sampling: Sampling, recent: Sequence[int] = ()) -> Law:
 
     Raises EngineError where the row holds NaN, or no finite maximum.
     """
-    if sampling.repeat_penalty != 1.0 and recent:
+    if sampling.repeat_penalty != 1.0 and sampling.repeat_last_n > 0 and recent:
         logits = _penalised(logits, sampling, recent)
     if sampling.temperature <= 0 or sampling.top_k == 1:
         best = int(logits.argmax())
@@ -149,7 +149,7 @@ def uniform(seed: int, index: int, ids: NDArray[np.int64]) -> NDArray[np.float64
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)
-    return ((z >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return ((z >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def gumbel(seed: int, index: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -21,10 +21,11 @@ class TextStream:
     def push(self, piece: bytes) -> str:
         """The text that this piece completes; sets `stopped` where a stop string did."""
         self._held += self._decoder.decode(piece)
-        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        # The first to be complete, as if the bytes had come one by one.
+        found = [(at + len(stop), at) for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if found:
             self.stopped = True
-            text, self._held = self._held[: min(found)], ""
+            text, self._held = self._held[: min(found)[1]], ""
             return text
         keep = max((_overlap(self._held, stop) for stop in self._stops), default=0)
         cut = len(self._held) - keep

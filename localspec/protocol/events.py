@@ -135,11 +135,10 @@ def decode(line: str) -> Event | None:
     if kind is None:
         return None
     known = {f.name for f in fields(kind)}
-    values = {name: _typed(name, value) for name, value in body.items() if name in known}
     try:
-        return kind(**values)
-    except TypeError as error:
-        raise ValueError(f"a field of {body['ev']!r} is missing") from error
+        return kind(**{name: _typed(name, body[name]) for name in body if name in known})
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"a field of {body['ev']!r} is missing or wrong") from error
 
 
 def _plain(value: Any) -> Any:
@@ -158,5 +157,6 @@ def _typed(name: str, value: Any) -> Any:
     if name == "ms":
         return Times(value["draft"], value["verify"], value["host"])
     if name == "notices":
-        return tuple(Notice(**notice) for notice in value)
+        names = [f.name for f in fields(Notice)]
+        return tuple(Notice(**{n: notice[n] for n in names if n in notice}) for notice in value)
     return tuple(value) if isinstance(value, list) else value

@@ -29,6 +29,8 @@ class ModelDrafter:
             return Draft()
         before = model.seconds
         self._reader.align(tokens)
+        if max(tokens[self._reader.n_read :], default=0) >= model.n_vocab:  # unknown to the draft
+            return Draft()
         for _ in self._reader.skim(tokens, model.n_batch, _never):
             pass
         guessed: list[int] = []

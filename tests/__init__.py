@@ -1,0 +1,5 @@
+"""Tests; the checks in these modules say what they compared when they fail."""
+
+import pytest
+
+pytest.register_assert_rewrite("tests.fakes", "tests.engine.laws")

@@ -1,0 +1,100 @@
+"""Lookup copies what followed the same tokens before."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localspec.engine.drafters.lookup import LookupDrafter, SuffixAutomaton
+from localspec.engine.protocols import Draft
+
+TEXTS = st.lists(st.integers(0, 2), max_size=40) | st.lists(st.integers(0, 1), max_size=40)
+
+
+def longest_repeat(text: list[int]) -> int:
+    """Length of the longest suffix that also ends earlier, looked for the slow way."""
+    n = len(text)
+    for length in range(n - 1, 0, -1):
+        if any(text[at : at + length] == text[n - length :] for at in range(n - length)):
+            return length
+    return 0
+
+
+@settings(deadline=None, derandomize=True, max_examples=150)
+@given(TEXTS)
+def test_the_automaton_finds_the_longest_repeat(text: list[int]) -> None:
+    automaton = SuffixAutomaton()
+    for n, token in enumerate(text, 1):
+        automaton.extend(token)
+        match, place = automaton.match, automaton.place
+        assert match == longest_repeat(text[:n])
+        if match:
+            assert place < n - 1, "the repeat is itself"
+            assert text[place - match + 1 : place + 1] == text[n - match : n]
+        assert automaton.size == n
+
+
+def test_the_automaton_stays_small() -> None:
+    """At most 2 n states and 3 n transitions, whatever the text."""
+    for text in ([0] * 500, [0, 1] * 250, [i * i % 7 for i in range(500)]):
+        automaton = SuffixAutomaton()
+        for token in text:
+            automaton.extend(token)
+        assert len(automaton._next) <= 2 * len(text)
+        assert sum(len(edges) for edges in automaton._next) <= 3 * len(text)
+
+
+@settings(deadline=None, derandomize=True, max_examples=150)
+@given(TEXTS, st.integers(1, 3), st.integers(1, 8))
+def test_a_draft_continues_an_earlier_place(text: list[int], shortest: int, limit: int) -> None:
+    draft = LookupDrafter(shortest).propose(text, limit)
+    match = longest_repeat(text)
+    if match < shortest:
+        assert draft == Draft()
+        return
+    assert len(draft.tokens) == min(limit, 2 * match)
+    assert (draft.laws, draft.source) == (None, "lookup")
+    whole, n = [*text, *draft.tokens], len(text)
+    shifts = [n - at for at in range(match, n) if text[at - match : at] == text[n - match :]]
+    assert any(
+        all(whole[i] == whole[i - shift] for i in range(n, len(whole))) for shift in shifts
+    ), "copied from nowhere"
+
+
+@settings(deadline=None, derandomize=True, max_examples=80)
+@given(st.lists(TEXTS, min_size=1, max_size=4), st.integers(1, 4))
+def test_what_it_knew_before_changes_no_draft(texts: list[list[int]], step: int) -> None:
+    """Over several chats, each growing as an answer does, it drafts as a new one would."""
+    kept = LookupDrafter(1)
+    for whole in texts:
+        text: list[int] = []
+        for at in range(0, len(whole), step):
+            text += whole[at : at + step]
+            assert kept.propose(text, 5) == LookupDrafter(1).propose(text, 5)
+
+
+def test_a_chat_that_goes_on_is_followed_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = LookupDrafter()
+    drafter.propose([1, 2, 3, 1, 2], 5)
+    automaton = drafter._automaton
+    assert drafter.propose([1, 2, 3, 1, 2, 3, 1], 5).tokens == [2, 3, 1, 2, 3]
+    assert drafter._automaton is automaton
+    assert automaton.size == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "tokens"),
+    [
+        ([], 5, []),
+        ([1], 5, []),
+        ([1, 2, 3], 5, []),
+        ([7, 1, 2, 3, 9, 9, 1, 2], 5, [3, 9, 9, 1]),
+        ([7, 1, 2, 3, 9, 8, 1, 2], 2, [3, 9]),
+        ([4, 4, 4], 9, [4, 4, 4, 4]),
+        ([1, 2, 1, 2], 9, [1, 2, 1, 2]),
+        ([5, 6, 7, 5], 9, []),
+    ],
+)
+def test_drafts(text: list[int], limit: int, tokens: list[int]) -> None:
+    assert LookupDrafter().propose(text, limit).tokens == tokens

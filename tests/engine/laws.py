@@ -1,0 +1,359 @@
+"""The laws that speculation keeps, as checks: each raises AssertionError where one is broken.
+
+The tests of the engine run them on what is shipped, `test_mutants.py` on what is spoilt.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from statistics import NormalDist
+from typing import TypeVar
+
+import numpy as np
+
+from localspec.engine.accept import Coupled, Draws, Match, Rejection, verifier
+from localspec.engine.drafters.lookup import LookupDrafter
+from localspec.engine.loop import Job, Step, generate
+from localspec.engine.protocols import Draft, Drafter, Verifier
+from localspec.engine.reader import Reader
+from localspec.engine.sampling import law
+from localspec.protocol.wire import Sampling, VerifyMode
+from tests.fakes import (
+    GREEDY,
+    N_VOCAB,
+    PLAIN,
+    ConstantDrafter,
+    EmptyDrafter,
+    Explorer,
+    FakeModel,
+    HistoryModel,
+    OracleDrafter,
+    Outcome,
+    RandomDrafter,
+    TableModel,
+    job,
+    model_drafter,
+    plain,
+    run,
+    table,
+)
+
+PROMPT = [1, 2, 3, 1, 2]
+SEED = 20
+SAMPLED = Sampling(temperature=0.9, top_k=5, top_p=0.95, min_p=0.02, seed=SEED)
+MODES: tuple[VerifyMode, ...] = ("coupled", "rejection", "match")
+
+MakeModel = Callable[[], FakeModel]
+MakeDrafter = Callable[[Verifier, Job, list[int]], Drafter]
+"""A drafter for a job, given the whole text that plain decoding makes of it."""
+
+
+def history() -> FakeModel:
+    return HistoryModel(1)
+
+
+def pairs() -> FakeModel:
+    """Greedy, its text soon goes round in circles, which lookup likes."""
+    return TableModel(table(1))
+
+
+def _model(make: MakeModel) -> MakeDrafter:
+    return lambda judge, what, text: model_drafter(
+        make(), judge, what.sampling, len(what.prompt), is_end=what.is_end
+    )
+
+
+def _oracle(wrong: Callable[[int], bool]) -> MakeDrafter:
+    return lambda judge, what, text: OracleDrafter(text, N_VOCAB, wrong)
+
+
+def _random(seed: int) -> MakeDrafter:
+    return lambda judge, what, text: RandomDrafter(seed)
+
+
+GUESSERS: dict[str, MakeDrafter] = {
+    "model": _model(lambda: HistoryModel(2)),
+    "model with the target's table": _model(pairs),
+    "model with the target's history": _model(history),
+    "lookup": lambda judge, what, text: LookupDrafter(),
+    "eager lookup": lambda judge, what, text: LookupDrafter(1),
+    "empty": lambda judge, what, text: EmptyDrafter(),
+    "constant": lambda judge, what, text: ConstantDrafter([3, 1, 2, 2]),
+}
+ORACLES: dict[str, MakeDrafter] = {
+    "oracle": _oracle(lambda place: False),
+    "alternating": _oracle(lambda place: place % 2 == 1),
+    "right but every fifth": _oracle(lambda place: place % 5 == 0),
+    "always wrong": _oracle(lambda place: True),
+}
+"""They know plain decoding's text, so they fit where speculation must repeat it."""
+DRAFTERS = GUESSERS | ORACLES
+RANDOM: dict[str, MakeDrafter] = {f"random {seed}": _random(seed) for seed in range(50)}
+
+
+# --- the same text ----------------------------------------------------------------------
+
+
+def same_as_plain(
+    make: MakeDrafter,
+    target: MakeModel = history,
+    mode: VerifyMode = "coupled",
+    what: Job | None = None,
+) -> None:
+    """The drafter changes nothing: not one token, nor how the answer ends."""
+    what = what or job(PROMPT, 24)
+    seed = what.sampling.seed
+    expected = plain(target(), verifier(mode, seed), what)
+    judge = verifier(mode, seed)
+    got = run(target(), make(judge, what, [*what.prompt, *expected.tokens]), judge, what)
+    assert got.tokens == expected.tokens
+    assert got.end == expected.end
+
+
+def every_drafter_same_as_plain() -> None:
+    """A short form of laws 1 and 3, over both targets and all kinds of drafter."""
+    for sampling in (GREEDY, SAMPLED):
+        for make in DRAFTERS.values():
+            same_as_plain(make, history, what=job(PROMPT, 16, sampling=sampling, draft_length=3))
+            same_as_plain(make, pairs, what=job(PROMPT, 16, sampling=sampling, draft_length=3))
+
+
+def every_draft_same_as_plain(sampling: Sampling, draft_length: int, n_vocab: int = 4) -> None:
+    """Under fixed noise every possible draft gives plain decoding's token."""
+    rows = table(3, n_vocab, scale=1.0)
+    for seed in range(3):
+        what = job([0, 1, 0], 7, sampling=replace(sampling, seed=seed), draft_length=draft_length)
+        expected = plain(TableModel(rows), Coupled(seed), what).tokens
+        for guess in np.ndindex((n_vocab,) * draft_length):
+            got = run(TableModel(rows), ConstantDrafter(guess), Coupled(seed), what)
+            assert got.tokens == expected, guess
+
+
+# --- the same law -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pair so small that all it can say is enumerated."""
+
+    what: Job
+    target: MakeModel
+    drafter: MakeDrafter
+
+    def draws(self, mode: VerifyMode) -> dict[Outcome, float]:
+        """The probability of every answer that the production's code gives."""
+
+        def answer(draws: Draws) -> list[int]:
+            judge = Match(draws) if mode == "match" else Rejection(draws)
+            return run(self.target(), self.drafter(judge, self.what, []), judge, self.what).tokens
+
+        return Explorer().outcomes(answer)
+
+    def exact(self) -> dict[Outcome, float]:
+        """The same for plain decoding: products of the target's laws."""
+        return dict(self._continued((), 1.0))
+
+    def _continued(self, said: Outcome, weight: float) -> Iterator[tuple[Outcome, float]]:
+        if len(said) == self.what.max_tokens or (said and self.what.is_end(said[-1])):
+            yield said, weight
+            return
+        text = [*self.what.prompt, *said]
+        own = law(self.target().row(text), self.what.sampling, text)
+        for token, prob in zip(own.ids.tolist(), own.probs.tolist(), strict=True):
+            if prob > 0:
+                yield from self._continued((*said, token), weight * prob)
+
+
+def exactly_the_targets_law(case: Case, mode: VerifyMode) -> None:
+    """Every answer comes as often as from the target alone, to the last bits."""
+    got, expected = case.draws(mode), case.exact()
+    assert abs(sum(got.values()) - 1) <= 1e-12, f"the mass is {sum(got.values())}"
+    for answer in got.keys() | expected.keys():
+        error = got.get(answer, 0.0) - expected.get(answer, 0.0)
+        assert abs(error) <= 1e-12, f"{answer} is off by {error}"
+
+
+def tables_case(
+    sampling: Sampling = PLAIN,
+    *,
+    n: int = 4,
+    draft_length: int = 2,
+    n_vocab: int = 3,
+    draft_sampling: Sampling | None = None,
+) -> Case:
+    """Two unlike tables."""
+
+    def drafter(judge: Verifier, what: Job, text: list[int]) -> Drafter:
+        draft = TableModel(table(12, n_vocab, scale=1.0))
+        return model_drafter(draft, judge, draft_sampling or what.sampling, len(what.prompt))
+
+    what = job([0, 1], n, sampling=sampling, draft_length=draft_length)
+    return Case(what, lambda: TableModel(table(11, n_vocab, scale=1.0)), drafter)
+
+
+def rarely_by_chance(mode: VerifyMode, answers: int = 2000) -> None:
+    """Seeded answers of three tokens come as often as the target's law says."""
+    case = tables_case(replace(PLAIN, temperature=0.8), n=3)
+    counts: Counter[Outcome] = Counter()
+    for seed in range(answers):
+        judge = verifier(mode, seed)
+        got = run(case.target(), case.drafter(judge, case.what, []), judge, case.what)
+        counts[tuple(got.tokens)] += 1
+    drawn_from(counts, case.exact())
+
+
+Cell = TypeVar("Cell", bound=Hashable)
+
+
+def drawn_from(counts: Mapping[Cell, int], probs: Mapping[Cell, float]) -> None:
+    """Pearson's chi-square at one in a million; cells that expect under 20 are pooled."""
+    n = sum(counts.values())
+    assert set(counts) <= {cell for cell, prob in probs.items() if prob > 0}, "impossible"
+    cells = [(counts.get(cell, 0), prob * n) for cell, prob in probs.items()]
+    large = [cell for cell in cells if cell[1] >= 20]
+    rare = [cell for cell in cells if cell[1] < 20]
+    if rare and (pooled := sum(expected for _, expected in rare)) >= 20:
+        large.append((sum(seen for seen, _ in rare), pooled))
+    statistic = sum((seen - expected) ** 2 / expected for seen, expected in large)
+    bound = critical(len(large) - 1)
+    assert statistic <= bound, f"a chi-square of {statistic:.1f}, over {bound:.1f}"
+
+
+def critical(freedom: int, alpha: float = 1e-6) -> float:
+    """Where chi-square leaves `alpha` above (Wilson and Hilferty 1931); 6 % high at worst."""
+    spread = 2 / (9 * freedom)
+    z = NormalDist().inv_cdf(1 - alpha)
+    return float(freedom * (1 - spread + z * spread**0.5) ** 3)
+
+
+# --- the drafter ------------------------------------------------------------------------
+
+
+class Watched:
+    """A model drafter whose memory is looked at after every draft."""
+
+    def __init__(self, model: FakeModel, judge: Verifier, what: Job) -> None:
+        self._model = model
+        self._inner = model_drafter(model, judge, what.sampling, len(what.prompt))
+
+    def propose(self, tokens: Sequence[int], limit: int) -> Draft:
+        draft = self._inner.propose(tokens, limit)
+        guessed = draft.tokens[:-1]  # the last guess is not read
+        assert self._model.memory == [*tokens, *guessed], "it remembers what did not happen"
+        return draft
+
+
+def drafter_remembers_what_happened(mode: VerifyMode = "coupled") -> None:
+    """Before it guesses, the draft model has read the text and nothing else."""
+    for sampling in (GREEDY, SAMPLED):
+        for draft_length in (1, 2, 3, 5):
+            what = job(PROMPT, 24, sampling=sampling, draft_length=draft_length)
+            for seed in (1, 2):
+                judge = verifier(mode, sampling.seed)
+                drafter = Watched(HistoryModel(seed), judge, what)
+                got = run(history(), drafter, judge, what)
+                assert any(got.drafts)
+
+
+def twin_is_always_right(sampling: Sampling, mode: VerifyMode) -> None:
+    """The target drafting for itself is never corrected."""
+    for draft_length in (1, 2, 3, 5, 8):
+        what = job(PROMPT, 40, sampling=sampling, draft_length=draft_length)
+        judge = verifier(mode, sampling.seed)
+        got = run(history(), Watched(history(), judge, what), judge, what)
+        left = what.max_tokens
+        for step in got.steps:
+            asked = min(draft_length, left - 1) if step is not got.steps[0] else 0
+            assert len(step.draft.tokens) == step.accepted == asked
+            left -= len(step.tokens)
+
+
+# --- ends and limits --------------------------------------------------------------------
+
+
+def exact_limits(make: MakeDrafter) -> None:
+    """As many tokens as asked for, and never a guess that could not be used."""
+    for n in (1, 2, 3, 7, 20):
+        for draft_length in (1, 2, 3, 5, 8):
+            what = job(PROMPT, n, draft_length=draft_length)
+            text = [*PROMPT, *plain(history(), verifier("coupled", 0), what).tokens]
+            judge = verifier("coupled", 0)
+            got = run(history(), make(judge, what, text), judge, what)
+            assert len(got.tokens) == n
+            assert got.end == "length"
+            whole_rounds(got.steps, what)
+
+
+def whole_rounds(steps: Sequence[Step], what: Job) -> None:
+    """Each round emits the guesses that stand and one more; none guesses beyond the limits."""
+    left = what.max_tokens
+    for step in steps:
+        assert len(step.draft.tokens) <= min(what.draft_length, left - 1)
+        assert len(step.tokens) == step.accepted + 1
+        assert step.tokens[:-1] == step.draft.tokens[: step.accepted]
+        left -= len(step.tokens)
+
+
+def end_cuts(make: MakeDrafter, sampling: Sampling = GREEDY) -> None:
+    """An answer ends with its first end token, also inside an accepted run."""
+    free = plain(history(), verifier("coupled", SEED), job(PROMPT, 30, sampling=sampling)).tokens
+    for end in range(N_VOCAB):
+        for draft_length in (2, 5, 8):
+            what = job(PROMPT, 30, sampling=sampling, draft_length=draft_length, ends=[end])
+            judge = verifier("coupled", SEED)
+            target = history()
+            got = run(target, make(judge, what, [*PROMPT, *free]), judge, what)
+            assert got.tokens == (free[: free.index(end) + 1] if end in free else free)
+            assert got.end == ("eog" if end in free else "length")
+            assert all(step.accepted <= len(step.tokens) for step in got.steps)
+            assert target.memory == [*PROMPT, *got.tokens][:-1]
+
+
+# --- closing ----------------------------------------------------------------------------
+
+
+@dataclass
+class Pair:
+    """What outlives an answer: two readers and lookup's text."""
+
+    target: Reader
+    draft: Reader
+    lookup: LookupDrafter
+
+    @classmethod
+    def of(cls, target: FakeModel, draft: FakeModel) -> Pair:
+        return cls(Reader(target), Reader(draft), LookupDrafter(1))
+
+    def drafter(self, name: str, judge: Verifier, what: Job) -> Drafter:
+        if name == "lookup":
+            return self.lookup
+        return model_drafter(self.draft, judge, what.sampling, len(what.prompt))
+
+
+def closing_leaves_no_trace(
+    make: Callable[[], Pair], name: str, first: Job, second: Sequence[int]
+) -> None:
+    """Closed at any yield, a pair answers the next prompt as a fresh one does."""
+    later = replace(first, prompt=list(second))
+    expected = _rounds(make(), name, later)
+    closings = 0
+    while True:
+        pair, judge = make(), verifier("coupled", SEED)
+        drafter = pair.drafter(name, judge, first)
+        loop = generate(pair.target, drafter, judge, first)
+        assert isinstance(loop, Generator)
+        seen = len(list(islice(loop, closings)))
+        loop.close()
+        assert _rounds(pair, name, later) == expected, f"closed after {closings} yields"
+        if seen < closings:
+            return
+        closings += 1
+
+
+def _rounds(pair: Pair, name: str, what: Job) -> list[tuple[list[int], int, list[int]]]:
+    judge = verifier("coupled", SEED)
+    got = run(pair.target, pair.drafter(name, judge, what), judge, what)
+    return [(step.draft.tokens, step.accepted, step.tokens) for step in got.steps]

@@ -1,0 +1,303 @@
+"""Each way of verifying draws from the target's own law: enumerated, and by chance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from localspec.engine.accept import Coupled, Match, Rejection, Seeded, pick, residual, verifier
+from localspec.engine.drafters.lookup import LookupDrafter
+from localspec.engine.loop import Job
+from localspec.engine.protocols import Draft, Drafter, Law, Logits, Verifier
+from localspec.protocol.wire import Sampling, VerifyMode
+from tests.engine import laws
+from tests.engine.laws import MODES, Case, exactly_the_targets_law, tables_case
+from tests.fakes import (
+    GREEDY,
+    PLAIN,
+    ConstantDrafter,
+    Explorer,
+    RandomDrafter,
+    TableModel,
+    job,
+    model_drafter,
+    run,
+    table,
+)
+
+TOP_K = replace(PLAIN, top_k=2)
+TOP_P = replace(PLAIN, top_p=0.8)
+MIN_P = replace(PLAIN, min_p=0.3)
+ALL = Sampling(temperature=0.7, top_k=3, top_p=0.9, min_p=0.1)
+
+
+def over(
+    target: Logits,
+    draft: Logits,
+    sampling: Sampling = PLAIN,
+    *,
+    n: int = 4,
+    draft_length: int = 2,
+    ends: tuple[int, ...] = (),
+) -> Case:
+    """A pair of these tables."""
+
+    def drafter(judge: Verifier, what: Job, text: list[int]) -> Drafter:
+        return model_drafter(TableModel(draft), judge, what.sampling, 2, is_end=what.is_end)
+
+    what = job([0, 1], n, sampling=sampling, draft_length=draft_length, ends=ends)
+    return Case(what, lambda: TableModel(target), drafter)
+
+
+def certain(make: laws.MakeDrafter, sampling: Sampling, *, ends: tuple[int, ...] = ()) -> Case:
+    """Guesses without a law."""
+    what = job([0, 1, 0, 1, 0], 5, sampling=sampling, draft_length=3, ends=ends)
+    return Case(what, lambda: TableModel(table(11, 3)), make)
+
+
+def without(rows: Logits, *tokens: int) -> Logits:
+    """The same, with these tokens impossible."""
+    out = rows.copy()
+    out[..., list(tokens)] = -np.inf
+    return out
+
+
+def holes(rows: Logits) -> Logits:
+    """The same, with one token impossible in each row, never twice the same one running."""
+    out, n = rows.copy(), len(rows)
+    for a, b in np.ndindex(n, n):
+        out[a, b, (a + 2 * b) % n] = -np.inf
+    return out
+
+
+CASES = {
+    "nothing truncated, 1 guess": tables_case(draft_length=1),
+    "nothing truncated, 2 guesses": tables_case(draft_length=2),
+    "nothing truncated, 3 guesses": tables_case(n=5, n_vocab=2, draft_length=3),
+    "nothing truncated, 4 tokens known": tables_case(n=3, n_vocab=4, draft_length=1),
+    "top-k, 3 guesses": tables_case(TOP_K, n=5, draft_length=3),
+    "top-k of 4, 3 guesses": tables_case(TOP_K, n=5, n_vocab=4, draft_length=3),
+    "top-p": tables_case(TOP_P),
+    "top-p, 3 guesses": tables_case(replace(PLAIN, top_p=0.6), n=5, draft_length=3),
+    "min-p": tables_case(MIN_P),
+    "min-p, 3 guesses": tables_case(replace(PLAIN, min_p=0.5), n=5, draft_length=3),
+    "all at once": tables_case(ALL, n_vocab=4),
+    "a draft law with more tokens": tables_case(TOP_K, draft_sampling=PLAIN, n=3),
+    "a draft law with fewer tokens": tables_case(draft_sampling=TOP_K),
+    "a draft law of one token": tables_case(draft_sampling=GREEDY),
+    "a draft at another temperature": tables_case(
+        TOP_P, draft_sampling=replace(TOP_P, temperature=0.5)
+    ),
+    "temperature 0": tables_case(GREEDY, n=5, draft_length=3),
+    "temperature 0, a sampled draft": tables_case(GREEDY, draft_sampling=PLAIN, n=5),
+    "the same law": over(table(11, 3), table(11, 3), TOP_P, draft_length=3),
+    "nearly the same law": over(table(11, 3), table(11, 3) * np.float32(1.0001)),
+    "no token in common": over(without(table(1, 4), 2, 3), without(table(2, 4), 0, 1)),
+    "one token in common": over(without(table(1, 4), 0), without(table(2, 4), 1, 2)),
+    "impossible here and there": over(holes(table(1, 3)), holes(table(2, 3))[::-1].copy(), n=5),
+    "equal logits": over(np.zeros((3, 3, 3), np.float32), np.zeros((3, 3, 3), np.float32), TOP_K),
+    "an end": over(table(11, 3), table(12, 3), n=4, draft_length=3, ends=(2,)),
+    "two ends": over(table(11, 4), table(12, 4), TOP_P, n=5, draft_length=3, ends=(0, 3)),
+    "a repeat penalty": tables_case(replace(PLAIN, repeat_penalty=1.7, repeat_last_n=2)),
+    "lookup": certain(lambda judge, what, text: LookupDrafter(), PLAIN),
+    "eager lookup, top-p": certain(lambda judge, what, text: LookupDrafter(1), TOP_P),
+    "lookup, a repeat penalty": certain(
+        lambda judge, what, text: LookupDrafter(1),
+        replace(TOP_K, repeat_penalty=1.7, repeat_last_n=3),
+    ),
+    "any number of guesses": certain(lambda judge, what, text: RandomDrafter(4, 3), PLAIN),
+    "one guess for all": certain(lambda judge, what, text: ConstantDrafter([1, 0, 1]), TOP_P),
+    "an end inside a guess": certain(
+        lambda judge, what, text: ConstantDrafter([0, 1, 2]), PLAIN, ends=(1,)
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("mode", ["rejection", "match"])
+def test_the_law_is_the_targets_to_the_last_bits(case: Case, mode: VerifyMode) -> None:
+    exactly_the_targets_law(case, mode)
+
+
+def test_the_cases_speculate() -> None:
+    """An enumeration in which nothing was rejected, or nothing kept, would prove little."""
+    kept: Counter[tuple[int, int]] = Counter()
+
+    def answer(draws: Explorer) -> list[int]:
+        judge = Rejection(draws)
+        case = CASES["top-k of 4, 3 guesses"]
+        got = run(case.target(), case.drafter(judge, case.what, []), judge, case.what)
+        kept.update((len(step.draft.tokens), step.accepted) for step in got.steps)
+        return got.tokens
+
+    Explorer().outcomes(answer)
+    assert {(n, k) for n in range(4) for k in range(n + 1)} <= set(kept)
+
+
+def test_the_explorer_weighs_every_branch() -> None:
+    def dice(draws: Explorer) -> list[int]:
+        first = draws.choice(np.array([0.5, 0.0, 0.5]))
+        return [first, draws.accept(0.25)] if first else [first]
+
+    explorer = Explorer()
+    assert explorer.outcomes(dice) == {(0,): 0.5, (2, 0): 0.375, (2, 1): 0.125}
+    assert explorer.paths == 3
+
+
+# --- coupled ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("draft_length", [1, 2, 3])
+@pytest.mark.parametrize("sampling", [PLAIN, TOP_K, ALL, GREEDY], ids=["plain", "k", "all", "0"])
+def test_coupled_gives_plain_decodings_token_for_every_draft(
+    sampling: Sampling, draft_length: int
+) -> None:
+    laws.every_draft_same_as_plain(sampling, draft_length)
+
+
+def test_coupled_keeps_a_draft_as_far_as_its_own_draws_go() -> None:
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.ones(4), size=4)
+    target = [Law(np.arange(4), row) for row in probs]
+    judge = Coupled(9)
+    own = [judge.guess(law, 30 + i) for i, law in enumerate(target)]
+    for guess in np.ndindex(4, 4, 4):
+        stands = next((i for i in range(3) if guess[i] != own[i]), 3)
+        assert judge.verify(target.__getitem__, Draft(list(guess)), 30) == (stands, own[stands])
+
+
+def test_coupled_noise_is_of_the_token_not_of_its_rank() -> None:
+    """Truncation and order change which tokens compete, never what each of them drew."""
+    probs = np.array([0.4, 0.3, 0.2, 0.1])
+    for index in range(200):
+        winner = Coupled(1).guess(Law(np.arange(4), probs), index)
+        turned = Law(np.array([3, 1, 0, 2]), probs[[3, 1, 0, 2]])
+        assert Coupled(1).guess(turned, index) == winner
+        others = [token for token in range(4) if token not in (winner, (winner + 1) % 4)]
+        rest = np.array([winner, *others])
+        assert Coupled(1).guess(Law(rest, probs[rest] / probs[rest].sum()), index) == winner
+
+
+# --- by chance --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_seeded_answers_follow_the_targets_law(mode: VerifyMode) -> None:
+    laws.rarely_by_chance(mode)
+
+
+def test_answers_by_another_law_are_told_apart() -> None:
+    """The negative control: a temperature of 1.1 is not one of 0.8."""
+    case = tables_case(replace(PLAIN, temperature=0.8), n=3)
+    hotter = tables_case(replace(PLAIN, temperature=1.1), n=3)
+    counts: Counter[tuple[int, ...]] = Counter()
+    for seed in range(1000):
+        judge = verifier("rejection", seed)
+        got = run(hotter.target(), ConstantDrafter([0, 1]), judge, hotter.what)
+        counts[tuple(got.tokens)] += 1
+    with pytest.raises(AssertionError, match="chi-square"):
+        laws.drawn_from(counts, case.exact())
+
+
+def test_one_stream_draws_each_token_anew() -> None:
+    draws = Seeded(3)
+    probs = np.full(4, 0.25)
+    pairs = Counter((draws.choice(probs), draws.choice(probs)) for _ in range(4000))
+    laws.drawn_from(pairs, {cell: 1 / 16 for cell in np.ndindex(4, 4)})
+    accepted = Counter((draws.accept(0.3), draws.accept(0.5)) for _ in range(4000))
+    chances = {(a, b): (0.3 if a else 0.7) * 0.5 for a in (False, True) for b in (False, True)}
+    laws.drawn_from(accepted, chances)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "exact"), [(4, 33.4), (9, 44.8), (15, 56.5), (31, 83.6), (63, 131.4), (255, 377.1)]
+)
+def test_the_bound_of_chi_square_is_close_and_on_the_safe_side(freedom: int, exact: float) -> None:
+    assert exact <= laws.critical(freedom) <= 1.06 * exact
+
+
+# --- the parts --------------------------------------------------------------------------
+
+LAST = 1 - 2.0**-53
+"""The largest number that a generator draws."""
+
+
+@pytest.mark.parametrize(
+    ("probs", "u", "index"),
+    [
+        ([0.5, 0.5], 0.0, 0),
+        ([0.5, 0.5], 0.5, 1),
+        ([0.5, 0.5], LAST, 1),
+        ([0.0, 1.0], 0.0, 1),
+        ([1.0, 0.0], LAST, 0),
+        ([0.0, 0.3, 0.7, 0.0, 0.0], LAST, 2),
+        ([0.3, 0.0, 0.7], 0.3, 2),
+        ([0.1] * 9, LAST, 8),
+        ([1 / 3, 1 / 3, 1 / 3, 0.0], LAST, 2),
+        ([0.1 + 2.0**-54] * 10, LAST, 9),
+        ([1.0], LAST, 0),
+    ],
+)
+def test_pick_inverts_the_cumulated_sum(probs: list[float], u: float, index: int) -> None:
+    assert pick(np.array(probs), u) == index
+
+
+def test_pick_never_takes_the_impossible() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        probs = rng.dirichlet(np.full(6, 0.3)) * (rng.random(6) < 0.6)
+        if not probs.any():
+            continue
+        probs /= probs.sum()
+        for u in (0.0, LAST, *rng.random(3)):
+            assert probs[pick(probs, u)] > 0
+
+
+def test_residual_is_what_the_draft_gave_too_little() -> None:
+    p = Law(np.array([7, 2, 5]), np.array([0.5, 0.3, 0.2]))
+    q = Law(np.array([2, 7, 9]), np.array([0.6, 0.1, 0.3]))
+    np.testing.assert_allclose(residual(p, q), [0.4 / 0.6, 0.0, 0.2 / 0.6], rtol=1e-15)
+
+
+def test_residual_of_equal_laws_is_the_law() -> None:
+    p = Law(np.array([4, 1]), np.array([0.75, 0.25]))
+    assert residual(p, p).tolist() == [0.75, 0.25]
+
+
+def test_residual_of_strangers_is_the_law() -> None:
+    p = Law(np.array([4, 1]), np.array([0.75, 0.25]))
+    assert residual(p, Law(np.array([3, 0]), np.array([0.5, 0.5]))).tolist() == [0.75, 0.25]
+
+
+def test_match_drafts_the_likeliest() -> None:
+    law = Law(np.array([3, 8, 1]), np.array([0.2, 0.5, 0.3]))
+    assert Match(Seeded(0)).guess(law, 0) == 8
+
+
+def test_rejection_keeps_what_the_target_likes_more_without_a_draw() -> None:
+    class NoDraws:
+        """Whoever draws, fails; the bonus token is the only one of its law."""
+
+        def choice(self, probs: NDArray[np.float64]) -> int:
+            assert len(probs) == 1
+            return 0
+
+        def accept(self, prob: float) -> bool:
+            raise AssertionError("there was nothing to decide")
+
+    p = Law(np.array([0, 1]), np.array([0.9, 0.1]))
+    q = Law(np.array([0, 1]), np.array([0.6, 0.4]))
+    bonus = Law(np.array([5]), np.ones(1))
+    got = Rejection(NoDraws()).verify([p, p, bonus].__getitem__, Draft([0, 0], [q, q]), 0)
+    assert got == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"), [("coupled", Coupled), ("match", Match), ("rejection", Rejection)]
+)
+def test_a_verifier_by_name(mode: VerifyMode, kind: type) -> None:
+    assert isinstance(verifier(mode, 0), kind)

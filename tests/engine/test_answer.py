@@ -1,0 +1,125 @@
+"""Steps become rounds of text with their sums; text ends where it must."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from localspec.engine.accept import verifier
+from localspec.engine.answer import Answer
+from localspec.engine.loop import End, Step, generate
+from localspec.engine.protocols import Draft, Drafter
+from localspec.engine.reader import Reader
+from localspec.protocol.events import Event, Finished, Prefill, Round, Times
+from localspec.protocol.wire import Generate
+from tests.fakes import EmptyDrafter, HistoryModel, OracleDrafter, job, plain
+
+END = 5
+PIECES = [b"a", b"\xc3", b"\xa9", b"bc", b" ", b"<end>"]
+"""Token 1 and token 2 are an é together, and broken alone."""
+
+
+class Words:
+    def is_end(self, token: int) -> bool:
+        return token == END
+
+    def piece(self, token: int) -> bytes:
+        assert token != END, "an end has no text"
+        return PIECES[token]
+
+
+def steps(*rounds: tuple[list[int], int, list[int]], reason: str = "eog") -> Iterator[object]:
+    """A loop's events: of each round the guesses, how many stood, and what came out."""
+    yield Prefill(0, 4, 0)
+    for guessed, accepted, tokens in rounds:
+        source = "model" if guessed else None
+        yield Step(Draft(guessed, None, source), accepted, tokens, Times(1.0, 2.0, 0.5))
+    yield End(reason)  # type: ignore[arg-type]
+
+
+def told(loop: object, *stops: str) -> list[Event]:
+    return list(Answer(Generate("", stop=stops), Words(), "as asked").events(loop))  # type: ignore[arg-type]
+
+
+def rounds(events: list[Event]) -> list[Round]:
+    return [event for event in events if isinstance(event, Round)]
+
+
+def text(events: list[Event]) -> str:
+    shown = "".join(token.text for event in rounds(events) for token in event.tokens)
+    return shown + "".join(event.tail for event in events if isinstance(event, Finished))
+
+
+def test_each_token_tells_how_it_came() -> None:
+    events = told(steps(([], 0, [0]), ([0, 3, 0], 2, [0, 3, 4]), ([3, 3], 2, [3, 3, END])))
+    kinds = [[token.kind for token in event.tokens] for event in rounds(events)]
+    assert kinds == [
+        ["plain"],
+        ["accepted", "accepted", "correction"],
+        ["accepted", "accepted", "bonus"],
+    ]
+    assert [event.n for event in rounds(events)] == [0, 1, 2]
+    assert [event.source for event in rounds(events)] == [None, "model", "model"]
+    assert text(events) == "aabc bcbc"
+
+
+def test_an_end_token_has_no_text_and_is_counted() -> None:
+    events = told(steps(([], 0, [0]), ([3, END], 2, [3, END])))
+    assert text(events) == "abc"
+    last = events[-1]
+    assert isinstance(last, Finished)
+    assert (last.reason, last.totals["tokens"]) == ("eog", 3)
+
+
+def test_a_stop_string_cuts_inside_an_accepted_run() -> None:
+    guessed = [0, 3, 4, 0, 3]
+    events = told(steps(([], 0, [0]), (guessed, 5, [*guessed, 0])), "c a")
+    assert text(events) == "aab"
+    last = rounds(events)[-1]
+    assert [token.id for token in last.tokens] == guessed[:4]
+    assert (last.drafted, last.accepted) == (5, 4)
+    end = events[-1]
+    assert isinstance(end, Finished)
+    assert (end.reason, end.totals["tokens"], end.tail) == ("stop", 5, "")
+    assert sum(isinstance(event, Finished) for event in events) == 1
+
+
+def test_a_stop_string_may_cross_rounds() -> None:
+    events = told(steps(([], 0, [3]), ([4, 3], 1, [4, 0]), ([], 0, [0])), "bc aa")
+    assert (text(events), len(rounds(events))) == ("", 3)
+
+
+def test_half_a_stop_string_is_shown_in_the_end() -> None:
+    events = told(steps(([], 0, [3]), ([], 0, [4]), reason="length"), "c x")
+    assert [token.text for event in rounds(events) for token in event.tokens] == ["b", ""]
+    assert text(events) == "bc "
+
+
+def test_a_broken_character_is_never_shown() -> None:
+    events = told(steps(([], 0, [1]), ([2, 1], 2, [2, 1, 0]), ([], 0, [1]), reason="length"))
+    shown = [token.text for event in rounds(events) for token in event.tokens]
+    assert shown[:2] == ["", "é"]
+    assert text(events) == "é�a�"
+
+
+def test_the_sums_are_those_of_the_rounds() -> None:
+    events = told(steps(([], 0, [0]), ([0, 3], 1, [0, 4]), ([0], 1, [0, END])))
+    end = events[-1]
+    assert isinstance(end, Finished)
+    assert end.totals["prompt_tokens"] == 4
+    assert end.totals["speculation"]["drafted"] == 3
+    assert end.totals["speculation"]["accepted"] == 2
+    assert end.totals["timings"]["first_token_ms"] >= 0
+
+
+@pytest.mark.parametrize("speculate", [True, False])
+def test_text_from_the_loop_is_the_same_with_and_without_speculation(speculate: bool) -> None:
+    what = job([0, 3, 4], 30)
+    free = plain(HistoryModel(1), verifier("coupled", 0), what).tokens
+    drafter: Drafter = OracleDrafter([*what.prompt, *free], 6) if speculate else EmptyDrafter()
+    for stops in ((), ("c",), ("a", "é"), ("bcbc", " a")):
+        loop = generate(Reader(HistoryModel(1)), drafter, verifier("coupled", 0), what)
+        whole = b"".join(PIECES[token] for token in free if token != END).decode("utf-8", "replace")
+        places = [at for stop in stops if (at := whole.find(stop)) >= 0]
+        assert text(told(loop, *stops)) == whole[: min(places, default=len(whole))]

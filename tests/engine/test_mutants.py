@@ -1,0 +1,271 @@
+"""The checks can fail: each bug planted here in the production's own code is caught by one.
+
+A mutant is one expression of one function, replaced.  Where the function was rewritten, plant the
+same bug in its new words.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from localspec.engine import accept, loop, sampling
+from localspec.engine.drafters.lookup import LookupDrafter
+from localspec.engine.drafters.model import ModelDrafter
+from localspec.engine.reader import Reader
+from tests.engine import laws
+from tests.engine.laws import (
+    DRAFTERS,
+    PROMPT,
+    Case,
+    MakeDrafter,
+    Pair,
+    exactly_the_targets_law,
+    tables_case,
+)
+from tests.fakes import (
+    PLAIN,
+    ConstantDrafter,
+    HistoryModel,
+    StubbornModel,
+    TableModel,
+    job,
+    table,
+)
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, where: Any, old: str, new: str) -> None:
+    """Give the function the code it would have with `new` for `old`, wherever it is held."""
+    source = textwrap.dedent(inspect.getsource(where))
+    assert source.count(old) == 1, f"{where.__qualname__} no longer says {old!r} once"
+    made: dict[str, Any] = {}
+    exec(compile(source.replace(old, new), "<mutant>", "exec"), {**where.__globals__}, made)
+    monkeypatch.setattr(where, "__code__", made[where.__name__].__code__)
+
+
+COLD = "__import__('dataclasses').replace(self._needs.sampling, temperature=1.0)"
+GENERATOR = "np.random.Generator(np.random.PCG64(seed))"
+RESEEDED = f"__import__('types').SimpleNamespace(random=lambda: {GENERATOR}.random())"
+TEMPERED = replace(PLAIN, temperature=0.5)
+
+
+def certain(draft: list[int]) -> Case:
+    what = job([0, 1], 4, sampling=PLAIN, draft_length=2)
+    make: MakeDrafter = lambda judge, what, text: ConstantDrafter(draft)  # noqa: E731
+    return Case(what, lambda: TableModel(table(11, 3)), make)
+
+
+def closing(name: str, kind: type[HistoryModel] = HistoryModel) -> None:
+    first = job([*PROMPT, 0, 4], 8, sampling=laws.SAMPLED, draft_length=3)
+    for second in ([*PROMPT, 0, 4], [1, 2, 4, 4, 1, 2]):
+        laws.closing_leaves_no_trace(
+            lambda: Pair.of(kind(1, n_batch=4), kind(2, n_batch=4)), name, first, second
+        )
+
+
+def no_context_overflows() -> None:
+    what = job(PROMPT, 100, draft_length=5)
+    make: MakeDrafter = lambda judge, what, text: ConstantDrafter([1] * 9)  # noqa: E731
+    laws.same_as_plain(make, lambda: HistoryModel(1, n_ctx=20), what=what)
+
+
+greedy = laws.every_drafter_same_as_plain
+rejection = partial(exactly_the_targets_law, tables_case(), "rejection")
+truncated = partial(exactly_the_targets_law, tables_case(replace(PLAIN, top_k=2)), "rejection")
+tempered = partial(exactly_the_targets_law, tables_case(TEMPERED), "rejection")
+match = partial(exactly_the_targets_law, tables_case(), "match")
+lookup_like = partial(exactly_the_targets_law, certain([1, 0]), "rejection")
+penalised = partial(
+    exactly_the_targets_law,
+    tables_case(replace(PLAIN, repeat_penalty=1.7, repeat_last_n=2)),
+    "rejection",
+)
+coupled = partial(laws.every_draft_same_as_plain, PLAIN, 2)
+twin = partial(laws.twin_is_always_right, TEMPERED, "rejection")
+coupled_twin = partial(laws.twin_is_always_right, laws.SAMPLED, "coupled")
+end = partial(laws.end_cuts, DRAFTERS["oracle"])
+limits = partial(laws.exact_limits, DRAFTERS["oracle"])
+
+
+@dataclass(frozen=True)
+class Mutant:
+    where: Any
+    old: str
+    new: str
+    check: Callable[[], None]
+
+
+ASKED: dict[str, Mutant] = {
+    "off by one in rollback": Mutant(
+        Reader.align, "self.model.forget(kept)", "self.model.forget(kept + 1)", greedy
+    ),
+    "residual not renormalised": Mutant(accept.residual, "left / total", "left", rejection),
+    "redraw after a rejection: from the whole law": Mutant(
+        accept.Rejection.verify, "residual(p, q)", "p.probs", rejection
+    ),
+    "redraw after a rejection: a certain guess": Mutant(
+        accept.Rejection.verify, "residual(p, q)", "p.probs", lookup_like
+    ),
+    "redraw after a rejection: match": Mutant(
+        accept.Match.verify, "return i, own", "return i, self._draw(law_at(i))", match
+    ),
+    "redraw after a rejection: coupled": Mutant(
+        accept.Coupled.verify,
+        "return i, own",
+        "return i, Coupled(self._seed + 1).guess(law_at(i), index + i)",
+        coupled,
+    ),
+    "draft never rolled back: on the books only": Mutant(
+        ModelDrafter.propose,
+        "self._reader.align(tokens)",
+        "self._reader._read[:] = tokens[:-1] if self._reader.n_read else []",
+        laws.drafter_remembers_what_happened,
+    ),
+    "draft never rolled back": Mutant(
+        ModelDrafter.propose,
+        "self._reader.align(tokens)",
+        "self._reader.n_read or self._reader.align(tokens)",
+        laws.drafter_remembers_what_happened,
+    ),
+    "end inside an accepted run ignored": Mutant(loop._round, "if job.is_end(t)", "if False", end),
+    "seed reused for each token: match": Mutant(
+        accept.Seeded.__init__, GENERATOR, RESEEDED, partial(laws.rarely_by_chance, "match", 1000)
+    ),
+    "seed reused for each token: rejection": Mutant(
+        accept.Seeded.__init__,
+        GENERATOR,
+        RESEEDED,
+        partial(laws.rarely_by_chance, "rejection", 1000),
+    ),
+    "seed reused for each token: noise": Mutant(
+        accept.Coupled.guess,
+        "self._seed, index,",
+        "self._seed, 0,",
+        partial(laws.rarely_by_chance, "coupled", 1000),
+    ),
+    "draft's temperature not applied: a worse draft": Mutant(
+        ModelDrafter.propose, "law(logits, self._needs.sampling,", f"law(logits, {COLD},", twin
+    ),
+    "draft's temperature not applied: another law than it says": Mutant(
+        ModelDrafter.propose,
+        "verifier.guess(laws[-1],",
+        f"verifier.guess(law(logits, {COLD}),",
+        tempered,
+    ),
+}
+"""The seven bugs that must never pass, in each of their forms."""
+
+MORE: dict[str, Mutant] = {
+    "accept where p is at least q": Mutant(
+        accept.Rejection.verify, "not self._draws.accept(ratio)", "True", rejection
+    ),
+    "accept always": Mutant(accept.Rejection.verify, "ratio < 1.0", "ratio < 0.0", rejection),
+    "accept by p alone": Mutant(
+        accept.Rejection.verify, "p.prob(token) / q.prob(token)", "p.prob(token)", truncated
+    ),
+    "accept a twentieth too often": Mutant(
+        accept.Rejection.verify, "accept(ratio)", "accept(min(1.0, 1.05 * ratio))", rejection
+    ),
+    "residual of the difference's size": Mutant(
+        accept.residual, "np.maximum(p.probs - theirs, 0.0)", "abs(p.probs - theirs)", truncated
+    ),
+    "residual of tokens by rank": Mutant(
+        accept.residual, "q.ids[same] == p.ids", "q.ids[same] >= 0", truncated
+    ),
+    "the next token from the row before": Mutant(
+        accept.Rejection.verify,
+        "law = law_at(len(draft.tokens))",
+        "law = law_at(max(0, len(draft.tokens) - 1))",
+        rejection,
+    ),
+    "a row too far": Mutant(
+        accept.Rejection.verify, "p = law_at(i)", "p = law_at(i + 1)", rejection
+    ),
+    "match: a row too far": Mutant(accept.Match.verify, "law_at(i)", "law_at(i + 1)", match),
+    "coupled: one noise for a whole draft": Mutant(
+        accept.Coupled.verify, "index + i)", "index)", coupled
+    ),
+    "a draft's own noise": Mutant(
+        ModelDrafter.propose, "self._needs.start + i", "self._needs.start", coupled_twin
+    ),
+    "noise without the token": Mutant(
+        sampling.uniform,
+        "ids.astype(np.uint64)",
+        "np.zeros_like(ids).astype(np.uint64)",
+        partial(laws.rarely_by_chance, "coupled", 1000),
+    ),
+    "a penalty that forgets the draft": Mutant(
+        loop._Laws.__call__, "*self._drafted[:i]", "", penalised
+    ),
+    "one token too many": Mutant(
+        loop.generate, "end - len(tokens) - 1", "end - len(tokens)", limits
+    ),
+    "no bonus": Mutant(
+        loop._round,
+        "new = [*draft.tokens[:accepted], extra]",
+        "new = [*draft.tokens[:accepted], extra][: max(1, len(draft.tokens))]",
+        limits,
+    ),
+    "a context that overflows": Mutant(
+        loop.generate, "target.model.n_ctx)", "target.model.n_ctx + 2)", no_context_overflows
+    ),
+    "the whole prompt known, and nothing to read": Mutant(
+        Reader.align, "len(tokens) - 1", "len(tokens)", partial(closing, "model")
+    ),
+    "a memory that cannot be cut, trusted": Mutant(
+        Reader.align,
+        "kept = min(kept, self.model.n_past)",
+        "pass",
+        partial(closing, "model", StubbornModel),
+    ),
+    "another text, taken for the same": Mutant(
+        Reader.align,
+        "self._checked if tokens is self._text else 0",
+        "self._checked",
+        partial(closing, "model"),
+    ),
+    "lookup in another text": Mutant(
+        LookupDrafter._follow,
+        "self._automaton, self._known = SuffixAutomaton(), []",
+        "pass",
+        partial(closing, "lookup"),
+    ),
+}
+
+
+def caught(monkeypatch: pytest.MonkeyPatch, mutant: Mutant) -> None:
+    mutant.check()
+    plant(monkeypatch, mutant.where, mutant.old, mutant.new)
+    with pytest.raises(AssertionError):
+        mutant.check()
+
+
+@pytest.mark.parametrize("mutant", ASKED.values(), ids=ASKED.keys())
+def test_the_bugs_that_must_never_pass_are_caught(
+    monkeypatch: pytest.MonkeyPatch, mutant: Mutant
+) -> None:
+    caught(monkeypatch, mutant)
+
+
+@pytest.mark.parametrize("mutant", MORE.values(), ids=MORE.keys())
+def test_more_bugs_are_caught(monkeypatch: pytest.MonkeyPatch, mutant: Mutant) -> None:
+    caught(monkeypatch, mutant)
+
+
+def test_a_planted_bug_leaves_with_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = accept.residual.__code__
+    with monkeypatch.context() as patch:
+        plant(patch, accept.residual, "left / total", "left")
+        assert accept.residual.__code__ is not code
+    assert accept.residual.__code__ is code
+
+
+def test_a_bug_that_cannot_be_planted_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError, match="no longer says"):
+        plant(monkeypatch, accept.residual, "what it never said", "")

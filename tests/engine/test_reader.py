@@ -1,0 +1,140 @@
+"""A reader keeps what two texts share and reads only the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localspec.engine.reader import Reader, common_prefix
+from tests.fakes import HistoryModel, Stop, StubbornModel
+
+
+def never() -> bool:
+    return False
+
+
+def read_all(reader: Reader, text: Sequence[int]) -> list[float]:
+    """Read the text, however it comes; the logits after its last token."""
+    reader.align(text)
+    for _ in reader.skim(text, reader.model.n_batch, never):
+        pass
+    return [float(x) for x in reader.read(text[reader.n_read :], 1)[0]]
+
+
+TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=14)
+
+
+@settings(deadline=None, derandomize=True, max_examples=80)
+@given(st.lists(TOKENS, min_size=1, max_size=6), st.integers(1, 5), st.booleans())
+def test_whatever_was_read_before_the_logits_are_of_the_text(
+    texts: list[list[int]], n_batch: int, stubborn: bool
+) -> None:
+    model = (StubbornModel if stubborn else HistoryModel)(1, n_batch=n_batch)
+    reader = Reader(model)
+    for text in texts:
+        logits = read_all(reader, text)
+        assert model.memory == text
+        assert reader.n_read == len(text)
+        assert logits == model.row(text).tolist()
+
+
+@settings(deadline=None, derandomize=True, max_examples=80)
+@given(TOKENS, TOKENS)
+def test_what_is_shared_is_not_read_again(first: list[int], second: list[int]) -> None:
+    model = HistoryModel(1, n_batch=32)
+    reader = Reader(model)
+    read_all(reader, first)
+    model.reads.clear()
+    read_all(reader, second)
+    shared = min(common_prefix(first, second), len(second) - 1)
+    assert model.reads == [len(second) - shared]
+
+
+@settings(deadline=None, derandomize=True, max_examples=80)
+@given(TOKENS, st.data())
+def test_one_growing_text_with_guesses_read_between(text: list[int], data: st.DataObject) -> None:
+    """As in an answer: the same list all along, and guesses that did not happen."""
+    model = HistoryModel(1, n_batch=32)
+    reader = Reader(model)
+    for _ in range(4):
+        known = reader.align(text)
+        assert model.memory == text[:known]
+        fresh = text[known:]
+        guesses = data.draw(st.lists(st.integers(0, 2), max_size=3))
+        rows = reader.read([*fresh, *guesses], len(guesses) + 1)
+        assert rows[-1].tolist() == model.row([*text, *guesses]).tolist()
+        text += data.draw(TOKENS)[:4]
+
+
+def test_align_tells_how_many_are_known() -> None:
+    model = HistoryModel(1)
+    reader = Reader(model)
+    assert reader.align([1, 2, 3]) == 0
+    reader.read([1, 2, 3], 1)
+    assert reader.align([1, 2, 3, 4]) == 3
+    assert reader.align([1, 2, 3]) == 2
+    assert reader.align([1, 2, 3, 4]) == 2
+    assert reader.align([1, 5]) == 1
+    assert reader.align([5]) == 0
+    assert model.memory == []
+
+
+def test_the_last_token_is_always_left_to_read() -> None:
+    reader = Reader(HistoryModel(1))
+    reader.read([1, 2, 3], 1)
+    assert reader.align([1]) == 0
+
+
+def test_a_memory_that_cannot_be_cut_is_known_to_be_empty() -> None:
+    model = StubbornModel(1)
+    reader = Reader(model)
+    reader.read([1, 2, 3], 1)
+    assert reader.align([1, 2, 3, 4]) == 3
+    assert reader.align([1, 2, 4]) == 0
+    assert (model.memory, reader.n_read) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("n", "room", "n_batch", "reads"),
+    [
+        (11, 4, 4, [4, 4]),
+        (12, 4, 4, [4, 4]),
+        (13, 4, 4, [4, 4, 4]),
+        (11, 2, 4, [4, 4, 2]),
+        (11, 1, 4, [4, 4, 2]),
+        (11, 9, 4, [4, 4]),
+        (4, 4, 4, []),
+        (5, 1, 1, [1, 1, 1, 1]),
+    ],
+)
+def test_skim_reads_whole_batches_until_the_rest_has_room(
+    n: int, room: int, n_batch: int, reads: list[int]
+) -> None:
+    model = HistoryModel(1, n_batch=n_batch)
+    reader = Reader(model)
+    text = [1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5, 0, 1][:n]
+    reader.align(text)
+    done = list(reader.skim(text, room, never))
+    assert model.reads == reads
+    assert done == [sum(reads[: i + 1]) for i in range(len(reads))]
+    assert 0 < n - reader.n_read <= min(room, n_batch)
+    assert model.memory == text[: reader.n_read]
+
+
+def test_skim_ends_when_cancelled() -> None:
+    model = HistoryModel(1, n_batch=2)
+    reader = Reader(model)
+    assert list(reader.skim([1, 2, 3, 4, 5, 0, 1, 2], 2, Stop(after=2))) == [2, 4]
+    assert reader.n_read == 4
+
+
+@settings(deadline=None, derandomize=True, max_examples=80)
+@given(TOKENS, TOKENS, st.integers(0, 14))
+def test_common_prefix(a: list[int], b: list[int], start: int) -> None:
+    n = common_prefix(a, b)
+    assert a[:n] == b[:n]
+    assert n == min(len(a), len(b)) or a[n] != b[n]
+    assert common_prefix(a, b, min(start, n)) == n

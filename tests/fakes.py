@@ -1,0 +1,301 @@
+"""Models, drafters and draws that behave, and check whoever calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.engine import drafters
+from localspec.engine.drafters.model import ModelDrafter
+from localspec.engine.drafters.none import NoDrafter
+from localspec.engine.loop import End, Job, Step, generate
+from localspec.engine.protocols import Draft, Drafter, Logits, Verifier
+from localspec.engine.reader import Reader
+from localspec.protocol.events import FinishReason, Prefill
+from localspec.protocol.wire import Sampling
+
+N_VOCAB = 6
+GREEDY = Sampling(temperature=0.0)
+PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+"""The model's own law, nothing truncated."""
+
+
+# --- models -----------------------------------------------------------------------------
+
+
+class FakeModel:
+    """The memory of a `Model`; what its rows say is left to those below.
+
+    Rows are spoilt at the next call, as llama.cpp's are overwritten.
+    """
+
+    def __init__(self, n_vocab: int, n_ctx: int, n_batch: int) -> None:
+        self.n_vocab, self.n_ctx, self.n_batch = n_vocab, n_ctx, n_batch
+        self.seconds = 0.0
+        self.memory: list[int] = []
+        self.reads: list[int] = []
+        """How many tokens each `read` took."""
+        self._rows: Logits = np.empty((0, n_vocab), np.float32)
+
+    @property
+    def n_past(self) -> int:
+        return len(self.memory)
+
+    def read(self, tokens: Sequence[int], outputs: int) -> Logits:
+        n = len(tokens)
+        assert 0 < n <= self.n_batch, f"a batch of {n}"
+        assert self.n_past + n <= self.n_ctx, f"{n} tokens at {self.n_past} of {self.n_ctx}"
+        assert 0 <= outputs <= n, f"{outputs} rows of {n} tokens"
+        assert all(0 <= token < self.n_vocab for token in tokens), "a token it does not have"
+        self._rows.fill(np.nan)
+        self.memory.extend(tokens)
+        self.reads.append(n)
+        self.seconds += 1e-6
+        past = range(self.n_past - outputs + 1, self.n_past + 1)
+        rows = [self.row(self.memory[:length]) for length in past]
+        self._rows = np.array(rows, np.float32).reshape(outputs, self.n_vocab)
+        return self._rows
+
+    def forget(self, n_past: int) -> None:
+        assert 0 <= n_past <= self.n_past, f"keep {n_past} of {self.n_past}"
+        self._rows.fill(np.nan)
+        del self.memory[n_past:]
+
+    def row(self, past: Sequence[int]) -> Logits:
+        """Logits of the token that follows `past`."""
+        raise NotImplementedError
+
+
+class TableModel(FakeModel):
+    """Logits depend on the last two tokens: a row too far or too near shows."""
+
+    def __init__(self, table: Logits, *, n_ctx: int = 256, n_batch: int = 32) -> None:
+        super().__init__(table.shape[-1], n_ctx, n_batch)
+        self._table = table
+
+    def row(self, past: Sequence[int]) -> Logits:
+        before = past[-2] if len(past) > 1 else 0
+        row: Logits = self._table[before, past[-1]]
+        return row
+
+
+class HistoryModel(FakeModel):
+    """Logits depend on all that was read: a stale memory shows."""
+
+    def __init__(
+        self, seed: int, *, n_vocab: int = N_VOCAB, n_ctx: int = 256, n_batch: int = 32
+    ) -> None:
+        super().__init__(n_vocab, n_ctx, n_batch)
+        self._seed = seed
+
+    def row(self, past: Sequence[int]) -> Logits:
+        return _history_row(self._seed, self.n_vocab, tuple(past))
+
+
+class StubbornModel(HistoryModel):
+    """Its memory cannot be cut, only emptied."""
+
+    def forget(self, n_past: int) -> None:
+        super().forget(n_past if n_past == self.n_past else 0)
+
+
+def table(seed: int, n_vocab: int = N_VOCAB, *, scale: float = 2.0) -> Logits:
+    """Random logits for every two tokens, shape (n_vocab, n_vocab, n_vocab)."""
+    shape = (n_vocab, n_vocab, n_vocab)
+    return np.random.default_rng(seed).normal(scale=scale, size=shape).astype(np.float32)
+
+
+@lru_cache(maxsize=20_000)
+def _history_row(seed: int, n_vocab: int, past: tuple[int, ...]) -> Logits:
+    rng = np.random.default_rng([seed, len(past), *past])
+    return rng.normal(scale=2.0, size=n_vocab).astype(np.float32)
+
+
+# --- drafters ---------------------------------------------------------------------------
+
+
+class EmptyDrafter:
+    """Asked, but has nothing to say."""
+
+    def propose(self, tokens: Sequence[int], limit: int) -> Draft:
+        return Draft([], None, "empty")
+
+
+class RandomDrafter:
+    """Any tokens, any number of them."""
+
+    def __init__(self, seed: int, n_vocab: int = N_VOCAB) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._n_vocab = n_vocab
+
+    def propose(self, tokens: Sequence[int], limit: int) -> Draft:
+        n = self._rng.integers(limit + 1)
+        return Draft(self._rng.integers(self._n_vocab, size=n).tolist(), None, "random")
+
+
+class ConstantDrafter:
+    """The same guess every round."""
+
+    def __init__(self, guess: Sequence[int]) -> None:
+        self._guess = list(guess)
+
+    def propose(self, tokens: Sequence[int], limit: int) -> Draft:
+        return Draft(self._guess[:limit], None, "constant")
+
+
+class OracleDrafter:
+    """Knows the text to come, and spoils the guesses that `wrong(place in the text)` picks."""
+
+    def __init__(
+        self, text: Sequence[int], n_vocab: int, wrong: Callable[[int], bool] = lambda place: False
+    ) -> None:
+        self._text, self._n_vocab, self._wrong = list(text), n_vocab, wrong
+
+    def propose(self, tokens: Sequence[int], limit: int) -> Draft:
+        assert list(tokens) == self._text[: len(tokens)], "the text took another turn"
+        places = range(len(tokens), min(len(tokens) + limit, len(self._text)))
+        guess = [(self._text[i] + self._wrong(i)) % self._n_vocab for i in places]
+        return Draft(guess, None, "oracle")
+
+
+def model_drafter(
+    model: FakeModel | Reader,
+    verifier: Verifier,
+    sampling: Sampling,
+    start: int,
+    *,
+    n_vocab: int | None = None,
+    is_end: Callable[[int], bool] = lambda token: False,
+) -> ModelDrafter:
+    """The production's drafter over a fake; `n_vocab` is the target's, if it differs."""
+    reader = model if isinstance(model, Reader) else Reader(model)
+    n_vocab = reader.model.n_vocab if n_vocab is None else n_vocab
+    return ModelDrafter(reader, drafters.Needs(reader, verifier, sampling, start, n_vocab, is_end))
+
+
+# --- running the loop -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came out of one answer."""
+
+    tokens: list[int]
+    steps: list[Step]
+    prefills: list[Prefill]
+    end: FinishReason
+
+    @property
+    def drafts(self) -> list[list[int]]:
+        return [step.draft.tokens for step in self.steps]
+
+    @property
+    def accepted(self) -> list[int]:
+        return [step.accepted for step in self.steps]
+
+
+@dataclass
+class Stop:
+    """A stop flag that is set after it was looked at `after` times."""
+
+    after: int
+    looks: int = field(default=0, init=False)
+
+    def __call__(self) -> bool:
+        self.looks += 1
+        return self.looks > self.after
+
+
+def job(
+    prompt: Sequence[int],
+    max_tokens: int,
+    *,
+    sampling: Sampling = GREEDY,
+    draft_length: int = 5,
+    ends: Iterable[int] = (),
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Job:
+    """A job that ends at any of the tokens `ends`."""
+    stops = frozenset(ends)
+    return Job(
+        list(prompt), sampling, max_tokens, draft_length, lambda token: token in stops, cancelled
+    )
+
+
+def run(target: FakeModel | Reader, drafter: Drafter, verifier: Verifier, what: Job) -> Run:
+    """Drive the production's loop to its end."""
+    reader = target if isinstance(target, Reader) else Reader(target)
+    tokens: list[int] = []
+    steps: list[Step] = []
+    prefills: list[Prefill] = []
+    ends: list[FinishReason] = []
+    for event in generate(reader, drafter, verifier, what):
+        assert not ends, "it went on after its end"
+        if isinstance(event, Step):
+            steps.append(event)
+            tokens += event.tokens
+        elif isinstance(event, End):
+            ends.append(event.reason)
+        else:
+            prefills.append(event)
+    assert ends, "it stopped without an end"
+    return Run(tokens, steps, prefills, ends[0])
+
+
+def plain(target: FakeModel | Reader, verifier: Verifier, what: Job) -> Run:
+    """The same without speculation."""
+    return run(target, NoDrafter(), verifier, what)
+
+
+# --- draws ------------------------------------------------------------------------------
+
+Outcome = tuple[int, ...]
+
+
+class Explorer:
+    """`Draws` that take every branch: weighs each outcome of code that draws.
+
+    The code is run again and again with a longer script of choices; at a new choice the first
+    possible one is taken and the others wait.  A branch weighs the product of its probabilities
+    just as they were given, so that a law whose sum is not 1 shows in the total mass.
+    """
+
+    def __init__(self) -> None:
+        self.paths = 0
+        self._script: list[int] = []
+        self._at = 0
+        self._weight = 1.0
+        self._waiting: list[list[int]] = []
+
+    def outcomes(self, code: Callable[[Explorer], Sequence[int]]) -> dict[Outcome, float]:
+        """The probability of each outcome of `code`, which draws from the explorer it gets."""
+        total: dict[Outcome, float] = {}
+        self._waiting = [[]]
+        while self._waiting:
+            self._script, self._at, self._weight = self._waiting.pop(), 0, 1.0
+            outcome = tuple(code(self))
+            total[outcome] = total.get(outcome, 0.0) + self._weight
+            self.paths += 1
+        return total
+
+    def choice(self, probs: NDArray[np.float64]) -> int:
+        return self._take(probs.tolist())
+
+    def accept(self, prob: float) -> bool:
+        assert 0.0 <= prob <= 1.0, f"a probability of {prob}"
+        return self._take([1.0 - prob, prob]) == 1
+
+    def _take(self, probs: list[float]) -> int:
+        if self._at == len(self._script):
+            possible = [i for i, prob in enumerate(probs) if prob > 0]
+            assert possible, "nothing can be drawn"
+            self._waiting += [[*self._script, i] for i in possible[1:]]
+            self._script = [*self._script, possible[0]]
+        taken = self._script[self._at]
+        self._at += 1
+        self._weight *= probs[taken]
+        return taken

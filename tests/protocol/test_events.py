@@ -1,0 +1,167 @@
+"""What is written can be read, also by another version."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localspec.protocol import events
+from localspec.protocol.events import (
+    Dead,
+    Event,
+    Finished,
+    FinishReason,
+    Notice,
+    Plan,
+    Prefill,
+    Ready,
+    Round,
+    State,
+    Times,
+    Token,
+    TokenClass,
+    decode,
+    encode,
+)
+
+TEXT = st.text('aé\n\t"\\…😀\x1b\u2028\ud800\x00', max_size=8)
+COUNT = st.integers(0, 2**40)
+NUMBER = st.floats(0, 1e9, allow_nan=False)
+PLAIN: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | COUNT | NUMBER | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=5,
+)
+TABLE = st.dictionaries(TEXT, PLAIN, max_size=3)
+NOTICES = st.builds(Notice, st.sampled_from(["info", "warning", "error"]), TEXT, TEXT, TEXT)
+TOKENS = st.builds(Token, COUNT, TEXT, st.sampled_from(get_args(TokenClass)))
+
+
+def several(of: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(of, max_size=3).map(tuple)
+
+
+EVENTS: st.SearchStrategy[Event] = st.one_of(
+    st.builds(
+        Ready,
+        st.dictionaries(TEXT, TEXT, max_size=2),
+        TEXT,
+        st.none() | TEXT,
+        several(TEXT),
+        TABLE,
+        st.dictionaries(TEXT, st.none() | COUNT, max_size=2),
+        NUMBER,
+        several(NOTICES),
+    ),
+    st.builds(Prefill, COUNT, COUNT, COUNT),
+    st.builds(Plan, st.sampled_from(get_args(State)), TEXT, st.none() | NUMBER, st.none() | COUNT),
+    st.builds(
+        Round,
+        COUNT,
+        st.none() | TEXT,
+        TEXT,
+        COUNT,
+        COUNT,
+        several(TOKENS),
+        st.builds(Times, NUMBER, NUMBER, NUMBER),
+    ),
+    NOTICES,
+    st.builds(Finished, st.sampled_from(get_args(FinishReason)), TEXT, TABLE),
+    st.builds(Dead, TEXT, several(TEXT), TEXT),
+)
+SAMPLE: list[Event] = [
+    Ready({"llama.cpp": "b1"}, "m", None, ("CPU",), {"n": 1}, {"used": None}, 1.5),
+    Ready({}, "m", "d", (), {}, {}, 1.5, (Notice("info", "a", "b"),)),
+    Prefill(1, 2, 0),
+    Plan("on", "asked"),
+    Round(0, "model", "why", 2, 1, (Token(7, "é", "accepted"),), Times(1.0, 2.0, 3.0)),
+    Notice("warning", "code", "message", "hint"),
+    Finished("eog", "tail", {"tokens": 3, "ms": 1, "notices": [{"a": 1}]}),
+    Dead("signal 9", ("one", "two"), "try again"),
+]
+KINDS = [type(event).__name__ for event in SAMPLE]
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(EVENTS)
+def test_what_is_written_is_read_again(event: Event) -> None:
+    line = encode(event)
+    assert "\n" not in line
+    assert decode(line) == event
+
+
+@pytest.mark.parametrize("event", SAMPLE, ids=KINDS)
+def test_every_line_says_version_and_name(event: Event) -> None:
+    body = json.loads(encode(event))
+    assert (body["v"], body["ev"]) == (1, type(event).__name__.lower())
+    assert set(body) == {"v", "ev"} | {field.name for field in fields(event)}
+
+
+def test_the_sample_has_every_kind() -> None:
+    assert {type(event) for event in SAMPLE} == set(get_args(Event))
+    assert set(KINDS) == {kind.__name__ for kind in get_args(events.Event)}
+
+
+@pytest.mark.parametrize("event", SAMPLE, ids=KINDS)
+def test_unknown_fields_are_ignored(event: Event) -> None:
+    assert decode(json.dumps(json.loads(encode(event)) | {"new": {"a": [1]}, "v": 2})) == event
+
+
+@pytest.mark.parametrize("event", SAMPLE, ids=KINDS)
+def test_unknown_fields_are_ignored_inside_too(event: Event) -> None:
+    """A later version may say more of a token, of times, and of a notice."""
+    body = json.loads(encode(event))
+    for inner in (body.get("tokens"), body.get("notices"), [body.get("ms")]):
+        for item in inner or []:
+            if isinstance(item, dict):
+                item["new"] = 1
+    assert decode(json.dumps(body)) == event
+
+
+def test_unknown_events_are_skipped() -> None:
+    assert decode('{"v":1,"ev":"weather","sky":"blue"}') is None
+    assert decode('{"v":1,"ev":null}') is None
+
+
+@pytest.mark.parametrize(
+    "line", ["", "{", "3", "null", "[]", '"round"', "{}", '{"v":1}', "nonsense", '{"ev":"round"}']
+)
+def test_a_line_that_is_no_event_is_an_error(line: str) -> None:
+    with pytest.raises(ValueError):
+        decode(line)
+
+
+@pytest.mark.parametrize("event", SAMPLE, ids=KINDS)
+def test_a_missing_field_is_an_error_unless_it_has_a_default(event: Event) -> None:
+    body = json.loads(encode(event))
+    for name in set(body) - {"v", "ev"}:
+        line = json.dumps({key: value for key, value in body.items() if key != name})
+        try:
+            decode(line)
+        except ValueError:
+            continue
+        assert name in {"notices", "speedup", "until", "hint", "tail", "totals", "log"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tokens", [{}]),
+        ("tokens", [{"id": 1, "text": ""}]),
+        ("tokens", [3]),
+        ("tokens", None),
+        ("tokens", 3),
+        ("ms", None),
+        ("ms", {}),
+        ("ms", {"draft": 1.0}),
+    ],
+)
+def test_a_broken_part_is_an_error_of_the_same_kind(name: str, value: object) -> None:
+    body = json.loads(encode(SAMPLE[4])) | {name: value}
+    with pytest.raises(ValueError):
+        decode(json.dumps(body))
