@@ -1,0 +1,187 @@
+"""`localspec run` in a process of its own, on models whose words are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from localspec.paths import data
+from localspec.protocol.events import Finished, Notice, Plan, Prefill, Ready, Round, decode
+from tests.cli.command import harmful, hello, localspec
+from tests.sessions import require_same_logits_at_every_width
+from tests.zoo import HELLO_TEXT, Zoo
+
+GREEDY = ("--temperature", "0")
+
+
+# --- prompts ----------------------------------------------------------------------------------
+
+
+def test_stdout_is_the_text_and_stderr_is_silent(zoo: Zoo) -> None:
+    done = hello(zoo)
+    assert (done.code, done.text, done.err) == (0, HELLO_TEXT + "\n", "")
+
+
+def test_a_prompt_on_standard_input(zoo: Zoo) -> None:
+    done = localspec("run", zoo["parrot"], *GREEDY, stdin=b"a")
+    assert (done.code, done.text) == (0, HELLO_TEXT + "\n")
+
+
+@pytest.mark.parametrize("prompt", ["q\\nz ", " --stop", "%q{}\n"])
+def test_a_prompt_is_taken_verbatim(zoo: Zoo, prompt: str) -> None:
+    """BOS, the space SPM puts in front, and one token a character."""
+    document = localspec("run", zoo["parrot"], "-p", prompt, "--json").document
+    assert document["prompt_tokens"] == len(prompt) + 2
+
+
+def test_standard_input_that_is_no_utf8(zoo: Zoo) -> None:
+    done = localspec("run", zoo["parrot"], *GREEDY, stdin=b"a\xff\xfe\x00b")
+    assert (done.code, done.text) == (0, HELLO_TEXT + "\n")
+
+
+# --- the JSON document ------------------------------------------------------------------------
+
+
+def test_the_document_holds_what_the_contract_says(zoo: Zoo) -> None:
+    document = hello(zoo, "--json", "--seed", "7").document
+    assert document["schema"] == 1
+    assert document["text"] == HELLO_TEXT
+    assert "".join(token["text"] for token in document["tokens"]) == HELLO_TEXT
+    assert all(set(token) == {"id", "text", "class"} for token in document["tokens"])
+    assert document["finish_reason"] == "eog"
+    assert (document["model"], document["draft"]) == ("parrot.gguf", "parrot.gguf")
+    assert (document["seed"], document["verify"]) == (7, "coupled")
+    assert document["prompt_tokens"] == 2  # BOS and "▁a"
+    timings = document["timings"]
+    assert set(timings) == {
+        "load_ms",
+        "prefill_ms",
+        "first_token_ms",
+        "decode_ms",
+        "tokens_per_second",
+    }
+    assert all(value > 0 for value in timings.values())
+
+
+def test_the_document_says_how_speculation_went(zoo: Zoo) -> None:
+    speculation = hello(zoo, "--json").document["speculation"]
+    assert speculation.pop("host_ms_per_round") > 0
+    # Plain ("▁Hello"), five kept and a bonus, and the end, which was guessed too.
+    assert speculation == {
+        "rounds": 2,
+        "drafted": 7,
+        "accepted": 7,
+        "acceptance_rate": 1.0,
+        "mean_accepted_length": 4.0,
+        "histogram": [0, 0, 1, 0, 0, 1],
+        "by_source": {"model": {"drafted": 7, "accepted": 7}},
+        "paused_rounds": 1,
+    }
+
+
+def test_nothing_drafted_is_null_and_not_zero(zoo: Zoo) -> None:
+    document = hello(zoo, "--json", "--spec", "off").document
+    assert document["draft"] is None
+    assert document["speculation"]["acceptance_rate"] is None
+    assert document["speculation"]["mean_accepted_length"] is None
+    assert document["speculation"]["drafted"] == 0
+
+
+def test_json_is_one_line_of_ascii_whatever_is_said(zoo: Zoo) -> None:
+    done = localspec("run", zoo["hostile"], "-p", "a", *GREEDY, "--json", "--stats", "--tokens")
+    assert done.out.isascii()
+    assert done.out.count(b"\n") == 1
+    assert not harmful(done.out)
+    assert "]52;c" in done.document["text"]
+
+
+# --- what is shown ----------------------------------------------------------------------------
+
+
+def test_stats_are_talk(zoo: Zoo) -> None:
+    done = hello(zoo, "--stats", "--seed", "5")
+    assert done.text == HELLO_TEXT + "\n"
+    for words in ("ON", "100 % of guesses kept", "tok/s", "seed 5", "kept per round"):
+        assert words in done.err
+
+
+def test_verbose_says_what_runs_and_quiet_says_nothing(zoo: Zoo) -> None:
+    verbose = localspec("run", zoo["recurrent"], "-p", "a", "--max-tokens", "3", "-v")
+    assert "model: recurrent.gguf" in verbose.err
+    assert "runs plain" in verbose.err
+    quiet = localspec("run", zoo["recurrent"], "-p", "a", "--max-tokens", "3", "-q")
+    assert (quiet.code, quiet.err) == (0, "")
+
+
+def test_a_recurrent_draft_is_refused_aloud_and_the_answer_comes(zoo: Zoo) -> None:
+    done = localspec("run", zoo["target"], "--draft", zoo["recurrent"], "-p", "a", "--json")
+    assert done.code == 0
+    assert "so it is not used" in done.err
+    assert done.document["draft"] is None
+
+
+def test_events_are_lines_that_can_be_read_again(zoo: Zoo, tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    document = hello(zoo, "--events", str(file), "--json").document
+    lines = file.read_text(encoding="utf-8").splitlines()
+    events = [decode(line) for line in lines]
+    assert all(json.loads(line)["v"] == 1 for line in lines)
+    kinds = [type(event) for event in events]
+    assert kinds[0] is Ready
+    assert kinds[-1] is Finished
+    assert set(kinds) <= {Ready, Plan, Prefill, Round, Notice, Finished}
+    rounds = [event for event in events if isinstance(event, Round)]
+    assert [token.id for event in rounds for token in event.tokens] == [
+        token["id"] for token in document["tokens"]
+    ]
+    assert [event.n for event in rounds] == list(range(len(rounds)))
+
+
+# --- where it ends ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stops", "text"),
+    [
+        (["world"], " Hello, "),
+        (["zzz", "ld!"], " Hello, wor"),
+        (["zzz", ""], HELLO_TEXT),
+    ],
+)
+def test_a_stop_text_cuts_the_answer(zoo: Zoo, stops: list[str], text: str) -> None:
+    document = hello(zoo, "--json", *(part for stop in stops for part in ("--stop", stop))).document
+    assert document["text"] == text
+    assert document["finish_reason"] == ("eog" if text == HELLO_TEXT else "stop")
+
+
+def test_max_tokens_is_exact(zoo: Zoo) -> None:
+    document = hello(zoo, "--json", "--max-tokens", "4").document
+    assert (len(document["tokens"]), document["finish_reason"]) == (4, "length")
+
+
+def test_a_drawn_seed_is_told_and_gives_its_text_again(zoo: Zoo) -> None:
+    options = ("run", zoo["target"], "-p", "é漢字", "--max-tokens", "24", "--json")
+    drawn = localspec(*options).document
+    again = localspec(*options, "--seed", str(drawn["seed"]), "--spec", "off").document
+    other = localspec(*options, "--seed", str(drawn["seed"] + 1)).document
+    assert again["text"] == drawn["text"]
+    assert other["text"] != drawn["text"]
+
+
+# --- the bundled pair -------------------------------------------------------------------------
+
+
+def test_the_demo_answers_a_prompt_from_a_pipe() -> None:
+    """`printf 'import os\\n' | localspec run demo --max-tokens 200 --temperature 0 --json`"""
+    asked = ("run", "demo", "--max-tokens", "60", *GREEDY, "--flash-attn", "on", "--json")
+    speculating = localspec(*asked, stdin=b"import os\n").document
+    plain = localspec(*asked, "--spec", "off", stdin=b"import os\n").document
+    assert speculating["draft"] == "demo-draft.gguf"
+    assert speculating["speculation"]["drafted"] > 0
+    assert plain["speculation"]["drafted"] == 0
+    assert len(plain["tokens"]) <= 60
+    assert set(speculating) == set(plain)
+    require_same_logits_at_every_width(data() / "demo" / "demo-target.gguf")
+    assert speculating["text"] == plain["text"]

@@ -1,0 +1,203 @@
+"""What reaches a terminal or a pipe: marks, colours, signals, and nothing that attacks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from localspec.cli.marks import GLYPHS
+from tests.cli.command import (
+    TIMEOUT,
+    Done,
+    command,
+    environment,
+    harmful,
+    hello,
+    localspec,
+    on_a_terminal,
+)
+from tests.zoo import HELLO_TEXT, HOSTILE, Zoo
+
+GREEDY = ("--temperature", "0")
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals and terminals")
+
+# --- marks and colours ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "coloured"),
+    [
+        ({}, [], False),
+        ({"FORCE_COLOR": "1"}, [], True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, [], False),
+        ({"FORCE_COLOR": "1"}, ["--no-color"], False),
+    ],
+)
+def test_colour_in_a_pipe(
+    zoo: Zoo, env: dict[str, str], options: list[str], coloured: bool
+) -> None:
+    done = hello(zoo, "--tokens", *options, env=env)
+    assert (b"\x1b[" in done.out) is coloured
+    assert not harmful(done.out, colour=True)
+
+
+@POSIX
+@pytest.mark.parametrize(
+    ("env", "options", "coloured"),
+    [({}, [], True), ({"NO_COLOR": "1"}, [], False), ({}, ["--no-color"], False)],
+)
+def test_colour_on_a_terminal(
+    zoo: Zoo, env: dict[str, str], options: list[str], coloured: bool
+) -> None:
+    model = zoo["parrot"]
+    code, seen = on_a_terminal("run", model, "-p", "a", *GREEDY, "--tokens", *options, env=env)
+    assert code == 0
+    assert (b"\x1b[" in seen) is coloured
+    assert not harmful(seen, colour=True)
+
+
+def test_every_token_is_marked_with_its_class(zoo: Zoo) -> None:
+    done = hello(zoo, "--tokens")
+    mark = GLYPHS
+    assert done.text.startswith(f" Hello{mark['plain']},{mark['accepted']} wor{mark['accepted']}")
+    assert mark["bonus"] in done.text
+    bare = done.text
+    for glyph in mark.values():
+        bare = bare.replace(glyph, "")
+    assert bare == HELLO_TEXT + "\n"
+    assert "kept guess" in done.err
+
+
+@pytest.mark.parametrize(
+    "env", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}]
+)
+def test_a_terminal_that_knows_no_unicode(zoo: Zoo, env: dict[str, str]) -> None:
+    done = hello(zoo, "--tokens", "--stats", env=env)
+    assert done.code == 0
+    assert "Hello" in done.text
+    assert "Traceback" not in done.err
+    if "PYTHONIOENCODING" in env:
+        assert done.out.isascii()
+        assert "Hello.,'" in done.text
+
+
+# --- those who leave --------------------------------------------------------------------------
+
+
+@POSIX
+@pytest.mark.xfail(reason="click ends with 1 where it meets a broken pipe", strict=True)
+def test_a_reader_that_leaves_ends_with_141(reader_left: Done) -> None:
+    assert reader_left.code == 141
+
+
+@POSIX
+def test_a_reader_that_leaves_is_no_error(reader_left: Done) -> None:
+    """`localspec run … | head -c 8`"""
+    assert (reader_left.text, reader_left.err) == (" one two", "")
+
+
+@pytest.fixture(scope="module")
+def reader_left(zoo: Zoo) -> Done:
+    with subprocess.Popen(
+        command("run", zoo["chatter"], "-p", "a", *GREEDY, "--max-tokens", "1000000"),
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        read = process.stdout.read(8)
+        process.stdout.close()
+        err = process.stderr.read().decode()
+        return Done(process.wait(TIMEOUT), read, err)
+
+
+def interrupted(zoo: Zoo, *options: str, number: int = signal.SIGINT) -> Done:
+    """Told to stop when the answer has begun, which the file of events shows first."""
+    events = zoo.folder / f"interrupted-{os.getpid()}-{time.monotonic_ns()}.jsonl"
+    endless = ("run", zoo["chatter"], "-p", "a", *GREEDY, "--max-tokens", "1000000")
+    with subprocess.Popen(
+        command(*endless, "--events", events, *options),
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        deadline = time.monotonic() + TIMEOUT
+        while not (events.exists() and b'"round"' in events.read_bytes()):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=TIMEOUT)
+    return Done(process.returncode, out, err.decode())
+
+
+@POSIX
+def test_an_interrupt_keeps_what_was_said(zoo: Zoo) -> None:
+    done = interrupted(zoo)
+    assert done.code == 130
+    assert done.text.startswith(" one two three")
+    assert done.text.endswith("\n")
+    assert "Traceback" not in done.err
+
+
+@POSIX
+def test_an_interrupted_document_is_whole(zoo: Zoo) -> None:
+    done = interrupted(zoo, "--json")
+    assert done.code == 130
+    assert done.document["finish_reason"] == "cancelled"
+    assert done.document["text"].startswith(" one two three")
+    assert len(done.document["tokens"]) > 3
+
+
+# --- text that attacks the terminal -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [[], ["--tokens", "--stats", "-v"]])
+@pytest.mark.parametrize("draft", ["none", "hostile"])
+def test_nothing_hostile_reaches_a_pipe(zoo: Zoo, options: list[str], draft: str) -> None:
+    """With a draft the words come many at a time, without one by one."""
+    path = zoo[draft] if draft != "none" else draft
+    done = localspec(
+        *("run", zoo["hostile"], "--draft", path, "-p", "a", *GREEDY, *options),
+        env={"FORCE_COLOR": "1"},
+    )
+    assert done.code == 0
+    assert b"one" in done.out
+    assert b"two" in done.out
+    assert not harmful(done.out, colour="--tokens" in options)
+    assert not harmful(done.err.encode(), colour=True)
+    assert b"\x1b]" not in done.out
+
+
+def test_nothing_hostile_is_held_back_to_the_end(zoo: Zoo) -> None:
+    """What might become a stop text comes last, on another way."""
+    stop = ("--stop", f"{HOSTILE[1]}X", "--max-tokens", "2", "--tokens")
+    done = localspec("run", zoo["hostile"], "-p", "a", *GREEDY, *stop)
+    assert (done.code, done.text.split("·")[0]) == (0, " one")
+    assert not harmful(done.out)
+
+
+@POSIX
+@pytest.mark.parametrize("options", [[], ["--tokens", "--stats", "-v"]])
+def test_nothing_hostile_reaches_a_terminal(zoo: Zoo, options: list[str]) -> None:
+    code, seen = on_a_terminal("run", zoo["hostile"], "-p", "a", *GREEDY, *options)
+    assert code == 0
+    assert b"one" in seen
+    assert b"two" in seen
+    assert not harmful(seen, colour="--tokens" in options)
+
+
+def test_the_hostile_model_really_says_it(zoo: Zoo) -> None:
+    text = localspec("run", zoo["hostile"], "-p", "a", *GREEDY, "--json").document["text"]
+    for words in HOSTILE:
+        if not words.startswith(("<0x", "▁")):
+            assert words in text
+    assert "\x9b6n" in text  # from two byte tokens

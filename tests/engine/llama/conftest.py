@@ -1,0 +1,30 @@
+"""Models opened by name, closed at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from localspec.engine.llama import Llama
+from tests.engine.llama.opening import OUTPUTS, Open
+from tests.sessions import SETTINGS
+from tests.zoo import Zoo
+
+
+@pytest.fixture
+def opened(zoo: Zoo) -> Iterator[Open]:
+    """Opens models by name, and closes them at the end."""
+    models: list[Llama] = []
+
+    def open_(name: str, *, outputs: int = OUTPUTS, rollback: int = 16, **settings: Any) -> Llama:
+        models.append(
+            Llama(zoo[name], replace(SETTINGS, **settings), outputs=outputs, rollback=rollback)
+        )
+        return models[-1]
+
+    yield open_
+    for model in models:
+        model.close()

@@ -1,0 +1,10 @@
+"""How tests name the function that opens models."""
+
+from collections.abc import Callable
+
+from localspec.engine.llama import Llama
+
+OUTPUTS = 6
+"""Rows of logits that a read may ask for, unless a test says otherwise."""
+
+Open = Callable[..., Llama]

@@ -1,0 +1,156 @@
+"""llama.cpp's rows of logits, and its memory when it is cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from localspec.engine.llama import Llama
+from localspec.engine.protocols import Logits
+from tests.engine.llama.opening import OUTPUTS, Open
+from tests.sessions import SETTINGS, require_same_logits_at_every_width
+from tests.zoo import Zoo
+
+# --- reading --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outputs", [0, 1, 3, OUTPUTS])
+def test_rows_are_of_the_last_tokens(opened: Open, outputs: int) -> None:
+    model = opened("target")
+    tokens = [5, 90, 7, 300, 8, 9]
+    rows = model.read(tokens, outputs)
+    assert rows.shape == (outputs, model.n_vocab)
+    assert model.n_past == len(tokens)
+    if outputs:
+        every = opened("target").read(tokens, len(tokens))
+        np.testing.assert_array_equal(rows, every[-outputs:])
+
+
+def test_rows_of_different_reads_do_not_mix(opened: Open) -> None:
+    """Views are kept by address and width; each must show its own read."""
+    model, twin = opened("target"), opened("target")
+    for width in (1, 3, 1, 6, 3, 1):
+        tokens = list(range(model.n_past, model.n_past + width))
+        np.testing.assert_array_equal(model.read(tokens, width), twin.read(tokens, width))
+        assert model.read([5], 1).shape == (1, model.n_vocab)
+        model.forget(model.n_past - 1)
+
+
+def test_settings_are_read_back(opened: Open) -> None:
+    model = opened("target", n_ctx=300)
+    assert model.n_ctx >= 300
+    assert model.n_batch == 32
+    assert model.n_threads == 1
+
+
+def test_a_tied_model_and_a_described_one(opened: Open) -> None:
+    model = opened("tied")
+    assert np.isfinite(model.read([5, 6], 1)).all()
+    assert "llama" in model.describe()
+    assert model.bytes_of_weights() > 50_000
+
+
+def test_closing_twice_is_harmless(zoo: Zoo) -> None:
+    model = Llama(zoo["target"], SETTINGS, outputs=1, rollback=0)
+    model.close()
+    model.close()
+
+
+# --- forgetting -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["target", "sliding", "hybrid"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_wrong_guess_leaves_no_trace(opened: Open, zoo: Zoo, name: str, seed: int) -> None:
+    """A twin is never told a wrong token: every kept row equals its row, up to a full context."""
+    require_same_logits_at_every_width(zoo[name])
+    widest = 17
+    model, twin = (opened(name, outputs=widest, rollback=16, n_ctx=256) for _ in range(2))
+    rng = np.random.default_rng(seed)
+    while model.n_past < model.n_ctx:
+        width = int(rng.integers(1, min(widest, model.n_ctx - model.n_past) + 1))
+        kept = int(rng.integers(1, width + 1))  # the loop keeps at least the token it knew
+        tokens = [int(token) for token in rng.integers(3, model.n_vocab, width)]
+        rows = model.read(tokens, width)[:kept].copy()
+        model.forget(model.n_past - width + kept)
+        np.testing.assert_array_equal(rows, twin.read(tokens[:kept], kept))
+        assert model.n_past == twin.n_past
+
+
+@pytest.mark.parametrize("name", ["target", "sliding", "hybrid"])
+@pytest.mark.parametrize("far", [1, 8, 12, 100])
+def test_a_rollback_over_several_reads_leaves_no_trace(
+    opened: Open, zoo: Zoo, name: str, far: int
+) -> None:
+    """Further than the last read: the whole of it, some before it, and beyond the window."""
+    require_same_logits_at_every_width(zoo[name])
+    model, fresh = opened(name), opened(name)
+    tokens = [int(token) for token in np.random.default_rng(far).integers(3, 300, 160)]
+    for at in range(0, 160, 8):
+        model.read(tokens[at : at + 8], 0)
+    model.forget(160 - far)
+    assert model.n_past in (0, 160 - far)
+    continued = _last_row(model, [*tokens[model.n_past : 160 - far], 5, 6])
+    np.testing.assert_array_equal(continued, _last_row(fresh, [*tokens[: 160 - far], 5, 6]))
+
+
+def _last_row(model: Llama, tokens: list[int]) -> Logits:
+    for at in range(0, len(tokens), 10):
+        row = model.read(tokens[at : at + 10], 1)
+    return row
+
+
+@pytest.mark.parametrize("name", ["target", "hybrid"])
+def test_single_reads_are_taken_back_together(opened: Open, zoo: Zoo, name: str) -> None:
+    """As a draft's are: one token a read, then several forgotten at once."""
+    require_same_logits_at_every_width(zoo[name])
+    model, fresh = opened(name), opened(name)
+    for token in (5, 6, 7, 8, 9):
+        model.read([token], 1)
+    model.forget(2)
+    model.read([5, 6, 90][model.n_past :], 1)
+    fresh.read([5, 6, 90], 1)
+    np.testing.assert_array_equal(model.read([91], 1), fresh.read([91], 1))
+
+
+def test_a_hybrid_has_snapshots_and_a_recurrent_model_has_none(opened: Open) -> None:
+    assert opened("hybrid", rollback=7).rollback == 7
+    assert opened("hybrid", rollback=0).rollback == 0
+    assert opened("recurrent").rollback == 0
+    assert opened("target").rollback > 0
+
+
+def test_probing_leaves_the_memory_empty(opened: Open) -> None:
+    model = opened("hybrid")
+    assert (model.n_past, model.seconds) == (0, 0.0)
+
+
+@pytest.mark.parametrize("name", ["hybrid", "recurrent"])
+def test_a_memory_that_cannot_be_cut_is_emptied(opened: Open, name: str) -> None:
+    model, fresh = opened(name), opened(name)
+    model.read(list(range(5, 35)), 0)
+    model.forget(3)
+    assert model.n_past == 0
+    np.testing.assert_array_equal(model.read([5, 6], 1), fresh.read([5, 6], 1))
+
+
+def test_a_second_cut_before_the_next_read_empties_a_hybrid(opened: Open) -> None:
+    """Its snapshot is used once: what is kept after that would be wrong."""
+    model, fresh = opened("hybrid"), opened("hybrid")
+    model.read(list(range(5, 15)), 0)
+    model.forget(8)
+    assert model.n_past == 8
+    model.forget(6)
+    assert model.n_past == 0
+    np.testing.assert_array_equal(model.read([5, 6], 1), fresh.read([5, 6], 1))
+
+
+@pytest.mark.parametrize("name", ["target", "hybrid", "recurrent"])
+def test_forgetting_what_was_never_read_changes_nothing(opened: Open, name: str) -> None:
+    model, fresh = opened(name), opened(name)
+    model.read([5, 6], 0)
+    fresh.read([5, 6], 0)
+    model.forget(2)
+    model.forget(100)
+    assert model.n_past == 2
+    np.testing.assert_array_equal(model.read([7], 1), fresh.read([7], 1))

@@ -1,0 +1,119 @@
+"""llama.cpp's log lines and return codes as sentences a person can act on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localspec.engine.llama import Llama, failures
+from localspec.engine.llama.library import LOG
+from localspec.errors import DoesNotFitError, LocalspecError, ModelFileError, UsageError
+from localspec.paths import data
+from tests.sessions import SETTINGS
+from tests.zoo import Zoo
+
+ERROR, INFO = 4, 2
+PATH = Path("folder") / "big.gguf"
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    LOG.lines.clear()
+    yield
+    LOG.lines.clear()
+
+
+def said(*lines: str) -> None:
+    LOG.lines.extend((ERROR, line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "hint"),
+    [
+        ("ggml_backend_cuda_buffer: cudaMalloc failed: out of memory", DoesNotFitError, "smaller"),
+        ("alloc_tensor_range: unable to allocate CPU buffer", DoesNotFitError, "smaller"),
+        (
+            "llama_model_load: tensor 'x' data is not within the file bounds",
+            ModelFileError,
+            "incom",
+        ),
+        ("gguf_init_from_file: failed to read key-value pairs", ModelFileError, "incomplete"),
+        ("llama_model_load: unknown model architecture: 'x'", ModelFileError, "newer llama.cpp"),
+        ("llama_model_load: missing tensor 'output.weight'", ModelFileError, "not a whole model"),
+        ("check_tensor_dims: tensor 'a.weight' not found", ModelFileError, "not a whole model"),
+        ("something never seen before", ModelFileError, "Download it again"),
+    ],
+)
+def test_a_load_that_failed(line: str, kind: type[LocalspecError], hint: str) -> None:
+    said(line)
+    error = failures.load_error(PATH)
+    assert type(error) is kind
+    assert "big.gguf" in error.message
+    assert "folder" not in error.message
+    assert hint in error.hint
+
+
+def test_a_load_without_a_reason_still_has_a_sentence() -> None:
+    assert "gave no reason" in failures.load_error(PATH).message
+    LOG.lines.append((INFO, "out of memory is only talked about"))
+    assert isinstance(failures.load_error(PATH), ModelFileError)
+
+
+def test_function_names_are_left_out() -> None:
+    said("llama_model_load: error loading model: check_tensor: tensor 'a' is odd.")
+    message = failures.load_error(PATH).message
+    assert "llama_model_load" not in message
+    assert message.endswith("tensor 'a' is odd.")
+
+
+def test_a_context_that_failed() -> None:
+    said("llama_init_from_model: failed to allocate buffer for kv cache")
+    assert isinstance(failures.context_error(PATH), DoesNotFitError)
+    LOG.lines.clear()
+    said("llama_init_from_model: V cache quantization requires flash_attn")
+    error = failures.context_error(PATH)
+    assert isinstance(error, UsageError)
+    assert "requires flash_attn" in error.message
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(1, "no room"), (2, "stopped"), (-1, "refused"), (-2, "out of memory"), (-77, "code -77")],
+)
+def test_a_decode_that_failed(code: int, words: str) -> None:
+    assert words in failures.decode_error(code).message
+
+
+@pytest.mark.parametrize("share", [0.001, 0.02, 0.3, 0.9, 0.9999])
+def test_a_real_file_cut_short(tmp_path: Path, share: float) -> None:
+    whole = (data() / "demo" / "demo-draft.gguf").read_bytes()
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(ModelFileError, match=r"cut\.gguf cannot be loaded: ") as failure:
+        Llama(path, SETTINGS, outputs=1, rollback=0)
+    assert "incomplete" in failure.value.hint
+
+
+def test_a_real_unknown_architecture(zoo: Zoo) -> None:
+    with pytest.raises(ModelFileError, match="llama99") as failure:
+        Llama(zoo["future"], SETTINGS, outputs=1, rollback=0)
+    assert "newer llama.cpp" in failure.value.hint
+
+
+def test_a_real_file_of_a_vocabulary_only(zoo: Zoo) -> None:
+    with pytest.raises(ModelFileError) as failure:
+        Llama(zoo["vocabulary-only"], SETTINGS, outputs=1, rollback=0)
+    assert "not a whole model" in failure.value.hint
+
+
+def test_the_log_survives_bytes_that_are_no_text() -> None:
+    LOG._take(ERROR, b"bad \xff\x1b[31m red\n", None)
+    assert LOG.errors() == ["bad \ufffd red"]
+
+
+def test_a_continued_line_keeps_its_level() -> None:
+    LOG._take(ERROR, b"first half, ", None)
+    LOG._take(5, b"second half\n", None)
+    assert LOG.errors() == ["first half, second half"]

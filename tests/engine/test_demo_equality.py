@@ -1,0 +1,112 @@
+"""The bundled pair says, speculating, what it says plainly: on code that it was never trained on.
+
+Fifty prompts of 200 tokens with --long; a sample of them without.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec import launch
+from localspec.engine.session import Session
+from localspec.paths import data
+from localspec.protocol.wire import Sampling
+from tests.sessions import SETTINGS, loaded, require_same_logits_at_every_width, say
+
+TRAINER = Path(__file__).resolve().parents[2] / "scripts" / "train_demo_pair.py"
+DEMO = data() / "demo"
+TARGET, DRAFT = DEMO / "demo-target.gguf", DEMO / "demo-draft.gguf"
+AS_RUN = replace(SETTINGS, n_ctx=None, n_ubatch=512, n_threads=None)
+"""What `localspec run demo --flash-attn on` asks for."""
+SAMPLINGS = {
+    "greedy": Sampling(temperature=0),
+    "sampled": Sampling(temperature=0.8, seed=7),
+}
+FEW, MANY = (4, 40), (50, 200)
+"""Prompts, and tokens of each."""
+
+
+def held_out() -> list[str]:
+    """Names of the modules that the pair was not trained on; the trainer needs torch to import."""
+    for node in ast.parse(TRAINER.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "HELD_OUT":
+            names: tuple[str, ...] = ast.literal_eval(node.value)
+            return list(names)
+    raise AssertionError(f"{TRAINER.name} has no HELD_OUT")
+
+
+def functions(name: str) -> list[str]:
+    """The beginnings of a module's functions, as far as a third of their lines."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError:  # this Python has it no more
+        return []
+    if spec is None or spec.origin is None or Path(spec.origin).suffix != ".py":
+        return []
+    source = Path(spec.origin).read_text(encoding="utf-8")
+    lines = source.splitlines(keepends=True)
+    starts = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef) and node.end_lineno:
+            end = node.lineno + max(1, (node.end_lineno - node.lineno) // 3)
+            starts.append("".join(lines[node.lineno - 1 : end])[:1200])
+    return starts
+
+
+def prompts(wanted: int) -> list[str]:
+    """As many as wanted, evenly from all that this interpreter's held-out modules offer."""
+    found = [text for name in held_out() for text in functions(name)]
+    assert len(found) >= wanted
+    return found[:: len(found) // wanted][:wanted]
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[Session]:
+    for path in (TARGET, DRAFT):
+        require_same_logits_at_every_width(path)
+    with loaded(TARGET, DRAFT, AS_RUN) as session:
+        yield session
+
+
+def text_of(session: Session, prompt: str, spec: str, sampling: Sampling, tokens: int) -> list[int]:
+    """As in a fresh process: another text first, so that nothing of the last answer is reused."""
+    say(session, "\x00", spec="off", max_tokens=1)
+    said = say(session, prompt, spec=spec, sampling=sampling, max_tokens=tokens)
+    assert said.totals["reused_tokens"] == 0
+    return said.ids
+
+
+def check(session: Session, sampling: Sampling, size: tuple[int, int]) -> None:
+    for prompt in prompts(size[0]):
+        plain, *others = (
+            text_of(session, prompt, spec, sampling, size[1]) for spec in ("off", "model", "lookup")
+        )
+        assert others == [plain, plain], prompt
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_a_few_answers_are_the_same(demo: Session, name: str) -> None:
+    check(demo, SAMPLINGS[name], FEW)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_fifty_answers_are_the_same(demo: Session, name: str) -> None:
+    check(demo, SAMPLINGS[name], MANY)
+
+
+def test_there_are_fifty_different_prompts() -> None:
+    found = prompts(MANY[0])
+    assert len(set(found)) == MANY[0]
+
+
+def test_the_demo_speculates_with_its_model_for_show() -> None:
+    choice = launch.choose("demo", "auto")
+    assert (choice.target, choice.draft) == (TARGET, DRAFT)

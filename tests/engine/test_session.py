@@ -1,0 +1,190 @@
+"""The laws of the loop (design, "A round"), on real tiny models through real llama.cpp."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from localspec.engine.session import Session
+from localspec.errors import (
+    UsageError,
+)
+from localspec.protocol.wire import Generate, Load, Sampling
+from tests.sessions import (
+    SETTINGS,
+    Said,
+    loaded,
+    require_same_logits_at_every_width,
+    say,
+)
+from tests.zoo import Zoo
+
+PROMPT = "the one "
+LENGTHS = (1, 2, 3, 5, 8)
+
+
+@pytest.fixture(scope="module", params=["target", "cousin", "stranger"])
+def pair(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[Session]:
+    """One target, and itself, a near relation or a stranger as its draft."""
+    require_same_logits_at_every_width(zoo["target"])
+    with loaded(zoo["target"], zoo[request.param]) as session:
+        yield session
+
+
+# --- 1 and 3: the text does not depend on the drafter -----------------------------------------
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("spec", ["model", "lookup"])
+def test_greedy_speculation_says_what_plain_decoding_says(
+    pair: Session, spec: str, length: int
+) -> None:
+    plain = say(pair, PROMPT, spec="off", max_tokens=100)
+    said = say(pair, PROMPT, spec=spec, draft_length=length, max_tokens=100)
+    assert said.ids == plain.ids
+    assert said.text == plain.text
+    assert said.speculation["drafted"] > 0
+    assert max(event.drafted for event in said.rounds) <= length
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("spec", ["model", "lookup"])
+def test_a_seed_is_a_text_whatever_speculates(pair: Session, spec: str, seed: int) -> None:
+    sampling = Sampling(temperature=0.8, seed=seed, repeat_penalty=1.1 if seed % 2 else 1.0)
+    plain = say(pair, PROMPT, spec="off", sampling=sampling, max_tokens=60)
+    said = say(pair, PROMPT, spec=spec, sampling=sampling, max_tokens=60, draft_length=4)
+    assert said.ids == plain.ids
+
+
+@pytest.mark.parametrize("verify", ["match", "rejection"])
+def test_the_other_verifiers_agree_where_nothing_is_drawn(pair: Session, verify: str) -> None:
+    plain = say(pair, PROMPT, spec="off", max_tokens=60)
+    assert say(pair, PROMPT, spec="model", verify=verify, max_tokens=60).ids == plain.ids
+
+
+@pytest.mark.parametrize("name", ["tied", "sliding", "hybrid", "recurrent"])
+@pytest.mark.parametrize("spec", ["model", "lookup"])
+def test_other_architectures_say_what_they_say_plainly(zoo: Zoo, name: str, spec: str) -> None:
+    """A recurrent target runs plain and says so; a hybrid rolls back by its snapshots."""
+    require_same_logits_at_every_width(zoo[name])
+    with loaded(zoo[name], zoo["stranger"]) as session:
+        plain = say(session, PROMPT, spec="off", max_tokens=80)
+        said = say(session, PROMPT, spec=spec, max_tokens=80)
+        codes = [notice.code for notice in session.ready.notices]
+    assert said.ids == plain.ids
+    assert ("no-rollback" in codes) is (name == "recurrent")
+    assert said.plan is not None
+    assert said.plan.state == ("off" if name == "recurrent" else "on")
+    if name == "recurrent":
+        assert "cannot take back" in said.plan.why
+        assert said.speculation["drafted"] == 0
+    elif spec == "model":
+        assert said.speculation["drafted"] > 0
+
+
+def test_a_wide_draft_is_cut_to_what_a_hybrid_can_take_back(zoo: Zoo) -> None:
+    load = Load(str(zoo["hybrid"]), str(zoo["stranger"]), SETTINGS, SETTINGS, draft_max=4)
+    session = Session(load)
+    try:
+        said = say(session, PROMPT, spec="model", draft_length=16, max_tokens=40)
+        plain = say(session, PROMPT, spec="off", max_tokens=40)
+    finally:
+        session.close()
+    assert max(event.drafted for event in said.rounds) == 4
+    assert said.ids == plain.ids
+
+
+# --- 4: a draft is as good as its model -------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["target", "sliding", "tied"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_model_drafting_for_itself_is_always_right(
+    zoo: Zoo, name: str, temperature: float
+) -> None:
+    require_same_logits_at_every_width(zoo[name])
+    with loaded(zoo[name], zoo[name]) as session:
+        sampling = Sampling(temperature=temperature, seed=3)
+        said = say(session, PROMPT, spec="model", sampling=sampling, max_tokens=90)
+    assert said.speculation["acceptance_rate"] == 1.0
+    # The prompt's last token, then 14 rounds of 5 guesses and a bonus, then what is left.
+    assert said.speculation["histogram"][5] == 14
+    assert [token.kind for token in said.rounds[1].tokens] == ["accepted"] * 5 + ["bonus"]
+
+
+def test_a_near_relation_is_often_right_and_a_stranger_is_not(zoo: Zoo) -> None:
+    rates = {}
+    for name in ("cousin", "stranger"):
+        with loaded(zoo["target"], zoo[name]) as session:
+            said = say(session, PROMPT, spec="model", max_tokens=100)
+            rates[name] = said.speculation["acceptance_rate"]
+    assert rates["cousin"] > 0.3 > rates["stranger"]
+
+
+def test_a_recurrent_draft_is_refused_with_a_notice(zoo: Zoo) -> None:
+    with loaded(zoo["target"], zoo["recurrent"]) as session:
+        assert session.ready.draft is None
+        assert [notice.code for notice in session.ready.notices] == ["draft-no-rollback"]
+        assert say(session, PROMPT, max_tokens=5).plan is not None
+        with pytest.raises(UsageError, match="needs a draft model"):
+            say(session, PROMPT, spec="model")
+
+
+def test_a_hybrid_draft_never_changes_the_text(zoo: Zoo) -> None:
+    require_same_logits_at_every_width(zoo["target"])
+    with loaded(zoo["target"], zoo["hybrid"]) as session:
+        plain = say(session, PROMPT, spec="off", max_tokens=40)
+        assert say(session, PROMPT, max_tokens=40).ids == plain.ids
+
+
+# --- 6: an answer leaves nothing behind -------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["target", "sliding", "hybrid", "recurrent"])
+@pytest.mark.parametrize("before", [1, 3, 30])
+def test_a_second_answer_is_what_a_fresh_session_says(zoo: Zoo, name: str, before: int) -> None:
+    require_same_logits_at_every_width(zoo[name])
+    prompts = [PROMPT, PROMPT, PROMPT + "and", "x" + PROMPT, PROMPT]
+    with loaded(zoo[name], zoo["stranger"]) as session:
+        again = [_short(session, prompt, before) for prompt in prompts][1:]
+    fresh = []
+    for prompt in prompts[1:]:
+        with loaded(zoo[name], zoo["stranger"]) as session:
+            fresh.append(_short(session, prompt, before))
+    assert [said.ids for said in again] == [said.ids for said in fresh]
+    if name in ("target", "sliding"):
+        assert again[0].totals["reused_tokens"] > 3
+
+
+def _short(session: Session, prompt: str, max_tokens: int) -> Said:
+    return say(session, prompt, max_tokens=max_tokens)
+
+
+@pytest.mark.parametrize("name", ["target", "sliding", "hybrid", "recurrent"])
+@pytest.mark.parametrize("spec", ["auto", "lookup"])
+def test_an_answer_may_be_closed_after_any_event(zoo: Zoo, name: str, spec: str) -> None:
+    require_same_logits_at_every_width(zoo[name])
+    with loaded(zoo[name]) as session:
+        wanted = say(session, PROMPT * 9, spec="off", max_tokens=30).ids
+    with loaded(zoo[name], zoo["cousin"]) as session:
+        for stop_after in range(1, 9):
+            events = session.generate(Generate(PROMPT * 9, Sampling(temperature=0), spec=spec))
+            for _, _ in zip(range(stop_after), events, strict=False):
+                pass
+            events.close()  # type: ignore[attr-defined]
+            assert say(session, PROMPT * 9, spec=spec, max_tokens=30).ids == wanted
+
+
+@pytest.mark.parametrize("name", ["target", "hybrid"])
+def test_answers_up_to_a_full_context_and_back(zoo: Zoo, name: str) -> None:
+    require_same_logits_at_every_width(zoo[name])
+    settings = replace(SETTINGS, n_ctx=256)
+    with loaded(zoo[name], zoo["cousin"], settings) as session:
+        plain = say(session, PROMPT, spec="off", max_tokens=1000)
+        full = say(session, PROMPT, max_tokens=1000)
+        looked = say(session, PROMPT, spec="lookup", max_tokens=1000)
+    assert plain.reason == full.reason == looked.reason == "context"
+    assert plain.ids == full.ids == looked.ids
+    assert full.totals["prompt_tokens"] + len(full.ids) == 256

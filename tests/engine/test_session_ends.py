@@ -1,0 +1,231 @@
+"""How answers end, what is told of them, and which pairs and prompts are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from localspec.engine.session import Session
+from localspec.errors import (
+    EngineError,
+    IncompatiblePairError,
+    PromptTooLongError,
+    UsageError,
+)
+from localspec.paths import data
+from localspec.protocol.events import Prefill, Ready, Round
+from localspec.protocol.wire import Generate, Sampling
+from tests.sessions import SETTINGS, folded, loaded, require_same_logits_at_every_width, say
+from tests.zoo import CHATTER, HELLO_TEXT, Zoo
+
+PROMPT = "the one "
+
+
+# --- limits, stops, ends -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 5, 6, 7, 13])
+def test_exactly_as_many_tokens_as_asked_for(zoo: Zoo, max_tokens: int) -> None:
+    with loaded(zoo["target"], zoo["target"]) as session:
+        said = say(session, PROMPT, max_tokens=max_tokens)
+    assert len(said.ids) == max_tokens
+    assert said.reason == "length"
+    assert said.totals["tokens"] == max_tokens
+
+
+def test_an_end_inside_an_accepted_run_ends_there(zoo: Zoo) -> None:
+    with loaded(zoo["parrot"], zoo["parrot"]) as session:
+        said = say(session, "a", draft_length=16)
+    assert said.text == HELLO_TEXT
+    assert said.reason == "eog"
+    assert said.speculation["acceptance_rate"] == 1.0
+    assert said.rounds[-1].tokens[-1].text == ""
+
+
+@pytest.mark.parametrize(
+    ("stop", "text"),
+    [("world", " Hello, "), ("lo, w", " Hel"), ("\n", " Hello, world!"), ("none", HELLO_TEXT)],
+)
+def test_a_stop_text_cuts_exactly(zoo: Zoo, stop: str, text: str) -> None:
+    with loaded(zoo["parrot"], zoo["parrot"]) as session:
+        said = say(session, "a", stop=(stop,))
+    assert said.text == text
+    assert said.reason == ("eog" if stop == "none" else "stop")
+
+
+def test_stopping_ends_the_answer_and_not_the_session(zoo: Zoo) -> None:
+    with loaded(zoo["chatter"], zoo["chatter"]) as session:
+        events = session.generate(Generate("a", max_tokens=400))
+        taken = []
+        for event in events:
+            taken.append(event)
+            if isinstance(event, Round) and event.n == 3:
+                session.stop()
+        said = folded(taken)
+        assert said.reason == "cancelled"
+        assert len(said.rounds) == 4
+        assert say(session, "a", max_tokens=20).reason == "length"
+
+
+def test_stopping_while_reading_a_long_prompt(zoo: Zoo) -> None:
+    with loaded(zoo["chatter"]) as session:
+        events = session.generate(Generate("a" * 400, max_tokens=20))
+        taken = []
+        for event in events:
+            taken.append(event)
+            if isinstance(event, Prefill) and 0 < event.done < 200:
+                session.stop()
+        said = folded(taken)
+    assert (said.reason, said.ids) == ("cancelled", [])
+    assert max(event.done for event in taken if isinstance(event, Prefill)) < 300
+
+
+# --- what is told -----------------------------------------------------------------------------
+
+
+def test_ready_says_what_is_really_used(zoo: Zoo) -> None:
+    with loaded(zoo["target"], zoo["cousin"]) as session:
+        ready: Ready = session.ready
+    assert (ready.model, ready.draft) == ("target.gguf", "cousin.gguf")
+    assert ready.settings["target"]["n_ctx"] == 512
+    assert ready.settings["draft_max"] == 16
+    assert ready.load_ms > 0
+    assert ready.devices
+    assert ready.notices == ()
+
+
+def test_a_context_beyond_the_trained_one_is_warned_of(zoo: Zoo) -> None:
+    with loaded(zoo["target"], settings=replace(SETTINGS, n_ctx=2048)) as session:
+        assert [notice.code for notice in session.ready.notices] == ["beyond-trained"]
+        assert session.ready.settings["target"]["n_ctx"] == 2048
+
+
+def test_sums_agree_with_the_rounds(zoo: Zoo) -> None:
+    with loaded(zoo["target"], zoo["cousin"]) as session:
+        said = say(session, PROMPT, max_tokens=77)
+    sums = said.speculation
+    assert sums["drafted"] == sum(event.drafted for event in said.rounds)
+    assert sums["accepted"] == sum(event.accepted for event in said.rounds)
+    assert sums["accepted"] == sum(
+        token.kind == "accepted" for event in said.rounds for token in event.tokens
+    )
+    assert sum(sums["histogram"]) == sums["rounds"]
+    assert sums["by_source"] == {
+        "model": {"drafted": sums["drafted"], "accepted": sums["accepted"]}
+    }
+
+
+# --- pairs and prompts that cannot be ---------------------------------------------------------
+
+
+def test_a_padded_vocabulary_is_no_reason_to_refuse(zoo: Zoo) -> None:
+    require_same_logits_at_every_width(zoo["target"])
+    with loaded(zoo["target"], zoo["padded"]) as session:
+        plain = say(session, PROMPT, spec="off", max_tokens=40)
+        assert say(session, PROMPT, spec="model", max_tokens=40).ids == plain.ids
+    with loaded(zoo["padded"], zoo["target"]) as session:
+        assert say(session, PROMPT, spec="model", max_tokens=40).speculation["drafted"] > 0
+
+
+@pytest.mark.parametrize(
+    ("draft", "words"),
+    [
+        ("renamed", "token 300 is '▁other' in the draft"),
+        ("wide", "its vocabulary has 56[0-9] tokens, the target's has 36[0-9]"),
+    ],
+)
+def test_a_draft_of_another_vocabulary_is_refused(zoo: Zoo, draft: str, words: str) -> None:
+    with pytest.raises(IncompatiblePairError, match=words), loaded(zoo["f32"], zoo[draft]):
+        pass
+
+
+def test_a_draft_of_another_kind_of_vocabulary_is_refused(zoo: Zoo) -> None:
+    with (
+        pytest.raises(IncompatiblePairError, match="of type BPE, the target's is SPM"),
+        loaded(zoo["target"], data() / "demo" / "demo-draft.gguf"),
+    ):
+        pass
+
+
+def test_the_loaded_target_is_freed_when_its_draft_fails(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[Session] = []
+    close = Session.close
+
+    def counted(self: Session) -> None:
+        closed.append(self)
+        close(self)
+
+    monkeypatch.setattr(Session, "close", counted)
+    with pytest.raises(IncompatiblePairError), loaded(zoo["f32"], zoo["wide"]):
+        pass
+    assert len(closed) == 1
+
+
+def test_a_prompt_longer_than_the_context(zoo: Zoo) -> None:
+    with loaded(zoo["target"]) as session:
+        with pytest.raises(PromptTooLongError, match=r"The prompt has .* the context holds 512"):
+            say(session, "x " * 400)
+        assert say(session, PROMPT, max_tokens=3).reason == "length"
+        last = say(session, "ж" * 254 + "x", max_tokens=9)  # one token of room is enough
+    assert last.totals["prompt_tokens"] == 511
+    assert (last.reason, len(last.ids)) == ("context", 1)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Generate("a", Sampling(temperature=float("nan"))),
+        Generate("a", Sampling(temperature=-1)),
+        Generate("a", Sampling(top_p=0)),
+        Generate("a", Sampling(min_p=2)),
+        Generate("a", Sampling(top_k=-1)),
+        Generate("a", Sampling(repeat_penalty=0)),
+        Generate("a", Sampling(repeat_penalty=float("inf"))),
+        Generate("a", max_tokens=0),
+        Generate("a", spec="magic"),
+    ],
+)
+def test_a_request_that_makes_no_sense(zoo: Zoo, request_: Generate) -> None:
+    with loaded(zoo["target"]) as session, pytest.raises(UsageError):
+        folded(session.generate(request_))
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(temperature=0), Sampling(seed=1), Sampling(top_k=0), Sampling(top_k=0, top_p=1)],
+)
+@pytest.mark.parametrize("draft", [None, "parrot"])
+def test_invalid_numbers_end_in_one_sentence(
+    zoo: Zoo, sampling: Sampling, draft: str | None
+) -> None:
+    with (
+        loaded(zoo["nan"], zoo[draft] if draft else None) as session,
+        pytest.raises(EngineError, match="invalid numbers"),
+    ):
+        say(session, "a", sampling=sampling)
+
+
+@pytest.mark.parametrize("draft", [None, "parrot", "nan-later"])
+def test_what_was_said_before_invalid_numbers_was_told(zoo: Zoo, draft: str | None) -> None:
+    told = []
+    with (
+        loaded(zoo["nan-later"], zoo[draft] if draft else None) as session,
+        pytest.raises(EngineError, match="invalid numbers"),
+    ):
+        for event in session.generate(Generate("a", Sampling(temperature=0))):
+            told.append(event)
+    text = folded(told).text
+    assert text
+    assert " Hello, wor".startswith(text)
+
+
+def test_the_chatterer_chatters(zoo: Zoo) -> None:
+    """The rigged models say what the tests rely on."""
+    with loaded(zoo["chatter"]) as session:
+        said = say(session, "a", max_tokens=2 * len(CHATTER))
+    assert said.text == "".join(CHATTER).replace("▁", " ") * 2
+    assert np.isfinite(said.totals["timings"]["decode_ms"])

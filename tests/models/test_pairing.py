@@ -1,0 +1,117 @@
+"""llama.cpp's rule for pairs, and which part of it fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from localspec.models import pairing
+
+SPM, BPE = 1, 2
+
+
+@dataclass
+class Words:
+    """A vocabulary of invented tokens."""
+
+    n_tokens: int = 1000
+    kind: int = SPM
+    add_bos: bool = True
+    add_eos: bool = False
+    bos: int = 1
+    eos: int = 2
+    other: dict[int, bytes] = field(default_factory=dict)
+    """Tokens that read differently."""
+
+    def token_text(self, token: int) -> bytes:
+        assert 0 <= token < self.n_tokens
+        return self.other.get(token, b"word%d" % token)
+
+
+TARGET = Words()
+
+
+def test_the_same_vocabulary() -> None:
+    verdict = pairing.check(TARGET, Words())
+    assert verdict.compatible
+    assert (verdict.verdict, verdict.rule, verdict.token) == (
+        "compatible",
+        "same-vocabulary",
+        None,
+    )
+    assert "1,000" in verdict.detail
+
+
+@pytest.mark.parametrize("n_tokens", [1000 - 128, 999, 1001, 1000 + 128])
+def test_padding_is_allowed_both_ways(n_tokens: int) -> None:
+    verdict = pairing.check(TARGET, Words(n_tokens))
+    assert verdict.verdict == "compatible-padding"
+    assert verdict.token == min(1000, n_tokens)
+
+
+@pytest.mark.parametrize("n_tokens", [1000 - 129, 1000 + 129, 50_000, 5])
+def test_too_different_a_size_is_not(n_tokens: int) -> None:
+    verdict = pairing.check(TARGET, Words(n_tokens))
+    assert (verdict.compatible, verdict.rule) == (False, "vocabulary-size")
+    assert f"{n_tokens:,}" in verdict.detail
+
+
+@pytest.mark.parametrize("token", [5, 6, 500, 999])
+def test_the_first_token_that_differs_is_named(token: int) -> None:
+    draft = Words(other={token: b"mine", 999: b"also"})
+    verdict = pairing.check(TARGET, draft)
+    assert (verdict.compatible, verdict.rule, verdict.token) == (False, "token-text", token)
+    shown = "'also'" if token == 999 else "'mine'"
+    assert (
+        f"token {token} is {shown} in the draft and 'word{token}' in the target" in verdict.detail
+    )
+
+
+def test_the_first_five_may_differ() -> None:
+    draft = Words(other={i: b"<special>" for i in range(pairing.FIRST_COMPARED)})
+    assert pairing.check(TARGET, draft).verdict == "compatible"
+
+
+@pytest.mark.parametrize(
+    ("draft", "rule", "words"),
+    [
+        (Words(kind=BPE), "vocabulary-type", "of type BPE, the target's is SPM"),
+        (Words(kind=99), "vocabulary-type", "of type 99"),
+        (Words(add_bos=False), "add-bos", "only the target adds a BOS"),
+        (Words(add_eos=True), "add-eos", "only the draft adds a EOS"),
+        (Words(bos=7), "bos", "its BOS token is 7, the target's is 1"),
+    ],
+)
+def test_what_else_refuses(draft: Words, rule: str, words: str) -> None:
+    verdict = pairing.check(TARGET, draft)
+    assert (verdict.compatible, verdict.rule) == (False, rule)
+    assert words in verdict.detail
+
+
+def test_a_bos_that_nobody_adds_may_differ() -> None:
+    target = replace(TARGET, add_bos=False)
+    assert pairing.check(target, Words(add_bos=False, bos=7)).compatible
+
+
+def test_an_eos_that_both_add_must_be_the_same() -> None:
+    verdict = pairing.check(Words(add_eos=True), Words(add_eos=True, eos=9))
+    assert (verdict.rule, verdict.token) == ("eos", 9)
+
+
+def test_the_order_is_llama_cpps() -> None:
+    """Type, then special tokens, then size, then texts."""
+    draft = Words(5000, kind=BPE, add_bos=False, other={5: b"x"})
+    order = []
+    for mended in ("kind", "add_bos", "n_tokens"):
+        order.append(pairing.check(TARGET, draft).rule)
+        draft = replace(draft, **{mended: getattr(TARGET, mended)})
+    order.append(pairing.check(TARGET, draft).rule)
+    assert order == ["vocabulary-type", "add-bos", "vocabulary-size", "token-text"]
+
+
+def test_texts_of_a_hostile_vocabulary_are_shown_clean() -> None:
+    draft = Words(other={8: b"\x1b]52;c;cHduZWQ=\x07rude \xff\xc2\x9b"})
+    detail = pairing.check(TARGET, draft).detail
+    assert detail.isprintable()
+    assert "rude" in detail

@@ -1,0 +1,87 @@
+"""Sessions on tiny models: how they are loaded, and what they said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localspec.engine.llama import Llama
+from localspec.engine.session import Session
+from localspec.protocol.events import Event, Finished, Plan, Round
+from localspec.protocol.wire import ContextSettings, Generate, Load, Sampling
+
+SETTINGS = ContextSettings(flash_attn="on", n_ctx=512, n_ubatch=32, n_threads=1)
+"""From 64 tokens on flash attention computes by tiles, so a wider prefill has other last bits."""
+GREEDY = Sampling(temperature=0)
+WIDEST = 17
+
+
+@dataclass
+class Said:
+    """One answer, folded."""
+
+    ids: list[int] = field(default_factory=list)
+    text: str = ""
+    reason: str = ""
+    plan: Plan | None = None
+    totals: dict[str, Any] = field(default_factory=dict)
+    rounds: list[Round] = field(default_factory=list)
+
+    @property
+    def speculation(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.totals["speculation"]
+        return found
+
+
+@contextmanager
+def loaded(
+    target: Path, draft: Path | None = None, settings: ContextSettings = SETTINGS
+) -> Iterator[Session]:
+    session = Session(Load(str(target), str(draft) if draft else None, settings, settings))
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def say(session: Session, text: str, **request: Any) -> Said:
+    """The whole answer; greedy unless `sampling` is given."""
+    return folded(session.generate(Generate(text, **({"sampling": GREEDY} | request))))
+
+
+def folded(events: Iterable[Event]) -> Said:
+    said = Said()
+    for event in events:
+        if isinstance(event, Plan):
+            said.plan = event
+        elif isinstance(event, Round):
+            said.rounds.append(event)
+            said.ids += [token.id for token in event.tokens]
+            said.text += "".join(token.text for token in event.tokens)
+        elif isinstance(event, Finished):
+            said.text += event.tail
+            said.reason, said.totals = event.reason, event.totals
+    return said
+
+
+def require_same_logits_at_every_width(path: Path) -> None:
+    """Skip where this processor's kernels differ: then equal text is not promised."""
+    tokens = [int(i) for i in np.random.default_rng(0).integers(3, 259, 2 * WIDEST)]
+    model = Llama(path, SETTINGS, outputs=WIDEST, rollback=0)
+    try:
+        alone = np.concatenate([model.read([token], 1).copy() for token in tokens])
+        for width in (2, 3, 4, 6, 9, WIDEST):
+            model.forget(0)
+            parts = [tokens[i : i + width] for i in range(0, len(tokens), width)]
+            rows = np.concatenate([model.read(part, len(part)).copy() for part in parts])
+            if not np.array_equal(rows, alone):
+                off = np.abs(rows - alone).max()
+                pytest.skip(f"here {width} tokens at once move logits by up to {off:.2g}")
+    finally:
+        model.close()

@@ -1,0 +1,302 @@
+"""Writes real GGUF models of a few hundred kilobytes, for tests that run llama.cpp itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGMLQuantizationType as Kind
+from gguf import GGUFWriter, TokenType
+from gguf.quants import quantize
+from numpy.typing import NDArray
+
+LETTERS = tuple(map(chr, range(33, 127)))
+WORDS = ("▁", *LETTERS, "▁a", "▁t", "▁th", "▁the", "in", "er", "on", "é", "漢字", "▁s", "es")
+BOS, EOS, FIRST_BYTE = 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a tiny transformer."""
+
+    n_embd: int = 64
+    n_layer: int = 2
+    n_head: int = 4
+    n_head_kv: int = 2
+    n_ff: int = 128
+    n_ctx: int = 1024
+    """The trained context."""
+
+
+@dataclass
+class Model:
+    """What one file will hold; tests change it before `write`."""
+
+    arch: str
+    words: Sequence[str] = WORDS
+    tensors: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    keys: dict[str, Any] = field(default_factory=dict)
+    """Architecture keys, without the architecture's name in front."""
+    kind: Kind = Kind.F32
+    """Of matrices whose rows can be quantised."""
+    tokens: list[str] | None = None
+    """Replaces the whole vocabulary."""
+    tokenizer: str = "llama"
+
+    def vocabulary(self) -> list[str]:
+        """An SPM vocabulary: three special tokens, the 256 bytes, the words."""
+        if self.tokens is not None:
+            return self.tokens
+        bytes_ = [f"<0x{i:02X}>" for i in range(256)]
+        return ["<unk>", "<s>", "</s>", *bytes_, *self.words]
+
+    def write(self, path: Path) -> Path:
+        writer = GGUFWriter(str(path), self.arch)
+        for key, value in self.keys.items():
+            _add(writer, f"{self.arch}.{key}", value)
+        self._write_vocabulary(writer)
+        for name, values in self.tensors.items():
+            if self.kind is Kind.F32 or values.ndim < 2 or values.shape[-1] % 32:
+                writer.add_tensor(name, values.astype(np.float32))
+            else:
+                writer.add_tensor(name, quantize(values, self.kind), raw_dtype=self.kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    def _write_vocabulary(self, writer: GGUFWriter) -> None:
+        tokens = self.vocabulary()
+        types = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL, *[TokenType.BYTE] * 256]
+        types += [TokenType.NORMAL] * (len(tokens) - len(types))
+        writer.add_tokenizer_model(self.tokenizer)
+        if self.tokenizer == "none":
+            writer.add_uint32(f"{self.arch}.vocab_size", len(tokens))
+            return
+        writer.add_token_list(tokens)
+        # A longer word scores higher, so that merging letters finds it.
+        writer.add_token_scores([float(len(token)) for token in tokens])
+        writer.add_token_types(types[: len(tokens)])
+        writer.add_bos_token_id(BOS)
+        writer.add_eos_token_id(EOS)
+
+
+def _add(writer: GGUFWriter, key: str, value: Any) -> None:
+    if isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, list):
+        writer.add_array(key, value)
+    else:
+        writer.add_uint32(key, value)
+
+
+class _Random:
+    """Weights by a seed; the same seed and the same order give the same weights.
+
+    With the layers' 0.12 a text soon repeats itself but is no mere cycle: lookup finds something.
+    """
+
+    def __init__(self, seed: int, model: Model) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._tensors = model.tensors
+
+    def matrix(self, name: str, *shape: int, std: float = 0.12) -> None:
+        values = self._rng.standard_normal(shape) * std
+        self._tensors[f"{name}.weight"] = values.astype(np.float32)
+
+    def ones(self, name: str, n: int) -> None:
+        self._tensors[f"{name}.weight"] = np.ones(n, np.float32)
+
+
+def llama(
+    seed: int = 0,
+    *,
+    shape: Shape | None = None,
+    tied: bool = False,
+    kind: Kind = Kind.F32,
+    words: Sequence[str] = WORDS,
+) -> Model:
+    """A transformer with random weights, which never wants to say EOS."""
+    shape = shape or Shape()
+    model = Model("llama", words=words, kind=kind, keys=_transformer_keys(shape))
+    random = _Random(seed, model)
+    _ends(random, model, shape.n_embd, tied)
+    for i in range(shape.n_layer):
+        _attention(random, f"blk.{i}", shape)
+        _feed_forward(random, f"blk.{i}", shape)
+    return model
+
+
+def nudged(model: Model, seed: int, by: float = 0.05) -> Model:
+    """The same model with a little noise on every matrix: a draft that is often right."""
+    rng = np.random.default_rng(seed)
+    for name, values in model.tensors.items():
+        if values.ndim > 1 and values.any():
+            noise = rng.standard_normal(values.shape) * by * values.std()
+            model.tensors[name] = (values + noise).astype(np.float32)
+    _silence_eos(model)
+    return model
+
+
+def sliding(seed: int = 0, *, window: int = 32) -> Model:
+    """gemma3: attention over a sliding window."""
+    shape = Shape()
+    keys = _transformer_keys(shape) | {
+        "attention.sliding_window": window,
+        "attention.key_length": shape.n_embd // shape.n_head,
+        "attention.value_length": shape.n_embd // shape.n_head,
+    }
+    model = Model("gemma3", keys=keys)
+    random = _Random(seed, model)
+    _ends(random, model, shape.n_embd, tied=False)
+    for i in range(shape.n_layer):
+        block = f"blk.{i}"
+        _attention(random, block, shape, head_norms=True)
+        _feed_forward(random, block, shape)
+        random.ones(f"{block}.post_attention_norm", shape.n_embd)
+        random.ones(f"{block}.post_ffw_norm", shape.n_embd)
+    return model
+
+
+def lfm2(seed: int = 0) -> Model:
+    """Hybrid: short convolutions and attention; llama.cpp keeps snapshots to roll back to."""
+    shape = Shape()
+    heads = [0, shape.n_head_kv, 0, shape.n_head_kv]
+    keys = _transformer_keys(shape) | {
+        "block_count": len(heads),
+        "attention.head_count_kv": heads,
+        "shortconv.l_cache": 3,
+    }
+    model = Model("lfm2", keys=keys)
+    random = _Random(seed, model)
+    _ends(random, model, shape.n_embd, tied=False, norm="token_embd_norm")
+    for i, n_head_kv in enumerate(heads):
+        block = f"blk.{i}"
+        if n_head_kv:
+            _attention(random, block, shape, head_norms=True)
+        else:
+            random.ones(f"{block}.attn_norm", shape.n_embd)
+            random.matrix(f"{block}.shortconv.conv", shape.n_embd, 3, std=0.5)
+            random.matrix(f"{block}.shortconv.in_proj", 3 * shape.n_embd, shape.n_embd)
+            random.matrix(f"{block}.shortconv.out_proj", shape.n_embd, shape.n_embd)
+        _feed_forward(random, block, shape)
+    return model
+
+
+def mamba2(seed: int = 0) -> Model:
+    """Recurrent: its memory cannot be cut at all."""
+    n_embd, inner, state, kernel, rank = 64, 128, 16, 4, 4
+    wide = inner + 2 * state
+    keys = {
+        "block_count": 2,
+        "context_length": 1024,
+        "embedding_length": n_embd,
+        "feed_forward_length": 0,
+        "attention.head_count": 0,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "ssm.conv_kernel": kernel,
+        "ssm.inner_size": inner,
+        "ssm.state_size": state,
+        "ssm.time_step_rank": rank,
+        "ssm.group_count": 1,
+    }
+    model = Model("mamba2", keys=keys)
+    random = _Random(seed, model)
+    _ends(random, model, n_embd, tied=False)
+    for block in ("blk.0", "blk.1"):
+        random.ones(f"{block}.attn_norm", n_embd)
+        random.matrix(f"{block}.ssm_in", inner + wide + rank, n_embd)
+        random.matrix(f"{block}.ssm_conv1d", wide, kernel)
+        random.matrix(f"{block}.ssm_out", n_embd, inner)
+        model.tensors |= {
+            f"{block}.ssm_conv1d.bias": np.zeros(wide, np.float32),
+            f"{block}.ssm_dt.bias": np.zeros(rank, np.float32),
+            f"{block}.ssm_a": np.full((rank, 1), -1.0, np.float32),
+            f"{block}.ssm_d": np.ones((rank, 1), np.float32),
+            f"{block}.ssm_norm.weight": np.ones(inner, np.float32),
+        }
+    return model
+
+
+def parrot(says: Sequence[str], *, loop: bool = False, n_ctx: int = 1024) -> Model:
+    """Says its words in order after any prompt, then EOS or the first again; each word once.
+
+    The last token decides alone: the layer adds nothing, an embedding is one unit vector for each
+    word said (0 for all others), and the output row of a token points at what it follows.
+    """
+    shape = Shape(n_embd=-(-(len(says) + 1) // 64) * 64, n_layer=1, n_ctx=n_ctx)
+    known = Model("llama").vocabulary()
+    words = [*WORDS, *(word for word in says if word not in known)]
+    model = Model("llama", words=words, keys=_transformer_keys(shape))
+    tokens = model.vocabulary()
+    places = [tokens.index(word) for word in says]
+    random = _Random(0, model)
+    _attention(random, "blk.0", shape)
+    _feed_forward(random, "blk.0", shape)
+    for name in ("blk.0.attn_output.weight", "blk.0.ffn_down.weight"):
+        model.tensors[name][:] = 0
+    embedding = np.zeros((len(tokens), shape.n_embd), np.float32)
+    output = np.zeros_like(embedding)
+    embedding[:, 0] = 1
+    for i, token in enumerate(places):
+        embedding[token] = np.eye(shape.n_embd)[i + 1]
+        output[token, i] = 10
+    last = places[0] if loop else EOS
+    output[last, len(says)] = 10
+    model.tensors["token_embd.weight"] = embedding
+    model.tensors["output.weight"] = output
+    random.ones("output_norm", shape.n_embd)
+    return model
+
+
+def _transformer_keys(shape: Shape) -> dict[str, Any]:
+    return {
+        "block_count": shape.n_layer,
+        "context_length": shape.n_ctx,
+        "embedding_length": shape.n_embd,
+        "feed_forward_length": shape.n_ff,
+        "attention.head_count": shape.n_head,
+        "attention.head_count_kv": shape.n_head_kv,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "rope.dimension_count": shape.n_embd // shape.n_head,
+    }
+
+
+def _ends(
+    random: _Random, model: Model, n_embd: int, tied: bool, norm: str = "output_norm"
+) -> None:
+    n_vocab = len(model.vocabulary())
+    random.matrix("token_embd", n_vocab, n_embd, std=1.0)
+    if not tied:
+        random.matrix("output", n_vocab, n_embd, std=0.3)
+    random.ones(norm, n_embd)
+    _silence_eos(model)
+
+
+def _silence_eos(model: Model) -> None:
+    """Its logit is 0, which is never near the top of some three hundred random ones."""
+    name = "output.weight" if "output.weight" in model.tensors else "token_embd.weight"
+    model.tensors[name][EOS] = 0
+
+
+def _attention(random: _Random, block: str, shape: Shape, *, head_norms: bool = False) -> None:
+    head = shape.n_embd // shape.n_head
+    random.ones(f"{block}.attn_norm", shape.n_embd)
+    random.matrix(f"{block}.attn_q", shape.n_embd, shape.n_embd)
+    random.matrix(f"{block}.attn_k", shape.n_head_kv * head, shape.n_embd)
+    random.matrix(f"{block}.attn_v", shape.n_head_kv * head, shape.n_embd)
+    random.matrix(f"{block}.attn_output", shape.n_embd, shape.n_embd)
+    if head_norms:
+        random.ones(f"{block}.attn_q_norm", head)
+        random.ones(f"{block}.attn_k_norm", head)
+
+
+def _feed_forward(random: _Random, block: str, shape: Shape) -> None:
+    random.ones(f"{block}.ffn_norm", shape.n_embd)
+    random.matrix(f"{block}.ffn_gate", shape.n_ff, shape.n_embd)
+    random.matrix(f"{block}.ffn_up", shape.n_ff, shape.n_embd)
+    random.matrix(f"{block}.ffn_down", shape.n_embd, shape.n_ff)

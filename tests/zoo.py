@@ -1,0 +1,122 @@
+"""The tiny models by name, each written when first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from gguf import GGMLQuantizationType as Kind
+
+from tests import tinygguf
+from tests.tinygguf import WORDS, Model, Shape
+
+HELLO = ("▁Hello", ",", "▁wor", "ld", "!", "\n", "▁Bye", ".")
+HELLO_TEXT = " Hello, world!\n Bye."
+"""What `parrot` says."""
+CHATTER = ("▁one", "▁two", "▁three", "▁four", "▁five", "▁six", "▁seven", "▁eight", "▁nine")
+"""What `chatter` repeats for ever."""
+
+ESC, BEL, CSI, OSC, ST = "\x1b", "\x07", "\x9b", "\x9d", "\x9c"
+HOSTILE = (
+    "▁one",
+    f"{ESC}]52;c;cHduZWQ={BEL}",  # writes the clipboard
+    f"{ESC}[2J",
+    f"{CSI}31m",
+    f"{OSC}0;owned{ST}",
+    ESC,  # a sequence over two tokens
+    "]0;owned",
+    BEL,
+    "<0xC2>",  # a C1 control over two byte tokens
+    "<0x9B>",
+    "6n",
+    "\u202e",
+    "\r",
+    "\x08",
+    "\x7f",
+    f"{ESC}Pq{ESC}\\",
+    "▁two",
+)
+
+
+class Zoo:
+    """Paths of models by name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __getitem__(self, name: str) -> Path:
+        path = self.folder / f"{name}.gguf"
+        if not path.exists():
+            MODELS[name]().write(path)
+        return path
+
+
+def _nan(row: int | None) -> Model:
+    """NaN at once, or from the word said at `row` on."""
+    model = tinygguf.parrot(HELLO)
+    if row is None:
+        model.tensors["output.weight"][:] = np.nan
+    else:
+        model.tensors["token_embd.weight"][model.vocabulary().index(HELLO[row])] = np.nan
+    return model
+
+
+def _q8(model: Model) -> Model:
+    """Q8_0 with flash attention computes the same at every width; F32 does not."""
+    return replace(model, kind=Kind.Q8_0)
+
+
+def _renamed(token: int, text: str) -> Model:
+    model = tinygguf.llama(0)
+    tokens = model.vocabulary()
+    tokens[token] = text
+    return replace(model, tokens=tokens)
+
+
+def _without_bytes() -> Model:
+    model = tinygguf.llama(0)
+    tokens = [text.replace("<0x", "<byte ") for text in model.vocabulary()]
+    return replace(model, tokens=tokens)
+
+
+def _duplicate() -> Model:
+    model = tinygguf.llama(0)
+    tokens = model.vocabulary()
+    return replace(model, tokens=[*tokens[:-1], tokens[-2]])
+
+
+def _vocabulary_only() -> Model:
+    return replace(tinygguf.llama(0), tensors={})
+
+
+MODELS: dict[str, Callable[[], Model]] = {
+    # Q8_0, for laws that need equal logits at every width
+    "target": lambda: _q8(tinygguf.llama(0)),
+    "cousin": lambda: _q8(tinygguf.nudged(tinygguf.llama(0), seed=5)),
+    "stranger": lambda: _q8(tinygguf.llama(7)),
+    "tied": lambda: _q8(tinygguf.llama(3, tied=True)),
+    "sliding": lambda: _q8(tinygguf.sliding(0)),
+    "hybrid": lambda: _q8(tinygguf.lfm2(0)),
+    "recurrent": lambda: _q8(tinygguf.mamba2(0)),
+    # what it says is known
+    "parrot": lambda: tinygguf.parrot(HELLO),
+    "chatter": lambda: tinygguf.parrot(CHATTER, loop=True, n_ctx=65536),
+    "hostile": lambda: tinygguf.parrot(HOSTILE),
+    "nan": lambda: _nan(None),
+    "nan-later": lambda: _nan(2),
+    # vocabularies
+    "f32": lambda: tinygguf.llama(0),
+    "padded": lambda: tinygguf.llama(1, words=[*WORDS, "▁pad"]),
+    "wide": lambda: tinygguf.llama(1, words=[*WORDS, *(f"▁pad{i}" for i in range(200))]),
+    "renamed": lambda: _renamed(300, "▁other"),
+    "renamed-rudely": lambda: _renamed(301, f"{ESC}]52;c;cHduZWQ={BEL}rude"),
+    "no-bytes": _without_bytes,
+    "duplicate": _duplicate,
+    "vocabulary-only": _vocabulary_only,
+    "no-tokenizer": lambda: replace(tinygguf.llama(0), tokenizer="none"),
+    # headers
+    "vast": lambda: tinygguf.llama(0, shape=Shape(n_ctx=2**31 - 1)),
+    "future": lambda: replace(tinygguf.llama(0), arch="llama99"),
+}
