@@ -36,6 +36,10 @@ class EngineError(LocalspecError):
     """llama.cpp is missing, failed, or produced invalid numbers."""
 
 
+class OutOfMemoryError(LocalspecError):
+    """Memory ran out."""
+
+
 class ModelFileError(LocalspecError):
     """The model file cannot be used."""
 
@@ -51,6 +55,7 @@ _CAUSES: dict[type[LocalspecError], tuple[str, int]] = {
     IncompatiblePairError: ("incompatible-pair", 5),
     AccessError: ("storage", 8),
     EngineError: ("engine", 9),
+    OutOfMemoryError: ("out-of-memory", 11),
     ModelFileError: ("model-file", 12),
     PromptTooLongError: ("prompt-too-long", 13),
 }
@@ -58,8 +63,19 @@ _CAUSES: dict[type[LocalspecError], tuple[str, int]] = {
 
 
 def code(error: LocalspecError) -> str:
-    return _CAUSES.get(type(error), ("failure", 1))[0]
+    return _cause(error)[0]
 
 
 def exit_code(error: LocalspecError) -> int:
-    return _CAUSES.get(type(error), ("failure", 1))[1]
+    return _cause(error)[1]
+
+
+def _cause(error: LocalspecError) -> tuple[str, int]:
+    known = (kind for kind in type(error).__mro__ if kind in _CAUSES)
+    return _CAUSES.get(next(known, LocalspecError), ("failure", 1))
+
+
+def by_code(name: str, message: str, hint: str) -> LocalspecError:
+    """The error that another process described by its code."""
+    kinds = {known: kind for kind, (known, _) in _CAUSES.items()}
+    return kinds.get(name, LocalspecError)(message, hint)

@@ -13,13 +13,13 @@ from localspec.errors import NotFoundError
 from localspec.models import catalog, header
 from localspec.protocol.events import Event, Ready
 from localspec.protocol.wire import Generate, Load
+from localspec.worker.client import Worker
 
 
 class Engine(Protocol):
     """A loaded pair, wherever it runs."""
 
-    @property
-    def ready(self) -> Ready: ...
+    ready: Ready
 
     def generate(self, request: Generate) -> Iterator[Event]: ...
 
@@ -73,8 +73,11 @@ def _looks_like_path(name: str) -> bool:
 
 
 def start(load: Load) -> Engine:
-    """Load the pair.  In this process for now: the one exception to "the parent has no engine"."""
-    # Late: importing llama.cpp takes longer than everything else, and `--help` needs none of it.
-    from localspec.engine.session import Session  # noqa: PLC0415
-
-    return Session(load)
+    """Load the pair in a process of its own.  Raises what the engine raised, or died of."""
+    worker = Worker()
+    try:
+        worker.load(load)
+    except BaseException:
+        worker.close()
+        raise
+    return worker

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 import click
@@ -17,17 +18,29 @@ from localspec.clean import clean
 _VERBS = {"run": "Complete a prompt, with speculation.", "version": "Show versions."}
 
 
+_READER_GONE = 141
+"""`localspec run … | head -1` ends quietly, as a shell counts SIGPIPE."""
+
+
 class _Verbs(click.Group):
     """Imports a verb only when it is called; the names and their help are known before."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_VERBS)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_VERBS.items()))
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # before click makes a plain 1 of it
+            raise click.exceptions.Exit(_READER_GONE) from None
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _VERBS:
             return None
-        if ctx.resilient_parsing or (ctx.invoked_subcommand is None and "--help" in sys.argv[1:2]):
-            return click.Command(cmd_name, short_help=_VERBS[cmd_name])
         command: click.Command = importlib.import_module(f"localspec.cli.{cmd_name}").command
         return command
 
@@ -48,9 +61,7 @@ def localspec() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run, and exit with the code of what happened."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a locale without the character shows ?, not a crash
-            stream.reconfigure(errors="replace")
+    _prepare_streams()
     argv = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = localspec.main(argv, prog_name="localspec", standalone_mode=False) or 0
@@ -61,22 +72,46 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _tell(error, argv)
     except (KeyboardInterrupt, click.Abort):
         code = 130
-    except BrokenPipeError:  # `localspec run … | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 141
+    except BrokenPipeError:
+        code = _READER_GONE
+    except OSError as error:  # standard output or a file of ours: a full disk, say
+        what = f"The output cannot be written: {error.strerror or error}."
+        code = _tell(errors.AccessError(what, "Make room, or write somewhere else."), argv)
     except Exception as error:  # ours: a person gets one line, a developer asks for more
         if os.environ.get("LOCALSPEC_DEBUG"):
             raise
         what = f"{type(error).__name__}: {error}"
         hint = "This is a bug. LOCALSPEC_DEBUG=1 shows where it is."
         code = _tell(errors.LocalspecError(f"Something went wrong inside: {what}", hint), argv)
+    if code in (_READER_GONE, errors.exit_code(errors.AccessError(""))):
+        # What is still buffered cannot be written: Python must not try, and complain, at its end.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
+
+
+def _prepare_streams() -> None:
+    """A closed stream swallows; a locale without a character shows ?, not a crash."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif hasattr(stream := getattr(sys, name), "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _wants_json(argv: list[str]) -> bool:
+    """Whether --json is an option here, not the text of one."""
+    texts = ("-p", "--prompt", "--stop")
+    return any(
+        word == "--json" and before not in texts
+        for before, word in zip(["", *argv], argv, strict=False)
+    )
 
 
 def _tell(error: errors.LocalspecError, argv: list[str]) -> int:
     """One line what happened, one line what to do; as JSON on stdout where JSON was asked for."""
     message, hint = clean(error.message, multiline=False), clean(error.hint, multiline=False)
-    if "--json" in argv:
+    if _wants_json(argv):
         body = {"code": errors.code(error), "message": message, "hint": hint}
         click.echo(json.dumps({"schema": 1, "error": body}))
     else:

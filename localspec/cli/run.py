@@ -20,7 +20,7 @@ from localspec.clean import clean
 from localspec.cli import options
 from localspec.cli.printer import Printer, Show
 from localspec.errors import AccessError, UsageError
-from localspec.protocol.events import Event, Ready, encode
+from localspec.protocol.events import Dead, Event, Ready, encode
 from localspec.protocol.wire import (
     DRAFT_LENGTH,
     DRAFT_MAX,
@@ -29,6 +29,7 @@ from localspec.protocol.wire import (
     Load,
     Sampling,
 )
+from localspec.worker import ending
 
 _LONGEST_PROMPT = 64 * 1024 * 1024
 
@@ -82,6 +83,8 @@ def _answer(engine: launch.Engine, request: Generate, show: Show, log: TextIO | 
             if log is not None:
                 log.write(encode(event) + "\n")
             printer.take(event)
+            if isinstance(event, Dead):
+                raise ending.error(event)
     except BaseException:
         printer.end_line()  # what was said stays, and the error begins on its own line
         raise
@@ -165,7 +168,9 @@ def _events_file(path: str | None) -> Iterator[TextIO | None]:
         file = Path(path).open("w", encoding="utf-8")  # noqa: SIM115  closed by `with` below
     except OSError as error:
         name = clean(path, multiline=False)
-        raise AccessError(f"{name} cannot be written: {error.strerror}.") from error
+        raise AccessError(
+            f"{name} cannot be written: {error.strerror}.", "Give --events a path you may write."
+        ) from error
     with file:
         yield file
 

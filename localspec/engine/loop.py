@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from localspec.engine.protocols import Draft, Drafter, Law, Logits, Verifier
+from localspec.engine.protocols import Draft, Drafter, Interrupted, Law, Logits, Verifier
 from localspec.engine.reader import Reader
 from localspec.engine.sampling import law
 from localspec.protocol.events import FinishReason, Prefill, Times
@@ -47,6 +47,15 @@ def generate(
 
     At every yield the target has read all tokens but the last, so closing needs no clean-up.
     """
+    try:
+        yield from _rounds(target, drafter, verifier, job)
+    except Interrupted:
+        yield End("cancelled")
+
+
+def _rounds(
+    target: Reader, drafter: Drafter, verifier: Verifier, job: Job
+) -> Iterator[Prefill | Step | End]:
     tokens = list(job.prompt)
     end = min(len(tokens) + job.max_tokens, target.model.n_ctx)
     reused = target.align(tokens)

@@ -36,6 +36,10 @@ class Draft:
     """Spent inside the drafter's own llama_decode."""
 
 
+class Interrupted(Exception):  # noqa: N818  not an error
+    """A read was stopped on the way; `n_past` says what the memory holds."""
+
+
 class Model(Protocol):
     """A language model with a memory of the tokens it has read, at positions 0 to n_past - 1."""
 

@@ -16,6 +16,11 @@ from localspec.engine.protocols import Law, Logits
 from localspec.errors import EngineError
 from localspec.protocol.wire import Sampling
 
+
+class InvalidNumbersError(EngineError):
+    """A row of logits holds NaN, or no finite maximum."""
+
+
 _ONE = np.ones(1)
 _FOLD = 1024
 """Width that a row is folded to for a bound of top-k, until it is 64 rows high."""
@@ -45,7 +50,7 @@ def law(logits: Logits, sampling: Sampling, recent: Sequence[int] = ()) -> Law:
 
 def _check(highest: np.float32) -> None:
     if not math.isfinite(highest):
-        raise EngineError(
+        raise InvalidNumbersError(
             "The model produced invalid numbers (NaN or infinity).",
             "The file is probably damaged: download it again, or try another quantisation.",
         )

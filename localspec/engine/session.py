@@ -32,6 +32,8 @@ class Session:
     def __init__(self, load: Load) -> None:
         began = time.perf_counter()
         self._stop = False
+        self.moved = time.monotonic()
+        """When the engine last got anywhere: whoever watches it for a hang looks here."""
         self._draft: llama.Llama | None = None
         self._lookup: Drafter | None = None
         self._notices: list[Notice] = []
@@ -47,6 +49,9 @@ class Session:
         except BaseException:
             self.close()
             raise
+        for model in (self._target, self._draft):
+            if model is not None:
+                model.interrupted = self._asked_to_stop
         self._readers = [Reader(m) for m in (self._target, self._draft) if m is not None]
         self._most = min(load.draft_max, self._target.rollback)
         self._warn()
@@ -66,7 +71,7 @@ class Session:
                     f"{path.name} cannot draft for {Path(load.target).name}: {verdict.detail}.",
                     "Use a draft of the same model family, or --draft none (lookup still works).",
                 )
-        if self._draft.rollback < 1:
+        if self._draft.recurrent:  # it would read the text again after each rejection
             self._draft.close()
             self._draft = None
             self._notices.append(
@@ -148,7 +153,7 @@ class Session:
             request.max_tokens,
             min(request.draft_length, self._most),
             words.is_end,
-            lambda: self._stop,
+            self._asked_to_stop,
         )
         yield plan
         loop = generate(self._readers[0], self._drafter(name, needs), judge, job)
@@ -188,6 +193,10 @@ class Session:
         if self._lookup is None:  # kept: it knows the chat so far
             self._lookup = drafters.make(name, needs)
         return self._lookup
+
+    def _asked_to_stop(self) -> bool:
+        self.moved = time.monotonic()
+        return self._stop
 
     def close(self) -> None:
         for model in (self._draft, self._target):

@@ -46,7 +46,10 @@ def load(path: Path | None = None) -> dict[str, Pair]:
             raise UsageError(f"{path} is too large for a catalogue.", "Keep it under 1 MB.")
         document = yaml.load(path.read_text(encoding="utf-8"), _Loader)
         entries = document["pairs"]
-        return {pair.id: pair for pair in map(_pair, entries)}
+        pairs = {pair.id: pair for pair in map(_pair, entries)}
+        if len(pairs) < len(entries):
+            raise ValueError("an id stands there twice")
+        return pairs
     except OSError as error:
         raise UsageError(f"The catalogue {path} cannot be read: {error.strerror}.") from error
     except (yaml.YAMLError, RecursionError, ValueError, TypeError, KeyError) as error:
@@ -71,7 +74,7 @@ def _pair(entry: dict[str, Any]) -> Pair:
 def _file(entry: dict[str, Any]) -> Path:
     """Only bundled files so far: a plain name inside the package's data."""
     name = str(entry["bundled"])
-    if Path(name).name != name:
+    if Path(name).name != name or name == "..":
         raise ValueError(f"{name!r} is not a plain file name")
     return paths.data() / "demo" / name
 

@@ -128,7 +128,11 @@ def decode(line: str) -> Event | None:
 
     Raises ValueError where the line is not an event at all.
     """
-    body = json.loads(line)
+    return from_body(json.loads(line))
+
+
+def from_body(body: Any) -> Event | None:
+    """As `decode`, from the JSON object of a line."""
     if not isinstance(body, dict) or "ev" not in body:
         raise ValueError("not an event")
     kind = _NAMES.get(str(body["ev"]))

@@ -1,9 +1,22 @@
-"""The commands that the engine is given."""
+"""The commands that the engine is given, and what it answers beside events, as JSON lines.
+
+Every command is numbered; every line that answers one carries its number as `re`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+from localspec.protocol import events
+
+PROTOCOL = 1
+"""Raised when an older side would misunderstand a newer one."""
+
+LONGEST_LINE = 4 * 1024 * 1024
+"""Bytes of an answer's line: far more than any event, far less than a flood."""
 
 VerifyMode = Literal["coupled", "rejection", "match"]
 KvType = Literal["f32", "bf16", "f16", "q8_0", "q4_0"]
@@ -71,3 +84,121 @@ class Generate:
     draft_length: int = DRAFT_LENGTH
     why: str = ""
     """Why this way of speculating, when whoever asked knows better than the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the answer in progress; overtakes what waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """End."""
+
+
+Command = Load | Generate | Stop | Bye
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The child's first line."""
+
+    protocol: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """Sent every second: seconds since the child last got anywhere with its command."""
+
+    stuck: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A command ended in an error that a person can act on."""
+
+    code: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A command ended."""
+
+
+Answer = Hello | Alive | Failed | Done | events.Event
+
+_COMMANDS: dict[str, type[Command]] = {
+    kind.__name__.lower(): kind for kind in (Load, Generate, Stop, Bye)
+}
+_ANSWERS: dict[str, type[Hello | Alive | Failed | Done]] = {
+    kind.__name__.lower(): kind for kind in (Hello, Alive, Failed, Done)
+}
+_PARTS = {
+    "sampling": Sampling,
+    "target_settings": ContextSettings,
+    "draft_settings": ContextSettings,
+}
+
+
+def encode_command(number: int, command: Command) -> bytes:
+    """One line of JSON, with its line feed."""
+    body = {"v": PROTOCOL, "id": number, "cmd": type(command).__name__.lower()}
+    return json.dumps(body | asdict(command), separators=(",", ":")).encode() + b"\n"
+
+
+def decode_command(line: bytes) -> tuple[int, Command]:
+    """The number and the command.  Raises ValueError where the line is none."""
+    body = _object(line)
+    kind = _COMMANDS.get(str(body.get("cmd")))
+    if kind is None or not isinstance(body.get("id"), int):
+        raise ValueError("not a command")
+    return body["id"], _made(kind, body)
+
+
+def encode_answer(number: int, answer: Answer) -> bytes:
+    """One line of JSON, with its line feed."""
+    if isinstance(answer, Hello | Alive | Failed | Done):
+        body: dict[str, Any] = {"v": PROTOCOL, "ev": type(answer).__name__.lower()}
+        line = json.dumps(body | asdict(answer), separators=(",", ":"))
+    else:
+        line = events.encode(answer)
+    return f'{{"re":{number},{line[1:]}\n'.encode()
+
+
+def decode_answer(line: bytes) -> tuple[int, Answer | None]:
+    """The command's number and the answer, None where this version does not know it.
+
+    Raises ValueError where the line is none.
+    """
+    body = _object(line)
+    number = body.get("re")
+    if not isinstance(number, int):
+        raise ValueError("not an answer")
+    kind = _ANSWERS.get(str(body.get("ev")))
+    return number, events.from_body(body) if kind is None else _made(kind, body)
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    body = json.loads(line)  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+    if not isinstance(body, dict):
+        raise ValueError("not an object")
+    return body
+
+
+def _made(kind: type[Any], body: Mapping[str, Any]) -> Any:
+    """A dataclass from its fields in `body`; lists become tuples, parts become theirs."""
+    known = {f.name for f in fields(kind)}
+    values = {name: _value(name, value) for name, value in body.items() if name in known}
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+
+
+def _value(name: str, value: Any) -> Any:
+    if name in _PARTS and isinstance(value, dict):
+        return _made(_PARTS[name], value)
+    return tuple(value) if isinstance(value, list) else value

@@ -90,7 +90,6 @@ def test_a_terminal_that_knows_no_unicode(zoo: Zoo, env: dict[str, str]) -> None
 
 
 @POSIX
-@pytest.mark.xfail(reason="click ends with 1 where it meets a broken pipe", strict=True)
 def test_a_reader_that_leaves_ends_with_141(reader_left: Done) -> None:
     assert reader_left.code == 141
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from localspec.engine.drafters import Needs
 from localspec.engine.protocols import Draft, Law
 from localspec.engine.reader import Reader
-from localspec.engine.sampling import law
+from localspec.engine.sampling import InvalidNumbersError, law
 
 
 class ModelDrafter:
@@ -38,7 +38,10 @@ class ModelDrafter:
         fresh = tokens[self._reader.n_read :]
         for i in range(limit):
             logits = self._reader.read(fresh, 1)[0, : self._n_vocab]
-            laws.append(law(logits, self._needs.sampling, self._recent(tokens, guessed)))
+            try:
+                laws.append(law(logits, self._needs.sampling, self._recent(tokens, guessed)))
+            except InvalidNumbersError:  # a broken draft costs speed, never the answer
+                break
             token = self._needs.verifier.guess(laws[-1], len(tokens) - self._needs.start + i)
             guessed.append(token)
             if self._needs.is_end(token):

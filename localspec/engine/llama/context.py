@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,16 @@ from localspec.clean import clean
 from localspec.engine.llama import failures
 from localspec.engine.llama.library import FLASH, KV_TYPES, LOG, SPLIT, C, has_amx, threads
 from localspec.engine.llama.vocabulary import Vocabulary
-from localspec.engine.protocols import Logits
+from localspec.engine.protocols import Interrupted, Logits
 from localspec.errors import DoesNotFitError, EngineError, ModelFileError, UsageError
 from localspec.protocol.wire import ContextSettings
 from localspec.units import gib
 
 _DEFAULT_CTX = 8192
+_SHORT = 32
+"""Tokens of a read that is soon over."""
+_ABORTED = 2
+"""llama_decode's code where the abort callback said so."""
 _MOST_CTX = 8
 """Times the trained context: beyond that it is a slip, and llama.cpp would try to allocate it."""
 
@@ -84,6 +88,11 @@ class Llama:
         self.recurrent = bool(
             C.llama_model_is_recurrent(self._model) or C.llama_model_is_hybrid(self._model)
         )
+        if self.vocabulary.kind == 0:
+            self.close()
+            raise ModelFileError(
+                f"{self._path.name} has no vocabulary.", "Give a file with the whole model."
+            )
         if C.llama_model_has_encoder(self._model) or not C.llama_model_has_decoder(self._model):
             self.close()
             raise ModelFileError(
@@ -115,6 +124,9 @@ class Llama:
         self.n_past = self._read_at = 0
         self.seconds = 0.0
         self._prepare_batch()
+        self.interrupted: Callable[[], bool] = _never
+        """Asked during a long read; True ends it with Interrupted.  On the CPU only."""
+        self._asks = C.ggml_abort_callback(lambda _: self.interrupted())
         self.rollback = self._probed_rollback(rollback)
 
     def _context_size(self, settings: ContextSettings) -> int:
@@ -181,6 +193,8 @@ class Llama:
         EngineError where llama_decode fails; n_past then says what the memory still holds.
         """
         n = len(tokens)
+        if self._context is None:
+            raise EngineError("The model is closed.")
         if not 0 < n <= self.n_batch or self.n_past + n > self.n_ctx:
             raise EngineError(f"cannot read {n} tokens at {self.n_past} of {self.n_ctx}")
         if not 0 <= outputs <= min(n, self._outputs):
@@ -191,12 +205,18 @@ class Llama:
         self._batch.n_tokens = n
         self._read_at = self.n_past
         began = time.perf_counter()
+        if n > _SHORT:  # asked at every node of the graph: too dear for a round
+            C.llama_set_abort_callback(self._context, self._asks, None)
         result = C.llama_decode(self._context, self._batch)
+        if n > _SHORT:
+            C.llama_set_abort_callback(self._context, C.ggml_abort_callback(0), None)
         pointer = C.llama_get_logits(self._context) if outputs else None
         self.seconds += time.perf_counter() - began
         self._wanted[n - outputs : n] = 0
         if result != 0:
             self.n_past = C.llama_memory_seq_pos_max(self._memory, 0) + 1
+            if result == _ABORTED:
+                raise Interrupted
             raise failures.decode_error(result)
         self.n_past += n
         return self._view(pointer, outputs)
@@ -264,3 +284,7 @@ def _tensor_split(shares: tuple[float, ...]) -> Any:
             "Give one share a device, such as 3,1.",
         )
     return (ctypes.c_float * most)(*shares)
+
+
+def _never() -> bool:
+    return False

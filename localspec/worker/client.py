@@ -1,0 +1,219 @@
+"""One engine process: commands to it, events from it, and its end as an event."""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from localspec import children, errors
+from localspec.clean import clean
+from localspec.protocol import wire
+from localspec.protocol.events import Dead, Event, Ready
+from localspec.worker import ending
+
+_LOG_LINES = 200
+_LONGEST_LOG_LINE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds without a sign of life before a process counts as hung."""
+
+    hello: float = 30
+    load: float = 600
+    answer: float = 30
+    stop: float = 5
+
+
+def _command() -> list[str]:
+    parent = str(children.parent_of_child())
+    return [sys.executable, "-P", "-m", "localspec.engine", parent]
+
+
+class Worker:
+    """An engine in a process of its own; one command at a time, from one thread at a time.
+
+    `stop` may be called from a signal handler or another thread.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], Sequence[str]] = _command,
+        patience: Patience | None = None,
+    ) -> None:
+        self._patience = patience or Patience()
+        self._number = 0
+        self._dead: Dead | None = None
+        self._log: deque[str] = deque(maxlen=_LOG_LINES)
+        self._answers: queue.SimpleQueue[tuple[int, wire.Answer | None]] = queue.SimpleQueue()
+        try:
+            self._process = children.start(start())
+        except OSError as error:
+            raise errors.EngineError(
+                f"The engine cannot be started: {error.strerror}.", "Install localspec again."
+            ) from error
+        self._threads = [
+            threading.Thread(target=work, daemon=True) for work in (self._hear, self._drain)
+        ]
+        for thread in self._threads:
+            thread.start()
+        try:
+            self._handshake()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    # --- what whoever runs a pair calls ---------------------------------------------------
+
+    def load(self, load: wire.Load) -> Ready:
+        """Load a pair.  Raises what the engine raised, or what it died of."""
+        for event in self._carry_out(load, self._patience.load):
+            if isinstance(event, Ready):
+                self.ready = event
+            elif isinstance(event, Dead):
+                raise ending.error(event)
+        return self.ready
+
+    def generate(self, request: wire.Generate) -> Iterator[Event]:
+        """The events of an answer; the last is `Dead` where the process ended."""
+        try:
+            yield from self._carry_out(request, self._patience.answer)
+        except GeneratorExit:
+            self._abandon()
+            raise
+
+    def stop(self) -> None:
+        """End the answer after the llama_decode in progress."""
+        self._send(0, wire.Stop())
+
+    def close(self) -> None:
+        """End the process and wait for it."""
+        self._send(0, wire.Bye())
+        children.kill(self._process, grace=1.0)
+        for thread in self._threads:
+            thread.join(timeout=5)
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    # --- one command --------------------------------------------------------------------
+
+    def _carry_out(self, command: wire.Command, patience: float) -> Iterator[Event]:
+        if self._dead is not None:
+            yield self._dead
+            return
+        self._number += 1
+        self._send(self._number, command)
+        while True:
+            answer = self._next(self._number, patience)
+            if isinstance(answer, wire.Done):
+                return
+            if isinstance(answer, wire.Failed):
+                raise errors.by_code(answer.code, answer.message, answer.hint)
+            if not isinstance(answer, wire.Hello | wire.Alive):
+                yield answer
+            if isinstance(answer, Dead):
+                self._dead = answer
+                return
+
+    def _next(self, number: int, patience: float) -> wire.Answer:
+        """The next answer to this command; `Dead` where none will come."""
+        while True:
+            try:
+                told, answer = self._answers.get(timeout=patience)
+            except queue.Empty:
+                return self._end(ending.hang)
+            if isinstance(answer, wire.Alive) and told == number and answer.stuck > patience:
+                return self._end(ending.hang)
+            if answer is not None and (told == number or isinstance(answer, Dead)):
+                return answer
+
+    def _handshake(self) -> None:
+        answer = self._next(0, self._patience.hello)
+        if isinstance(answer, Dead):
+            raise ending.error(answer)
+        if not isinstance(answer, wire.Hello) or answer.protocol != wire.PROTOCOL:
+            raise ending.error(self._end(ending.protocol))
+
+    def _send(self, number: int, command: wire.Command) -> None:
+        """A process that is gone says so on its other pipe."""
+        with suppress(OSError, ValueError):
+            assert self._process.stdin is not None
+            self._process.stdin.write(wire.encode_command(number, command))
+
+    def _abandon(self) -> None:
+        """An answer is not wanted any more: stop it, and let what still comes pass by."""
+        self.stop()
+        until = time.monotonic() + self._patience.stop
+        while (left := until - time.monotonic()) > 0:
+            answer = self._next(self._number, left)
+            if isinstance(answer, wire.Done | wire.Failed | Dead):
+                return
+        self._end(ending.hang)
+
+    def _end(self, why: Callable[[Sequence[str]], Dead]) -> Dead:
+        self._process.kill()
+        self._process.wait()
+        self._threads[1].join(timeout=2)
+        self._dead = why(list(self._log))
+        return self._dead
+
+    # --- the two threads ----------------------------------------------------------------
+
+    def _hear(self) -> None:
+        """Answers into the queue; the last is how it ended."""
+        assert self._process.stdout is not None
+        reader = _Lines(self._process.stdout, wire.LONGEST_LINE)
+        try:
+            for line in reader:
+                self._answers.put(wire.decode_answer(line))
+        except ValueError:
+            self._process.kill()
+            self._process.wait()
+            self._answers.put((0, ending.protocol(list(self._log))))
+            return
+        try:
+            code = self._process.wait(timeout=self._patience.stop)
+        except subprocess.TimeoutExpired:  # it closed its stdout and lives on
+            self._process.kill()
+            code = None
+        self._threads[1].join(timeout=2)  # its last words
+        self._answers.put((0, ending.classify(code, list(self._log))))
+
+    def _drain(self) -> None:
+        """Keep stderr empty, or a full pipe would stop the process; remember the last lines."""
+        assert self._process.stderr is not None
+        with suppress(ValueError, OSError):
+            for line in _Lines(self._process.stderr, _LONGEST_LOG_LINE, cut=True):
+                self._log.append(clean(line.decode("utf-8", "replace"), multiline=False))
+
+
+class _Lines:
+    """Lines of an unbuffered pipe, bounded: a longer one is cut, or a ValueError."""
+
+    def __init__(self, pipe: object, longest: int, *, cut: bool = False) -> None:
+        self._read = pipe.read  # type: ignore[attr-defined]
+        self._longest, self._cut = longest, cut
+
+    def __iter__(self) -> Iterator[bytes]:
+        held = b""
+        while data := self._read(65536):
+            *lines, held = (held + data).split(b"\n")
+            yield from lines
+            if len(held) > self._longest:
+                if not self._cut:
+                    raise ValueError("a line without an end")
+                held = held[: self._longest]
+        if held:
+            yield held

@@ -1,0 +1,95 @@
+"""Why an engine process ended, told from its exit code and its last words."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from localspec import errors
+from localspec.protocol.events import Dead
+
+_SMALLER = "Try a smaller --ctx, fewer --gpu-layers, a smaller quantisation, or --draft none."
+_OTHER = "Try another file or --draft none; `--verbose` shows more. Your text so far is kept."
+
+_GPU = (
+    "cuda error: out of memory",
+    "cudamalloc failed",
+    "erroroutofdevicememory",
+    "hip error: out",
+)
+_ASSERTS = ("ggml_assert", "ggml_abort", "terminate called", "fatal error", "cuda error")
+
+_SIGNALS = {
+    "SIGILL": "It needs processor instructions that this computer lacks: reinstall "
+    "llama-cpp-python so that it is built here.",
+    "SIGBUS": "The model file changed or its disk went away while it was in use: check the file.",
+    "SIGSEGV": _OTHER,
+    "SIGFPE": _OTHER,
+}
+
+_WINDOWS = {
+    0xC0000005: "SIGSEGV",
+    0xC000001D: "SIGILL",
+    0xC0000409: "SIGABRT",
+    0xC0000017: "SIGKILL",
+}
+"""NTSTATUS values that stand for the same ends."""
+
+
+def classify(code: int | None, log: Sequence[str]) -> Dead:
+    """What a process that we did not end died of.  `code` is Popen's: -n for signal n."""
+    words = " ".join(log).lower()
+    if any(phrase in words for phrase in _GPU):
+        return Dead("oom-gpu", tuple(log), _SMALLER)
+    name = _signal(code)
+    if any(phrase in words for phrase in _ASSERTS):
+        return Dead("assert", tuple(log), _OTHER)
+    if name == "SIGKILL":
+        return Dead("oom-system", tuple(log), _SMALLER)
+    if name:
+        return Dead(f"signal {name}", tuple(log), _SIGNALS.get(name, _OTHER))
+    return Dead(f"exit {code}", tuple(log), _OTHER)
+
+
+def hang(log: Sequence[str]) -> Dead:
+    return Dead(
+        "hang", tuple(log), "Run it again; if it stays so, try --draft none or --threads 1."
+    )
+
+
+def protocol(log: Sequence[str]) -> Dead:
+    return Dead("protocol", tuple(log), "Install localspec again: its parts do not fit together.")
+
+
+def error(dead: Dead) -> errors.LocalspecError:
+    """The same, for a person."""
+    last = next((line for line in reversed(dead.log) if _telling(line)), "")
+    what = f"The engine stopped: {_say(dead.how)}." + (f" Its last words: {last}" if last else "")
+    oom = dead.how in ("oom-gpu", "oom-system")
+    return (errors.OutOfMemoryError if oom else errors.EngineError)(what, dead.hint)
+
+
+def _signal(code: int | None) -> str:
+    if code is None:
+        return ""
+    if code < 0:
+        try:
+            return signal.Signals(-code).name
+        except ValueError:
+            return f"SIG{-code}"
+    return _WINDOWS.get(code, "")
+
+
+def _say(how: str) -> str:
+    words = {
+        "oom-gpu": "the GPU ran out of memory",
+        "oom-system": "the system killed it, most likely because memory ran out",
+        "assert": "llama.cpp gave up",
+        "hang": "it did not answer any more and was ended",
+        "protocol": "it said something that makes no sense",
+    }
+    return words.get(how, how.replace("signal", "it died of").replace("exit", "it ended with code"))
+
+
+def _telling(line: str) -> bool:
+    return any(phrase in line.lower() for phrase in (*_GPU, *_ASSERTS, "error"))

@@ -1,0 +1,109 @@
+"""Damaged model files through the engine's own load, a fork each: the parent never dies.
+
+The damage is seeded, so a run repeats.  What dies of a signal must be an end that has a name.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from localspec import errors
+from localspec.protocol.events import Dead
+from localspec.protocol.wire import Generate, Load, Sampling
+from localspec.worker import ending
+from localspec.worker.client import Patience, Worker
+from tests.zoo import Zoo
+
+FORKED = (200, pytest.param(1950, marks=pytest.mark.long))
+THROUGH_WORKERS = (5, pytest.param(50, marks=pytest.mark.long))
+
+
+def damaged(data: bytes, rng: random.Random) -> bytes:
+    """Cut, overwritten, zeroed or with flipped bits, most often in the header."""
+    out = bytearray(data)
+    head = min(len(out), 8192)
+    kind = rng.randrange(5)
+    if kind == 0:
+        return bytes(out[: rng.randrange(len(out))])
+    if kind == 1:
+        start = rng.randrange(len(out))
+        out[start : start + rng.randrange(1, 4096)] = bytes(min(4096, len(out) - start))
+        return bytes(out[: len(data)])
+    for _ in range(rng.choice((1, 1, 2, 8))):
+        place = rng.randrange(head if kind < 4 else len(out))
+        if kind == 2:
+            out[place] ^= 1 << rng.randrange(8)
+        else:
+            out[place] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
+    return bytes(out)
+
+
+def end_in_a_fork(path: Path) -> str:
+    """How a fork ended that loaded the file and said three tokens with it."""
+    from localspec.engine.session import Session  # noqa: PLC0415  the child's half
+
+    pid = os.fork()
+    if pid == 0:
+        faulthandler.disable()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        try:
+            session = Session(Load(str(path)))
+            list(session.generate(Generate("ab", Sampling(temperature=0), max_tokens=3)))
+        except errors.LocalspecError:
+            os._exit(1)
+        except BaseException:
+            os._exit(2)
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return ("well", "refused", "bug")[code]
+    return ending.classify(code, ()).how
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize("count", FORKED)
+def test_files_damaged_at_random_are_refused_or_die_in_the_fork(
+    count: int, zoo: Zoo, tmp_path: Path
+) -> None:
+    data = zoo["target"].read_bytes()
+    rng = random.Random(20261121)
+    path = tmp_path / "damaged.gguf"
+    ends: Counter[str] = Counter()
+    for _ in range(count):
+        path.write_bytes(damaged(data, rng))
+        ends[end_in_a_fork(path)] += 1
+    assert ends["bug"] == 0
+    assert ends["refused"] > count / 4
+    assert all(end in ("well", "refused") or end.startswith("signal SIG") for end in ends)
+
+
+@pytest.mark.parametrize("count", THROUGH_WORKERS)
+def test_damaged_files_through_real_engine_processes(count: int, zoo: Zoo, tmp_path: Path) -> None:
+    data = zoo["target"].read_bytes()
+    rng = random.Random(7)
+    path = tmp_path / "damaged.gguf"
+    engine: Worker | None = None
+    for _ in range(count):
+        path.write_bytes(damaged(data, rng))
+        engine = engine or Worker(patience=Patience(load=60, answer=60))
+        try:
+            engine.load(Load(str(path)))
+            last = list(engine.generate(Generate("ab", max_tokens=3)))[-1]
+            died = isinstance(last, Dead)
+        except errors.LocalspecError as error:
+            assert error.hint
+            died = isinstance(error, errors.EngineError | errors.OutOfMemoryError)
+        if died:
+            engine.close()
+            engine = None
+    if engine is not None:
+        engine.close()
