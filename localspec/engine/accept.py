@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.engine.protocols import Draft, Law, LawAt, Verifier
-from localspec.engine.sampling import gumbel
+from localspec.engine.sampling import certain, gumbel
 from localspec.protocol.wire import VerifyMode
 
 
@@ -112,7 +112,7 @@ class Rejection:
     def verify(self, law_at: LawAt, draft: Draft, index: int) -> tuple[int, int]:
         for i, token in enumerate(draft.tokens):
             p = law_at(i)
-            q = draft.laws[i] if draft.laws is not None else _certain(token)
+            q = draft.laws[i] if draft.laws is not None else certain(token)
             ratio = p.prob(token) / q.prob(token)
             if ratio < 1.0 and not self._draws.accept(ratio):
                 return i, int(p.ids[self._draws.choice(residual(p, q))])
@@ -129,10 +129,6 @@ def residual(p: Law, q: Law) -> NDArray[np.float64]:
     left = np.maximum(p.probs - theirs, 0.0)
     total = left.sum()
     return left / total if total > 0 else p.probs
-
-
-def _certain(token: int) -> Law:
-    return Law(np.array([token]), np.ones(1))
 
 
 def verifier(mode: VerifyMode, seed: int) -> Verifier:

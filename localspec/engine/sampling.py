@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,7 @@ def law(logits: Logits, sampling: Sampling, recent: Sequence[int] = ()) -> Law:
     if sampling.temperature <= 0 or sampling.top_k == 1:
         best = int(logits.argmax())
         _check(logits[best])
-        return Law(np.array([best]), _ONE)
+        return certain(best)
     if 0 < sampling.top_k < len(logits):
         ids = largest(logits, sampling.top_k)
         x = logits[ids].astype(np.float64)
@@ -46,6 +47,12 @@ def law(logits: Logits, sampling: Sampling, recent: Sequence[int] = ()) -> Law:
         n = _kept(x, sampling, None)
         return _cooled(ids[:n], x[:n], sampling.temperature)
     return _cooled(*_from_whole(logits, sampling), sampling.temperature)
+
+
+@lru_cache(maxsize=4096)
+def certain(token: int) -> Law:
+    """All mass on one token."""
+    return Law(np.array([token]), _ONE)
 
 
 def _check(highest: np.float32) -> None:

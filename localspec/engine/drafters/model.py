@@ -37,7 +37,9 @@ class ModelDrafter:
         laws: list[Law] = []
         fresh = tokens[self._reader.n_read :]
         for i in range(limit):
-            logits = self._reader.read(fresh, 1)[0, : self._n_vocab]
+            logits = self._reader.read(fresh, 1)[0]
+            if len(logits) > self._n_vocab:
+                logits = logits[: self._n_vocab]
             try:
                 laws.append(law(logits, self._needs.sampling, self._recent(tokens, guessed)))
             except InvalidNumbersError:  # a broken draft costs speed, never the answer

@@ -19,7 +19,7 @@ import psutil
 
 from localspec.clean import clean
 from localspec.engine.llama import failures
-from localspec.engine.llama.library import FLASH, KV_TYPES, LOG, SPLIT, C, has_amx, threads
+from localspec.engine.llama.library import FLASH, KV_TYPES, LOG, LOGITS, SPLIT, C, has_amx, threads
 from localspec.engine.llama.vocabulary import Vocabulary
 from localspec.engine.protocols import Interrupted, Logits
 from localspec.errors import DoesNotFitError, EngineError, ModelFileError, UsageError
@@ -165,7 +165,7 @@ class Llama:
         self._tokens = np.ctypeslib.as_array(self._batch.token, (n,))
         self._positions = np.ctypeslib.as_array(self._batch.pos, (n,))
         self._wanted = np.ctypeslib.as_array(self._batch.logits, (n,))
-        self._wanted[:] = 0
+        self._pattern = (0, 0)
         self._steps = np.arange(n, dtype=np.int32)
         self._rows: dict[int, Logits] = {}
         self._rows_at = 0
@@ -199,10 +199,7 @@ class Llama:
             raise EngineError(f"cannot read {n} tokens at {self.n_past} of {self.n_ctx}")
         if not 0 <= outputs <= min(n, self._outputs):
             raise EngineError(f"cannot give {outputs} rows of {n} tokens")
-        self._tokens[:n] = tokens
-        np.add(self._steps[:n], self.n_past, out=self._positions[:n])
-        self._wanted[n - outputs : n] = 1
-        self._batch.n_tokens = n
+        self._fill(tokens, outputs)
         self._read_at = self.n_past
         began = time.perf_counter()
         if n > _SHORT:  # asked at every node of the graph: too dear for a round
@@ -210,27 +207,46 @@ class Llama:
         result = C.llama_decode(self._context, self._batch)
         if n > _SHORT:
             C.llama_set_abort_callback(self._context, C.ggml_abort_callback(0), None)
-        pointer = C.llama_get_logits(self._context) if outputs else None
+        address = LOGITS(self._context) if outputs else 0
         self.seconds += time.perf_counter() - began
-        self._wanted[n - outputs : n] = 0
         if result != 0:
             self.n_past = C.llama_memory_seq_pos_max(self._memory, 0) + 1
             if result == _ABORTED:
                 raise Interrupted
             raise failures.decode_error(result)
         self.n_past += n
-        return self._view(pointer, outputs)
+        return self._view(address, outputs)
 
-    def _view(self, pointer: Any, outputs: int) -> Logits:
+    def _fill(self, tokens: Sequence[int], outputs: int) -> None:
+        """The batch.  A round's few tokens go in one by one: after a pass every numpy call is cold.
+
+        Which tokens give logits is written only when it changes: rarely, from round to round.
+        """
+        n, past = len(tokens), self.n_past
+        if n <= _SHORT:
+            for i in range(n):
+                self._batch.token[i] = tokens[i]
+                self._batch.pos[i] = past + i
+        else:
+            self._tokens[:n] = tokens
+            np.add(self._steps[:n], past, out=self._positions[:n])
+        if self._pattern != (n, outputs):
+            self._wanted[: n - outputs] = 0
+            self._wanted[n - outputs : n] = 1
+            self._pattern = (n, outputs)
+        self._batch.n_tokens = n
+
+    def _view(self, address: int, outputs: int) -> Logits:
         """Making a view costs more than a round of bookkeeping, so it is kept by address."""
-        if not outputs:
-            return np.empty((0, self.n_vocab), np.float32)
-        address = ctypes.addressof(pointer.contents)
         if address != self._rows_at:
             self._rows, self._rows_at = {}, address
-        if outputs not in self._rows:
-            self._rows[outputs] = np.ctypeslib.as_array(pointer, (outputs, self.n_vocab))
-        return self._rows[outputs]
+        rows = self._rows.get(outputs)
+        if rows is None:
+            shape = (outputs, self.n_vocab)
+            pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
+            rows = np.ctypeslib.as_array(pointer, shape) if outputs else np.empty(shape, np.float32)
+            self._rows[outputs] = rows
+        return rows
 
     def forget(self, n_past: int) -> None:
         """Keep the first n_past tokens; none where the memory cannot be cut there."""

@@ -15,7 +15,18 @@ import psutil
 from localspec.clean import clean
 from localspec.errors import EngineError
 
-__all__ = ["FLASH", "KV_TYPES", "LOG", "SPLIT", "C", "devices", "has_amx", "threads", "versions"]
+__all__ = [
+    "FLASH",
+    "KV_TYPES",
+    "LOG",
+    "LOGITS",
+    "SPLIT",
+    "C",
+    "devices",
+    "has_amx",
+    "threads",
+    "versions",
+]
 
 # Before llama.cpp is loaded: an abort otherwise starts a debugger and can hang for minutes.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
@@ -45,6 +56,9 @@ SPLIT = {
     "layer": C.LLAMA_SPLIT_MODE_LAYER,
     "row": C.LLAMA_SPLIT_MODE_ROW,
 }
+LOGITS = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(("llama_get_logits", C._lib))
+"""llama_get_logits giving a plain address: asked once a pass, a pointer object costs too much."""
+
 _ERROR = 4
 """GGML_LOG_LEVEL_ERROR."""
 

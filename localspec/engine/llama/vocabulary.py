@@ -20,16 +20,27 @@ class Vocabulary:
         self.add_eos = bool(C.llama_vocab_get_add_eos(vocab))
         self.bos: int = int(C.llama_vocab_bos(vocab))
         self.eos: int = int(C.llama_vocab_eos(vocab))
+        self._pieces: dict[int, bytes] = {}
+        self._ends: dict[int, bool] = {}
 
     def token_text(self, token: int) -> bytes:
         self._check(token)
         return bytes(C.llama_vocab_get_text(self._vocab, token) or b"")
 
     def is_end(self, token: int) -> bool:
-        return bool(C.llama_vocab_is_eog(self._vocab, token))
+        end = self._ends.get(token)
+        if end is None:
+            end = self._ends[token] = bool(C.llama_vocab_is_eog(self._vocab, token))
+        return end
 
     def piece(self, token: int) -> bytes:
         """The bytes a token stands for; none for control tokens."""
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._asked_piece(token)
+        return piece
+
+    def _asked_piece(self, token: int) -> bytes:
         self._check(token)
         size = 64
         while True:
