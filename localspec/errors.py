@@ -6,6 +6,11 @@ from __future__ import annotations
 class LocalspecError(Exception):
     """A failure that a person can act on: what happened, and the next step."""
 
+    detail: tuple[str, ...] = ()
+    """Log lines, for whoever asks."""
+    said: str = ""
+    """The part of an answer that came before."""
+
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.message = message

@@ -51,7 +51,7 @@ def choose(model: str | None, draft: str) -> Choice:
             f"There is no pair called {clean(name, multiline=False)}.",
             f"Known: {', '.join(pairs)}. A file is given by its path: ./model.gguf",
         )
-    target = pair.target if pair else Path(os.path.expanduser(name))
+    target = pair.target if pair else _path(name)
     choice = Choice(target, pair.draft, pair.spec, pair.why) if pair else Choice(target, None)
     if draft == "none":
         choice = replace(choice, draft=None, spec="auto", why="")
@@ -65,7 +65,12 @@ def choose(model: str | None, draft: str) -> Choice:
 
 def _draft_file(name: str, pairs: dict[str, catalog.Pair]) -> Path:
     pair = pairs.get(name)
-    return pair.draft if pair and pair.draft else Path(os.path.expanduser(name))
+    return pair.draft if pair and pair.draft else _path(name)
+
+
+def _path(name: str) -> Path:
+    """Absolute: the engine's process has a folder of its own."""
+    return Path(os.path.abspath(os.path.expanduser(name)))
 
 
 def _looks_like_path(name: str) -> bool:

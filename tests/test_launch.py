@@ -43,12 +43,12 @@ def test_a_file_alone(zoo: Zoo, draft: str) -> None:
     assert (choice.target, choice.draft, choice.spec) == (zoo["target"], None, "auto")
 
 
-def test_a_file_in_this_directory_needs_no_path(
+def test_a_file_in_this_directory_is_named_absolutely(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "plain-name").write_bytes(zoo["target"].read_bytes())
     monkeypatch.chdir(tmp_path)
-    assert launch.choose("plain-name", "none").target == Path("plain-name")
+    assert launch.choose("plain-name", "none").target == tmp_path / "plain-name"
 
 
 def test_a_home_directory_is_found(

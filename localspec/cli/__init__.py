@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import click
 
@@ -83,11 +83,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         what = f"{type(error).__name__}: {error}"
         hint = "This is a bug. LOCALSPEC_DEBUG=1 shows where it is."
         code = _tell(errors.LocalspecError(f"Something went wrong inside: {what}", hint), argv)
-    if code in (_READER_GONE, errors.exit_code(errors.AccessError(""))):
-        # What is still buffered cannot be written: Python must not try, and complain, at its end.
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _finish(sys.stdout)
     sys.exit(code)
+
+
+def _finish(stream: TextIO) -> None:
+    """What cannot be written any more Python must not try to write, and complain of, at its end."""
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _prepare_streams() -> None:
@@ -111,17 +117,22 @@ def _wants_json(argv: list[str]) -> bool:
 def _tell(error: errors.LocalspecError, argv: list[str]) -> int:
     """One line what happened, one line what to do; as JSON on stdout where JSON was asked for."""
     message, hint = clean(error.message, multiline=False), clean(error.hint, multiline=False)
-    if _wants_json(argv):
-        body = {"code": errors.code(error), "message": message, "hint": hint}
-        click.echo(json.dumps({"schema": 1, "error": body}))
-    else:
-        click.echo(f"localspec: {message}" + (f"\n  {hint}" if hint else ""), err=True)
+    with suppress(OSError):  # nobody may be listening; the exit code still tells
+        if _wants_json(argv):
+            body = {"code": errors.code(error), "message": message, "hint": hint}
+            said = {"text": error.said} if error.said else {}
+            click.echo(json.dumps({"schema": 1, "error": body} | said))
+        else:
+            click.echo(f"localspec: {message}" + (f"\n  {hint}" if hint else ""), err=True)
+        if error.detail and ("-v" in argv or "--verbose" in argv):
+            click.echo("\n".join(clean(line) for line in error.detail), err=True)
     return errors.exit_code(error)
 
 
 def _tell_usage(error: click.ClickException, argv: list[str]) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        click.echo(error.format_message(), err=True)
+        with suppress(OSError):
+            click.echo(error.format_message(), err=True)
         return 2
     hint = "See: localspec run --help" if "run" in argv[:1] else "See: localspec --help"
     return _tell(errors.UsageError(error.format_message(), hint), argv)

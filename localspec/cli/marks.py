@@ -91,10 +91,6 @@ def histogram(counts: list[int]) -> str:
 
 def _bar(share: float, width: int = 6) -> str:
     eighths = round(share * width * 8)
-    if "█" not in _encodable():
+    if glyphs() is not GLYPHS:
         return "#" * round(share * width)
     return ("█" * (eighths // 8) + _BLOCKS[eighths % 8]).rstrip()
-
-
-def _encodable() -> str:
-    return "█" if glyphs() is GLYPHS else ""

@@ -55,7 +55,12 @@ SAMPLING = _options(
 )
 SPECULATION = _options(
     click.option("--draft", default="auto", metavar="FILE|auto|none", help="The draft model."),
-    click.option("--spec", default="auto", metavar="auto|off|model|lookup", help="What guesses."),
+    click.option(
+        "--spec",
+        type=click.Choice(["auto", "off", "model", "lookup"]),
+        default="auto",
+        help="What guesses.",
+    ),
     click.option(
         "--draft-max", type=click.IntRange(0, DRAFT_MAX), help="Guesses a round [default: 5]."
     ),

@@ -54,6 +54,11 @@ class Printer:
             self.finished = event
             self._say(clean(event.tail))
 
+    @property
+    def text(self) -> str:
+        """What was said so far."""
+        return "".join(token.text for token in self._tokens)
+
     def _shown(self, token: Token) -> str:
         """Cleaned text, inside our own colours where tokens are marked."""
         return marks.marked(token, self._show.colour) if self._show.tokens else clean(token.text)
@@ -90,7 +95,7 @@ class Printer:
         timings = {"load_ms": round(self._ready.load_ms, 3), **totals["timings"]}
         return {
             "schema": 1,
-            "text": "".join(t.text for t in self._tokens) + self.finished.tail,
+            "text": self.text + self.finished.tail,
             "tokens": [{"id": t.id, "text": t.text, "class": t.kind} for t in self._tokens],
             "finish_reason": self.finished.reason,
             "model": self._ready.model,

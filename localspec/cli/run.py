@@ -19,7 +19,7 @@ from localspec import launch
 from localspec.clean import clean
 from localspec.cli import options
 from localspec.cli.printer import Printer, Show
-from localspec.errors import AccessError, UsageError
+from localspec.errors import AccessError, LocalspecError, UsageError
 from localspec.protocol.events import Dead, Event, Ready, encode
 from localspec.protocol.wire import (
     DRAFT_LENGTH,
@@ -49,6 +49,11 @@ def command(model: str | None, **given: Any) -> int:
     """
     text = _prompt(given["prompt"])
     choice = launch.choose(model, given["draft"])
+    if given["spec"] == "model" and choice.draft is None:
+        raise UsageError(
+            "Speculating with a model needs a draft model.",
+            "Give one with --draft FILE, or use --spec lookup.",
+        )
     seed = secrets.randbits(31) if given["seed"] is None else given["seed"]
     show = Show(
         given["tokens"],
@@ -83,12 +88,15 @@ def _answer(engine: launch.Engine, request: Generate, show: Show, log: TextIO | 
             if log is not None:
                 log.write(encode(event) + "\n")
             printer.take(event)
+            if interrupted:  # perhaps before the engine had anything to stop
+                engine.stop()
             if isinstance(event, Dead):
                 raise ending.error(event)
-    except BaseException:
-        printer.end_line()  # what was said stays, and the error begins on its own line
+    except LocalspecError as error:
+        error.said = printer.text
         raise
     finally:
+        printer.end_line()  # what was said stays, and what follows begins on its own line
         signal.signal(signal.SIGINT, before)
     printer.close(request.sampling.seed, request.verify)
     return 130 if interrupted else 0
@@ -126,7 +134,8 @@ def _load(choice: launch.Choice, given: dict[str, Any]) -> Load:
         n_gpu_layers=given["draft_gpu_layers"],
         n_threads=given["draft_threads"] or given["threads"],
     )
-    path = str(choice.draft) if choice.draft and given["spec"] != "off" else None
+    wanted = given["spec"] in ("auto", "model")
+    path = str(choice.draft) if choice.draft and wanted else None
     return Load(str(choice.target), path, target, draft, DRAFT_MAX)
 
 
@@ -165,7 +174,7 @@ def _events_file(path: str | None) -> Iterator[TextIO | None]:
         yield None
         return
     try:
-        file = Path(path).open("w", encoding="utf-8")  # noqa: SIM115  closed by `with` below
+        file = Path(path).open("w", buffering=1, encoding="utf-8")  # noqa: SIM115  closed by `with` below
     except OSError as error:
         name = clean(path, multiline=False)
         raise AccessError(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from localspec import children, errors
+from localspec.engine import pulse
 from localspec.protocol import wire
 from localspec.protocol.events import Event
 
@@ -30,7 +31,10 @@ class Child:
         self._queue: queue.SimpleQueue[tuple[int, wire.Command]] = queue.SimpleQueue()
         self._engine: Session | None = None
         self._current = 0
-        self._began = time.monotonic()
+        self._newest = 0
+        """Number of the newest command that was heard."""
+        self._stopped = 0
+        """Number of the newest command that was to stop."""
 
     def run(self) -> None:
         self._say(0, wire.Hello(wire.PROTOCOL, os.getpid()))
@@ -40,10 +44,12 @@ class Child:
             number, command = self._queue.get()
             if isinstance(command, wire.Bye):
                 return
-            self._began, self._current = time.monotonic(), number
+            pulse.beat()
+            self._current = number
             try:
                 for event in self._carry_out(command):
                     self._say(number, event)
+                    self._heed_stop()
             except errors.LocalspecError as error:
                 self._say(number, wire.Failed(errors.code(error), error.message, error.hint))
             else:
@@ -60,8 +66,13 @@ class Child:
             yield self._engine.ready
         elif isinstance(command, wire.Generate):
             if self._engine is None:
-                raise errors.UsageError("Nothing is loaded.")
+                raise errors.UsageError("Nothing is loaded.", "Load a pair first.")
             yield from self._engine.generate(command)
+
+    def _heed_stop(self) -> None:
+        """A stop may have come before its answer began."""
+        if self._engine is not None and 0 < self._current <= self._stopped:
+            self._engine.stop()
 
     def _close(self) -> None:
         if self._engine is not None:
@@ -76,19 +87,19 @@ class Child:
             except ValueError as error:
                 print(f"localspec: not a command: {error}", file=sys.stderr, flush=True)
                 os._exit(70)
-            if not isinstance(command, wire.Stop):
+            if isinstance(command, wire.Stop):
+                self._stopped = self._newest
+                self._heed_stop()
+            else:
+                self._newest = number
                 self._queue.put((number, command))
-            elif self._engine is not None:
-                self._engine.stop()
         os._exit(0)
 
     def _beat(self) -> None:
         while True:
             time.sleep(_BEAT)
             if self._current:
-                moved = self._began if self._engine is None else self._engine.moved
-                stuck = time.monotonic() - max(moved, self._began)
-                self._say(self._current, wire.Alive(round(stuck, 1)))
+                self._say(self._current, wire.Alive(round(pulse.still_for(), 1)))
 
     def _say(self, number: int, answer: wire.Answer) -> None:
         data = memoryview(wire.encode_answer(number, answer))

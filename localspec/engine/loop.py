@@ -90,8 +90,11 @@ def _round(
 ) -> Step:
     began, verified = time.perf_counter(), target.model.seconds
     draft = drafter.propose(tokens, limit) if limit > 0 else Draft()
-    for _ in target.skim(tokens, target.model.n_batch - len(draft.tokens), _never):
+    room = target.model.n_batch - len(draft.tokens)
+    for _ in target.skim(tokens, room, job.cancelled):
         pass  # only where a memory that cannot be cut was emptied
+    if len(tokens) - target.n_read > room:
+        raise Interrupted
     fresh = tokens[target.n_read :]
     rows = target.read([*fresh, *draft.tokens], len(draft.tokens) + 1)
     laws = _Laws(rows, job.sampling, tokens, draft.tokens)
@@ -120,7 +123,3 @@ class _Laws:
         if self._sampling.repeat_penalty != 1.0:
             recent = [*self._tokens[-self._sampling.repeat_last_n :], *self._drafted[:i]]
         return law(self._rows[i], self._sampling, recent)
-
-
-def _never() -> bool:
-    return False

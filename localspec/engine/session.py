@@ -32,8 +32,6 @@ class Session:
     def __init__(self, load: Load) -> None:
         began = time.perf_counter()
         self._stop = False
-        self.moved = time.monotonic()
-        """When the engine last got anywhere: whoever watches it for a hang looks here."""
         self._draft: llama.Llama | None = None
         self._lookup: Drafter | None = None
         self._notices: list[Notice] = []
@@ -146,6 +144,7 @@ class Session:
             start=len(prompt),
             n_vocab=self._target.n_vocab,
             is_end=words.is_end,
+            cancelled=self._asked_to_stop,
         )
         job = Job(
             prompt,
@@ -185,7 +184,8 @@ class Session:
                 "Speculating with a model needs a draft model.",
                 "Give one with --draft FILE, or use --spec lookup.",
             )
-        return name, Plan("on", request.why or f"{request.draft_length} guesses a round, {name}")
+        length = min(request.draft_length, self._most)
+        return name, Plan("on", request.why or f"{length} guesses a round, {name}")
 
     def _drafter(self, name: str, needs: drafters.Needs) -> Drafter:
         if name != "lookup":
@@ -195,7 +195,6 @@ class Session:
         return self._lookup
 
     def _asked_to_stop(self) -> bool:
-        self.moved = time.monotonic()
         return self._stop
 
     def close(self) -> None:
@@ -213,9 +212,10 @@ def _check(request: Generate) -> None:
             f"A temperature of {sampling.temperature} makes no sense.", "Use 0 to 2."
         )
     elif not 0 < sampling.top_p <= 1 or not 0 <= sampling.min_p <= 1 or sampling.top_k < 0:
-        wrong = UsageError("top-p must be in (0, 1], min-p in [0, 1], top-k 0 or more.")
+        what = "top-p must be in (0, 1], min-p in [0, 1], top-k 0 or more."
+        wrong = UsageError(what, "Leave them out to get 0.95, 0.05 and 40.")
     elif not (math.isfinite(sampling.repeat_penalty) and sampling.repeat_penalty > 0):
-        wrong = UsageError("The repeat penalty must be above 0; 1 is off.")
+        wrong = UsageError("The repeat penalty must be above 0.", "1 is off; 1.1 is common.")
     elif request.max_tokens < 1:
         wrong = UsageError("At least one token must be asked for.", "Use --max-tokens 1 or more.")
     if wrong is not None:

@@ -51,7 +51,8 @@ def load(path: Path | None = None) -> dict[str, Pair]:
             raise ValueError("an id stands there twice")
         return pairs
     except OSError as error:
-        raise UsageError(f"The catalogue {path} cannot be read: {error.strerror}.") from error
+        what = f"The catalogue {path} cannot be read: {error.strerror}."
+        raise UsageError(what, "Install localspec again.") from error
     except (yaml.YAMLError, RecursionError, ValueError, TypeError, KeyError) as error:
         raise UsageError(f"The catalogue {path} is damaged: {_line(error)}.", "Mend it.") from error
 

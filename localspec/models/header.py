@@ -24,7 +24,7 @@ _OTHERS = (
 
 def check(path: Path) -> None:
     """Raise NotFoundError, AccessError or ModelFileError unless `path` begins like a GGUF."""
-    name = clean(path.name, multiline=False)
+    name = clean(path.name or str(path), multiline=False)
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):

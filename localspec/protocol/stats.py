@@ -23,14 +23,10 @@ class Totals:
     histogram: list[int] = field(default_factory=list)
     """How many drafting rounds kept 0, 1, 2, … tokens."""
     by_source: dict[str, dict[str, int]] = field(default_factory=dict)
-    draft_ms: float = 0.0
-    verify_ms: float = 0.0
     host_ms: float = 0.0
 
     def add(self, event: Round) -> None:
         self.tokens += len(event.tokens)
-        self.draft_ms += event.ms.draft
-        self.verify_ms += event.ms.verify
         self.host_ms += event.ms.host
         if not event.drafted:
             self.plain_rounds += 1

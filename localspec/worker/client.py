@@ -28,7 +28,7 @@ class Patience:
 
     hello: float = 30
     load: float = 600
-    answer: float = 30
+    answer: float = 120
     stop: float = 5
 
 
@@ -51,6 +51,8 @@ class Worker:
         self._patience = patience or Patience()
         self._number = 0
         self._dead: Dead | None = None
+        self._pipe = threading.Lock()
+        self._stop_wanted = False
         self._log: deque[str] = deque(maxlen=_LOG_LINES)
         self._answers: queue.SimpleQueue[tuple[int, wire.Answer | None]] = queue.SimpleQueue()
         try:
@@ -89,13 +91,14 @@ class Worker:
         """The events of an answer; the last is `Dead` where the process ended."""
         try:
             yield from self._carry_out(request, self._patience.answer)
-        except GeneratorExit:
+        except (GeneratorExit, KeyboardInterrupt):
             self._abandon()
             raise
 
     def stop(self) -> None:
-        """End the answer after the llama_decode in progress."""
-        self._send(0, wire.Stop())
+        """End the answer after the llama_decode in progress, a long one on the CPU within it."""
+        self._stop_wanted = True
+        self._send_stop()
 
     def close(self) -> None:
         """End the process and wait for it."""
@@ -124,19 +127,24 @@ class Worker:
             if not isinstance(answer, wire.Hello | wire.Alive):
                 yield answer
             if isinstance(answer, Dead):
-                self._dead = answer
                 return
 
-    def _next(self, number: int, patience: float) -> wire.Answer:
-        """The next answer to this command; `Dead` where none will come."""
+    def _next(self, number: int, patience: float, stuck: float | None = None) -> wire.Answer:
+        """The next answer to this command; `Dead` where none will come.
+
+        Waits `patience` seconds for a line, and lets the engine be `stuck` for as many.
+        """
+        limit = patience if stuck is None else stuck
         while True:
             try:
                 told, answer = self._answers.get(timeout=patience)
             except queue.Empty:
                 return self._end(ending.hang)
-            if isinstance(answer, wire.Alive) and told == number and answer.stuck > patience:
+            if isinstance(answer, wire.Alive) and told == number and answer.stuck > limit:
                 return self._end(ending.hang)
-            if answer is not None and (told == number or isinstance(answer, Dead)):
+            if isinstance(answer, Dead):
+                self._dead = answer
+            if answer is not None and (told == number or self._dead is not None):
                 return answer
 
     def _handshake(self) -> None:
@@ -148,16 +156,35 @@ class Worker:
 
     def _send(self, number: int, command: wire.Command) -> None:
         """A process that is gone says so on its other pipe."""
+        with self._pipe:
+            self._write(wire.encode_command(number, command))
+        self._send_stop()
+
+    def _send_stop(self) -> None:
+        """Send a wanted stop, unless a command is on its way just now: it goes after that.
+
+        So a signal handler never waits for the very code that it interrupted.
+        """
+        while self._stop_wanted and self._pipe.acquire(blocking=False):
+            try:
+                self._stop_wanted = False
+                self._write(wire.encode_command(0, wire.Stop()))
+            finally:
+                self._pipe.release()
+
+    def _write(self, line: bytes) -> None:
+        assert self._process.stdin is not None
+        rest = memoryview(line)
         with suppress(OSError, ValueError):
-            assert self._process.stdin is not None
-            self._process.stdin.write(wire.encode_command(number, command))
+            while rest:  # a signal may cut a write short
+                rest = rest[self._process.stdin.write(rest) or 0 :]
 
     def _abandon(self) -> None:
         """An answer is not wanted any more: stop it, and let what still comes pass by."""
         self.stop()
         until = time.monotonic() + self._patience.stop
         while (left := until - time.monotonic()) > 0:
-            answer = self._next(self._number, left)
+            answer = self._next(self._number, left, self._patience.stop)
             if isinstance(answer, wire.Done | wire.Failed | Dead):
                 return
         self._end(ending.hang)

@@ -9,7 +9,7 @@ from localspec import errors
 from localspec.protocol.events import Dead
 
 _SMALLER = "Try a smaller --ctx, fewer --gpu-layers, a smaller quantisation, or --draft none."
-_OTHER = "Try another file or --draft none; `--verbose` shows more. Your text so far is kept."
+_OTHER = "Try another file, or --draft none; --verbose shows the engine's last words."
 
 _GPU = (
     "cuda error: out of memory",
@@ -48,7 +48,7 @@ def classify(code: int | None, log: Sequence[str]) -> Dead:
         return Dead("oom-system", tuple(log), _SMALLER)
     if name:
         return Dead(f"signal {name}", tuple(log), _SIGNALS.get(name, _OTHER))
-    return Dead(f"exit {code}", tuple(log), _OTHER)
+    return protocol(log) if code is None else Dead(f"exit {code}", tuple(log), _OTHER)
 
 
 def hang(log: Sequence[str]) -> Dead:
@@ -66,7 +66,9 @@ def error(dead: Dead) -> errors.LocalspecError:
     last = next((line for line in reversed(dead.log) if _telling(line)), "")
     what = f"The engine stopped: {_say(dead.how)}." + (f" Its last words: {last}" if last else "")
     oom = dead.how in ("oom-gpu", "oom-system")
-    return (errors.OutOfMemoryError if oom else errors.EngineError)(what, dead.hint)
+    told = (errors.OutOfMemoryError if oom else errors.EngineError)(what, dead.hint)
+    told.detail = dead.log
+    return told
 
 
 def _signal(code: int | None) -> str:

@@ -51,10 +51,14 @@ def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def localspec(
-    *arguments: str | Path, stdin: bytes = b"", env: Mapping[str, str] | None = None
+    *arguments: str | Path,
+    stdin: bytes = b"",
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> Done:
     done = subprocess.run(
         command(*arguments),
+        cwd=cwd,
         env=environment(env),
         input=stdin,
         timeout=TIMEOUT,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -42,3 +44,19 @@ def test_an_engine_killed_while_it_answers(how: signal.Signals, zoo: Zoo, tmp_pa
     assert first.startswith(b" one two")
     assert (first + rest).endswith(b"\n"), "the error begins on a line of its own"
     assert not psutil.pid_exists(engine.pid)
+
+
+def test_json_keeps_what_was_said(zoo: Zoo) -> None:
+    asked = command("run", zoo["chatter"], "-p", "a", "--max-tokens", "60000", "--json")
+    with subprocess.Popen(
+        asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as run:
+        parent = psutil.Process(run.pid)
+        until = time.monotonic() + 60
+        while not (found := parent.children()) or found[0].cpu_times().user < 1.0:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        found[0].kill()
+        document = json.loads(run.communicate(timeout=60)[0])
+    assert document["error"]["code"] == "out-of-memory"
+    assert document["text"].startswith(" one two")

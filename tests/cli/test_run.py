@@ -24,6 +24,23 @@ def test_stdout_is_the_text_and_stderr_is_silent(zoo: Zoo) -> None:
     assert (done.code, done.text, done.err) == (0, HELLO_TEXT + "\n", "")
 
 
+def test_files_beside_which_one_stands(zoo: Zoo) -> None:
+    """The engine's process has a folder of its own; a relative path is the person's."""
+    folder, name = zoo["parrot"].parent, zoo["parrot"].name
+    done = localspec(
+        "run", name, "--draft", f"./{name}", "-p", "a", "--temperature", "0", cwd=folder
+    )
+    assert (done.code, done.err) == (0, "")
+    assert done.text.rstrip("\n") == HELLO_TEXT
+
+
+@pytest.mark.parametrize("ctx", ["1", "4", "257"])
+def test_a_tiny_context_answers_until_it_is_full(zoo: Zoo, ctx: str) -> None:
+    done = hello(zoo, "--ctx", ctx, "--json")
+    assert done.code == 0
+    assert done.document["text"] == HELLO_TEXT
+
+
 def test_a_prompt_on_standard_input(zoo: Zoo) -> None:
     done = localspec("run", zoo["parrot"], *GREEDY, stdin=b"a")
     assert (done.code, done.text) == (0, HELLO_TEXT + "\n")

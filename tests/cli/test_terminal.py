@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -200,3 +202,16 @@ def test_the_hostile_model_really_says_it(zoo: Zoo) -> None:
         if not words.startswith(("<0x", "▁")):
             assert words in text
     assert "\x9b6n" in text  # from two byte tokens
+
+
+@POSIX
+@pytest.mark.parametrize("into", ["| true", "> /dev/full"])
+def test_an_error_that_nobody_can_read_is_quiet(into: str, tmp_path: Path) -> None:
+    words = " ".join(map(shlex.quote, command("run", tmp_path / "no.gguf", "-p", "a", "--json")))
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {words} {into}"],
+        env=environment(),
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (3, b"")

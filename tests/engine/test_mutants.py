@@ -204,7 +204,7 @@ MORE: dict[str, Mutant] = {
         loop._Laws.__call__, "*self._drafted[:i]", "", penalised
     ),
     "one token too many": Mutant(
-        loop.generate, "end - len(tokens) - 1", "end - len(tokens)", limits
+        loop._rounds, "end - len(tokens) - 1", "end - len(tokens)", limits
     ),
     "no bonus": Mutant(
         loop._round,
@@ -213,7 +213,7 @@ MORE: dict[str, Mutant] = {
         limits,
     ),
     "a context that overflows": Mutant(
-        loop.generate, "target.model.n_ctx)", "target.model.n_ctx + 2)", no_context_overflows
+        loop._rounds, "target.model.n_ctx)", "target.model.n_ctx + 2)", no_context_overflows
     ),
     "the whole prompt known, and nothing to read": Mutant(
         Reader.align, "len(tokens) - 1", "len(tokens)", partial(closing, "model")

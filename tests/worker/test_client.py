@@ -167,3 +167,35 @@ def test_an_engine_without_a_stdin_ends() -> None:
     engine._process.stdin.close()
     assert engine._process.wait(timeout=5) == 0
     engine.close()
+
+
+def test_the_last_words_of_llama_cpp_survive_its_abort() -> None:
+    """ggml logs the cause through our callback, then aborts: the parent must hear it."""
+    program = (
+        "import os, sys\n"
+        "from localspec.engine.llama.library import LOG\n"
+        "LOG._take(4, b'CUDA error: out of memory\\n', None)\n"
+        "os.abort()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert ending.classify(done.returncode, done.stderr.decode().splitlines()).how == "oom-gpu"
+
+
+def test_a_stop_while_a_command_is_on_its_way_follows_it(
+    start: Callable[[str, str], Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a signal handler, in the middle of a long prompt's write."""
+    engine = start("never", "none")
+    engine.load(Load("a.gguf"))
+    real = Worker._write
+    lines: list[bytes] = []
+
+    def write(self: Worker, line: bytes) -> None:
+        lines.append(line)
+        if b"generate" in line:
+            engine.stop()
+        real(self, line)
+
+    monkeypatch.setattr(Worker, "_write", write)
+    assert said(list(engine.generate(Generate("x" * 300_000)))) == "one two three four"
+    assert [b"generate" in lines[0], b"stop" in lines[1]] == [True, True]

@@ -29,6 +29,7 @@ class Needs:
     n_vocab: int
     """Tokens the target knows; ids from there on are never drafted."""
     is_end: Callable[[int], bool]
+    cancelled: Callable[[], bool] = lambda: False
 
 
 def make(name: str, needs: Needs) -> Drafter:

@@ -31,8 +31,10 @@ class ModelDrafter:
         self._reader.align(tokens)
         if max(tokens[self._reader.n_read :], default=0) >= model.n_vocab:  # unknown to the draft
             return Draft()
-        for _ in self._reader.skim(tokens, model.n_batch, _never):
+        for _ in self._reader.skim(tokens, model.n_batch, self._needs.cancelled):
             pass
+        if self._needs.cancelled():
+            return Draft()
         guessed: list[int] = []
         laws: list[Law] = []
         fresh = tokens[self._reader.n_read :]
@@ -56,10 +58,6 @@ class ModelDrafter:
         if sampling.repeat_penalty == 1.0:
             return ()
         return [*tokens[-sampling.repeat_last_n :], *guessed]
-
-
-def _never() -> bool:
-    return False
 
 
 def make(needs: Needs) -> ModelDrafter:

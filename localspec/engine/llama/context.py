@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from localspec.clean import clean
+from localspec.engine import pulse
 from localspec.engine.llama import failures
 from localspec.engine.llama.library import FLASH, KV_TYPES, LOG, LOGITS, SPLIT, C, has_amx, threads
 from localspec.engine.llama.vocabulary import Vocabulary
@@ -27,6 +27,8 @@ from localspec.protocol.wire import ContextSettings
 from localspec.units import gib
 
 _DEFAULT_CTX = 8192
+_CTX_STEP = 256
+"""llama.cpp's contexts are multiples of it."""
 _SHORT = 32
 """Tokens of a read that is soon over."""
 _ABORTED = 2
@@ -76,6 +78,8 @@ class Llama:
         if settings.tensor_split:
             self._tensor_split = _tensor_split(settings.tensor_split)
             params.tensor_split = self._tensor_split
+        self._loading = C.llama_progress_callback(_loading)
+        params.progress_callback = self._loading
         LOG.lines.clear()
         self._model = C.llama_model_load_from_file(os.fsencode(self._path), params)
         if not self._model:
@@ -102,7 +106,9 @@ class Llama:
 
     def _open(self, settings: ContextSettings, outputs: int, rollback: int) -> None:
         params = C.llama_context_default_params()
-        params.n_ctx = self.n_ctx_asked = self._context_size(settings)
+        self.n_ctx_asked = self._context_size(settings)
+        # llama.cpp rounds up likewise, but would cut the batch to what was asked.
+        params.n_ctx = -(-self.n_ctx_asked // _CTX_STEP) * _CTX_STEP
         params.n_batch = params.n_ubatch = min(max(settings.n_ubatch, outputs, 32), params.n_ctx)
         params.n_seq_max = 1
         params.n_outputs_max = outputs
@@ -126,7 +132,7 @@ class Llama:
         self._prepare_batch()
         self.interrupted: Callable[[], bool] = _never
         """Asked during a long read; True ends it with Interrupted.  On the CPU only."""
-        self._asks = C.ggml_abort_callback(lambda _: self.interrupted())
+        self._asks = C.ggml_abort_callback(self._asked)
         self.rollback = self._probed_rollback(rollback)
 
     def _context_size(self, settings: ContextSettings) -> int:
@@ -209,6 +215,7 @@ class Llama:
             C.llama_set_abort_callback(self._context, C.ggml_abort_callback(0), None)
         address = LOGITS(self._context) if outputs else 0
         self.seconds += time.perf_counter() - began
+        pulse.beat()
         if result != 0:
             self.n_past = C.llama_memory_seq_pos_max(self._memory, 0) + 1
             if result == _ABORTED:
@@ -248,6 +255,10 @@ class Llama:
             self._rows[outputs] = rows
         return rows
 
+    def _asked(self, _: Any) -> bool:
+        pulse.beat()
+        return self.interrupted()
+
     def forget(self, n_past: int) -> None:
         """Keep the first n_past tokens; none where the memory cannot be cut there."""
         if n_past >= self.n_past:
@@ -277,11 +288,6 @@ class Llama:
             C.llama_model_free(self._model)
         self._batch = self._context = self._model = None
 
-    def describe(self) -> str:
-        buffer = ctypes.create_string_buffer(128)
-        C.llama_model_desc(self._model, buffer, len(buffer))
-        return clean(buffer.value.decode("utf-8", "replace"), multiline=False)
-
     def bytes_of_weights(self) -> int:
         return int(C.llama_model_size(self._model))
 
@@ -304,3 +310,9 @@ def _tensor_split(shares: tuple[float, ...]) -> Any:
 
 def _never() -> bool:
     return False
+
+
+def _loading(_share: float, _: Any) -> bool:
+    """llama.cpp's progress while it loads; False would end it."""
+    pulse.beat()
+    return True

@@ -6,12 +6,15 @@ from pathlib import Path
 
 from localspec.engine.llama.library import LOG, versions
 from localspec.errors import (
-    DoesNotFitError,
     EngineError,
     LocalspecError,
     ModelFileError,
+    OutOfMemoryError,
     UsageError,
 )
+
+_NO_MEMORY = -2
+"""llama_decode's code where the graph found no memory."""
 
 
 def load_error(path: Path) -> LocalspecError:
@@ -19,7 +22,7 @@ def load_error(path: Path) -> LocalspecError:
     text = " ".join(LOG.errors())
     hint = "Download it again, or try another file."
     if "out of memory" in text or "unable to allocate" in text:
-        return DoesNotFitError(
+        return OutOfMemoryError(
             f"Not enough memory to load {path.name}.",
             "Use a smaller quantisation, fewer --gpu-layers, or --draft none.",
         )
@@ -44,7 +47,7 @@ def _reason(line: str) -> str:
 def context_error(path: Path) -> LocalspecError:
     text = " ".join(LOG.errors())
     if "allocate" in text or "memory" in text:
-        return DoesNotFitError(
+        return OutOfMemoryError(
             f"Not enough memory for the context of {path.name}.",
             "Use a smaller --ctx, --kv q8_0, or fewer --gpu-layers.",
         )
@@ -53,15 +56,16 @@ def context_error(path: Path) -> LocalspecError:
     return UsageError(f"No context for {path.name} with these settings: {reason}", hint)
 
 
-def decode_error(result: int) -> EngineError:
+def decode_error(result: int) -> LocalspecError:
     reason = {
         1: "found no room in its memory for the tokens",
         2: "was stopped",
         -1: "refused the tokens",
-        -2: "ran out of memory while computing",
+        _NO_MEMORY: "ran out of memory while computing",
     }.get(result, f"failed with code {result}")
     last = (LOG.errors() or [""])[-1]
-    return EngineError(
+    kind = OutOfMemoryError if result == _NO_MEMORY else EngineError
+    return kind(
         f"llama.cpp {reason}.{' ' + _reason(last) if last else ''}",
         "Use a smaller --ctx, fewer --gpu-layers, or --draft none.",
     )

@@ -78,7 +78,10 @@ class Log:
             self._level = level
         self._line += text.decode("utf-8", "replace")
         *whole, self._line = self._line.split("\n")
-        self.lines.extend((self._level, clean(line)) for line in whole if line.strip())
+        for line in filter(str.strip, whole):
+            self.lines.append((self._level, clean(line)))
+            if self._level == _ERROR:  # an abort may follow, and whoever started us wants to know
+                os.write(2, f"{clean(line)}\n".encode())
 
     def errors(self) -> list[str]:
         return [line for level, line in self.lines if level == _ERROR]

@@ -9,7 +9,7 @@ import pytest
 
 from localspec.engine.llama import Llama, failures
 from localspec.engine.llama.library import LOG
-from localspec.errors import DoesNotFitError, LocalspecError, ModelFileError, UsageError
+from localspec.errors import LocalspecError, ModelFileError, OutOfMemoryError, UsageError
 from localspec.paths import data
 from tests.sessions import SETTINGS
 from tests.zoo import Zoo
@@ -32,8 +32,8 @@ def said(*lines: str) -> None:
 @pytest.mark.parametrize(
     ("line", "kind", "hint"),
     [
-        ("ggml_backend_cuda_buffer: cudaMalloc failed: out of memory", DoesNotFitError, "smaller"),
-        ("alloc_tensor_range: unable to allocate CPU buffer", DoesNotFitError, "smaller"),
+        ("ggml_backend_cuda_buffer: cudaMalloc failed: out of memory", OutOfMemoryError, "smaller"),
+        ("alloc_tensor_range: unable to allocate CPU buffer", OutOfMemoryError, "smaller"),
         (
             "llama_model_load: tensor 'x' data is not within the file bounds",
             ModelFileError,
@@ -70,7 +70,7 @@ def test_function_names_are_left_out() -> None:
 
 def test_a_context_that_failed() -> None:
     said("llama_init_from_model: failed to allocate buffer for kv cache")
-    assert isinstance(failures.context_error(PATH), DoesNotFitError)
+    assert isinstance(failures.context_error(PATH), OutOfMemoryError)
     LOG.lines.clear()
     said("llama_init_from_model: V cache quantization requires flash_attn")
     error = failures.context_error(PATH)
