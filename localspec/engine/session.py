@@ -163,9 +163,14 @@ class Session:
         if not prompt:
             raise UsageError("The prompt is empty.", "Give one: -p 'def fibonacci(n):'")
         if len(prompt) >= self._target.n_ctx:
+            larger = _round_up(len(prompt) + 512)
+            trained = self._target.n_ctx_train
+            possible = not trained or larger <= trained
             raise PromptTooLongError(
                 f"The prompt has {len(prompt):,} tokens; the context holds {self._target.n_ctx:,}.",
-                f"Use --ctx {_round_up(len(prompt) + 512)} or shorten it.",
+                f"Use --ctx {larger}, or shorten it."
+                if possible
+                else f"Shorten it: the model was trained with {trained:,} tokens.",
             )
         return prompt
 
