@@ -41,8 +41,8 @@ def law(logits: Logits, sampling: Sampling, recent: Sequence[int] = ()) -> Law:
         _check(logits[best])
         return certain(best)
     if 0 < sampling.top_k < len(logits):
-        ids = largest(logits, sampling.top_k)
-        x = logits[ids].astype(np.float64)
+        ids, found = _largest(logits, sampling.top_k)
+        x = found.astype(np.float64)
         x -= x[0]
         n = _kept(x, sampling, None)
         return _cooled(ids[:n], x[:n], sampling.temperature)
@@ -110,7 +110,7 @@ def _from_whole(
 
 def _cooled(ids: NDArray[np.int64], x: NDArray[np.float64], temperature: float) -> Law:
     weights = np.exp(x / temperature)
-    if weights.min() == 0.0:  # so small that they are never drawn
+    if not weights.all():  # so small that they are never drawn
         some = weights > 0.0
         ids, weights = ids[some], weights[some]
     weights /= weights.sum()
@@ -118,7 +118,12 @@ def _cooled(ids: NDArray[np.int64], x: NDArray[np.float64], temperature: float) 
 
 
 def largest(logits: Logits, k: int) -> NDArray[np.int64]:
-    """Ids of the k largest, largest first, the lower id first among equals.
+    """Ids of the k largest, largest first, the lower id first among equals."""
+    return _largest(logits, k)[0]
+
+
+def _largest(logits: Logits, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Ids of the k largest, and their logits; ordered as `largest`.
 
     The k-th largest maximum of a fold of the row is a lower bound of the k-th largest overall, so
     one pass over the row and a look into the columns that reach the bound find all candidates.
@@ -129,7 +134,7 @@ def largest(logits: Logits, k: int) -> NDArray[np.int64]:
     if width < k:
         _check(logits.max())
         ids = (-logits).argsort(kind="stable")[:k]
-        return ids
+        return ids, logits[ids]
     grid = logits[: width * height].reshape(height, width)
     highest = grid.max(axis=0)
     rest = logits[width * height :]
@@ -140,11 +145,21 @@ def largest(logits: Logits, k: int) -> NDArray[np.int64]:
     ids = row * width + columns[column]
     if len(rest):
         ids = np.concatenate((ids, (rest >= bound).nonzero()[0] + width * height))
-    return ids[(-logits[ids]).argsort(kind="stable")[:k]]
+    found = logits[ids]
+    order = (-found).argsort(kind="stable")[:k]
+    return ids[order], found[order]
 
 
 _MASK = 0xFFFFFFFFFFFFFFFF
 _GOLDEN = 0x9E3779B97F4A7C15
+_STEP = np.uint64(_GOLDEN)
+_ROUNDS = (
+    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
+    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
+)
+_LAST = np.uint64(31)
+_SPARE = np.uint64(12)
+"""Bits that a double has no room for."""
 
 
 def _mixed(z: int) -> int:
@@ -157,14 +172,21 @@ def _mixed(z: int) -> int:
 def uniform(seed: int, index: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
     """Numbers in (0, 1) that depend on (seed, index, id) only: splitmix64 as a counter."""
     key = _mixed((_mixed(seed & _MASK) + (index + 1) * _GOLDEN) & _MASK)
-    z = (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN) + np.uint64(key)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z ^= z >> np.uint64(31)
-    return ((z >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    z = ids.view(np.uint64) * _STEP
+    z += np.uint64((key + _GOLDEN) & _MASK)
+    for shift, factor in _ROUNDS:
+        z ^= z >> shift
+        z *= factor
+    z ^= z >> _LAST
+    u = (z >> _SPARE).astype(np.float64)
+    u += 0.5
+    u *= 2.0**-52
+    return u
 
 
 def gumbel(seed: int, index: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
     """Gumbel noise for each id at one place of an answer: argmax(log p + noise) draws from p."""
-    noise: NDArray[np.float64] = -np.log(-np.log(uniform(seed, index, ids)))
+    noise = uniform(seed, index, ids)
+    for step in (np.log, np.negative, np.log, np.negative):  # in place: -log(-log u)
+        step(noise, noise)
     return noise

@@ -196,8 +196,8 @@ MORE: dict[str, Mutant] = {
     ),
     "noise without the token": Mutant(
         sampling.uniform,
-        "ids.astype(np.uint64)",
-        "np.zeros_like(ids).astype(np.uint64)",
+        "ids.view(np.uint64)",
+        "np.zeros_like(ids).view(np.uint64)",
         partial(laws.rarely_by_chance, "coupled", 1000),
     ),
     "a penalty that forgets the draft": Mutant(

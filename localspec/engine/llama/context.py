@@ -168,6 +168,7 @@ class Llama:
         for i in range(n):
             self._batch.n_seq_id[i] = 1
             self._batch.seq_id[i][0] = 0
+        self._token, self._position = self._batch.token, self._batch.pos
         self._tokens = np.ctypeslib.as_array(self._batch.token, (n,))
         self._positions = np.ctypeslib.as_array(self._batch.pos, (n,))
         self._wanted = np.ctypeslib.as_array(self._batch.logits, (n,))
@@ -231,9 +232,10 @@ class Llama:
         """
         n, past = len(tokens), self.n_past
         if n <= _SHORT:
+            token, position = self._token, self._position
             for i in range(n):
-                self._batch.token[i] = tokens[i]
-                self._batch.pos[i] = past + i
+                token[i] = tokens[i]
+                position[i] = past + i
         else:
             self._tokens[:n] = tokens
             np.add(self._steps[:n], past, out=self._positions[:n])
