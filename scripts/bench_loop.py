@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Host time per round: everything the loop does outside llama_decode, by vocabulary and mode.
 
-    .venv/bin/python scripts/bench_loop.py [--vocab 4096 32768 131072] [--rounds 300] [--profile]
+    .venv/bin/python scripts/bench_loop.py [--vocab 4096 32768 131072] [--rounds 300] [--parts]
 
 A tiny random model of each vocabulary drafts for itself, so nearly every guess is kept and every
 row is looked at: the dearest case.  Rows = draft length + 1 = 5.
@@ -10,20 +10,22 @@ row is looked at: the dearest case.  Rows = draft length + 1 = 5.
 from __future__ import annotations
 
 import argparse
-import cProfile
-import pstats
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 
-from localspec.engine import drafters
-from localspec.engine.accept import verifier
+from localspec.engine import drafters, loop
+from localspec.engine.accept import Coupled, verifier
 from localspec.engine.answer import Answer
+from localspec.engine.drafters import model as model_drafter
 from localspec.engine.llama import Llama
 from localspec.engine.loop import Job, generate
 from localspec.engine.reader import Reader
@@ -80,10 +82,10 @@ def host_times(models: tuple[Llama, Llama], mode: str, rounds: int) -> list[floa
     needs = drafters.Needs(draft, judge, sampling, len(prompt), words.n_tokens, lambda _: False)
     tokens = rounds * (DRAFT_LENGTH + 1)
     job = Job(prompt, sampling, tokens, DRAFT_LENGTH, lambda _: False, lambda: False)
-    loop = generate(target, drafters.make("model", needs), judge, job)
+    steps = generate(target, drafters.make("model", needs), judge, job)
     times: list[float] = []
     began, busy = time.perf_counter(), sum(m.seconds for m in models)
-    for event in Answer(Generate("", sampling), words, "").events(loop):
+    for event in Answer(Generate("", sampling), words, "").events(steps):
         now, used = time.perf_counter(), sum(m.seconds for m in models)
         if isinstance(event, Round) and event.drafted == DRAFT_LENGTH:
             times.append((now - began - (used - busy)) * 1e3)
@@ -93,11 +95,55 @@ def host_times(models: tuple[Llama, Llama], mode: str, rounds: int) -> list[floa
     return times
 
 
+PARTS: dict[str, tuple[object, str]] = {
+    "draft's laws": (model_drafter, "law"),
+    "target's laws": (loop, "law"),
+    "draws": (Coupled, "guess"),
+    "batches": (Llama, "read"),
+    "forgetting": (Llama, "forget"),
+    "text and events": (Answer, "_round"),
+}
+"""Where a round's host time goes; `batches` less what is inside llama_decode."""
+
+
+@contextmanager
+def timed_parts(spent: dict[str, float]) -> Iterator[None]:
+    """Seconds spent in each of PARTS, added up in `spent`."""
+
+    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any) -> Any:
+            began = time.perf_counter()
+            result = function(*given)
+            spent[name] = spent.get(name, 0.0) + time.perf_counter() - began
+            return result
+
+        return run
+
+    real = {name: getattr(*place) for name, place in PARTS.items()}
+    for name, place in PARTS.items():
+        setattr(*place, timed(name, real[name]))
+    try:
+        yield
+    finally:
+        for name, place in PARTS.items():
+            setattr(*place, real[name])
+
+
+def print_parts(models: tuple[Llama, Llama], mode: str, rounds: int) -> None:
+    """Mean milliseconds a round of each part."""
+    spent: dict[str, float] = {}
+    busy = sum(model.seconds for model in models)
+    with timed_parts(spent):
+        n = len(host_times(models, mode, rounds))
+    spent["batches"] -= sum(model.seconds for model in models) - busy
+    print("           " + "  ".join(f"{k} {v / n * 1e3:.3f}" for k, v in spent.items()))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--vocab", type=int, nargs="+", default=[4096, 32768, 131072])
     parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--profile", action="store_true", help="show where the time goes")
+    parser.add_argument("--parts", action="store_true", help="show where the time goes")
     args = parser.parse_args()
     print(f"host ms per round, {DRAFT_LENGTH + 1} rows: median (90 %)")
     settings = replace(ContextSettings(), n_ctx=4096, n_threads=1, flash_attn="on")
@@ -108,14 +154,11 @@ def main() -> None:
             target = Llama(path, settings, outputs=DRAFT_LENGTH + 1, rollback=DRAFT_LENGTH)
             draft = Llama(path, settings, outputs=1, rollback=DRAFT_LENGTH)
             for mode in MODES:
-                with cProfile.Profile() as profile:
-                    if not args.profile:
-                        profile.disable()
-                    times = host_times((target, draft), mode, args.rounds)
+                times = host_times((target, draft), mode, args.rounds)
                 decile = statistics.quantiles(times, n=10)[-1]
                 print(f"  {n_vocab:>7,}  {mode:<26} {statistics.median(times):.3f} ({decile:.3f})")
-                if args.profile:
-                    pstats.Stats(profile).sort_stats("tottime").print_stats(14)
+                if args.parts:
+                    print_parts((target, draft), mode, args.rounds)
             target.close()
             draft.close()
 

@@ -70,7 +70,7 @@ class Answer:
         n = self._totals.rounds + self._totals.plain_rounds
         return Round(
             n=n,
-            source=step.draft.source,
+            source=step.draft.source if drafted else None,
             reason=self._why if drafted else "nothing to guess with yet" if n == 0 else "no guess",
             drafted=drafted,
             accepted=min(step.accepted, len(tokens)),

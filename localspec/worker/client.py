@@ -92,7 +92,8 @@ class Worker:
         try:
             yield from self._carry_out(request, self._patience.answer)
         except (GeneratorExit, KeyboardInterrupt):
-            self._abandon()
+            if self._dead is None:
+                self._abandon()
             raise
 
     def stop(self) -> None:

@@ -141,6 +141,17 @@ def test_an_answer_that_is_closed_leaves_the_engine_usable(
     assert said(list(engine.generate(Generate("hi")))) == "one two three four"
 
 
+def test_an_answer_closed_at_the_death_of_its_engine_waits_for_nothing(
+    start: Callable[[str, str], Worker],
+) -> None:
+    engine = start("decode", "abort")
+    engine.load(Load("a.gguf"))
+    answer = engine.generate(Generate("hi"))
+    last = next(event for event in answer if isinstance(event, Dead))
+    answer.close()  # type: ignore[attr-defined]
+    assert list(engine.generate(Generate("more"))) == [last], "the cause is not replaced by a hang"
+
+
 def test_an_engine_that_cannot_be_started() -> None:
     with pytest.raises(errors.EngineError, match="cannot be started"):
         Worker(lambda: ["/no/such/program"], QUICK)
