@@ -32,7 +32,7 @@ import gguf
 import numpy as np
 import torch
 import torch.nn.functional as F
-from gguf.quants import quantize
+from gguf.quants import dequantize, quantize
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 
@@ -295,9 +295,9 @@ class Optimizer:
 class Batches:
     """Random windows: half from the library, three tenths from tests, the rest from edits."""
 
-    def __init__(self, parts: list[Tensor], weights: list[float], rows: int) -> None:
+    def __init__(self, parts: list[Tensor], weights: list[float], rows: int, seen: int) -> None:
         self.parts, self.weights, self.rows = parts, weights, rows
-        self.rng = random.Random(SEED + 1)
+        self.rng = random.Random(SEED + 1 + seen)
 
     def next(self) -> Tensor:
         rows = []
@@ -415,7 +415,7 @@ Greedy agreement of the two on held-out text: {greedy_agreement}; overlap of the
 - **Held out**: {held_out}.
 - **Tokens seen**: {tokens:,}, in windows of {context}; context {context}. The draft was distilled from the target's distributions
   while the target was trained. Vocabulary: byte-level BPE, {vocab:,} tokens, GPT-2's pre-tokenizer; EOS after each file.
-- **Made by**: `{command}` with torch {torch} on {threads} CPU threads, in {minutes} minutes.
+- **Made by**: `{command}` with torch {torch} on {threads} CPU threads, in {minutes}.
 """
 
 
@@ -434,7 +434,7 @@ def keep_freed_memory() -> None:
     mallopt(m_trim_threshold, 2**31 - 1)
 
 
-def main() -> None:
+def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=2500)
@@ -443,59 +443,99 @@ def main() -> None:
     parser.add_argument(
         "--every", type=int, default=250, help="report and write the files every so many steps"
     )
-    args = parser.parse_args()
-    keep_freed_memory()
-    torch.manual_seed(SEED)
-    torch.set_num_threads(args.threads)
-    args.out.mkdir(parents=True, exist_ok=True)
+    parser.add_argument("--go-on", type=Path, help="start from the pair in this folder")
+    return parser.parse_args()
 
-    corpus = read_corpus()
-    tokenizer = train_tokenizer(corpus)
-    parts = [to_ids(tokenizer, t) for t in (corpus.library, corpus.tests, corpus.edits)]
-    held_out = to_ids(tokenizer, corpus.held_out)
-    print("tokens:", [len(p) for p in parts], "held out:", len(held_out), flush=True)
 
-    target, draft = Llama(TARGET), Llama(DRAFT)
-    sizes = [sum(p.numel() for p in m.parameters()) for m in (target, draft)]
-    print("parameters:", sizes, flush=True)
-    optimizers = [Optimizer(target, 3e-3), Optimizer(draft, 4e-3)]
-    batches = Batches(parts, [0.6, 0.3, 0.1], args.rows)
+def tokens_seen(folder: Path | None) -> int:
+    """What the pair in this folder has been trained with, by its card."""
+    if folder is None:
+        return 0
+    found = re.search(r"Tokens seen\*\*: ([\d,]+)", (folder / "README.md").read_text("utf-8"))
+    if found is None:
+        raise SystemExit(f"{folder}/README.md does not say how many tokens were seen")
+    return int(found[1].replace(",", ""))
+
+
+def load_weights(model: Llama, path: Path) -> None:
+    """The weights of a file that `write_gguf` wrote."""
+    state = {
+        tensor.name: torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy())
+        for tensor in gguf.GGUFReader(path).tensors
+    }
+    model.load_state_dict(state)
+
+
+@dataclass
+class Pair:
+    target: Llama
+    draft: Llama
+    tokenizer: Tokenizer
+
+    def write(self, folder: Path) -> None:
+        for model, name, title, does in (
+            (self.target, "demo-target.gguf", "localspec demo", "completes Python code"),
+            (self.draft, "demo-draft.gguf", "localspec demo draft", "drafts for localspec demo"),
+        ):
+            write_gguf(folder / name, model, self.tokenizer, title, does)
+
+    def sizes(self) -> list[int]:
+        return [sum(p.numel() for p in m.parameters()) for m in (self.target, self.draft)]
+
+
+def train(
+    pair: Pair, batches: Batches, held_out: Tensor, args: argparse.Namespace
+) -> dict[str, float]:
+    """All steps; the files are written on the way.  The figures at the end."""
+    # A pair that was trained before starts again at a third of the height.
+    height = 1.0 if args.go_on is None else 0.35
+    optimizers = [Optimizer(pair.target, height * 3e-3), Optimizer(pair.draft, height * 4e-3)]
     compiled = torch.compile(losses)
     began = time.monotonic()
+    figures: dict[str, float] = {}
     for step in range(args.steps):
-        loss, distilled = compiled(target, draft, batches.next())
+        loss, distilled = compiled(pair.target, pair.draft, batches.next())
         (loss + distilled).backward()
         for optimizer in optimizers:
             optimizer.step(step / args.steps)
         last = step + 1 == args.steps
         if (step + 1) % args.every == 0 or last:
-            figures = measure(target, draft, held_out, None if last else 24)
+            figures = measure(pair.target, pair.draft, held_out, None if last else 24)
             speed = (step + 1) * args.rows * CONTEXT / (time.monotonic() - began)
-            print(
-                f"step {step + 1} train {loss.item():.3f} {figures} {speed:.0f} tok/s", flush=True
-            )
-            write_gguf(
-                args.out / "demo-target.gguf",
-                target,
-                tokenizer,
-                "localspec demo",
-                "completes Python code",
-            )
-            write_gguf(
-                args.out / "demo-draft.gguf",
-                draft,
-                tokenizer,
-                "localspec demo draft",
-                "drafts for localspec demo",
-            )
+            now = f"step {step + 1} train {loss.item():.3f}"
+            print(f"{now} {figures} {speed:.0f} tok/s", flush=True)
+            pair.write(args.out)
+    return figures
 
+
+def main() -> None:
+    args = options()
+    keep_freed_memory()
+    seen = tokens_seen(args.go_on)
+    torch.manual_seed(SEED)
+    torch.set_num_threads(args.threads)
+    args.out.mkdir(parents=True, exist_ok=True)
+    corpus = read_corpus()
+    tokenizer = train_tokenizer(corpus)
+    parts = [to_ids(tokenizer, t) for t in (corpus.library, corpus.tests, corpus.edits)]
+    held_out = to_ids(tokenizer, corpus.held_out)
+    print("tokens:", [len(p) for p in parts], "held out:", len(held_out), flush=True)
+    pair = Pair(Llama(TARGET), Llama(DRAFT), tokenizer)
+    if args.go_on is not None:
+        load_weights(pair.target, args.go_on / "demo-target.gguf")
+        load_weights(pair.draft, args.go_on / "demo-draft.gguf")
+    sizes = pair.sizes()
+    print("parameters:", sizes, flush=True)
+    began = time.monotonic()
+    figures = train(pair, Batches(parts, [0.6, 0.3, 0.1], args.rows, seen), held_out, args)
+    before = f", after {seen:,} tokens of an earlier run of it" if seen else ""
     card = CARD.format(
         target_parameters=sizes[0], draft_parameters=sizes[1],
         target_shape=shape_text(TARGET), draft_shape=shape_text(DRAFT), **figures,
         python=sys.version.split()[0], edits="a tenth", sha256=corpus.sha256(), held_out=", ".join(f"`{m}`" for m in HELD_OUT),
-        tokens=args.steps * args.rows * CONTEXT, context=CONTEXT, vocab=VOCAB, torch=torch.__version__, threads=args.threads,
-        command=f"scripts/train_demo_pair.py --out localspec/data/demo --steps {args.steps} --rows {args.rows}",
-        minutes=round((time.monotonic() - began) / 60),
+        tokens=seen + args.steps * args.rows * CONTEXT, context=CONTEXT, vocab=VOCAB, torch=torch.__version__, threads=args.threads,
+        command=f"scripts/train_demo_pair.py --out localspec/data/demo --steps {args.steps} --rows {args.rows}{' --go-on localspec/data/demo' if seen else ''}",
+        minutes=f"{round((time.monotonic() - began) / 60)} minutes{before}",
     )  # fmt: skip
     (args.out / "README.md").write_text(card, encoding="utf-8")
     print(json.dumps(asdict(TARGET)), json.dumps(figures))

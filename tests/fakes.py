@@ -13,7 +13,7 @@ from localspec.engine import drafters
 from localspec.engine.drafters.model import ModelDrafter
 from localspec.engine.drafters.none import NoDrafter
 from localspec.engine.loop import End, Job, Step, generate
-from localspec.engine.protocols import Draft, Drafter, Logits, Verifier
+from localspec.engine.protocols import Draft, Drafter, Gauge, Logits, Verifier
 from localspec.engine.reader import Reader
 from localspec.protocol.events import FinishReason, Prefill
 from localspec.protocol.wire import Sampling
@@ -121,7 +121,13 @@ def _history_row(seed: int, n_vocab: int, past: tuple[int, ...]) -> Logits:
 class EmptyDrafter:
     """Asked, but has nothing to say."""
 
-    def propose(self, tokens: Sequence[int], limit: int) -> Draft:
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        ahead: Sequence[int] = (),
+        gauge: Gauge | None = None,
+    ) -> Draft:
         return Draft([], None, "empty")
 
 
@@ -132,7 +138,13 @@ class RandomDrafter:
         self._rng = np.random.default_rng(seed)
         self._n_vocab = n_vocab
 
-    def propose(self, tokens: Sequence[int], limit: int) -> Draft:
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        ahead: Sequence[int] = (),
+        gauge: Gauge | None = None,
+    ) -> Draft:
         n = self._rng.integers(limit + 1)
         return Draft(self._rng.integers(self._n_vocab, size=n).tolist(), None, "random")
 
@@ -143,7 +155,13 @@ class ConstantDrafter:
     def __init__(self, guess: Sequence[int]) -> None:
         self._guess = list(guess)
 
-    def propose(self, tokens: Sequence[int], limit: int) -> Draft:
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        ahead: Sequence[int] = (),
+        gauge: Gauge | None = None,
+    ) -> Draft:
         return Draft(self._guess[:limit], None, "constant")
 
 
@@ -155,7 +173,13 @@ class OracleDrafter:
     ) -> None:
         self._text, self._n_vocab, self._wrong = list(text), n_vocab, wrong
 
-    def propose(self, tokens: Sequence[int], limit: int) -> Draft:
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        ahead: Sequence[int] = (),
+        gauge: Gauge | None = None,
+    ) -> Draft:
         assert list(tokens) == self._text[: len(tokens)], "the text took another turn"
         places = range(len(tokens), min(len(tokens) + limit, len(self._text)))
         guess = [(self._text[i] + self._wrong(i)) % self._n_vocab for i in places]

@@ -15,7 +15,12 @@ import click
 from localspec import __version__, errors
 from localspec.clean import clean
 
-_VERBS = {"run": "Complete a prompt, with speculation.", "version": "Show versions."}
+_VERBS = {
+    "run": "Complete a prompt, with speculation.",
+    "bench": "Measure a pair here: plain and speculating.",
+    "verify": "Check here that speculating changes nothing.",
+    "version": "Show versions.",
+}
 
 
 _READER_GONE = 141

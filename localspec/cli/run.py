@@ -22,7 +22,6 @@ from localspec.cli.printer import Printer, Show
 from localspec.errors import AccessError, LocalspecError, UsageError
 from localspec.protocol.events import Dead, Event, Ready, encode
 from localspec.protocol.wire import (
-    DRAFT_LENGTH,
     DRAFT_MAX,
     ContextSettings,
     Generate,
@@ -156,7 +155,7 @@ def _request(choice: launch.Choice, text: str, seed: int, given: dict[str, Any])
         stop=given["stop"],
         verify=given["verify"],
         spec=given["spec"] if asked else choice.spec,
-        draft_length=DRAFT_LENGTH if length is None else length,
+        draft_length=length,
         why="" if asked else choice.why,
     )
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from localspec import children, errors
 from localspec.engine import pulse
 from localspec.protocol import wire
-from localspec.protocol.events import Event
 
 if TYPE_CHECKING:
     from localspec.engine.session import Session
@@ -56,7 +55,7 @@ class Child:
                 self._say(number, wire.Done())
             self._current = 0
 
-    def _carry_out(self, command: wire.Command) -> Iterator[Event]:
+    def _carry_out(self, command: wire.Command) -> Iterator[wire.Answer]:
         # Late: the handshake need not wait for llama.cpp.
         from localspec.engine.session import Session  # noqa: PLC0415
 
@@ -64,10 +63,15 @@ class Child:
             self._close()
             self._engine = Session(command)
             yield self._engine.ready
+        elif self._engine is None:
+            raise errors.UsageError("Nothing is loaded.", "Load a pair first.")
         elif isinstance(command, wire.Generate):
-            if self._engine is None:
-                raise errors.UsageError("Nothing is loaded.", "Load a pair first.")
             yield from self._engine.generate(command)
+            yield from self._engine.measured()
+        elif isinstance(command, wire.Probe):
+            yield from self._engine.probe(command)
+        elif isinstance(command, wire.Replay):
+            yield self._engine.replay(command)
 
     def _heed_stop(self) -> None:
         """A stop may have come before its answer began."""

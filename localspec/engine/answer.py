@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from localspec.engine.loop import End, Step
@@ -12,6 +12,7 @@ from localspec.protocol.events import (
     Event,
     Finished,
     FinishReason,
+    Plan,
     Prefill,
     Round,
     Token,
@@ -32,10 +33,18 @@ class Vocabulary(Protocol):
 class Answer:
     """Turns the loop's steps into rounds of text."""
 
-    def __init__(self, request: Generate, vocabulary: Vocabulary, why: str) -> None:
+    def __init__(
+        self,
+        request: Generate,
+        vocabulary: Vocabulary,
+        why: str,
+        news: Callable[[], Plan | None] = lambda: None,
+    ) -> None:
         self._text = TextStream(request.stop)
         self._vocabulary = vocabulary
         self._why = why
+        self._news = news
+        """Asked after every round whether the way of speculating changed."""
         self._totals = Totals()
         self._began = time.perf_counter()
         self._first: float | None = None
@@ -54,6 +63,9 @@ class Answer:
                 self._totals.add(event)
                 self._first = self._first or time.perf_counter()
                 yield event
+                plan = self._news()
+                if plan is not None:
+                    yield plan
                 if self._text.stopped:
                     yield self._finished("stop")
                     return
@@ -71,12 +83,17 @@ class Answer:
         return Round(
             n=n,
             source=step.draft.source if drafted else None,
-            reason=self._why if drafted else "nothing to guess with yet" if n == 0 else "no guess",
+            reason=step.draft.reason or self._why_of(drafted, n),
             drafted=drafted,
             accepted=min(step.accepted, len(tokens)),
             tokens=tuple(tokens),
             ms=step.ms,
         )
+
+    def _why_of(self, drafted: int, n: int) -> str:
+        if drafted:
+            return self._why
+        return "nothing to guess with yet" if n == 0 else "no guess"
 
     def _finished(self, reason: FinishReason) -> Finished:
         now = time.perf_counter()

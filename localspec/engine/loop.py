@@ -23,6 +23,8 @@ class Job:
     draft_length: int
     is_end: Callable[[int], bool]
     cancelled: Callable[[], bool]
+    learn: Callable[[Step], None] = lambda _: None
+    """Told of every round, before it is yielded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class Step:
     accepted: int
     tokens: list[int]
     ms: Times
+    width: int
+    """Tokens that the target read in this pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ def _rounds(
             yield End("cancelled")
             return
         step = _round(target, drafter, verifier, job, tokens, limit)
+        job.learn(step)
         yield step
         if job.is_end(tokens[-1]):
             yield End("eog")
@@ -106,7 +111,7 @@ def _round(
     verify = target.model.seconds - verified
     host = time.perf_counter() - began - verify - draft.seconds
     times = Times(draft.seconds * 1e3, verify * 1e3, host * 1e3)
-    return Step(draft, min(accepted, len(new)), new, times)
+    return Step(draft, min(accepted, len(new)), new, times, len(fresh) + len(draft.tokens))
 
 
 class _Laws:

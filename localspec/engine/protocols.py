@@ -34,6 +34,10 @@ class Draft:
     source: str | None = None
     seconds: float = 0.0
     """Spent inside the drafter's own llama_decode."""
+    match: int = 0
+    """Tokens that stood in the text before, where that is why these are guessed."""
+    reason: str = ""
+    """Why this source and this length, or why no guess, from whoever chose."""
 
 
 class Interrupted(Exception):  # noqa: N818  not an error
@@ -74,14 +78,36 @@ class Model(Protocol):
         ...
 
 
+class Gauge(Protocol):
+    """Judges a draft while it grows, so that it ends where one more guess would not pay."""
+
+    def wanted(self, confidence: float) -> bool:
+        """Whether to draw the next guess, by the draft's confidence in its likeliest token.
+
+        It is asked before the guess is drawn: dropping a drawn guess for its own probability
+        would bend the distribution under ratio verification (algorithms.md 2.4).
+        """
+        ...
+
+    def more(self, guess: int) -> bool:
+        """Whether another pass of the draft pays, now that `guess` was drawn."""
+        ...
+
+
 class Drafter(Protocol):
     """Anything that can guess what comes next."""
 
-    def propose(self, tokens: Sequence[int], limit: int) -> Draft:
-        """Guess at most `limit` tokens to follow the whole sequence `tokens`.
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        ahead: Sequence[int] = (),
+        gauge: Gauge | None = None,
+    ) -> Draft:
+        """Guess at most `limit` tokens to follow the whole sequence `tokens`, then `ahead`.
 
         Within one answer `tokens` is the same list, and only grows: what a drafter has checked of
-        it stays true.
+        it stays true.  `ahead` are guesses of another drafter, which this one extends.
         """
         ...
 

@@ -9,12 +9,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from localspec.engine import drafters, llama
+from localspec.engine import drafters, llama, prober
 from localspec.engine.accept import verifier
 from localspec.engine.answer import Answer
+from localspec.engine.controller import Controller, Experience
+from localspec.engine.costs import Costs
 from localspec.engine.loop import Job, generate
 from localspec.engine.protocols import Drafter
 from localspec.engine.reader import Reader
+from localspec.engine.survival import Survival
 from localspec.errors import (
     IncompatiblePairError,
     LocalspecError,
@@ -23,7 +26,17 @@ from localspec.errors import (
 )
 from localspec.models import pairing
 from localspec.protocol.events import Event, Notice, Plan, Ready
-from localspec.protocol.wire import ContextSettings, Generate, Load
+from localspec.protocol.wire import (
+    DRAFT_LENGTH,
+    DRAFT_MAX,
+    ContextSettings,
+    Generate,
+    Load,
+    Measured,
+    Probe,
+    Replay,
+    Replayed,
+)
 
 
 class Session:
@@ -34,6 +47,11 @@ class Session:
         self._stop = False
         self._draft: llama.Llama | None = None
         self._lookup: Drafter | None = None
+        self._costs = Costs(load.measured)
+        survival = load.measured.survival if load.measured else {}
+        self._known = {name: Experience(Survival(kept)) for name, kept in survival.items()}
+        self._host_ms = load.measured.host_ms if load.measured else 0.0
+        self._difference = load.measured.difference if load.measured else None
         self._notices: list[Notice] = []
         self._target = llama.Llama(
             Path(load.target),
@@ -146,17 +164,61 @@ class Session:
             is_end=words.is_end,
             cancelled=self._asked_to_stop,
         )
+        controller = self._controller(request, needs) if name == "auto" else None
+        drafter = controller or self._drafter(name, needs)
         job = Job(
             prompt,
             request.sampling,
             request.max_tokens,
-            min(request.draft_length, self._most),
+            self._length(request, DRAFT_MAX if controller else DRAFT_LENGTH),
             words.is_end,
             self._asked_to_stop,
+            controller.learn if controller else lambda _: None,
         )
         yield plan
-        loop = generate(self._readers[0], self._drafter(name, needs), judge, job)
-        yield from Answer(request, words, plan.why).events(loop)
+        loop = generate(self._readers[0], drafter, judge, job)
+        news = controller.news if controller else lambda: None
+        yield from Answer(request, words, plan.why, news).events(loop)
+
+    # --- measuring ----------------------------------------------------------------------
+
+    def probe(self, asked: Probe) -> Iterator[Plan | Measured]:
+        """Measure what passes cost, in about so many seconds; the memories end empty."""
+        self._stop = False
+        draft = self._readers[1].model if self._draft else None
+        times: prober.Times | None = None
+        shown = 0
+        for times in prober.measure(self._target, draft, self._most, asked.seconds):
+            if len(times.verify) != shown:
+                shown = len(times.verify)
+                yield Plan("probing", f"measuring passes of {max(times.verify)} tokens")
+            if self._stop:
+                break
+        assert times is not None
+        if asked.difference:
+            yield Plan("probing", "comparing passes of different widths")
+            self._difference = prober.difference(self._target, self._most)
+        self._costs = Costs(Measured(times.t1(), times.curve(), times.c()))
+        yield from self.measured()
+
+    def measured(self) -> Iterator[Measured]:
+        """What is known of the pair's costs, if anything is."""
+        if not self._costs.known:
+            return
+        plain = self._costs.plain
+        yield Measured(
+            t1_ms=round(plain, 4),
+            curve=self._costs.curve(),
+            c=round(self._costs.draft / plain, 5) if self._draft else None,
+            host_ms=round(self._host_ms, 4),
+            threads=self._target.n_threads,
+            difference=self._difference,
+            survival={name: known.survival.counts() for name, known in self._known.items()},
+        )
+
+    def replay(self, asked: Replay) -> Replayed:
+        """What the target alone says of an answer's tokens, in passes of the widths asked for."""
+        raise NotImplementedError
 
     def _prompt(self, text: str) -> list[int]:
         prompt = self._target.vocabulary.tokenize(text)
@@ -176,11 +238,13 @@ class Session:
 
     def _choose(self, request: Generate) -> tuple[str, Plan]:
         name = request.spec
-        if name == "auto":
-            name = "model" if self._draft else "lookup"
-        if name in ("off", "none") or self._most < 1 or request.draft_length < 1:
+        length = self._length(request, DRAFT_LENGTH)
+        if name in ("off", "none") or length < 1:
             why = "asked for" if self._most >= 1 else "the model cannot take back a wrong guess"
             return "none", Plan("off", why)
+        if name == "auto":
+            sources = "the draft model and copying" if self._draft else "copying"
+            return name, Plan("probing", f"{sources}, as far as they pay")
         if name not in drafters.NAMES:
             known = ", ".join(["auto", "off", *drafters.NAMES[1:]])
             raise UsageError(f"There is no way of speculating called {name!r}.", f"Use: {known}.")
@@ -189,8 +253,18 @@ class Session:
                 "Speculating with a model needs a draft model.",
                 "Give one with --draft FILE, or use --spec lookup.",
             )
-        length = min(request.draft_length, self._most)
         return name, Plan("on", request.why or f"{length} guesses a round, {name}")
+
+    def _length(self, request: Generate, unasked: int) -> int:
+        asked = request.draft_length
+        return min(unasked if asked is None else asked, self._most)
+
+    def _controller(self, request: Generate, needs: drafters.Needs) -> Controller:
+        """Chooses by what was seen under the same way of verifying."""
+        way = "greedy" if request.sampling.temperature <= 0 else request.verify
+        known = self._known.setdefault(way, Experience())
+        model = drafters.make("model", needs) if self._draft else None
+        return Controller(model, self._drafter("lookup", needs), self._costs, known)
 
     def _drafter(self, name: str, needs: drafters.Needs) -> Drafter:
         if name != "lookup":

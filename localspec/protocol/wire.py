@@ -18,7 +18,7 @@ PROTOCOL = 1
 LONGEST_LINE = 4 * 1024 * 1024
 """Bytes of an answer's line: far more than any event, far less than a flood."""
 
-VerifyMode = Literal["coupled", "rejection", "match"]
+VerifyMode = Literal["coupled", "rejection", "block", "match"]
 KvType = Literal["f32", "bf16", "f16", "q8_0", "q4_0"]
 FlashAttention = Literal["auto", "on", "off"]
 Split = Literal["none", "layer", "row"]
@@ -60,6 +60,25 @@ class ContextSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """What this machine has shown of a pair: kept by the parent, sent with `load`.
+
+    `t1_ms` is one target pass of one token, host time included; `curve` the verify curve v, by
+    width; `c` one draft pass in units of t1, None without a draft model; `difference` the largest
+    change of a logit from one width to another, None until measured; `survival` the controller's
+    counts.
+    """
+
+    t1_ms: float
+    curve: dict[str, float]
+    c: float | None = None
+    host_ms: float = 0.0
+    threads: int | None = None
+    difference: float | None = None
+    survival: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """Load a target, and a draft model if there is one."""
 
@@ -68,6 +87,8 @@ class Load:
     target_settings: ContextSettings = field(default_factory=ContextSettings)
     draft_settings: ContextSettings = field(default_factory=ContextSettings)
     draft_max: int = DRAFT_MAX
+    measured: Measured | None = None
+    """What earlier runs of this pair have shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +102,42 @@ class Generate:
     verify: VerifyMode = "coupled"
     spec: str = "auto"
     """`auto`, `off`, or a drafter's name."""
-    draft_length: int = DRAFT_LENGTH
+    draft_length: int | None = None
+    """The most guesses a round where `spec` is `auto`, as many each round where it names a drafter.
+
+    None: as many as pay, or DRAFT_LENGTH.
+    """
+    exact: bool = False
+    """Compute a token alone where a wide pass's last bits might decide it."""
     why: str = ""
     """Why this way of speculating, when whoever asked knows better than the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Measure what passes cost on this machine; answered with `Measured`.
+
+    `difference`: also how far widths disagree.
+    """
+
+    seconds: float = 2.0
+    difference: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Feed an answer to the target alone, without drafting; answered with `Replayed`.
+
+    The prompt is `text`, and its last batch gives the first token.  Each later pass reads as many
+    tokens as its width, starting with the newest known one, and `emitted` of them count: so the
+    passes of an earlier answer can be made again, or one token at a time.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    widths: tuple[int, ...]
+    emitted: tuple[int, ...]
+    sampling: Sampling = field(default_factory=Sampling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +150,7 @@ class Bye:
     """End."""
 
 
-Command = Load | Generate | Stop | Bye
+Command = Load | Generate | Probe | Replay | Stop | Bye
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,18 +182,33 @@ class Done:
     """A command ended."""
 
 
-Answer = Hello | Alive | Failed | Done | events.Event
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """For each token of a replayed answer: the target's argmax there, the gap between its two
+    largest logits, the token's probability in the law of `sampling`, and the probability of all
+    tokens of that law that come before it in the order of their ids.
+    """
+
+    best: tuple[int, ...]
+    margin: tuple[float, ...]
+    probability: tuple[float, ...]
+    below: tuple[float, ...]
+
+
+Control = Hello | Alive | Failed | Done | Measured | Replayed
+Answer = Control | events.Event
 
 _COMMANDS: dict[str, type[Command]] = {
-    kind.__name__.lower(): kind for kind in (Load, Generate, Stop, Bye)
+    kind.__name__.lower(): kind for kind in (Load, Generate, Probe, Replay, Stop, Bye)
 }
-_ANSWERS: dict[str, type[Hello | Alive | Failed | Done]] = {
-    kind.__name__.lower(): kind for kind in (Hello, Alive, Failed, Done)
+_ANSWERS: dict[str, type[Control]] = {
+    kind.__name__.lower(): kind for kind in (Hello, Alive, Failed, Done, Measured, Replayed)
 }
 _PARTS = {
     "sampling": Sampling,
     "target_settings": ContextSettings,
     "draft_settings": ContextSettings,
+    "measured": Measured,
 }
 
 
@@ -160,7 +229,7 @@ def decode_command(line: bytes) -> tuple[int, Command]:
 
 def encode_answer(number: int, answer: Answer) -> bytes:
     """One line of JSON, with its line feed."""
-    if isinstance(answer, Hello | Alive | Failed | Done):
+    if isinstance(answer, Control):
         body: dict[str, Any] = {"v": PROTOCOL, "ev": type(answer).__name__.lower()}
         line = json.dumps(body | asdict(answer), separators=(",", ":"))
     else:

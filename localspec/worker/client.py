@@ -51,6 +51,9 @@ class Worker:
         self._patience = patience or Patience()
         self._number = 0
         self._dead: Dead | None = None
+        self._replayed: wire.Replayed | None = None
+        self.measured: wire.Measured | None = None
+        """What the engine last said of the pair's costs."""
         self._pipe = threading.Lock()
         self._stop_wanted = False
         self._log: deque[str] = deque(maxlen=_LOG_LINES)
@@ -96,6 +99,26 @@ class Worker:
                 self._abandon()
             raise
 
+    def probe(self, probe: wire.Probe) -> Iterator[Event]:
+        """Measure what passes cost; the progress, then `measured` is known.
+
+        Raises what the engine raised, or what it died of.
+        """
+        for event in self._carry_out(probe, self._patience.answer):
+            if isinstance(event, Dead):
+                raise ending.error(event)
+            yield event
+
+    def replay(self, replay: wire.Replay) -> wire.Replayed:
+        """Feed an answer to the target alone.  Raises as `probe` does."""
+        self._replayed = None
+        for event in self._carry_out(replay, self._patience.load):
+            if isinstance(event, Dead):
+                raise ending.error(event)
+        if self._replayed is None:
+            raise ending.error(self._end(ending.protocol))
+        return self._replayed
+
     def stop(self) -> None:
         """End the answer after the llama_decode in progress, a long one on the CPU within it."""
         self._stop_wanted = True
@@ -125,7 +148,11 @@ class Worker:
                 return
             if isinstance(answer, wire.Failed):
                 raise errors.by_code(answer.code, answer.message, answer.hint)
-            if not isinstance(answer, wire.Hello | wire.Alive):
+            if isinstance(answer, wire.Measured):
+                self.measured = answer
+            elif isinstance(answer, wire.Replayed):
+                self._replayed = answer
+            elif not isinstance(answer, wire.Hello | wire.Alive):
                 yield answer
             if isinstance(answer, Dead):
                 return

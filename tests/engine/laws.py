@@ -17,7 +17,7 @@ import numpy as np
 from localspec.engine.accept import Coupled, Draws, Match, Rejection, verifier
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.loop import Job, Step, generate
-from localspec.engine.protocols import Draft, Drafter, Verifier
+from localspec.engine.protocols import Draft, Drafter, Gauge, Verifier
 from localspec.engine.reader import Reader
 from localspec.engine.sampling import law
 from localspec.protocol.wire import Sampling, VerifyMode
@@ -239,7 +239,13 @@ class Watched:
         self._model = model
         self._inner = model_drafter(model, judge, what.sampling, len(what.prompt))
 
-    def propose(self, tokens: Sequence[int], limit: int) -> Draft:
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        ahead: Sequence[int] = (),
+        gauge: Gauge | None = None,
+    ) -> Draft:
         draft = self._inner.propose(tokens, limit)
         guessed = draft.tokens[:-1]  # the last guess is not read
         assert self._model.memory == [*tokens, *guessed], "it remembers what did not happen"

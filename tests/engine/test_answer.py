@@ -34,7 +34,9 @@ def steps(*rounds: tuple[list[int], int, list[int]], reason: str = "eog") -> Ite
     yield Prefill(0, 4, 0)
     for guessed, accepted, tokens in rounds:
         source = "model" if guessed else None
-        yield Step(Draft(guessed, None, source), accepted, tokens, Times(1.0, 2.0, 0.5))
+        yield Step(
+            Draft(guessed, None, source), accepted, tokens, Times(1.0, 2.0, 0.5), 1 + len(guessed)
+        )
     yield End(reason)  # type: ignore[arg-type]
 
 

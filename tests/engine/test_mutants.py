@@ -150,11 +150,11 @@ ASKED: dict[str, Mutant] = {
         partial(laws.rarely_by_chance, "coupled", 1000),
     ),
     "draft's temperature not applied: a worse draft": Mutant(
-        ModelDrafter.propose, "law(logits, self._needs.sampling,", f"law(logits, {COLD},", twin
+        ModelDrafter._guesses, "law(logits, self._needs.sampling,", f"law(logits, {COLD},", twin
     ),
     "draft's temperature not applied: another law than it says": Mutant(
-        ModelDrafter.propose,
-        "verifier.guess(laws[-1],",
+        ModelDrafter._guesses,
+        "verifier.guess(said,",
         f"verifier.guess(law(logits, {COLD}),",
         tempered,
     ),
@@ -191,9 +191,7 @@ MORE: dict[str, Mutant] = {
     "coupled: one noise for a whole draft": Mutant(
         accept.Coupled.verify, "index + i)", "index)", coupled
     ),
-    "a draft's own noise": Mutant(
-        ModelDrafter.propose, "self._needs.start + i", "self._needs.start", coupled_twin
-    ),
+    "a draft's own noise": Mutant(ModelDrafter._guesses, "place + i", "place", coupled_twin),
     "noise without the token": Mutant(
         sampling.uniform,
         "ids.view(np.uint64)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from localspec.engine.drafters import Needs
-from localspec.engine.protocols import Draft
+from localspec.engine.protocols import Draft, Gauge
 from localspec.engine.reader import common_prefix
 
 
@@ -41,6 +41,19 @@ class SuffixAutomaton:
         self._end[repeated] = self.size
         self.size += 1
 
+    def followed(self, tokens: Sequence[int]) -> tuple[int, int]:
+        """`match` and `place` as they would be after these tokens; nothing is taken in."""
+        state, match = self._link[self._last] if self.size else 0, self.match
+        for token in tokens:
+            while state > 0 and token not in self._next[state]:
+                state = self._link[state]
+                match = self._length[state]
+            if token in self._next[state]:
+                state, match = self._next[state][token], match + 1
+            else:
+                state, match = 0, 0
+        return match, self._end[state] if match else -1
+
     def _state(self, length: int, end: int) -> int:
         self._next.append({})
         self._link.append(0)
@@ -75,15 +88,24 @@ class LookupDrafter:
         self._known: list[int] = []
         self._text: Sequence[int] = ()
 
-    def propose(self, tokens: Sequence[int], limit: int) -> Draft:
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        ahead: Sequence[int] = (),
+        gauge: Gauge | None = None,
+    ) -> Draft:
         self._follow(tokens)
         match, place = self._automaton.match, self._automaton.place
+        if ahead:
+            match, place = self._automaton.followed(ahead)
         if match < self._shortest:
             return Draft()
-        guessed: list[int] = []
+        text, after = len(tokens), list(ahead)
         for at in range(place + 1, place + 1 + min(limit, 2 * match)):
-            guessed.append(tokens[at] if at < len(tokens) else guessed[at - len(tokens)])
-        return Draft(guessed, None, "lookup") if guessed else Draft()
+            after.append(tokens[at] if at < text else after[at - text])
+        guessed = after[len(ahead) :]
+        return Draft(guessed, None, "lookup", match=match) if guessed else Draft()
 
     def _follow(self, tokens: Sequence[int]) -> None:
         """Take in what is new; start over where the text is not the known one's continuation."""

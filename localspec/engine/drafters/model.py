@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from localspec.engine.drafters import Needs
-from localspec.engine.protocols import Draft, Law
+from localspec.engine.protocols import Draft, Gauge, Law
 from localspec.engine.reader import Reader
-from localspec.engine.sampling import InvalidNumbersError, law
+from localspec.engine.sampling import InvalidNumbersError, confidence, law
 
 
 class ModelDrafter:
@@ -22,36 +22,53 @@ class ModelDrafter:
         self._needs = needs
         self._n_vocab = min(reader.model.n_vocab, needs.n_vocab)
 
-    def propose(self, tokens: Sequence[int], limit: int) -> Draft:
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        ahead: Sequence[int] = (),
+        gauge: Gauge | None = None,
+    ) -> Draft:
         model = self._reader.model
-        limit = min(limit, model.n_ctx - len(tokens))
+        limit = min(limit, model.n_ctx - len(tokens) - len(ahead))
         if limit <= 0:
             return Draft()
         before = model.seconds
         self._reader.align(tokens)
-        if max(tokens[self._reader.n_read :], default=0) >= model.n_vocab:  # unknown to the draft
+        unread = [*tokens[self._reader.n_read :], *ahead]
+        if max(unread, default=0) >= model.n_vocab:  # unknown to the draft
             return Draft()
-        for _ in self._reader.skim(tokens, model.n_batch, self._needs.cancelled):
+        for _ in self._reader.skim(tokens, model.n_batch - len(ahead), self._needs.cancelled):
             pass
         if self._needs.cancelled():
             return Draft()
+        guessed, laws = self._guesses(tokens, limit, ahead, gauge)
+        return Draft(guessed, laws, "model", model.seconds - before)
+
+    def _guesses(
+        self, tokens: Sequence[int], limit: int, ahead: Sequence[int], gauge: Gauge | None
+    ) -> tuple[list[int], list[Law]]:
         guessed: list[int] = []
         laws: list[Law] = []
-        fresh = tokens[self._reader.n_read :]
+        place = len(tokens) - self._needs.start + len(ahead)
+        fresh = [*tokens[self._reader.n_read :], *ahead]
         for i in range(limit):
             logits = self._reader.read(fresh, 1)[0]
             if len(logits) > self._n_vocab:
                 logits = logits[: self._n_vocab]
             try:
-                laws.append(law(logits, self._needs.sampling, self._recent(tokens, guessed)))
+                said = law(logits, self._needs.sampling, self._recent(tokens, [*ahead, *guessed]))
             except InvalidNumbersError:  # a broken draft costs speed, never the answer
                 break
-            token = self._needs.verifier.guess(laws[-1], len(tokens) - self._needs.start + i)
+            if gauge is not None and not gauge.wanted(confidence(logits, said)):
+                break
+            token = self._needs.verifier.guess(said, place + i)
+            laws.append(said)
             guessed.append(token)
-            if self._needs.is_end(token):
+            if self._needs.is_end(token) or (gauge is not None and not gauge.more(token)):
                 break
             fresh = [token]
-        return Draft(guessed, laws, "model", model.seconds - before)
+        return guessed, laws
 
     def _recent(self, tokens: Sequence[int], guessed: list[int]) -> Sequence[int]:
         sampling = self._needs.sampling

@@ -1,0 +1,1 @@
+"""What `bench` and `verify` do, for every screen alike."""

@@ -1,0 +1,76 @@
+"""What a pass costs on this machine: measured before, refined by every round."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from localspec.protocol.wire import DRAFT_MAX, Measured
+
+_WIDEST = DRAFT_MAX + 1
+_SHARE = 0.2
+"""Weight of a new time against what was known of that width."""
+_DRIFT = 0.1
+"""Weight of a new time for the other widths: all grow as the context does."""
+_WILD = 2.0
+"""A time this far from what was known is cut: something else was running."""
+_SLOPE = 0.05
+"""What a row more adds to a pass before anything was measured, in one-token passes."""
+
+
+class Costs:
+    """Milliseconds of a target pass by width, and of a draft pass; host time is in them."""
+
+    def __init__(self, measured: Measured | None = None) -> None:
+        self.known = measured is not None
+        t1 = measured.t1_ms if measured else 1.0
+        curve = measured.curve if measured else {}
+        self._times = {int(w): v * t1 for w, v in curve.items() if 0 < int(w) <= _WIDEST}
+        self._times.setdefault(1, t1)
+        c = measured.c if measured else None
+        self.draft = t1 * (0.1 if c is None else c)
+        """One pass of the draft model."""
+        self._spread()
+
+    def _spread(self) -> None:
+        """A time for every width: straight lines between the known ones, and on after the last."""
+        widths = sorted(self._times)
+        if len(widths) == 1:
+            only = widths[0]
+            slope = _SLOPE * self._times[only]
+            self.verify = [self._times[only] + slope * (w - only) for w in range(_WIDEST + 1)]
+            return
+        self.verify = []
+        pairs = list(pairwise(widths))
+        for w in range(_WIDEST + 1):
+            low, high = next((pair for pair in pairs if w <= pair[1]), pairs[-1])
+            a, b = self._times[low], self._times[high]
+            slope = (b - a) / (high - low)
+            self.verify.append(a + (max(slope, 0.0) if w > high else slope) * (w - low))
+
+    @property
+    def plain(self) -> float:
+        """A round that drafts nothing."""
+        return self.verify[1]
+
+    def learn(self, width: int, ms: float) -> None:
+        """A target pass of this width took so long, host time included."""
+        if not self.known:
+            self.known, self._times = True, {width: ms}
+            self.draft *= ms
+        before = self.verify[width]
+        ratio = min(max(ms / before, 1 / _WILD), _WILD) if before > 0 else 1.0
+        if before <= 0:
+            self._times[width] = ms
+        for w in self._times:
+            self._times[w] *= 1 + (ratio - 1) * _DRIFT
+        self._times[width] = before * (1 + (ratio - 1) * _SHARE)
+        self._spread()
+
+    def learn_draft(self, ms: float) -> None:
+        """One draft pass took so long."""
+        ratio = min(max(ms / self.draft, 1 / _WILD), _WILD)
+        self.draft *= 1 + (ratio - 1) * _SHARE
+
+    def curve(self) -> dict[str, float]:
+        """The verify curve v, by width, as far as it was measured."""
+        return {str(w): round(t / self.plain, 4) for w, t in sorted(self._times.items())}

@@ -1,0 +1,105 @@
+"""Measures what passes cost on this machine, before the first answer, in about two seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from localspec.engine.protocols import Model
+from localspec.engine.sampling import largest
+from localspec.protocol.wire import DRAFT_MAX
+
+WIDTHS = (1, 2, 4, 8)
+_TOKEN = 1
+"""What is read does not matter."""
+_DEEP = 32
+"""Tokens in the memory while measuring: an empty one is too kind."""
+_TRIES = 5
+_SAMPLE = 8
+"""Tokens over which widths are compared."""
+
+
+@dataclass
+class Times:
+    """Milliseconds: target passes by width (reading a row of each included), and a draft pass."""
+
+    verify: dict[int, list[float]]
+    draft: list[float]
+
+    def curve(self) -> dict[str, float]:
+        """v by width, from medians."""
+        one = self.t1()
+        return {str(w): round(median(ms) / one, 4) for w, ms in sorted(self.verify.items())}
+
+    def t1(self) -> float:
+        return median(self.verify[1])
+
+    def c(self) -> float | None:
+        return median(self.draft) / self.t1() if self.draft else None
+
+
+def measure(target: Model, draft: Model | None, most: int, seconds: float) -> Iterator[Times]:
+    """Ever better times, as far as `seconds` go; the first holds at least every kind once warm.
+
+    `most` is the longest draft that may be verified.  Both memories end empty.
+    """
+    until = time.perf_counter() + seconds
+    times = Times({}, [])
+    widths = [w for w in WIDTHS if w <= most + 1]
+    try:
+        for model in filter(None, (target, draft)):
+            model.forget(0)
+            _read(model, min(_DEEP, model.n_ctx // 2))  # also warms it up
+        for turn in range(_TRIES):
+            for width in widths:
+                took = _timed(target, width)
+                times.verify.setdefault(width, []).append(took)
+                if draft is not None and width in (1, 4):
+                    times.draft.append(_timed(draft, 1))
+                if time.perf_counter() > until and (turn or 1 in times.verify):
+                    yield times
+                    return
+                yield times
+    finally:
+        for model in filter(None, (target, draft)):
+            model.forget(0)
+
+
+def _timed(model: Model, width: int) -> float:
+    start = model.n_past
+    began = time.perf_counter()
+    rows = model.read([_TOKEN] * width, width)
+    for row in rows:
+        int(row.argmax())
+    took = (time.perf_counter() - began) * 1e3
+    model.forget(start)
+    return took
+
+
+def _read(model: Model, n: int) -> None:
+    while n > 0:
+        part = min(n, model.n_batch)
+        model.read([_TOKEN] * part, 0)
+        n -= part
+
+
+def difference(target: Model, most: int) -> float:
+    """The largest change of a likely logit between a token alone and in wider passes."""
+    rng = np.random.default_rng(0)
+    tokens = [int(t) for t in rng.integers(0, target.n_vocab, _SAMPLE)]
+    target.forget(0)
+    alone = [target.read([token], 1)[0].copy() for token in tokens]
+    off = 0.0
+    for width in (w for w in (2, 3, 5, 8) if w <= min(most, DRAFT_MAX) + 1):
+        target.forget(0)
+        for start in range(0, len(tokens), width):
+            part = tokens[start : start + width]
+            for row, other in zip(target.read(part, len(part)), alone[start:], strict=False):
+                ids = largest(other, min(64, len(other)))
+                off = max(off, float(np.abs(row[ids] - other[ids]).max()))
+    target.forget(0)
+    return off

@@ -1,0 +1,1 @@
+"""This computer, and what it has shown."""
