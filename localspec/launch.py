@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from localspec import paths
 from localspec.clean import clean
 from localspec.errors import NotFoundError
+from localspec.machine import measured
 from localspec.models import catalog, header
 from localspec.protocol.events import Event, Ready
-from localspec.protocol.wire import Generate, Load
+from localspec.protocol.wire import Generate, Load, Measured, Probe
 from localspec.worker.client import Worker
 
 
@@ -77,12 +79,55 @@ def _looks_like_path(name: str) -> bool:
     return name.endswith(".gguf") or "/" in name or "\\" in name or Path(name).exists()
 
 
-def start(load: Load) -> Engine:
-    """Load the pair in a process of its own.  Raises what the engine raised, or died of."""
+def start(
+    load: Load, *, probe: bool = False, say: Callable[[Event], None] = lambda _: None
+) -> Engine:
+    """Load the pair in a process of its own, with what earlier runs of it have shown.
+
+    `probe`: measure what passes cost where nothing is known; `say` hears how that goes.  Raises
+    what the engine raised, or died of.
+    """
+    store = measured.Store(paths.state() / "measured.sqlite")
+    name = measured.key(load)
+    known = store.read(name)
     worker = Worker()
     try:
-        worker.load(load)
+        worker.load(replace(load, measured=known))
+        if probe and known is None:
+            for event in worker.probe(Probe()):
+                say(event)
     except BaseException:
         worker.close()
         raise
-    return worker
+    return Remembering(worker, store, name)
+
+
+class Remembering:
+    """An engine whose measurements are kept after every answer."""
+
+    def __init__(self, worker: Worker, store: measured.Store, name: str) -> None:
+        self._worker, self._store, self._name = worker, store, name
+        self._kept = None if worker.measured is None else self._keep(worker.measured)
+        self.ready = worker.ready
+
+    @property
+    def worker(self) -> Worker:
+        """For what only a process of its own can be asked: to probe, to replay."""
+        return self._worker
+
+    def generate(self, request: Generate) -> Iterator[Event]:
+        yield from self._worker.generate(request)
+        told = self._worker.measured
+        if told is not None and told is not self._kept:
+            self._keep(told)
+
+    def _keep(self, told: Measured) -> Measured:
+        self._store.write(self._name, told)
+        self._kept = told
+        return told
+
+    def stop(self) -> None:
+        self._worker.stop()
+
+    def close(self) -> None:
+        self._worker.close()

@@ -1,8 +1,11 @@
-"""Where the program's own files lie."""
+"""Where the program's own files lie, and those it writes."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import platformdirs
 
 PACKAGE = Path(__file__).resolve().parent
 
@@ -16,3 +19,9 @@ def catalogue() -> Path:
     """models.yaml: beside the code in a wheel, at the top of the repository when editable."""
     inside = PACKAGE / "models.yaml"
     return inside if inside.exists() else PACKAGE.parent / "models.yaml"
+
+
+def state() -> Path:
+    """What this machine has shown, and logs; LOCALSPEC_DATA_DIR puts it elsewhere."""
+    chosen = os.environ.get("LOCALSPEC_DATA_DIR")
+    return Path(chosen) if chosen else platformdirs.user_data_path("localspec", appauthor=False)

@@ -1,12 +1,14 @@
 """What all tests share: the --long option, and the tiny models."""
 
 import os
+import tempfile
 
 import pytest
 
 from tests.zoo import Zoo
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+os.environ["LOCALSPEC_DATA_DIR"] = tempfile.mkdtemp(prefix="localspec-tests-")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

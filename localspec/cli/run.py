@@ -6,7 +6,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -62,11 +62,13 @@ def command(model: str | None, **given: Any) -> int:
         _colour(given["no_color"]),
     )
     with _events_file(given["events"]) as log:
-        engine = launch.start(_load(choice, given))
+        request = _request(choice, text, seed, given)
+        say = _measuring(given["quiet"])
+        engine = launch.start(_load(choice, given), probe=request.spec == "auto", say=say)
         try:
             if given["verbose"]:
                 _describe(engine.ready)
-            return _answer(engine, _request(choice, text, seed, given), show, log)
+            return _answer(engine, request, show, log)
         finally:
             engine.close()
 
@@ -181,6 +183,18 @@ def _events_file(path: str | None) -> Iterator[TextIO | None]:
         ) from error
     with file:
         yield file
+
+
+def _measuring(quiet: bool) -> Callable[[Event], None]:
+    """Says once that a new pair is being measured, so that a wait of seconds has a reason."""
+    said: list[Event] = []
+
+    def say(event: Event) -> None:
+        if not quiet and not said:
+            click.echo("localspec: measuring this pair on this machine, once …", err=True)
+        said.append(event)
+
+    return say
 
 
 def _describe(ready: Ready) -> None:

@@ -6,8 +6,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
+from typing import Protocol
 
 import numpy as np
+import psutil
 
 from localspec.engine.protocols import Model
 from localspec.engine.sampling import largest
@@ -19,6 +21,8 @@ _TOKEN = 1
 _DEEP = 32
 """Tokens in the memory while measuring: an empty one is too kind."""
 _TRIES = 5
+_CLEARLY = 0.95
+"""What another number of threads must get the time down to."""
 _SAMPLE = 8
 """Tokens over which widths are compared."""
 
@@ -78,6 +82,34 @@ def _timed(model: Model, width: int) -> float:
     took = (time.perf_counter() - began) * 1e3
     model.forget(start)
     return took
+
+
+class Threaded(Model, Protocol):
+    """A model whose number of threads can be chosen."""
+
+    n_threads: int
+
+    def use_threads(self, n: int) -> None: ...
+
+
+def better_threads(target: Threaded, draft: Threaded | None) -> int:
+    """All physical cores, if target and draft together are clearly faster so than as loaded.
+
+    They are tried together: two pools of threads get into each other's way.
+    """
+    models = [model for model in (target, draft) if model is not None]
+    now = target.n_threads
+    took: dict[int, list[float]] = {}
+    for model in models:
+        model.forget(0)
+    for _ in range(3):
+        for n in {now, psutil.cpu_count(logical=False) or now}:
+            for model in models:
+                model.use_threads(n)
+            times = [_timed(model, 1) for model in (*models, *models)]
+            took.setdefault(n, []).append(sum(times[len(models) :]))  # the first round warms up
+    best = min(took, key=lambda n: median(took[n]))
+    return best if median(took[best]) < _CLEARLY * median(took[now]) else now
 
 
 def _read(model: Model, n: int) -> None:

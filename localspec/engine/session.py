@@ -12,12 +12,14 @@ from typing import Any
 from localspec.engine import drafters, llama, prober
 from localspec.engine.accept import verifier
 from localspec.engine.answer import Answer
-from localspec.engine.controller import Controller, Experience
-from localspec.engine.costs import Costs
+from localspec.engine.control.controller import Controller
+from localspec.engine.control.costs import Costs
+from localspec.engine.control.pace import Experience
+from localspec.engine.control.survival import Survival
 from localspec.engine.loop import Job, generate
 from localspec.engine.protocols import Drafter
 from localspec.engine.reader import Reader
-from localspec.engine.survival import Survival
+from localspec.engine.replay import replay
 from localspec.errors import (
     IncompatiblePairError,
     LocalspecError,
@@ -70,6 +72,9 @@ class Session:
                 model.interrupted = self._asked_to_stop
         self._readers = [Reader(m) for m in (self._target, self._draft) if m is not None]
         self._most = min(load.draft_max, self._target.rollback)
+        self._free_threads = load.target_settings.n_threads is None
+        if self._free_threads and load.measured and load.measured.threads:
+            self._use_threads(load.measured.threads)
         self._warn()
         self.ready = self._make_ready(load, (time.perf_counter() - began) * 1e3)
 
@@ -188,6 +193,9 @@ class Session:
         draft = self._readers[1].model if self._draft else None
         times: prober.Times | None = None
         shown = 0
+        if self._free_threads:
+            yield Plan("probing", "finding the better number of threads")
+            self._use_threads(prober.better_threads(self._target, self._draft))
         for times in prober.measure(self._target, draft, self._most, asked.seconds):
             if len(times.verify) != shown:
                 shown = len(times.verify)
@@ -216,9 +224,15 @@ class Session:
             survival={name: known.survival.counts() for name, known in self._known.items()},
         )
 
+    def _use_threads(self, n: int) -> None:
+        for model in (self._target, self._draft):
+            if model is not None:
+                model.use_threads(n)
+
     def replay(self, asked: Replay) -> Replayed:
         """What the target alone says of an answer's tokens, in passes of the widths asked for."""
-        raise NotImplementedError
+        self._stop = False
+        return replay(self._readers[0], self._prompt(asked.text), asked, self._asked_to_stop)
 
     def _prompt(self, text: str) -> list[int]:
         prompt = self._target.vocabulary.tokenize(text)

@@ -130,7 +130,8 @@ class Replay:
 
     The prompt is `text`, and its last batch gives the first token.  Each later pass reads as many
     tokens as its width, starting with the newest known one, and `emitted` of them count: so the
-    passes of an earlier answer can be made again, or one token at a time.
+    passes of an earlier answer can be made again, or one token at a time.  The memory is empty
+    before and after; without tokens nothing else happens.
     """
 
     text: str
@@ -184,15 +185,19 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """For each token of a replayed answer: the target's argmax there, the gap between its two
-    largest logits, the token's probability in the law of `sampling`, and the probability of all
-    tokens of that law that come before it in the order of their ids.
+    """For each token of a replayed answer, what the target says there.
+
+    `best` is the token that the seed's noise picks, as `coupled` does; at temperature 0 the argmax.
+    `margin` is how many logits another one is from being picked: at temperature 0 the gap between
+    the two largest.  `probability` is the token's own in the law of `sampling`; `below` that of
+    all tokens of the law with smaller ids, `above` that of all likelier ones.
     """
 
     best: tuple[int, ...]
     margin: tuple[float, ...]
     probability: tuple[float, ...]
     below: tuple[float, ...]
+    above: tuple[float, ...]
 
 
 Control = Hello | Alive | Failed | Done | Measured | Replayed

@@ -277,6 +277,11 @@ class Llama:
             n_past = 0
         self.n_past = n_past
 
+    def use_threads(self, n: int) -> None:
+        """Compute with so many threads from the next read on."""
+        self.n_threads = threads(n)
+        C.llama_set_n_threads(self._context, self.n_threads, self.n_threads)
+
     # --- the end ------------------------------------------------------------------------
 
     def close(self) -> None:

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 _WINDOW = 96.0
 """Guesses that a count remembers, about: older ones fade."""
-_OWN = 3.0
+_OWN = 6.0
 """Guesses after which a cell's own rate counts as much as what is believed without it."""
 _PRIOR = 6.0
+_BELIEVED = 0.6
+"""A draft model's chance before anything was seen."""
+_FORGET = 0.998
 
 _PLACES = (0, 1, 2, 3, 3, 4, 4, 4, 4) + (5,) * 16
 """The group of a guess's place in its draft."""
@@ -27,6 +30,10 @@ class Rate:
     def value(self, believed: float | None = None) -> float:
         start = self._believed if believed is None else believed
         return (self.kept + start * self._weight) / (self.tried + self._weight)
+
+    def fade(self, share: float) -> None:
+        self.kept *= share
+        self.tried *= share
 
     def add(self, kept: float) -> None:
         if self.tried >= _WINDOW:
@@ -73,15 +80,30 @@ class Survival:
         self.model = Table([0.1 + 0.08 * i for i in range(11)], kept.get("model", {}))
         self.lookup = Table([0.25, 0.4, 0.5, 0.6, 0.7, 0.8], kept.get("lookup", {}))
         means = kept.get("place", {})
-        self._place = [Rate(0.6, _OWN, means.get(str(i), (0, 0))) for i in range(6)]
+        self._place = [Rate(_BELIEVED, _OWN, means.get(str(i), (0, 0))) for i in range(6)]
+        self._chain()
 
     def mean(self, place: int) -> float:
         """Chance of the draft model's next guess at this place, before its confidence is known."""
-        return self._place[_PLACES[place]].value()
+        return self._means[_PLACES[place]]
 
     def saw_model(self, place: int, chance: float) -> None:
-        """A guess was made or declined there, believed to stand with this chance, or known to."""
+        """A guess was made or declined there, believed to stand with this chance, or known to.
+
+        All places fade, so that one which an unlucky start made look bad is tried again.
+        """
+        for rate in self._place:
+            rate.fade(_FORGET)
         self._place[_PLACES[place]].add(chance)
+        self._chain()
+
+    def _chain(self) -> None:
+        """A place that was rarely reached is believed to be like the one before it."""
+        self._means = []
+        believed = _BELIEVED
+        for rate in self._place:
+            believed = rate.value(believed)
+            self._means.append(believed)
 
     def counts(self) -> dict[str, dict[str, list[float]]]:
         means = {str(i): [round(r.kept, 2), round(r.tried, 2)] for i, r in enumerate(self._place)}

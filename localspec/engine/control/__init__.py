@@ -1,0 +1,1 @@
+"""Choosing every round who guesses and how much, from measured costs and counted chances."""

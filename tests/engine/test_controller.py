@@ -1,0 +1,206 @@
+"""The controller in worlds whose best draft length is known: no clock, no model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import mean
+
+import pytest
+
+from localspec.engine.accept import verifier
+from localspec.engine.control.controller import Controller
+from localspec.engine.control.costs import Costs
+from localspec.engine.control.pace import Experience
+from localspec.engine.drafters.lookup import LookupDrafter
+from localspec.engine.loop import Step
+from localspec.engine.protocols import Draft, Gauge
+from localspec.protocol.events import Plan, Times
+from localspec.protocol.wire import Measured, Sampling, VerifyMode
+from tests.engine.laws import PROMPT, SAMPLED
+from tests.engine.worlds import CLIFF, FLAT, STEEP, World, mixed, steady
+from tests.fakes import (
+    GREEDY,
+    PLAIN,
+    HistoryModel,
+    TableModel,
+    job,
+    model_drafter,
+    plain,
+    run,
+    table,
+)
+
+HOPELESS = {
+    "flat": World(steady(0.01)),
+    "steep and dear": World(steady(0.02), c=0.3, curve=STEEP),
+    "weak, steep, dear": World(steady(0.4), c=0.3, curve=STEEP),
+    "a cliff": World(steady(0.3), c=0.05, curve=CLIFF),
+    "a confident liar": World(steady(0.02), honest=lambda _: 0.95),
+}
+WORTH = {
+    "fair": World(steady(0.6)),
+    "fair, steep": World(steady(0.6), curve=STEEP),
+    "good": World(steady(0.8)),
+    "very good": World(steady(0.9), c=0.05),
+    "behind a cliff": World(steady(0.85), c=0.05, curve=CLIFF),
+    "easy and hard tokens": World(mixed(0.1, 0.95, 0.5)),
+    "never measured": World(steady(0.7), told=False),
+    "a noisy machine": World(steady(0.7), noise=0.4),
+}
+
+
+@pytest.mark.parametrize("world", HOPELESS.values(), ids=HOPELESS.keys())
+def test_where_nothing_pays_it_costs_next_to_nothing(world: World) -> None:
+    assert world.adaptive(400) >= 0.97
+
+
+@pytest.mark.parametrize("world", WORTH.values(), ids=WORTH.keys())
+def test_it_comes_near_the_best_fixed_length(world: World) -> None:
+    assert world.adaptive(4000) >= 0.95 * world.best_fixed()
+
+
+def test_knowing_which_tokens_are_easy_beats_every_fixed_length() -> None:
+    world = World(mixed(0.1, 0.95, 0.6))
+    assert mean(world.adaptive(1000) for _ in range(3)) > 1.05 * world.best_fixed()
+
+
+def test_widths_beyond_a_cliff_are_left_alone() -> None:
+    step = [1.0, *(1 + 0.02 * w for w in range(4)), *(3.0 + 0.02 * w for w in range(14))]
+    world = World(steady(0.7), c=0.02, curve=step)
+    controller = world.controller()
+    lengths: list[int] = []
+    world.run(Recorded(controller, lengths), 1500, 16, controller)
+    assert max(lengths[-200:]) <= 3
+
+
+class Recorded:
+    def __init__(self, controller: Controller, lengths: list[int]) -> None:
+        self._controller, self._lengths = controller, lengths
+
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        ahead: Sequence[int] = (),
+        gauge: Gauge | None = None,
+    ) -> Draft:
+        draft = self._controller.propose(tokens, limit)
+        self._lengths.append(len(draft.tokens))
+        return draft
+
+
+def test_a_pause_ends_when_the_draft_gets_better() -> None:
+    world = World(steady(0.01))
+    controller = world.controller()
+    world.run(controller, 300, 16, controller)
+    assert state(controller).state == "paused"
+    world.sure = steady(0.9)
+    world.run(controller, 600, 16, controller)
+    assert state(controller).state == "on"
+
+
+def state(controller: Controller) -> Plan:
+    return controller._plan()
+
+
+def test_states_are_told_once_and_with_their_reason() -> None:
+    world = World(steady(0.8))
+    controller = world.controller()
+    told: list[Plan] = []
+
+    def listening(step: Step) -> None:
+        controller.learn(step)
+        plan = controller.news()
+        if plan is not None:
+            told.append(plan)
+
+    tokens = [1, 2, 3]
+    for _ in range(60):
+        draft = controller.propose(tokens, 16)
+        kept = next((i for i, ok in enumerate(world.stands) if not ok), len(world.stands))
+        new = [7] * kept + [9]
+        tokens += new
+        width = len(draft.tokens) + 1
+        times = Times(draft.seconds * 1e3, 10 * FLAT[width], 0.0)
+        listening(Step(draft, kept, new, times, width))
+    assert [plan.state for plan in told][:2] == ["probing", "on"]
+    assert len(told) < 8
+    assert all(plan.why for plan in told)
+    assert told[-1].speedup is not None and told[-1].speedup > 1.5
+
+
+def copying(rounds: int, text: Sequence[int]) -> tuple[Controller, float]:
+    """A controller without a draft model over a text that is known; tokens a round."""
+    known = Experience()
+    controller = Controller(
+        None, LookupDrafter(), Costs(Measured(10.0, {"1": 1.0, "8": 1.3})), known
+    )
+    tokens = list(text[:4])
+    n = 0
+    for n in range(1, rounds + 1):  # noqa: B007
+        draft = controller.propose(tokens, 16)
+        rest = text[len(tokens) :]
+        kept = next(
+            (i for i, (a, b) in enumerate(zip(draft.tokens, rest, strict=False)) if a != b),
+            min(len(draft.tokens), len(rest)),
+        )
+        new = list(rest[: kept + 1])
+        if not new:
+            break
+        tokens += new
+        width = len(draft.tokens) + 1
+        controller.learn(Step(draft, kept, new, Times(0, 10 * (1 + 0.04 * width), 0), width))
+    return controller, (len(tokens) - 4) / n
+
+
+def test_copies_are_used_where_a_text_repeats_itself() -> None:
+    controller, rate = copying(200, [1, 2, 3, 4, 5, 6, 7, 8, 9] * 60)
+    assert rate > 5
+    assert state(controller).state == "on"
+
+
+def test_copies_are_left_alone_where_it_does_not() -> None:
+    """Pairs of tokens return, what follows them never does."""
+    text = [t for i in range(300) for t in (1, 2, 1000 + i)]
+    controller, rate = copying(900, text)
+    assert state(controller).state == "paused"
+    assert rate < 1.6
+
+
+COSTS = Measured(10.0, {"1": 1.0, "8": 1.1}, 0.01)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("other", [1, 2], ids=["twin", "stranger"])
+def test_all_sources_together_change_nothing(sampling: Sampling, other: int) -> None:
+    what = job([*PROMPT, *PROMPT], 120, sampling=sampling, draft_length=16)
+    judge = verifier("coupled", sampling.seed)
+    draft = model_drafter(HistoryModel(other), judge, sampling, len(what.prompt))
+    controller = Controller(draft, LookupDrafter(1), Costs(COSTS), Experience())
+    got = run(HistoryModel(1), controller, judge, replace(what, learn=controller.learn))
+    assert got.tokens == plain(HistoryModel(1), verifier("coupled", sampling.seed), what).tokens
+    assert {step.draft.source for step in got.steps} - {None}
+
+
+@pytest.mark.parametrize("mode", ["rejection", "match"])
+def test_mixed_drafts_keep_the_distribution(mode: VerifyMode) -> None:
+    """Two tokens after a prompt that invites copying, over many seeds, against their exact law."""
+    model = TableModel(table(1))
+    prompt = [0, 1, 2, 0, 1]
+    seen: Counter[tuple[int, ...]] = Counter()
+    n = 4000
+    for seed in range(n):
+        what = job(prompt, 4, sampling=replace(PLAIN, seed=seed), draft_length=3)
+        judge = verifier(mode, seed)
+        draft = model_drafter(TableModel(table(2)), judge, what.sampling, len(prompt))
+        controller = Controller(draft, LookupDrafter(1), Costs(COSTS), Experience())
+        seen[tuple(run(model, controller, judge, what).tokens[1:3])] += 1
+    reference: Counter[tuple[int, ...]] = Counter()
+    for seed in range(n):
+        what = job(prompt, 4, sampling=replace(PLAIN, seed=seed + n))
+        reference[tuple(plain(model, verifier(mode, seed + n), what).tokens[1:3])] += 1
+    cells = [c for c in seen | reference if seen[c] + reference[c] >= 20]
+    chi = sum((seen[c] - reference[c]) ** 2 / (seen[c] + reference[c]) for c in cells)
+    assert chi < len(cells) + 6 * (2 * len(cells)) ** 0.5

@@ -1,0 +1,110 @@
+"""Worlds to try a controller in: a draft model with a known worth, passes with known costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from localspec.engine.control.controller import Controller
+from localspec.engine.control.costs import Costs
+from localspec.engine.control.pace import Experience
+from localspec.engine.loop import Step
+from localspec.engine.protocols import Draft, Drafter, Gauge
+from localspec.protocol.events import Times
+from localspec.protocol.wire import Measured
+
+FLAT = [1.0, *(1 + 0.04 * w for w in range(18))]
+"""Like a GPU's verify curve: a row more costs little."""
+STEEP = [1.0, *(1 + 0.35 * w for w in range(18))]
+CLIFF = [1.0, 1.0, 2.3, 2.5, 2.7, 2.9, 3.0, 3.1, 3.2, 5.0, *(5.1 + 0.1 * w for w in range(8))]
+"""Dear at two, then nearly flat to eight: Q8_0 on a CPU."""
+
+
+@dataclass
+class World:
+    """One answer after another, in units of one plain pass (10 ms)."""
+
+    sure: Callable[[np.random.Generator], float]
+    """Draws how likely the draft model's next guess is to stand, which is also how sure it is."""
+    c: float = 0.1
+    curve: Sequence[float] = field(default_factory=lambda: FLAT)
+    told: bool = True
+    """Whether costs were measured before."""
+    noise: float = 0.05
+    seed: int = 1
+    honest: Callable[[float], float] = lambda chance: chance
+    """How sure the draft says it is, by how sure it may be."""
+
+    def __post_init__(self) -> None:
+        self._rng = np.random.default_rng(self.seed)
+        self.stands: list[bool] = []
+        self.passes = 0
+
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        ahead: Sequence[int] = (),
+        gauge: Gauge | None = None,
+    ) -> Draft:
+        """The draft model; what stands is decided as it guesses."""
+        self.stands, self.passes = [], 0
+        for _ in range(limit):
+            self.passes += 1
+            chance = self.sure(self._rng)
+            if gauge is not None and not gauge.wanted(self.honest(chance)):
+                break
+            self.stands.append(bool(self._rng.random() < chance))
+            if gauge is not None and not gauge.more(7):
+                break
+        seconds = self.passes * self.c * 0.01 * self._noisy()
+        return Draft([7] * len(self.stands), None, "model", seconds)
+
+    def _noisy(self) -> float:
+        return float(np.exp(self._rng.normal() * self.noise))
+
+    def controller(self, lookup: Drafter | None = None) -> Controller:
+        curve = {str(w): self.curve[w] for w in (1, 2, 4, 8)}
+        measured = Measured(10.0, curve, self.c) if self.told else None
+        return Controller(self, lookup, Costs(measured), Experience())
+
+    def run(self, drafter: Drafter, n: int, length: int, controller: Controller | None) -> float:
+        """Milliseconds for about n tokens."""
+        ms, tokens = 0.0, [1, 2, 3]
+        while len(tokens) < n:
+            draft = drafter.propose(tokens, length)
+            kept = next((i for i, ok in enumerate(self.stands) if not ok), len(self.stands))
+            kept = min(kept, len(draft.tokens))
+            verify = 10.0 * self.curve[len(draft.tokens) + 1] * self._noisy()
+            times = Times(draft.seconds * 1e3, verify, 0.0)
+            new = [7] * kept + [int(self._rng.integers(100, 10_000))]
+            tokens += new
+            if controller is not None:
+                controller.learn(Step(draft, kept, new, times, len(draft.tokens) + 1))
+            self.stands = []
+            ms += times.draft + verify
+        return ms / (len(tokens) - 3)
+
+    def fixed(self, length: int, n: int = 20_000) -> float:
+        """Speed-up of a fixed draft length."""
+        return 10.0 / self.run(self, n, length, None) if length else 1.0
+
+    def best_fixed(self) -> float:
+        return max(self.fixed(length) for length in range(9))
+
+    def adaptive(self, n: int = 400) -> float:
+        """Speed-up of a fresh controller over n tokens."""
+        controller = self.controller()
+        return 10.0 / self.run(controller, n, 16, controller)
+
+
+def steady(chance: float) -> Callable[[np.random.Generator], float]:
+    """Every guess as likely to stand as every other."""
+    return lambda _: chance
+
+
+def mixed(low: float, high: float, share: float) -> Callable[[np.random.Generator], float]:
+    """Easy and hard tokens, one by one."""
+    return lambda rng: high if rng.random() < share else low
