@@ -20,7 +20,7 @@ from localspec.clean import clean
 from localspec.cli import options
 from localspec.cli.printer import Printer, Show
 from localspec.errors import AccessError, LocalspecError, UsageError
-from localspec.protocol.events import Dead, Event, Ready, encode
+from localspec.protocol.events import Dead, Event, Notice, Ready, encode
 from localspec.protocol.wire import (
     DRAFT_MAX,
     ContextSettings,
@@ -186,11 +186,15 @@ def _events_file(path: str | None) -> Iterator[TextIO | None]:
 
 
 def _measuring(quiet: bool) -> Callable[[Event], None]:
-    """Says once that a new pair is being measured, so that a wait of seconds has a reason."""
+    """Warns of a pair that keeps crashing, and says once that a new one is being measured."""
     said: list[Event] = []
 
     def say(event: Event) -> None:
-        if not quiet and not said:
+        if isinstance(event, Notice):
+            if not quiet:
+                click.echo(f"localspec: {event.message} {event.hint}", err=True)
+            return
+        if not quiet and not said and sys.stderr.isatty():
             click.echo("localspec: measuring this pair on this machine, once …", err=True)
         said.append(event)
 

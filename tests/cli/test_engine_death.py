@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cli.command import command, environment
+from tests.cli.command import command, environment, localspec
 from tests.zoo import Zoo
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
@@ -60,3 +61,17 @@ def test_json_keeps_what_was_said(zoo: Zoo) -> None:
         document = json.loads(run.communicate(timeout=60)[0])
     assert document["error"]["code"] == "out-of-memory"
     assert document["text"].startswith(" one two")
+
+
+def test_a_pair_that_keeps_crashing_is_warned_of(zoo: Zoo, tmp_path: Path) -> None:
+    env = {"LOCALSPEC_DATA_DIR": str(tmp_path)}
+    model = Path(shutil.copy(zoo["duplicate"], tmp_path / "model.gguf"))  # llama.cpp aborts
+    ask = ("run", model, "-p", "a", "--max-tokens", "3", "--draft", "none")
+    ends = [localspec(*ask, env=env) for _ in range(3)]
+    assert [end.code for end in ends] == [9, 9, 9]
+    warned = "localspec: This pair crashed the last 2 times: llama.cpp gave up; llama.cpp gave up."
+    assert ["crashed the last" in end.err for end in ends] == [False, False, True]
+    assert ends[2].err.startswith(warned)
+    told = localspec(*ask, "-v", env=env).err
+    assert f"All engines' words: {tmp_path / 'engine.log'}" in told
+    assert "this engine ended: assert" in (tmp_path / "engine.log").read_text(encoding="utf-8")

@@ -83,7 +83,7 @@ def test_the_document_holds_what_the_contract_says(zoo: Zoo) -> None:
 
 
 def test_the_document_says_how_speculation_went(zoo: Zoo) -> None:
-    speculation = hello(zoo, "--json").document["speculation"]
+    speculation = hello(zoo, "--json", "--spec", "model").document["speculation"]
     assert speculation.pop("host_ms_per_round") > 0
     # Plain ("▁Hello"), five kept and a bonus, and the end, which was guessed too.
     assert speculation == {
@@ -118,7 +118,7 @@ def test_json_is_one_line_of_ascii_whatever_is_said(zoo: Zoo) -> None:
 
 
 def test_stats_are_talk(zoo: Zoo) -> None:
-    done = hello(zoo, "--stats", "--seed", "5")
+    done = hello(zoo, "--stats", "--seed", "5", "--spec", "model")
     assert done.text == HELLO_TEXT + "\n"
     for words in ("ON", "100 % of guesses kept", "tok/s", "seed 5", "kept per round"):
         assert words in done.err

@@ -66,7 +66,7 @@ def test_colour_on_a_terminal(
 
 
 def test_every_token_is_marked_with_its_class(zoo: Zoo) -> None:
-    done = hello(zoo, "--tokens")
+    done = hello(zoo, "--tokens", "--spec", "model")
     mark = GLYPHS
     assert done.text.startswith(f" Hello{mark['plain']},{mark['accepted']} wor{mark['accepted']}")
     assert mark["bonus"] in done.text
