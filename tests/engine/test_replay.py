@@ -1,0 +1,138 @@
+"""Replaying an answer's passes on tiny models gives the answer, and its probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from localspec.engine import accept
+from localspec.engine.protocols import Draft, LawAt
+from localspec.engine.session import Session
+from localspec.errors import UsageError
+from localspec.protocol.wire import Replay, Replayed, Sampling, VerifyMode
+from tests.sessions import GREEDY, Said, loaded, require_same_logits_at_every_width, say
+from tests.zoo import Zoo
+
+PROMPT = "the one "
+SEEDED = Sampling(temperature=0.8, seed=3)
+OPEN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=5)
+PENALISED = replace(SEEDED, repeat_penalty=1.3)
+
+
+@pytest.fixture(scope="module", params=["target", "f32", "hybrid"])
+def session(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[Session]:
+    with loaded(zoo[request.param], zoo["cousin"]) as session:
+        yield session
+
+
+def fresh(session: Session) -> None:
+    session.replay(Replay(PROMPT, (), (), ()))
+
+
+def spoken(session: Session, sampling: Sampling, spec: str, verify: VerifyMode = "coupled") -> Said:
+    fresh(session)
+    return say(
+        session,
+        PROMPT,
+        sampling=sampling,
+        spec=spec,
+        draft_length=3,
+        max_tokens=60,
+        verify=verify,
+    )
+
+
+def replayed(session: Session, said: Said, sampling: Sampling) -> Replayed:
+    passes = said.rounds[1:]
+    widths = tuple(event.drafted + 1 for event in passes)
+    emitted = tuple(len(event.tokens) for event in passes)
+    return session.replay(Replay(PROMPT, tuple(said.ids), widths, emitted, sampling))
+
+
+@pytest.mark.parametrize("spec", ["off", "model", "lookup", "auto"])
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED, OPEN, PENALISED])
+def test_the_same_passes_pick_the_same_tokens(
+    session: Session, sampling: Sampling, spec: str
+) -> None:
+    said = spoken(session, sampling, spec)
+    found = replayed(session, said, sampling)
+    assert list(found.best) == said.ids
+    assert all(0 < p <= 1 for p in found.probability)
+    assert all(0 <= mass <= 1 for mass in (*found.below, *found.above))
+    assert all(margin >= 0 for margin in found.margin)
+
+
+def test_the_answer_after_a_replay_is_as_from_fresh(zoo: Zoo) -> None:
+    with loaded(zoo["f32"], zoo["cousin"]) as session:
+        first = spoken(session, GREEDY, "model")
+        replayed(session, first, GREEDY)
+        again = say(session, PROMPT, spec="model", draft_length=3, max_tokens=60)
+        assert (again.ids, again.totals["reused_tokens"]) == (first.ids, 0)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED])
+def test_one_token_at_a_time_is_plain_decoding(zoo: Zoo, sampling: Sampling) -> None:
+    require_same_logits_at_every_width(zoo["target"])
+    with loaded(zoo["target"], zoo["cousin"]) as session:
+        said = spoken(session, sampling, "model")
+        ones = (1,) * (len(said.ids) - 1)
+        alone = session.replay(Replay(PROMPT, tuple(said.ids), ones, ones, sampling))
+        assert alone == replayed(session, said, sampling)
+
+
+def test_a_law_whose_parts_are_known(zoo: Zoo) -> None:
+    """Every token of the vocabulary as the first: the parts add up to one law."""
+    with loaded(zoo["target"]) as session:
+        asked = [session.replay(Replay(PROMPT, (t,), (), (), OPEN)) for t in range(300)]
+    probability, below, above = (
+        np.array([getattr(each, name)[0] for each in asked])
+        for name in ("probability", "below", "above")
+    )
+    assert np.allclose(below, probability.cumsum() - probability)
+    order = np.argsort(-probability, kind="stable")
+    likelier = probability[order].cumsum() - probability[order]
+    rest = 1 - probability.sum()  # the tokens from 300 on
+    assert np.all(above[order] - likelier >= -1e-9)
+    assert np.all(above[order] - likelier <= rest + 1e-9)
+
+
+class Gullible(accept.Coupled):
+    def verify(self, law_at: LawAt, draft: Draft, index: int) -> tuple[int, int]:
+        n = len(draft.tokens)
+        return n, self.guess(law_at(n), index + n)
+
+
+def test_a_verifier_that_keeps_every_guess_is_found(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with loaded(zoo["target"], zoo["stranger"]) as session:
+        monkeypatch.setattr(accept.Coupled, "verify", Gullible.verify)
+        said = spoken(session, GREEDY, "model")
+        assert said.speculation["acceptance_rate"] == 1
+        assert list(replayed(session, said, GREEDY).best) != said.ids
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Replay(PROMPT, (1, 2, 3), (1,), (1,)),
+        Replay(PROMPT, (1, 2), (1, 1), (1, 0)),
+        Replay(PROMPT, (1, 2, 3), (1,), (2,)),
+        Replay(PROMPT, (-1,), (), ()),
+        Replay(PROMPT, (10**6,), (), ()),
+        Replay(PROMPT, (), (1,), (1,)),
+    ],
+)
+def test_passes_that_cannot_be_are_refused(zoo: Zoo, wrong: Replay) -> None:
+    with loaded(zoo["target"]) as session, pytest.raises(UsageError):
+        session.replay(wrong)
+
+
+def test_a_stopped_replay_says_what_it_has(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    with loaded(zoo["target"]) as session:
+        monkeypatch.setattr(session, "_asked_to_stop", lambda: True)
+        found = session.replay(Replay(PROMPT, (5, 6), (1,), (1,)))
+        assert found == Replayed((), (), (), (), ())
