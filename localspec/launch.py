@@ -15,6 +15,7 @@ from localspec.machine import measured
 from localspec.models import catalog, header
 from localspec.protocol.events import Event, Ready
 from localspec.protocol.wire import Generate, Load, Measured, Probe
+from localspec.worker import crashes
 from localspec.worker.client import Worker
 
 
@@ -84,9 +85,11 @@ def start(
 ) -> Engine:
     """Load the pair in a process of its own, with what earlier runs of it have shown.
 
-    `probe`: measure what passes cost where nothing is known; `say` hears how that goes.  Raises
-    what the engine raised, or died of.
+    `probe`: measure what passes cost where nothing is known; `say` hears how that goes, and
+    first a warning where the pair keeps crashing.  Raises what the engine raised, or died of.
     """
+    if (past := crashes.warning(load)) is not None:
+        say(past)
     store = measured.Store(paths.state() / "measured.sqlite")
     name = measured.key(load)
     known = store.read(name)

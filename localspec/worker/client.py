@@ -7,19 +7,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from localspec import children, errors
-from localspec.clean import clean
 from localspec.protocol import wire
 from localspec.protocol.events import Dead, Event, Ready
-from localspec.worker import ending
-
-_LOG_LINES = 200
-_LONGEST_LOG_LINE = 4096
+from localspec.worker import crashes, ending
+from localspec.worker.lines import Lines
+from localspec.worker.log import Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +48,13 @@ class Worker:
         self._patience = patience or Patience()
         self._number = 0
         self._dead: Dead | None = None
+        self._pair = ""
+        """What stands for the loaded pair among those that crash."""
         self._replayed: wire.Replayed | None = None
         self.measured: wire.Measured | None = None
         """What the engine last said of the pair's costs."""
         self._pipe = threading.Lock()
         self._stop_wanted = False
-        self._log: deque[str] = deque(maxlen=_LOG_LINES)
         self._answers: queue.SimpleQueue[tuple[int, wire.Answer | None]] = queue.SimpleQueue()
         try:
             self._process = children.start(start())
@@ -64,6 +62,7 @@ class Worker:
             raise errors.EngineError(
                 f"The engine cannot be started: {error.strerror}.", "Install localspec again."
             ) from error
+        self._log = Log(self.pid)
         self._threads = [
             threading.Thread(target=work, daemon=True) for work in (self._hear, self._drain)
         ]
@@ -83,6 +82,7 @@ class Worker:
 
     def load(self, load: wire.Load) -> Ready:
         """Load a pair.  Raises what the engine raised, or what it died of."""
+        self._pair = crashes.key(load)
         for event in self._carry_out(load, self._patience.load):
             if isinstance(event, Ready):
                 self.ready = event
@@ -98,6 +98,8 @@ class Worker:
             if self._dead is None:
                 self._abandon()
             raise
+        if self._dead is None:
+            crashes.forget(self._pair)
 
     def probe(self, probe: wire.Probe) -> Iterator[Event]:
         """Measure what passes cost; the progress, then `measured` is known.
@@ -171,7 +173,7 @@ class Worker:
             if isinstance(answer, wire.Alive) and told == number and answer.stuck > limit:
                 return self._end(ending.hang)
             if isinstance(answer, Dead):
-                self._dead = answer
+                self._bury(answer)
             if answer is not None and (told == number or self._dead is not None):
                 return answer
 
@@ -221,22 +223,28 @@ class Worker:
         self._process.kill()
         self._process.wait()
         self._threads[1].join(timeout=2)
-        self._dead = why(list(self._log))
-        return self._dead
+        return self._bury(why(list(self._log.lines)))
+
+    def _bury(self, dead: Dead) -> Dead:
+        self._dead = dead
+        self._log.keep([f"localspec: this engine ended: {dead.how}"])
+        if self._pair:
+            crashes.record(self._pair, dead.how)
+        return dead
 
     # --- the two threads ----------------------------------------------------------------
 
     def _hear(self) -> None:
         """Answers into the queue; the last is how it ended."""
         assert self._process.stdout is not None
-        reader = _Lines(self._process.stdout, wire.LONGEST_LINE)
+        reader = Lines(self._process.stdout, wire.LONGEST_LINE)
         try:
             for line in reader:
                 self._answers.put(wire.decode_answer(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             self._process.kill()
             self._process.wait()
-            self._answers.put((0, ending.protocol(list(self._log))))
+            self._answers.put((0, ending.protocol(list(self._log.lines))))
             return
         try:
             code = self._process.wait(timeout=self._patience.stop)
@@ -244,31 +252,8 @@ class Worker:
             self._process.kill()
             code = None
         self._threads[1].join(timeout=2)  # its last words
-        self._answers.put((0, ending.classify(code, list(self._log))))
+        self._answers.put((0, ending.classify(code, list(self._log.lines))))
 
     def _drain(self) -> None:
-        """Keep stderr empty, or a full pipe would stop the process; remember the last lines."""
         assert self._process.stderr is not None
-        with suppress(ValueError, OSError):
-            for line in _Lines(self._process.stderr, _LONGEST_LOG_LINE, cut=True):
-                self._log.append(clean(line.decode("utf-8", "replace"), multiline=False))
-
-
-class _Lines:
-    """Lines of an unbuffered pipe, bounded: a longer one is cut, or a ValueError."""
-
-    def __init__(self, pipe: object, longest: int, *, cut: bool = False) -> None:
-        self._read = pipe.read  # type: ignore[attr-defined]
-        self._longest, self._cut = longest, cut
-
-    def __iter__(self) -> Iterator[bytes]:
-        held = b""
-        while data := self._read(65536):
-            *lines, held = (held + data).split(b"\n")
-            yield from lines
-            if len(held) > self._longest:
-                if not self._cut:
-                    raise ValueError("a line without an end")
-                held = held[: self._longest]
-        if held:
-            yield held
+        self._log.drain(self._process.stderr)

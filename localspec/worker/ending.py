@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 from localspec import errors
 from localspec.protocol.events import Dead
+from localspec.worker import log as engine_log
 
 _SMALLER = "Try a smaller --ctx, fewer --gpu-layers, a smaller quantisation, or --draft none."
+_ROOM = "Make room on the disk, or in what is left of your quota, and run it again."
 _OTHER = "Try another file, or --draft none; --verbose shows the engine's last words."
 
 _GPU = (
@@ -18,6 +20,8 @@ _GPU = (
     "hip error: out",
 )
 _ASSERTS = ("ggml_assert", "ggml_abort", "terminate called", "fatal error", "cuda error")
+
+_DISK = ("no space left on device", "disk quota exceeded")
 
 _SIGNALS = {
     "SIGILL": "It needs processor instructions that this computer lacks: reinstall "
@@ -44,6 +48,8 @@ def classify(code: int | None, log: Sequence[str]) -> Dead:
     name = _signal(code)
     if any(phrase in words for phrase in _ASSERTS):
         return Dead("assert", tuple(log), _OTHER)
+    if code is not None and any(phrase in words for phrase in _DISK):
+        return Dead(f"signal {name}" if name else f"exit {code}", tuple(log), _ROOM)
     if name == "SIGKILL":
         return Dead("oom-system", tuple(log), _SMALLER)
     if name:
@@ -64,11 +70,17 @@ def protocol(log: Sequence[str]) -> Dead:
 def error(dead: Dead) -> errors.LocalspecError:
     """The same, for a person."""
     last = next((line for line in reversed(dead.log) if _telling(line)), "")
-    what = f"The engine stopped: {_say(dead.how)}." + (f" Its last words: {last}" if last else "")
-    oom = dead.how in ("oom-gpu", "oom-system")
-    told = (errors.OutOfMemoryError if oom else errors.EngineError)(what, dead.hint)
-    told.detail = dead.log
+    what = f"The engine stopped: {say(dead.how)}." + (f" Its last words: {last}" if last else "")
+    told = _kind(dead)(what, dead.hint)
+    kept = engine_log.file()
+    told.detail = (*dead.log, f"All engines' words: {kept}") if kept.exists() else dead.log
     return told
+
+
+def _kind(dead: Dead) -> type[errors.LocalspecError]:
+    if dead.how in ("oom-gpu", "oom-system"):
+        return errors.OutOfMemoryError
+    return errors.AccessError if dead.hint == _ROOM else errors.EngineError
 
 
 def _signal(code: int | None) -> str:
@@ -82,7 +94,8 @@ def _signal(code: int | None) -> str:
     return _WINDOWS.get(code, "")
 
 
-def _say(how: str) -> str:
+def say(how: str) -> str:
+    """What it died of, in words."""
     words = {
         "oom-gpu": "the GPU ran out of memory",
         "oom-system": "the system killed it, most likely because memory ran out",
@@ -94,4 +107,4 @@ def _say(how: str) -> str:
 
 
 def _telling(line: str) -> bool:
-    return any(phrase in line.lower() for phrase in (*_GPU, *_ASSERTS, "error"))
+    return any(phrase in line.lower() for phrase in (*_GPU, *_ASSERTS, *_DISK, "error"))

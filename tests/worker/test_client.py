@@ -5,39 +5,32 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from localspec import errors
 from localspec.protocol.events import Dead, Event, Finished, Round
-from localspec.protocol.wire import Generate, Load
+from localspec.protocol.wire import Generate, Load, Probe, Replay
 from localspec.worker import ending
 from localspec.worker.client import Patience, Worker
+from tests.worker import fake
+from tests.worker.ends import gone
+from tests.worker.faults import ENDS
 
 FAKE = Path(__file__).with_name("fake.py")
 QUICK = Patience(hello=20, load=20, answer=20, stop=2)
 IMPATIENT = Patience(hello=2, load=2, answer=2, stop=1)
 
-ENDS = {
-    "kill": "oom-system",
-    "segv": "signal SIGSEGV",
-    "abort": "assert",
-    "cuda": "oom-gpu",
-    "garbage": "protocol",
-    "endless": "protocol",
-    "exit": "exit 3",
-    "silent": "exit 0",
-    "hang": "hang",
-}
-
 
 def worker(phase: str, fault: str) -> Worker:
     patience = IMPATIENT if fault == "hang" else QUICK
-    return Worker(lambda: [sys.executable, str(FAKE), phase, fault], patience)
+    parent = str(os.getpid())
+    return Worker(lambda: [sys.executable, str(FAKE), parent, phase, fault], patience)
+
+
+REPLAY = Replay("hi", (1,), (1,), (1,))
 
 
 @pytest.fixture
@@ -52,31 +45,6 @@ def start() -> Iterator[Callable[[str, str], Worker]]:
     for each in made:
         each.close()
         assert gone(each.pid)
-
-
-def gone(pid: int, seconds: float = 5.0) -> bool:
-    """Whether no such process is left, a zombie neither, within that time."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.01)
-    return False
-
-
-def ended(pid: int, seconds: float) -> bool:
-    """As `gone`, but an orphan may still wait for the system's init to bury it."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.01)
-    return False
 
 
 def said(events: list[Event]) -> str:
@@ -100,12 +68,20 @@ def test_death_at_the_handshake(fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", ENDS)
-def test_death_while_loading(fault: str, start: Callable[[str, str], Worker]) -> None:
+@pytest.mark.parametrize("phase", ["load", "probe", "replay"])
+def test_death_while_doing_what_ends_in_one_answer(
+    phase: str, fault: str, start: Callable[[str, str], Worker]
+) -> None:
+    engine = start(phase, fault)
     with pytest.raises(errors.LocalspecError) as raised:
-        start("load", fault).load(Load("a.gguf"))
+        engine.load(Load("a.gguf"))
+        if phase == "probe":
+            list(engine.probe(Probe()))
+        engine.replay(REPLAY)
     assert raised.value.hint
-    expected = 11 if fault in ("kill", "cuda") else 9
-    assert errors.exit_code(raised.value) == expected
+    assert errors.exit_code(raised.value) == ENDS[fault][1]
+    with pytest.raises(type(raised.value), match="The engine stopped"):  # it stays dead
+        engine.replay(REPLAY)
 
 
 @pytest.mark.parametrize("fault", ENDS)
@@ -117,16 +93,21 @@ def test_death_while_answering(phase: str, fault: str, start: Callable[[str, str
     assert said(events) == ("" if phase == "prefill" else "one two ")
     last = events[-1]
     assert isinstance(last, Dead)
-    assert last.how == ENDS[fault]
+    assert last.how == ENDS[fault][0]
     assert last.hint
-    assert ending.error(last).message.startswith("The engine stopped")
+    error = ending.error(last)
+    assert error.message.startswith("The engine stopped")
+    assert errors.exit_code(error) == ENDS[fault][1]
     assert list(engine.generate(Generate("more"))) == [last], "it stays dead, and says so"
 
 
-@pytest.mark.parametrize("phase", ["load", "prefill", "decode"])
+@pytest.mark.parametrize("phase", ["load", "probe", "replay", "prefill", "decode"])
 def test_a_flood_on_stderr_blocks_nothing(phase: str, start: Callable[[str, str], Worker]) -> None:
     engine = start(phase, "flood")
     engine.load(Load("a.gguf"))
+    assert len(list(engine.probe(Probe()))) == 1
+    assert engine.measured == fake.MEASURED
+    assert engine.replay(REPLAY) == fake.REPLAYED
     assert said(list(engine.generate(Generate("hi")))) == "one two three four"
 
 
@@ -155,21 +136,6 @@ def test_an_answer_closed_at_the_death_of_its_engine_waits_for_nothing(
 def test_an_engine_that_cannot_be_started() -> None:
     with pytest.raises(errors.EngineError, match="cannot be started"):
         Worker(lambda: ["/no/such/program"], QUICK)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
-def test_a_parent_that_dies_takes_its_engine_along(how: str) -> None:
-    program = (
-        "import os, signal, sys\n"
-        "from localspec.worker.client import Worker\n"
-        "print(Worker().pid, flush=True)\n"
-        f"os.kill(os.getpid(), signal.{how})\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=60, check=False
-    )
-    assert ended(int(done.stdout), seconds=2.0)
 
 
 def test_an_engine_without_a_stdin_ends() -> None:

@@ -1,0 +1,71 @@
+"""Ways in which an engine process fails, each done for real; `out` is its real stdout."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+FLOOD = 100 * 1024 * 1024
+
+
+def _flood() -> None:
+    line = b"x" * 1023 + b"\n"
+    for _ in range(FLOOD // 1024):
+        os.write(2, line)
+
+
+def _abort() -> None:
+    os.write(2, b"ggml.c:1234: GGML_ASSERT(n > 0) failed\n")
+    os.kill(os.getpid(), signal.SIGABRT)
+
+
+def _cuda() -> None:
+    os.write(2, b"CUDA error: out of memory\n  current device: 0\n")
+    os.kill(os.getpid(), signal.SIGABRT)
+
+
+def _hang() -> None:
+    while True:
+        time.sleep(60)
+
+
+def _full_disk() -> None:
+    """Raises what a write to any file of a full disk raises."""
+    with open("/dev/full", "wb", buffering=0) as file:
+        file.write(b"x")
+
+
+def faults(out: int) -> dict[str, Callable[[], object]]:
+    return {
+        "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "segv": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+        "abort": _abort,
+        "cuda": _cuda,
+        "hang": _hang,
+        "garbage": lambda: os.write(out, b"\xff\xfe not json at all\n"),
+        "deep": lambda: os.write(out, b"[" * 60_000 + b"\n"),
+        "endless": lambda: [os.write(out, b"[" * 65536) for _ in range(200)],
+        "disk": _full_disk,
+        "flood": _flood,
+        "exit": lambda: os._exit(3),
+        "silent": lambda: os._exit(0),
+        "none": lambda: None,
+    }
+
+
+ENDS = {
+    "kill": ("oom-system", 11),
+    "segv": ("signal SIGSEGV", 9),
+    "abort": ("assert", 9),
+    "cuda": ("oom-gpu", 11),
+    "garbage": ("protocol", 9),
+    "deep": ("protocol", 9),
+    "endless": ("protocol", 9),
+    "disk": ("exit 1", 8),
+    "exit": ("exit 3", 9),
+    "silent": ("exit 0", 9),
+    "hang": ("hang", 9),
+}
+"""What each is called in `Dead.how`, and the exit code."""

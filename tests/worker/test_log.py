@@ -1,0 +1,84 @@
+"""The engine's words in a file: whole lines, bounded, private, and never in the way."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from localspec.worker import log
+from localspec.worker.log import Log
+
+needs_posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX files")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path / "new" / "place"
+    monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(place))
+    return place
+
+
+def heard(words: bytes) -> Log:
+    made = Log(4711)
+    made.drain(BytesIO(words))
+    return made
+
+
+def test_lines_are_kept_here_and_there_cleaned(folder: Path) -> None:
+    made = heard(b"one\x1b[2J\n\xff two\nthree")
+    assert list(made.lines) == ["one", "\ufffd two", "three"]
+    kept = (folder / "engine.log").read_text(encoding="utf-8").splitlines()
+    assert [line.split(" ", 2)[2] for line in kept] == ["4711 one", "4711 \ufffd two", "4711 three"]
+
+
+@needs_posix
+def test_nobody_else_may_read_them(folder: Path) -> None:
+    heard(b"one\n")
+    assert stat.S_IMODE((folder / "engine.log").stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_flood_takes_two_small_files(folder: Path) -> None:
+    heard(b"x" * 1000 + b"\n" + b"y" * 5_000_000 + b"\n" + (b"z" * 99 + b"\n") * 100_000)
+    files = sorted(folder.iterdir())
+    assert [file.name for file in files] == ["engine.log", "engine.log.1"]
+    for file in files:
+        assert file.stat().st_size < 1_200_000
+        assert file.read_bytes().endswith(b"z\n")
+
+
+@needs_posix
+def test_a_full_disk_is_ignored(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "engine.log").symlink_to("/dev/full")
+    assert list(heard(b"one\n").lines) == ["one"]
+
+
+@needs_posix
+@pytest.mark.parametrize("place", ["/dev/null", "/proc/nowhere"])
+def test_a_folder_that_cannot_be_made_is_done_without(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA_DIR", place)
+    assert list(heard(b"one\n").lines) == ["one"]
+    assert not os.path.exists("/proc/nowhere")
+
+
+def test_many_processes_write_whole_lines(folder: Path) -> None:
+    program = (
+        "import sys\n"
+        "from io import BytesIO\n"
+        "from localspec.worker.log import Log\n"
+        "for _ in range(200): Log(int(sys.argv[1])).drain(BytesIO(b'0123456789' * 10 + b'\\n'))\n"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", program, str(n)]) for n in range(4)]
+    assert [process.wait(timeout=60) for process in processes] == [0] * 4
+    lines = log.file().read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 800
+    assert {line.split(" ", 3)[3] for line in lines} == {"0123456789" * 10}
