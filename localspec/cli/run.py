@@ -194,7 +194,7 @@ def _measuring(quiet: bool) -> Callable[[Event], None]:
             if not quiet:
                 click.echo(f"localspec: {event.message} {event.hint}", err=True)
             return
-        if not quiet and not said:
+        if not quiet and not said and sys.stderr.isatty():
             click.echo("localspec: measuring this pair on this machine, once …", err=True)
         said.append(event)
 
