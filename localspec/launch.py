@@ -82,7 +82,7 @@ def _looks_like_path(name: str) -> bool:
 
 def start(
     load: Load, *, probe: bool = False, say: Callable[[Event], None] = lambda _: None
-) -> Engine:
+) -> Remembering:
     """Load the pair in a process of its own, with what earlier runs of it have shown.
 
     `probe`: measure what passes cost where nothing is known; `say` hears how that goes, and
