@@ -114,13 +114,20 @@ Event = Ready | Prefill | Plan | Round | Notice | Finished | Dead
 _NAMES: dict[str, type[Event]] = {
     kind.__name__.lower(): kind for kind in (Ready, Prefill, Plan, Round, Notice, Finished, Dead)
 }
+_FIELDS = {kind: tuple(f.name for f in fields(kind)) for kind in (*_NAMES.values(), Times)}
+_WORDS = {kind: name for name, kind in _NAMES.items()}
+"""Looked up once, not for every round."""
+
+_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def encode(event: Event) -> str:
     """One line of JSON, without the line feed."""
-    body: dict[str, Any] = {"v": VERSION, "ev": type(event).__name__.lower()}
-    body |= {f.name: _plain(getattr(event, f.name)) for f in fields(event)}
-    return json.dumps(body, separators=(",", ":"))
+    kind = type(event)
+    body: dict[str, Any] = {"v": VERSION, "ev": _WORDS[kind]}
+    for name in _FIELDS[kind]:
+        body[name] = _plain(getattr(event, name))
+    return _json(body)
 
 
 def decode(line: str) -> Event | None:
@@ -138,9 +145,8 @@ def from_body(body: Any) -> Event | None:
     kind = _NAMES.get(str(body["ev"]))
     if kind is None:
         return None
-    known = {f.name for f in fields(kind)}
     try:
-        return kind(**{name: _typed(name, body[name]) for name in body if name in known})
+        return kind(**{name: _typed(name, body[name]) for name in _FIELDS[kind] if name in body})
     except (KeyError, TypeError) as error:
         raise ValueError(f"a field of {body['ev']!r} is missing or wrong") from error
 
@@ -149,7 +155,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Token):
         return {"id": value.id, "text": value.text, "class": value.kind}
     if isinstance(value, Times | Notice):
-        return {f.name: getattr(value, f.name) for f in fields(value)}
+        return {name: getattr(value, name) for name in _FIELDS[type(value)]}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value
@@ -161,6 +167,6 @@ def _typed(name: str, value: Any) -> Any:
     if name == "ms":
         return Times(value["draft"], value["verify"], value["host"])
     if name == "notices":
-        names = [f.name for f in fields(Notice)]
+        names = _FIELDS[Notice]
         return tuple(Notice(**{n: notice[n] for n in names if n in notice}) for notice in value)
     return tuple(value) if isinstance(value, list) else value
