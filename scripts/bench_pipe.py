@@ -118,8 +118,8 @@ def main() -> None:
     load = Load(str(args.target), str(args.draft), settings, settings)
     busy = f"load {os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else "load unknown"
     print(
-        f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, {busy}; {args.target.name}, {args.threads} threads, "
-        f"{args.tokens} tokens, {args.rounds} pairs"
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, {busy}; "
+        f"{args.target.name}, {args.threads} threads, {args.tokens} tokens, {args.rounds} pairs"
     )
     print("spec      in-process  piped tok/s   ratio   first token later, ms   same text")
     session, worker = Session(load), Worker()
