@@ -14,7 +14,7 @@ from localspec.bench.verdict import MODES, Doing, Equality, Finding, Part, Sampl
 from localspec.protocol.wire import Probe, Sampling, VerifyMode
 
 _LEAST_PROMPTS = 2
-_SEEDS_A_MODE = 10_000
+_SEEDS_A_MODE = 1_000_000
 _CONFIRMING = 5_000
 """Added to the seeds of a sample that looks again."""
 

@@ -1,0 +1,209 @@
+"""`localspec verify`: what it says, how it exits, and what Ctrl+C leaves."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from localspec import cli, launch
+from localspec.protocol.events import Dead, Event, Ready
+from localspec.protocol.wire import Generate
+from tests.bench.pairs import DIFFERENCE, Draw, Scripted, honest
+from tests.cli.command import TIMEOUT, command, environment, harmful, localspec
+from tests.zoo import Zoo
+
+LITTLE = ("--seconds", "0", "--tokens", "8")
+DRAWN = ("coupled", "rejection", "block")
+
+
+def late(request: Generate, place: int) -> int:
+    """Another greedy token at one place, where guessing."""
+    wrong = request.spec != "off" and not request.sampling.temperature and place == 5
+    return (honest(request, place) + wrong) % 8
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, worker: Scripted) -> None:
+    """The command gets this engine, whatever it asks for."""
+    ready = Ready({}, "big.gguf", "small\x1b[2J.gguf", (), {}, {}, 1.0)
+    engine = SimpleNamespace(ready=ready, worker=worker, close=lambda: None)
+    monkeypatch.setattr(launch, "start", lambda *_, **__: engine)
+
+
+def exit_code(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["verify", "demo", *LITTLE, *arguments])
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+# --- the real command ---------------------------------------------------------------------------
+
+
+def test_the_demo_is_not_divergent() -> None:
+    done = localspec("verify", "demo", *LITTLE, "--threads", "1", "--json", "-q")
+    assert (done.code, done.err) == (0, "")
+    document = done.document
+    assert document["schema"] == 1
+    assert document["verdict"] in ("lossless", "near-ties")
+    assert document["draft"] == "demo-draft.gguf"
+    assert document["whole"] is True
+    assert document["guesses"] > 0
+    assert document["greedy"]["prompts"] == document["seeded"]["prompts"] == 2
+    assert [mode["verify"] for mode in document["sampled"]["modes"]] == list(DRAWN)
+    assert all(mode["tokens"] >= 200 for mode in document["sampled"]["modes"])
+
+
+def test_words_for_a_person(zoo: Zoo) -> None:
+    done = localspec("verify", zoo["target"], "--draft", zoo["cousin"], *LITTLE)
+    assert done.code == 0
+    assert done.text.startswith("target.gguf with cousin.gguf: ")
+    rows = [line.split()[0] for line in done.text.splitlines()[2:7]]
+    assert rows[0] == "rounding" and "coupled" in done.text
+    assert done.err.startswith("localspec: measuring how far passes of different widths disagree")
+    assert len(done.err.splitlines()) == 4
+    assert not harmful(done.out)
+
+
+def test_without_a_draft_it_looks_at_copying(zoo: Zoo) -> None:
+    done = localspec("verify", zoo["chatter"], *LITTLE, "-q")
+    assert (done.code, done.err) == (0, "")
+    assert "without a draft model" in done.text
+
+
+def test_a_model_that_cannot_take_back_a_guess(zoo: Zoo) -> None:
+    done = localspec("verify", zoo["recurrent"], *LITTLE, "--json", "-q")
+    assert done.code == 0
+    assert done.document["verdict"] in ("lossless", "near-ties")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["nothing"], 3), (["./nothing.gguf"], 3), (["demo", "--tokens", "0"], 2)],
+)
+def test_wrong_inputs(arguments: list[str], code: int) -> None:
+    done = localspec("verify", *arguments, "--json")
+    assert done.code == code
+    assert done.document["error"]["hint"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to one process on Windows")
+def test_ctrl_c_shows_what_there_is(zoo: Zoo) -> None:
+    arguments = command("verify", zoo["target"], "--draft", zoo["cousin"], "--json")
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as process:
+        assert process.stderr is not None
+        while b"the same seed" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 130
+    document = json.loads(out)
+    assert (document["verdict"], document["whole"]) == (None, False)
+    assert document["greedy"]["prompts"] > 0
+    assert document["sampled"]["modes"] == []
+
+
+# --- engines that do wrong ----------------------------------------------------------------------
+
+
+def test_a_divergence_is_explained_and_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted(monkeypatch, Scripted(late))
+    assert exit_code("-q") == 1
+    out = capsys.readouterr().out
+    assert "DIVERGENT" in out and "\x1b" not in out
+    told = [line for line in out.splitlines() if line.startswith("prompt ")]
+    assert len(told) == 8
+    assert "prompt 1, token 6 (model, 5 guesses): 't" in told[0]
+    assert "the same passes without guessing do not say so. A bug." in told[0]
+
+
+@pytest.mark.parametrize(
+    ("margin", "code", "words"),
+    [(DIFFERENCE, 0, "a near-tie"), (1.0, 1, "more than 4 times what rounding moves. A bug.")],
+)
+def test_near_ties_are_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    margin: float,
+    code: int,
+    words: str,
+) -> None:
+    scripted(monkeypatch, Scripted(late, margin=margin, rounds=True))
+    assert exit_code("-q") == code
+    assert words in capsys.readouterr().out
+
+
+def test_a_divergence_in_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted(monkeypatch, Scripted(late))
+    assert exit_code("--json", "-q") == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["verdict"] == "divergent"
+    first = document["greedy"]["divergences"][0]
+    assert (first["position"], first["width"], first["margin"]) == (5, 2, 1.0)
+    assert (first["replayed"], first["near_tie"]) == (False, False)
+    assert set(first) == {
+        "prompt", "spec", "draft_length", "position", "margin", "width", "replayed", "near_tie",
+        "plain", "speculative",
+    }  # fmt: skip
+
+
+class Failing(Scripted):
+    """Does something at its twelfth answer."""
+
+    def __init__(self, says: Draw, what: Any) -> None:
+        super().__init__(says)
+        self._what, self._asked = what, 0
+
+    def generate(self, request: Generate) -> Iterator[Event]:
+        self._asked += 1
+        if self._asked == 12:
+            if isinstance(self._what, BaseException):
+                raise self._what
+            yield self._what
+            return
+        yield from super().generate(request)
+
+
+@pytest.mark.parametrize(("says", "verdict"), [(honest, None), (late, "divergent")])
+def test_an_interrupt_keeps_what_was_found(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    says: Draw,
+    verdict: str | None,
+) -> None:
+    scripted(monkeypatch, Failing(says, KeyboardInterrupt()))
+    assert exit_code("--json", "-q") == 130
+    document = json.loads(capsys.readouterr().out)
+    assert (document["verdict"], document["greedy"]["prompts"]) == (verdict, 2)
+
+
+def test_an_engine_that_dies_is_told_as_ever(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted(monkeypatch, Failing(honest, Dead("signal SIGSEGV", ("boom",), "Try less.")))
+    assert exit_code("--json", "-q") == 9
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "engine"
+
+
+def test_many_divergences_are_not_all_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wrong(request: Generate, place: int) -> int:
+        return (honest(request, place) + (request.spec != "off")) % 8
+
+    scripted(monkeypatch, Scripted(wrong))
+    assert exit_code("-q", "--seconds", "5") == 1
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("prompt ")]
+    assert len(told) == 12
