@@ -153,8 +153,10 @@ def call(command: Sequence[str]) -> tuple[str, str]:
     return out, err
 
 
-def speculative_simple(settings: Settings, case: Case) -> Run:
-    command = _speculative_simple_command(settings, case)
+def speculative_simple(
+    settings: Settings, case: Case, sampling: Sequence[str] = ("--temp", "0")
+) -> Run:
+    command = [*_speculative_simple_command(settings, case), *sampling]
     for _ in range(TRIES):
         out, log = call(command)
         patterns = (_ENCODED, _DECODED, _DRAFTED, _ACCEPTED)
@@ -173,7 +175,7 @@ def _speculative_simple_command(settings: Settings, case: Case) -> list[str]:
     command = [
         *(settings.speculative_simple or "", "-m", settings.target, "-md", settings.draft),
         *("--spec-type", "draft-simple", "--spec-draft-n-max", str(case.gamma)),
-        *("-p", case.prompt, "--no-escape", "-n", str(settings.tokens - 1), "--temp", "0"),
+        *("-p", case.prompt, "--no-escape", "-n", str(settings.tokens - 1)),
         *("-c", str(settings.ctx), "-fit", "off", "-ngl", layers, "-ngld", layers),
         *("-t", n, "-tb", n, "-td", n, "-tbd", n),
     ]

@@ -199,6 +199,30 @@ def uniform(seed: int, index: int, ids: NDArray[np.int64]) -> NDArray[np.float64
     return u
 
 
+_FEW = 12
+"""Tokens up to which plain Python is faster: after a pass every numpy call is cold."""
+
+
+def race(seed: int, index: int, law: Law) -> int:
+    """Draw from a law with the noise of one place of an answer: who comes first in a race.
+
+    argmin(-log(u) / p) is argmax(log p + Gumbel noise) (Gumbel-max), with fewer steps.
+    """
+    if len(law.ids) > _FEW:
+        noise = uniform(seed, index, law.ids)
+        np.log(noise, noise)
+        noise /= law.probs
+        return int(law.ids[noise.argmax()])
+    key = _mixed((_mixed(seed & _MASK) + (index + 1) * _GOLDEN) & _MASK)
+    best, first = -1, -math.inf
+    for token, prob in zip(law.ids.tolist(), law.probs.tolist(), strict=True):
+        z = _mixed((key + (token + 1) * _GOLDEN) & _MASK)
+        arrival = math.log(((z >> 12) + 0.5) * 2.0**-52) / prob
+        if arrival > first:
+            best, first = token, arrival
+    return best
+
+
 def gumbel(seed: int, index: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
     """Gumbel noise for each id at one place of an answer: argmax(log p + noise) draws from p."""
     noise = uniform(seed, index, ids)

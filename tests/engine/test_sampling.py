@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from localspec.engine.accept import Coupled
 from localspec.engine.protocols import Law, Logits
-from localspec.engine.sampling import gumbel, largest, law, uniform
+from localspec.engine.sampling import gumbel, largest, law, race, uniform
 from localspec.errors import EngineError
 from localspec.protocol.wire import Sampling
 from tests.engine.laws import drawn_from
@@ -353,3 +353,14 @@ def test_two_seeds_differ() -> None:
 def test_a_law_of_one_token_needs_no_noise() -> None:
     row: Logits = np.array([0.0, 9.0], np.float32)
     assert Coupled(0).guess(law(row, GREEDY), 0) == 1
+
+
+@pytest.mark.parametrize("n", [2, 5, 12, 13, 40])
+def test_a_race_is_won_by_the_largest_score_with_gumbel_noise(n: int) -> None:
+    """In plain Python for few tokens and in numpy for many, with the same noise."""
+    rng = np.random.default_rng(n)
+    for index in range(200):
+        ids = rng.permutation(50_000)[:n].astype(np.int64)
+        probs = rng.dirichlet(np.ones(n))
+        scores = np.log(probs) + gumbel(7, index, ids)
+        assert race(7, index, Law(ids, probs)) == ids[scores.argmax()]

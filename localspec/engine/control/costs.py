@@ -45,7 +45,9 @@ class Costs:
             low, high = next((pair for pair in pairs if w <= pair[1]), pairs[-1])
             a, b = self._times[low], self._times[high]
             slope = (b - a) / (high - low)
-            self.verify.append(a + (max(slope, 0.0) if w > high else slope) * (w - low))
+            self.verify.append(
+                b + max(slope, 0.0) * (w - high) if w > high else a + slope * (w - low)
+            )
 
     @property
     def plain(self) -> float:
@@ -57,10 +59,10 @@ class Costs:
         if not self.known:
             self.known, self._times = True, {width: ms}
             self.draft *= ms
+            self._spread()
+            return
         before = self.verify[width]
-        ratio = min(max(ms / before, 1 / _WILD), _WILD) if before > 0 else 1.0
-        if before <= 0:
-            self._times[width] = ms
+        ratio = min(max(ms / before, 1 / _WILD), _WILD)
         for w in self._times:
             self._times[w] *= 1 + (ratio - 1) * _DRIFT
         self._times[width] = before * (1 + (ratio - 1) * _SHARE)

@@ -1,0 +1,390 @@
+#!/usr/bin/env python3
+"""The controller against every fixed draft length, plain decoding and llama.cpp's own program.
+
+    .venv/bin/python scripts/bench_sweep.py --target T.gguf --draft D.gguf --hopeless H.gguf \\
+        --speculative-simple build/bin/llama-speculative-simple --out sweep.jsonl
+
+Every answer is a line of the file; what stands there already is not run again, so that a sweep
+can be cut off and go on.  `--report` only prints the tables.  The workloads are those of
+`localspec bench`.  Let nothing else run meanwhile.
+
+Ways: `plain`; `auto`, the controller with draft model and copying; `model 3`, a fixed draft
+length; `hopeless`, the controller with a draft that is nearly always wrong; `copying`, the
+controller without a draft model; `llama.cpp` at its defaults and `llama.cpp 5` at another draft
+length.  Speeds are tokens per second of decoding, as in bench_peers.py: the draft's reading of
+the prompt is taken off, because llama-speculative-simple does not count it; `raw` leaves it in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import bench_peers
+from bench_peers import BenchError, Case, Settings, table
+
+from localspec.bench import repetition, theory
+from localspec.bench.workloads import load
+from localspec.engine.llama.library import has_amx
+from localspec.protocol.events import Finished, Round
+from localspec.protocol.wire import DRAFT_MAX, ContextSettings, Generate, Load, Probe, Sampling
+from localspec.worker.client import Worker
+
+TOY = 0.5
+"""Distinct 4-grams of a greedy answer below which it is left out: it only repeats itself."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One answer that every way gives."""
+
+    workload: str
+    prompt: int
+    text: str
+    temperature: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One way's answer, as a line of the file."""
+
+    workload: str
+    prompt: int
+    temperature: float
+    way: str
+    tokens: int
+    speed: float
+    raw: float
+    drafted: int = 0
+    accepted: int = 0
+    distinct: float | None = None
+    survival: tuple[tuple[int, int], ...] = ()
+    """Guesses judged at each position, and kept."""
+    ids: tuple[int, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, int, float, str]:
+        return self.workload, self.prompt, self.temperature, self.way
+
+
+class Sweep:
+    """What there is to run, and where it is written."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.answers: dict[tuple[str, int, float, str], Answer] = {}
+        self.costs: list[dict[str, Any]] = []
+        if args.out.exists():
+            for line in args.out.read_text(encoding="utf-8").splitlines():
+                self._take(json.loads(line))
+        self._workers: dict[str, Worker] = {}
+
+    def _take(self, body: dict[str, Any]) -> None:
+        if "costs" in body:
+            self.costs.append(body["costs"])
+            return
+        body["ids"], body["survival"] = tuple(body["ids"]), tuple(map(tuple, body["survival"]))
+        answer = Answer(**body)
+        self.answers[answer.key] = answer
+
+    def _keep(self, body: dict[str, Any]) -> None:
+        with self.args.out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(body) + "\n")
+        self._take(json.loads(json.dumps(body)))
+
+    # --- running ------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Task after task, all ways of one right after another."""
+        for task in self._tasks():
+            for way in self._ways(task):
+                if (task.workload, task.prompt, task.temperature, way) in self.answers:
+                    continue
+                try:
+                    answer = self._answer(task, way)
+                except BenchError as error:
+                    print(f"bench_sweep: {error}", file=sys.stderr)
+                    continue
+                self._keep(asdict(answer))
+                name = f"{task.workload} {task.prompt}, T {task.temperature}, {way}"
+                print(f"{name}: {answer.speed:.2f} tok/s", file=sys.stderr, flush=True)
+        for worker in self._workers.values():
+            worker.close()
+
+    def _tasks(self) -> Iterator[Task]:
+        for prompt in range(self.args.prompts):
+            for temperature in self.args.temperature:
+                for workload in load(self.args.workload):
+                    text = workload.prompts[prompt]
+                    yield Task(workload.name, prompt, text, temperature)
+
+    def _ways(self, task: Task) -> list[str]:
+        args = self.args
+        ways = ["plain", "auto"]
+        if args.speculative_simple:
+            ways += ["llama.cpp", *(f"llama.cpp {n}" for n in args.peer_gamma)]
+        ways += [f"model {n}" for n in args.gamma]
+        if args.hopeless:
+            ways.append("hopeless")
+        if task.workload in ("prose", "copy-edit"):
+            ways.append("copying")
+        return ways if task.prompt % 2 == 0 else ways[::-1]
+
+    def _answer(self, task: Task, way: str) -> Answer:
+        if way.startswith("llama.cpp"):
+            return self._theirs(task, way)
+        name = way if way in ("hopeless", "copying") else "draft"
+        worker = self._worker(name)
+        word, _, length = way.partition(" ")
+        spec = {"plain": "off", "model": "model"}.get(word, "auto")
+        request = Generate(
+            task.text,
+            Sampling(temperature=task.temperature, seed=1000 + task.prompt),
+            self.args.tokens,
+            spec=spec,
+            draft_length=int(length) if length else None,
+        )
+        # An answer to something else first: nothing of this prompt is known from before.
+        list(worker.generate(Generate("x", Sampling(temperature=0), 2, spec="off")))
+        rounds: list[Round] = []
+        timings: dict[str, Any] = {}
+        for event in worker.generate(request):
+            if isinstance(event, Round):
+                rounds.append(event)
+            elif isinstance(event, Finished):
+                timings = event.totals["timings"]
+        return _ours(task, way, rounds, timings)
+
+    def _worker(self, name: str) -> Worker:
+        if name not in self._workers:
+            args = self.args
+            draft = {"draft": args.draft, "hopeless": args.hopeless}.get(name)
+            settings = ContextSettings(
+                n_gpu_layers=args.gpu_layers, n_ctx=args.ctx, n_threads=args.threads
+            )
+            worker = Worker()
+            worker.load(Load(args.target, draft, settings, settings))
+            list(worker.probe(Probe()))
+            assert worker.measured is not None
+            self._keep({"costs": asdict(worker.measured) | {"draft": name}})
+            self._workers[name] = worker
+        return self._workers[name]
+
+    def _theirs(self, task: Task, way: str) -> Answer:
+        length = way.removeprefix("llama.cpp").strip()
+        settings = self._peer_settings(defaults=not length or task.temperature > 0)
+        case = Case(way, task.text, int(length or 3))
+        sampling = ["--temp", str(task.temperature), "--seed", str(1000 + task.prompt)]
+        if task.temperature > 0:
+            sampling += ["--top-k", "40", "--top-p", "0.95", "--min-p", "0.05"]
+        run = bench_peers.speculative_simple(settings, case, sampling)
+        return Answer(
+            workload=task.workload,
+            prompt=task.prompt,
+            temperature=task.temperature,
+            way=way,
+            tokens=run.tokens,
+            speed=run.speed,
+            raw=run.speed,
+            drafted=run.drafted,
+            accepted=run.accepted,
+        )
+
+    def _peer_settings(self, *, defaults: bool) -> Settings:
+        args = self.args
+        return Settings(
+            target=args.target,
+            draft=args.draft,
+            speculative_simple=args.speculative_simple,
+            llama_bench=None,
+            localspec=(),
+            gammas=(),
+            tokens=args.tokens,
+            ctx=args.ctx,
+            threads=args.threads,
+            gpu_layers=args.gpu_layers,
+            flash_attn="on",
+            repack=not has_amx(),
+            peer_defaults=defaults,
+            rounds=1,
+            load_before=None,
+        )
+
+
+def _ours(task: Task, way: str, rounds: Sequence[Round], timings: dict[str, Any]) -> Answer:
+    ids = tuple(token.id for event in rounds for token in event.tokens)
+    raw = timings["tokens_per_second"] or 0.0
+    decode = timings["decode_ms"]
+    guessing = [r for r in rounds if r.ms.draft and r.drafted]
+    later = [r.ms.draft / r.drafted for r in guessing[1:]]
+    reading = guessing[0].ms.draft - median(later) * guessing[0].drafted if later else 0.0
+    return Answer(
+        workload=task.workload,
+        prompt=task.prompt,
+        temperature=task.temperature,
+        way=way,
+        tokens=len(ids),
+        speed=raw * decode / (decode - max(0.0, reading)) if raw else 0.0,
+        raw=raw,
+        drafted=sum(r.drafted for r in rounds),
+        accepted=sum(r.accepted for r in rounds),
+        distinct=repetition.distinct_4grams(ids),
+        survival=tuple((p.reached, p.kept) for p in theory.positions(rounds)),
+        ids=ids,
+    )
+
+
+# --- the tables -----------------------------------------------------------------------------
+
+
+class Found:
+    """Ratios over all answers of a sweep."""
+
+    def __init__(self, answers: Sequence[Answer], costs: Sequence[dict[str, Any]]) -> None:
+        self._by_task: dict[tuple[str, int, float], dict[str, Answer]] = {}
+        for answer in answers:
+            self._by_task.setdefault(answer.key[:3], {})[answer.way] = answer
+        self._costs = next((c for c in costs if c["draft"] == "draft"), None)
+
+    def tasks(
+        self, *, workload: str | None = None, temperature: float | None = None, toys: bool = False
+    ) -> list[dict[str, Answer]]:
+        """Those that count: greedy answers that repeat themselves are left out."""
+        found = []
+        for (name, _, heat), ways in self._by_task.items():
+            toy = heat == 0 and "plain" in ways and (ways["plain"].distinct or 0) < TOY
+            wanted = workload in (None, name) and temperature in (None, heat)
+            if wanted and (toys or not toy or name == "copy-edit"):
+                found.append(ways)
+        return found
+
+    def ways(self) -> list[str]:
+        return list(dict.fromkeys(way for ways in self._by_task.values() for way in ways))
+
+    def keys(self) -> tuple[list[str], list[float]]:
+        names = dict.fromkeys(name for name, _, _ in self._by_task)
+        return list(names), sorted({heat for _, _, heat in self._by_task})
+
+    def theory(self, tasks: Sequence[dict[str, Answer]]) -> theory.Best | None:
+        """The best fixed draft length by measured costs and the survival of the longest one."""
+        fixed = [w for w in self.ways() if w.startswith("model ")]
+        if not fixed or self._costs is None or self._costs["c"] is None:
+            return None
+        longest = max(fixed, key=lambda way: int(way.split()[1]))
+        counts = [[0, 0] for _ in range(DRAFT_MAX)]
+        for ways in tasks:
+            for i, (reached, kept) in enumerate(ways[longest].survival if longest in ways else ()):
+                counts[i][0] += reached
+                counts[i][1] += kept
+        seen = [theory.Position(*pair) for pair in counts if pair[0]]
+        curve = {int(w): v for w, v in self._costs["curve"].items()}
+        return theory.best(theory.Costs(self._costs["c"], curve), theory.survival(seen))
+
+
+def mean_ratio(tasks: Sequence[dict[str, Answer]], way: str, other: str, *, raw: bool) -> float:
+    """Geometric mean of speeds over tasks that have both; NaN where none has."""
+    logs = []
+    for ways in tasks:
+        if way in ways and other in ways:
+            a, b = ways[way], ways[other]
+            pair = (a.raw, b.raw) if raw else (a.speed, b.speed)
+            if min(pair) > 0:
+                logs.append(math.log(pair[0] / pair[1]))
+    return math.exp(sum(logs) / len(logs)) if logs else math.nan
+
+
+def best_of(found: Found, tasks: Sequence[dict[str, Answer]], prefix: str) -> str | None:
+    """The fastest draft length of one program, by the mean over these tasks."""
+    ways = [way for way in found.ways() if way.startswith(prefix)]
+    return max(ways, key=lambda w: mean_ratio(tasks, w, "plain", raw=False), default=None)
+
+
+def report(found: Found) -> str:
+    """Speed-ups against plain by workload, then the comparisons that count."""
+    names, heats = found.keys()
+    ways = [way for way in found.ways() if way != "plain"]
+    rows = [["T", "workload", "answers", *ways, "theory (γ)"]]
+    for heat in heats:
+        for name in [*names, None]:
+            tasks = found.tasks(workload=name, temperature=heat)
+            cells = [f"{mean_ratio(tasks, way, 'plain', raw=True):.2f}" for way in ways]
+            best = found.theory(tasks)
+            bound = f"{best.speedup:.2f} ({best.gamma})" if best else ""
+            rows.append([str(heat), name or "all that count", str(len(tasks)), *cells, bound])
+    return "\n\n".join([table(rows, markdown=True), *_comparisons(found, heats)])
+
+
+def _comparisons(found: Found, heats: Sequence[float]) -> Iterator[str]:
+    for heat in [*heats, None]:
+        tasks = found.tasks(temperature=heat)
+        lines = [f"T {heat}:" if heat is not None else "All:"]
+        ours, theirs = best_of(found, tasks, "model "), best_of(found, tasks, "llama.cpp ")
+        for what, way in (
+            ("our best fixed length", ours),
+            ("llama.cpp at its defaults", "llama.cpp"),
+            ("llama.cpp at its best length", theirs),
+            ("plain", "plain"),
+        ):
+            if way is not None:
+                ratio = mean_ratio(tasks, "auto", way, raw=False)
+                lines.append(f"- the controller against {what} ({way}): {ratio:.3f}")
+        for way in ("hopeless", "copying"):
+            for name in found.keys()[0]:
+                some = found.tasks(workload=name, temperature=heat, toys=True)
+                ratio = mean_ratio(some, way, "plain", raw=True)
+                if not math.isnan(ratio):
+                    lines.append(f"- {way} against plain, {name}: {ratio:.3f}")
+        yield "\n".join(lines)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--target", metavar="GGUF")
+    parser.add_argument("--draft", metavar="GGUF")
+    parser.add_argument("--hopeless", metavar="GGUF")
+    parser.add_argument("--speculative-simple", metavar="PATH")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--gamma", type=int, nargs="*", default=[2, 3, 5, 8])
+    parser.add_argument("--peer-gamma", type=int, nargs="*", default=[2, 5, 8])
+    parser.add_argument("--temperature", type=float, nargs="+", default=[0.0, 0.8])
+    parser.add_argument("--workload", nargs="*", default=[])
+    parser.add_argument("--prompts", type=int, default=3, help="of each workload")
+    parser.add_argument("--tokens", type=int, default=100)
+    parser.add_argument("--ctx", type=int, default=1024)
+    parser.add_argument("--threads", type=int, default=max(1, (os.cpu_count() or 2) // 2))
+    parser.add_argument("--gpu-layers", type=int, default=0)
+    parser.add_argument("--report", action="store_true", help="only print what the file holds")
+    args = parser.parse_args()
+    if not args.report and not (args.target and args.draft):
+        parser.error("give --target and --draft, or --report")
+    return args
+
+
+def main() -> int:
+    args = parse()
+    sweep = Sweep(args)
+    code = 0
+    if not args.report:
+        try:
+            sweep.run()
+        except KeyboardInterrupt:
+            code = 130
+    for costs in sweep.costs:
+        curve = ", ".join(f"v({w}) {v:.2f}" for w, v in costs["curve"].items())
+        print(f"- {costs['draft']}: t1 {costs['t1_ms']:.1f} ms, c {costs['c']}, {curve}")
+    print("\n" + report(Found(list(sweep.answers.values()), sweep.costs)))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""What the machine has shown: kept, found again, and never a reason to fail."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.machine.measured import VERSION, Store, key
+from localspec.protocol.wire import ContextSettings, Load, Measured
+
+SHOWN = Measured(
+    t1_ms=20.5,
+    curve={"1": 1.0, "4": 1.3},
+    c=0.1,
+    host_ms=0.3,
+    threads=4,
+    difference=None,
+    survival={"greedy": {"model": {"b3": [2.0, 5.0]}}},
+)
+
+
+def test_what_was_kept_is_found_again(tmp_path: Path) -> None:
+    store = Store(tmp_path / "deep" / "measured.sqlite")
+    assert store.read("a pair") is None
+    assert store.write("a pair", SHOWN)
+    assert store.write("another", replace(SHOWN, t1_ms=3.0))
+    assert store.read("a pair") == SHOWN
+    assert store.write("a pair", replace(SHOWN, c=None))
+    assert Store(tmp_path / "deep" / "measured.sqlite").read("a pair") == replace(SHOWN, c=None)
+
+
+def test_a_damaged_file_is_put_aside(tmp_path: Path) -> None:
+    path = tmp_path / "measured.sqlite"
+    path.write_bytes(b"this is no database, and longer than a header of one " * 40)
+    store = Store(path)
+    assert store.write("a pair", SHOWN)
+    assert store.read("a pair") == SHOWN
+    assert path.with_suffix(".damaged").exists()
+
+
+def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "measured.sqlite"
+    base = sqlite3.connect(path)
+    base.execute(f"PRAGMA user_version = {VERSION + 1}")
+    base.commit()
+    base.close()
+    before = path.read_bytes()
+    assert not Store(path).write("a pair", SHOWN)
+    assert Store(path).read("a pair") is None
+    assert path.read_bytes() == before
+
+
+def test_nonsense_in_a_row_is_nothing_known(tmp_path: Path) -> None:
+    path = tmp_path / "measured.sqlite"
+    Store(path).write("a pair", SHOWN)
+    for said in ("[]", "{", '{"t1_ms": 1, "unheard": 2}', "null"):
+        base = sqlite3.connect(path)
+        base.execute("UPDATE measured SET said = ?", (said,))
+        base.commit()
+        base.close()
+        assert Store(path).read("a pair") is None
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such permissions")
+def test_a_place_that_cannot_be_written_costs_only_the_memory(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    store = Store(blocked / "measured.sqlite")  # below a file
+    assert not store.write("a pair", SHOWN)
+    assert store.read("a pair") is None
+
+
+def test_another_process_that_writes_is_not_waited_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localspec.machine.measured._PATIENCE", 0.05)
+    path = tmp_path / "measured.sqlite"
+    Store(path).write("a pair", SHOWN)
+    other = sqlite3.connect(path)
+    other.execute("BEGIN EXCLUSIVE")
+    try:
+        assert not Store(path).write("a pair", replace(SHOWN, c=0.5))
+    finally:
+        other.rollback()
+        other.close()
+    assert Store(path).read("a pair") == SHOWN
+
+
+def test_a_key_names_all_that_measurements_depend_on(tmp_path: Path) -> None:
+    target, draft = tmp_path / "t.gguf", tmp_path / "d.gguf"
+    target.write_bytes(b"GGUF target")
+    draft.write_bytes(b"GGUF draft")
+    load = Load(str(target), str(draft))
+    names = {
+        key(load),
+        key(replace(load, draft=None)),
+        key(replace(load, draft_max=4)),
+        key(replace(load, target_settings=ContextSettings(n_threads=3))),
+        key(replace(load, draft_settings=ContextSettings(n_gpu_layers=0))),
+    }
+    assert len(names) == 5
+    assert key(replace(load, measured=SHOWN)) == key(load)
+    target.write_bytes(b"GGUF another target")
+    assert key(load) not in names
