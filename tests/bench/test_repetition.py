@@ -1,0 +1,45 @@
+"""Runs of four, in tokens and in words."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.bench import workloads
+from localspec.bench.repetition import copied_share, distinct_4grams
+
+
+@pytest.mark.parametrize(
+    ("ids", "share"),
+    [([1, 2, 3], None), ([1, 2, 3, 4], 1.0), ([1] * 8, 1 / 5), ([1, 2, 3, 4, 1, 2, 3, 4], 4 / 5)],
+)
+def test_distinct_runs_of_tokens(ids: list[int], share: float | None) -> None:
+    assert distinct_4grams(ids) == (None if share is None else pytest.approx(share))
+
+
+@given(st.lists(st.integers(0, 3), min_size=4, max_size=60))
+def test_distinct_is_a_share(ids: list[int]) -> None:
+    share = distinct_4grams(ids)
+    assert share is not None
+    assert 0 < share <= 1
+
+
+def test_copied_words_whatever_the_space_between() -> None:
+    prompt = "def mean(values):\n    return sum(values)"
+    assert copied_share(prompt, "def  mean (values) :\n  return sum(values)") == 1.0
+    assert copied_share(prompt, "nothing of this stood there before") == 0.0
+    assert copied_share(prompt, "too short") is None
+
+
+def test_the_asked_for_edit_counts_as_a_copy() -> None:
+    (copying,) = (workload for workload in workloads.load() if workload.copies)
+    for prompt in copying.prompts:
+        found = re.fullmatch(r"# Before:\n(.*?)\n\n# After: (\w+) becomes (\w+)\n", prompt, re.S)
+        assert found is not None
+        text, old, new = found.groups()
+        edited = re.sub(rf"\b{old}\b", new, text)
+        assert edited != text
+        assert (copied_share(prompt, edited) or 0) > 0.8
