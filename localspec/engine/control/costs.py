@@ -33,21 +33,15 @@ class Costs:
 
     def _spread(self) -> None:
         """A time for every width: straight lines between the known ones, and on after the last."""
-        widths = sorted(self._times)
-        if len(widths) == 1:
-            only = widths[0]
-            slope = _SLOPE * self._times[only]
-            self.verify = [self._times[only] + slope * (w - only) for w in range(_WIDEST + 1)]
-            return
-        self.verify = []
-        pairs = list(pairwise(widths))
-        for w in range(_WIDEST + 1):
-            low, high = next((pair for pair in pairs if w <= pair[1]), pairs[-1])
-            a, b = self._times[low], self._times[high]
-            slope = (b - a) / (high - low)
-            self.verify.append(
-                b + max(slope, 0.0) * (w - high) if w > high else a + slope * (w - low)
-            )
+        times, widths = self._times, sorted(self._times)
+        first, slope = times[widths[0]], _SLOPE * times[widths[0]]
+        line = [first] * (widths[0] + 1)
+        for low, high in pairwise(widths):
+            slope = (times[high] - times[low]) / (high - low)
+            line += [times[low] + slope * i for i in range(1, high - low + 1)]
+        slope = max(slope, 0.0)
+        line += [line[-1] + slope * i for i in range(1, _WIDEST + 1 - widths[-1])]
+        self.verify = line
 
     @property
     def plain(self) -> float:
