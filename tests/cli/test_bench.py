@@ -42,7 +42,7 @@ def test_the_demo_from_end_to_end() -> None:
 
 def test_a_model_that_guesses_for_itself_in_words(zoo: Zoo) -> None:
     model = zoo["chatter"]
-    done = localspec("bench", model, "--draft", model, *CIRCLE)
+    done = localspec("bench", model, "--draft", model, *FEW, *CIRCLE)
     assert done.code == 0, done.err
     lines = done.text.splitlines()
     assert all(len(line) <= 80 for line in lines if not line.startswith(str(model)))
