@@ -81,12 +81,7 @@ def make(runs: Sequence[Run], about: About, *, interrupted: bool = False) -> Rep
     """The report; runs whose other arm is missing are not in it."""
     pairs = _paired(runs)
     costs = _costs(about.measured, pairs)
-    groups: dict[tuple[float, str], list[_Pair]] = {}
-    for pair in pairs:
-        groups.setdefault((pair.task.temperature, pair.task.workload), []).append(pair)
-    rows = [_row(group, costs) for group in groups.values()]
-    rows.sort(key=lambda row: row.temperature)
-    counted = [row for row in rows if row.counted]
+    rows = [_row(group, costs) for group in _groups(pairs)]
     reasons = Counter(trial.left_out for row in rows for trial in row.trials if trial.left_out)
     measured = about.measured
     return Report(
@@ -105,7 +100,7 @@ def make(runs: Sequence[Run], about: About, *, interrupted: bool = False) -> Rep
         interrupted=interrupted,
         rows=tuple(rows),
         means=tuple(_means(rows)),
-        speedup=_mean(counted),
+        speedup=_mean(row for row in rows if row.counted),
         left_out=dict(reasons),
     )
 
@@ -123,14 +118,20 @@ def _paired(runs: Sequence[Run]) -> list[_Pair]:
     return pairs
 
 
+def _groups(pairs: Sequence[_Pair]) -> list[list[_Pair]]:
+    """By temperature and workload, the lowest temperature first."""
+    groups: dict[tuple[float, str], list[_Pair]] = {}
+    for pair in pairs:
+        groups.setdefault((pair.task.temperature, pair.task.workload), []).append(pair)
+    return sorted(groups.values(), key=lambda group: group[0].task.temperature)
+
+
 # --- a row ------------------------------------------------------------------------------
 
 
 def _row(group: Sequence[_Pair], costs: Callable[[Sequence[Round]], theory.Costs | None]) -> Row:
     trials = tuple(pair.trial() for pair in group)
-    counting = [
-        pair for pair, trial in zip(group, trials, strict=True) if trial.left_out is None
-    ] or list(group)
+    counting = [pair for pair in group if pair.trial().left_out is None] or group
     plain = [pair.plain for pair in counting]
     speculative = [pair.speculative for pair in counting]
     rounds = [event for run in speculative for event in run.rounds]
