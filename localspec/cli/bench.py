@@ -100,6 +100,7 @@ class _Bench:
                 return
 
     def report(self) -> results.Report:
+        self._progress.clear()  # what is printed next begins on its own line
         ready = self._engine.ready
         about = report.About(
             pair=self._name,
