@@ -171,7 +171,8 @@ class Sweep:
                 n_gpu_layers=args.gpu_layers, n_ctx=args.ctx, n_threads=args.threads
             )
             worker = Worker()
-            worker.load(Load(args.target, draft, settings, settings))
+            files = [os.path.abspath(path) if path else None for path in (args.target, draft)]
+            worker.load(Load(files[0] or "", files[1], settings, settings))
             list(worker.probe(Probe()))
             assert worker.measured is not None
             self._keep({"costs": asdict(worker.measured) | {"draft": name}})
