@@ -107,7 +107,7 @@ class Report:
         return {
             "verdict": self.verdict,
             "difference": self.difference,
-            "limit": self.limit,
+            "limit": None if self.difference is None else self.limit,
             "guesses": self.drafted,
             "greedy": self._equality(self.greedy),
             "seeded": self._equality(self.seeded),
