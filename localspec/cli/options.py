@@ -66,7 +66,7 @@ SPECULATION = _options(
     ),
     click.option(
         "--verify",
-        type=click.Choice(["coupled", "rejection", "match"]),
+        type=click.Choice(["coupled", "rejection", "block", "match"]),
         default="coupled",
         show_default=True,
         help="How guesses are checked; each keeps the model's own distribution.",

@@ -1,18 +1,19 @@
 """Which drafted tokens stand, and which token follows them.
 
 Every class draws each emitted token from the target's own law, whatever the drafter did; where
-the law is certain (temperature 0) all three take the target's argmax.
+the law is certain (temperature 0) all four take the target's argmax.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localspec.engine.protocols import Draft, Law, LawAt, Verifier
-from localspec.engine.sampling import certain, gumbel
+from localspec.engine.sampling import certain, race
 from localspec.protocol.wire import VerifyMode
 
 
@@ -61,9 +62,7 @@ class Coupled:
     def guess(self, law: Law, index: int) -> int:
         if len(law.ids) == 1:
             return int(law.ids[0])
-        scores = gumbel(self._seed, index, law.ids)
-        scores += np.log(law.probs)
-        return int(law.ids[scores.argmax()])
+        return race(self._seed, index, law)
 
     def verify(self, law_at: LawAt, draft: Draft, index: int) -> tuple[int, int]:
         for i, token in enumerate(draft.tokens):
@@ -111,8 +110,7 @@ class Rejection:
 
     def verify(self, law_at: LawAt, draft: Draft, index: int) -> tuple[int, int]:
         for i, token in enumerate(draft.tokens):
-            p = law_at(i)
-            q = draft.laws[i] if draft.laws is not None else certain(token)
+            p, q = law_at(i), _drawn_from(draft, i)
             ratio = p.prob(token) / q.prob(token)
             if ratio < 1.0 and not self._draws.accept(ratio):
                 return i, int(p.ids[self._draws.choice(residual(p, q))])
@@ -120,19 +118,83 @@ class Rejection:
         return len(draft.tokens), int(law.ids[self._draws.choice(law.probs)])
 
 
-def residual(p: Law, q: Law) -> NDArray[np.float64]:
-    """max(0, p - q), renormalised, over p's ids; p itself where nothing is left (p equals q)."""
+class Block:
+    """Block verification (Sun et al. 2403.10444): the longest prefix that stands as a whole.
+
+    A token may make up for one before it, so more of them stand than under `Rejection`, and
+    never fewer on average.  For guesses without a law the two are the same.
+    """
+
+    def __init__(self, draws: Draws) -> None:
+        self._draws = draws
+
+    def guess(self, law: Law, index: int) -> int:
+        return int(law.ids[self._draws.choice(law.probs)])
+
+    def verify(self, law_at: LawAt, draft: Draft, index: int) -> tuple[int, int]:
+        pairs, shares = _prefixes(law_at, draft)
+        chance = shares[-1]
+        # Each prefix stands or falls by a draw of its own: from the longest on, the first to stand.
+        while chance < 1.0 and not self._draws.accept(chance):
+            p, q = pairs.pop()
+            share = shares[len(pairs)]
+            chance = _chance(share, float(excess(p, q, share).sum()))
+        n = len(pairs)
+        if n == len(draft.tokens):
+            law = law_at(n)
+            return n, int(law.ids[self._draws.choice(law.probs)])
+        return n, int(p.ids[self._draws.choice(residual(p, q, shares[n]))])
+
+
+def _prefixes(law_at: LawAt, draft: Draft) -> tuple[list[tuple[Law, Law]], list[float]]:
+    """Both laws at each place, and how much of the draft's mass each prefix may keep.
+
+    Ends at the first prefix that the target never says: none beyond it stands.
+    """
+    pairs: list[tuple[Law, Law]] = []
+    shares = [1.0]
+    for i, token in enumerate(draft.tokens):
+        p, q = law_at(i), _drawn_from(draft, i)
+        pairs.append((p, q))
+        shares.append(min(1.0, shares[-1] * p.prob(token) / q.prob(token)))
+        if shares[-1] == 0.0:
+            break
+    return pairs, shares
+
+
+def _chance(share: float, left: float) -> float:
+    """That a prefix stands where all longer ones fell; `left` is the mass its residual has."""
+    return left / (left + 1.0 - share) if share < 1.0 else 1.0
+
+
+def _drawn_from(draft: Draft, i: int) -> Law:
+    return draft.laws[i] if draft.laws is not None else certain(draft.tokens[i])
+
+
+def excess(p: Law, q: Law, share: float = 1.0) -> NDArray[np.float64]:
+    """max(0, share p - q), over p's ids."""
     order = np.argsort(q.ids)
     places = np.minimum(np.searchsorted(q.ids, p.ids, sorter=order), len(order) - 1)
     same = order[places]
     theirs = np.where(q.ids[same] == p.ids, q.probs[same], 0.0)
-    left = np.maximum(p.probs - theirs, 0.0)
+    out: NDArray[np.float64] = np.maximum(share * p.probs - theirs, 0.0)
+    return out
+
+
+def residual(p: Law, q: Law, share: float = 1.0) -> NDArray[np.float64]:
+    """The excess, renormalised; p itself where nothing is left (p equals q)."""
+    left = excess(p, q, share)
     total = left.sum()
     return left / total if total > 0 else p.probs
 
 
-def verifier(mode: VerifyMode, seed: int) -> Verifier:
+_BY_DRAWS: dict[VerifyMode, Callable[[Draws], Verifier]] = {
+    "rejection": Rejection,
+    "block": Block,
+    "match": Match,
+}
+
+
+def verifier(mode: VerifyMode, seed: int, draws: Draws | None = None) -> Verifier:
     """The verifier of one answer."""
-    if mode == "coupled":
-        return Coupled(seed)
-    return Match(Seeded(seed)) if mode == "match" else Rejection(Seeded(seed))
+    return Coupled(seed) if mode == "coupled" else _BY_DRAWS[mode](draws or Seeded(seed))

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from localspec.engine.accept import Coupled, Draws, Match, Rejection, verifier
+from localspec.engine.accept import Coupled, Draws, verifier
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.loop import Job, Step, generate
 from localspec.engine.protocols import Draft, Drafter, Gauge, Verifier
@@ -44,7 +44,7 @@ from tests.fakes import (
 PROMPT = [1, 2, 3, 1, 2]
 SEED = 20
 SAMPLED = Sampling(temperature=0.9, top_k=5, top_p=0.95, min_p=0.02, seed=SEED)
-MODES: tuple[VerifyMode, ...] = ("coupled", "rejection", "match")
+MODES: tuple[VerifyMode, ...] = ("coupled", "rejection", "block", "match")
 
 MakeModel = Callable[[], FakeModel]
 MakeDrafter = Callable[[Verifier, Job, list[int]], Drafter]
@@ -147,7 +147,7 @@ class Case:
         """The probability of every answer that the production's code gives."""
 
         def answer(draws: Draws) -> list[int]:
-            judge = Match(draws) if mode == "match" else Rejection(draws)
+            judge = verifier(mode, 0, draws)
             return run(self.target(), self.drafter(judge, self.what, []), judge, self.what).tokens
 
         return Explorer().outcomes(answer)

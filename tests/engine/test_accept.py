@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localspec.engine.accept import Coupled, Match, Rejection, Seeded, pick, residual, verifier
+from localspec.engine.accept import (
+    Block,
+    Coupled,
+    Match,
+    Rejection,
+    Seeded,
+    pick,
+    residual,
+    verifier,
+)
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.loop import Job
-from localspec.engine.protocols import Draft, Drafter, Law, Logits, Verifier
+from localspec.engine.protocols import Draft, Drafter, Gauge, Law, Logits, Verifier
 from localspec.protocol.wire import Sampling, VerifyMode
 from tests.engine import laws
 from tests.engine.laws import MODES, Case, exactly_the_targets_law, tables_case
@@ -118,7 +128,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-@pytest.mark.parametrize("mode", ["rejection", "match"])
+@pytest.mark.parametrize("mode", ["rejection", "block", "match"])
 def test_the_law_is_the_targets_to_the_last_bits(case: Case, mode: VerifyMode) -> None:
     exactly_the_targets_law(case, mode)
 
@@ -146,6 +156,89 @@ def test_the_explorer_weighs_every_branch() -> None:
     explorer = Explorer()
     assert explorer.outcomes(dice) == {(0,): 0.5, (2, 0): 0.375, (2, 1): 0.125}
     assert explorer.paths == 3
+
+
+# --- block ------------------------------------------------------------------------------
+
+
+class GivenUp:
+    """Ends each draft after some guesses, by their number alone, or after an unlikely one."""
+
+    def __init__(self, inner: Drafter, likely: float) -> None:
+        self._inner, self._likely = inner, likely
+        self._round = 0
+
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        ahead: Sequence[int] = (),
+        gauge: Gauge | None = None,
+    ) -> Draft:
+        self._round += 1
+        return self._inner.propose(tokens, min(limit, self._round % 4), ahead, self)
+
+    def wanted(self, confidence: float) -> bool:
+        return confidence > self._likely
+
+    def more(self, guess: int) -> bool:
+        return guess != 0
+
+
+@pytest.mark.parametrize("mode", ["rejection", "block"])
+@pytest.mark.parametrize("likely", [0.0, 0.45])
+def test_the_law_is_the_targets_whatever_ends_a_draft(mode: VerifyMode, likely: float) -> None:
+    """By its number, by its law before a guess is drawn, or after a guess: never one dropped."""
+    whole = over(table(11, 3), table(12, 3, scale=1.0), n=5, draft_length=3)
+    cut = replace(whole, drafter=lambda *given: GivenUp(whole.drafter(*given), likely))
+    exactly_the_targets_law(cut, mode)
+
+
+def kept(mode: VerifyMode, seed: int, draft_length: int, *, laws_known: bool = True) -> float:
+    """Expected accepted guesses of one round, between laws that depend on all that was said."""
+
+    def law_after(side: int, said: Sequence[int]) -> Law:
+        rng = np.random.default_rng([seed, side, len(said), *said])
+        return Law(np.arange(3), rng.dirichlet(np.full(3, 1.5)))
+
+    def a_round(draws: Explorer) -> list[int]:
+        judge = verifier(mode, 0, draws)
+        draft = Draft([], [] if laws_known else None)
+        for i in range(draft_length):
+            q = law_after(1, draft.tokens)
+            draft.tokens.append(judge.guess(q, i))
+            if draft.laws is not None:
+                draft.laws.append(q)
+        return [judge.verify(lambda i: law_after(0, draft.tokens[:i]), draft, 0)[0]]
+
+    outcomes = Explorer().outcomes(a_round)
+    assert sum(outcomes.values()) == pytest.approx(1, abs=1e-12)
+    return sum(n[0] * weight for n, weight in outcomes.items())
+
+
+@pytest.mark.parametrize("draft_length", [1, 2, 3, 4])
+def test_block_keeps_no_fewer_than_rejection(draft_length: int) -> None:
+    seeds = range(12)
+    gains = [kept("block", s, draft_length) - kept("rejection", s, draft_length) for s in seeds]
+    assert min(gains) >= -1e-12
+    assert (max(gains) > 0.01) is (draft_length > 1)
+
+
+@pytest.mark.parametrize("draft_length", [1, 2, 3])
+def test_block_gains_nothing_where_the_guess_is_certain(draft_length: int) -> None:
+    for seed in range(5):
+        block, rejection = (
+            kept(mode, seed, draft_length, laws_known=False) for mode in ("block", "rejection")
+        )
+        assert block == pytest.approx(rejection, abs=1e-12)
+
+
+def test_block_asks_nothing_beyond_what_cannot_be() -> None:
+    """A prefix that the target never says ends the search: rows beyond it are not looked at."""
+    p = Law(np.array([0, 1]), np.array([0.5, 0.5]))
+    q = Law(np.array([2]), np.ones(1))
+    got = Block(Seeded(0)).verify([p].__getitem__, Draft([2, 0, 1], [q, p, p]), 0)
+    assert got[0] == 0 and got[1] in (0, 1)
 
 
 # --- coupled ----------------------------------------------------------------------------
@@ -297,7 +390,8 @@ def test_rejection_keeps_what_the_target_likes_more_without_a_draw() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "kind"), [("coupled", Coupled), ("match", Match), ("rejection", Rejection)]
+    ("mode", "kind"),
+    [("coupled", Coupled), ("match", Match), ("rejection", Rejection), ("block", Block)],
 )
 def test_a_verifier_by_name(mode: VerifyMode, kind: type) -> None:
     assert isinstance(verifier(mode, 0), kind)

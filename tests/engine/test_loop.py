@@ -139,6 +139,8 @@ def test_the_same_seed_twice_gives_the_same_run(mode: VerifyMode) -> None:
         ("rejection", SAMPLED),
         ("rejection", replace(PLAIN, temperature=0.5)),
         ("rejection", replace(SAMPLED, repeat_penalty=1.3, repeat_last_n=6)),
+        ("block", SAMPLED),
+        ("block", replace(SAMPLED, repeat_penalty=1.3, repeat_last_n=6)),
         ("coupled", replace(SAMPLED, repeat_penalty=1.3, repeat_last_n=6)),
     ],
 )

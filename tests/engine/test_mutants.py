@@ -52,6 +52,12 @@ def plant(monkeypatch: pytest.MonkeyPatch, where: Any, old: str, new: str) -> No
 COLD = "__import__('dataclasses').replace(self._needs.sampling, temperature=1.0)"
 GENERATOR = "np.random.Generator(np.random.PCG64(seed))"
 RESEEDED = f"__import__('types').SimpleNamespace(random=lambda: {GENERATOR}.random())"
+FIRST_FAILURE = """pairs, shares = _prefixes(law_at, draft)
+    chances = [_chance(s, excess(*pair, s).sum()) for pair, s in zip(pairs, shares)][1:]
+    for i, chance in enumerate([*chances, shares[-1]] if pairs else []):
+        if not self._draws.accept(chance):
+            p, q = pairs[i]
+            return i, int(p.ids[self._draws.choice(residual(p, q, shares[i]))])"""
 TEMPERED = replace(PLAIN, temperature=0.5)
 
 
@@ -77,6 +83,8 @@ def no_context_overflows() -> None:
 
 greedy = laws.every_drafter_same_as_plain
 rejection = partial(exactly_the_targets_law, tables_case(), "rejection")
+block = partial(exactly_the_targets_law, tables_case(), "block")
+wider_block = partial(exactly_the_targets_law, tables_case(n_vocab=4), "block")
 truncated = partial(exactly_the_targets_law, tables_case(replace(PLAIN, top_k=2)), "rejection")
 tempered = partial(exactly_the_targets_law, tables_case(TEMPERED), "rejection")
 match = partial(exactly_the_targets_law, tables_case(), "match")
@@ -173,10 +181,13 @@ MORE: dict[str, Mutant] = {
         accept.Rejection.verify, "accept(ratio)", "accept(min(1.0, 1.05 * ratio))", rejection
     ),
     "residual of the difference's size": Mutant(
-        accept.residual, "np.maximum(p.probs - theirs, 0.0)", "abs(p.probs - theirs)", truncated
+        accept.excess,
+        "np.maximum(share * p.probs - theirs, 0.0)",
+        "abs(share * p.probs - theirs)",
+        truncated,
     ),
     "residual of tokens by rank": Mutant(
-        accept.residual, "q.ids[same] == p.ids", "q.ids[same] >= 0", truncated
+        accept.excess, "q.ids[same] == p.ids", "q.ids[same] >= 0", truncated
     ),
     "the next token from the row before": Mutant(
         accept.Rejection.verify,
@@ -184,8 +195,45 @@ MORE: dict[str, Mutant] = {
         "law = law_at(max(0, len(draft.tokens) - 1))",
         rejection,
     ),
-    "a row too far": Mutant(
-        accept.Rejection.verify, "p = law_at(i)", "p = law_at(i + 1)", rejection
+    "a row too far": Mutant(accept.Rejection.verify, "= law_at(i)", "= law_at(i + 1)", rejection),
+    "block: the residual of token rejection": Mutant(
+        accept.Block.verify, "residual(p, q, shares[n])", "residual(p, q)", wider_block
+    ),
+    "block: the residual scaled by another prefix": Mutant(
+        accept.Block.verify, "residual(p, q, shares[n])", "residual(p, q, shares[n + 1])", block
+    ),
+    "block: ends at the first token that falls": Mutant(
+        accept.Block.verify,
+        "pairs, shares = _prefixes(law_at, draft)",
+        FIRST_FAILURE,
+        block,
+    ),
+    "block: a threshold without the residual's mass": Mutant(
+        accept._chance, "left / (left + 1.0 - share)", "share", block
+    ),
+    "block: a threshold without what the prefix lost": Mutant(
+        accept._chance, "left / (left + 1.0 - share)", "left / (left + 1.0)", block
+    ),
+    "block: a threshold of an unscaled residual": Mutant(
+        accept.Block.verify, "excess(p, q, share)", "excess(p, q)", block
+    ),
+    "block: the last threshold is not its share": Mutant(
+        accept.Block.verify, "chance = shares[-1]", "chance = shares[-1] ** 2", block
+    ),
+    "block: the last threshold is the last ratio alone": Mutant(
+        accept.Block.verify,
+        "chance = shares[-1]",
+        "chance = min(1.0, shares[-1] / shares[-2]) if len(pairs) else 1.0",
+        block,
+    ),
+    "block: shares above one": Mutant(
+        accept._prefixes,
+        "min(1.0, shares[-1] * p.prob(token) / q.prob(token))",
+        "shares[-1] * p.prob(token) / q.prob(token)",
+        block,
+    ),
+    "block: the bonus from the row before": Mutant(
+        accept.Block.verify, "law = law_at(n)", "law = law_at(max(0, n - 1))", block
     ),
     "match: a row too far": Mutant(accept.Match.verify, "law_at(i)", "law_at(i + 1)", match),
     "coupled: one noise for a whole draft": Mutant(
@@ -193,9 +241,9 @@ MORE: dict[str, Mutant] = {
     ),
     "a draft's own noise": Mutant(ModelDrafter._guesses, "place + i", "place", coupled_twin),
     "noise without the token": Mutant(
-        sampling.uniform,
-        "ids.view(np.uint64)",
-        "np.zeros_like(ids).view(np.uint64)",
+        sampling.race,
+        "(token + 1) * _GOLDEN",
+        "_GOLDEN",
         partial(laws.rarely_by_chance, "coupled", 1000),
     ),
     "a penalty that forgets the draft": Mutant(

@@ -58,7 +58,7 @@ def test_a_seed_is_a_text_whatever_speculates(pair: Session, spec: str, seed: in
     assert said.ids == plain.ids
 
 
-@pytest.mark.parametrize("verify", ["match", "rejection"])
+@pytest.mark.parametrize("verify", ["match", "rejection", "block"])
 def test_the_other_verifiers_agree_where_nothing_is_drawn(pair: Session, verify: str) -> None:
     plain = say(pair, PROMPT, spec="off", max_tokens=60)
     assert say(pair, PROMPT, spec="model", verify=verify, max_tokens=60).ids == plain.ids
