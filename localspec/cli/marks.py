@@ -76,6 +76,8 @@ def summary(plan: Plan | None, totals: dict[str, Any], seed: int) -> Iterator[st
             f" · {speculation['rounds']} rounds"
         )
         yield "kept per round  " + histogram(speculation["histogram"])
+    if speculation["guarded"]:
+        yield f"{speculation['guarded']} near-ties computed again, alone"
     yield (
         f"{totals['tokens']} tokens · {per_second(timings['tokens_per_second'])}"
         f" · first token {milliseconds(timings['first_token_ms'])}"

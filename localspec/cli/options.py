@@ -71,6 +71,7 @@ SPECULATION = _options(
         show_default=True,
         help="How guesses are checked; each keeps the model's own distribution.",
     ),
+    click.option("--exact", is_flag=True, help="Compute near-ties again, one token at a time."),
 )
 MACHINE = _options(
     click.option("--ctx", type=click.IntRange(1), help="Context in tokens."),

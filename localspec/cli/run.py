@@ -158,6 +158,7 @@ def _request(choice: launch.Choice, text: str, seed: int, given: dict[str, Any])
         verify=given["verify"],
         spec=given["spec"] if asked else choice.spec,
         draft_length=length,
+        exact=given["exact"],
         why="" if asked else choice.why,
     )
 

@@ -88,6 +88,7 @@ class Answer:
             accepted=min(step.accepted, len(tokens)),
             tokens=tuple(tokens),
             ms=step.ms,
+            guarded=step.guarded,
         )
 
     def _why_of(self, drafted: int, n: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from localspec.engine.protocols import Draft, Drafter, Interrupted, Law, Logits, Verifier
@@ -25,6 +25,8 @@ class Job:
     cancelled: Callable[[], bool]
     learn: Callable[[Step], None] = lambda _: None
     """Told of every round, before it is yielded."""
+    guard: Callable[[Logits, Sequence[int], int], bool] | None = None
+    """Whether a row decides too narrowly after `recent`, at a place of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class Step:
     ms: Times
     width: int
     """Tokens that the target read in this pass."""
+    guarded: int = 0
+    """Tokens that were computed again, alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,29 +106,59 @@ def _round(
         raise Interrupted
     fresh = tokens[target.n_read :]
     rows = target.read([*fresh, *draft.tokens], len(draft.tokens) + 1)
-    laws = _Laws(rows, job.sampling, tokens, draft.tokens)
-    accepted, extra = verifier.verify(laws, draft, len(tokens) - len(job.prompt))
-    new = [*draft.tokens[:accepted], extra]
+    width = len(fresh) + len(draft.tokens)
+    guarded = 0
+    try:
+        laws = _Laws(rows, job, tokens, draft.tokens)
+        accepted, extra = verifier.verify(laws, draft, len(tokens) - len(job.prompt))
+        new = [*draft.tokens[:accepted], extra]
+    except _Doubt as doubt:
+        extra = _alone(target, verifier, job, [*tokens, *draft.tokens[: doubt.place]])
+        new = [*draft.tokens[: doubt.place], extra]
+        accepted = doubt.place + (draft.tokens[doubt.place : doubt.place + 1] == [extra])
+        guarded = 1
     new = new[: next((i + 1 for i, t in enumerate(new) if job.is_end(t)), len(new))]
     tokens += new
     target.align(tokens)
     verify = target.model.seconds - verified
     host = time.perf_counter() - began - verify - draft.seconds
     times = Times(draft.seconds * 1e3, verify * 1e3, host * 1e3)
-    return Step(draft, min(accepted, len(new)), new, times, len(fresh) + len(draft.tokens))
+    return Step(draft, min(accepted, len(new)), new, times, width, guarded)
+
+
+def _alone(target: Reader, verifier: Verifier, job: Job, text: list[int]) -> int:
+    """The token after `text`, from a pass over its last token alone."""
+    target.align(text)
+    for _ in target.skim(text, 1, job.cancelled):
+        pass  # only where a memory that cannot be cut was emptied
+    if len(text) - target.n_read > 1:
+        raise Interrupted
+    rows = target.read(text[-1:], 1)
+    _, token = verifier.verify(_Laws(rows, job, text, []), Draft(), len(text) - len(job.prompt))
+    return token
+
+
+class _Doubt(Exception):  # noqa: N818  not an error
+    """The row after `place` drafted tokens decides too narrowly."""
+
+    def __init__(self, place: int) -> None:
+        self.place = place
 
 
 class _Laws:
     """The target's law after the first i drafted tokens, made when asked for: most are not."""
 
-    def __init__(
-        self, rows: Logits, sampling: Sampling, tokens: list[int], drafted: list[int]
-    ) -> None:
-        self._rows, self._sampling = rows, sampling
+    def __init__(self, rows: Logits, job: Job, tokens: list[int], drafted: list[int]) -> None:
+        self._rows, self._sampling = rows, job.sampling
         self._tokens, self._drafted = tokens, drafted
+        self._guard = job.guard if drafted else None
+        self._index = len(tokens) - len(job.prompt)
 
     def __call__(self, i: int) -> Law:
         recent: list[int] = []
         if self._sampling.repeat_penalty != 1.0:
             recent = [*self._tokens[-self._sampling.repeat_last_n :], *self._drafted[:i]]
-        return law(self._rows[i], self._sampling, recent)
+        row = self._rows[i]
+        if self._guard is not None and self._guard(row, recent, self._index + i):
+            raise _Doubt(i)
+        return law(row, self._sampling, recent)

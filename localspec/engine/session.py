@@ -16,6 +16,7 @@ from localspec.engine.control.controller import Controller
 from localspec.engine.control.costs import Costs
 from localspec.engine.control.pace import Experience
 from localspec.engine.control.survival import Survival
+from localspec.engine.exact import Guard
 from localspec.engine.loop import Job, generate
 from localspec.engine.protocols import Drafter
 from localspec.engine.reader import Reader
@@ -179,6 +180,7 @@ class Session:
             words.is_end,
             self._asked_to_stop,
             controller.learn if controller else lambda _: None,
+            self._guard(request) if request.exact else None,
         )
         yield plan
         loop = generate(self._readers[0], drafter, judge, job)
@@ -268,6 +270,18 @@ class Session:
                 "Give one with --draft FILE, or use --spec lookup.",
             )
         return name, Plan("on", request.why or f"{length} guesses a round, {name}")
+
+    def _guard(self, request: Generate) -> Guard:
+        """Measures how far widths disagree, when first asked; that empties the memory."""
+        if request.sampling.temperature > 0 and request.verify != "coupled":
+            raise UsageError(
+                f"Exact decisions cannot be told with --verify {request.verify} "
+                "above temperature 0.",
+                "Use --verify coupled with --exact.",
+            )
+        if self._difference is None:
+            self._difference = prober.difference(self._target, self._most)
+        return Guard(request.sampling, 2 * self._difference)
 
     def _length(self, request: Generate, unasked: int) -> int:
         asked = request.draft_length

@@ -89,6 +89,8 @@ class Round:
     accepted: int
     tokens: tuple[Token, ...]
     ms: Times
+    guarded: int = 0
+    """Tokens that were computed again, alone, because a wide pass decided too narrowly."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,13 @@ class Totals:
     """How many drafting rounds kept 0, 1, 2, … tokens."""
     by_source: dict[str, dict[str, int]] = field(default_factory=dict)
     host_ms: float = 0.0
+    guarded: int = 0
+    """Tokens computed again, alone."""
 
     def add(self, event: Round) -> None:
         self.tokens += len(event.tokens)
         self.host_ms += event.ms.host
+        self.guarded += event.guarded
         if not event.drafted:
             self.plain_rounds += 1
             return
@@ -67,6 +70,7 @@ class Totals:
             "by_source": {name: dict(counts) for name, counts in self.by_source.items()},
             "host_ms_per_round": _rounded(self.host_ms_per_round),
             "paused_rounds": self.plain_rounds,
+            "guarded": self.guarded,
         }
 
 

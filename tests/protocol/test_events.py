@@ -145,7 +145,7 @@ def test_a_missing_field_is_an_error_unless_it_has_a_default(event: Event) -> No
             decode(line)
         except ValueError:
             continue
-        assert name in {"notices", "speedup", "until", "hint", "tail", "totals", "log"}
+        assert name in {"notices", "speedup", "until", "hint", "tail", "totals", "log", "guarded"}
 
 
 @pytest.mark.parametrize(

@@ -153,9 +153,11 @@ class Controller:
     def learn(self, step: Step) -> None:
         """What came of the round."""
         self._round += 1
-        if step.width == len(step.draft.tokens) + 1:  # a prompt's last batch is no round
+        # A prompt's last batch is no round, and a round with a second pass no measure.
+        if step.width == len(step.draft.tokens) + 1 and not step.guarded:
             self._learn_times(step)
-        for i, guess in enumerate(self._guesses[: step.accepted + 1]):
+        judged = step.accepted + (not step.guarded)
+        for i, guess in enumerate(self._guesses[:judged]):
             kept = i < step.accepted
             guess.table.learn(guess.bucket, guess.place, kept)
             if guess.modelled:

@@ -1,0 +1,142 @@
+"""--exact: what a wide pass's last bits might have decided is computed again, alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from localspec.engine.accept import verifier
+from localspec.engine.exact import Guard
+from localspec.engine.protocols import Logits
+from localspec.errors import UsageError
+from localspec.protocol.wire import Sampling
+from tests.engine.laws import PROMPT
+from tests.fakes import (
+    GREEDY,
+    FakeModel,
+    HistoryModel,
+    RandomDrafter,
+    Run,
+    StubbornModel,
+    job,
+    model_drafter,
+    plain,
+    run,
+)
+from tests.sessions import loaded, say
+from tests.zoo import Zoo
+
+OFF = 0.3
+SAMPLED = Sampling(temperature=0.9, top_k=6, top_p=0.9, min_p=0.03, seed=3)
+WHOLE = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=3)
+
+
+class Wobbly(HistoryModel):
+    """Passes over several tokens move every logit by up to OFF; a token alone is right."""
+
+    def read(self, tokens: Sequence[int], outputs: int) -> Logits:
+        rows = super().read(tokens, outputs)
+        if len(tokens) > 1:
+            rng = np.random.default_rng([len(tokens), len(self.memory)])
+            rows += rng.uniform(-OFF, OFF, rows.shape).astype(np.float32)
+        return rows
+
+
+class WobblyStubborn(Wobbly, StubbornModel):
+    """The same, of a memory that can only be emptied."""
+
+
+def answers(sampling: Sampling, model: FakeModel, *, exact: bool) -> tuple[Run, Run]:
+    """Plain decoding's answer, and one with good guesses."""
+    # One token of prompt: the prompt's own pass is not what is tried here.
+    what = job(PROMPT[:1], 60, sampling=sampling, draft_length=4)
+    expected = plain(HistoryModel(1), verifier("coupled", sampling.seed), what)
+    guard = Guard(sampling, OFF) if exact else None
+    judge = verifier("coupled", sampling.seed)
+    drafter = model_drafter(HistoryModel(1), judge, sampling, len(what.prompt))
+    return expected, run(model, drafter, judge, replace(what, guard=guard))
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, WHOLE], ids=["greedy", "cut", "whole"])
+@pytest.mark.parametrize("seed", range(6))
+def test_text_is_plain_decodings_where_wide_passes_wobble(sampling: Sampling, seed: int) -> None:
+    sampling = replace(sampling, seed=seed)
+    expected, got = answers(sampling, Wobbly(1), exact=True)
+    assert got.tokens == expected.tokens
+    assert sum(step.guarded for step in got.steps) > 0
+    assert sum(got.accepted) > 0
+
+
+def test_without_it_some_text_differs() -> None:
+    """Or the test above would prove nothing."""
+    differ = 0
+    for seed in range(6):
+        for sampling in (GREEDY, SAMPLED, WHOLE):
+            expected, got = answers(replace(sampling, seed=seed), Wobbly(1), exact=False)
+            differ += got.tokens != expected.tokens
+    assert differ > 4
+
+
+def test_a_memory_that_can_only_be_emptied() -> None:
+    _, got = answers(GREEDY, WobblyStubborn(1), exact=True)
+    assert len(got.tokens) == 60
+
+
+def test_a_guess_that_stands_when_computed_alone_is_kept() -> None:
+    """And is no correction: nothing follows it in its round."""
+    _, got = answers(GREEDY, Wobbly(1), exact=True)
+    kept = [step for step in got.steps if step.guarded and len(step.tokens) == step.accepted]
+    assert kept
+    assert all(step.tokens == step.draft.tokens[: step.accepted] for step in kept)
+
+
+def test_nothing_is_doubted_where_widths_agree() -> None:
+    what = job(PROMPT, 40, draft_length=4, sampling=SAMPLED)
+    judge = verifier("coupled", SAMPLED.seed)
+    got = run(HistoryModel(1), RandomDrafter(1), judge, replace(what, guard=Guard(SAMPLED, 0.0)))
+    assert not any(step.guarded for step in got.steps)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, WHOLE], ids=["greedy", "cut", "whole"])
+def test_a_row_that_may_choose_otherwise_is_doubted(sampling: Sampling) -> None:
+    """Every row whose choice some change within the limit turns over, over many random rows."""
+    rng = np.random.default_rng(5)
+    missed = changed = trusted = 0
+    for index in range(150):
+        row = rng.normal(scale=2.0, size=300).astype(np.float32)
+        judge = verifier("coupled", sampling.seed)
+        mine = chosen(judge, row, sampling, index)
+        doubted = Guard(sampling, 0.05)(row, [], index)
+        trusted += not doubted
+        for _ in range(25):
+            other = row + rng.choice([-0.05, 0.05], row.shape).astype(np.float32)
+            if chosen(judge, other, sampling, index) != mine:
+                changed += 1
+                missed += not doubted
+                break
+    assert changed > 0
+    assert missed == 0
+    assert trusted > 20
+
+
+def chosen(judge: object, row: Logits, sampling: Sampling, index: int) -> int:
+    from localspec.engine.sampling import law  # noqa: PLC0415
+
+    token: int = judge.guess(law(row, sampling), index)  # type: ignore[attr-defined]
+    return token
+
+
+def test_a_session_guards_on_a_real_model_whose_widths_differ(zoo: Zoo) -> None:
+    with loaded(zoo["f32"], zoo["f32"]) as session:
+        plain_ = say(session, "Hello", spec="off", max_tokens=60)
+        got = say(session, "Hello", spec="model", exact=True, max_tokens=60)
+        assert got.ids == plain_.ids
+        assert "guarded" in got.speculation
+
+
+def test_exact_needs_decisions_that_can_be_told(zoo: Zoo) -> None:
+    with loaded(zoo["target"]) as session, pytest.raises(UsageError, match="Exact decisions"):
+        say(session, "Hello", verify="rejection", sampling=SAMPLED, exact=True)
