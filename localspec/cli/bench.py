@@ -15,7 +15,7 @@ import click
 
 from localspec import launch
 from localspec.bench import here, report, results, trial, workloads
-from localspec.cli import bench_table, options, run
+from localspec.cli import bench_table, options
 from localspec.errors import LocalspecError
 from localspec.protocol.wire import Measured, Probe
 
@@ -49,7 +49,7 @@ def command(pair: str | None, **given: Any) -> int:
     way = trial.Way(given["max_tokens"], choice.spec, choice.why)
     progress = _Progress(quiet=given["quiet"])
     progress.say("loading")
-    engine = launch.start(run._load(choice, given | {"spec": "auto"}))
+    engine = launch.start(options.load(choice, given | {"spec": "auto"}))
     try:
         with _stoppable(engine) as stopped:
             name = pair or "demo"

@@ -1,13 +1,15 @@
-"""The options that verbs share, in groups."""
+"""The options that verbs share, in groups, and what to load by them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import click
 
-from localspec.protocol.wire import DRAFT_MAX
+from localspec import launch
+from localspec.protocol.wire import DRAFT_MAX, ContextSettings, Load
 
 
 def _layers(_: click.Context, option: click.Parameter, value: str) -> int:
@@ -93,3 +95,24 @@ OUTPUT = _options(
     click.option("-v", "--verbose", is_flag=True, help="Show what is loaded, and how."),
     click.option("--no-color", is_flag=True, help="Also: NO_COLOR in the environment."),
 )
+
+
+def load(choice: launch.Choice, given: dict[str, Any]) -> Load:
+    """The pair to load, and how, from what these options were given."""
+    target = ContextSettings(
+        n_gpu_layers=given["gpu_layers"],
+        main_gpu=given["main_gpu"],
+        kv_type=given["kv"],
+        flash_attn=given["flash_attn"],
+        n_ctx=given["ctx"],
+        n_threads=given["threads"],
+        **given["split"],
+    )
+    draft = replace(
+        target,
+        n_gpu_layers=given["draft_gpu_layers"],
+        n_threads=given["draft_threads"] or given["threads"],
+    )
+    wanted = given["spec"] in ("auto", "model")
+    path = str(choice.draft) if choice.draft and wanted else None
+    return Load(str(choice.target), path, target, draft, DRAFT_MAX)

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -21,13 +20,7 @@ from localspec.cli import options
 from localspec.cli.printer import Printer, Show
 from localspec.errors import AccessError, LocalspecError, UsageError
 from localspec.protocol.events import Dead, Event, Notice, Ready, encode
-from localspec.protocol.wire import (
-    DRAFT_MAX,
-    ContextSettings,
-    Generate,
-    Load,
-    Sampling,
-)
+from localspec.protocol.wire import Generate, Sampling
 from localspec.worker import ending
 
 _LONGEST_PROMPT = 64 * 1024 * 1024
@@ -64,7 +57,7 @@ def command(model: str | None, **given: Any) -> int:
     with _events_file(given["events"]) as log:
         request = _request(choice, text, seed, given)
         say = _measuring(given["quiet"])
-        engine = launch.start(_load(choice, given), probe=request.spec == "auto", say=say)
+        engine = launch.start(options.load(choice, given), probe=request.spec == "auto", say=say)
         try:
             if given["verbose"]:
                 _describe(engine.ready)
@@ -118,26 +111,6 @@ def _prompt(given: str | None) -> str:
     if not text:
         raise UsageError("The prompt is empty.", 'Give one: localspec run demo -p "import os"')
     return text
-
-
-def _load(choice: launch.Choice, given: dict[str, Any]) -> Load:
-    target = ContextSettings(
-        n_gpu_layers=given["gpu_layers"],
-        main_gpu=given["main_gpu"],
-        kv_type=given["kv"],
-        flash_attn=given["flash_attn"],
-        n_ctx=given["ctx"],
-        n_threads=given["threads"],
-        **given["split"],
-    )
-    draft = replace(
-        target,
-        n_gpu_layers=given["draft_gpu_layers"],
-        n_threads=given["draft_threads"] or given["threads"],
-    )
-    wanted = given["spec"] in ("auto", "model")
-    path = str(choice.draft) if choice.draft and wanted else None
-    return Load(str(choice.target), path, target, draft, DRAFT_MAX)
 
 
 def _request(choice: launch.Choice, text: str, seed: int, given: dict[str, Any]) -> Generate:

@@ -12,7 +12,7 @@ from localspec import launch
 from localspec.bench.losslessness import Effort, check
 from localspec.bench.verdict import Doing, Report
 from localspec.clean import clean
-from localspec.cli import findings, options, run
+from localspec.cli import findings, options
 
 
 @click.command("verify")
@@ -41,7 +41,7 @@ def command(pair: str | None, **given: Any) -> int:
     localspec verify big.gguf --draft small.gguf --json
     """
     choice = launch.choose(pair, given["draft"])
-    engine = launch.start(run._load(choice, given | {"spec": "auto"}))
+    engine = launch.start(options.load(choice, given | {"spec": "auto"}))
     report, progress = Report(), _Progress(given["quiet"])
     effort = Effort(given["seconds"], given["tokens"])
     try:

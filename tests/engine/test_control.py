@@ -47,8 +47,16 @@ def test_one_wild_time_moves_little() -> None:
     costs = Costs(SHOWN)
     costs.learn(1, 10_000.0)
     assert costs.plain == pytest.approx(12)
-    costs.learn_draft(1e6)
+    costs.learn_draft(1e6, 2)
     assert costs.draft == pytest.approx(1.2)
+
+
+def test_a_first_pass_that_catches_up_does_not_make_the_next_ones_dear() -> None:
+    costs = Costs(SHOWN)
+    for _ in range(40):
+        costs.learn_draft(1.6, 1)
+    assert costs.draft == pytest.approx(1.0)
+    assert costs.drafting(3) == pytest.approx(3.6, rel=0.02)
 
 
 def test_nothing_measured_starts_from_the_first_pass() -> None:

@@ -51,6 +51,7 @@ class Controller:
         self._model, self._lookup = model, lookup
         self._worth = Worth(costs, known)
         self._costs, self._survival, self._pace = costs, known.survival, known.pace
+        self._pace.begin(costs.plain)
         self._guesses: list[_Guess] = []
         self._copied = Draft()
         self._growth: Growth | None = None
@@ -171,9 +172,9 @@ class Controller:
         growth = self._growth
         if growth is not None and growth.passes:
             if self._behind <= _FAR_BEHIND:
-                self._costs.learn_draft(drafting / growth.passes)
+                self._costs.learn_draft(drafting, growth.passes)
             else:  # reading the prompt is paid once
-                drafting = min(drafting, 2 * growth.passes * self._costs.draft)
+                drafting = min(drafting, 2 * self._costs.drafting(growth.passes))
         self._pace.add(len(step.tokens), passed + drafting)
         if growth is not None and not growth.start:
             plain = self._costs.plain

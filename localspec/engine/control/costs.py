@@ -28,7 +28,9 @@ class Costs:
         self._times.setdefault(1, t1)
         c = measured.c if measured else None
         self.draft = t1 * (0.1 if c is None else c)
-        """One pass of the draft model."""
+        """One more pass of the draft model."""
+        self.first_draft = self.draft
+        """Its first pass of a round, which also reads what it missed."""
         self._spread()
 
     def _spread(self) -> None:
@@ -53,6 +55,7 @@ class Costs:
         if not self.known:
             self.known, self._times = True, {width: ms}
             self.draft *= ms
+            self.first_draft *= ms
             self._spread()
             return
         before = self.verify[width]
@@ -62,10 +65,16 @@ class Costs:
         self._times[width] = before * (1 + (ratio - 1) * _SHARE)
         self._spread()
 
-    def learn_draft(self, ms: float) -> None:
-        """One draft pass took so long."""
-        ratio = min(max(ms / self.draft, 1 / _WILD), _WILD)
-        self.draft *= 1 + (ratio - 1) * _SHARE
+    def drafting(self, passes: int) -> float:
+        """So many passes of the draft model, one after the other."""
+        return self.first_draft + self.draft * (passes - 1)
+
+    def learn_draft(self, ms: float, passes: int) -> None:
+        """So many draft passes took so long; a first pass alone says nothing of the others."""
+        ratio = min(max(ms / self.drafting(passes), 1 / _WILD), _WILD)
+        self.first_draft *= 1 + (ratio - 1) * _SHARE
+        if passes > 1:
+            self.draft *= 1 + (ratio - 1) * _SHARE
 
     def curve(self) -> dict[str, float]:
         """The verify curve v, by width, as far as it was measured."""

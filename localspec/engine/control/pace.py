@@ -9,6 +9,8 @@ from localspec.engine.control.survival import Survival
 
 _MEMORY = 0.97
 """What a round leaves of the rate before it."""
+_START = 4.0
+"""Rounds of plain decoding that an answer's rate begins with."""
 _EVIDENCE = 6
 """Rounds of a draft model before its gains are believed more than its counts."""
 _GAIN_SHARE = 0.025
@@ -44,6 +46,10 @@ class Pace:
         if self.ms <= 0:
             return 1 / plain_ms
         return max(self.tokens / self.ms, 1 / plain_ms)
+
+    def begin(self, plain_ms: float) -> None:
+        """A new answer: how fast tokens came in the last one says little of this one."""
+        self.tokens, self.ms = _START, _START * plain_ms
 
     def add(self, tokens: int, ms: float) -> None:
         self.tokens = self.tokens * _MEMORY + tokens

@@ -35,12 +35,13 @@ class Worth:
         verify, rate = self.costs.verify, self.rate
         step, before = self.costs.draft, verify[place + 1]
         best, won, cost = -math.inf, 0.0, 0.0
+        first = 0 if place == 0 else -1  # later passes have nothing to catch up with
         for n in range(place, min(place + limit, len(verify) - 2)):
             chance *= self.survival.mean(n)
             if chance < _HOPELESS:
                 break
             won += chance
-            cost += step
+            cost += self.costs.first_draft if n == first else step
             best = max(best, won - rate * (cost + verify[n + 2] - before))
         return best
 
