@@ -81,7 +81,7 @@ def test_every_token_is_marked_with_its_class(zoo: Zoo) -> None:
     "env", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}]
 )
 def test_a_terminal_that_knows_no_unicode(zoo: Zoo, env: dict[str, str]) -> None:
-    done = hello(zoo, "--tokens", "--stats", env=env)
+    done = hello(zoo, "--tokens", "--stats", "--spec", "model", env=env)
     assert done.code == 0
     assert "Hello" in done.text
     assert "Traceback" not in done.err
