@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from localspec.bench.workloads import Workload
 from localspec.errors import EngineError
-from localspec.protocol.events import Dead, Event, Finished, Ready, Round
+from localspec.launch import Engine
+from localspec.protocol.events import Dead, Finished, Round
 from localspec.protocol.wire import Generate, Sampling
 from localspec.worker import ending
 
@@ -19,18 +20,6 @@ _PATIENCE = 40.0
 _MOST_TURNS = 3
 _SEED = 20_000
 """Seeds are fixed, so that two benches draw the same noise."""
-
-
-class Engine(Protocol):
-    """A loaded pair, wherever it runs."""
-
-    ready: Ready
-
-    def generate(self, request: Generate) -> Iterator[Event]: ...
-
-    def stop(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class Controller:
         self._model, self._lookup = model, lookup
         self._worth = Worth(costs, known)
         self._costs, self._survival, self._pace = costs, known.survival, known.pace
-        self._pace.begin(costs.plain)
+        self._pace.begin(costs.plain if costs.known else 0.0)
         self._guesses: list[_Guess] = []
         self._copied = Draft()
         self._growth: Growth | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from localspec.engine.control.survival import confidence_bucket
 from localspec.engine.control.worth import Worth
@@ -69,15 +70,9 @@ class Growth:
 
 def joined(first: Draft, second: Draft) -> Draft:
     """One draft after the other; laws for all, where any guess was drawn from one."""
+    seconds = first.seconds + second.seconds
     if not second.tokens:
-        return Draft(
-            first.tokens,
-            first.laws,
-            first.source,
-            first.seconds + second.seconds,
-            first.match,
-            first.reason,
-        )
+        return replace(first, seconds=seconds)
     laws: list[Law] | None = None
     if first.laws is not None or second.laws is not None:
         laws = [*_laws(first), *_laws(second)]
@@ -85,7 +80,7 @@ def joined(first: Draft, second: Draft) -> Draft:
         [*first.tokens, *second.tokens],
         laws,
         f"{first.source}+{second.source}",
-        first.seconds + second.seconds,
+        seconds,
         max(first.match, second.match),
         f"{first.reason}; {second.reason}",
     )

@@ -48,8 +48,11 @@ class Pace:
         return max(self.tokens / self.ms, 1 / plain_ms)
 
     def begin(self, plain_ms: float) -> None:
-        """A new answer: how fast tokens came in the last one says little of this one."""
-        self.tokens, self.ms = _START, _START * plain_ms
+        """A new answer: how fast tokens came in the last one says little of this one.
+
+        `plain_ms` 0: what a pass costs is not known yet.
+        """
+        self.tokens, self.ms = (_START, _START * plain_ms) if plain_ms else (0.0, 0.0)
 
     def add(self, tokens: int, ms: float) -> None:
         self.tokens = self.tokens * _MEMORY + tokens
