@@ -18,12 +18,35 @@ State = Literal["on", "probing", "paused", "off"]
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """A token that was not taken.  `p` and `rank` are the target's; `p_draft` is set where the
+    draft guessed it, and None for the target's own other choices."""
+
+    id: int
+    text: str
+    p: float
+    rank: int
+    p_draft: float | None = None
+    guessed: bool = False
+    """Whether this is the guess that was rejected here."""
+
+
+@dataclass(frozen=True, slots=True)
 class Token:
-    """One emitted token.  `text` is empty while its bytes wait for the rest of a character."""
+    """One emitted token.  `text` is empty while its bytes wait for the rest of a character.
+
+    The rest is None unless probabilities were asked for: softmax of the raw logits, before any
+    temperature or truncation; `rank` counts from 1; `p_draft` is None where no draft model guessed.
+    """
 
     id: int
     text: str
     kind: TokenClass
+    p_target: float | None = None
+    p_draft: float | None = None
+    rank: int | None = None
+    instead: tuple[Alternative, ...] = ()
+    """The rejected guess first, then the target's likeliest other choices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +89,8 @@ class Prefill:
     done: int
     total: int
     reused: int
+    thinking: bool = False
+    """Whether the prompt ends inside a thinking part, so that the answer begins in one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +141,9 @@ Event = Ready | Prefill | Plan | Round | Notice | Finished | Dead
 _NAMES: dict[str, type[Event]] = {
     kind.__name__.lower(): kind for kind in (Ready, Prefill, Plan, Round, Notice, Finished, Dead)
 }
-_FIELDS = {kind: tuple(f.name for f in fields(kind)) for kind in (*_NAMES.values(), Times)}
+_FIELDS = {
+    kind: tuple(f.name for f in fields(kind)) for kind in (*_NAMES.values(), Times, Alternative)
+}
 _WORDS = {kind: name for name, kind in _NAMES.items()}
 """Looked up once, not for every round."""
 
@@ -155,7 +182,7 @@ def from_body(body: Any) -> Event | None:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Token):
-        return {"id": value.id, "text": value.text, "class": value.kind}
+        return _plain_token(value)
     if isinstance(value, Times | Notice):
         return {name: getattr(value, name) for name in _FIELDS[type(value)]}
     if isinstance(value, tuple):
@@ -163,9 +190,30 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _plain_token(token: Token) -> dict[str, Any]:
+    body: dict[str, Any] = {"id": token.id, "text": token.text, "class": token.kind}
+    if token.p_target is not None:
+        body |= {"p_target": token.p_target, "p_draft": token.p_draft, "rank": token.rank}
+        body["instead"] = [
+            {name: getattr(other, name) for name in _FIELDS[Alternative]} for other in token.instead
+        ]
+    return body
+
+
+def _token(body: dict[str, Any]) -> Token:
+    if "p_target" not in body:
+        return Token(body["id"], body["text"], body["class"])
+    names = _FIELDS[Alternative]
+    instead = tuple(
+        Alternative(**{n: other[n] for n in names if n in other}) for other in body["instead"]
+    )
+    said = body["p_target"], body.get("p_draft"), body.get("rank")
+    return Token(body["id"], body["text"], body["class"], *said, instead)
+
+
 def _typed(name: str, value: Any) -> Any:
     if name == "tokens":
-        return tuple(Token(t["id"], t["text"], t["class"]) for t in value)
+        return tuple(map(_token, value))
     if name == "ms":
         return Times(value["draft"], value["verify"], value["host"])
     if name == "notices":

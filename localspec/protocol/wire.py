@@ -92,10 +92,18 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Generate:
-    """Answer a text."""
+class Message:
+    """One turn of a chat; the roles are `system`, `user` and `assistant`."""
 
-    text: str
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Answer a chat, or complete a text where there are no `messages`."""
+
+    text: str = ""
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int = 512
     stop: tuple[str, ...] = ()
@@ -111,6 +119,13 @@ class Generate:
     """Compute a token alone where a wide pass's last bits might decide it."""
     why: str = ""
     """Why this way of speculating, when whoever asked knows better than the engine."""
+    messages: tuple[Message, ...] = ()
+    template: str | None = None
+    """A fallback's name, to use it whatever the model brings; None: the model's own, if any."""
+    think: bool | None = None
+    """Given to templates that ask; None: as the template wants."""
+    probabilities: bool = False
+    """Whether every token comes with its probabilities, rank and alternatives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,14 +280,15 @@ def _object(line: bytes) -> dict[str, Any]:
 def _made(kind: type[Any], body: Mapping[str, Any]) -> Any:
     """A dataclass from its fields in `body`; lists become tuples, parts become theirs."""
     known = {f.name for f in fields(kind)}
-    values = {name: _value(name, value) for name, value in body.items() if name in known}
     try:
-        return kind(**values)
-    except TypeError as error:
+        return kind(**{name: _value(name, value) for name, value in body.items() if name in known})
+    except (TypeError, KeyError) as error:
         raise ValueError(str(error)) from error
 
 
 def _value(name: str, value: Any) -> Any:
     if name in _PARTS and isinstance(value, dict):
         return _made(_PARTS[name], value)
+    if name == "messages":
+        return tuple(Message(str(part["role"]), str(part["content"])) for part in value)
     return tuple(value) if isinstance(value, list) else value

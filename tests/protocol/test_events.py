@@ -145,7 +145,8 @@ def test_a_missing_field_is_an_error_unless_it_has_a_default(event: Event) -> No
             decode(line)
         except ValueError:
             continue
-        assert name in {"notices", "speedup", "until", "hint", "tail", "totals", "log", "guarded"}
+        optional = {"notices", "speedup", "until", "hint", "tail", "totals", "log", "guarded"}
+        assert name in optional | {"thinking"}
 
 
 @pytest.mark.parametrize(
