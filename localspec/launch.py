@@ -24,6 +24,11 @@ class Engine(Protocol):
 
     ready: Ready
 
+    @property
+    def measured(self) -> Measured | None:
+        """What is known of the pair's costs on this machine."""
+        ...
+
     def generate(self, request: Generate) -> Iterator[Event]: ...
 
     def stop(self) -> None: ...
@@ -81,12 +86,17 @@ def _looks_like_path(name: str) -> bool:
 
 
 def start(
-    load: Load, *, probe: bool = False, say: Callable[[Event], None] = lambda _: None
+    load: Load,
+    *,
+    probe: bool = False,
+    say: Callable[[Event], None] = lambda _: None,
+    hold: Callable[[Worker], None] = lambda _: None,
 ) -> Remembering:
     """Load the pair in a process of its own, with what earlier runs of it have shown.
 
     `probe`: measure what passes cost where nothing is known; `say` hears how that goes, and
-    first a warning where the pair keeps crashing.  Raises what the engine raised, or died of.
+    first a warning where the pair keeps crashing.  `hold` is given the process before it loads,
+    so that another thread may close it.  Raises what the engine raised, or died of.
     """
     if (past := crashes.warning(load)) is not None:
         say(past)
@@ -94,6 +104,7 @@ def start(
     name = measured.key(load)
     known = store.read(name)
     worker = Worker()
+    hold(worker)
     try:
         worker.load(replace(load, measured=known))
         if probe and known is None:
@@ -102,14 +113,16 @@ def start(
     except BaseException:
         worker.close()
         raise
-    return Remembering(worker, store, name)
+    return Remembering(worker, store, name, known)
 
 
 class Remembering:
     """An engine whose measurements are kept after every answer."""
 
-    def __init__(self, worker: Worker, store: measured.Store, name: str) -> None:
-        self._worker, self._store, self._name = worker, store, name
+    def __init__(
+        self, worker: Worker, store: measured.Store, name: str, known: Measured | None = None
+    ) -> None:
+        self._worker, self._store, self._name, self._known = worker, store, name, known
         self._kept = None if worker.measured is None else self._keep(worker.measured)
         self.ready = worker.ready
 
@@ -117,6 +130,10 @@ class Remembering:
     def worker(self) -> Worker:
         """For what only a process of its own can be asked: to probe, to replay."""
         return self._worker
+
+    @property
+    def measured(self) -> Measured | None:
+        return self._worker.measured or self._known
 
     def generate(self, request: Generate) -> Iterator[Event]:
         yield from self._worker.generate(request)

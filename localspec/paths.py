@@ -25,3 +25,10 @@ def state() -> Path:
     """What this machine has shown, and logs; LOCALSPEC_DATA_DIR puts it elsewhere."""
     chosen = os.environ.get("LOCALSPEC_DATA_DIR")
     return Path(chosen) if chosen else platformdirs.user_data_path("localspec", appauthor=False)
+
+
+def config() -> Path:
+    """config.toml; LOCALSPEC_CONFIG names another file."""
+    chosen = os.environ.get("LOCALSPEC_CONFIG")
+    folder = platformdirs.user_config_path("localspec", appauthor=False)
+    return Path(chosen) if chosen else folder / "config.toml"

@@ -16,7 +16,7 @@ from localspec.protocol.events import (
     Token,
     TokenClass,
 )
-from localspec.protocol.wire import Generate
+from localspec.protocol.wire import Generate, Measured
 
 READY = Ready({"llama_cpp_python": "0"}, "big.gguf", "small.gguf", ("CPU",), {}, {}, 1.0)
 
@@ -43,6 +43,7 @@ class FakeEngine:
     source: str = "model"
     asked: list[Generate] = field(default_factory=list)
     ready: Ready = READY
+    measured: Measured | None = None
     stop_at: int | None = None
     """Which answer stops itself, as if Ctrl+C came in it."""
     stopped: bool = False

@@ -1,0 +1,53 @@
+"""What a person wants otherwise than it comes: config.toml, read and never written here."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from typing import Any
+
+from localspec import paths
+from localspec.clean import clean
+from localspec.errors import UsageError
+
+_LARGEST = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The known parts; others are left alone."""
+
+    theme: str | None = None
+    ascii: bool = False
+    keys: dict[str, str] = field(default_factory=dict)
+    """A person's own keys by their ids, as /keys shows them."""
+
+
+def read() -> Config:
+    """Of config.toml, or the defaults where there is none.
+
+    Raises UsageError where the file is damaged, with the line.
+    """
+    path = paths.config()
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise ValueError("it is too large")
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        return _config(document)
+    except FileNotFoundError:
+        return Config()
+    except (OSError, ValueError) as error:
+        what = clean(f"{path} cannot be used: {error}", multiline=False)
+        raise UsageError(what, "Mend or remove it.") from error
+
+
+def _config(document: dict[str, Any]) -> Config:
+    screen, keys = document.get("screen", {}), document.get("keys", {})
+    if not isinstance(screen, dict) or not isinstance(keys, dict):
+        raise ValueError("[screen] and [keys] must be tables")
+    theme = screen.get("theme")
+    if theme is not None and not isinstance(theme, str):
+        raise ValueError("screen.theme must be a name in quotes")
+    if not all(isinstance(value, str) for value in keys.values()):
+        raise ValueError("[keys] must be names of keys in quotes")
+    return Config(theme, bool(screen.get("ascii", False)), dict(keys))

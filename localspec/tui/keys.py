@@ -1,0 +1,140 @@
+"""The one table of keys: bindings, help and footers are made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from textual.binding import Binding
+
+Where = Literal["app", "home", "composer", "chat", "tokens", "replay"]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a key does somewhere.  `short` is for the footer; none: it is only in the help."""
+
+    id: str
+    keys: str
+    """Several, with commas between: the first is the one that is shown."""
+    action: str
+    words: str
+    where: Where
+    short: str = ""
+    priority: bool = False
+    """Before the focused widget sees it: for keys that an editor would take."""
+
+
+KEYS = (
+    Key("app.help", "f1,question_mark", "help", "Show the keys", "app", "keys"),
+    Key("app.palette", "ctrl+p", "command_palette", "Everything that can be done, by name", "app"),
+    Key("app.quit", "ctrl+q", "quit", "Quit", "app", "quit", priority=True),
+    Key(
+        "app.interrupt",
+        "ctrl+c",
+        "interrupt",
+        "Copy what is selected; stop; twice: quit",
+        "app",
+        priority=True,
+    ),
+    Key(
+        "app.suspend",
+        "ctrl+z",
+        "suspend_process",
+        "Back to the shell; `fg` returns",
+        "app",
+        priority=True,
+    ),
+    Key("app.log", "ctrl+l", "log", "What the engine said", "app"),
+    Key("home.open", "o", "open_files", "Open models by their paths", "home", "open files"),
+    Key("home.replay", "r", "open_recording", "Replay a recording", "home"),
+    Key("chat.send", "enter", "send", "Send", "composer", "send"),
+    Key(
+        "chat.newline",
+        "ctrl+j,shift+enter,alt+enter",
+        "newline",
+        "New line",
+        "composer",
+        "newline",
+        priority=True,
+    ),
+    Key("chat.stop", "escape", "stop", "Stop the answer; then: back", "chat", "stop"),
+    Key(
+        "chat.tokens", "f2", "tokens", "Show how every token came", "chat", "tokens", priority=True
+    ),
+    Key("chat.panel", "f3", "panel", "Show or hide the panel", "chat", "panel", priority=True),
+    Key(
+        "chat.settings",
+        "f4",
+        "settings",
+        "Sampling, speculation, system prompt",
+        "chat",
+        "settings",
+        priority=True,
+    ),
+    Key("chat.again", "f5", "again", "Write the last answer again", "chat", "again", priority=True),
+    Key("chat.edit", "f6", "edit", "Edit the last question", "chat", priority=True),
+    Key(
+        "chat.replay",
+        "f7",
+        "replay",
+        "Replay the last answer round by round",
+        "chat",
+        priority=True,
+    ),
+    Key("chat.copy", "ctrl+o", "copy", "Copy the last answer", "chat", priority=True),
+    Key(
+        "chat.thinking", "ctrl+t", "thinking", "Unfold or fold the thinking", "chat", priority=True
+    ),
+    Key("chat.new", "ctrl+n", "new", "New chat", "chat", priority=True),
+    Key("chat.up", "pageup", "page_up", "Back in the transcript", "chat", priority=True),
+    Key("chat.down", "pagedown", "page_down", "Forward in the transcript", "chat", priority=True),
+    Key("chat.top", "ctrl+home", "top", "To the beginning", "chat", priority=True),
+    Key("chat.end", "ctrl+end", "end", "To the end, and follow it", "chat", priority=True),
+    Key("tokens.left", "left", "walk(-1)", "The token before", "tokens", "token"),
+    Key("tokens.right", "right", "walk(1)", "The token after", "tokens"),
+    Key("tokens.up", "up", "leap(-1)", "The round before", "tokens", "round"),
+    Key("tokens.down", "down", "leap(1)", "The round after", "tokens"),
+    Key("tokens.replay", "r", "replay", "Replay from the beginning", "tokens", "replay"),
+    Key("tokens.glyphs", "g", "glyphs", "Marks beside the colours", "tokens", "marks"),
+    Key("tokens.back", "escape,tab", "leave", "Back to typing", "tokens", "back"),
+    Key("replay.next", "right,l", "step(1)", "Next round", "replay", "next"),
+    Key("replay.previous", "left,h", "step(-1)", "Previous round", "replay", "previous"),
+    Key("replay.play", "space", "play", "Play or pause", "replay", "play"),
+    Key("replay.first", "home,g", "first", "First round", "replay"),
+    Key("replay.last", "end,G", "last", "Last round", "replay", "end"),
+    Key("replay.back", "escape,q", "back", "Back", "replay", "back"),
+)
+
+
+Bindings = list[Binding | tuple[str, str] | tuple[str, str, str]]
+"""Textual's own type of BINDINGS."""
+
+
+def bindings(*places: Where) -> Bindings:
+    """Textual's bindings for these places; ids let a person's own keys take their place."""
+    return [
+        Binding(key.keys, key.action, key.words, id=key.id, show=False, priority=key.priority)
+        for key in KEYS
+        if key.where in places
+    ]
+
+
+def footer(own: Mapping[str, str], *places: Where) -> str:
+    """The few keys worth a line: `enter send  ctrl+j newline …`."""
+    shown = [k for place in places for k in KEYS if k.where == place and k.short]
+    return "  ".join(f"{name(own.get(k.id, k.keys))} {k.short}" for k in shown)
+
+
+def keys_of(identity: str, own: Mapping[str, str]) -> tuple[str, ...]:
+    """The keys of one entry, for whoever must look at them itself."""
+    return tuple(own.get(identity, next(k.keys for k in KEYS if k.id == identity)).split(","))
+
+
+def name(keys: str) -> str:
+    """How a key is written on the screen."""
+    first = keys.split(",", maxsplit=1)[0]
+    arrows = {"left": "←", "right": "→", "up": "↑", "down": "↓"}
+    words = {"escape": "esc", "question_mark": "?", "pageup": "pgup", "pagedown": "pgdn"}
+    return arrows.get(first) or words.get(first, first)

@@ -1,0 +1,48 @@
+"""What the engine's threads tell the screens."""
+
+from __future__ import annotations
+
+from textual.message import Message
+
+from localspec.errors import LocalspecError
+from localspec.launch import Engine
+from localspec.protocol.events import Event
+
+
+class EngineOpened(Message):
+    """A pair is loaded."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self.engine = engine
+
+
+class EngineRefused(Message):
+    """A pair could not be loaded, or died while it was."""
+
+    def __init__(self, error: LocalspecError) -> None:
+        super().__init__()
+        self.error = error
+
+
+class EngineTold(Message):
+    """Something happened while a pair was being loaded or measured."""
+
+    def __init__(self, event: Event) -> None:
+        super().__init__()
+        self.event = event
+
+
+class EngineSpoke(Message, bubble=False):
+    """There are events of the answer to fetch.  Sent once until they are fetched."""
+
+
+class AnswerEnded(Message):
+    """No more events will come; `error` is why there was no proper answer.
+
+    `dead`: the engine is gone.
+    """
+
+    def __init__(self, error: LocalspecError | None, *, dead: bool = False) -> None:
+        super().__init__()
+        self.error, self.dead = error, dead

@@ -1,0 +1,153 @@
+"""The engine's side of the app: threads that load a pair and listen to its answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from textual.message import Message
+
+from localspec import errors, launch
+from localspec.launch import Engine
+from localspec.protocol.events import Dead, Event
+from localspec.protocol.wire import Generate, Load
+from localspec.tui.messages import (
+    AnswerEnded,
+    EngineOpened,
+    EngineRefused,
+    EngineSpoke,
+    EngineTold,
+)
+from localspec.worker import ending
+
+Post = Callable[[Message], object]
+"""Thread-safe: a widget's `post_message`."""
+
+
+class Closing(Protocol):
+    """What can be ended while it loads."""
+
+    def close(self) -> None: ...
+
+
+class Opener(Protocol):
+    """Loads a pair; blocks until it is loaded and measured."""
+
+    def __call__(
+        self,
+        load: Load,
+        *,
+        probe: bool,
+        say: Callable[[Event], None],
+        hold: Callable[[Closing], None],
+    ) -> Engine: ...
+
+
+class Runner:
+    """One engine at a time, for one screen at a time.
+
+    Threads are daemons, not Textual's workers: to quit must not wait for a load.
+    """
+
+    def __init__(self, opener: Opener = launch.start) -> None:
+        self._opener = opener
+        self._generation = 0
+        """Counts openings: what an older one still brings is closed, unheard."""
+        self.engine: Engine | None = None
+        self._loaded: Load | None = None
+        self._loading: Closing | None = None
+        self._inbox: list[Event | AnswerEnded] = []
+        self._lock = threading.Lock()
+
+    def open(self, load: Load, post: Post) -> None:
+        """Load a pair; posts `EngineOpened` or `EngineRefused`, and `EngineTold` on the way.
+
+        A pair that is loaded and well is kept as it is.
+        """
+        if self.engine is not None and self._loaded == load:
+            post(EngineOpened(self.engine))
+            return
+        self.close()
+        generation = self._generation
+
+        def say(event: Event) -> None:
+            post(EngineTold(event))
+
+        def hold(process: Closing) -> None:
+            self._loading = process
+            if generation != self._generation:  # closed before there was anything to close
+                process.close()
+
+        def work() -> None:
+            try:
+                engine = self._opener(load, probe=True, say=say, hold=hold)
+            except (errors.LocalspecError, OSError) as error:
+                if generation == self._generation:
+                    post(EngineRefused(_explained(error)))
+                return
+            if generation != self._generation:
+                engine.close()
+                return
+            self.engine, self._loading, self._loaded = engine, None, load
+            post(EngineOpened(engine))
+
+        threading.Thread(target=work, daemon=True, name="open").start()
+
+    def ask(self, request: Generate, post: Post) -> None:
+        """Answer; posts `EngineSpoke` whenever `fetch` has something new."""
+        engine = self.engine
+        assert engine is not None, "asked before a pair was opened"
+
+        def work() -> None:
+            error: errors.LocalspecError | None = None
+            dead = False
+            try:
+                for event in engine.generate(request):
+                    if isinstance(event, Dead):
+                        error, dead = ending.error(event), True
+                    self._add(event, post)
+            except errors.LocalspecError as failure:
+                error = failure
+            if dead and self.engine is engine:
+                self.engine = None
+            self._add(AnswerEnded(error, dead=dead), post)
+
+        threading.Thread(target=work, daemon=True, name="answer").start()
+
+    def _add(self, item: Event | AnswerEnded, post: Post) -> None:
+        with self._lock:
+            self._inbox.append(item)
+            first = len(self._inbox) == 1
+        if first:
+            post(EngineSpoke())
+
+    def fetch(self) -> list[Event | AnswerEnded]:
+        """Everything since the last call."""
+        with self._lock:
+            items, self._inbox = self._inbox, []
+        return items
+
+    def stop(self) -> None:
+        """End the answer in progress."""
+        if self.engine is not None:
+            self.engine.stop()
+
+    def close(self) -> None:
+        """End the engine, and whatever is being loaded."""
+        self._generation += 1
+        held, self.engine, self._loading = self.engine or self._loading, None, None
+        self.fetch()
+        if held is not None:
+            with suppress(errors.LocalspecError):
+                held.close()
+
+
+def _explained(error: errors.LocalspecError | OSError) -> errors.LocalspecError:
+    """A file may go between the look at it and its loading."""
+    if isinstance(error, errors.LocalspecError):
+        return error
+    return errors.AccessError(
+        f"A file cannot be read: {error.strerror}.", "Check that it is there."
+    )

@@ -1,0 +1,360 @@
+"""The chat: transcript, composer, and the panel where one watches the speculation."""
+
+from __future__ import annotations
+
+import time
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import Static
+
+from localspec.chat import commands
+from localspec.clean import clean
+from localspec.errors import LocalspecError
+from localspec.launch import Choice
+from localspec.protocol.events import Dead, Event, Notice, Plan
+from localspec.tui import clipping, slash
+from localspec.tui.dialogue import Dialogue, ending
+from localspec.tui.keys import bindings
+from localspec.tui.messages import (
+    AnswerEnded,
+    EngineOpened,
+    EngineRefused,
+    EngineSpoke,
+    EngineTold,
+)
+from localspec.tui.options import Options
+from localspec.tui.runner import Runner
+from localspec.tui.screens.replay import ReplayScreen
+from localspec.tui.screens.settings import SettingsScreen
+from localspec.tui.widgets.composer import Composer
+from localspec.tui.widgets.failure import Failure
+from localspec.tui.widgets.panel import Panel
+from localspec.tui.widgets.status import Status
+from localspec.tui.widgets.story import Story
+from localspec.tui.widgets.transcript import Transcript
+
+FRAME = 0.04
+"""Seconds from one drawing of what came to the next: at most 25 a second."""
+
+_RELOAD_KEYS = "f5  load it again and go on     ctrl+l  what the engine said     esc  back"
+
+
+class ChatScreen(Screen[None]):
+    """One chat with one pair.  Threads post, handlers draw."""
+
+    BINDINGS = bindings("chat")
+
+    def __init__(self, choice: Choice, runner: Runner, options: Options) -> None:
+        super().__init__()
+        self.dialogue = Dialogue(choice)
+        self.runner = runner
+        self._options = options
+        self.phase = "loading"
+        """`loading`, `ready`, `answering` or `failed`."""
+        self._drawn = 0.0
+        self._stopped: float | None = None
+        self._waiting: str | None = None
+        """Sent before the pair was loaded."""
+        self._again = False
+        """Whether the pair is loaded anew to write the last answer again."""
+
+    # --- its parts ------------------------------------------------------------------------
+
+    def compose(self) -> ComposeResult:
+        with Horizontal(id="title"):
+            yield Static(Content(self.dialogue.pair), id="pair", markup=False)
+            yield Static("", id="topic", markup=False)
+        with Horizontal(id="body"):
+            with Vertical(id="main"):
+                yield Static("", id="empty", markup=False)
+                yield Transcript(self._options.glyphs, marks=self._options.marks)
+                yield Story(self._options.glyphs)
+                yield Composer(self._options.keymap)
+            yield Panel(self._options.glyphs)
+        yield Status(self._options)
+
+    def on_mount(self) -> None:
+        self.query_one(Story).display = False
+        self.query_one(Transcript).anchor()
+        self.query_one(Composer).focus()
+        self.load()
+
+    @property
+    def transcript(self) -> Transcript:
+        return self.query_one(Transcript)
+
+    @property
+    def composer(self) -> Composer:
+        return self.query_one(Composer)
+
+    # --- loading --------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Load the pair, as when the screen came, or anew after it died."""
+        self.phase = "loading"
+        for failure in self.query(Failure):
+            failure.remove()
+        self.runner.open(self._options.load(self.dialogue.choice), self.post_message)
+        self.draw("LOADING")
+
+    @on(EngineTold)
+    def _told(self, message: EngineTold) -> None:
+        if isinstance(message.event, Plan):
+            self.draw("MEASURING, once")
+        elif isinstance(message.event, Notice):
+            self._notice(message.event)
+
+    @on(EngineOpened)
+    async def _opened(self, message: EngineOpened) -> None:
+        self.dialogue.opened(message.engine)
+        for notice in message.engine.ready.notices:
+            self._notice(notice)
+        self.phase = "ready"
+        self.draw()
+        if self._again:
+            self._again = False
+            await self.action_again()
+        elif self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            await self.ask(waiting)
+
+    @on(EngineRefused)
+    def _refused(self, message: EngineRefused) -> None:
+        self.phase = "failed"
+        if self._waiting is not None:
+            self.composer.put(self._waiting)
+            self._waiting = None
+        self.query_one("#empty").display = False
+        self.transcript.mount(Failure(message.error, _RELOAD_KEYS))
+        self.draw("NOT LOADED")
+
+    def _notice(self, notice: Notice) -> None:
+        words = clean(f"{notice.message} {notice.hint}", multiline=False)
+        severity = "information" if notice.level == "info" else notice.level
+        self.notify(words, severity=severity, markup=False, timeout=8)
+
+    # --- asking ---------------------------------------------------------------------------
+
+    @on(Composer.Sent)
+    async def _sent(self, message: Composer.Sent) -> None:
+        text = message.text
+        call = commands.parse(text)
+        if call is not None:
+            self.composer.clear_sent()
+            await slash.carry_out(self, call)
+        elif self.phase == "answering":
+            self.notify("Wait for the end of the answer, or stop it with esc.", markup=False)
+        elif self.phase == "failed":
+            self.notify("Nothing is loaded: f5 tries again.", severity="warning", markup=False)
+        elif self.phase == "loading":
+            self._waiting = text
+            self.composer.clear_sent()
+            self.notify("It goes out as soon as the pair is loaded.", markup=False)
+        else:
+            await self.ask(commands.literal(text))
+
+    async def ask(self, text: str) -> None:
+        """Begin a turn; an empty one goes on with the text of a completion model."""
+        loaded = self.dialogue.loaded
+        assert loaded is not None
+        if not text.strip() and (loaded.chats or not self.dialogue.conversation.turns):
+            self.notify("There is nothing to send yet.", markup=False)
+            return
+        self.composer.clear_sent()
+        self.dialogue.conversation.ask(text)
+        await self._answer()
+
+    async def _answer(self) -> None:
+        dialogue, loaded = self.dialogue, self.dialogue.loaded
+        assert loaded is not None
+        self.phase = "answering"
+        self._stopped = None
+        await self.transcript.add(
+            dialogue.conversation.turns[-1],
+            speaker=dialogue.model,
+            thinking=loaded.thinking,
+            raw=not loaded.chats,
+        )
+        request = dialogue.request(self.transcript.tokens)
+        self.runner.ask(request, self.post_message)
+        self.draw()
+
+    # --- hearing --------------------------------------------------------------------------
+
+    @on(EngineSpoke)
+    async def _spoke(self) -> None:
+        """Fetch now, or when the next drawing is due."""
+        wait = self._drawn + FRAME - time.monotonic()
+        if wait > 0:
+            self.set_timer(wait, self._fetch)
+        else:
+            await self._fetch()
+
+    async def _fetch(self) -> None:
+        self._drawn = time.monotonic()
+        events: list[Event] = []
+        ended: AnswerEnded | None = None
+        for item in self.runner.fetch():
+            if isinstance(item, AnswerEnded):
+                ended = item
+            elif isinstance(item, Notice):
+                self._notice(item)
+            elif not isinstance(item, Dead):
+                events.append(item)
+        if events and self.dialogue.conversation.turns:
+            self.dialogue.hear(events)
+            await self.transcript.turns[-1].heard(events)
+        if ended is not None:
+            await self._ended(ended.error, ended.dead)
+        self.draw()
+
+    async def _ended(self, error: LocalspecError | None, dead: bool) -> None:
+        turn = self.dialogue.conversation.turns[-1]
+        view = self.transcript.turns[-1]
+        stopped = None
+        if self._stopped is not None:
+            stopped = (time.monotonic() - self._stopped) * 1e3
+        self.phase = "ready"
+        await view.end(ending(turn, stopped))
+        if error is not None:
+            self.phase = "failed" if dead else "ready"
+            view.fail(error, _RELOAD_KEYS if dead else "f6  edit the question     f4  settings")
+            self.transcript.anchor()
+        elif self.runner.engine is not None:
+            self.dialogue.learn(self.runner.engine)
+
+    def draw(self, state: str = "") -> None:
+        """Everything that is not the transcript."""
+        dialogue = self.dialogue
+        self.query_one("#topic", Static).update(Content(dialogue.title), layout=False)
+        empty = self.query_one("#empty", Static)
+        empty.display = not dialogue.conversation.turns and not self.query(Failure)
+        self.transcript.display = not empty.display
+        if empty.display:
+            empty.update(self._greeting())
+        self.query_one(Panel).draw(dialogue.figures, state)
+        self.query_one(Status).draw(dialogue, self.phase, self.transcript.walking)
+
+    def _greeting(self) -> Content:
+        loaded = self.dialogue.loaded
+        if loaded is None:
+            return Content("Loading. You may type already.")
+        if loaded.chats:
+            return Content("Say something. f2 shows how every token of the answer came.")
+        return Content(
+            "This model goes on with a text: type how it begins, such as\n\n"
+            "    def fibonacci(n):\n\n"
+            "and press enter. An empty line goes on. f2 shows how every token came."
+        )
+
+    # --- keys -----------------------------------------------------------------------------
+
+    def action_stop(self) -> None:
+        if self.phase == "answering":
+            if self._stopped is None:
+                self._stopped = time.monotonic()
+                self.transcript.turns[-1].note("stopping …")
+            self.runner.stop()
+        elif self.phase == "loading" or not self.composer.text:
+            self.dismiss()
+        else:
+            self.composer.put("")
+
+    async def action_tokens(self) -> None:
+        """Show or hide how the tokens came."""
+        shown = not self.transcript.tokens
+        self.query_one(Story).display = shown
+        await self.transcript.show_tokens(shown)
+        if not self.transcript.walking:
+            self.composer.focus()
+        self.draw()
+
+    @on(Transcript.Left)
+    def _left(self) -> None:
+        self.composer.focus()
+        self.draw()
+
+    @on(Transcript.Pointed)
+    def _pointed(self, message: Transcript.Pointed) -> None:
+        self.query_one(Story).tell(message.token, message.round, self.transcript.marks)
+
+    def action_panel(self) -> None:
+        panel = self.query_one(Panel)
+        self._options.panel = not panel.display
+        self.set_class(self._options.panel, "-panel")
+        self.set_class(not self._options.panel, "-no-panel")
+
+    def action_settings(self) -> None:
+        def changed(_: object) -> None:
+            self.draw()
+
+        self.app.push_screen(SettingsScreen(self.dialogue), changed)
+
+    async def action_again(self) -> None:
+        """Write the last answer again; where the engine is gone, load the pair first."""
+        turns = self.dialogue.conversation.turns
+        if self.phase == "failed":
+            self._again = bool(turns)
+            self.load()
+        elif self.phase == "ready" and turns:
+            await self.transcript.take_back()
+            self.dialogue.conversation.again()
+            await self._answer()
+
+    async def action_edit(self) -> None:
+        """The last question, back in the composer."""
+        if self.phase != "answering" and self.dialogue.conversation.turns:
+            await self.transcript.take_back()
+            self.composer.put(self.dialogue.conversation.take_back().question)
+            self.composer.focus()
+            self.draw()
+
+    def action_replay(self) -> None:
+        self._replay(len(self.dialogue.conversation.turns) - 1)
+
+    @on(Transcript.ReplayWanted)
+    def _replay_wanted(self, message: Transcript.ReplayWanted) -> None:
+        self._replay(message.turn)
+
+    def _replay(self, number: int) -> None:
+        turns = self.dialogue.conversation.turns
+        if 0 <= number < len(turns) and turns[number].rounds:
+            turn = turns[number]
+            self.app.push_screen(ReplayScreen(turn.question, turn.rounds, self._options))
+        else:
+            self.notify("There is no answer to replay yet.", markup=False)
+
+    def action_copy(self) -> None:
+        turns = self.dialogue.conversation.turns
+        if turns and turns[-1].answer:
+            self.notify(clipping.copy(self.app, turns[-1].answer), markup=False)
+        else:
+            self.notify("There is no answer to copy yet.", markup=False)
+
+    def action_thinking(self) -> None:
+        self.transcript.fold_thinking()
+
+    async def action_new(self) -> None:
+        if self.phase == "answering":
+            self.notify("Stop the answer first: esc.", markup=False)
+            return
+        self.dialogue.clear()
+        await self.transcript.clear()
+        self.composer.focus()
+        self.draw()
+
+    def action_page_up(self) -> None:
+        self.transcript.scroll_page_up(animate=False)
+
+    def action_page_down(self) -> None:
+        self.transcript.scroll_page_down(animate=False)
+
+    def action_top(self) -> None:
+        self.transcript.scroll_home(animate=False)
+
+    def action_end(self) -> None:
+        self.transcript.anchor()

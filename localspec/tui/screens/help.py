@@ -1,0 +1,56 @@
+"""Every key and slash command, from their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from localspec.chat.commands import COMMANDS
+from localspec.tui.keys import KEYS, Where, name
+
+_PLACES: dict[Where, str] = {
+    "app": "Everywhere",
+    "home": "Home",
+    "composer": "Where you type",
+    "chat": "Chat",
+    "tokens": "Token view",
+    "replay": "Replay",
+}
+
+
+class HelpScreen(ModalScreen[None]):
+    """Scrolls; any of the closing keys leaves."""
+
+    BINDINGS = [Binding("escape,q,f1,question_mark", "close", "Close")]  # noqa: RUF012
+
+    def __init__(self, keymap: Mapping[str, str]) -> None:
+        super().__init__()
+        self._keymap = keymap
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(id="sheet"):
+            yield Static(self._text(), markup=False)
+
+    def _text(self) -> Content:
+        parts: list[tuple[str, str] | str] = []
+        for place, words in _PLACES.items():
+            parts.append((f"{words}\n", "bold $accent"))
+            for key in KEYS:
+                if key.where == place:
+                    keys = self._keymap.get(key.id, key.keys).split(",")
+                    shown = ", ".join(name(one) for one in keys)
+                    parts += [(f"  {shown:<26}", "bold"), f"{key.words}\n"]
+            parts.append("\n")
+        parts.append(("Slash commands\n", "bold $accent"))
+        for command in COMMANDS:
+            parts += [(f"  {command.usage:<26}", "bold"), f"{command.help}\n"]
+        return Content.assemble(*parts)
+
+    def action_close(self) -> None:
+        self.dismiss()

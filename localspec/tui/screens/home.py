@@ -1,0 +1,182 @@
+"""The first screen: what can be opened now."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from localspec.chat import recent
+from localspec.clean import clean
+from localspec.errors import LocalspecError
+from localspec.launch import Choice
+from localspec.models import catalog, header
+from localspec.tui.keys import bindings, footer
+from localspec.tui.options import Options
+from localspec.tui.runner import Runner
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.opening import OpeningScreen
+from localspec.units import gib
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the list."""
+
+    choice: Choice
+    name: str
+    about: str
+    size: str
+    note: str = ""
+
+
+class HomeScreen(Screen[None]):
+    """Pairs ready to run; enter opens the chat."""
+
+    BINDINGS = bindings("home")
+
+    def __init__(self, runner: Runner, options: Options) -> None:
+        super().__init__()
+        self._runner = runner
+        self._options = options
+        self._rows: list[Row] = []
+
+    def compose(self) -> ComposeResult:
+        with Horizontal(id="title"):
+            yield Static("localspec", id="brand", markup=False)
+            yield Static("", id="machine", markup=False)
+        yield OptionList(id="pairs", compact=True, markup=False)
+        yield Static("", id="teach", markup=False)
+        keys = footer(self._options.keymap, "home", "app")
+        yield Static(Content(f"enter open  {keys}"), id="hints", markup=False)
+
+    def on_mount(self) -> None:
+        self._fill()
+        self._look_at_machine()
+
+    def on_resize(self) -> None:
+        self._fill()
+
+    def _fill(self) -> None:
+        pairs = self.query_one("#pairs", OptionList)
+        before = pairs.highlighted
+        ready, lately = _catalogued(), _lately()
+        self._rows = [*ready, *lately]
+        wide = self.size.width or 80
+        options: list[Option | None] = [_heading("Ready to run")]
+        options += [self._option(i, row, wide) for i, row in enumerate(ready)]
+        if lately:
+            options += [Option("", disabled=True), _heading("Opened lately")]
+            options += [
+                self._option(i, row, wide) for i, row in enumerate(lately, start=len(ready))
+            ]
+        pairs.clear_options()
+        pairs.add_options(options)
+        pairs.highlighted = before if before is not None else 1
+        pairs.focus()
+        self.query_one("#teach", Static).update(Content(_TEACH if not lately else ""))
+
+    def _option(self, number: int, row: Row, wide: int) -> Option:
+        name = 26 if wide >= 76 else 18
+        about = f"{row.about:<28.28}" if wide >= 76 else ""
+        note = row.note if wide >= 100 else ""
+        parts = Content.assemble(
+            f"  {row.name:<{name}.{name}} ",
+            (about, "$text-muted"),
+            f"{row.size:>10}  ",
+            (note, "$text-muted"),
+        )
+        return Option(parts, id=f"row-{number}")
+
+    @work(exclusive=True, group="machine")
+    async def _look_at_machine(self) -> None:
+        """After the first picture: psutil takes a while to import."""
+        self.query_one("#machine", Static).update(Content(_machine()))
+
+    @on(OptionList.OptionSelected)
+    def _selected(self, event: OptionList.OptionSelected) -> None:
+        if event.option.id is not None:
+            self.open(self._rows[int(event.option.id.removeprefix("row-"))].choice)
+
+    def open(self, choice: Choice) -> None:
+        """Show the chat of a pair; it loads while one looks."""
+        try:
+            for file in (choice.target, choice.draft):
+                if file is not None:
+                    header.check(file)
+        except LocalspecError as error:
+            words = clean(f"{error.message} {error.hint}", multiline=False)
+            self.notify(words, severity="error", markup=False)
+            return
+
+        def left(_: None) -> None:
+            self._runner.close()
+            self._fill()
+
+        self.app.push_screen(ChatScreen(choice, self._runner, self._options), left)
+
+    def action_open_files(self) -> None:
+        def chosen(choice: Choice | None) -> None:
+            if choice is not None:
+                self.open(choice)
+
+        self.app.push_screen(OpeningScreen(self._runner, self._options), chosen)
+
+    def action_open_recording(self) -> None:
+        self.notify("On the command line: localspec replay FILE", markup=False)
+
+
+_TEACH = (
+    "  Your own models would be listed here. o opens a target and a draft by their paths:\n"
+    "  any two GGUF files that share a vocabulary."
+)
+
+
+def _heading(text: str) -> Option:
+    return Option(Content.styled(f" {text}", "$text-muted bold"), disabled=True)
+
+
+def _catalogued() -> list[Row]:
+    return [
+        Row(
+            Choice(pair.target, pair.draft, pair.spec, pair.why),
+            pair.id,
+            f"{pair.title} · bundled",
+            _size(Choice(pair.target, pair.draft)),
+            "try it now",
+        )
+        for pair in catalog.load().values()
+    ]
+
+
+def _lately() -> list[Row]:
+    rows = []
+    for choice in recent.read():
+        name = clean(choice.target.name.removesuffix(".gguf"), multiline=False)
+        draft = clean(choice.draft.name, multiline=False) if choice.draft else "no draft: copying"
+        where = clean(str(choice.target.parent), multiline=False)
+        rows.append(Row(choice, name, f"+ {draft}", _size(choice), where))
+    return rows
+
+
+def _size(choice: Choice) -> str:
+    files = (choice.target, choice.draft)
+    try:
+        return gib(sum(file.stat().st_size for file in files if file is not None))
+    except OSError:
+        return "gone"
+
+
+def _machine() -> str:
+    import psutil  # noqa: PLC0415  not before the first picture
+
+    memory = psutil.virtual_memory()
+    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    return f"{cores} cores · {gib(memory.total)}, {gib(memory.available)} free"

@@ -1,0 +1,139 @@
+"""Models by their paths: the target, then the draft, and whether they go together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.suggester import Suggester
+from textual.widgets import Input, Static
+
+from localspec import launch
+from localspec.chat import recent
+from localspec.clean import clean
+from localspec.errors import LocalspecError
+from localspec.launch import Choice
+from localspec.tui.messages import EngineOpened, EngineRefused
+from localspec.tui.options import Options
+from localspec.tui.runner import Runner
+from localspec.units import gib
+
+
+class OpeningScreen(ModalScreen[Choice | None]):
+    """Every file is looked at as soon as it is named; the pair is judged by loading it."""
+
+    BINDINGS = [Binding("escape", "cancel", "Cancel")]  # noqa: RUF012
+
+    def __init__(self, runner: Runner, options: Options) -> None:
+        super().__init__()
+        self._runner = runner
+        self._options = options
+        self._choice: Choice | None = None
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="sheet"):
+            yield Static("Open models by their paths", classes="heading", markup=False)
+            yield Static("Target: the model that answers", classes="label", markup=False)
+            yield Input(placeholder="/path/to/big.gguf", id="target", suggester=_Paths())
+            yield Static("", id="target-verdict", classes="verdict", markup=False)
+            yield Static("Draft: a small one of the same family", classes="label", markup=False)
+            yield Input(placeholder="empty: no draft, copying only", id="draft", suggester=_Paths())
+            yield Static("", id="draft-verdict", classes="verdict", markup=False)
+            yield Static(
+                "tab takes a suggestion: →   enter next   esc back", classes="hint", markup=False
+            )
+
+    def on_mount(self) -> None:
+        for field in self.query(Input):
+            field.cursor_blink = False
+        self.query_one("#target", Input).focus()
+
+    @on(Input.Submitted, "#target")
+    def _target(self) -> None:
+        if self._looked_at("target"):
+            self.query_one("#draft", Input).focus()
+
+    @on(Input.Submitted, "#draft")
+    def _draft(self) -> None:
+        """Load the pair: llama.cpp's own word on whether the draft can speculate for the target."""
+        draft = self.query_one("#draft", Input).value.strip()
+        if not self._looked_at("target") or (draft and not self._looked_at("draft")):
+            return
+        self._choice = launch.choose(self._path("target"), self._path("draft") or "none")
+        if self._choice.draft is None:
+            self._done(self._choice)
+            return
+        self._say("draft", "checking that they go together …", "")
+        self._runner.open(self._options.load(self._choice), self.post_message)
+
+    @on(EngineOpened)
+    def _opened(self, message: EngineOpened) -> None:
+        notices = [n for n in message.engine.ready.notices if n.code == "draft-no-rollback"]
+        if notices:
+            self._say("draft", notices[0].message, "$warning")
+        elif self._choice is not None:
+            self._done(self._choice)
+
+    @on(EngineRefused)
+    def _refused(self, message: EngineRefused) -> None:
+        error = message.error
+        self._say("draft", f"{self._options.glyphs.bad} {error.message} {error.hint}", "$error")
+        self.query_one("#draft", Input).focus()
+
+    def _done(self, choice: Choice) -> None:
+        recent.add(choice)
+        self.dismiss(choice)
+
+    def _looked_at(self, name: str) -> bool:
+        """Whether a file is a model, said below its path."""
+        path = self._path(name)
+        try:
+            if not path:
+                raise LocalspecError("A path is needed.", "Such as ~/models/big.gguf")
+            found = launch.choose(path, "none").target
+        except LocalspecError as error:
+            self._say(name, f"{self._options.glyphs.bad} {error.message} {error.hint}", "$error")
+            return False
+        size = gib(found.stat().st_size)
+        self._say(name, f"{self._options.glyphs.good} a GGUF model, {size}", "$success")
+        return True
+
+    def _path(self, name: str) -> str:
+        """Always a path, never a pair's name."""
+        typed = self.query_one(f"#{name}", Input).value.strip()
+        return str(Path(typed).expanduser().absolute()) if typed else ""
+
+    def _say(self, name: str, text: str, style: str) -> None:
+        line = self.query_one(f"#{name}-verdict", Static)
+        line.update(Content.styled(clean(text, multiline=False), style))
+
+    def action_cancel(self) -> None:
+        self._runner.close()
+        self.dismiss(None)
+
+
+class _Paths(Suggester):
+    """The first folder or .gguf file that a path may become."""
+
+    def __init__(self) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+
+    async def get_suggestion(self, value: str) -> str | None:
+        try:
+            path = Path(value).expanduser()
+            folder, begun = (path, "") if value.endswith("/") else (path.parent, path.name)
+            for entry in sorted(folder.iterdir())[:2000]:
+                fits = entry.name.startswith(begun) and not entry.name.startswith(".")
+                if fits and (entry.suffix == ".gguf" or entry.is_dir()):
+                    typed = value[: len(value) - len(begun)]
+                    return clean(
+                        f"{typed}{entry.name}{'/' if entry.is_dir() else ''}", multiline=False
+                    )
+        except (OSError, RuntimeError):
+            return None
+        return None

@@ -1,0 +1,84 @@
+"""The side sheet: what applies to the next answer."""
+
+from __future__ import annotations
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, Label, Static, TextArea
+
+from localspec.chat.settings import FIELDS
+from localspec.clean import clean
+from localspec.errors import UsageError
+from localspec.tui.dialogue import Dialogue
+
+
+class SettingsScreen(ModalScreen[None]):
+    """A line for each setting; what is wrong is said below it, and not taken over."""
+
+    BINDINGS = [  # noqa: RUF012
+        Binding("escape,f4", "close", "Close"),
+        Binding("down", "app.focus_next", "Next", priority=False),
+        Binding("up", "app.focus_previous", "Previous", priority=False),
+    ]
+
+    def __init__(self, dialogue: Dialogue) -> None:
+        super().__init__()
+        self._dialogue = dialogue
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(id="sheet"):
+            yield Static("For the next answer", classes="heading", markup=False)
+            for about in FIELDS.values():
+                with Horizontal(classes="setting"):
+                    yield Label(about.label, markup=False)
+                    yield Input(
+                        self._dialogue.settings.shown(about.name),
+                        name=about.name,
+                        compact=True,
+                        select_on_focus=True,
+                    )
+            yield Static("System prompt", classes="heading", markup=False)
+            system = TextArea(clean(self._dialogue.conversation.system), id="system", compact=True)
+            system.cursor_blink = False
+            yield system
+            yield Static("", id="wrong", markup=False)
+            yield Static("enter, tab next   esc done", classes="hint", markup=False)
+
+    def on_mount(self) -> None:
+        for field in self.query(Input):
+            field.cursor_blink = False
+        self.query(Input).first().focus()
+
+    @on(Input.Changed)
+    def _changed(self, event: Input.Changed) -> None:
+        """Take a value over as soon as it is one."""
+        wrong = self.query_one("#wrong", Static)
+        name = event.input.name or ""
+        try:
+            self._dialogue.settings = self._dialogue.settings.changed(name, event.value)
+        except UsageError as error:
+            event.input.add_class("-wrong")
+            wrong.update(Content(f"{error.message} {error.hint}"))
+        else:
+            event.input.remove_class("-wrong")
+            wrong.update("" if self.query(".-wrong") else Content(FIELDS[name].hint))
+
+    @on(Input.Submitted)
+    def _next(self) -> None:
+        self.focus_next()
+
+    def on_descendant_focus(self) -> None:
+        name = str(getattr(self.focused, "name", None))
+        if name in FIELDS and not self.query(".-wrong"):
+            self.query_one("#wrong", Static).update(Content(FIELDS[name].hint))
+
+    @on(TextArea.Changed, "#system")
+    def _system(self, event: TextArea.Changed) -> None:
+        self._dialogue.conversation.system = event.text_area.text.strip("\n")
+
+    def action_close(self) -> None:
+        self.dismiss()

@@ -1,0 +1,52 @@
+"""Starts the app where there is a terminal for it, and says what it ended with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from textual.screen import Screen
+
+from localspec import config
+from localspec.chat import recording
+from localspec.errors import UsageError
+from localspec.protocol.events import Round
+from localspec.tui import glyphs, themes
+from localspec.tui.app import LocalspecApp
+from localspec.tui.options import Options
+from localspec.tui.runner import Runner
+from localspec.tui.screens.replay import ReplayScreen
+
+
+def run(first: Callable[[Options], Screen[None]] | None = None) -> int:
+    """Show the app until it is quit; the exit code."""
+    wanted = options()
+    runner = Runner()
+    app = LocalspecApp(wanted, runner, (lambda: first(wanted)) if first else None)
+    try:
+        app.run()
+    finally:
+        runner.close()
+    return app.return_code or 0
+
+
+def replay(path: Path) -> int:
+    """Show a recording round by round.  Raises as `recording.read` does."""
+    answers = recording.answers(recording.read(path))
+    rounds = [event for answer in answers for event in answer if isinstance(event, Round)]
+    return run(lambda wanted: ReplayScreen("", rounds, wanted))
+
+
+def options() -> Options:
+    """From the person's configuration and what the terminal says of itself."""
+    known = config.read()
+    theme = known.theme
+    if theme is not None and theme not in themes.NAMES:
+        raise UsageError(f"There is no theme {theme!r}.", f"Known: {', '.join(themes.NAMES)}.")
+    wanted = Options(
+        glyphs=glyphs.suited(known.ascii), colour=not os.environ.get("NO_COLOR"), keymap=known.keys
+    )
+    if theme is not None:
+        wanted.theme = theme
+    return wanted

@@ -1,0 +1,87 @@
+"""Where a person types: several lines, sent with enter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from textual import events
+from textual.message import Message
+from textual.widgets import TextArea
+
+from localspec.clean import clean
+from localspec.tui.keys import keys_of
+
+
+class Composer(TextArea):
+    """A multi-line editor with a history; what is pasted never sends."""
+
+    class Sent(Message):
+        """Enter was pressed."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    def __init__(self, keymap: Mapping[str, str]) -> None:
+        super().__init__(id="composer", compact=True, highlight_cursor_line=False)
+        self._send = keys_of("chat.send", keymap)
+        self._newline = keys_of("chat.newline", keymap)
+        self.cursor_blink = False
+        self._past: list[str] = []
+        self._place = 0
+        """In the history; its length: what is being written now."""
+
+    async def _on_key(self, event: events.Key) -> None:
+        """Here and not as bindings: those would overtake letters that were typed before."""
+        if event.key in self._send:
+            self.post_message(self.Sent(self.text))
+        elif event.key in self._newline:
+            self.insert("\n")
+        else:
+            return
+        event.prevent_default()
+        event.stop()
+
+    def clear_sent(self) -> None:
+        """What was there is sent: remember it."""
+        if self.text.strip() and self._past[-1:] != [self.text]:
+            self._past.append(self.text)
+        self._place = len(self._past)
+        self.text = ""
+
+    def put(self, text: str) -> None:
+        """Replace everything; the cursor stands at the end."""
+        self.text = text
+        self.move_cursor(self.document.end)
+
+    def action_cursor_up(self, select: bool = False) -> None:
+        if not select and self._browsing and self.cursor_at_first_line and self._place > 0:
+            self._recall(self._place - 1)
+        else:
+            super().action_cursor_up(select)
+
+    def action_cursor_down(self, select: bool = False) -> None:
+        if (
+            not select
+            and self._browsing
+            and self.cursor_at_last_line
+            and self._place < len(self._past)
+        ):
+            self._recall(self._place + 1)
+        else:
+            super().action_cursor_down(select)
+
+    @property
+    def _browsing(self) -> bool:
+        """Whether up and down go through the history: nothing of one's own is there to lose."""
+        return not self.text or self.text in self._past[self._place : self._place + 1]
+
+    def _recall(self, place: int) -> None:
+        self._place = place
+        self.put(self._past[place] if place < len(self._past) else "")
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        event.prevent_default()
+        event.stop()
+        result = self.replace(clean(event.text.replace("\r", "\n")), *self.selection)
+        self.move_cursor(result.end_location)
