@@ -24,10 +24,10 @@ _ENDS: dict[FinishReason, str] = {
 class Dialogue:
     """No widgets here: a screen may come and go."""
 
-    def __init__(self, choice: Choice, settings: Settings | None = None, system: str = "") -> None:
+    def __init__(self, choice: Choice, seed: int | None = None) -> None:
         self.choice = choice
-        self.settings = settings or Settings()
-        self.conversation = Conversation(secrets.randbits(31), system)
+        self.settings = Settings()
+        self.conversation = Conversation(secrets.randbits(31) if seed is None else seed)
         self.figures = Figures()
         self.loaded: Loaded | None = None
 

@@ -93,9 +93,9 @@ KEYS = (
     Key("chat.top", "ctrl+home", "top", "To the beginning", "chat", priority=True),
     Key("chat.end", "ctrl+end", "end", "To the end, and follow it", "chat", priority=True),
     Key("tokens.left", "left", "walk(-1)", "The token before", "tokens", "token"),
-    Key("tokens.right", "right", "walk(1)", "The token after", "tokens"),
+    Key("tokens.right", "right", "walk(1)", "The token after", "tokens", "token"),
     Key("tokens.up", "up", "leap(-1)", "The round before", "tokens", "round"),
-    Key("tokens.down", "down", "leap(1)", "The round after", "tokens"),
+    Key("tokens.down", "down", "leap(1)", "The round after", "tokens", "round"),
     Key("tokens.replay", "r", "replay", "Replay from the beginning", "tokens", "replay"),
     Key("tokens.glyphs", "g", "glyphs", "Marks beside the colours", "tokens", "marks"),
     Key("tokens.back", "escape,tab", "leave", "Back to typing", "tokens", "back"),
@@ -103,7 +103,7 @@ KEYS = (
     Key("replay.previous", "left,h", "step(-1)", "Previous round", "replay", "previous"),
     Key("replay.play", "space", "play", "Play or pause", "replay", "play"),
     Key("replay.first", "home,g", "first", "First round", "replay"),
-    Key("replay.last", "end,G", "last", "Last round", "replay", "end"),
+    Key("replay.last", "end,G", "last", "Last round", "replay"),
     Key("replay.back", "escape,q", "back", "Back", "replay", "back"),
 )
 
@@ -123,8 +123,12 @@ def bindings(*places: Where) -> Bindings:
 
 def footer(own: Mapping[str, str], *places: Where) -> str:
     """The few keys worth a line: `enter send  ctrl+j newline …`."""
-    shown = [k for place in places for k in KEYS if k.where == place and k.short]
-    return "  ".join(f"{name(own.get(k.id, k.keys))} {k.short}" for k in shown)
+    shown: dict[str, list[str]] = {}
+    for place in places:
+        for key in KEYS:
+            if key.where == place and key.short:
+                shown.setdefault(key.short, []).append(name(own.get(key.id, key.keys)))
+    return "  ".join(f"{''.join(keys)} {short}" for short, keys in shown.items())
 
 
 def keys_of(identity: str, own: Mapping[str, str]) -> tuple[str, ...]:

@@ -20,6 +20,8 @@ class Options:
     theme: str = themes.DEFAULT
     panel: bool | None = None
     """None: shown where there is room."""
+    seed: int | None = None
+    """Of every chat; None: drawn anew for each."""
     keymap: Mapping[str, str] = field(default_factory=dict)
     """A person's own keys by the ids of keys.py."""
 

@@ -31,7 +31,6 @@ from localspec.tui.runner import Runner
 from localspec.tui.screens.replay import ReplayScreen
 from localspec.tui.screens.settings import SettingsScreen
 from localspec.tui.widgets.composer import Composer
-from localspec.tui.widgets.failure import Failure
 from localspec.tui.widgets.panel import Panel
 from localspec.tui.widgets.status import Status
 from localspec.tui.widgets.story import Story
@@ -40,6 +39,7 @@ from localspec.tui.widgets.transcript import Transcript
 FRAME = 0.04
 """Seconds from one drawing of what came to the next: at most 25 a second."""
 
+_ASK_KEYS = "f6  edit the question     f4  settings"
 _RELOAD_KEYS = "f5  load it again and go on     ctrl+l  what the engine said     esc  back"
 
 
@@ -50,7 +50,7 @@ class ChatScreen(Screen[None]):
 
     def __init__(self, choice: Choice, runner: Runner, options: Options) -> None:
         super().__init__()
-        self.dialogue = Dialogue(choice)
+        self.dialogue = Dialogue(choice, options.seed)
         self.runner = runner
         self._options = options
         self.phase = "loading"
@@ -96,8 +96,7 @@ class ChatScreen(Screen[None]):
     def load(self) -> None:
         """Load the pair, as when the screen came, or anew after it died."""
         self.phase = "loading"
-        for failure in self.query(Failure):
-            failure.remove()
+        self.transcript.forgive()
         self.runner.open(self._options.load(self.dialogue.choice), self.post_message)
         self.draw("LOADING")
 
@@ -128,8 +127,7 @@ class ChatScreen(Screen[None]):
         if self._waiting is not None:
             self.composer.put(self._waiting)
             self._waiting = None
-        self.query_one("#empty").display = False
-        self.transcript.mount(Failure(message.error, _RELOAD_KEYS))
+        self.transcript.fail(message.error, _RELOAD_KEYS)
         self.draw("NOT LOADED")
 
     def _notice(self, notice: Notice) -> None:
@@ -222,8 +220,7 @@ class ChatScreen(Screen[None]):
         await view.end(ending(turn, stopped))
         if error is not None:
             self.phase = "failed" if dead else "ready"
-            view.fail(error, _RELOAD_KEYS if dead else "f6  edit the question     f4  settings")
-            self.transcript.anchor()
+            self.transcript.fail(error, _RELOAD_KEYS if dead else _ASK_KEYS)
         elif self.runner.engine is not None:
             self.dialogue.learn(self.runner.engine)
 
@@ -232,7 +229,7 @@ class ChatScreen(Screen[None]):
         dialogue = self.dialogue
         self.query_one("#topic", Static).update(Content(dialogue.title), layout=False)
         empty = self.query_one("#empty", Static)
-        empty.display = not dialogue.conversation.turns and not self.query(Failure)
+        empty.display = not dialogue.conversation.turns and not self.transcript.failed
         self.transcript.display = not empty.display
         if empty.display:
             empty.update(self._greeting())

@@ -35,21 +35,24 @@ class HelpScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="sheet"):
-            yield Static(self._text(), markup=False)
+            yield Static(markup=False)
 
-    def _text(self) -> Content:
+    def on_resize(self) -> None:
+        self.query_one(Static).update(self._text(26 if self.size.width >= 90 else 16))
+
+    def _text(self, width: int) -> Content:
         parts: list[tuple[str, str] | str] = []
         for place, words in _PLACES.items():
             parts.append((f"{words}\n", "bold $accent"))
             for key in KEYS:
                 if key.where == place:
                     keys = self._keymap.get(key.id, key.keys).split(",")
-                    shown = ", ".join(name(one) for one in keys)
-                    parts += [(f"  {shown:<26}", "bold"), f"{key.words}\n"]
+                    shown = ", ".join(name(one) for one in keys[: 1 + (width > 20) * 3])
+                    parts += [(f"  {shown:<{width}} ", "bold"), f"{key.words}\n"]
             parts.append("\n")
         parts.append(("Slash commands\n", "bold $accent"))
         for command in COMMANDS:
-            parts += [(f"  {command.usage:<26}", "bold"), f"{command.help}\n"]
+            parts += [(f"  {command.usage:<{width}} ", "bold"), f"{command.help}\n"]
         return Content.assemble(*parts)
 
     def action_close(self) -> None:

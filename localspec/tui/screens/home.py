@@ -69,31 +69,41 @@ class HomeScreen(Screen[None]):
         before = pairs.highlighted
         ready, lately = _catalogued(), _lately()
         self._rows = [*ready, *lately]
-        wide = self.size.width or 80
         options: list[Option | None] = [_heading("Ready to run")]
-        options += [self._option(i, row, wide) for i, row in enumerate(ready)]
+        options += [self._option(i, row) for i, row in enumerate(ready)]
         if lately:
             options += [Option("", disabled=True), _heading("Opened lately")]
-            options += [
-                self._option(i, row, wide) for i, row in enumerate(lately, start=len(ready))
-            ]
+            options += [self._option(i, row) for i, row in enumerate(lately, start=len(ready))]
         pairs.clear_options()
         pairs.add_options(options)
         pairs.highlighted = before if before is not None else 1
         pairs.focus()
         self.query_one("#teach", Static).update(Content(_TEACH if not lately else ""))
 
-    def _option(self, number: int, row: Row, wide: int) -> Option:
-        name = 26 if wide >= 76 else 18
-        about = f"{row.about:<28.28}" if wide >= 76 else ""
+    @on(OptionList.OptionHighlighted)
+    def _highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        """The pointer moves along: a bar of colour alone would not show everywhere."""
+        pairs = event.option_list
+        for number, row in enumerate(self._rows):
+            here = event.option.id == f"row-{number}"
+            pairs.replace_option_prompt(f"row-{number}", self._line(row, pointed=here))
+
+    def _option(self, number: int, row: Row) -> Option:
+        return Option(self._line(row), id=f"row-{number}")
+
+    def _line(self, row: Row, *, pointed: bool = False) -> Content:
+        wide = self.size.width or 80
+        name, about = (26, 34) if wide >= 90 else (22, 32) if wide >= 76 else (24, 0)
         note = row.note if wide >= 100 else ""
-        parts = Content.assemble(
-            f"  {row.name:<{name}.{name}} ",
-            (about, "$text-muted"),
+        about_it = f"{row.about:<{about}.{about}}" if about else ""
+        sign = self._options.glyphs.pointer if pointed else " "
+        return Content.assemble(
+            (f"{sign} ", "$accent"),
+            f"{row.name:<{name}.{name}} ",
+            (about_it, "$muted"),
             f"{row.size:>10}  ",
-            (note, "$text-muted"),
+            (note, "$muted"),
         )
-        return Option(parts, id=f"row-{number}")
 
     @work(exclusive=True, group="machine")
     async def _look_at_machine(self) -> None:
@@ -140,7 +150,7 @@ _TEACH = (
 
 
 def _heading(text: str) -> Option:
-    return Option(Content.styled(f" {text}", "$text-muted bold"), disabled=True)
+    return Option(Content.styled(f" {text}", "$muted bold"), disabled=True)
 
 
 def _catalogued() -> list[Row]:

@@ -58,7 +58,6 @@ class ReplayScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self._timer = self.set_interval(_PACE, self._tick, pause=True)
-        self.query_one("#past", VerticalScroll).anchor()
         self._go(1)
 
     def _go(self, shown: int) -> None:
@@ -74,6 +73,7 @@ class ReplayScreen(Screen[None]):
         self._shown = shown
         last = self._rounds[shown - 1]
         flow.cursor = len(flow.tokens) - 1
+        self.call_after_refresh(self.query_one("#past", VerticalScroll).scroll_end, animate=False)
         figures = Figures()
         figures.take(self._rounds[:shown])
         self.query_one(Panel).draw(figures, f"ROUND {shown} of {len(self._rounds)}")

@@ -22,6 +22,6 @@ class Failure(Static):
         parts: list[tuple[str, str]] = [
             (clean(self._error.message, multiline=False), "bold $error"),
             (f"\n{hint}" if hint else "", ""),
-            (f"\n{self._keys}" if self._keys else "", "$text-muted"),
+            (f"\n{self._keys}" if self._keys else "", "$muted"),
         ]
         self.update(Content.assemble(*parts))

@@ -37,7 +37,7 @@ class Flow(Widget):
     _LINES: dict[TokenClass, Style] = {  # noqa: RUF012
         "accepted": Style(underline=True),
         "bonus": Style(underline2=True, bold=True),
-        "correction": Style(overline=True, bold=True),
+        "correction": Style(overline=True, italic=True),
         "plain": Style(),
     }
 

@@ -55,7 +55,7 @@ def _lines(figures: Figures, glyphs: Glyphs, state: str) -> Iterator[Content]:
 
 def _head(figures: Figures, state: str) -> Content:
     if state or figures.plan is None:
-        return Content.styled(state or "READY", "bold $accent" if state else "bold $text-muted")
+        return Content.styled(state or "READY", "bold $accent" if state else "bold $muted")
     word = figures.plan.state
     gain = figures.gain
     said = (
@@ -67,11 +67,11 @@ def _head(figures: Figures, state: str) -> Content:
 def _row(left: str, right: str, style: str = "") -> Content:
     """Left and right, in fixed columns, so that nothing jumps."""
     space = " " * max(1, WIDTH - len(left) - len(right))
-    return Content.assemble((left, style), space, (right, "$text-muted"))
+    return Content.assemble((left, style), space, (right, "$muted"))
 
 
 def _muted(text: str) -> Content:
-    return Content.styled(text, "$text-muted")
+    return Content.styled(text, "$muted")
 
 
 def _short(rate: float | None) -> str:
@@ -92,12 +92,12 @@ def _histogram(counts: list[int], glyphs: Glyphs) -> Iterator[Content]:
     most = max(shown) or 1
     half = WIDTH // 2
     for i in range(0, len(shown), 2):
-        cells = []
+        parts: list[Content] = []
         for kept in range(i, min(i + 2, len(shown))):
             more = "+" if kept == 7 and len(counts) > 8 else " "
-            bar = glyphs.bar(shown[kept] / most, half - 5)
-            cells.append(f"{kept}{more}{bar}".ljust(half))
-        yield Content("".join(cells).rstrip())
+            bar = glyphs.bar(shown[kept] / most, half - 5).ljust(half - 2)
+            parts += [Content(f"{kept}{more}"), Content.styled(bar, "$accent")]
+        yield Content.assemble(*parts)
 
 
 def _source(name: str) -> str:

@@ -50,7 +50,7 @@ def _quoted(text: str) -> str:
 
 def _first(token: Token) -> Content:
     said = Content.assemble(
-        ("token ", "$text-muted"), (_quoted(token.text), "bold"), f"   {_WORDS[token.kind]}"
+        ("token ", "$muted"), (_quoted(token.text), "bold"), f"   {_WORDS[token.kind]}"
     )
     guess = _guess(token)
     if guess is None:
@@ -79,9 +79,7 @@ def _round(token: Token, round_: Round) -> Content:
     ms = round_.ms
     guessed = f"{round_.drafted} guessed, {round_.accepted} kept" if round_.drafted else "no guess"
     times = f"draft {milliseconds(ms.draft)}, check {milliseconds(ms.verify)}"
-    return Content.styled(
-        f"round {round_.n + 1} · {guessed} · {times} · id {token.id}", "$text-muted"
-    )
+    return Content.styled(f"round {round_.n + 1} · {guessed} · {times} · id {token.id}", "$muted")
 
 
 def _ordinal(n: int) -> str:
@@ -94,7 +92,7 @@ def legend(glyphs: Glyphs, marks: bool) -> Content:
     styles: dict[TokenClass, str] = {
         "accepted": "$kept underline",
         "bonus": "$bonus bold underline2",
-        "correction": "$corrected bold",
+        "correction": "$corrected italic",
         "plain": "",
     }
     parts: list[Content | str] = []

@@ -5,14 +5,17 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
 
-from textual.containers import VerticalScroll
+from textual.app import ComposeResult
+from textual.containers import Vertical, VerticalScroll
 from textual.geometry import Region
 from textual.message import Message
 
 from localspec.chat.conversation import Turn
+from localspec.errors import LocalspecError
 from localspec.protocol.events import Round, Token
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.keys import bindings
+from localspec.tui.widgets.failure import Failure
 from localspec.tui.widgets.turn import TurnView
 
 
@@ -49,9 +52,17 @@ class Transcript(VerticalScroll, can_focus=False):
         self._turn: int | None = None
         """Of the cursor."""
 
+    def compose(self) -> ComposeResult:
+        # As high as the view at least: Textual anchors shorter content to the bottom.
+        yield Vertical(id="turns")
+
     @property
     def turns(self) -> list[TurnView]:
         return list(self.query(TurnView))
+
+    @property
+    def _pages(self) -> Vertical:
+        return self.query_one("#turns", Vertical)
 
     # --- turns come and go ----------------------------------------------------------------
 
@@ -60,7 +71,7 @@ class Transcript(VerticalScroll, can_focus=False):
     ) -> None:
         """One more turn, at the end; what comes is followed again."""
         view = TurnView(turn, speaker=speaker, thinking=thinking, raw=raw, glyphs=self._glyphs)
-        await self.mount(view)
+        await self._pages.mount(view)
         await view.show_tokens(self.tokens, self.marks)
         view.fold_thinking(self._unfolded)
         self.anchor()
@@ -74,7 +85,20 @@ class Transcript(VerticalScroll, can_focus=False):
 
     async def clear(self) -> None:
         self.leave()
-        await self.remove_children()
+        await self._pages.remove_children()
+
+    def fail(self, error: LocalspecError, keys: str) -> None:
+        """Something ended badly: said below everything else."""
+        self._pages.mount(Failure(error, keys))
+        self.anchor()
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.query(Failure))
+
+    def forgive(self) -> None:
+        """What failed is tried again."""
+        self.query(Failure).remove()
 
     # --- how they are shown ---------------------------------------------------------------
 

@@ -13,10 +13,8 @@ from textual.widgets.markdown import MarkdownStream
 from localspec.chat.conversation import Turn
 from localspec.chat.thinking import Splitter
 from localspec.clean import clean
-from localspec.errors import LocalspecError
 from localspec.protocol.events import Event, Finished, Prefill, Round
 from localspec.tui.glyphs import Glyphs
-from localspec.tui.widgets.failure import Failure
 from localspec.tui.widgets.flow import Flow
 
 
@@ -134,10 +132,6 @@ class TurnView(Vertical):
         line = self.query_one(".note", Static)
         line.update(Content(clean(text, multiline=False)))
         line.display = bool(text)
-
-    def fail(self, error: LocalspecError, keys: str) -> None:
-        """The answer ended badly."""
-        self.mount(Failure(error, keys))
 
     # --- how it is shown ------------------------------------------------------------------
 
