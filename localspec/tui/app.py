@@ -99,7 +99,7 @@ class LocalspecApp(App[None]):
 
     def action_interrupt(self) -> None:
         """Copy what is selected; else stop the answer; else ask for a second time, and quit."""
-        selected = self.screen.get_selected_text()
+        selected = getattr(self.focused, "selected_text", "") or self.screen.get_selected_text()
         if selected:
             self.notify(clipping.copy(self, selected), markup=False)
             self.screen.clear_selection()

@@ -58,6 +58,7 @@ class Runner:
         self.engine: Engine | None = None
         self._loaded: Load | None = None
         self._loading: Closing | None = None
+        self._closing: threading.Thread | None = None
         self._inbox: list[Event | AnswerEnded] = []
         self._lock = threading.Lock()
 
@@ -80,7 +81,11 @@ class Runner:
             if generation != self._generation:  # closed before there was anything to close
                 process.close()
 
+        before = self._closing
+
         def work() -> None:
+            if before is not None:
+                before.join()  # two pairs at once may not fit
             try:
                 engine = self._opener(load, probe=True, say=say, hold=hold)
             except (errors.LocalspecError, OSError) as error:
@@ -134,14 +139,24 @@ class Runner:
         if self.engine is not None:
             self.engine.stop()
 
-    def close(self) -> None:
-        """End the engine, and whatever is being loaded."""
+    def close(self, wait: float = 0.0) -> None:
+        """End the engine, and whatever is being loaded; that may take a second.
+
+        `wait`: seconds to stay until it is gone.
+        """
         self._generation += 1
         held, self.engine, self._loading = self.engine or self._loading, None, None
         self.fetch()
         if held is not None:
-            with suppress(errors.LocalspecError):
-                held.close()
+            self._closing = threading.Thread(target=_end, args=(held,), daemon=True, name="close")
+            self._closing.start()
+        if wait and self._closing is not None:
+            self._closing.join(wait)
+
+
+def _end(engine: Closing) -> None:
+    with suppress(errors.LocalspecError):
+        engine.close()
 
 
 def _explained(error: errors.LocalspecError | OSError) -> errors.LocalspecError:

@@ -27,7 +27,7 @@ def run(first: Callable[[Options], Screen[None]] | None = None) -> int:
     try:
         app.run()
     finally:
-        runner.close()
+        runner.close(wait=3.0)
     return app.return_code or 0
 
 

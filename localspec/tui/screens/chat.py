@@ -8,15 +8,14 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import Screen
 from textual.widgets import Static
 
 from localspec.chat import commands
+from localspec.chat.conversation import Turn
 from localspec.clean import clean
 from localspec.errors import LocalspecError
-from localspec.launch import Choice
 from localspec.protocol.events import Dead, Event, Notice, Plan
-from localspec.tui import clipping, slash
+from localspec.tui import slash
 from localspec.tui.dialogue import Dialogue, ending
 from localspec.tui.keys import bindings
 from localspec.tui.messages import (
@@ -28,7 +27,7 @@ from localspec.tui.messages import (
 )
 from localspec.tui.options import Options
 from localspec.tui.runner import Runner
-from localspec.tui.screens.replay import ReplayScreen
+from localspec.tui.screens.reading import ReadingScreen
 from localspec.tui.screens.settings import SettingsScreen
 from localspec.tui.widgets.composer import Composer
 from localspec.tui.widgets.panel import Panel
@@ -40,27 +39,23 @@ FRAME = 0.04
 """Seconds from one drawing of what came to the next: at most 25 a second."""
 
 _ASK_KEYS = "f6  edit the question     f4  settings"
-_RELOAD_KEYS = "f5  load it again and go on     ctrl+l  what the engine said     esc  back"
+_RELOAD_KEYS = "enter  load it again     ctrl+l  what the engine said     esc  back"
 
 
-class ChatScreen(Screen[None]):
+class ChatScreen(ReadingScreen):
     """One chat with one pair.  Threads post, handlers draw."""
 
     BINDINGS = bindings("chat")
 
-    def __init__(self, choice: Choice, runner: Runner, options: Options) -> None:
-        super().__init__()
-        self.dialogue = Dialogue(choice, options.seed)
+    def __init__(self, dialogue: Dialogue, runner: Runner, options: Options) -> None:
+        super().__init__(dialogue, options)
         self.runner = runner
-        self._options = options
         self.phase = "loading"
         """`loading`, `ready`, `answering` or `failed`."""
         self._drawn = 0.0
         self._stopped: float | None = None
         self._waiting: str | None = None
         """Sent before the pair was loaded."""
-        self._again = False
-        """Whether the pair is loaded anew to write the last answer again."""
 
     # --- its parts ------------------------------------------------------------------------
 
@@ -71,25 +66,21 @@ class ChatScreen(Screen[None]):
         with Horizontal(id="body"):
             with Vertical(id="main"):
                 yield Static("", id="empty", markup=False)
-                yield Transcript(self._options.glyphs, marks=self._options.marks)
-                yield Story(self._options.glyphs)
-                yield Composer(self._options.keymap)
-            yield Panel(self._options.glyphs)
-        yield Status(self._options)
+                yield Transcript(self.options.glyphs, marks=self.options.marks)
+                yield Story(self.options.glyphs)
+                yield Composer(self.options.keymap)
+            yield Panel(self.options.glyphs)
+        yield Status(self.options)
 
-    def on_mount(self) -> None:
+    async def on_mount(self) -> None:
         self.query_one(Story).display = False
-        self.query_one(Transcript).anchor()
-        self.query_one(Composer).focus()
+        for turn in self.dialogue.conversation.turns:
+            await self._show(turn)
+            await self.transcript.turns[-1].heard(turn.events)
+            await self.transcript.turns[-1].end(ending(turn, None))
+        self.transcript.anchor()
+        self.composer.focus()
         self.load()
-
-    @property
-    def transcript(self) -> Transcript:
-        return self.query_one(Transcript)
-
-    @property
-    def composer(self) -> Composer:
-        return self.query_one(Composer)
 
     # --- loading --------------------------------------------------------------------------
 
@@ -97,7 +88,7 @@ class ChatScreen(Screen[None]):
         """Load the pair, as when the screen came, or anew after it died."""
         self.phase = "loading"
         self.transcript.forgive()
-        self.runner.open(self._options.load(self.dialogue.choice), self.post_message)
+        self.runner.open(self.options.load(self.dialogue.choice), self.post_message)
         self.draw("LOADING")
 
     @on(EngineTold)
@@ -114,10 +105,7 @@ class ChatScreen(Screen[None]):
             self._notice(notice)
         self.phase = "ready"
         self.draw()
-        if self._again:
-            self._again = False
-            await self.action_again()
-        elif self._waiting is not None:
+        if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             await self.ask(waiting)
 
@@ -146,14 +134,19 @@ class ChatScreen(Screen[None]):
             await slash.carry_out(self, call)
         elif self.phase == "answering":
             self.notify("Wait for the end of the answer, or stop it with esc.", markup=False)
-        elif self.phase == "failed":
-            self.notify("Nothing is loaded: f5 tries again.", severity="warning", markup=False)
-        elif self.phase == "loading":
+        elif self.phase in ("loading", "failed"):
+            self._wait_with(text)
+        else:
+            await self.ask(commands.literal(text))
+
+    def _wait_with(self, text: str) -> None:
+        """Nothing is loaded, perhaps any more: what was typed goes out when it is."""
+        if text.strip():
             self._waiting = text
             self.composer.clear_sent()
             self.notify("It goes out as soon as the pair is loaded.", markup=False)
-        else:
-            await self.ask(commands.literal(text))
+        if self.phase == "failed":
+            self.load()
 
     async def ask(self, text: str) -> None:
         """Begin a turn; an empty one goes on with the text of a completion model."""
@@ -167,19 +160,18 @@ class ChatScreen(Screen[None]):
         await self._answer()
 
     async def _answer(self) -> None:
-        dialogue, loaded = self.dialogue, self.dialogue.loaded
-        assert loaded is not None
         self.phase = "answering"
         self._stopped = None
-        await self.transcript.add(
-            dialogue.conversation.turns[-1],
-            speaker=dialogue.model,
-            thinking=loaded.thinking,
-            raw=not loaded.chats,
-        )
-        request = dialogue.request(self.transcript.tokens)
+        await self._show(self.dialogue.conversation.turns[-1])
+        request = self.dialogue.request(self.transcript.tokens)
         self.runner.ask(request, self.post_message)
         self.draw()
+
+    async def _show(self, turn: Turn) -> None:
+        loaded = self.dialogue.loaded
+        assert loaded is not None
+        speaker, raw = self.dialogue.model, not loaded.chats
+        await self.transcript.add(turn, speaker=speaker, thinking=loaded.thinking, raw=raw)
 
     # --- hearing --------------------------------------------------------------------------
 
@@ -261,29 +253,11 @@ class ChatScreen(Screen[None]):
         else:
             self.composer.put("")
 
-    async def action_tokens(self) -> None:
-        """Show or hide how the tokens came."""
-        shown = not self.transcript.tokens
-        self.query_one(Story).display = shown
-        await self.transcript.show_tokens(shown)
-        if not self.transcript.walking:
-            self.composer.focus()
-        self.draw()
-
-    @on(Transcript.Left)
-    def _left(self) -> None:
-        self.composer.focus()
-        self.draw()
-
-    @on(Transcript.Pointed)
-    def _pointed(self, message: Transcript.Pointed) -> None:
-        self.query_one(Story).tell(message.token, message.round, self.transcript.marks)
-
     def action_panel(self) -> None:
         panel = self.query_one(Panel)
-        self._options.panel = not panel.display
-        self.set_class(self._options.panel, "-panel")
-        self.set_class(not self._options.panel, "-no-panel")
+        self.options.panel = not panel.display
+        self.set_class(self.options.panel, "-panel")
+        self.set_class(not self.options.panel, "-no-panel")
 
     def action_settings(self) -> None:
         def changed(_: object) -> None:
@@ -292,10 +266,9 @@ class ChatScreen(Screen[None]):
         self.app.push_screen(SettingsScreen(self.dialogue), changed)
 
     async def action_again(self) -> None:
-        """Write the last answer again; where the engine is gone, load the pair first."""
+        """Write the last answer again; where the engine is gone, load the pair."""
         turns = self.dialogue.conversation.turns
         if self.phase == "failed":
-            self._again = bool(turns)
             self.load()
         elif self.phase == "ready" and turns:
             await self.transcript.take_back()
@@ -310,31 +283,6 @@ class ChatScreen(Screen[None]):
             self.composer.focus()
             self.draw()
 
-    def action_replay(self) -> None:
-        self._replay(len(self.dialogue.conversation.turns) - 1)
-
-    @on(Transcript.ReplayWanted)
-    def _replay_wanted(self, message: Transcript.ReplayWanted) -> None:
-        self._replay(message.turn)
-
-    def _replay(self, number: int) -> None:
-        turns = self.dialogue.conversation.turns
-        if 0 <= number < len(turns) and turns[number].rounds:
-            turn = turns[number]
-            self.app.push_screen(ReplayScreen(turn.question, turn.rounds, self._options))
-        else:
-            self.notify("There is no answer to replay yet.", markup=False)
-
-    def action_copy(self) -> None:
-        turns = self.dialogue.conversation.turns
-        if turns and turns[-1].answer:
-            self.notify(clipping.copy(self.app, turns[-1].answer), markup=False)
-        else:
-            self.notify("There is no answer to copy yet.", markup=False)
-
-    def action_thinking(self) -> None:
-        self.transcript.fold_thinking()
-
     async def action_new(self) -> None:
         if self.phase == "answering":
             self.notify("Stop the answer first: esc.", markup=False)
@@ -343,15 +291,3 @@ class ChatScreen(Screen[None]):
         await self.transcript.clear()
         self.composer.focus()
         self.draw()
-
-    def action_page_up(self) -> None:
-        self.transcript.scroll_page_up(animate=False)
-
-    def action_page_down(self) -> None:
-        self.transcript.scroll_page_down(animate=False)
-
-    def action_top(self) -> None:
-        self.transcript.scroll_home(animate=False)
-
-    def action_end(self) -> None:
-        self.transcript.anchor()

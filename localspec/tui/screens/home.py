@@ -18,6 +18,7 @@ from localspec.clean import clean
 from localspec.errors import LocalspecError
 from localspec.launch import Choice
 from localspec.models import catalog, header
+from localspec.tui.dialogue import Dialogue
 from localspec.tui.keys import bindings, footer
 from localspec.tui.options import Options
 from localspec.tui.runner import Runner
@@ -47,6 +48,8 @@ class HomeScreen(Screen[None]):
         self._runner = runner
         self._options = options
         self._rows: list[Row] = []
+        self._dialogues: dict[Choice, Dialogue] = {}
+        """Chats of this session: leaving one does not lose it."""
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="title"):
@@ -94,7 +97,7 @@ class HomeScreen(Screen[None]):
     def _line(self, row: Row, *, pointed: bool = False) -> Content:
         wide = self.size.width or 80
         name, about = (26, 34) if wide >= 90 else (22, 32) if wide >= 76 else (24, 0)
-        note = row.note if wide >= 100 else ""
+        note = (self._turns(row.choice) or row.note) if wide >= 100 else ""
         about_it = f"{row.about:<{about}.{about}}" if about else ""
         sign = self._options.glyphs.pointer if pointed else " "
         return Content.assemble(
@@ -104,6 +107,11 @@ class HomeScreen(Screen[None]):
             f"{row.size:>10}  ",
             (note, "$muted"),
         )
+
+    def _turns(self, choice: Choice) -> str:
+        known = self._dialogues.get(choice)
+        n = len(known.conversation.turns) if known else 0
+        return f"{n} turn{'s' * (n != 1)} in this chat" if n else ""
 
     @work(exclusive=True, group="machine")
     async def _look_at_machine(self) -> None:
@@ -126,11 +134,14 @@ class HomeScreen(Screen[None]):
             self.notify(words, severity="error", markup=False)
             return
 
+        if choice not in self._dialogues:
+            self._dialogues[choice] = Dialogue(choice, self._options.seed)
+
         def left(_: None) -> None:
             self._runner.close()
             self._fill()
 
-        self.app.push_screen(ChatScreen(choice, self._runner, self._options), left)
+        self.app.push_screen(ChatScreen(self._dialogues[choice], self._runner, self._options), left)
 
     def action_open_files(self) -> None:
         def chosen(choice: Choice | None) -> None:

@@ -1,0 +1,96 @@
+"""Reading a chat: its transcript scrolled, its tokens looked at, its answers replayed or copied."""
+
+from __future__ import annotations
+
+from textual import on
+from textual.screen import Screen
+
+from localspec.tui import clipping
+from localspec.tui.dialogue import Dialogue
+from localspec.tui.options import Options
+from localspec.tui.screens.replay import ReplayScreen
+from localspec.tui.widgets.composer import Composer
+from localspec.tui.widgets.story import Story
+from localspec.tui.widgets.transcript import Transcript
+
+
+class ReadingScreen(Screen[None]):
+    """What a chat's screen can do without an engine; the parts are composed by whoever has one."""
+
+    def __init__(self, dialogue: Dialogue, options: Options) -> None:
+        super().__init__()
+        self.dialogue = dialogue
+        self.options = options
+
+    @property
+    def transcript(self) -> Transcript:
+        return self.query_one(Transcript)
+
+    @property
+    def composer(self) -> Composer:
+        return self.query_one(Composer)
+
+    def draw(self, state: str = "") -> None:
+        """Everything that is not the transcript."""
+        raise NotImplementedError
+
+    # --- tokens ---------------------------------------------------------------------------
+
+    async def action_tokens(self) -> None:
+        """Show or hide how the tokens came."""
+        shown = not self.transcript.tokens
+        self.query_one(Story).display = shown
+        await self.transcript.show_tokens(shown)
+        if not self.transcript.walking:
+            self.composer.focus()
+        self.draw()
+
+    @on(Transcript.Left)
+    def _left(self) -> None:
+        self.composer.focus()
+        self.draw()
+
+    @on(Transcript.Pointed)
+    def _pointed(self, message: Transcript.Pointed) -> None:
+        self.query_one(Story).tell(message.token, message.round, self.transcript.marks)
+
+    # --- answers --------------------------------------------------------------------------
+
+    def action_replay(self) -> None:
+        self._replay(len(self.dialogue.conversation.turns) - 1)
+
+    @on(Transcript.ReplayWanted)
+    def _replay_wanted(self, message: Transcript.ReplayWanted) -> None:
+        self._replay(message.turn)
+
+    def _replay(self, number: int) -> None:
+        turns = self.dialogue.conversation.turns
+        if 0 <= number < len(turns) and turns[number].rounds:
+            turn = turns[number]
+            self.app.push_screen(ReplayScreen(turn.question, turn.rounds, self.options))
+        else:
+            self.notify("There is no answer to replay yet.", markup=False)
+
+    def action_copy(self) -> None:
+        turns = self.dialogue.conversation.turns
+        if turns and turns[-1].answer:
+            self.notify(clipping.copy(self.app, turns[-1].answer), markup=False)
+        else:
+            self.notify("There is no answer to copy yet.", markup=False)
+
+    def action_thinking(self) -> None:
+        self.transcript.fold_thinking()
+
+    # --- scrolling ------------------------------------------------------------------------
+
+    def action_page_up(self) -> None:
+        self.transcript.scroll_page_up(animate=False)
+
+    def action_page_down(self) -> None:
+        self.transcript.scroll_page_down(animate=False)
+
+    def action_top(self) -> None:
+        self.transcript.scroll_home(animate=False)
+
+    def action_end(self) -> None:
+        self.transcript.anchor()
