@@ -2,6 +2,7 @@
 """Host time per round: everything the loop does outside llama_decode, by vocabulary and mode.
 
     .venv/bin/python scripts/bench_loop.py [--vocab 4096 32768 131072] [--rounds 300] [--parts]
+                                           [--probabilities]
 
 A tiny random model of each vocabulary drafts for itself, so nearly every guess is kept and every
 row is looked at: the dearest case.  Rows = draft length + 1 = 5.
@@ -26,6 +27,7 @@ from localspec.engine import drafters, loop
 from localspec.engine.accept import Coupled, verifier
 from localspec.engine.answer import Answer
 from localspec.engine.drafters import model as model_drafter
+from localspec.engine.insight import look
 from localspec.engine.llama import Llama
 from localspec.engine.loop import Job, generate
 from localspec.engine.reader import Reader
@@ -72,16 +74,27 @@ def write_model(path: Path, n_vocab: int) -> None:
     out.close()
 
 
-def host_times(models: tuple[Llama, Llama], mode: str, rounds: int) -> list[float]:
+def host_times(
+    models: tuple[Llama, Llama], mode: str, rounds: int, probabilities: bool
+) -> list[float]:
     """Milliseconds per round outside llama_decode, text and sums included."""
     verify, sampling = MODES[mode]
     target, draft = (Reader(model) for model in models)
     words = models[0].vocabulary
     judge = verifier(verify, sampling.seed)
     prompt = [1, *range(300, 340)]
-    needs = drafters.Needs(draft, judge, sampling, len(prompt), words.n_tokens, lambda _: False)
+    needs = drafters.Needs(
+        draft,
+        judge,
+        sampling,
+        len(prompt),
+        words.n_tokens,
+        lambda _: False,
+        keep_rows=probabilities,
+    )
     tokens = rounds * (DRAFT_LENGTH + 1)
     job = Job(prompt, sampling, tokens, DRAFT_LENGTH, lambda _: False, lambda: False)
+    job = replace(job, look=look if probabilities else None)
     steps = generate(target, drafters.make("model", needs), judge, job)
     times: list[float] = []
     began, busy = time.perf_counter(), sum(m.seconds for m in models)
@@ -129,12 +142,12 @@ def timed_parts(spent: dict[str, float]) -> Iterator[None]:
             setattr(*place, real[name])
 
 
-def print_parts(models: tuple[Llama, Llama], mode: str, rounds: int) -> None:
+def print_parts(models: tuple[Llama, Llama], mode: str, rounds: int, probabilities: bool) -> None:
     """Mean milliseconds a round of each part."""
     spent: dict[str, float] = {}
     busy = sum(model.seconds for model in models)
     with timed_parts(spent):
-        n = len(host_times(models, mode, rounds))
+        n = len(host_times(models, mode, rounds, probabilities))
     spent["batches"] -= sum(model.seconds for model in models) - busy
     print("           " + "  ".join(f"{k} {v / n * 1e3:.3f}" for k, v in spent.items()))
 
@@ -144,6 +157,7 @@ def main() -> None:
     parser.add_argument("--vocab", type=int, nargs="+", default=[4096, 32768, 131072])
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--parts", action="store_true", help="show where the time goes")
+    parser.add_argument("--probabilities", action="store_true", help="ask for them too")
     args = parser.parse_args()
     print(f"host ms per round, {DRAFT_LENGTH + 1} rows: median (90 %)")
     settings = replace(ContextSettings(), n_ctx=4096, n_threads=1, flash_attn="on")
@@ -154,11 +168,11 @@ def main() -> None:
             target = Llama(path, settings, outputs=DRAFT_LENGTH + 1, rollback=DRAFT_LENGTH)
             draft = Llama(path, settings, outputs=1, rollback=DRAFT_LENGTH)
             for mode in MODES:
-                times = host_times((target, draft), mode, args.rounds)
+                times = host_times((target, draft), mode, args.rounds, args.probabilities)
                 decile = statistics.quantiles(times, n=10)[-1]
                 print(f"  {n_vocab:>7,}  {mode:<26} {statistics.median(times):.3f} ({decile:.3f})")
                 if args.parts:
-                    print_parts((target, draft), mode, args.rounds)
+                    print_parts((target, draft), mode, args.rounds, args.probabilities)
             target.close()
             draft.close()
 

@@ -87,7 +87,8 @@ def test_a_wheel_holds_the_catalogue_and_the_demo_pair(wheel: Path) -> None:
 def test_every_module_is_in_the_wheel(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    modules = (ROOT / "localspec").rglob("*.py")
+    files = (ROOT / "localspec").rglob("*")
+    modules = [path for path in files if path.suffix in (".py", ".jinja")]
     assert {path.relative_to(ROOT).as_posix() for path in modules} <= names
 
 

@@ -45,6 +45,9 @@ class Model:
     tokens: list[str] | None = None
     """Replaces the whole vocabulary."""
     tokenizer: str = "llama"
+    controls: Sequence[str] = ()
+    """Those of the words that are control tokens; the last of them ends a turn."""
+    template: str = ""
 
     def vocabulary(self) -> list[str]:
         """An SPM vocabulary: three special tokens, the 256 bytes, the words."""
@@ -72,7 +75,10 @@ class Model:
     def _write_vocabulary(self, writer: GGUFWriter) -> None:
         tokens = self.vocabulary()
         types = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL, *[TokenType.BYTE] * 256]
-        types += [TokenType.NORMAL] * (len(tokens) - len(types))
+        types += [
+            TokenType.CONTROL if token in self.controls else TokenType.NORMAL
+            for token in tokens[len(types) :]
+        ]
         writer.add_tokenizer_model(self.tokenizer)
         if self.tokenizer == "none":
             writer.add_uint32(f"{self.arch}.vocab_size", len(tokens))
@@ -83,6 +89,10 @@ class Model:
         writer.add_token_types(types[: len(tokens)])
         writer.add_bos_token_id(BOS)
         writer.add_eos_token_id(EOS)
+        if self.controls:
+            writer.add_eot_token_id(tokens.index(self.controls[-1]))
+        if self.template:
+            writer.add_chat_template(self.template)
 
 
 def _add(writer: GGUFWriter, key: str, value: Any) -> None:
@@ -222,16 +232,20 @@ def mamba2(seed: int = 0) -> Model:
     return model
 
 
-def parrot(says: Sequence[str], *, loop: bool = False, n_ctx: int = 1024) -> Model:
-    """Says its words in order after any prompt, then EOS or the first again; each word once.
+def parrot(
+    says: Sequence[str], *, loop: bool = False, n_ctx: int = 1024, controls: Sequence[str] = ()
+) -> Model:
+    """Says its words in order after any prompt, then an end or the first again; each word once.
+
+    The end is the last of `controls`, or EOS.
 
     The last token decides alone: the layer adds nothing, an embedding is one unit vector for each
     word said (0 for all others), and the output row of a token points at what it follows.
     """
     shape = Shape(n_embd=-(-(len(says) + 1) // 64) * 64, n_layer=1, n_ctx=n_ctx)
     known = Model("llama").vocabulary()
-    words = [*WORDS, *(word for word in says if word not in known)]
-    model = Model("llama", words=words, keys=_transformer_keys(shape))
+    words = [*WORDS, *controls, *(w for w in says if w not in known and w not in controls)]
+    model = Model("llama", words=words, keys=_transformer_keys(shape), controls=controls)
     tokens = model.vocabulary()
     places = [tokens.index(word) for word in says]
     random = _Random(0, model)
@@ -245,7 +259,8 @@ def parrot(says: Sequence[str], *, loop: bool = False, n_ctx: int = 1024) -> Mod
     for i, token in enumerate(places):
         embedding[token] = np.eye(shape.n_embd)[i + 1]
         output[token, i] = 10
-    last = places[0] if loop else EOS
+    end = tokens.index(controls[-1]) if controls else EOS
+    last = places[0] if loop else end
     output[last, len(says)] = 10
     model.tensors["token_embd.weight"] = embedding
     model.tensors["output.weight"] = output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,49 @@ HELLO_TEXT = " Hello, world!\n Bye."
 """What `parrot` says."""
 CHATTER = ("▁one", "▁two", "▁three", "▁four", "▁five", "▁six", "▁seven", "▁eight", "▁nine")
 """What `chatter` repeats for ever."""
+
+CHAT_TEXT = """\
+Sure! Here is what you asked for – naïvely:
+
+1. **漢字** and a café,
+2. `twice`, which is *déjà vu* 🙂
+
+```python
+def twice(x: int) -> int:
+    return 2 * x  # no more
+```
+
+> Anything else?"""
+"""What `chatty` and `no-system` answer."""
+THOUGHT_TEXT = "<think>They greet me; I greet back.</think>Hello there."
+"""What `thinker` answers."""
+CHAT_CONTROLS = ("<|im_start|>", "<|im_end|>")
+CHAT_TEMPLATE = """\
+{{- bos_token }}
+{%- for message in messages %}
+{{- '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+{{- '<|im_start|>assistant\n' }}
+{%- endif %}"""
+THINKER_TEMPLATE = """\
+{%- for message in messages %}
+{%- set said = message.content.split('</think>')[-1] %}
+{{- '<|im_start|>' + message.role + '\n' + said + '<|im_end|>\n' }}
+{%- endfor %}
+{{- '<|im_start|>assistant\n' }}
+{%- if enable_thinking is defined %}
+{{- '<think>' if enable_thinking else '<think></think>' }}
+{%- endif %}"""
+NO_SYSTEM_TEMPLATE = """\
+{{- bos_token }}
+{%- for message in messages %}
+{%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}
+{{- raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}
+{%- endif %}
+{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
+{%- endfor %}
+{{- '<|im_start|>assistant\n' }}"""
 
 ESC, BEL, CSI, OSC, ST = "\x1b", "\x07", "\x9b", "\x9d", "\x9c"
 HOSTILE = (
@@ -68,6 +112,21 @@ def _q8(model: Model) -> Model:
     return replace(model, kind=Kind.Q8_0)
 
 
+def _chat(text: str, template: str, *controls: str) -> Model:
+    """Says this text after any prompt that ends in something else, then `<|im_end|>`."""
+    marked = "|".join(map(re.escape, controls)) or "(?!)"
+    said: list[str] = []
+    held = ""
+    for piece in re.findall(rf"{marked}|\n+ *| ?\w+|[^\w\s]| ", text):
+        held += piece
+        if held not in (*said, "\n"):  # each word once, and none that a prompt ends in
+            said.append(held)
+            held = ""
+    words = [word.replace(" ", "▁") for word in (*said[:-1], said[-1] + held)]
+    model = tinygguf.parrot(words, n_ctx=4096, controls=(*controls, *CHAT_CONTROLS))
+    return replace(model, template=template)
+
+
 def _renamed(token: int, text: str) -> Model:
     model = tinygguf.llama(0)
     tokens = model.vocabulary()
@@ -106,6 +165,9 @@ MODELS: dict[str, Callable[[], Model]] = {
     "hostile": lambda: tinygguf.parrot(HOSTILE),
     "nan": lambda: _nan(None),
     "nan-later": lambda: _nan(2),
+    "chatty": lambda: _chat(CHAT_TEXT, CHAT_TEMPLATE),
+    "thinker": lambda: _chat(THOUGHT_TEXT, THINKER_TEMPLATE, "<think>", "</think>"),
+    "no-system": lambda: _chat(CHAT_TEXT, NO_SYSTEM_TEMPLATE),
     # vocabularies
     "f32": lambda: tinygguf.llama(0),
     "padded": lambda: tinygguf.llama(1, words=[*WORDS, "▁pad"]),

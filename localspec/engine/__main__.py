@@ -72,6 +72,12 @@ class Child:
             yield from self._engine.probe(command)
         elif isinstance(command, wire.Replay):
             yield self._engine.replay(command)
+        elif isinstance(command, wire.Render):
+            yield self._engine.render(command)
+        elif isinstance(command, wire.Count):
+            yield self._engine.count(command)
+        elif isinstance(command, wire.Inspect):
+            yield from self._engine.inspect(command)
 
     def _heed_stop(self) -> None:
         """A stop may have come before its answer began."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
+from localspec.engine.insight import Chance, Insight
 from localspec.engine.loop import End, Step
 from localspec.engine.text import TextStream
 from localspec.protocol.events import (
+    Alternative,
     Event,
     Finished,
     FinishReason,
@@ -27,6 +30,10 @@ class Vocabulary(Protocol):
 
     def piece(self, token: int) -> bytes:
         """The bytes a token stands for."""
+        ...
+
+    def token_text(self, token: int) -> bytes:
+        """How the vocabulary writes a token, a control token too."""
         ...
 
 
@@ -79,6 +86,8 @@ class Answer:
             tokens.append(Token(token, self._text.push(piece), kind))
             if self._text.stopped:
                 break
+        if step.insights:
+            tokens = list(map(self._seen, tokens, step.insights))
         n = self._totals.rounds + self._totals.plain_rounds
         return Round(
             n=n,
@@ -89,6 +98,16 @@ class Answer:
             tokens=tuple(tokens),
             ms=step.ms,
             guarded=step.guarded,
+        )
+
+    def _seen(self, token: Token, insight: Insight) -> Token:
+        taken = insight.taken
+        return replace(
+            token,
+            p_target=taken.p,
+            p_draft=taken.p_draft,
+            rank=taken.rank,
+            instead=alternatives(insight, self._vocabulary),
         )
 
     def _why_of(self, drafted: int, n: int) -> str:
@@ -114,6 +133,17 @@ class Answer:
             "speculation": self._totals.speculation(),
         }
         return Finished(reason, self._text.finish(), totals)
+
+
+def alternatives(insight: Insight, words: Vocabulary) -> tuple[Alternative, ...]:
+    """What was not taken, with its text."""
+    return tuple(_alternative(other, words) for other in insight.instead)
+
+
+def _alternative(other: Chance, words: Vocabulary) -> Alternative:
+    piece = b"" if words.is_end(other.id) else words.piece(other.id)
+    text = (piece or words.token_text(other.id)).decode("utf-8", "replace")
+    return Alternative(other.id, text, other.p, other.rank, other.p_draft, other.guessed)
 
 
 def _class(i: int, drafted: int, accepted: int) -> TokenClass:

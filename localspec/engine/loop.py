@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from localspec.engine.insight import Insight
 from localspec.engine.protocols import Draft, Drafter, Interrupted, Law, Logits, Verifier
 from localspec.engine.reader import Reader
 from localspec.engine.sampling import law
@@ -27,6 +30,8 @@ class Job:
     """Told of every round, before it is yielded."""
     guard: Callable[[Logits, Sequence[int], int], bool] | None = None
     """Whether a row decides too narrowly after `recent`, at a place of the answer."""
+    look: Callable[[Logits, Sequence[int], Draft], tuple[Insight, ...]] | None = None
+    """Shown the row that each token of a round was decided by, where that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,8 @@ class Step:
     """Tokens that the target read in this pass."""
     guarded: int = 0
     """Tokens that were computed again, alone."""
+    insights: tuple[Insight, ...] = ()
+    """One a token, where they were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,35 +114,53 @@ def _round(
     fresh = tokens[target.n_read :]
     rows = target.read([*fresh, *draft.tokens], len(draft.tokens) + 1)
     width = len(fresh) + len(draft.tokens)
-    guarded = 0
-    try:
-        laws = _Laws(rows, job, tokens, draft.tokens)
-        accepted, extra = verifier.verify(laws, draft, len(tokens) - len(job.prompt))
-        new = [*draft.tokens[:accepted], extra]
-    except _Doubt as doubt:
-        extra = _alone(target, verifier, job, [*tokens, *draft.tokens[: doubt.place]])
-        new = [*draft.tokens[: doubt.place], extra]
-        accepted = doubt.place + (draft.tokens[doubt.place : doubt.place + 1] == [extra])
-        guarded = 1
+    accepted, new, rows, guarded = _decide(target, verifier, job, tokens, draft, rows)
     new = new[: next((i + 1 for i, t in enumerate(new) if job.is_end(t)), len(new))]
+    insights: tuple[Insight, ...] = ()
+    if job.look is not None:
+        paused = time.perf_counter()
+        insights = job.look(rows, new, draft)
+        began += time.perf_counter() - paused  # looking is no part of the round
     tokens += new
     target.align(tokens)
     verify = target.model.seconds - verified
     host = time.perf_counter() - began - verify - draft.seconds
     times = Times(draft.seconds * 1e3, verify * 1e3, host * 1e3)
-    return Step(draft, min(accepted, len(new)), new, times, width, guarded)
+    return Step(draft, min(accepted, len(new)), new, times, width, guarded, insights)
 
 
-def _alone(target: Reader, verifier: Verifier, job: Job, text: list[int]) -> int:
-    """The token after `text`, from a pass over its last token alone."""
+def _decide(
+    target: Reader, verifier: Verifier, job: Job, tokens: list[int], draft: Draft, rows: Logits
+) -> tuple[int, list[int], Logits, int]:
+    """How many guesses stand, the new tokens, the rows they follow from, how many were guarded."""
+    try:
+        laws = _Laws(rows, job, tokens, draft.tokens)
+        accepted, extra = verifier.verify(laws, draft, len(tokens) - len(job.prompt))
+        new = [*draft.tokens[:accepted], extra]
+        return accepted, new, rows, 0
+    except _Doubt as doubt:
+        kept = draft.tokens[: doubt.place]
+        rows, extra = _alone(target, verifier, job, [*tokens, *kept], rows[: doubt.place])
+        new = [*kept, extra]
+        return len(kept) + (draft.tokens[len(kept) : len(new)] == [extra]), new, rows, 1
+
+
+def _alone(
+    target: Reader, verifier: Verifier, job: Job, text: list[int], rows: Logits
+) -> tuple[Logits, int]:
+    """The token after `text`, from a pass over its last token alone.
+
+    Its row follows `rows`, those that decided the tokens before, where someone looks at them.
+    """
+    before = rows.copy() if job.look is not None else rows[:0]
     target.align(text)
     for _ in target.skim(text, 1, job.cancelled):
         pass  # only where a memory that cannot be cut was emptied
     if len(text) - target.n_read > 1:
         raise Interrupted
-    rows = target.read(text[-1:], 1)
-    _, token = verifier.verify(_Laws(rows, job, text, []), Draft(), len(text) - len(job.prompt))
-    return token
+    row = target.read(text[-1:], 1)
+    _, token = verifier.verify(_Laws(row, job, text, []), Draft(), len(text) - len(job.prompt))
+    return (row if job.look is None else np.concatenate((before, row))), token
 
 
 class _Doubt(Exception):  # noqa: N818  not an error

@@ -38,6 +38,8 @@ class Draft:
     """Tokens that stood in the text before, where that is why these are guessed."""
     reason: str = ""
     """Why this source and this length, or why no guess, from whoever chose."""
+    rows: Sequence[Logits | None] | None = None
+    """Copies of the draft model's logits at each guess, kept where asked for; None if copied."""
 
 
 class Interrupted(Exception):  # noqa: N818  not an error

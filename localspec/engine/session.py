@@ -11,16 +11,19 @@ from typing import Any
 
 from localspec.engine import drafters, llama, prober
 from localspec.engine.accept import verifier
-from localspec.engine.answer import Answer
+from localspec.engine.answer import Answer, alternatives
+from localspec.engine.chat import Chat
 from localspec.engine.control.controller import Controller
 from localspec.engine.control.costs import Costs
 from localspec.engine.control.pace import Experience
 from localspec.engine.control.survival import Survival
 from localspec.engine.exact import Guard
+from localspec.engine.insight import look
 from localspec.engine.loop import Job, generate
 from localspec.engine.protocols import Drafter
 from localspec.engine.reader import Reader
 from localspec.engine.replay import replay
+from localspec.engine.reread import reread
 from localspec.errors import (
     IncompatiblePairError,
     LocalspecError,
@@ -28,15 +31,21 @@ from localspec.errors import (
     UsageError,
 )
 from localspec.models import pairing
-from localspec.protocol.events import Event, Notice, Plan, Ready
+from localspec.protocol.events import Event, Notice, Place, Plan, Ready
 from localspec.protocol.wire import (
     DRAFT_LENGTH,
     DRAFT_MAX,
     ContextSettings,
+    Count,
+    Counted,
     Generate,
+    Inspect,
+    Inspected,
     Load,
     Measured,
     Probe,
+    Render,
+    Rendered,
     Replay,
     Replayed,
 )
@@ -62,6 +71,8 @@ class Session:
             outputs=load.draft_max + 1,
             rollback=load.draft_max,
         )
+        self._chat = Chat(self._target.vocabulary, self._target.chat_template())
+        self._notices += self._chat.notices
         try:
             if load.draft is not None:
                 self._load_draft(Path(load.draft), load)
@@ -73,6 +84,7 @@ class Session:
                 model.interrupted = self._asked_to_stop
         self._readers = [Reader(m) for m in (self._target, self._draft) if m is not None]
         self._most = min(load.draft_max, self._target.rollback)
+        self._widest = load.draft_max + 1
         self._free_threads = load.target_settings.n_threads is None
         if self._free_threads and load.measured and load.measured.threads:
             self._use_threads(load.measured.threads)
@@ -138,6 +150,7 @@ class Session:
                 "target": _used(load.target_settings, self._target),
                 "draft": _used(load.draft_settings, draft) if draft else None,
                 "draft_max": self._most,
+                "chat": self._chat.settings(),
             },
             memory={"predicted": None, "used": None, "weights": weights},
             load_ms=load_ms,
@@ -156,7 +169,9 @@ class Session:
         Raises PromptTooLongError, UsageError, or EngineError where the model fails on the way.
         """
         self._stop = False
-        prompt = self._prompt(request.text)
+        asked = self._chat.prompt(request)
+        prompt = self._prompt(asked.text)
+        request = replace(request, stop=(*request.stop, *asked.stop))
         _check(request)
         name, plan = self._choose(request)
         words = self._target.vocabulary
@@ -169,6 +184,7 @@ class Session:
             n_vocab=self._target.n_vocab,
             is_end=words.is_end,
             cancelled=self._asked_to_stop,
+            keep_rows=request.probabilities,
         )
         controller = self._controller(request, needs) if name == "auto" else None
         drafter = controller or self._drafter(name, needs)
@@ -181,11 +197,21 @@ class Session:
             self._asked_to_stop,
             controller.learn if controller else lambda _: None,
             self._guard(request) if request.exact else None,
+            look if request.probabilities else None,
         )
         yield plan
+        yield from self._chat.news(asked.notices)
         loop = generate(self._readers[0], drafter, judge, job)
         news = controller.news if controller else lambda: None
-        yield from Answer(request, words, plan.why, news).events(loop)
+        yield from asked.told(Answer(request, words, plan.why, news).events(loop))
+
+    def render(self, asked: Render) -> Rendered:
+        """A chat as the text that `generate` would read."""
+        return self._chat.render(asked.messages, asked.template, asked.think)
+
+    def count(self, asked: Count) -> Counted:
+        """The tokens of a text, or of a chat's prompt."""
+        return Counted(len(self._target.vocabulary.tokenize(self._chat.prompt(asked).text)))
 
     # --- measuring ----------------------------------------------------------------------
 
@@ -235,6 +261,16 @@ class Session:
         """What the target alone says of an answer's tokens, in passes of the widths asked for."""
         self._stop = False
         return replay(self._readers[0], self._prompt(asked.text), asked, self._asked_to_stop)
+
+    def inspect(self, asked: Inspect) -> Iterator[Inspected]:
+        """What the target gives to an answer's tokens; the memory ends as after writing it."""
+        self._stop = False
+        words, prompt = self._target.vocabulary, self._prompt(self._chat.prompt(asked).text)
+        tokens, stop = asked.tokens, self._asked_to_stop
+        for seen in reread(self._readers[0], prompt, tokens, self._widest, stop):
+            yield Inspected(
+                tuple(Place(i.taken.p, i.taken.rank, alternatives(i, words)) for i in seen)
+            )
 
     def _prompt(self, text: str) -> list[int]:
         prompt = self._target.vocabulary.tokenize(text)
@@ -305,6 +341,7 @@ class Session:
         return self._stop
 
     def close(self) -> None:
+        self._chat.close()
         for model in (self._draft, self._target):
             if model is not None:
                 model.close()

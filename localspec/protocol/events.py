@@ -32,6 +32,15 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """What the target gives to one token of an answer that is written; fields as a `Token`'s."""
+
+    p_target: float
+    rank: int
+    instead: tuple[Alternative, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Token:
     """One emitted token.  `text` is empty while its bytes wait for the rest of a character.
 
@@ -182,7 +191,7 @@ def from_body(body: Any) -> Event | None:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Token):
-        return _plain_token(value)
+        return token_body(value)
     if isinstance(value, Times | Notice):
         return {name: getattr(value, name) for name in _FIELDS[type(value)]}
     if isinstance(value, tuple):
@@ -190,7 +199,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _plain_token(token: Token) -> dict[str, Any]:
+def token_body(token: Token) -> dict[str, Any]:
+    """The JSON object of a token; probabilities only where they were asked for."""
     body: dict[str, Any] = {"id": token.id, "text": token.text, "class": token.kind}
     if token.p_target is not None:
         body |= {"p_target": token.p_target, "p_draft": token.p_draft, "rank": token.rank}

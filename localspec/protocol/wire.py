@@ -6,11 +6,11 @@ Every command is numbered; every line that answers one carries its number as `re
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
 
 from localspec.protocol import events
+from localspec.protocol.parts import made, opened
 
 PROTOCOL = 1
 """Raised when an older side would misunderstand a newer one."""
@@ -157,6 +157,40 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
+class Render:
+    """Make a chat the text that `Generate` would read; answered with `Rendered`."""
+
+    messages: tuple[Message, ...]
+    template: str | None = None
+    think: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Count the tokens of a text, or of a chat's prompt; answered with `Counted`."""
+
+    text: str = ""
+    messages: tuple[Message, ...] = ()
+    template: str | None = None
+    think: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """Say what the target gives to each token of an answer; answered with `Inspected` lines.
+
+    For answers that were written without `probabilities`.  The prompt is made as for `Generate`;
+    the memory ends as after writing the answer.
+    """
+
+    tokens: tuple[int, ...]
+    text: str = ""
+    messages: tuple[Message, ...] = ()
+    template: str | None = None
+    think: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End the answer in progress; overtakes what waits."""
 
@@ -166,7 +200,7 @@ class Bye:
     """End."""
 
 
-Command = Load | Generate | Probe | Replay | Stop | Bye
+Command = Load | Generate | Probe | Replay | Render | Count | Inspect | Stop | Bye
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,21 +249,34 @@ class Replayed:
     above: tuple[float, ...]
 
 
-Control = Hello | Alive | Failed | Done | Measured | Replayed
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A chat as text: by which template (`own`, or a fallback's name), and what is to be told."""
+
+    text: str
+    notices: tuple[events.Notice, ...] = ()
+    template: str = "own"
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How many tokens."""
+
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """The next tokens of an inspected answer; together all of them, unless it was stopped."""
+
+    places: tuple[events.Place, ...]
+
+
+Control = Hello | Alive | Failed | Done | Measured | Replayed | Rendered | Counted | Inspected
 Answer = Control | events.Event
 
-_COMMANDS: dict[str, type[Command]] = {
-    kind.__name__.lower(): kind for kind in (Load, Generate, Probe, Replay, Stop, Bye)
-}
-_ANSWERS: dict[str, type[Control]] = {
-    kind.__name__.lower(): kind for kind in (Hello, Alive, Failed, Done, Measured, Replayed)
-}
-_PARTS = {
-    "sampling": Sampling,
-    "target_settings": ContextSettings,
-    "draft_settings": ContextSettings,
-    "measured": Measured,
-}
+_COMMANDS: dict[str, type[Command]] = {kind.__name__.lower(): kind for kind in get_args(Command)}
+_ANSWERS: dict[str, type[Control]] = {kind.__name__.lower(): kind for kind in get_args(Control)}
 
 
 def encode_command(number: int, command: Command) -> bytes:
@@ -240,11 +287,11 @@ def encode_command(number: int, command: Command) -> bytes:
 
 def decode_command(line: bytes) -> tuple[int, Command]:
     """The number and the command.  Raises ValueError where the line is none."""
-    body = _object(line)
+    body = opened(line)
     kind = _COMMANDS.get(str(body.get("cmd")))
     if kind is None or not isinstance(body.get("id"), int):
         raise ValueError("not a command")
-    return body["id"], _made(kind, body)
+    return body["id"], made(kind, body)
 
 
 def encode_answer(number: int, answer: Answer) -> bytes:
@@ -262,33 +309,9 @@ def decode_answer(line: bytes) -> tuple[int, Answer | None]:
 
     Raises ValueError where the line is none.
     """
-    body = _object(line)
+    body = opened(line)
     number = body.get("re")
     if not isinstance(number, int):
         raise ValueError("not an answer")
     kind = _ANSWERS.get(str(body.get("ev")))
-    return number, events.from_body(body) if kind is None else _made(kind, body)
-
-
-def _object(line: bytes) -> dict[str, Any]:
-    body = json.loads(line)  # UnicodeDecodeError and JSONDecodeError are ValueErrors
-    if not isinstance(body, dict):
-        raise ValueError("not an object")
-    return body
-
-
-def _made(kind: type[Any], body: Mapping[str, Any]) -> Any:
-    """A dataclass from its fields in `body`; lists become tuples, parts become theirs."""
-    known = {f.name for f in fields(kind)}
-    try:
-        return kind(**{name: _value(name, value) for name, value in body.items() if name in known})
-    except (TypeError, KeyError) as error:
-        raise ValueError(str(error)) from error
-
-
-def _value(name: str, value: Any) -> Any:
-    if name in _PARTS and isinstance(value, dict):
-        return _made(_PARTS[name], value)
-    if name == "messages":
-        return tuple(Message(str(part["role"]), str(part["content"])) for part in value)
-    return tuple(value) if isinstance(value, list) else value
+    return number, events.from_body(body) if kind is None else made(kind, body)

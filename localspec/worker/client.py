@@ -10,13 +10,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from localspec import children, errors
 from localspec.protocol import wire
-from localspec.protocol.events import Dead, Event, Ready
+from localspec.protocol.events import Dead, Event, Place, Ready
 from localspec.worker import crashes, ending
 from localspec.worker.lines import Lines
 from localspec.worker.log import Log
+
+Told = TypeVar("Told", wire.Replayed, wire.Rendered, wire.Counted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,9 @@ class Worker:
         self._dead: Dead | None = None
         self._pair = ""
         """What stands for the loaded pair among those that crash."""
-        self._replayed: wire.Replayed | None = None
+        self._told: wire.Answer | None = None
+        """The answer of a command that has one."""
+        self._places: list[Place] = []
         self.measured: wire.Measured | None = None
         """What the engine last said of the pair's costs."""
         self._pipe = threading.Lock()
@@ -113,13 +118,26 @@ class Worker:
 
     def replay(self, replay: wire.Replay) -> wire.Replayed:
         """Feed an answer to the target alone.  Raises as `probe` does."""
-        self._replayed = None
-        for event in self._carry_out(replay, self._patience.load):
+        return self._ask(replay, wire.Replayed, self._patience.load)
+
+    def render(self, render: wire.Render) -> wire.Rendered:
+        """A chat as the text that the model would read.  Raises as `probe` does."""
+        return self._ask(render, wire.Rendered, self._patience.answer)
+
+    def count(self, count: wire.Count) -> int:
+        """The tokens of a text, or of a chat's prompt.  Raises as `probe` does."""
+        return self._ask(count, wire.Counted, self._patience.answer).tokens
+
+    def inspect(self, inspect: wire.Inspect) -> tuple[Place, ...]:
+        """What the target gives to an answer's tokens; the first of them only, where stopped.
+
+        Raises as `probe` does.
+        """
+        self._places = []
+        for event in self._carry_out(inspect, self._patience.answer):
             if isinstance(event, Dead):
                 raise ending.error(event)
-        if self._replayed is None:
-            raise ending.error(self._end(ending.protocol))
-        return self._replayed
+        return tuple(self._places)
 
     def stop(self) -> None:
         """End the answer after the llama_decode in progress, a long one on the CPU within it."""
@@ -138,6 +156,16 @@ class Worker:
 
     # --- one command --------------------------------------------------------------------
 
+    def _ask(self, command: wire.Command, kind: type[Told], patience: float) -> Told:
+        """The one answer of a command."""
+        self._told = None
+        for event in self._carry_out(command, patience):
+            if isinstance(event, Dead):
+                raise ending.error(event)
+        if not isinstance(self._told, kind):
+            raise ending.error(self._end(ending.protocol))
+        return self._told
+
     def _carry_out(self, command: wire.Command, patience: float) -> Iterator[Event]:
         if self._dead is not None:
             yield self._dead
@@ -152,8 +180,10 @@ class Worker:
                 raise errors.by_code(answer.code, answer.message, answer.hint)
             if isinstance(answer, wire.Measured):
                 self.measured = answer
-            elif isinstance(answer, wire.Replayed):
-                self._replayed = answer
+            elif isinstance(answer, wire.Replayed | wire.Rendered | wire.Counted):
+                self._told = answer
+            elif isinstance(answer, wire.Inspected):
+                self._places += answer.places
             elif not isinstance(answer, wire.Hello | wire.Alive):
                 yield answer
             if isinstance(answer, Dead):

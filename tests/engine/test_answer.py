@@ -8,10 +8,19 @@ import pytest
 
 from localspec.engine.accept import verifier
 from localspec.engine.answer import Answer
+from localspec.engine.insight import Chance, Insight
 from localspec.engine.loop import End, Step, generate
 from localspec.engine.protocols import Draft, Drafter
 from localspec.engine.reader import Reader
-from localspec.protocol.events import Event, Finished, Prefill, Round, Times
+from localspec.protocol.events import (
+    Alternative,
+    Event,
+    Finished,
+    Prefill,
+    Round,
+    Times,
+    Token,
+)
 from localspec.protocol.wire import Generate
 from tests.fakes import EmptyDrafter, HistoryModel, OracleDrafter, job, plain
 
@@ -27,6 +36,9 @@ class Words:
     def piece(self, token: int) -> bytes:
         assert token != END, "an end has no text"
         return PIECES[token]
+
+    def token_text(self, token: int) -> bytes:
+        return b"</s>" if token == END else b"?"
 
 
 def steps(*rounds: tuple[list[int], int, list[int]], reason: str = "eog") -> Iterator[object]:
@@ -103,6 +115,33 @@ def test_a_broken_character_is_never_shown() -> None:
     shown = [token.text for event in rounds(events) for token in event.tokens]
     assert shown[:2] == ["", "é"]
     assert text(events) == "é�a�"
+
+
+def test_probabilities_become_those_of_tokens_with_the_others_as_text() -> None:
+    others = (Chance(2, 0.2, 2, 0.9, guessed=True), Chance(3, 0.1, 3), Chance(END, 0.05, 4))
+    insight = Insight(Chance(0, 0.6, 1, 0.01), others)
+    step = Step(Draft([2], None, "model"), 0, [0], Times(1.0, 2.0, 0.5), 2, insights=(insight,))
+    (token,) = rounds(told(iter([step, End("length")])))[0].tokens
+    assert token == Token(
+        0,
+        "a",
+        "correction",
+        p_target=0.6,
+        p_draft=0.01,
+        rank=1,
+        instead=(
+            Alternative(2, "\ufffd", 0.2, 2, 0.9, guessed=True),
+            Alternative(3, "bc", 0.1, 3),
+            Alternative(END, "</s>", 0.05, 4),
+        ),
+    )
+
+
+def test_a_stop_string_cuts_probabilities_too() -> None:
+    insights = tuple(Insight(Chance(token, 0.5, 1), ()) for token in (0, 3, 4))
+    step = Step(Draft(), 0, [0, 3, 4], Times(1.0, 2.0, 0.5), 1, insights=insights)
+    (event,) = rounds(told(iter([step, End("length")]), "ab"))
+    assert [(token.id, token.p_target) for token in event.tokens] == [(0, 0.5), (3, 0.5)]
 
 
 def test_the_sums_are_those_of_the_rounds() -> None:

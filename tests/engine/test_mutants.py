@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from localspec.engine import accept, loop, sampling
+from localspec.engine import accept, insight, loop, sampling
+from localspec.engine.control import growth
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.drafters.model import ModelDrafter
 from localspec.engine.reader import Reader
-from tests.engine import laws
+from tests.engine import laws, test_insight
 from tests.engine.laws import (
     DRAFTERS,
     PROMPT,
@@ -97,6 +98,14 @@ penalised = partial(
 coupled = partial(laws.every_draft_same_as_plain, PLAIN, 2)
 twin = partial(laws.twin_is_always_right, TEMPERED, "rejection")
 coupled_twin = partial(laws.twin_is_always_right, laws.SAMPLED, "coupled")
+watched = partial(test_insight.test_each_verifier_with_a_draft_model, "rejection", PLAIN, 1)
+guarded = partial(
+    test_insight.test_a_guarded_token_is_told_by_the_pass_that_decided_it,
+    test_insight.Wobbly,
+    PLAIN,
+)
+all_of_a_row = partial(test_insight.test_the_probabilities_of_all_tokens_add_up_to_one, 300, 1.0)
+copied_first = partial(test_insight.test_copied_places_have_no_draft_probability, False)
 end = partial(laws.end_cuts, DRAFTERS["oracle"])
 limits = partial(laws.exact_limits, DRAFTERS["oracle"])
 
@@ -253,7 +262,7 @@ MORE: dict[str, Mutant] = {
         loop._rounds, "end - len(tokens) - 1", "end - len(tokens)", limits
     ),
     "no bonus": Mutant(
-        loop._round,
+        loop._decide,
         "new = [*draft.tokens[:accepted], extra]",
         "new = [*draft.tokens[:accepted], extra][: max(1, len(draft.tokens))]",
         limits,
@@ -275,6 +284,28 @@ MORE: dict[str, Mutant] = {
         "self._checked if tokens is self._text else 0",
         "self._checked",
         partial(closing, "model"),
+    ),
+    "probabilities from the row before": Mutant(
+        insight.look, "rows[i], token", "rows[max(0, i - 1)], token", watched
+    ),
+    "a draft's probability from another guess": Mutant(
+        insight.look, "theirs[i] if", "theirs[0] if", watched
+    ),
+    "probabilities after a penalty": Mutant(
+        insight._seen, "total = _log_total(row)", "total = _log_total(row) + 0.01", watched
+    ),
+    "ranks from nought": Mutant(insight._rank, "int(before) + 1", "int(before)", all_of_a_row),
+    "a guarded token's probability from the wide pass": Mutant(
+        loop._decide, "rows[: doubt.place]", "rows[: doubt.place + 1]", guarded
+    ),
+    "rows of the draft, kept by llama.cpp": Mutant(
+        ModelDrafter._read_and_keep, ".copy()", "", watched
+    ),
+    "rows of the draft from the round before": Mutant(
+        ModelDrafter._kept, "self._rows[:n], []", "self._rows[:n], self._rows", watched
+    ),
+    "two sources' rows without the copied places": Mutant(
+        growth._rows, "[None] * len(draft.tokens)", "[]", copied_first
     ),
     "lookup in another text": Mutant(
         LookupDrafter._follow,

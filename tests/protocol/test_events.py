@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from localspec.protocol import events
 from localspec.protocol.events import (
+    Alternative,
     Dead,
     Event,
     Finished,
@@ -39,11 +40,27 @@ PLAIN: st.SearchStrategy[Any] = st.recursive(
 )
 TABLE = st.dictionaries(TEXT, PLAIN, max_size=3)
 NOTICES = st.builds(Notice, st.sampled_from(["info", "warning", "error"]), TEXT, TEXT, TEXT)
-TOKENS = st.builds(Token, COUNT, TEXT, st.sampled_from(get_args(TokenClass)))
+KINDS_OF_TOKEN = st.sampled_from(get_args(TokenClass))
+CHANCE = st.floats(0, 1)
 
 
 def several(of: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.lists(of, max_size=3).map(tuple)
+
+
+ALTERNATIVES = st.builds(Alternative, COUNT, TEXT, CHANCE, COUNT, st.none() | CHANCE, st.booleans())
+TOKENS = st.builds(Token, COUNT, TEXT, KINDS_OF_TOKEN) | st.builds(
+    Token, COUNT, TEXT, KINDS_OF_TOKEN, CHANCE, st.none() | CHANCE, COUNT, several(ALTERNATIVES)
+)
+SEEN = Token(
+    7,
+    "é",
+    "correction",
+    0.5,
+    None,
+    1,
+    (Alternative(8, "x", 0.25, 2, 0.75, guessed=True), Alternative(9, "\ufffd", 0.125, 3)),
+)
 
 
 EVENTS: st.SearchStrategy[Event] = st.one_of(
@@ -80,6 +97,7 @@ SAMPLE: list[Event] = [
     Prefill(1, 2, 0),
     Plan("on", "asked"),
     Round(0, "model", "why", 2, 1, (Token(7, "é", "accepted"),), Times(1.0, 2.0, 3.0)),
+    Round(1, "model", "why", 1, 0, (SEEN,), Times(1.0, 2.0, 3.0)),
     Notice("warning", "code", "message", "hint"),
     Finished("eog", "tail", {"tokens": 3, "ms": 1, "notices": [{"a": 1}]}),
     Dead("signal 9", ("one", "two"), "try again"),
@@ -102,6 +120,21 @@ def test_every_line_says_version_and_name(event: Event) -> None:
     assert set(body) == {"v", "ev"} | {field.name for field in fields(event)}
 
 
+def test_a_token_says_its_probabilities_only_where_they_are_known() -> None:
+    plain, seen = (json.loads(encode(event))["tokens"][0] for event in SAMPLE[4:6])
+    assert set(plain) == {"id", "text", "class"}
+    assert set(seen) == {"id", "text", "class", "p_target", "p_draft", "rank", "instead"}
+    assert seen["instead"][0] == {
+        "id": 8,
+        "text": "x",
+        "p": 0.25,
+        "rank": 2,
+        "p_draft": 0.75,
+        "guessed": True,
+    }
+    assert seen["instead"][1]["p_draft"] is None
+
+
 def test_the_sample_has_every_kind() -> None:
     assert {type(event) for event in SAMPLE} == set(get_args(Event))
     assert set(KINDS) == {kind.__name__ for kind in get_args(events.Event)}
@@ -120,6 +153,8 @@ def test_unknown_fields_are_ignored_inside_too(event: Event) -> None:
         for item in inner or []:
             if isinstance(item, dict):
                 item["new"] = 1
+                for other in item.get("instead", []):
+                    other["new"] = 1
     assert decode(json.dumps(body)) == event
 
 
@@ -155,6 +190,9 @@ def test_a_missing_field_is_an_error_unless_it_has_a_default(event: Event) -> No
         ("tokens", [{}]),
         ("tokens", [{"id": 1, "text": ""}]),
         ("tokens", [3]),
+        ("tokens", [{"id": 1, "text": "", "class": "plain", "p_target": 0.5}]),
+        ("tokens", [{"id": 1, "text": "", "class": "plain", "p_target": 0.5, "instead": [{}]}]),
+        ("tokens", [{"id": 1, "text": "", "class": "plain", "p_target": 0.5, "instead": [3]}]),
         ("tokens", None),
         ("tokens", 3),
         ("ms", None),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from localspec.engine.control.survival import confidence_bucket
 from localspec.engine.control.worth import Worth
-from localspec.engine.protocols import Draft, Law
+from localspec.engine.protocols import Draft, Law, Logits
 from localspec.engine.sampling import certain
 
 _SLIM = 0.2
@@ -76,6 +76,9 @@ def joined(first: Draft, second: Draft) -> Draft:
     laws: list[Law] | None = None
     if first.laws is not None or second.laws is not None:
         laws = [*_laws(first), *_laws(second)]
+    rows: list[Logits | None] | None = None
+    if first.rows is not None or second.rows is not None:
+        rows = [*_rows(first), *_rows(second)]
     return Draft(
         [*first.tokens, *second.tokens],
         laws,
@@ -83,7 +86,12 @@ def joined(first: Draft, second: Draft) -> Draft:
         seconds,
         max(first.match, second.match),
         f"{first.reason}; {second.reason}",
+        rows,
     )
+
+
+def _rows(draft: Draft) -> Sequence[Logits | None]:
+    return draft.rows if draft.rows is not None else [None] * len(draft.tokens)
 
 
 def _laws(draft: Draft) -> list[Law]:

@@ -30,6 +30,8 @@ class Needs:
     """Tokens the target knows; ids from there on are never drafted."""
     is_end: Callable[[int], bool]
     cancelled: Callable[[], bool] = lambda: False
+    keep_rows: bool = False
+    """Whether a draft comes with the draft model's logits."""
 
 
 def make(name: str, needs: Needs) -> Drafter:

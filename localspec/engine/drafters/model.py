@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from localspec.engine.drafters import Needs
-from localspec.engine.protocols import Draft, Gauge, Law
+from localspec.engine.protocols import Draft, Gauge, Law, Logits
 from localspec.engine.reader import Reader
 from localspec.engine.sampling import InvalidNumbersError, confidence, law
 
@@ -21,6 +21,8 @@ class ModelDrafter:
         self._reader = reader
         self._needs = needs
         self._n_vocab = min(reader.model.n_vocab, needs.n_vocab)
+        self._read = self._read_and_keep if needs.keep_rows else reader.read
+        self._rows: list[Logits] = []
 
     def propose(
         self,
@@ -43,7 +45,8 @@ class ModelDrafter:
         if self._needs.cancelled():
             return Draft()
         guessed, laws = self._guesses(tokens, limit, ahead, gauge)
-        return Draft(guessed, laws, "model", model.seconds - before)
+        rows = self._kept(len(guessed)) if self._needs.keep_rows else None
+        return Draft(guessed, laws, "model", model.seconds - before, rows=rows)
 
     def _guesses(
         self, tokens: Sequence[int], limit: int, ahead: Sequence[int], gauge: Gauge | None
@@ -53,7 +56,7 @@ class ModelDrafter:
         place = len(tokens) - self._needs.start + len(ahead)
         fresh = [*tokens[self._reader.n_read :], *ahead]
         for i in range(limit):
-            logits = self._reader.read(fresh, 1)[0]
+            logits = self._read(fresh, 1)[0]
             if len(logits) > self._n_vocab:
                 logits = logits[: self._n_vocab]
             try:
@@ -69,6 +72,16 @@ class ModelDrafter:
                 break
             fresh = [token]
         return guessed, laws
+
+    def _read_and_keep(self, tokens: Sequence[int], outputs: int) -> Logits:
+        rows = self._reader.read(tokens, outputs)
+        self._rows.append(rows[0, : self._n_vocab].copy())
+        return rows
+
+    def _kept(self, n: int) -> list[Logits]:
+        """The rows of this draft's `n` guesses; the last one read may have led to none."""
+        rows, self._rows = self._rows[:n], []
+        return rows
 
     def _recent(self, tokens: Sequence[int], guessed: list[int]) -> Sequence[int]:
         sampling = self._needs.sampling

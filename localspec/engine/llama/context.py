@@ -295,6 +295,12 @@ class Llama:
             C.llama_model_free(self._model)
         self._batch = self._context = self._model = None
 
+    def chat_template(self) -> str:
+        """Its source, as the model's file has it; empty where there is none."""
+        return bytes(C.llama_model_chat_template(self._model, None) or b"").decode(
+            "utf-8", "replace"
+        )
+
     def bytes_of_weights(self) -> int:
         return int(C.llama_model_size(self._model))
 

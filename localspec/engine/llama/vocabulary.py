@@ -40,6 +40,23 @@ class Vocabulary:
             piece = self._pieces[token] = self._asked_piece(token)
         return piece
 
+    def special_texts(self) -> dict[str, str]:
+        """The texts of the tokens that chat templates name; empty where the model has none."""
+        return {
+            name: self.token_text(token).decode("utf-8", "replace") if token >= 0 else ""
+            for name, token in {
+                "bos_token": self.bos,
+                "eos_token": self.eos,
+                "pad_token": int(C.llama_vocab_pad(self._vocab)),
+            }.items()
+        }
+
+    def show(self, text: str) -> None:
+        """From now on the control tokens in a text stand for what they are called."""
+        for token in self.tokenize(text):
+            if token != self.bos and not self.is_end(token) and not self.piece(token):
+                self._pieces[token] = self.token_text(token)
+
     def _asked_piece(self, token: int) -> bytes:
         self._check(token)
         size = 64

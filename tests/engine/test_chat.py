@@ -1,0 +1,249 @@
+"""Chats through a session: templates, roles, thinking, and what is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec.engine.chat import Chat
+from localspec.engine.session import Session
+from localspec.errors import PromptTooLongError, UsageError
+from localspec.protocol.events import Event, Notice, Plan, Prefill
+from localspec.protocol.wire import ContextSettings, Count, Generate, Message, Render, Sampling
+from tests import tinygguf
+from tests import zoo as animals
+from tests.sessions import GREEDY, Said, folded, loaded, say
+from tests.zoo import CHAT_TEXT, HELLO_TEXT, THOUGHT_TEXT, Zoo
+
+ROOMY = ContextSettings(flash_attn="on", n_ctx=2048, n_ubatch=64, n_threads=1)
+SYSTEM = Message("system", "Be kind.")
+HI = Message("user", "Hi?")
+NAMES = {"chatty": CHAT_TEXT, "thinker": THOUGHT_TEXT, "no-system": CHAT_TEXT}
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def named(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[tuple[str, Session]]:
+    name = request.param
+    with loaded(zoo[name], zoo[name], ROOMY) as session:
+        yield name, session
+
+
+@pytest.fixture(scope="module")
+def chatty(zoo: Zoo) -> Iterator[Session]:
+    with loaded(zoo["chatty"], settings=ROOMY) as session:
+        yield session
+
+
+def ask(session: Session, *messages: Message, **more: Any) -> tuple[Said, list[Event]]:
+    request = Generate(messages=messages, sampling=GREEDY, max_tokens=200)
+    events = list(session.generate(replace(request, **more)))
+    return folded(events), events
+
+
+def notices(events: list[Event]) -> list[str]:
+    return [event.code for event in events if isinstance(event, Notice)]
+
+
+def made(tmp_path: Path, template: str, text: str = CHAT_TEXT) -> Path:
+    return animals._chat(text, template).write(tmp_path / "made.gguf")
+
+
+# --- the tiny chat models -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("system", [False, True])
+@pytest.mark.parametrize("spec", ["off", "lookup", "model"])
+def test_four_turns(named: tuple[str, Session], spec: str, system: bool) -> None:
+    """Every answer is the known one, and ends with the end of its turn."""
+    name, session = named
+    chat = [SYSTEM] if system else []
+    for turn in range(4):
+        chat.append(Message("user", f"Question {turn}?"))
+        said, _ = ask(session, *chat, spec=spec)
+        assert said.text == NAMES[name]
+        assert said.reason == "eog"
+        assert session._target.vocabulary.token_text(said.ids[-1]) == b"<|im_end|>"
+        if spec == "model":
+            assert said.speculation["acceptance_rate"] == 1.0
+        chat.append(Message("assistant", said.text))
+
+
+def test_a_later_turn_reads_only_what_is_new(chatty: Session) -> None:
+    said, _ = ask(chatty, HI, spec="off")
+    later, _ = ask(chatty, HI, Message("assistant", said.text), HI, spec="off")
+    known = chatty.count(Count(messages=(HI,))).tokens
+    assert later.totals["reused_tokens"] >= known
+
+
+def test_sampling_answers_the_same(chatty: Session) -> None:
+    said, _ = ask(chatty, HI, sampling=Sampling(temperature=0.8, seed=3))
+    assert said.text == CHAT_TEXT
+
+
+# --- the prompt ---------------------------------------------------------------------------
+
+
+def test_ready_tells_of_the_template(named: tuple[str, Session]) -> None:
+    name, session = named
+    thinking = ["<think>", "</think>"] if name == "thinker" else None
+    assert session.ready.settings["chat"] == {"template": "own", "thinking": thinking}
+
+
+def test_a_text_is_read_as_it_is(chatty: Session) -> None:
+    text = "<|im_start|>user\nHi?<|im_end|>\n"
+    assert say(chatty, text).totals["prompt_tokens"] == chatty.count(Count(text)).tokens
+
+
+def test_the_prompt_begins_with_one_bos(chatty: Session) -> None:
+    """The template writes it, and the tokenizer adds it."""
+    rendered = chatty.render(Render((HI,)))
+    assert rendered.text.startswith("<s><|im_start|>user\nHi?<|im_end|>")
+    ids = chatty._target.vocabulary.tokenize(rendered.text.removeprefix("<s>"))
+    assert ids[:2] == [1, chatty._target.vocabulary.tokenize("<|im_start|>")[1]]
+    assert chatty.count(Count(messages=(HI,))).tokens == len(ids)
+    said, _ = ask(chatty, HI)
+    assert said.totals["prompt_tokens"] == len(ids)
+
+
+def test_a_chat_that_is_too_long_is_refused(chatty: Session) -> None:
+    with pytest.raises(PromptTooLongError):
+        ask(chatty, Message("user", "long " * 2000))
+
+
+def test_an_empty_chat_is_refused(chatty: Session) -> None:
+    with pytest.raises(UsageError, match="empty"):
+        chatty.render(Render(()))
+
+
+# --- roles and fallbacks ------------------------------------------------------------------
+
+
+def test_merged_roles_are_told_once(zoo: Zoo) -> None:
+    with loaded(zoo["no-system"], settings=ROOMY) as session:
+        said, events = ask(session, SYSTEM, HI)
+        assert said.text == CHAT_TEXT
+        assert isinstance(events[0], Plan)
+        assert isinstance(events[1], Notice), "before anything is read"
+        assert notices(events) == ["template-roles"]
+        assert notices(ask(session, SYSTEM, HI)[1]) == [], "not at every turn"
+        rendered = session.render(Render((SYSTEM, HI)))
+    assert "user\nBe kind.\n\nHi?<|im_end|>" in rendered.text
+    assert [notice.code for notice in rendered.notices] == ["template-roles"]
+
+
+def test_a_template_that_does_not_work_is_replaced_with_a_notice(tmp_path: Path) -> None:
+    with loaded(made(tmp_path, "{{ no.such }}"), settings=ROOMY) as session:
+        said, events = ask(session, HI)
+        assert said.text == CHAT_TEXT
+        assert notices(events) == ["template-fallback"]
+        assert session.render(Render((HI,))).template == "chatml"
+
+
+def test_a_template_that_is_too_long_is_never_run(tmp_path: Path) -> None:
+    template = "{# " + "x" * 1024 * 1024 + " #}" + animals.CHAT_TEMPLATE
+    with loaded(made(tmp_path, template), settings=ROOMY) as session:
+        assert session.ready.settings["chat"]["template"] == "chatml"
+        assert [notice.code for notice in session.ready.notices] == ["template-fallback"]
+        assert session._chat._renderer is None
+        assert ask(session, HI)[0].text == CHAT_TEXT
+
+
+def test_a_hostile_template_does_not_stop_the_chat(tmp_path: Path) -> None:
+    hostile = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    with loaded(made(tmp_path, hostile), settings=ROOMY) as session:
+        said, events = ask(session, HI)
+        assert said.text == CHAT_TEXT
+        assert notices(events) == ["template-fallback"]
+
+
+def test_a_fallback_may_be_chosen(chatty: Session) -> None:
+    rendered = chatty.render(Render((HI,), template="llama3"))
+    assert rendered.template == "llama3"
+    assert rendered.text.startswith("<s><|start_header_id|>user")
+    assert notices(ask(chatty, HI, template="llama3")[1]) == []
+    with pytest.raises(UsageError, match="no chat template called"):
+        ask(chatty, HI, template="nonsense")
+
+
+def test_a_model_without_a_template_says_so(zoo: Zoo) -> None:
+    with loaded(zoo["parrot"]) as session:
+        assert session.ready.settings["chat"] == {"template": None, "thinking": None}
+        with pytest.raises(UsageError, match="no chat template") as raised:
+            ask(session, HI)
+        assert "--template" in raised.value.hint
+        said, _ = ask(session, HI, template="chatml")
+        assert HELLO_TEXT.endswith(said.text), "it goes on from the prompt's line feed"
+
+
+def test_a_fallback_ends_the_answer_where_the_model_has_no_token_for_it(tmp_path: Path) -> None:
+    """Without `<|im_end|>` in its vocabulary a model writes it in pieces."""
+    model = tinygguf.parrot(("▁Hello", "<|im", "_end|>", "▁more"))
+    with loaded(model.write(tmp_path / "made.gguf")) as session:
+        said, _ = ask(session, HI, template="chatml")
+    assert (said.text, said.reason) == (" Hello", "stop")
+
+
+# --- thinking -----------------------------------------------------------------------------
+
+
+class Words:
+    """A vocabulary of nothing but what a chat asks for."""
+
+    add_bos = True
+
+    def special_texts(self) -> dict[str, str]:
+        return {"bos_token": "<s>", "eos_token": "</s>"}
+
+    def show(self, text: str) -> None:
+        raise AssertionError(f"no model thinks here: {text}")
+
+
+@pytest.mark.parametrize(
+    ("source", "name"), [("", None), ("mistral-v7-tekken", "mistral-v7"), ("unheard-of", None)]
+)
+def test_a_name_instead_of_a_template_is_llama_cpps(source: str, name: str | None) -> None:
+    """It names a form for a few models that have no template."""
+    chat = Chat(Words(), source)
+    assert chat.settings() == {"template": name, "thinking": None}
+    if name:
+        prompt = chat.prompt(Generate(messages=(SYSTEM, HI)))
+        assert prompt.text == "[SYSTEM_PROMPT]Be kind.[/SYSTEM_PROMPT][INST]Hi?[/INST]"
+        assert prompt.notices == ()
+
+
+@pytest.fixture(scope="module")
+def thinker(zoo: Zoo) -> Iterator[Session]:
+    with loaded(zoo["thinker"], settings=ROOMY) as session:
+        yield session
+
+
+def test_markers_that_are_control_tokens_are_part_of_the_text(thinker: Session) -> None:
+    assert ask(thinker, HI)[0].text == THOUGHT_TEXT
+
+
+@pytest.mark.parametrize(
+    ("think", "inside", "text"),
+    [
+        (None, False, THOUGHT_TEXT),
+        (True, True, THOUGHT_TEXT.removeprefix("<think>")),
+        (False, False, "Hello there."),
+    ],
+)
+def test_a_prompt_may_begin_the_thinking(
+    thinker: Session, think: bool | None, inside: bool, text: str
+) -> None:
+    said, events = ask(thinker, HI, think=think)
+    prefills = [event for event in events if isinstance(event, Prefill)]
+    assert prefills
+    assert {event.thinking for event in prefills} == {inside}
+    assert said.text == text
+
+
+def test_earlier_thinking_is_not_read_again(thinker: Session) -> None:
+    rendered = thinker.render(Render((HI, Message("assistant", THOUGHT_TEXT), HI)))
+    assert "greet" not in rendered.text
+    assert "assistant\nHello there.<|im_end|>" in rendered.text

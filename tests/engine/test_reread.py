@@ -1,0 +1,122 @@
+"""An answer read once more tells of its tokens what it would have told while it was written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from localspec.engine.accept import verifier
+from localspec.engine.insight import Insight, look
+from localspec.engine.reader import Reader
+from localspec.engine.reread import reread
+from localspec.engine.session import Session
+from localspec.errors import PromptTooLongError, UsageError
+from localspec.protocol.events import Place
+from localspec.protocol.wire import Inspect, Load, Sampling
+from localspec.worker.client import Worker
+from tests.engine.laws import PROMPT
+from tests.fakes import PLAIN, HistoryModel, Stop, StubbornModel, job, plain
+from tests.sessions import SETTINGS, loaded, require_same_logits_at_every_width, say
+from tests.zoo import Zoo
+
+SAMPLED = Sampling(temperature=0.8, seed=5)
+TEXT = "the one "
+
+
+def written(n: int) -> tuple[list[int], list[Insight]]:
+    """An answer, and what was seen of it while it was written."""
+    what = replace(job(PROMPT, n, sampling=PLAIN), look=look)
+    got = plain(HistoryModel(1), verifier("coupled", 2), what)
+    return got.tokens, [seen for step in got.steps for seen in step.insights]
+
+
+# --- on fakes ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [HistoryModel, StubbornModel])
+@pytest.mark.parametrize("width", [1, 2, 5, 17])
+@pytest.mark.parametrize("n", [0, 1, 2, 16, 17, 18, 40])
+def test_each_token_is_seen_as_it_was(kind: type[HistoryModel], width: int, n: int) -> None:
+    tokens, seen = written(max(n, 1))
+    target = Reader(kind(1, n_batch=8))
+    target.read([*PROMPT, 0, 0], 0)
+    passes = list(reread(target, PROMPT, tokens[:n], width, lambda: False))
+    assert [one for part in passes for one in part] == seen[:n]
+    assert all(len(part) <= width for part in passes)
+    if n:
+        assert target.n_read == target.model.n_past == len(PROMPT) + n - 1
+        assert target.align([*PROMPT, *tokens[:n], 0]) == len(PROMPT) + n - 1
+
+
+def test_where_it_is_stopped_the_first_are_known() -> None:
+    tokens, seen = written(40)
+    target = Reader(HistoryModel(1))
+    passes = list(reread(target, PROMPT, tokens, 4, Stop(3)))
+    assert [one for part in passes for one in part] == seen[:12]
+    assert target.align([*PROMPT, *tokens]) == target.n_read == len(PROMPT) + 11
+
+
+def test_a_stop_while_the_prompt_is_read() -> None:
+    prompt = PROMPT * 10
+    target = Reader(HistoryModel(1, n_batch=8))
+    assert list(reread(target, prompt, [1, 2, 3], 4, Stop(2))) == []
+
+
+@pytest.mark.parametrize("tokens", [[6], [-1], [0] * 300])
+def test_what_cannot_be_its_answer(tokens: list[int]) -> None:
+    with pytest.raises(UsageError):
+        list(reread(Reader(HistoryModel(1)), PROMPT, tokens, 4, lambda: False))
+
+
+# --- on real models ---------------------------------------------------------------------
+
+
+def inspected(session: Session, ids: list[int]) -> list[Place]:
+    asked = Inspect(tuple(ids), TEXT)
+    return [place for part in session.inspect(asked) for place in part.places]
+
+
+@pytest.mark.parametrize("name", ["target", "sliding", "hybrid", "recurrent"])
+def test_it_says_what_was_said_while_writing(zoo: Zoo, name: str) -> None:
+    require_same_logits_at_every_width(zoo[name])
+    with loaded(zoo[name], zoo["stranger"]) as session:
+        said = say(session, TEXT, sampling=SAMPLED, probabilities=True, max_tokens=60)
+        tokens = [token for event in said.rounds for token in event.tokens]
+        places = inspected(session, said.ids)
+        assert len(places) == 60
+        for token, place in zip(tokens, places, strict=True):
+            assert place.p_target == pytest.approx(token.p_target, abs=1e-5)
+            assert place.rank == token.rank
+            own = [other for other in token.instead if not other.guessed]
+            first = {other.id for other in place.instead}
+            assert first == {other.id for other in own} or len(own) < len(token.instead)
+            assert all(other.text and not other.guessed for other in place.instead)
+        again = say(session, TEXT, sampling=SAMPLED, max_tokens=60)
+    assert again.ids == said.ids
+
+
+def test_the_chat_goes_on_from_what_was_read(zoo: Zoo) -> None:
+    with loaded(zoo["target"]) as session:
+        said = say(session, TEXT, spec="off", max_tokens=40)
+        words = session._target.vocabulary
+        inspected(session, said.ids)
+        reader = session._readers[0]
+        assert reader.n_read == len(words.tokenize(TEXT)) + 39
+        with pytest.raises(PromptTooLongError):
+            list(session.inspect(Inspect((1,), "a" * 600)))
+        with pytest.raises(UsageError):
+            list(session.inspect(Inspect((10**6,), "a")))
+        assert say(session, TEXT, spec="off", max_tokens=40).ids == said.ids
+
+
+def test_through_the_engine_process(zoo: Zoo) -> None:
+    worker = Worker()
+    try:
+        worker.load(Load(str(zoo["parrot"]), None, SETTINGS))
+        places = worker.inspect(Inspect(tuple(range(3, 43)), "a"))
+        assert worker.inspect(Inspect((), "a")) == ()
+    finally:
+        worker.close()
+    assert len(places) == 40
+    assert all(isinstance(place, Place) and len(place.instead) == 3 for place in places)

@@ -1,0 +1,180 @@
+"""Probabilities of an answer's tokens, on real tiny models through real llama.cpp."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from localspec.engine.insight import OTHERS, look
+from localspec.engine.llama import Llama
+from localspec.engine.protocols import Draft
+from localspec.engine.session import Session
+from localspec.protocol.events import Round, Token
+from localspec.protocol.wire import Sampling, VerifyMode
+from tests.engine.laws import MODES
+from tests.sessions import (
+    GREEDY,
+    SETTINGS,
+    Said,
+    loaded,
+    require_same_logits_at_every_width,
+    say,
+)
+from tests.zoo import Zoo
+
+PROMPT = "the one "
+SAMPLED = Sampling(temperature=0.8, seed=5)
+
+
+@pytest.fixture(scope="module")
+def related(zoo: Zoo) -> Iterator[Session]:
+    """A near relation drafts: right often, and wrong often."""
+    with loaded(zoo["target"], zoo["cousin"]) as session:
+        yield session
+
+
+def tokens(said: Said) -> list[Token]:
+    return [token for event in said.rounds for token in event.tokens]
+
+
+def drafted_places(event: Round) -> list[bool]:
+    """Of each token of a round, whether something guessed its place."""
+    return [i < event.drafted for i in range(len(event.tokens))]
+
+
+def require_sound(said: Said) -> None:
+    """What holds of any answer with probabilities."""
+    for token in tokens(said):
+        assert token.p_target is not None and token.rank is not None
+        assert 0 < token.p_target <= 1
+        own = [other for other in token.instead if not other.guessed]
+        assert len(own) == OTHERS
+        assert [other.p for other in own] == sorted((other.p for other in own), reverse=True)
+        ranks = [other.rank for other in own]
+        assert ranks == sorted(ranks)
+        assert len({token.rank, *(other.rank for other in token.instead)}) == 1 + len(token.instead)
+        assert len({token.id, *(other.id for other in token.instead)}) == 1 + len(token.instead)
+        assert token.p_target + sum(other.p for other in token.instead) <= 1 + 1e-6
+        for other in token.instead:
+            assert (other.p > token.p_target) == (other.rank < token.rank) or other.p == (
+                pytest.approx(token.p_target)
+            )
+            assert other.text
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("spec", ["off", "model", "lookup", "auto"])
+@pytest.mark.parametrize("mode", MODES)
+def test_the_text_is_the_same_and_every_token_has_them(
+    related: Session, mode: VerifyMode, spec: str, sampling: Sampling
+) -> None:
+    asked = {"spec": spec, "verify": mode, "sampling": sampling, "max_tokens": 50}
+    said = say(related, PROMPT, probabilities=True, **asked)
+    without = say(related, PROMPT, **asked)
+    require_sound(said)
+    if spec != "auto" or mode == "coupled":  # when `auto` guesses depends on the clock
+        assert said.ids == without.ids
+    for token in tokens(without):
+        assert (token.p_target, token.p_draft, token.rank) == (None, None, None)
+        assert token.instead == ()
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_where_a_model_guessed_its_probability_is_told(
+    related: Session, sampling: Sampling
+) -> None:
+    said = say(related, PROMPT, spec="model", sampling=sampling, probabilities=True, max_tokens=80)
+    rejected = 0
+    for event in said.rounds:
+        for token, guessed in zip(event.tokens, drafted_places(event), strict=True):
+            assert (token.p_draft is not None) is guessed
+            first = token.instead[0]
+            assert first.guessed is (token.kind == "correction")
+            assert not any(other.guessed for other in token.instead[1:])
+            if first.guessed:
+                rejected += 1
+                assert first.p_draft is not None
+            if sampling is GREEDY:
+                assert token.rank == 1
+                assert not first.guessed or (first.p_draft or 0) >= (token.p_draft or 0)
+    assert rejected > 0
+    assert 0 < said.speculation["accepted"] < said.speculation["drafted"]
+
+
+def test_a_copied_guess_has_none(related: Session) -> None:
+    said = say(related, PROMPT * 3, spec="lookup", probabilities=True, max_tokens=80)
+    assert said.speculation["drafted"] > 0
+    assert all(token.p_draft is None for token in tokens(said))
+    rejected = [other for token in tokens(said) for other in token.instead if other.guessed]
+    assert rejected
+    assert all(other.p_draft is None for other in rejected)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_a_model_that_drafts_for_itself_agrees_with_itself(zoo: Zoo, sampling: Sampling) -> None:
+    require_same_logits_at_every_width(zoo["target"])
+    with loaded(zoo["target"], zoo["target"]) as session:
+        said = say(
+            session, PROMPT, spec="model", sampling=sampling, probabilities=True, max_tokens=80
+        )
+    accepted = [token for token in tokens(said) if token.kind == "accepted"]
+    assert len(accepted) > 50
+    for token in accepted:
+        assert token.p_draft == pytest.approx(token.p_target, abs=1e-6)
+
+
+def test_they_are_the_targets_own(related: Session, zoo: Zoo) -> None:
+    """Against rows of one token a pass, from a model that does nothing else."""
+    require_same_logits_at_every_width(zoo["target"])
+    said = say(related, PROMPT, spec="model", sampling=SAMPLED, probabilities=True, max_tokens=40)
+    model = Llama(zoo["target"], SETTINGS, outputs=1, rollback=0)
+    try:
+        prompt = model.vocabulary.tokenize(PROMPT)
+        row = model.read(prompt, 1)[0]
+        for token in tokens(said):
+            every = look(np.broadcast_to(row, (len(row),) * 2), range(len(row)), Draft())
+            assert sum(seen.taken.p for seen in every) == pytest.approx(1, abs=1e-6)
+            assert every[token.id].taken.p == pytest.approx(token.p_target, abs=1e-6)
+            assert every[token.id].taken.rank == token.rank
+            row = model.read([token.id], 1)[0]
+    finally:
+        model.close()
+
+
+def test_exact_decisions_have_them_too(zoo: Zoo) -> None:
+    with loaded(zoo["f32"], zoo["cousin"]) as session:
+        asked = {"spec": "model", "sampling": SAMPLED, "exact": True, "max_tokens": 60}
+        said = say(session, PROMPT, probabilities=True, **asked)
+        assert said.ids == say(session, PROMPT, **asked).ids
+    require_sound(said)
+
+
+@pytest.mark.parametrize("name", ["sliding", "hybrid", "recurrent"])
+def test_other_memories(zoo: Zoo, name: str) -> None:
+    with loaded(zoo[name], zoo["stranger"]) as session:
+        said = say(session, PROMPT, spec="model", probabilities=True, max_tokens=60)
+    require_sound(said)
+    assert {token.rank for token in tokens(said)} == {1}
+
+
+def test_the_end_has_a_probability_and_no_text(zoo: Zoo) -> None:
+    with loaded(zoo["parrot"], zoo["parrot"]) as session:
+        said = say(session, "a", spec="model", probabilities=True)
+    end = tokens(said)[-1]
+    assert (said.reason, end.text, end.rank) == ("eog", "", 1)
+    assert end.p_target is not None
+
+
+def test_text_of_what_was_not_taken(zoo: Zoo) -> None:
+    """Words as they would stand there; half a character, and what is no text at all."""
+    with loaded(zoo["chatter"]) as session:
+        words = session._target.vocabulary
+        said = say(session, "a", spec="off", probabilities=True, sampling=SAMPLED, max_tokens=30)
+        for token in tokens(said):
+            for other in token.instead:
+                piece = words.piece(other.id) or words.token_text(other.id)
+                assert other.text == piece.decode("utf-8", "replace") != ""
+                if 3 + 0x80 <= other.id < 3 + 256:
+                    assert other.text == "\ufffd"

@@ -1,0 +1,239 @@
+"""Chat templates: what real ones use, roles they refuse, and those that do not work."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from localspec.errors import UsageError
+from localspec.models import fallbacks
+from localspec.models.template import fallback, render
+from localspec.protocol.wire import Message, Rendered
+
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+SYSTEM = Message("system", "Be brief.")
+HI, HELLO, MORE = Message("user", "Hi"), Message("assistant", "Hello"), Message("user", "More")
+CHAT = (HI, HELLO, MORE)
+BY_ROLE = "{% for m in messages %}[{{ m.role }}]{{ m['content'] }}{% endfor %}"
+NO_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}"
+    "[{{ m.role }}]{{ m.content }}{% endfor %}"
+)
+ALTERNATING = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('must alternate') }}{% endif %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+)
+
+
+def text(source: str, *messages: Message, think: bool | None = None) -> str:
+    """What a template that works makes of a chat."""
+    rendered = render(source, messages or CHAT, TOKENS, think)
+    assert rendered.template == "own"
+    assert rendered.notices == ()
+    return rendered.text
+
+
+def codes(rendered: Rendered) -> list[str]:
+    return [notice.code for notice in rendered.notices]
+
+
+# --- features -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (BY_ROLE, "[user]Hi[assistant]Hello[user]More"),
+        ("{{ bos_token }}{{ eos_token }}{{ unk_token }}", "<s></s>"),
+        ("{% if add_generation_prompt %}go{% endif %}", "go"),
+        ("{{ tools is none }}{{ documents is none }}{{ custom is defined }}", "TrueTrueFalse"),
+        ("  {% if true %}\n  a\n  {% endif %}\nb\n", "  a\nb"),  # trim_blocks, lstrip_blocks
+        (
+            "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.content }}"
+            "{% break %}{% endfor %}",
+            "Hello",
+        ),
+        ("a{% generation %}{{ messages[0].content }}{% endgeneration %}b", "aHib"),
+        ("{{ {'a': '<é>&'} | tojson }}", '{"a": "<é>&"}'),
+        ("{{ [1, 2] | tojson(indent=1) }}", "[\n 1,\n 2\n]"),
+        ("{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}", '{"a":2,"b":1}'),
+        ("{{ 'é' | tojson(ensure_ascii=true) }}", '"\\u00e9"'),
+        ("{{ messages | map(attribute='role') | join(',') }}", "user,assistant,user"),
+        ("{% set n = namespace(i=0) %}{% for m in messages %}{% set n.i = n.i + 1 %}{% endfor %}"
+         "{{ n.i }}", "3"),
+        ("{{ dict(a=1).a }}{{ dict.fromkeys(['x'], 2)['x'] }}", "12"),
+        ("{{ messages[0].content.split('i')[0] }}{{ 'a b'.title() }}", "HA B"),
+        ("{% macro f(x) %}<{{ x }}>{% endmacro %}{{ f(messages[-1].content) }}", "<More>"),
+        ("{{ messages[::-1][0].content }}", "More"),
+    ],
+)  # fmt: skip
+def test_features_that_real_templates_use(source: str, expected: str) -> None:
+    assert text(source) == expected
+
+
+def test_the_date_is_todays() -> None:
+    before = datetime.now().strftime("%Y-%m-%d")
+    assert text("{{ strftime_now('%Y-%m-%d') }}") in (
+        before,
+        datetime.now().strftime("%Y-%m-%d"),
+    )
+
+
+@pytest.mark.parametrize("name", ["enable_thinking", "thinking"])
+def test_a_wish_to_think_reaches_templates_that_ask(name: str) -> None:
+    source = f"{{{{ {name} if {name} is defined else 'as you like' }}}}"
+    assert [text(source, think=wish) for wish in (None, True, False)] == [
+        "as you like",
+        "True",
+        "False",
+    ]
+
+
+def test_no_text_of_a_message_is_taken_for_a_template() -> None:
+    said = "{{ 7 * 7 }} {% raw %} <b>&"
+    assert text(BY_ROLE, Message("user", said)) == f"[user]{said}"
+
+
+# --- thinking in earlier answers ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("<think>\nhm\n</think>\n\nHello", "hm|Hello"),
+        ("hm</think>Hello", "hm|Hello"),  # the prompt had begun it
+        ("<think>cut sho", "cut sho|"),
+        ("<think></think>Hello", "|Hello"),
+        ("Hello", "|Hello"),
+        ("Say <think> to think.", "|Say <think> to think."),
+    ],
+)
+def test_an_earlier_answers_thinking_is_given_by_its_own_name(said: str, expected: str) -> None:
+    source = "{{ messages[1].reasoning_content }}|{{ messages[1].content }}{# </think> #}"
+    assert text(source, HI, Message("assistant", said), MORE) == expected
+
+
+def test_a_template_that_knows_no_thinking_gets_the_answer_as_it_is() -> None:
+    said = Message("assistant", "<think>hm</think>Hello")
+    assert text(BY_ROLE, HI, said) == "[user]Hi[assistant]<think>hm</think>Hello"
+
+
+# --- roles ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", [NO_SYSTEM, ALTERNATING])
+def test_a_refused_system_prompt_becomes_part_of_the_first_question(source: str) -> None:
+    rendered = render(source, (SYSTEM, *CHAT), TOKENS)
+    assert rendered.text == "[user]Be brief.\n\nHi[assistant]Hello[user]More"
+    assert codes(rendered) == ["template-roles"]
+    assert "the system prompt became part of the question" in rendered.notices[0].message
+
+
+def test_neighbours_of_a_role_are_joined_where_they_must_alternate() -> None:
+    rendered = render(ALTERNATING, (HI, MORE, HELLO), TOKENS)
+    assert rendered.text == "[user]Hi\n\nMore[assistant]Hello"
+    assert codes(rendered) == ["template-roles"]
+    assert "joined" in rendered.notices[0].message
+
+
+def test_a_chat_that_is_taken_is_not_changed() -> None:
+    assert text(BY_ROLE, SYSTEM, HI, MORE) == "[system]Be brief.[user]Hi[user]More"
+
+
+def test_what_a_template_refuses_altogether_is_rendered_by_a_fallback() -> None:
+    rendered = render("{{ raise_exception('never \x1b[31mred') }}", CHAT, TOKENS)
+    assert rendered.template == "chatml"
+    assert rendered.text.startswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello")
+    assert codes(rendered) == ["template-fallback"]
+    assert rendered.notices[0].message == (
+        "The model's chat template refuses this chat: never red. Using chatml instead."
+    )
+    assert "--template" in rendered.notices[0].hint
+
+
+# --- templates that do not work -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("{% if true %}", "TemplateSyntaxError"),
+        ("{% nonsense %}", "TemplateSyntaxError"),
+        ("{{ tools[0].name }}", "TypeError|UndefinedError"),
+        ("{{ no.such }}", "UndefinedError"),
+        ("{{ messages[0].content + 1 }}", "TypeError"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
+        ("{% for i in range(10 ** 6) %}{% endfor %}", "OverflowError"),
+        ("{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}", "more than 16,777,216"),
+        ("{% include 'other' %}", "TypeError"),
+        ("{{ '' }} \n", "makes nothing"),
+        # what would reach Python
+        ("{{ ''.__class__.__mro__ }}", "SecurityError"),
+        ("{{ cycler.__init__.__globals__ }}", "SecurityError"),
+        ("{{ messages.append(1) }}", "SecurityError"),
+        ("{{ namespace(__class__=1) }}", "SecurityError"),
+        ("{% set n = namespace() %}{% set n._x = 1 %}", "SecurityError"),
+    ],
+)
+def test_a_template_that_does_not_work_is_replaced_and_named(source: str, why: str) -> None:
+    rendered = render(source, CHAT, TOKENS)
+    assert rendered.template == "chatml"
+    assert codes(rendered) == ["template-fallback"]
+    message = rendered.notices[0].message
+    assert any(each in message for each in why.split("|")), message
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["{{ ''|attr('__class__') }}", "{{ '{0.__class__}'.format(1) }}", "{{ dict.__class__ }}"],
+)
+def test_nothing_of_python_shows_through_the_sandbox(source: str) -> None:
+    assert "class" not in render(source, CHAT, TOKENS).text
+
+
+# --- by name --------------------------------------------------------------------------------
+
+
+def test_every_name_has_a_template_and_every_template_a_name() -> None:
+    folder = fallbacks._FOLDER
+    assert {path.stem for path in folder.glob("*.jinja")} == set(fallbacks.STOPS)
+
+
+@pytest.mark.parametrize("name", fallbacks.STOPS)
+def test_every_fallback_says_all_that_was_said_in_order(name: str) -> None:
+    rendered = fallback((SYSTEM, *CHAT), TOKENS, name)
+    assert rendered.template == name
+    places = [rendered.text.index(m.content) for m in (SYSTEM, *CHAT)]
+    assert places == sorted(places)
+    assert all(stop not in rendered.text[places[-1] + 4 :] for stop in ("Hello", "Hi"))
+    assert {*codes(rendered)} <= {"template-roles"}, "chosen: nothing to warn of"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("chatml", "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n"
+         "<|im_start|>user\nMore<|im_end|>\n<|im_start|>assistant\n"),
+        ("llama3", "<s><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+         "<|start_header_id|>assistant<|end_header_id|>\n\nHello<|eot_id|>"
+         "<|start_header_id|>user<|end_header_id|>\n\nMore<|eot_id|>"
+         "<|start_header_id|>assistant<|end_header_id|>\n\n"),
+        ("gemma", "<s><start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\nHello"
+         "<end_of_turn>\n<start_of_turn>user\nMore<end_of_turn>\n<start_of_turn>model\n"),
+        ("mistral", "<s>[INST] Hi[/INST] Hello</s>[INST] More[/INST]"),
+        ("mistral-v7", "<s>[INST]Hi[/INST]Hello</s>[INST]More[/INST]"),
+        ("llama2", "<s>[INST] Hi [/INST] Hello </s><s>[INST] More [/INST]"),
+        ("phi3", "<|user|>\nHi<|end|>\n<|assistant|>\nHello<|end|>\n<|user|>\nMore<|end|>\n"
+         "<|assistant|>\n"),
+    ],
+)  # fmt: skip
+def test_a_fallback_is_what_its_models_were_trained_on(name: str, expected: str) -> None:
+    assert fallback(CHAT, TOKENS, name).text == expected
+
+
+def test_an_unknown_name_is_refused_with_those_there_are() -> None:
+    with pytest.raises(UsageError) as raised:
+        fallback(CHAT, TOKENS, "../secret")
+    assert "chatml" in raised.value.hint

@@ -1,0 +1,87 @@
+"""A chat with the real engine process, and what becomes of the process its template runs in."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from localspec import errors
+from localspec.protocol.events import Finished, Notice, Round
+from localspec.protocol.wire import (
+    ContextSettings,
+    Count,
+    Generate,
+    Load,
+    Message,
+    Render,
+    Sampling,
+)
+from localspec.worker.client import Worker
+from tests.worker.ends import ended
+from tests.zoo import CHAT_TEXT, Zoo
+
+CHAT = (Message("system", "Be kind."), Message("user", "Hi?"))
+SMALL = ContextSettings(n_ctx=1024, n_threads=1)
+
+
+@pytest.fixture
+def engine(zoo: Zoo) -> Iterator[Worker]:
+    worker = Worker()
+    worker.load(Load(str(zoo["no-system"]), None, SMALL))
+    yield worker
+    worker.close()
+
+
+def children(worker: Worker) -> list[psutil.Process]:
+    return psutil.Process(worker.pid).children()
+
+
+def test_a_chat_over_the_pipe(engine: Worker) -> None:
+    rendered = engine.render(Render(CHAT))
+    assert rendered.text.startswith("<s><|im_start|>user\nBe kind.\n\nHi?")
+    assert [notice.code for notice in rendered.notices] == ["template-roles"]
+    n = engine.count(Count(messages=CHAT))
+    assert n == engine.count(Count(rendered.text.removeprefix("<s>"))) > 0
+    events = list(engine.generate(Generate(messages=CHAT, sampling=Sampling(temperature=0))))
+    assert "".join(t.text for e in events if isinstance(e, Round) for t in e.tokens) == CHAT_TEXT
+    assert [event.code for event in events if isinstance(event, Notice)] == ["template-roles"]
+    assert isinstance(events[-1], Finished)
+    assert events[-1].totals["prompt_tokens"] == n
+
+
+def test_what_cannot_be_rendered_leaves_the_engine_usable(engine: Worker) -> None:
+    with pytest.raises(errors.UsageError, match="no chat template called"):
+        engine.render(Render(CHAT, template="nonsense"))
+    assert engine.count(Count("Hi?")) > 0
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_the_templates_process_ends_with_the_engine(engine: Worker, end: str) -> None:
+    engine.render(Render(CHAT))
+    (process,) = children(engine)
+    if end == "kill":
+        psutil.Process(engine.pid).kill()
+    else:
+        engine.close()
+    assert ended(process.pid, 5)
+
+
+def test_a_templates_process_that_dies_is_replaced(engine: Worker) -> None:
+    before = engine.render(Render(CHAT))
+    (process,) = children(engine)
+    process.kill()
+    assert engine.render(Render(CHAT)) == before
+    assert [child.pid for child in children(engine)] != [process.pid]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no address space limits there")
+def test_the_templates_process_may_not_take_the_machines_memory(engine: Worker) -> None:
+    engine.render(Render(CHAT))
+    (process,) = children(engine)
+    if not hasattr(process, "rlimit"):
+        pytest.skip("psutil cannot tell here")
+    soft, hard = process.rlimit(psutil.RLIMIT_AS)
+    assert 0 < soft == hard < 2**30
