@@ -13,8 +13,8 @@ from localspec.clean import clean
 from localspec.errors import NotFoundError
 from localspec.machine import measured
 from localspec.models import catalog, header
-from localspec.protocol.events import Event, Ready
-from localspec.protocol.wire import Generate, Load, Measured, Probe
+from localspec.protocol.events import Event, Place, Ready
+from localspec.protocol.wire import Generate, Inspect, Load, Measured, Probe
 from localspec.worker import crashes
 from localspec.worker.client import Worker
 
@@ -140,6 +140,10 @@ class Remembering:
         told = self._worker.measured
         if told is not None and told is not self._kept:
             self._keep(told)
+
+    def inspect(self, inspect: Inspect) -> tuple[Place, ...]:
+        """What the target gives to an answer's tokens.  Raises as `Worker.inspect`."""
+        return self._worker.inspect(inspect)
 
     def _keep(self, told: Measured) -> Measured:
         self._store.write(self._name, told)

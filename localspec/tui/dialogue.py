@@ -11,7 +11,7 @@ from localspec.chat.settings import Loaded, Settings, request
 from localspec.clean import clean
 from localspec.launch import Choice, Engine
 from localspec.protocol.events import Event, FinishReason
-from localspec.protocol.wire import Generate
+from localspec.protocol.wire import Generate, Inspect
 from localspec.tui.figures import Figures
 
 _ENDS: dict[FinishReason, str] = {
@@ -30,6 +30,7 @@ class Dialogue:
         self.conversation = Conversation(secrets.randbits(31) if seed is None else seed)
         self.figures = Figures()
         self.loaded: Loaded | None = None
+        self._asked: Generate | None = None
 
     @property
     def model(self) -> str:
@@ -68,7 +69,19 @@ class Dialogue:
         """What to ask the engine for the last turn."""
         assert self.loaded is not None
         self.figures.begin()
-        return request(self.settings, self.conversation, self.loaded, probabilities=probabilities)
+        self._asked = request(
+            self.settings, self.conversation, self.loaded, probabilities=probabilities
+        )
+        return self._asked
+
+    def inspection(self) -> Inspect | None:
+        """What to ask about the last answer; None where its tokens came with their chances."""
+        asked, turns = self._asked, self.conversation.turns
+        tokens = [t for r in turns[-1].rounds for t in r.tokens] if turns else []
+        if asked is None or asked.probabilities or not tokens:
+            return None
+        ids = tuple(token.id for token in tokens)
+        return Inspect(ids, asked.text, asked.messages, asked.template, asked.think)
 
     def hear(self, events: Sequence[Event]) -> Turn:
         self.figures.take(events)

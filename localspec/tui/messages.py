@@ -6,7 +6,7 @@ from textual.message import Message
 
 from localspec.errors import LocalspecError
 from localspec.launch import Engine
-from localspec.protocol.events import Event
+from localspec.protocol.events import Event, Place
 
 
 class EngineOpened(Message):
@@ -46,3 +46,11 @@ class AnswerEnded(Message):
     def __init__(self, error: LocalspecError | None, *, dead: bool = False) -> None:
         super().__init__()
         self.error, self.dead = error, dead
+
+
+class AnswerInspected(Message):
+    """What the model gives to the tokens of the last answer; the first of them, if stopped."""
+
+    def __init__(self, places: tuple[Place, ...], error: LocalspecError | None = None) -> None:
+        super().__init__()
+        self.places, self.error = places, error

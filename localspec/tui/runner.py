@@ -11,10 +11,11 @@ from textual.message import Message
 
 from localspec import errors, launch
 from localspec.launch import Engine
-from localspec.protocol.events import Dead, Event
-from localspec.protocol.wire import Generate, Load
+from localspec.protocol.events import Dead, Event, Place
+from localspec.protocol.wire import Generate, Inspect, Load
 from localspec.tui.messages import (
     AnswerEnded,
+    AnswerInspected,
     EngineOpened,
     EngineRefused,
     EngineSpoke,
@@ -32,6 +33,12 @@ class Closing(Protocol):
     def close(self) -> None: ...
 
 
+class Inspecting(Engine, Protocol):
+    """An engine that can also look at an answer afterwards."""
+
+    def inspect(self, inspect: Inspect) -> tuple[Place, ...]: ...
+
+
 class Opener(Protocol):
     """Loads a pair; blocks until it is loaded and measured."""
 
@@ -42,7 +49,7 @@ class Opener(Protocol):
         probe: bool,
         say: Callable[[Event], None],
         hold: Callable[[Closing], None],
-    ) -> Engine: ...
+    ) -> Inspecting: ...
 
 
 class Runner:
@@ -55,7 +62,7 @@ class Runner:
         self._opener = opener
         self._generation = 0
         """Counts openings: what an older one still brings is closed, unheard."""
-        self.engine: Engine | None = None
+        self.engine: Inspecting | None = None
         self._loaded: Load | None = None
         self._loading: Closing | None = None
         self._closing: threading.Thread | None = None
@@ -120,6 +127,21 @@ class Runner:
             self._add(AnswerEnded(error, dead=dead), post)
 
         threading.Thread(target=work, daemon=True, name="answer").start()
+
+    def inspect(self, inspect: Inspect, post: Post) -> None:
+        """Look at an answer that was written without its chances; posts `AnswerInspected`."""
+        engine = self.engine
+        assert engine is not None, "asked before a pair was opened"
+
+        def work() -> None:
+            try:
+                places = engine.inspect(inspect)
+            except errors.LocalspecError as error:
+                post(AnswerInspected((), error))
+            else:
+                post(AnswerInspected(places))
+
+        threading.Thread(target=work, daemon=True, name="inspect").start()
 
     def _add(self, item: Event | AnswerEnded, post: Post) -> None:
         with self._lock:

@@ -82,6 +82,7 @@ def _system(screen: ChatScreen, rest: str) -> None:
 async def _edit(screen: ChatScreen, rest: str) -> None:
     await screen.run_action("edit")
     if rest:
+        screen.composer.put("")
         await screen.ask(rest)
 
 

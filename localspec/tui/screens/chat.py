@@ -20,6 +20,7 @@ from localspec.tui.dialogue import Dialogue, ending
 from localspec.tui.keys import bindings
 from localspec.tui.messages import (
     AnswerEnded,
+    AnswerInspected,
     EngineOpened,
     EngineRefused,
     EngineSpoke,
@@ -30,6 +31,7 @@ from localspec.tui.runner import Runner
 from localspec.tui.screens.reading import ReadingScreen
 from localspec.tui.screens.settings import SettingsScreen
 from localspec.tui.widgets.composer import Composer
+from localspec.tui.widgets.greeting import Greeting
 from localspec.tui.widgets.panel import Panel
 from localspec.tui.widgets.status import Status
 from localspec.tui.widgets.story import Story
@@ -51,7 +53,9 @@ class ChatScreen(ReadingScreen):
         super().__init__(dialogue, options)
         self.runner = runner
         self.phase = "loading"
-        """`loading`, `ready`, `answering` or `failed`."""
+        """`loading`, `ready`, `answering`, `inspecting` or `failed`."""
+        self._inspected = False
+        """Whether the last answer's chances were asked for."""
         self._drawn = 0.0
         self._stopped: float | None = None
         self._waiting: str | None = None
@@ -65,7 +69,7 @@ class ChatScreen(ReadingScreen):
             yield Static("", id="topic", markup=False)
         with Horizontal(id="body"):
             with Vertical(id="main"):
-                yield Static("", id="empty", markup=False)
+                yield Greeting()
                 yield Transcript(self.options.glyphs, marks=self.options.marks)
                 yield Story(self.options.glyphs)
                 yield Composer(self.options.keymap)
@@ -105,6 +109,9 @@ class ChatScreen(ReadingScreen):
             self._notice(notice)
         self.phase = "ready"
         self.draw()
+        await self._ask_what_waits()
+
+    async def _ask_what_waits(self) -> None:
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             await self.ask(waiting)
@@ -130,11 +137,11 @@ class ChatScreen(ReadingScreen):
         text = message.text
         call = commands.parse(text)
         if call is not None:
-            self.composer.clear_sent()
             await slash.carry_out(self, call)
         elif self.phase == "answering":
+            self.composer.give_back(text)
             self.notify("Wait for the end of the answer, or stop it with esc.", markup=False)
-        elif self.phase in ("loading", "failed"):
+        elif self.phase in ("loading", "inspecting", "failed"):
             self._wait_with(text)
         else:
             await self.ask(commands.literal(text))
@@ -143,10 +150,12 @@ class ChatScreen(ReadingScreen):
         """Nothing is loaded, perhaps any more: what was typed goes out when it is."""
         if text.strip():
             self._waiting = text
-            self.composer.clear_sent()
-            self.notify("It goes out as soon as the pair is loaded.", markup=False)
         if self.phase == "failed":
             self.load()
+        elif self.phase == "inspecting":
+            self.runner.stop()
+        else:
+            self.notify("It goes out as soon as the pair is loaded.", markup=False)
 
     async def ask(self, text: str) -> None:
         """Begin a turn; an empty one goes on with the text of a completion model."""
@@ -155,12 +164,12 @@ class ChatScreen(ReadingScreen):
         if not text.strip() and (loaded.chats or not self.dialogue.conversation.turns):
             self.notify("There is nothing to send yet.", markup=False)
             return
-        self.composer.clear_sent()
         self.dialogue.conversation.ask(text)
         await self._answer()
 
     async def _answer(self) -> None:
         self.phase = "answering"
+        self._inspected = False
         self._stopped = None
         await self._show(self.dialogue.conversation.turns[-1])
         request = self.dialogue.request(self.transcript.tokens)
@@ -216,29 +225,37 @@ class ChatScreen(ReadingScreen):
         elif self.runner.engine is not None:
             self.dialogue.learn(self.runner.engine)
 
+    def inspect(self) -> None:
+        wanted = self.dialogue.inspection()
+        if self.phase == "ready" and wanted is not None and not self._inspected:
+            self.phase = "inspecting"
+            self._inspected = True
+            self.runner.inspect(wanted, self.post_message)
+
+    @on(AnswerInspected)
+    async def _told_chances(self, message: AnswerInspected) -> None:
+        if self.phase != "inspecting":
+            return
+        self.phase = "ready"
+        self.transcript.learn(message.places)
+        if message.error is not None:
+            self.phase = "failed"
+            self.runner.close()
+            self.transcript.fail(message.error, _RELOAD_KEYS)
+        self.draw()
+        if self.phase == "ready":
+            await self._ask_what_waits()
+
     def draw(self, state: str = "") -> None:
         """Everything that is not the transcript."""
         dialogue = self.dialogue
         self.query_one("#topic", Static).update(Content(dialogue.title), layout=False)
-        empty = self.query_one("#empty", Static)
-        empty.display = not dialogue.conversation.turns and not self.transcript.failed
-        self.transcript.display = not empty.display
-        if empty.display:
-            empty.update(self._greeting())
+        greeting = self.query_one(Greeting)
+        greeting.display = not dialogue.conversation.turns and not self.transcript.failed
+        self.transcript.display = not greeting.display
+        greeting.draw(dialogue.loaded)
         self.query_one(Panel).draw(dialogue.figures, state)
         self.query_one(Status).draw(dialogue, self.phase, self.transcript.walking)
-
-    def _greeting(self) -> Content:
-        loaded = self.dialogue.loaded
-        if loaded is None:
-            return Content("Loading. You may type already.")
-        if loaded.chats:
-            return Content("Say something. f2 shows how every token of the answer came.")
-        return Content(
-            "This model goes on with a text: type how it begins, such as\n\n"
-            "    def fibonacci(n):\n\n"
-            "and press enter. An empty line goes on. f2 shows how every token came."
-        )
 
     # --- keys -----------------------------------------------------------------------------
 
@@ -249,7 +266,8 @@ class ChatScreen(ReadingScreen):
                 self.transcript.turns[-1].note("stopping …")
             self.runner.stop()
         elif self.phase == "loading" or not self.composer.text:
-            self.dismiss()
+            if len(self.app.screen_stack) > 1:  # not where it is the first
+                self.dismiss()
         else:
             self.composer.put("")
 

@@ -34,6 +34,9 @@ class ReadingScreen(Screen[None]):
         """Everything that is not the transcript."""
         raise NotImplementedError
 
+    def inspect(self) -> None:
+        """Find out the chances of the last answer's tokens, where they are not known."""
+
     # --- tokens ---------------------------------------------------------------------------
 
     async def action_tokens(self) -> None:
@@ -41,6 +44,8 @@ class ReadingScreen(Screen[None]):
         shown = not self.transcript.tokens
         self.query_one(Story).display = shown
         await self.transcript.show_tokens(shown)
+        if shown:
+            self.inspect()
         if not self.transcript.walking:
             self.composer.focus()
         self.draw()

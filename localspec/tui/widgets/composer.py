@@ -34,7 +34,7 @@ class Composer(TextArea):
     async def _on_key(self, event: events.Key) -> None:
         """Here and not as bindings: those would overtake letters that were typed before."""
         if event.key in self._send:
-            self.post_message(self.Sent(self.text))
+            self._send_off()
         elif event.key in self._newline:
             self.insert("\n")
         else:
@@ -42,12 +42,18 @@ class Composer(TextArea):
         event.prevent_default()
         event.stop()
 
-    def clear_sent(self) -> None:
-        """What was there is sent: remember it."""
-        if self.text.strip() and self._past[-1:] != [self.text]:
-            self._past.append(self.text)
+    def _send_off(self) -> None:
+        """At once, not when the screen gets to it: letters may follow close behind."""
+        text = self.text
+        if text.strip() and self._past[-1:] != [text]:
+            self._past.append(text)
         self._place = len(self._past)
         self.text = ""
+        self.post_message(self.Sent(text))
+
+    def give_back(self, text: str) -> None:
+        """It could not be sent; what was typed since comes after it."""
+        self.put(text + self.text)
 
     def put(self, text: str) -> None:
         """Replace everything; the cursor stands at the end."""

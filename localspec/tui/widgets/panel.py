@@ -28,11 +28,13 @@ class Panel(Static):
 
     def draw(self, figures: Figures, state: str = "") -> None:
         """Show the figures; `state` stands in for the plan while there is none."""
-        lines = list(_lines(figures, self._glyphs, state))
+        lines = list(_lines(figures, self._glyphs, state, airy=self.size.height >= 28))
         self.update(Content("\n").join(lines), layout=False)
 
 
-def _lines(figures: Figures, glyphs: Glyphs, state: str) -> Iterator[Content]:
+def _lines(figures: Figures, glyphs: Glyphs, state: str, *, airy: bool) -> Iterator[Content]:
+    """`airy`: with room between the parts."""
+    between = [Content("")] if airy else []
     yield _head(figures, state)
     if figures.plan is not None and not state:
         yield from _wrapped(clean(figures.plan.why, multiline=False))
@@ -45,11 +47,14 @@ def _lines(figures: Figures, glyphs: Glyphs, state: str) -> Iterator[Content]:
     yield Content("")
     yield _muted(f"last {len(figures.recent)} rounds" if figures.recent else "rounds")
     yield Content.styled(_sparkline(figures, glyphs), "$accent")
+    yield from between
     yield _muted("kept per round")
     yield from _histogram(figures.totals.histogram, glyphs)
+    yield from between
     yield _muted("guesses from")
     shares = (f"{_source(name)} {percent(share)}" for name, share in figures.sources)
     yield from _wrapped("  ".join(shares) or "nobody yet")
+    yield from between
     yield from _next(figures)
 
 

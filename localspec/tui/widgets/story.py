@@ -23,8 +23,8 @@ LEGEND: dict[TokenClass, str] = {
     "plain": "not guessed",
 }
 UNKNOWN = (
-    "Its chances were not recorded. Answers written while this view is open have them: "
-    "f5 writes this one again."
+    "Its chances were not recorded: those of the last answer are looked up, and answers written "
+    "while this view is open have them."
 )
 
 
@@ -55,7 +55,7 @@ def _first(token: Token) -> Content:
     guess = _guess(token)
     if guess is None:
         return said
-    sure = f" ({percent(guess.p_draft)} sure)" if guess.p_draft is not None else ""
+    sure = f" ({_share(guess.p_draft)} sure)" if guess.p_draft is not None else ""
     return Content.assemble(said, f": the draft said {_quoted(guess.text)}{sure}")
 
 
@@ -66,11 +66,11 @@ def _guess(token: Token) -> Alternative | None:
 def _chances(token: Token) -> str:
     if token.p_target is None:
         return UNKNOWN
-    said = f"the model gave it {percent(token.p_target)}, its {_ordinal(token.rank or 0)} choice"
+    said = f"the model gave it {_share(token.p_target)}, its {_ordinal(token.rank or 0)} choice"
     if token.p_draft is not None:
-        said += f"; the draft {percent(token.p_draft)}"
+        said += f"; the draft {_share(token.p_draft)}"
     others = ", ".join(
-        f"{_quoted(o.text)} {percent(o.p)} ({_ordinal(o.rank)})" for o in token.instead
+        f"{_quoted(o.text)} {_share(o.p)} ({_ordinal(o.rank)})" for o in token.instead
     )
     return f"{said}. Others: {others}" if others else f"{said}."
 
@@ -80,6 +80,10 @@ def _round(token: Token, round_: Round) -> Content:
     guessed = f"{round_.drafted} guessed, {round_.accepted} kept" if round_.drafted else "no guess"
     times = f"draft {milliseconds(ms.draft)}, check {milliseconds(ms.verify)}"
     return Content.styled(f"round {round_.n + 1} · {guessed} · {times} · id {token.id}", "$muted")
+
+
+def _share(p: float) -> str:
+    return "under 1 %" if p < 0.005 else percent(p)
 
 
 def _ordinal(n: int) -> str:

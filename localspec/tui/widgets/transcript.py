@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 
 from textual.app import ComposeResult
@@ -12,7 +13,7 @@ from textual.message import Message
 
 from localspec.chat.conversation import Turn
 from localspec.errors import LocalspecError
-from localspec.protocol.events import Round, Token
+from localspec.protocol.events import Place, Round, Token
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.keys import bindings
 from localspec.tui.widgets.failure import Failure
@@ -164,6 +165,14 @@ class Transcript(VerticalScroll, can_focus=False):
         line = Region(0, top + flow.line_of(place), 1, 2)
         self.scroll_to_region(line, animate=False, force=True)
         self.post_message(self.Pointed(flow.tokens[place], turns[number].round_of(place)))
+
+    def learn(self, places: Sequence[Place]) -> None:
+        """Chances of the last answer came; the cursor's token may have some now."""
+        if not self.turns:
+            return
+        self.turns[-1].learn(places)
+        if self._turn is not None:
+            self._place(self._turn, self.turns[self._turn].flow.cursor or 0)
 
     def action_walk(self, by: int) -> None:
         """To a neighbouring token, over the edge into the neighbouring answer."""

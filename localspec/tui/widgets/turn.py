@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -13,7 +14,7 @@ from textual.widgets.markdown import MarkdownStream
 from localspec.chat.conversation import Turn
 from localspec.chat.thinking import Splitter
 from localspec.clean import clean
-from localspec.protocol.events import Event, Finished, Prefill, Round
+from localspec.protocol.events import Event, Finished, Place, Prefill, Round
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.widgets.flow import Flow
 
@@ -98,6 +99,16 @@ class TurnView(Vertical):
         if self._stream is None:
             self._stream = Markdown.get_stream(self.query_one(Markdown))
         await self._stream.write(text)
+
+    def learn(self, places: Sequence[Place]) -> None:
+        """What the model gives to the tokens, asked afterwards."""
+        for number, place in enumerate(places[: len(self.flow.tokens)]):
+            self.flow.tokens[number] = replace(
+                self.flow.tokens[number],
+                p_target=place.p_target,
+                rank=place.rank,
+                instead=place.instead,
+            )
 
     def round_of(self, token: int) -> Round | None:
         """The round that a token came in."""

@@ -1,0 +1,211 @@
+"""An engine that says what a test wrote down, in this process; and how a test waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from textual.pilot import Pilot
+
+from localspec.errors import LocalspecError
+from localspec.protocol.events import (
+    Alternative,
+    Event,
+    Finished,
+    FinishReason,
+    Place,
+    Plan,
+    Prefill,
+    Ready,
+    Round,
+    Times,
+    Token,
+    TokenClass,
+)
+from localspec.protocol.wire import Generate, Inspect, Load, Measured
+from localspec.tui.runner import Closing, Inspecting
+
+LIMIT = 20.0
+"""Seconds that a test waits for what must come."""
+
+MEASURED = Measured(20.0, {"1": 1.0, "4": 1.2}, c=0.1)
+PLAN = Plan("on", "guesses pay here: 3 of 4 are kept", 1.8)
+
+
+class Gate(threading.Event):
+    """In a script: the engine waits here until a test opens it, or stops the answer."""
+
+
+Line = Event | LocalspecError | Gate
+Script = Iterable[Line]
+
+
+def ready(*, chats: bool = True, thinking: tuple[str, str] | None = None, **more: Any) -> Ready:
+    """A loaded pair: a chat model with a template of its own, or one that completes text."""
+    chat = {"template": "own" if chats else None, "thinking": thinking}
+    settings = {"target": {"n_ctx": 8192}, "chat": chat}
+    body: dict[str, Any] = {"notices": ()} | more
+    return Ready({}, "scripted.gguf", "draft.gguf", ("CPU",), settings, {}, 12.0, **body)
+
+
+# --- what it may say --------------------------------------------------------------------------
+
+
+def answer(
+    words: Sequence[str], *, reason: FinishReason = "eog", width: int = 4, tail: str = ""
+) -> list[Event]:
+    """A whole answer: each word a token, in rounds of at most `width`."""
+    return [
+        PLAN,
+        Prefill(0, 24, 8),
+        Prefill(24, 24, 8),
+        *rounds(words, width=width),
+        Finished(reason, tail, {"timings": {"first_token_ms": 41.0}}),
+    ]
+
+
+def rounds(words: Iterable[str], *, width: int = 4) -> Iterator[Round]:
+    """The first round is plain; then kept guesses end in a bonus and a correction, in turns."""
+    waiting: list[str] = []
+    n = 0
+    for word in words:
+        waiting.append(word)
+        if len(waiting) == (1 if n == 0 else width):
+            yield _round(n, waiting)
+            waiting, n = [], n + 1
+    if waiting:
+        yield _round(n, waiting)
+
+
+def _round(n: int, words: Sequence[str]) -> Round:
+    kinds: list[TokenClass] = ["accepted"] * len(words)
+    corrected = n % 2 == 1
+    kinds[-1] = "plain" if n == 0 else "correction" if corrected else "bonus"
+    tokens = tuple(token(word, kind, n) for word, kind in zip(words, kinds, strict=True))
+    kept = len(words) - 1
+    drafted = kept + (2 if n and corrected else 0)
+    source = ("model", "lookup", "model+lookup")[n % 3] if drafted else None
+    return Round(n, source, "", drafted, kept, tokens, Times(1.0, 20.0, 0.5))
+
+
+def token(word: str, kind: TokenClass, id: int = 1) -> Token:  # noqa: A002  as the event calls it
+    """A token of a class, with its chances and what was said instead."""
+    other = Alternative(7, f"{word}?", 0.2, 2, 0.8, guessed=True)
+    third = Alternative(8, f"{word}!", 0.1, 3)
+    instead = (other, third) if kind == "correction" else (third,)
+    sure = 0.9 if kind == "accepted" else None
+    return Token(id, word, kind, 0.6, sure, 1, instead)
+
+
+def endless(words: Sequence[str]) -> Iterator[Event]:
+    """For ever, until it is stopped."""
+
+    def repeated() -> Iterator[str]:
+        while True:
+            yield from words
+
+    yield PLAN
+    yield Prefill(24, 24, 0)
+    yield from rounds(repeated())
+
+
+def pieces(text: str, size: int = 3) -> list[str]:
+    """A text cut anywhere, as tokens cut it: joined, they are the text."""
+    return [text[i : i + size] for i in range(0, len(text), size)]
+
+
+# --- the engine -------------------------------------------------------------------------------
+
+
+class ScriptedEngine:
+    """Says one script an answer, the last one again and again; `pace` seconds between rounds."""
+
+    def __init__(
+        self,
+        *scripts: Callable[[], Script],
+        ready: Ready = ready(),  # noqa: B008  frozen
+        measured: Measured | None = MEASURED,
+        pace: float = 0.0,
+    ) -> None:
+        self.ready = ready
+        self.measured = measured
+        self.asked: list[Generate] = []
+        self.closed = False
+        self._scripts = scripts
+        self._pace = pace
+        self._stop = threading.Event()
+
+    def generate(self, request: Generate) -> Iterator[Event]:
+        script = self._scripts[min(len(self.asked), len(self._scripts) - 1)]
+        self.asked.append(request)
+        for line in script():
+            if isinstance(line, LocalspecError):
+                raise line
+            if isinstance(line, Gate):
+                while not line.wait(0.005) and not self._stop.is_set():
+                    pass
+            elif isinstance(line, Round):
+                self._stop.wait(self._pace)
+            if self._stop.is_set():
+                self._stop.clear()
+                yield Finished("cancelled")
+                return
+            if not isinstance(line, Gate):
+                yield line
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def inspect(self, inspect: Inspect) -> tuple[Place, ...]:
+        """Half sure of everything."""
+        return tuple(Place(0.5, 1, (Alternative(9, "else", 0.25, 2),)) for _ in inspect.tokens)
+
+    def close(self) -> None:
+        self.closed = True
+        self._stop.set()
+
+
+@dataclass
+class Opening:
+    """An `Opener`: gives these engines, or refusals, one a load; the last again and again."""
+
+    engines: Sequence[ScriptedEngine | LocalspecError]
+    says: Sequence[Event] = ()
+    """While a pair loads."""
+    gate: Gate | None = None
+    loads: list[Load] = field(default_factory=list)
+
+    def __call__(
+        self,
+        load: Load,
+        *,
+        probe: bool,
+        say: Callable[[Event], None],
+        hold: Callable[[Closing], None],
+    ) -> Inspecting:
+        found = self.engines[min(len(self.loads), len(self.engines) - 1)]
+        self.loads.append(load)
+        if isinstance(found, ScriptedEngine):
+            hold(found)
+        for event in self.says:
+            say(event)
+        if self.gate is not None:
+            self.gate.wait(LIMIT)
+        if isinstance(found, LocalspecError):
+            raise found
+        return found
+
+
+async def wait_until(
+    pilot: Pilot[Any], condition: Callable[[], object], limit: float = LIMIT
+) -> None:
+    """Let the app run until a condition holds; fails after `limit` seconds."""
+    until = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < until, "it did not come"
+        await asyncio.sleep(0.005)
+    await pilot.pause()
