@@ -1,0 +1,38 @@
+"""One table of keys feeds bindings, help and footers."""
+
+from collections import Counter
+from typing import get_args
+
+from textual.binding import Binding
+
+from localspec.tui import keys
+from localspec.tui.keys import KEYS, Where
+
+
+def test_every_key_has_an_id_of_its_own() -> None:
+    assert max(Counter(key.id for key in KEYS).values()) == 1
+
+
+def test_no_two_actions_share_a_key_where_both_are_heard() -> None:
+    together: tuple[tuple[Where, ...], ...] = (
+        ("app", "home"), ("app", "chat", "composer"), ("app", "chat", "tokens"), ("app", "replay"),
+    )  # fmt: skip
+    for places in together:
+        taken = Counter(one for k in KEYS if k.where in places for one in k.keys.split(","))
+        twice = {key for key, n in taken.items() if n > 1}
+        assert twice <= {"escape"}, f"{places}: {twice}"  # the token view's own comes first
+
+
+def test_bindings_carry_their_ids_so_that_they_can_be_changed() -> None:
+    for place in get_args(Where):
+        for binding in keys.bindings(place):
+            assert isinstance(binding, Binding) and binding.id
+
+
+def test_a_footer_shows_a_persons_own_keys() -> None:
+    assert keys.footer({}, "composer").startswith("enter send")
+    assert keys.footer({"chat.send": "ctrl+s"}, "composer").startswith("ctrl+s send")
+
+
+def test_keys_that_do_the_same_stand_together() -> None:
+    assert "←→ token" in keys.footer({}, "tokens")
