@@ -122,8 +122,10 @@ class Runner:
                     self._add(event, post)
             except errors.LocalspecError as failure:
                 error = failure
-            if dead and self.engine is engine:
-                self.engine = None
+            if dead:
+                if self.engine is engine:
+                    self.engine = None
+                _end(engine)  # its pipes
             self._add(AnswerEnded(error, dead=dead), post)
 
         threading.Thread(target=work, daemon=True, name="answer").start()

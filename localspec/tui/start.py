@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from textual.screen import Screen
 
 from localspec import config
-from localspec.chat import recording
 from localspec.errors import UsageError
-from localspec.protocol.events import Round
+from localspec.protocol.events import Event, Round
 from localspec.tui import glyphs, themes
 from localspec.tui.app import LocalspecApp
 from localspec.tui.options import Options
@@ -31,10 +29,9 @@ def run(first: Callable[[Options], Screen[None]] | None = None) -> int:
     return app.return_code or 0
 
 
-def replay(path: Path) -> int:
-    """Show a recording round by round.  Raises as `recording.read` does."""
-    answers = recording.answers(recording.read(path))
-    rounds = [event for answer in answers for event in answer if isinstance(event, Round)]
+def replay(events: Sequence[Event]) -> int:
+    """Show the rounds of a recording."""
+    rounds = [event for event in events if isinstance(event, Round)]
     return run(lambda wanted: ReplayScreen("", rounds, wanted))
 
 

@@ -41,7 +41,9 @@ FRAME = 0.04
 """Seconds from one drawing of what came to the next: at most 25 a second."""
 
 _ASK_KEYS = "f6  edit the question     f4  settings"
-_RELOAD_KEYS = "enter  load it again     ctrl+l  what the engine said     esc  back"
+_RELOAD_KEYS = (
+    "enter  load it again     f5  and finish the answer     ctrl+l  its log     esc  back"
+)
 
 
 class ChatScreen(ReadingScreen):
@@ -60,6 +62,8 @@ class ChatScreen(ReadingScreen):
         self._stopped: float | None = None
         self._waiting: str | None = None
         """Sent before the pair was loaded."""
+        self._finish = False
+        """Whether the last answer, cut off by a death, is to be written when the pair is there."""
 
     # --- its parts ------------------------------------------------------------------------
 
@@ -109,7 +113,13 @@ class ChatScreen(ReadingScreen):
             self._notice(notice)
         self.phase = "ready"
         self.draw()
-        await self._ask_what_waits()
+        if self._finish:
+            self._finish = False
+            await self.transcript.take_back()
+            self.dialogue.conversation.restart()
+            await self._answer()
+        else:
+            await self._ask_what_waits()
 
     async def _ask_what_waits(self) -> None:
         if self._waiting is not None:
@@ -284,9 +294,10 @@ class ChatScreen(ReadingScreen):
         self.app.push_screen(SettingsScreen(self.dialogue), changed)
 
     async def action_again(self) -> None:
-        """Write the last answer again; where the engine is gone, load the pair."""
+        """Write the last answer again; the one that a death cut off, with its seed."""
         turns = self.dialogue.conversation.turns
         if self.phase == "failed":
+            self._finish = bool(turns) and turns[-1].reason is None
             self.load()
         elif self.phase == "ready" and turns:
             await self.transcript.take_back()

@@ -23,8 +23,8 @@ LEGEND: dict[TokenClass, str] = {
     "plain": "not guessed",
 }
 UNKNOWN = (
-    "Its chances were not recorded: those of the last answer are looked up, and answers written "
-    "while this view is open have them."
+    "Its chances were not recorded: they are where this view was open while it was written, "
+    "or where run had --probabilities."
 )
 
 
