@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
-from localspec.engine import drafters, llama, prober
+from localspec.engine import drafters, prober
 from localspec.engine.accept import verifier
 from localspec.engine.answer import Answer, alternatives
-from localspec.engine.chat import Chat
 from localspec.engine.control.controller import Controller
 from localspec.engine.control.costs import Costs
 from localspec.engine.control.pace import Experience
@@ -20,22 +17,19 @@ from localspec.engine.control.survival import Survival
 from localspec.engine.exact import Guard
 from localspec.engine.insight import look
 from localspec.engine.loop import Job, generate
+from localspec.engine.pair import Pair
 from localspec.engine.protocols import Drafter
 from localspec.engine.reader import Reader
 from localspec.engine.replay import replay
 from localspec.engine.reread import reread
 from localspec.errors import (
-    IncompatiblePairError,
     LocalspecError,
-    PromptTooLongError,
     UsageError,
 )
-from localspec.models import pairing
-from localspec.protocol.events import Event, Notice, Place, Plan, Ready
+from localspec.protocol.events import Event, Place, Plan
 from localspec.protocol.wire import (
     DRAFT_LENGTH,
     DRAFT_MAX,
-    ContextSettings,
     Count,
     Counted,
     Generate,
@@ -57,105 +51,22 @@ class Session:
     def __init__(self, load: Load) -> None:
         began = time.perf_counter()
         self._stop = False
-        self._draft: llama.Llama | None = None
         self._lookup: Drafter | None = None
         self._costs = Costs(load.measured)
         survival = load.measured.survival if load.measured else {}
         self._known = {name: Experience(Survival(kept)) for name, kept in survival.items()}
         self._host_ms = load.measured.host_ms if load.measured else 0.0
         self._difference = load.measured.difference if load.measured else None
-        self._notices: list[Notice] = []
-        self._target = llama.Llama(
-            Path(load.target),
-            load.target_settings,
-            outputs=load.draft_max + 1,
-            rollback=load.draft_max,
-        )
-        self._chat = Chat(self._target.vocabulary, self._target.chat_template())
-        self._notices += self._chat.notices
-        try:
-            if load.draft is not None:
-                self._load_draft(Path(load.draft), load)
-        except BaseException:
-            self.close()
-            raise
-        for model in (self._target, self._draft):
-            if model is not None:
-                model.interrupted = self._asked_to_stop
-        self._readers = [Reader(m) for m in (self._target, self._draft) if m is not None]
-        self._most = min(load.draft_max, self._target.rollback)
+        self._pair = Pair(load, self._asked_to_stop)
+        self._target, self._draft = self._pair.target, self._pair.draft
+        self._chat = self._pair.chat
+        self._readers = [Reader(model) for model in self._pair.models]
+        self._most = self._pair.most
         self._widest = load.draft_max + 1
         self._free_threads = load.target_settings.n_threads is None
         if self._free_threads and load.measured and load.measured.threads:
-            self._use_threads(load.measured.threads)
-        self._warn()
-        self.ready = self._make_ready(load, (time.perf_counter() - began) * 1e3)
-
-    def _load_draft(self, path: Path, load: Load) -> None:
-        # A draft may have a shorter memory than its target: it then stops guessing, no more.
-        asked = load.draft_settings.n_ctx or self._target.n_ctx
-        settings = replace(load.draft_settings, n_ctx=asked)
-        self._draft = llama.Llama(
-            path, settings, outputs=1, rollback=load.draft_max, within_trained=True
-        )
-        if path.resolve() != Path(load.target).resolve():
-            verdict = pairing.check(self._target.vocabulary, self._draft.vocabulary)
-            if not verdict.compatible:
-                raise IncompatiblePairError(
-                    f"{path.name} cannot draft for {Path(load.target).name}: {verdict.detail}.",
-                    "Use a draft of the same model family, or --draft none (lookup still works).",
-                )
-        if self._draft.recurrent:  # it would read the text again after each rejection
-            self._draft.close()
-            self._draft = None
-            self._notices.append(
-                Notice(
-                    "warning",
-                    "draft-no-rollback",
-                    f"{path.name} cannot take back a wrong guess (recurrent memory), "
-                    "so it is not used.",
-                )
-            )
-
-    def _warn(self) -> None:
-        target = self._target
-        if target.rollback < 1:
-            self._notices.append(
-                Notice(
-                    "warning",
-                    "no-rollback",
-                    "This model cannot take back a wrong guess (recurrent memory without "
-                    "snapshots), so it runs plain.",
-                )
-            )
-        if target.n_ctx_train and target.n_ctx_asked > target.n_ctx_train:
-            self._notices.append(
-                Notice(
-                    "warning",
-                    "beyond-trained",
-                    f"The context of {target.n_ctx:,} is longer than the {target.n_ctx_train:,} "
-                    "tokens the model was trained with: answers may get worse.",
-                )
-            )
-
-    def _make_ready(self, load: Load, load_ms: float) -> Ready:
-        draft = self._draft
-        weights = self._target.bytes_of_weights() + (draft.bytes_of_weights() if draft else 0)
-        return Ready(
-            engine=llama.versions(),
-            model=Path(load.target).name,
-            draft=Path(load.draft).name if load.draft and draft else None,
-            devices=llama.devices(),
-            settings={
-                "target": _used(load.target_settings, self._target),
-                "draft": _used(load.draft_settings, draft) if draft else None,
-                "draft_max": self._most,
-                "chat": self._chat.settings(),
-            },
-            memory={"predicted": None, "used": None, "weights": weights},
-            load_ms=load_ms,
-            notices=tuple(self._notices),
-        )
+            self._pair.use_threads(load.measured.threads)
+        self.ready = self._pair.ready(load, (time.perf_counter() - began) * 1e3)
 
     # --- answering ----------------------------------------------------------------------
 
@@ -170,7 +81,7 @@ class Session:
         """
         self._stop = False
         asked = self._chat.prompt(request)
-        prompt = self._prompt(asked.text)
+        prompt = self._pair.prompt(asked.text)
         request = replace(request, stop=(*request.stop, *asked.stop))
         _check(request)
         name, plan = self._choose(request)
@@ -223,7 +134,7 @@ class Session:
         shown = 0
         if self._free_threads:
             yield Plan("probing", "finding the better number of threads")
-            self._use_threads(prober.better_threads(self._target, self._draft))
+            self._pair.use_threads(prober.better_threads(self._target, self._draft))
         for times in prober.measure(self._target, draft, self._most, asked.seconds):
             if len(times.verify) != shown:
                 shown = len(times.verify)
@@ -252,41 +163,20 @@ class Session:
             survival={name: known.survival.counts() for name, known in self._known.items()},
         )
 
-    def _use_threads(self, n: int) -> None:
-        for model in (self._target, self._draft):
-            if model is not None:
-                model.use_threads(n)
-
     def replay(self, asked: Replay) -> Replayed:
         """What the target alone says of an answer's tokens, in passes of the widths asked for."""
         self._stop = False
-        return replay(self._readers[0], self._prompt(asked.text), asked, self._asked_to_stop)
+        return replay(self._readers[0], self._pair.prompt(asked.text), asked, self._asked_to_stop)
 
     def inspect(self, asked: Inspect) -> Iterator[Inspected]:
         """What the target gives to an answer's tokens; the memory ends as after writing it."""
         self._stop = False
-        words, prompt = self._target.vocabulary, self._prompt(self._chat.prompt(asked).text)
+        words, prompt = self._target.vocabulary, self._pair.prompt(self._chat.prompt(asked).text)
         tokens, stop = asked.tokens, self._asked_to_stop
         for seen in reread(self._readers[0], prompt, tokens, self._widest, stop):
             yield Inspected(
                 tuple(Place(i.taken.p, i.taken.rank, alternatives(i, words)) for i in seen)
             )
-
-    def _prompt(self, text: str) -> list[int]:
-        prompt = self._target.vocabulary.tokenize(text)
-        if not prompt:
-            raise UsageError("The prompt is empty.", "Give one: -p 'def fibonacci(n):'")
-        if len(prompt) >= self._target.n_ctx:
-            larger = _round_up(len(prompt) + 512)
-            trained = self._target.n_ctx_train
-            possible = not trained or larger <= trained
-            raise PromptTooLongError(
-                f"The prompt has {len(prompt):,} tokens; the context holds {self._target.n_ctx:,}.",
-                f"Use --ctx {larger}, or shorten it."
-                if possible
-                else f"Shorten it: the model was trained with {trained:,} tokens.",
-            )
-        return prompt
 
     def _choose(self, request: Generate) -> tuple[str, Plan]:
         name = request.spec
@@ -341,10 +231,7 @@ class Session:
         return self._stop
 
     def close(self) -> None:
-        self._chat.close()
-        for model in (self._draft, self._target):
-            if model is not None:
-                model.close()
+        self._pair.close()
         self._draft = None
 
 
@@ -364,15 +251,3 @@ def _check(request: Generate) -> None:
         wrong = UsageError("At least one token must be asked for.", "Use --max-tokens 1 or more.")
     if wrong is not None:
         raise wrong
-
-
-def _used(asked: ContextSettings, model: llama.Llama) -> dict[str, Any]:
-    return asdict(asked) | {
-        "n_ctx": model.n_ctx,
-        "n_ubatch": model.n_batch,
-        "n_threads": model.n_threads,
-    }
-
-
-def _round_up(n: int) -> int:
-    return -(-n // 256) * 256

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.engine.session import Session
+from localspec.engine.pair import Pair
 from localspec.errors import (
     EngineError,
     IncompatiblePairError,
@@ -151,14 +151,14 @@ def test_a_draft_of_another_kind_of_vocabulary_is_refused(zoo: Zoo) -> None:
 def test_the_loaded_target_is_freed_when_its_draft_fails(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closed: list[Session] = []
-    close = Session.close
+    closed: list[Pair] = []
+    close = Pair.close
 
-    def counted(self: Session) -> None:
+    def counted(self: Pair) -> None:
         closed.append(self)
         close(self)
 
-    monkeypatch.setattr(Session, "close", counted)
+    monkeypatch.setattr(Pair, "close", counted)
     with pytest.raises(IncompatiblePairError), loaded(zoo["f32"], zoo["wide"]):
         pass
     assert len(closed) == 1

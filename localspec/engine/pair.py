@@ -1,0 +1,156 @@
+"""A target and perhaps a draft model, loaded and found to go together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from localspec.engine import llama
+from localspec.engine.chat import Chat
+from localspec.errors import IncompatiblePairError, PromptTooLongError, UsageError
+from localspec.models import pairing
+from localspec.protocol.events import Notice, Ready
+from localspec.protocol.wire import ContextSettings, Load
+
+
+class Pair:
+    """Both models, what is to be told of them, and how a chat becomes a prompt for them."""
+
+    def __init__(self, load: Load, interrupted: Callable[[], bool]) -> None:
+        self.draft: llama.Llama | None = None
+        self.notices: list[Notice] = []
+        self.target = llama.Llama(
+            Path(load.target),
+            load.target_settings,
+            outputs=load.draft_max + 1,
+            rollback=load.draft_max,
+        )
+        self.chat = Chat(self.target.vocabulary, self.target.chat_template())
+        self.notices += self.chat.notices
+        try:
+            if load.draft is not None:
+                self._load_draft(Path(load.draft), load)
+        except BaseException:
+            self.close()
+            raise
+        for model in self.models:
+            model.interrupted = interrupted
+        self.most = min(load.draft_max, self.target.rollback)
+        """Tokens that can be guessed in a round and taken back."""
+        self._warn()
+
+    @property
+    def models(self) -> list[llama.Llama]:
+        """The target, then the draft if there is one."""
+        return [model for model in (self.target, self.draft) if model is not None]
+
+    def _load_draft(self, path: Path, load: Load) -> None:
+        # A draft may have a shorter memory than its target: it then stops guessing, no more.
+        asked = load.draft_settings.n_ctx or self.target.n_ctx
+        settings = replace(load.draft_settings, n_ctx=asked)
+        self.draft = llama.Llama(
+            path, settings, outputs=1, rollback=load.draft_max, within_trained=True
+        )
+        if path.resolve() != Path(load.target).resolve():
+            verdict = pairing.check(self.target.vocabulary, self.draft.vocabulary)
+            if not verdict.compatible:
+                raise IncompatiblePairError(
+                    f"{path.name} cannot draft for {Path(load.target).name}: {verdict.detail}.",
+                    "Use a draft of the same model family, or --draft none (lookup still works).",
+                )
+        if self.draft.recurrent:  # it would read the text again after each rejection
+            self.draft.close()
+            self.draft = None
+            self.notices.append(
+                Notice(
+                    "warning",
+                    "draft-no-rollback",
+                    f"{path.name} cannot take back a wrong guess (recurrent memory), "
+                    "so it is not used.",
+                )
+            )
+
+    def _warn(self) -> None:
+        target = self.target
+        if target.rollback < 1:
+            self.notices.append(
+                Notice(
+                    "warning",
+                    "no-rollback",
+                    "This model cannot take back a wrong guess (recurrent memory without "
+                    "snapshots), so it runs plain.",
+                )
+            )
+        if target.n_ctx_train and target.n_ctx_asked > target.n_ctx_train:
+            self.notices.append(
+                Notice(
+                    "warning",
+                    "beyond-trained",
+                    f"The context of {target.n_ctx:,} is longer than the {target.n_ctx_train:,} "
+                    "tokens the model was trained with: answers may get worse.",
+                )
+            )
+
+    def ready(self, load: Load, load_ms: float) -> Ready:
+        """What to say when everything is loaded."""
+        draft = self.draft
+        weights = self.target.bytes_of_weights() + (draft.bytes_of_weights() if draft else 0)
+        return Ready(
+            engine=llama.versions(),
+            model=Path(load.target).name,
+            draft=Path(load.draft).name if load.draft and draft else None,
+            devices=llama.devices(),
+            settings={
+                "target": _used(load.target_settings, self.target),
+                "draft": _used(load.draft_settings, draft) if draft else None,
+                "draft_max": self.most,
+                "chat": self.chat.settings(),
+            },
+            memory={"predicted": None, "used": None, "weights": weights},
+            load_ms=load_ms,
+            notices=tuple(self.notices),
+        )
+
+    def prompt(self, text: str) -> list[int]:
+        """The ids of a text that leaves room for an answer.
+
+        Raises UsageError where it is empty, PromptTooLongError.
+        """
+        prompt = self.target.vocabulary.tokenize(text)
+        if not prompt:
+            raise UsageError("The prompt is empty.", "Give one: -p 'def fibonacci(n):'")
+        if len(prompt) >= self.target.n_ctx:
+            larger = _round_up(len(prompt) + 512)
+            trained = self.target.n_ctx_train
+            possible = not trained or larger <= trained
+            raise PromptTooLongError(
+                f"The prompt has {len(prompt):,} tokens; the context holds {self.target.n_ctx:,}.",
+                f"Use --ctx {larger}, or shorten it."
+                if possible
+                else f"Shorten it: the model was trained with {trained:,} tokens.",
+            )
+        return prompt
+
+    def use_threads(self, n: int) -> None:
+        for model in self.models:
+            model.use_threads(n)
+
+    def close(self) -> None:
+        self.chat.close()
+        for model in reversed(self.models):
+            model.close()
+        self.draft = None
+
+
+def _used(asked: ContextSettings, model: llama.Llama) -> dict[str, Any]:
+    return asdict(asked) | {
+        "n_ctx": model.n_ctx,
+        "n_ubatch": model.n_batch,
+        "n_threads": model.n_threads,
+    }
+
+
+def _round_up(n: int) -> int:
+    return -(-n // 256) * 256
