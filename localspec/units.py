@@ -25,3 +25,8 @@ def milliseconds(ms: float | None) -> str:
     if ms is None:
         return "–"
     return f"{ms / 1000:.1f} s" if ms >= 1000 else f"{ms:.0f} ms" if ms >= 10 else f"{ms:.2f} ms"
+
+
+def count(n: int) -> str:
+    """A number of tokens, short: 950, 1.2k, 16k."""
+    return f"{n}" if n < 1000 else f"{n / 1000:.1f}k" if n < 9950 else f"{n / 1000:.0f}k"

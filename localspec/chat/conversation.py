@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from localspec.protocol.events import Event, Finished, FinishReason, Round
+from localspec.protocol.events import Event, Finished, FinishReason, Prefill, Round
 from localspec.protocol.wire import Message
 
 
@@ -27,6 +27,11 @@ class Turn:
     @property
     def rounds(self) -> tuple[Round, ...]:
         return tuple(event for event in self.events if isinstance(event, Round))
+
+    @property
+    def begins_inside(self) -> bool:
+        """Whether the answer began inside a thinking part."""
+        return any(isinstance(event, Prefill) and event.thinking for event in self.events)
 
     def heard(self, events: Sequence[Event]) -> Turn:
         """The turn, with what just came from the engine."""
@@ -63,6 +68,15 @@ class Conversation:
         """Begin the last answer anew, with another seed.  Raises IndexError where there is none."""
         last = self.turns[-1]
         self.turns[-1] = Turn(last.question, attempt=last.attempt + 1)
+        return self.turns[-1]
+
+    def restart(self) -> Turn:
+        """Begin the last answer anew with the same seed: what was cut off comes again.
+
+        Raises IndexError where there is none.
+        """
+        last = self.turns[-1]
+        self.turns[-1] = Turn(last.question, attempt=last.attempt)
         return self.turns[-1]
 
     def take_back(self) -> Turn:

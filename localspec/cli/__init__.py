@@ -18,6 +18,7 @@ from localspec.clean import clean
 _VERBS = {
     "run": "Complete a prompt, with speculation.",
     "bench": "Measure a pair here: plain and speculating.",
+    "replay": "Show a recorded answer round by round.",
     "verify": "Check here that speculating changes nothing.",
     "version": "Show versions.",
 }
@@ -52,16 +53,32 @@ class _Verbs(click.Group):
 
 @click.group(
     cls=_Verbs,
-    no_args_is_help=True,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, "--version", message="localspec %(version)s")
-def localspec() -> None:
+@click.pass_context
+def localspec(context: click.Context) -> int | None:
     """Local GGUF models, faster: speculative decoding you can watch.
+
+    Without a command: the terminal app.
 
     \b
     Try:  localspec run demo -p "def fibonacci(n):" --tokens --stats
     """
+    return None if context.invoked_subcommand else _app(context)
+
+
+def _app(context: click.Context) -> int:
+    """The screens, or the help where there is no terminal for them."""
+    ends = (sys.stdin, sys.stdout)
+    dumb = os.environ.get("TERM", "") == "dumb"
+    if dumb or not all(end is not None and end.isatty() for end in ends):
+        click.echo(context.get_help(), err=True)
+        return 2
+    from localspec.tui import start  # noqa: PLC0415  200 ms that no other command needs
+
+    return start.run()
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -63,8 +63,10 @@ def legend(colour: bool) -> str:
     return "   ".join(shown)
 
 
-def summary(plan: Plan | None, totals: dict[str, Any], seed: int) -> Iterator[str]:
-    """The lines of `--stats`: the person's words first."""
+def summary(
+    plan: Plan | None, totals: dict[str, Any], seed: int, *, plain: bool = False
+) -> Iterator[str]:
+    """The lines of `--stats`: the person's words first.  `plain`: no bars."""
     speculation, timings = totals["speculation"], totals["timings"]
     if plan is not None:
         yield f"{plan.state.upper()}  {plan.why}"
@@ -75,7 +77,8 @@ def summary(plan: Plan | None, totals: dict[str, Any], seed: int) -> Iterator[st
             f" · {speculation['mean_accepted_length']:.1f} tokens per pass"
             f" · {speculation['rounds']} rounds"
         )
-        yield "kept per round  " + histogram(speculation["histogram"])
+        counts = speculation["histogram"]
+        yield "kept per round  " + (counted(counts) if plain else histogram(counts))
     if speculation["guarded"]:
         yield f"{speculation['guarded']} near-ties computed again, alone"
     yield (
@@ -89,6 +92,11 @@ def histogram(counts: list[int]) -> str:
     """Counts of rounds that kept 0, 1, 2, … guesses, with bars."""
     most = max(counts, default=0) or 1
     return "  ".join(f"{i} {_bar(count / most)} {count}" for i, count in enumerate(counts))
+
+
+def counted(counts: list[int]) -> str:
+    """The same in words."""
+    return ", ".join(f"{kept}: {times} times" for kept, times in enumerate(counts) if times)
 
 
 def _bar(share: float, width: int = 6) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from localspec import launch
+from localspec.models import fallbacks
 from localspec.protocol.wire import DRAFT_MAX, ContextSettings, Load
 
 
@@ -42,9 +43,18 @@ def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 PROMPT = _options(
     click.argument("model", required=False),
-    click.option("-p", "--prompt", metavar="TEXT", help="Taken verbatim. Default: standard input."),
-    click.option("--raw", is_flag=True, help="Plain completion (so far every run is one)."),
-    click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True),
+    click.option(
+        "-p", "--prompt", metavar="TEXT", help="Default: standard input; on a terminal, a chat."
+    ),
+    click.option("--system", default="", metavar="TEXT", help="The system prompt."),
+    click.option("--raw", is_flag=True, help="No chat template: the prompt is continued as it is."),
+    click.option(
+        "--template",
+        type=click.Choice(list(fallbacks.STOPS)),
+        metavar="NAME",
+        help=f"A chat template other than the model's own: {', '.join(fallbacks.STOPS)}.",
+    ),
+    click.option("--max-tokens", type=click.IntRange(1), help="Default: 512; in a chat, no limit."),
     click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable."),
 )
 SAMPLING = _options(
@@ -91,9 +101,15 @@ OUTPUT = _options(
     click.option("--stats", is_flag=True, help="Numbers at the end, on standard error."),
     click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text."),
     click.option("--events", type=click.Path(dir_okay=False), help="Write every event here."),
+    click.option(
+        "--probabilities",
+        is_flag=True,
+        help="Record each token's probabilities in --events and --json.",
+    ),
     click.option("-q", "--quiet", is_flag=True, help="No notices."),
     click.option("-v", "--verbose", is_flag=True, help="Show what is loaded, and how."),
     click.option("--no-color", is_flag=True, help="Also: NO_COLOR in the environment."),
+    click.option("--plain", is_flag=True, help="Words alone, for screen readers; also: TERM=dumb."),
 )
 
 

@@ -10,8 +10,17 @@ from typing import Any
 import click
 
 from localspec.clean import clean
-from localspec.cli import marks
-from localspec.protocol.events import Event, Finished, Notice, Plan, Ready, Round, Token
+from localspec.cli import marks, rounds
+from localspec.protocol.events import (
+    Event,
+    Finished,
+    Notice,
+    Plan,
+    Ready,
+    Round,
+    Token,
+    token_body,
+)
 
 
 @dataclass(frozen=True)
@@ -23,6 +32,8 @@ class Show:
     json: bool
     quiet: bool
     colour: bool
+    plain: bool = False
+    """Words alone: rounds are told at the end, no token is marked."""
 
 
 class Printer:
@@ -31,6 +42,7 @@ class Printer:
     def __init__(self, show: Show) -> None:
         self._show = show
         self._tokens: list[Token] = []
+        self._rounds: list[Round] = []
         self._ended_line = True
         self._ready: Ready | None = None
         self._plan: Plan | None = None
@@ -47,6 +59,8 @@ class Printer:
             self._plan = event
         elif isinstance(event, Round):
             self._tokens += event.tokens
+            if self._show.tokens and self._show.plain:
+                self._rounds.append(event)
             for token in event.tokens:
                 self._say(self._shown(token))
             sys.stdout.flush()
@@ -61,7 +75,9 @@ class Printer:
 
     def _shown(self, token: Token) -> str:
         """Cleaned text, inside our own colours where tokens are marked."""
-        return marks.marked(token, self._show.colour) if self._show.tokens else clean(token.text)
+        if self._show.tokens and not self._show.plain:
+            return marks.marked(token, self._show.colour)
+        return clean(token.text)
 
     def _say(self, text: str) -> None:
         if text and not self._show.json:
@@ -84,10 +100,18 @@ class Printer:
             click.echo(json.dumps(self._document(seed, verify)))
         elif self.finished is not None:
             if self._show.tokens and not self._show.quiet:
-                click.echo(marks.legend(self._show.colour), err=True, color=self._show.colour)
+                self._explain()
             if self._show.stats:
-                for line in marks.summary(self._plan, self.finished.totals, seed):
+                totals, plain = self.finished.totals, self._show.plain
+                for line in marks.summary(self._plan, totals, seed, plain=plain):
                     click.echo(clean(line), err=True)
+
+    def _explain(self) -> None:
+        """What the marks mean, or instead of them each round in words."""
+        if not self._show.plain:
+            click.echo(marks.legend(self._show.colour), err=True, color=self._show.colour)
+        for event in self._rounds:
+            click.echo(rounds.told(event, plain=True), err=True)
 
     def _document(self, seed: int, verify: str) -> dict[str, Any]:
         assert self._ready is not None and self.finished is not None
@@ -96,7 +120,7 @@ class Printer:
         return {
             "schema": 1,
             "text": self.text + self.finished.tail,
-            "tokens": [{"id": t.id, "text": t.text, "class": t.kind} for t in self._tokens],
+            "tokens": [token_body(token) for token in self._tokens],
             "finish_reason": self.finished.reason,
             "model": self._ready.model,
             "draft": self._ready.draft,

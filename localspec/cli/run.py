@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -15,6 +16,8 @@ from typing import Any, TextIO
 import click
 
 from localspec import launch
+from localspec.chat.conversation import Conversation
+from localspec.chat.settings import Loaded, Settings, request
 from localspec.clean import clean
 from localspec.cli import options
 from localspec.cli.printer import Printer, Show
@@ -24,6 +27,8 @@ from localspec.protocol.wire import Generate, Sampling
 from localspec.worker import ending
 
 _LONGEST_PROMPT = 64 * 1024 * 1024
+_LENGTH = 512
+"""Tokens of an answer where nobody said how many."""
 
 
 @click.command("run")
@@ -33,13 +38,17 @@ _LONGEST_PROMPT = 64 * 1024 * 1024
 @options.MACHINE
 @options.OUTPUT
 def command(model: str | None, **given: Any) -> int:
-    """Complete a prompt with MODEL: `demo`, or the path of a .gguf file.
+    """Answer a prompt with MODEL: `demo`, or the path of a .gguf file; a chat where there is none.
 
     \b
     localspec run demo -p "def fibonacci(n):" --tokens --stats
     localspec run big.gguf --draft small.gguf -p "Once upon a time"
+    localspec run big.gguf
     """
-    text = _prompt(given["prompt"])
+    chatting = _wants_chat(given)
+    text = "" if chatting else _prompt(given["prompt"])
+    if given["raw"] and given["template"]:
+        raise UsageError("--raw uses no template.", "Leave out --raw or --template.")
     choice = launch.choose(model, given["draft"])
     if given["spec"] == "model" and choice.draft is None:
         raise UsageError(
@@ -47,23 +56,71 @@ def command(model: str | None, **given: Any) -> int:
             "Give one with --draft FILE, or use --spec lookup.",
         )
     seed = secrets.randbits(31) if given["seed"] is None else given["seed"]
+    conversation = Conversation(seed, given["system"])
+    with _events_file(given["events"]) as log:
+        if chatting:
+            return _chat(choice, conversation, log, given)
+        conversation.ask(text)
+        return _one_shot(choice, conversation, log, given)
+
+
+def _wants_chat(given: dict[str, Any]) -> bool:
+    """Somebody types, and somebody reads."""
+    if given["prompt"] is not None or given["as_json"] or sys.stdin is None:
+        return False
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _chat(
+    choice: launch.Choice, conversation: Conversation, log: TextIO | None, given: dict[str, Any]
+) -> int:
+    from localspec.cli.chat import Chat, Opening  # noqa: PLC0415  late: one answer needs none
+    from localspec.cli.state import State  # noqa: PLC0415
+    from localspec.cli.teller import Look  # noqa: PLC0415
+
+    opening = Opening(
+        options.load(choice, given),
+        choice,
+        raw=given["raw"],
+        template=given["template"],
+        stats=given["stats"],
+        probabilities=given["probabilities"],
+        say=_measuring(given["quiet"]),
+        log=log,
+    )
+    look = Look(_plain(given), _colour(given), given["quiet"])
+    chosen = _settings(given)
+    state = State(conversation, chosen, look, given["system"], given["tokens"], initial=chosen)
+    return Chat(opening, state).run(_describe if given["verbose"] else lambda _: None)
+
+
+def _one_shot(
+    choice: launch.Choice, conversation: Conversation, log: TextIO | None, given: dict[str, Any]
+) -> int:
+    chosen = _settings(given)
+    chosen = replace(chosen, max_tokens=chosen.max_tokens or _LENGTH)
     show = Show(
         given["tokens"],
         given["stats"],
         given["as_json"],
         given["quiet"],
-        _colour(given["no_color"]),
+        _colour(given),
+        _plain(given),
     )
-    with _events_file(given["events"]) as log:
-        request = _request(choice, text, seed, given)
-        say = _measuring(given["quiet"])
-        engine = launch.start(options.load(choice, given), probe=request.spec == "auto", say=say)
-        try:
-            if given["verbose"]:
-                _describe(engine.ready)
-            return _answer(engine, request, show, log)
-        finally:
-            engine.close()
+    probe = chosen.spec == choice.spec == "auto"
+    say = _measuring(given["quiet"])
+    engine = launch.start(options.load(choice, given), probe=probe, say=say)
+    try:
+        if given["verbose"]:
+            _describe(engine.ready)
+        loaded = Loaded.of(
+            engine.ready, choice.spec, choice.why, raw=given["raw"], template=given["template"]
+        )
+        asked = request(chosen, conversation, loaded, probabilities=given["probabilities"])
+        sampling = replace(asked.sampling, seed=conversation.seed)  # one answer: the seed itself
+        return _answer(engine, replace(asked, sampling=sampling), show, log)
+    finally:
+        engine.close()
 
 
 def _answer(engine: launch.Engine, request: Generate, show: Show, log: TextIO | None) -> int:
@@ -113,31 +170,30 @@ def _prompt(given: str | None) -> str:
     return text
 
 
-def _request(choice: launch.Choice, text: str, seed: int, given: dict[str, Any]) -> Generate:
-    asked = given["spec"] != "auto"
-    length = given["draft_max"]
-    return Generate(
-        text=text,
-        sampling=Sampling(
+def _settings(given: dict[str, Any]) -> Settings:
+    return Settings(
+        Sampling(
             temperature=given["temperature"],
             top_k=given["top_k"],
             top_p=given["top_p"],
             min_p=given["min_p"],
             repeat_penalty=given["repeat_penalty"],
-            seed=seed,
         ),
         max_tokens=given["max_tokens"],
         stop=given["stop"],
+        spec=given["spec"],
+        draft_length=given["draft_max"],
         verify=given["verify"],
-        spec=given["spec"] if asked else choice.spec,
-        draft_length=length,
         exact=given["exact"],
-        why="" if asked else choice.why,
     )
 
 
-def _colour(off: bool) -> bool:
-    if off or os.environ.get("NO_COLOR"):
+def _plain(given: dict[str, Any]) -> bool:
+    return bool(given["plain"]) or os.environ.get("TERM") == "dumb"
+
+
+def _colour(given: dict[str, Any]) -> bool:
+    if given["no_color"] or _plain(given) or os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
 

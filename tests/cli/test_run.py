@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from localspec.paths import data
-from localspec.protocol.events import Finished, Notice, Plan, Prefill, Ready, Round, decode
+from localspec.protocol.events import (
+    Finished,
+    Notice,
+    Plan,
+    Prefill,
+    Ready,
+    Round,
+    decode,
+    token_body,
+)
 from tests.cli.command import harmful, hello, localspec
 from tests.sessions import require_same_logits_at_every_width
 from tests.zoo import HELLO_TEXT, Zoo
@@ -116,6 +125,23 @@ def test_json_is_one_line_of_ascii_whatever_is_said(zoo: Zoo) -> None:
 
 
 # --- what is shown ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_probabilities_are_recorded_where_asked_for(zoo: Zoo, tmp_path: Path, asked: bool) -> None:
+    file = tmp_path / "events.jsonl"
+    more = ["--probabilities"] * asked
+    done = hello(zoo, "--events", str(file), "--json", "--spec", "model", *more)
+    known = {"id", "text", "class"}
+    if asked:
+        known |= {"p_target", "p_draft", "rank", "instead"}
+    assert all(set(token) == known for token in done.document["tokens"])
+    events = [decode(line) for line in file.read_text("utf-8").splitlines()]
+    tokens = [t for event in events if isinstance(event, Round) for t in event.tokens]
+    assert [token_body(token) for token in tokens] == done.document["tokens"]
+    for token in tokens:
+        assert (token.rank == 1 and (token.p_target or 0) > 0) is asked
+        assert len(token.instead) == 3 * asked
 
 
 def test_stats_are_talk(zoo: Zoo) -> None:

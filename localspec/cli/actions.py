@@ -1,0 +1,300 @@
+"""What each slash command does in the linear chat."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from localspec.chat import clipboard, commands, transcript
+from localspec.chat.commands import COMMANDS, Call
+from localspec.chat.settings import FIELDS
+from localspec.chat.thinking import said
+from localspec.clean import clean
+from localspec.cli import marks, status
+from localspec.cli.state import State
+from localspec.errors import AccessError, NotFoundError, UsageError
+from localspec.units import count
+from localspec.worker import log as engine_log
+
+_LARGEST = 4 * 1024 * 1024
+_LOG_LINES = 12
+
+Next = Literal["ask", "answer", "quit"]
+"""What follows a command: the prompt, an answer to the last turn, the end."""
+
+KEYS = (
+    ("Enter", "send; on an empty line: go on writing, or try again after a failure"),
+    ("\\ at the end", "one more line"),
+    ('"""', "begins and ends a message of many lines"),
+    ("Tab", "completes a command"),
+    ("Up, Down", "earlier messages"),
+    ("Ctrl+C", "stops the answer; twice: quit"),
+    ("Ctrl+D", "quit"),
+)
+
+
+Say = Callable[[str], None]
+"""Shows lines of talk."""
+
+
+def act(call: Call, state: State, say: Say) -> Next:
+    """Carry out a command.  Raises LocalspecError where it cannot be."""
+    known = commands.command(call.name)
+    if known.needs and not call.rest:
+        raise UsageError(f"/{call.name} needs more.", f"Type: {known.usage}")
+    return _ACTIONS[call.name](call.rest.strip(), state, say)
+
+
+def _help(_: str, state: State, say: Say) -> Next:
+    for known in COMMANDS:
+        words = ", ".join([known.usage, *(f"/{alias}" for alias in known.aliases)])
+        say(f"{words}: {known.help}" if state.look.plain else f"  {words:<38} {known.help}")
+    say("A message that begins with // begins with a slash.")
+    return "ask"
+
+
+def _exit(_: str, __: State, ___: Say) -> Next:
+    return "quit"
+
+
+def _clear(_: str, state: State, say: Say) -> Next:
+    state.conversation.turns.clear()
+    _forget(state)
+    say("Forgotten: the model knows nothing of what was said before.")
+    return "ask"
+
+
+def _new(_: str, state: State, say: Say) -> Next:
+    state.conversation.turns.clear()
+    state.conversation.seed = secrets.randbits(31)
+    state.conversation.system = state.system
+    state.settings = state.initial
+    _forget(state)
+    say("A new chat.")
+    return "ask"
+
+
+def _forget(state: State) -> None:
+    state.attached, state.last, state.died = "", None, False
+
+
+def _regen(_: str, state: State, __: Say) -> Next:
+    _some(state)
+    if state.died:
+        state.conversation.restart()
+    else:
+        state.conversation.again()
+    return "answer"
+
+
+def _undo(_: str, state: State, say: Say) -> Next:
+    _some(state)
+    turn = state.conversation.take_back()
+    state.died = False
+    say(f"Taken back: {_short(turn.question) or 'what was written on'}")
+    return "ask"
+
+
+def _edit(text: str, state: State, __: Say) -> Next:
+    _some(state)
+    if not text:
+        state.begun = f"/edit {clean(state.conversation.turns[-1].question)}"
+        return "ask"
+    state.conversation.take_back()
+    state.conversation.ask(text)
+    return "answer"
+
+
+def _system(text: str, state: State, say: Say) -> Next:
+    if text:
+        state.conversation.system = "" if text == "-" else text
+    shown = clean(state.conversation.system)
+    say(f"System prompt: {shown}" if shown else "No system prompt.")
+    return "ask"
+
+
+def _set(rest: str, state: State, say: Say) -> Next:
+    name, _, value = rest.partition(" ")
+    if not value.strip():
+        raise UsageError("/set needs a name and a value.", f"Names: {', '.join(FIELDS)}.")
+    state.settings = state.settings.changed(name, value)
+    say(f"{clean(name, multiline=False)}: {clean(value.strip(), multiline=False)}")
+    return "ask"
+
+
+def _show(_: str, state: State, say: Say) -> Next:
+    ready, loaded = state.ready, state.loaded
+    say(_row(state, "model", ready.model if ready else "not loaded"))
+    say(_row(state, "draft", (ready and ready.draft) or "none"))
+    template = {None: "none: it completes text", "own": "its own"}
+    say(_row(state, "template", template.get(loaded.template, str(loaded.template))))
+    used = state.last.context if state.last else 0
+    say(_row(state, "context", f"{count(used)} of {count(loaded.n_ctx)} tokens"))
+    say(_row(state, "system prompt", _short(state.conversation.system) or "none"))
+    for name, about in FIELDS.items():
+        value = state.settings.shown(name)
+        hint = "" if state.look.plain else f"  {about.hint}"
+        say(_row(state, name, f"{value:<10}{hint}" if hint else value))
+    return "ask"
+
+
+def _row(state: State, name: str, value: str) -> str:
+    shown = clean(value, multiline=False).rstrip()
+    return f"{name}: {shown}" if state.look.plain else f"  {name:<15} {shown}"
+
+
+def _spec(text: str, state: State, say: Say) -> Next:
+    text = text.lower()
+    if text.isdecimal():
+        settings = state.settings.changed("draft_max", text)
+        state.settings = settings.changed("spec", "auto") if settings.spec == "off" else settings
+        say(f"Speculation: {text} guesses a round at most.")
+        return "ask"
+    if text == "model" and state.ready is not None and state.ready.draft is None:
+        raise UsageError("No draft model is loaded.", "Start with --draft FILE, or: /spec lookup")
+    state.settings = state.settings.changed("spec", text)
+    say(f"Speculation: {text}.")
+    return "ask"
+
+
+def _stats(_: str, state: State, say: Say) -> Next:
+    last = state.last
+    if last is None:
+        raise UsageError("There are no numbers yet.", "They come with the first answer.")
+    if state.look.plain:
+        for line in status.numbers(last):
+            say(line)
+        return "ask"
+    for line in marks.summary(last.plan, last.finished.totals, state.conversation.seed):
+        say(clean(line))
+    return "ask"
+
+
+def _think(text: str, state: State, say: Say) -> Next:
+    if text == "show":
+        state.settings = state.settings.changed(
+            "show_thinking", "off" if state.settings.show_thinking else "on"
+        )
+        say(f"Thinking is {'shown' if state.settings.show_thinking else 'folded'}.")
+    else:
+        state.settings = state.settings.changed("think", text)
+        say(f"Thinking: {text}, where the model's template asks.")
+    return "ask"
+
+
+def _tokens(text: str, state: State, say: Say) -> Next:
+    if text.lower() not in ("on", "off"):
+        raise UsageError("Tokens are marked or not.", "Type: /tokens on, or: /tokens off")
+    state.tokens = text.lower() == "on"
+    if not state.tokens:
+        say("Tokens are not marked.")
+    elif state.look.plain:
+        say("After each answer its rounds are told.")
+    else:
+        say(marks.legend(state.look.colour))
+    return "ask"
+
+
+def _copy(_: str, state: State, say: Say) -> Next:
+    _some(state)
+    turn = state.conversation.turns[-1]
+    text = clean(said(turn.answer, state.loaded.thinking, turn.begins_inside))
+    tool = clipboard.native(text)
+    if tool:
+        say(f"Copied with {tool}.")
+        return "ask"
+    sequence = None if state.look.plain else clipboard.osc52(text)
+    if sequence is None:
+        raise AccessError("The clipboard cannot be reached from here.", "Type: /save answer.txt")
+    click.echo(sequence, nl=False)
+    say("Copied, if this terminal allows it (OSC 52).")
+    return "ask"
+
+
+def _read(text: str, state: State, say: Say) -> Next:
+    name = clean(text, multiline=False)
+    path = Path(os.path.expanduser(text))
+    try:
+        if path.is_dir() or (path.exists() and not path.is_file()):
+            raise UsageError(f"{name} is no file.", "Give the path of a text file.")
+        with path.open("rb") as file:
+            data = file.read(_LARGEST + 1)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"There is no file {name}.", "Type: /read FILE") from error
+    except (OSError, ValueError) as error:
+        raise AccessError(f"{name} cannot be read: {error}.", "Type: /read FILE") from error
+    if len(data) > _LARGEST or b"\0" in data:
+        what = "too large" if len(data) > _LARGEST else "no text"
+        raise UsageError(f"{name} is {what}.", "Give the path of a text file of up to 4 MB.")
+    added = data.decode("utf-8-sig", "replace").replace("\r\n", "\n").rstrip("\n")
+    state.attached = f"{state.attached}{added}\n\n"
+    say(f"{count(added.count(chr(10)) + 1)} lines of {name} go before your next message.")
+    return "ask"
+
+
+def _save(text: str, state: State, say: Say) -> Next:
+    _some(state)
+    path = Path(os.path.abspath(os.path.expanduser(text)))
+    form = transcript.markdown if path.suffix.lower() == ".md" else transcript.plain
+    whole = form(state.conversation, state.name, state.loaded.thinking)
+    transcript.save(path, whole, overwrite=path in state.saved)
+    state.saved.add(path)
+    say(f"Saved: {clean(str(path), multiline=False)}")
+    return "ask"
+
+
+def _keys(_: str, state: State, say: Say) -> Next:
+    for key, what in KEYS:
+        say(f"{key}: {what}." if state.look.plain else f"  {key:<15} {what}")
+    return "ask"
+
+
+def _logs(_: str, __: State, say: Say) -> Next:
+    path = engine_log.file()
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines[-_LOG_LINES:]:
+        say(clean(line, multiline=False))
+    say(f"All of it: {clean(str(path), multiline=False)}" if lines else "The engine said nothing.")
+    return "ask"
+
+
+def _some(state: State) -> None:
+    if not state.conversation.turns:
+        raise UsageError("Nothing was said yet.", "Type a message.")
+
+
+def _short(text: str, longest: int = 60) -> str:
+    shown = clean(text, multiline=False).strip()
+    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+
+
+_ACTIONS: dict[str, Callable[[str, State, Say], Next]] = {
+    "help": _help,
+    "exit": _exit,
+    "clear": _clear,
+    "new": _new,
+    "regen": _regen,
+    "undo": _undo,
+    "edit": _edit,
+    "system": _system,
+    "set": _set,
+    "show": _show,
+    "spec": _spec,
+    "stats": _stats,
+    "think": _think,
+    "tokens": _tokens,
+    "copy": _copy,
+    "read": _read,
+    "save": _save,
+    "keys": _keys,
+    "logs": _logs,
+}
+"""By the names of the one table."""

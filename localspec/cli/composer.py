@@ -1,0 +1,120 @@
+"""One message typed at a prompt: several lines, history, completion, and pastes as one."""
+
+from __future__ import annotations
+
+import importlib
+import select
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from localspec.chat import commands
+
+_FENCE = '"""'
+
+
+class Composer:
+    """Asks for messages.
+
+    A line that ends in `\\` goes on, and so does what begins with a fence until the next.  Lines
+    of one paste are one message: readline sees to it, or else whatever waits already is read.
+    """
+
+    def __init__(
+        self,
+        prompt: str,
+        ask: Callable[[str], str] = input,
+        waits: Callable[[], bool] | None = None,
+    ) -> None:
+        self._prompt = prompt
+        self._ask = ask
+        self._readline = _readline()
+        self._waits = waits or (_typed_ahead if _pastes_line_by_line(self._readline) else _never)
+
+    def message(self, begun: str = "") -> str:
+        """What was typed; `begun` stands there to be changed.
+
+        Raises EOFError at Ctrl+D on an empty line, KeyboardInterrupt at Ctrl+C.
+        """
+        self._insert(begun)
+        try:
+            lines = [self._ask(self._prompt)]
+        finally:
+            self._insert("")
+        with suppress(EOFError):  # Ctrl+D in the middle ends the message
+            while self._goes_on(lines):
+                lines.append(self._ask(""))
+        return _joined(lines)
+
+    def _goes_on(self, lines: list[str]) -> bool:
+        whole = "\n".join(lines)
+        if whole.lstrip().startswith(_FENCE):
+            body = whole.strip()
+            return len(body) < 2 * len(_FENCE) or not body.endswith(_FENCE)
+        if lines[-1].endswith("\\"):
+            return True
+        return self._waits() and (len(lines) > 1 or commands.parse(whole) is None)
+
+    def _insert(self, text: str) -> None:
+        """Have the next line begin with this text."""
+        readline = self._readline
+        if readline is None or not hasattr(readline, "set_pre_input_hook"):
+            return
+
+        def insert() -> None:
+            readline.insert_text(text)
+            readline.redisplay()
+
+        readline.set_pre_input_hook(insert if text else None)
+
+
+def _joined(lines: list[str]) -> str:
+    whole = "\n".join(lines)
+    body = whole.strip()
+    if body.startswith(_FENCE):
+        return body.removeprefix(_FENCE).removesuffix(_FENCE).strip("\n")
+    return (
+        "\n".join(line.removesuffix("\\") for line in lines[:-1]) + "\n" + lines[-1]
+        if (len(lines) > 1)
+        else whole
+    )
+
+
+def _readline() -> Any:
+    """The module, set up; None where there is none (Windows)."""
+    try:
+        readline: Any = importlib.import_module("readline")
+    except ImportError:
+        return None
+    readline.set_completer_delims("")
+    readline.set_completer(_candidate)
+    if "libedit" in (readline.__doc__ or ""):
+        readline.parse_and_bind("bind ^I rl_complete")
+    else:
+        for setting in ("set enable-bracketed-paste on", "set bell-style none", "tab: complete"):
+            readline.parse_and_bind(setting)
+    readline.clear_history()
+    return readline
+
+
+def _candidate(prefix: str, number: int) -> str | None:
+    found = commands.complete(prefix)
+    return found[number] if number < len(found) else None
+
+
+def _pastes_line_by_line(readline: Any) -> bool:
+    """Whether a paste arrives as if typed: without readline, and with editline."""
+    return readline is None or "libedit" in (readline.__doc__ or "")
+
+
+def _never() -> bool:
+    return False
+
+
+def _typed_ahead() -> bool:
+    """Whether more lines wait: those of a paste come together."""
+    try:
+        return bool(select.select([sys.stdin], [], [], 0)[0])
+    except (OSError, ValueError):  # Windows: not of a console
+        return False

@@ -1,0 +1,135 @@
+"""A file of events is read with suspicion, and split into its answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localspec.chat import recording
+from localspec.errors import AccessError, NotFoundError, UsageError
+from localspec.protocol.events import (
+    Alternative,
+    Dead,
+    Event,
+    Finished,
+    Notice,
+    Plan,
+    Prefill,
+    Ready,
+    Round,
+    Times,
+    Token,
+    encode,
+)
+
+READY = Ready({"llama.cpp": "x"}, "m.gguf", None, ("CPU",), {"a": {"b": 1}}, {"used": None}, 1.5)
+TIMES = Times(1.0, 2.0, 0.5)
+
+
+def said(n: int, text: str = " a") -> Round:
+    other = Alternative(4, " b", 0.25, 2, 0.5, True)
+    token = Token(3, text, "accepted", 0.5, 0.25, 1, (other,))
+    return Round(n, "model", "asked for", 2, 1, (token, Token(5, " c", "correction")), TIMES)
+
+
+ANSWER: list[Event] = [
+    Plan("on", "it pays", 1.5),
+    Prefill(4, 4, 0),
+    said(0),
+    said(1),
+    Notice("info", "x", "y"),
+    Finished("eog", "", {"tokens": 4}),
+]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "events.jsonl"
+
+
+def write(file: Path, *lines: str | Event) -> None:
+    told = [line if isinstance(line, str) else encode(line) for line in lines]
+    file.write_text("\n".join(told) + "\n", encoding="utf-8")
+
+
+def test_what_was_written_is_read(file: Path) -> None:
+    write(file, READY, *ANSWER)
+    assert recording.read(file) == [READY, *ANSWER]
+
+
+def test_answers_of_a_chat(file: Path) -> None:
+    died: list[Event] = [Plan("on", "it pays"), Prefill(4, 4, 0), said(0), Dead("signal SIGKILL")]
+    cut: list[Event] = [Prefill(4, 4, 0), said(0), said(1)]
+    write(file, READY, *ANSWER, *died, READY, *ANSWER, *cut, *cut)
+    found = recording.answers(recording.read(file))
+    assert found == [tuple(ANSWER), tuple(died), tuple(ANSWER), tuple(cut), tuple(cut)]
+
+
+DAMAGED = {
+    "not JSON": "{",
+    "no event": '{"v":1}',
+    "too deep": "[" * 100_000,
+    "a huge number": '{"v":1,"ev":"round","n":' + "9" * 5000 + "}",
+    "a field missing": '{"v":1,"ev":"round","n":1}',
+    "a wrong type": encode(said(1)).replace('"n":1', '"n":"1"'),
+    "a wrong text": encode(said(1)).replace('" a"', "17"),
+    "a wrong class": encode(said(1)).replace('"accepted","p', '"golden","p'),
+    "a wrong alternative": encode(said(1)).replace('" b"', "null"),
+    "more kept than said": encode(said(1)).replace('"accepted":1', '"accepted":1000000000'),
+    "fewer than none": encode(Prefill(4, 4, 0)).replace('"done":4', '"done":-1'),
+    "an impossible end": encode(Finished("eog")).replace("eog", "bored"),
+}
+
+
+@pytest.mark.parametrize("line", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_line_is_named(line: str, file: Path) -> None:
+    write(file, READY, said(0), line, *ANSWER[-1:])
+    notice, *events = recording.read(file)
+    assert events == [READY, said(0), ANSWER[-1]]
+    assert isinstance(notice, Notice)
+    assert notice.message == "Line 3 is damaged: left out."
+
+
+def test_bytes_that_are_no_text(file: Path) -> None:
+    file.write_bytes(b"\xff\xfe\n" + encode(said(0)).encode() + b"\n" + b"\xff" * 9)
+    notice, event = recording.read(file)
+    assert event == said(0)
+    assert isinstance(notice, Notice)
+    assert notice.message == "Lines 1 and 3 are damaged: left out."
+
+
+def test_many_damaged_lines_are_counted(file: Path) -> None:
+    write(file, *["?"] * 9, said(0))
+    notice = recording.read(file)[0]
+    assert isinstance(notice, Notice)
+    assert notice.message == "Lines 1, 2, 3, 4, 5 and 4 more are damaged: left out."
+
+
+def test_an_event_of_a_later_version_is_left_out(file: Path) -> None:
+    write(file, said(0), '{"v":1,"ev":"dream","about":"sheep"}')
+    notice = recording.read(file)[0]
+    assert isinstance(notice, Notice)
+    assert notice.message == "Line 2 is of a kind this version does not know: left out."
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty"),
+        (b"\n\n", "is empty"),
+        (b"GGUF\x03\0\0\0\xff\n", "is no file of events: line 1 is none"),
+        (encode(READY).encode(), "holds no answer"),
+    ],
+)
+def test_nothing_to_show(content: bytes, words: str, file: Path) -> None:
+    file.write_bytes(content)
+    with pytest.raises(UsageError, match=words):
+        recording.read(file)
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        recording.read(tmp_path / "no.jsonl")
+    with pytest.raises(AccessError):
+        recording.read(tmp_path)

@@ -1,0 +1,121 @@
+"""Values are read, refused and shown; the next request says all of them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from localspec.chat.conversation import Conversation
+from localspec.chat.settings import COMPLETION, FIELDS, Loaded, Settings, request
+from localspec.errors import UsageError
+from localspec.protocol.events import Ready
+from localspec.protocol.wire import Message, Sampling
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value", "shown"),
+    [
+        ("temperature", "0", 0.0, "0"),
+        ("temp", "0,7", 0.7, "0.7"),
+        ("top-k", "40", 40, "40"),
+        ("TOP_P", "1", 1.0, "1"),
+        ("min_p", "0", 0.0, "0"),
+        ("repeat-penalty", "1.1", 1.1, "1.1"),
+        ("repeat_last_n", "8", 8, "8"),
+        ("max_tokens", "12", 12, "12"),
+        ("max_tokens", "auto", None, "auto"),
+        ("draft_max", "16", 16, "16"),
+        ("draft_length", "auto", None, "auto"),
+        ("spec", "Lookup", "lookup", "lookup"),
+        ("spec", "on", "auto", "auto"),
+        ("verify", "block", "block", "block"),
+        ("exact", "on", True, "on"),
+        ("think", "off", False, "off"),
+        ("think", "auto", None, "auto"),
+        ("show_thinking", " on ", True, "on"),
+    ],
+)
+def test_a_value(name: str, text: str, value: object, shown: str) -> None:
+    changed = Settings().changed(name, text)
+    assert changed.shown(name) == shown
+    values = {f.name: getattr(changed, f.name) for f in fields(Settings)}
+    values |= {f.name: getattr(changed.sampling, f.name) for f in fields(Sampling)}
+    about = FIELDS[{"temp": "temperature", "draft_length": "draft_max"}.get(name, _plain(name))]
+    assert values[about.attribute] == value
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("temperature", "-1"),
+        ("temperature", "nan"),
+        ("temperature", "inf"),
+        ("temperature", "hot"),
+        ("temperature", ""),
+        ("top_p", "0"),
+        ("top_p", "1.1"),
+        ("min_p", "2"),
+        ("top_k", "1.5"),
+        ("top_k", "9" * 5000),
+        ("max_tokens", "0"),
+        ("draft_max", "17"),
+        ("spec", "eagle"),
+        ("exact", "maybe"),
+    ],
+)
+def test_a_refusal_says_what_is_possible(name: str, text: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        Settings().changed(name, text)
+    assert FIELDS[name].hint in refused.value.hint
+    assert len(refused.value.message) < 120
+
+
+def test_an_unknown_name() -> None:
+    with pytest.raises(UsageError, match="no setting called 'temprature'") as refused:
+        Settings().changed("temprature", "1")
+    assert refused.value.hint == "Did you mean temperature?"
+
+
+def test_every_field_can_be_shown() -> None:
+    assert all(Settings().shown(name) for name in FIELDS)
+
+
+def ready(**settings: Any) -> Ready:
+    return Ready({}, "m.gguf", None, (), {"target": {"n_ctx": 512}, **settings}, {}, 1.0)
+
+
+def test_a_completion_model_is_given_text() -> None:
+    chat = Conversation(7, "# system")
+    chat.ask("import os")
+    asked = request(Settings(think=True), chat, Loaded.of(ready(), "model", "for show"))
+    assert (asked.text, asked.messages) == ("# system\nimport os", ())
+    assert (asked.spec, asked.why) == ("model", "for show")
+    assert (asked.max_tokens, asked.think) == (COMPLETION, None)
+    assert asked.sampling.seed == chat.answer_seed
+
+
+def test_a_chat_model_is_given_messages() -> None:
+    chat = Conversation(7, "be brief")
+    chat.ask("hello")
+    about = ready(chat={"template": "own", "thinking": ["<t>", "</t>"]})
+    loaded = Loaded.of(about)
+    assert loaded.thinking == ("<t>", "</t>")
+    asked = request(Settings(spec="off", think=False), chat, loaded, probabilities=True)
+    assert asked.messages == (Message("system", "be brief"), Message("user", "hello"))
+    assert (asked.text, asked.template, asked.max_tokens) == ("", None, 512)
+    assert (asked.spec, asked.why, asked.think, asked.probabilities) == ("off", "", False, True)
+    raw = request(Settings(), chat, Loaded.of(about, raw=True))
+    assert (raw.text, raw.messages) == ("be brief\nhello", ())
+
+
+def test_a_template_that_was_asked_for() -> None:
+    chat = Conversation(7)
+    chat.ask("hello")
+    asked = request(Settings(), chat, Loaded.of(ready(), template="chatml"))
+    assert (asked.template, asked.messages) == ("chatml", (Message("user", "hello"),))

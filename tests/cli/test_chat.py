@@ -1,0 +1,331 @@
+"""A person chats at a terminal: commands, signals, pastes, a dying engine, a hostile model."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from localspec.chat.commands import COMMANDS
+from tests.cli.command import harmful, localspec
+from tests.zoo import CHAT_TEXT, HELLO_TEXT, Zoo
+
+if sys.platform == "win32":
+    pytest.skip("needs a pseudo-terminal", allow_module_level=True)
+
+from tests.cli.dialogue import Dialogue
+
+GREEDY = ("--temperature", "0")
+ENDLESS = (*GREEDY, "--max-tokens", "60000", "--spec", "off")
+CTRL_C, CTRL_D = "\x03", "\x04"
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dialogue]:
+    """One chat with the demo pair, for tests that leave it at its prompt."""
+    data = {"LOCALSPEC_DATA_DIR": str(tmp_path_factory.mktemp("data"))}
+    with Dialogue("run", "demo", *GREEDY, "--max-tokens", "24", env=data) as chat:
+        chat.until("This model completes text")
+        chat.until("\n> ")
+        yield chat
+
+
+def test_a_conversation_with_the_demo_pair(demo: Dialogue) -> None:
+    first = demo.line("def fibonacci(n):")
+    assert "of guesses kept" in first
+    assert "tok/s" in first
+    assert "context " in first
+    more = demo.line("")
+    assert "of guesses kept" in more
+    assert "Taken back: what was written on" in demo.line("/undo")
+    again = demo.line("/regen")
+    assert again.splitlines()[:3] == first.splitlines()[:3]
+    assert demo.line("/retry").splitlines()[:3] == first.splitlines()[:3]
+
+
+def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("import sys\nimport os\n", encoding="utf-8")
+    kept = tmp_path / "chat.md"
+    demo.line("/clear")
+    typed = {
+        "/help": "/regen, /retry",
+        "/?": "/exit, /quit, /bye",
+        "/keys": "Ctrl+C",
+        "/show": "completes text",
+        "/set temperature 0.0": "temperature: 0.0",
+        "/set temperature x": "Possible: 0 (always",
+        "/set nonsense 1": "There are: temperature",
+        "/set": "needs more",
+        "/spec 2": "2 guesses a round",
+        "/spec off": "Speculation: off",
+        "/spec on": "Speculation: on",
+        "/think on": "Thinking: on",
+        "/think show": "Thinking is shown",
+        "/system # a module": "System prompt: # a module",
+        "/system": "System prompt: # a module",
+        "/system -": "No system prompt",
+        f"/read {tmp_path}/no.txt": "There is no file",
+        f"/read {notes}": "2 lines of",
+        "def main():": "of guesses kept",
+        "/stats": "kept per round",
+        "/edit class A:": "tok/s",
+        "/copy": "OSC 52",
+        f"/save {kept}": "Saved:",
+        "/tokens on": "kept guess",
+        "//help": "tok/s",
+        "/tokens off": "not marked",
+        "/hlep": "Did you mean /help?",
+        "/undo": "Taken back: /help",
+        "/logs": "engine",
+        "/new": "A new chat",
+        "/clear": "Forgotten",
+        "/regen": "Nothing was said yet",
+    }
+    names = {command.name for command in COMMANDS} - {"exit"}
+    assert names <= {line.lstrip("/").split()[0].replace("?", "help") for line in typed}
+    for line, words in typed.items():
+        assert words in demo.line(line), line
+    text = kept.read_text(encoding="utf-8")
+    assert text.startswith("# A chat with demo-target\n\n## You\n\nclass A:\n\n## demo-target\n\n")
+
+
+def test_tab_completes_a_command(demo: Dialogue) -> None:
+    demo.type("/sho\t")
+    demo.until("/show")
+    assert "demo-target" in demo.line("")
+
+
+def test_a_line_that_goes_on(demo: Dialogue) -> None:
+    demo.type("def f(a):\\\r")
+    demo.line("    return a")
+    assert "Taken back: def f(a): " in demo.line("/undo")
+
+
+def test_a_paste_is_one_message(demo: Dialogue) -> None:
+    demo.paste("def f(a):\n    b = a\n")
+    demo.until("b = a")
+    assert "of guesses kept" not in demo.seen[demo.seen.rindex("def f(a):") :]
+    demo.line("    return b")
+    assert "Taken back: def f(a):     b = a     return b" in demo.line("/undo")
+
+
+def test_an_edit_without_text_offers_the_last(demo: Dialogue) -> None:
+    demo.line("import re")
+    demo.type("/edit\r")
+    demo.until("/edit import re")
+    demo.line(", os")
+    assert "Taken back: import re, os" in demo.line("/undo")
+
+
+# --- signals ----------------------------------------------------------------------------------
+
+
+def test_ctrl_c_stops_the_answer_and_a_second_quits(zoo: Zoo) -> None:
+    with Dialogue("run", zoo["chatter"], *ENDLESS) as chat:
+        chat.until("> ")
+        chat.type("a\r")
+        chat.until("eight nine one")
+        chat.type(CTRL_C)
+        told = chat.until("\n> ")
+        assert "stopped in " in told
+        assert " ms · " in told
+        chat.press(CTRL_C)
+        assert chat.end() == 130
+        assert "Traceback" not in chat.seen
+
+
+def test_ctrl_c_at_the_prompt_hints_then_quits(zoo: Zoo) -> None:
+    with Dialogue("run", zoo["parrot"], *GREEDY, "--spec", "off") as chat:
+        chat.until("> ")
+        assert HELLO_TEXT in chat.line("a")
+        chat.press(f"begun{CTRL_C}")
+        chat.until("Ctrl+C once more, or Ctrl+D, quits.\n> ")
+        chat.line("b")
+        chat.press(CTRL_C)
+        chat.until("quits.\n> ")
+        chat.press(CTRL_C)
+        assert chat.end() == 130
+
+
+@pytest.mark.parametrize("leave", [CTRL_D, "/bye\r"])
+def test_leaving(leave: str, zoo: Zoo) -> None:
+    with Dialogue("run", zoo["parrot"], *GREEDY, "--spec", "off") as chat:
+        chat.until("> ")
+        engine = chat.engine()
+        chat.type(leave)
+        assert chat.end() == 0
+        assert not engine.is_running()
+
+
+def test_sigterm_leaves_the_terminal_whole(zoo: Zoo) -> None:
+    with Dialogue("run", zoo["parrot"], *GREEDY, "--spec", "off") as chat:
+        chat.until("> ")
+        engine = chat.engine()
+        assert not chat.echoes()
+        chat.signal(signal.SIGTERM)
+        assert chat.end() == 143
+        assert chat.echoes()
+        assert not engine.is_running()
+
+
+@pytest.mark.parametrize("answering", [False, True])
+def test_a_closed_terminal(answering: bool, zoo: Zoo) -> None:
+    with Dialogue("run", zoo["chatter"], *ENDLESS) as chat:
+        chat.until("> ")
+        engine = chat.engine()
+        if answering:
+            chat.type("a\r")
+            chat.until("one two three")
+        chat.hang_up()
+        assert chat.end() == 129
+        assert not engine.is_running()
+
+
+# --- an engine that dies ------------------------------------------------------------------------
+
+
+def test_an_engine_killed_while_it_answers(zoo: Zoo, tmp_path: Path) -> None:
+    events = tmp_path / "events.jsonl"
+    with Dialogue("run", zoo["chatter"], *ENDLESS, "--events", events) as chat:
+        chat.until("> ")
+        first = chat.engine()
+        chat.type("a\r")
+        chat.until("seven eight nine one")
+        first.kill()
+        told = chat.until("\n> ")
+        assert "The engine stopped" in told
+        assert "Enter, or /retry, loads the pair again" in told
+        chat.line(f"/save {tmp_path}/kept.txt")
+        assert "seven eight nine one" in (tmp_path / "kept.txt").read_text()
+        chat.type("/retry\r")
+        chat.until("Loading the pair again")
+        chat.until("seven eight nine one")
+        second = chat.engine()
+        assert second.pid != first.pid
+        chat.type(CTRL_C)
+        assert "stopped in" in chat.until("\n> ")
+        second.kill()  # while nobody asks
+        psutil.wait_procs([second], timeout=10)
+        chat.type("b\r")
+        chat.until("The engine stopped")
+        chat.until("\n> ")
+        chat.type("\r")
+        chat.until("seven eight nine one")
+        chat.type(CTRL_C)
+        chat.until("\n> ")
+        chat.type(CTRL_D)
+        assert chat.end() == 0
+    replayed = localspec("replay", events)
+    assert replayed.code == 0
+    assert "Answer 3" in replayed.text
+    assert "breaks off here" in replayed.text
+
+
+def test_a_full_context_keeps_the_chat(zoo: Zoo) -> None:
+    with Dialogue("run", zoo["chatter"], *ENDLESS, "--ctx", "256") as chat:
+        chat.until("> ")
+        told = chat.line("a")
+        assert "context full" in told
+        assert "/undo takes back the last turn" in told
+        told = chat.line("b")
+        assert "The prompt has" in told
+        assert "Your message was not sent; Up brings it back." in told
+        assert "Taken back: a" in chat.line("/undo")
+
+
+def test_a_model_that_fails_keeps_the_chat(zoo: Zoo) -> None:
+    with Dialogue("run", zoo["nan-later"], *GREEDY, "--spec", "off") as chat:
+        chat.until("> ")
+        told = chat.line("a")
+        assert "Hello" in told
+        assert "localspec: " in told
+        assert "Taken back: a" in chat.line("/undo")
+
+
+# --- what it looks like --------------------------------------------------------------------------
+
+
+def test_a_chat_model_with_roles(zoo: Zoo, tmp_path: Path) -> None:
+    with Dialogue("run", zoo["chatty"], *GREEDY, "--system", "Be brief.") as chat:
+        chat.until("> ")
+        for question in ("hello", "and?", "more", "again"):
+            assert CHAT_TEXT in chat.line(question, "tok/s")
+            chat.until("\n> ")
+        assert "Type a message" in chat.line("")
+        assert "its own" in chat.line("/show")
+        chat.line(f"/save {tmp_path}/chat.txt")
+    assert (tmp_path / "chat.txt").read_text(encoding="utf-8").count(CHAT_TEXT) == 4
+
+
+def test_thinking_is_folded_or_shown(zoo: Zoo) -> None:
+    with Dialogue("run", zoo["thinker"], *GREEDY, "--no-color") as chat:
+        chat.until("> ")
+        assert "thinking … (6 words)\nHello there.\n" in chat.line("hi")
+        chat.line("/think show")
+        assert "They greet me; I greet back.\nHello there.\n" in chat.line("hi")
+
+
+@pytest.mark.parametrize("how", ["--plain", "TERM"])
+def test_plain(how: str, zoo: Zoo) -> None:
+    """Role words and sentences; no signs, no colours, nothing that moves."""
+    options, env = (("--plain",), {}) if how == "--plain" else ((), {"TERM": "dumb"})
+    model = zoo["parrot"]
+    asked = ("run", model, "--draft", model, *GREEDY, "--spec", "model", "--tokens", *options)
+    with Dialogue(*asked, env=env) as chat:
+        chat.until("Type /help for commands, /exit to quit.\n")
+        chat.until("You: ")
+        told = chat.line("a", "\nYou: ")
+        assert f"parrot: {HELLO_TEXT}\n" in told
+        assert "Round 0" in told
+        assert "guesses kept" in told
+        assert "tokens per second. Context: " in told
+        for line in ("/stats", "/show", "/keys", "/help", "/tokens off"):
+            chat.line(line, "\nYou: ")
+        chat.type(CTRL_D)
+        assert chat.end() == 0
+        assert chat.seen.isascii()
+        assert not harmful(chat.seen.encode())
+
+
+def test_thinking_in_plain_words(zoo: Zoo) -> None:
+    with Dialogue("run", zoo["thinker"], *GREEDY, "--plain") as chat:
+        chat.until("You: ")
+        assert "Thinking, 6 words.\nthinker: Hello there.\n" in chat.line("hi", "\nYou: ")
+        chat.line("/think show", "\nYou: ")
+        told = chat.line("hi", "\nYou: ")
+        assert "Thinking: They greet me; I greet back.\nthinker: Hello there.\n" in told
+
+
+@pytest.mark.parametrize("env", [{}, {"NO_COLOR": "1"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
+def test_nothing_hostile_reaches_the_terminal(env: dict[str, str], zoo: Zoo) -> None:
+    with Dialogue("run", zoo["hostile"], *GREEDY, "--spec", "lookup", env=env) as chat:
+        chat.until("> ")
+        for line in ("a", "/tokens on", "b", "/stats", "/undo", "/regen", "/show", "/logs"):
+            chat.line(line)
+        chat.type(CTRL_D)
+        assert chat.end() == 0
+        assert " one" in chat.seen
+        assert " two" in chat.seen
+        assert not harmful(chat.seen.encode(), colour=True)
+        assert ("\x1b[" in chat.seen) is ("NO_COLOR" not in env)
+        assert "Traceback" not in chat.seen
+
+
+def test_piped_input_stays_one_answer(zoo: Zoo) -> None:
+    done = localspec("run", zoo["parrot"], *GREEDY, stdin=b"a")
+    assert (done.code, done.text) == (0, HELLO_TEXT + "\n")
+
+
+def test_one_answer_of_a_chat_model(zoo: Zoo) -> None:
+    asked = ("run", zoo["chatty"], "-p", "hello", *GREEDY)
+    assert localspec(*asked).text == CHAT_TEXT + "\n"
+    chatml = localspec(*asked, "--template", "chatml", "--system", "Be brief.", "--json").document
+    raw = localspec(*asked, "--raw", "--json").document
+    assert raw["prompt_tokens"] < chatml["prompt_tokens"]
+    assert localspec(*asked, "--raw", "--template", "chatml").code == 2
+    assert localspec(*asked, "--template", "nonsense").code == 2

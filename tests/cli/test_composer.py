@@ -1,0 +1,64 @@
+"""One message from one line or several, typed or pasted."""
+
+from __future__ import annotations
+
+import pytest
+
+from localspec.cli.composer import Composer
+
+
+class Typist:
+    """Types these lines; pasted ones wait already when the one before was read."""
+
+    def __init__(self, *lines: str, pasted: int = 0) -> None:
+        self.lines, self.pasted = list(lines), pasted
+        self.prompts: list[str] = []
+
+    def ask(self, prompt: str) -> str:
+        self.prompts.append(prompt)
+        self.pasted -= 1
+        if not self.lines:
+            raise EOFError
+        return self.lines.pop(0)
+
+    def waits(self) -> bool:
+        return self.pasted > 0
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["hello"], "hello"),
+        ([""], ""),
+        (["one\\", "two\\", "three"], "one\ntwo\nthree"),
+        (['"""one', "", 'two"""'], "one\n\ntwo"),
+        (['"""', "one", '"""'], "one"),
+        (['"""one"""'], "one"),
+        (["one\\"], "one\\"),
+        (['"""one', "two"], "one\ntwo"),
+        (["one\ntwo"], "one\ntwo"),
+    ],
+)
+def test_a_message(lines: list[str], message: str) -> None:
+    typist = Typist(*lines)
+    assert Composer("> ", typist.ask, typist.waits).message() == message
+    assert typist.prompts[0] == "> "
+    assert not any(typist.prompts[1:])
+
+
+def test_a_paste_that_comes_line_by_line_is_one_message() -> None:
+    typist = Typist("one", "two", "three", "next", pasted=3)
+    composer = Composer("> ", typist.ask, typist.waits)
+    assert composer.message() == "one\ntwo\nthree"
+    assert composer.message() == "next"
+
+
+def test_commands_typed_ahead_are_not_joined() -> None:
+    typist = Typist("/stats", "/exit", pasted=2)
+    composer = Composer("> ", typist.ask, typist.waits)
+    assert [composer.message(), composer.message()] == ["/stats", "/exit"]
+
+
+def test_the_end() -> None:
+    with pytest.raises(EOFError):
+        Composer("> ", Typist().ask, lambda: False).message()
