@@ -50,6 +50,7 @@ class ChatScreen(ReadingScreen):
     """One chat with one pair.  Threads post, handlers draw."""
 
     BINDINGS = bindings("chat")
+    AUTO_FOCUS = "#composer"  # before the first picture: what is typed at once is not lost
 
     def __init__(self, dialogue: Dialogue, runner: Runner, options: Options) -> None:
         super().__init__(dialogue, options)

@@ -28,6 +28,7 @@ class OpeningScreen(ModalScreen[Choice | None]):
     """Every file is looked at as soon as it is named; the pair is judged by loading it."""
 
     BINDINGS = [Binding("escape", "cancel", "Cancel")]  # noqa: RUF012
+    AUTO_FOCUS = "#target"  # before the first picture: one may type at once
 
     def __init__(self, runner: Runner, options: Options) -> None:
         super().__init__()
@@ -51,7 +52,6 @@ class OpeningScreen(ModalScreen[Choice | None]):
     def on_mount(self) -> None:
         for field in self.query(Input):
             field.cursor_blink = False
-        self.query_one("#target", Input).focus()
 
     @on(Input.Submitted, "#target")
     def _target(self) -> None:

@@ -21,16 +21,20 @@ class SettingsScreen(ModalScreen[None]):
 
     BINDINGS = [  # noqa: RUF012
         Binding("escape,f4", "close", "Close"),
-        Binding("down", "app.focus_next", "Next", priority=False),
-        Binding("up", "app.focus_previous", "Previous", priority=False),
+        # Before the field sees them: what is typed next belongs to the next field already.
+        Binding("tab", "app.focus_next", "Next", priority=True),
+        Binding("shift+tab", "app.focus_previous", "Previous", priority=True),
+        Binding("down", "go(1)", "Next", priority=True),
+        Binding("up", "go(-1)", "Previous", priority=True),
     ]
+    AUTO_FOCUS = "Input"
 
     def __init__(self, dialogue: Dialogue) -> None:
         super().__init__()
         self._dialogue = dialogue
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(id="sheet"):
+        with VerticalScroll(id="sheet", can_focus=False):
             yield Static("For the next answer", classes="heading", markup=False)
             for about in FIELDS.values():
                 with Horizontal(classes="setting"):
@@ -51,7 +55,6 @@ class SettingsScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         for field in self.query(Input):
             field.cursor_blink = False
-        self.query(Input).first().focus()
 
     @on(Input.Changed)
     def _changed(self, event: Input.Changed) -> None:
@@ -79,6 +82,16 @@ class SettingsScreen(ModalScreen[None]):
     @on(TextArea.Changed, "#system")
     def _system(self, event: TextArea.Changed) -> None:
         self._dialogue.conversation.system = event.text_area.text.strip("\n")
+
+    def action_go(self, by: int) -> None:
+        """To a neighbouring field; within the system prompt, as far as its first or last line."""
+        field = self.focused
+        if isinstance(field, TextArea):
+            before = field.cursor_location
+            (field.action_cursor_down if by > 0 else field.action_cursor_up)()
+            if field.cursor_location != before:
+                return
+        (self.focus_next if by > 0 else self.focus_previous)()
 
     def action_close(self) -> None:
         self.dismiss()

@@ -137,8 +137,9 @@ class Transcript(VerticalScroll, can_focus=False):
         """Put the cursor on the last token, and the keyboard with it."""
         self.can_focus = True
         self.focus()
-        if self._turn is None:
-            self._place(len(self.turns) - 1, -1)
+        if self._turn is None and self.turns:
+            said = [number for number, t in enumerate(self.turns[-1].flow.tokens) if t.text]
+            self._place(len(self.turns) - 1, said[-1] if said else -1)
         if self._turn is None:
             self.post_message(self.Pointed(None, None))
 
@@ -161,10 +162,18 @@ class Transcript(VerticalScroll, can_focus=False):
         place = token % len(flow.tokens)
         flow.cursor = place
         self._turn = number
-        top = turns[number].virtual_region.y + flow.virtual_region.y
-        line = Region(0, top + flow.line_of(place), 1, 2)
-        self.scroll_to_region(line, animate=False, force=True)
+        self.call_after_refresh(self._reveal)  # where it stands is known after the layout
         self.post_message(self.Pointed(flow.tokens[place], turns[number].round_of(place)))
+
+    def _reveal(self) -> None:
+        """Scroll to the cursor."""
+        turns = self.turns
+        if self._turn is None or self._turn >= len(turns):
+            return
+        view = turns[self._turn]
+        top = view.virtual_region.y + view.flow.virtual_region.y
+        line = top + view.flow.line_of(view.flow.cursor or 0)
+        self.scroll_to_region(Region(0, line, 1, 2), animate=False, force=True)
 
     def learn(self, places: Sequence[Place]) -> None:
         """Chances of the last answer came; the cursor's token may have some now."""
