@@ -28,6 +28,12 @@ class Glyphs:
     dot: str
     folded: str
     unfolded: str
+    bar_left: str
+    """In front of what failed."""
+
+    @property
+    def ascii_only(self) -> bool:
+        return self.pointer.isascii()
 
     def bar(self, share: float, width: int) -> str:
         """A bar of at most `width` cells."""
@@ -54,6 +60,7 @@ RICH = Glyphs(
     dot="·",
     folded="▸",
     unfolded="▾",
+    bar_left="▌ ",
 )
 ASCII = Glyphs(
     marks={"accepted": "'", "bonus": "+", "correction": "^", "plain": "."},
@@ -67,6 +74,7 @@ ASCII = Glyphs(
     dot="-",
     folded=">",
     unfolded="v",
+    bar_left="| ",
 )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from textual.theme import Theme
 
+from localspec.tui.text.prose import Look
+
 # name, dark, background, surface, panel, foreground, muted, accent, kept, bonus, corrected, error
 _PALETTES = (
     (
@@ -96,6 +98,13 @@ def _theme(palette: tuple[str, bool, str, str, str, str, str, str, str, str, str
             "input-selection-background": f"{accent} 35%",
         },
     )
+
+
+def look(theme: Theme, *, ascii_only: bool) -> Look:
+    """How Markdown looks in a theme."""
+    muted = theme.variables.get("muted", theme.foreground or theme.primary)
+    accent = theme.accent or theme.primary
+    return Look(accent, muted, "one-dark" if theme.dark else "friendly", ascii_only)
 
 
 THEMES = tuple(_theme(palette) for palette in _PALETTES)

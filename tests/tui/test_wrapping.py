@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from localspec.tui.wrapping import Wrapped
+from localspec.tui.text.wrapping import Wrapped
 
 TEXTS = st.lists(
     st.text(st.sampled_from("ab cd\n\t漢字é👍 .,-"), max_size=9), min_size=1, max_size=20

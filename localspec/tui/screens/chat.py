@@ -30,6 +30,7 @@ from localspec.tui.options import Options
 from localspec.tui.runner import Runner
 from localspec.tui.screens.reading import ReadingScreen
 from localspec.tui.screens.settings import SettingsScreen
+from localspec.tui.text.turn import Speaker
 from localspec.tui.widgets.composer import Composer
 from localspec.tui.widgets.greeting import Greeting
 from localspec.tui.widgets.panel import Panel
@@ -60,6 +61,7 @@ class ChatScreen(ReadingScreen):
         self._inspected = False
         """Whether the last answer's chances were asked for."""
         self._drawn = 0.0
+        self._topic = ""
         self._stopped: float | None = None
         self._waiting: str | None = None
         """Sent before the pair was loaded."""
@@ -81,13 +83,12 @@ class ChatScreen(ReadingScreen):
             yield Panel(self.options.glyphs)
         yield Status(self.options)
 
-    async def on_mount(self) -> None:
+    def on_mount(self) -> None:
         self.query_one(Story).display = False
         for turn in self.dialogue.conversation.turns:
-            await self._show(turn)
-            await self.transcript.turns[-1].heard(turn.events)
-            await self.transcript.turns[-1].end(ending(turn, None))
-        self.transcript.anchor()
+            self._show(turn)
+            self.transcript.heard(turn.events)
+            self.transcript.end(ending(turn, None))
         self.composer.focus()
         self.load()
 
@@ -116,7 +117,7 @@ class ChatScreen(ReadingScreen):
         self.draw()
         if self._finish:
             self._finish = False
-            await self.transcript.take_back()
+            self.transcript.take_back()
             self.dialogue.conversation.restart()
             await self._answer()
         else:
@@ -182,16 +183,15 @@ class ChatScreen(ReadingScreen):
         self.phase = "answering"
         self._inspected = False
         self._stopped = None
-        await self._show(self.dialogue.conversation.turns[-1])
+        self._show(self.dialogue.conversation.turns[-1])
         request = self.dialogue.request(self.transcript.tokens)
         self.runner.ask(request, self.post_message)
         self.draw()
 
-    async def _show(self, turn: Turn) -> None:
+    def _show(self, turn: Turn) -> None:
         loaded = self.dialogue.loaded
         assert loaded is not None
-        speaker, raw = self.dialogue.model, not loaded.chats
-        await self.transcript.add(turn, speaker=speaker, thinking=loaded.thinking, raw=raw)
+        self.transcript.add(turn, Speaker(self.dialogue.model, loaded.thinking, not loaded.chats))
 
     # --- hearing --------------------------------------------------------------------------
 
@@ -217,19 +217,18 @@ class ChatScreen(ReadingScreen):
                 events.append(item)
         if events and self.dialogue.conversation.turns:
             self.dialogue.hear(events)
-            await self.transcript.turns[-1].heard(events)
+            self.transcript.heard(events)
         if ended is not None:
             await self._ended(ended.error, ended.dead)
         self.draw()
 
     async def _ended(self, error: LocalspecError | None, dead: bool) -> None:
         turn = self.dialogue.conversation.turns[-1]
-        view = self.transcript.turns[-1]
         stopped = None
         if self._stopped is not None:
             stopped = (time.monotonic() - self._stopped) * 1e3
         self.phase = "ready"
-        await view.end(ending(turn, stopped))
+        self.transcript.end(ending(turn, stopped))
         if error is not None:
             self.phase = "failed" if dead else "ready"
             self.transcript.fail(error, _RELOAD_KEYS if dead else _ASK_KEYS)
@@ -260,7 +259,9 @@ class ChatScreen(ReadingScreen):
     def draw(self, state: str = "") -> None:
         """Everything that is not the transcript."""
         dialogue = self.dialogue
-        self.query_one("#topic", Static).update(Content(dialogue.title), layout=False)
+        if dialogue.title != self._topic:
+            self._topic = dialogue.title
+            self.query_one("#topic", Static).update(Content(self._topic), layout=False)
         greeting = self.query_one(Greeting)
         greeting.display = not dialogue.conversation.turns and not self.transcript.failed
         self.transcript.display = not greeting.display
@@ -274,7 +275,7 @@ class ChatScreen(ReadingScreen):
         if self.phase == "answering":
             if self._stopped is None:
                 self._stopped = time.monotonic()
-                self.transcript.turns[-1].note("stopping …")
+                self.transcript.note("stopping …")
             self.runner.stop()
         elif self.phase == "loading" or not self.composer.text:
             if len(self.app.screen_stack) > 1:  # not where it is the first
@@ -301,14 +302,14 @@ class ChatScreen(ReadingScreen):
             self._finish = bool(turns) and turns[-1].reason is None
             self.load()
         elif self.phase == "ready" and turns:
-            await self.transcript.take_back()
+            self.transcript.take_back()
             self.dialogue.conversation.again()
             await self._answer()
 
     async def action_edit(self) -> None:
         """The last question, back in the composer."""
         if self.phase != "answering" and self.dialogue.conversation.turns:
-            await self.transcript.take_back()
+            self.transcript.take_back()
             self.composer.put(self.dialogue.conversation.take_back().question)
             self.composer.focus()
             self.draw()
@@ -318,6 +319,6 @@ class ChatScreen(ReadingScreen):
             self.notify("Stop the answer first: esc.", markup=False)
             return
         self.dialogue.clear()
-        await self.transcript.clear()
+        self.transcript.clear()
         self.composer.focus()
         self.draw()

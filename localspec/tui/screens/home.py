@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+from rich.cells import cell_len, set_cell_size
 from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -38,15 +41,27 @@ class Row:
     note: str = ""
 
 
+def machine() -> str:
+    """This computer, on half a line."""
+    import psutil  # noqa: PLC0415  not before the first picture
+
+    memory = psutil.virtual_memory()
+    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    return f"{cores} cores · {gib(memory.total)}, {gib(memory.available)} free"
+
+
 class HomeScreen(Screen[None]):
     """Pairs ready to run; enter opens the chat."""
 
     BINDINGS = bindings("home")
 
-    def __init__(self, runner: Runner, options: Options) -> None:
+    def __init__(
+        self, runner: Runner, options: Options, machine: Callable[[], str] = machine
+    ) -> None:
         super().__init__()
         self._runner = runner
         self._options = options
+        self._machine = machine
         self._rows: list[Row] = []
         self._dialogues: dict[Choice, Dialogue] = {}
         """Chats of this session: leaving one does not lose it."""
@@ -98,11 +113,12 @@ class HomeScreen(Screen[None]):
         wide = self.size.width or 80
         name, about = (26, 34) if wide >= 90 else (22, 32) if wide >= 76 else (24, 0)
         note = (self._turns(row.choice) or row.note) if wide >= 100 else ""
-        about_it = f"{row.about:<{about}.{about}}" if about else ""
+        more = self._options.glyphs.more
+        about_it = _fitting(row.about, about, more) if about else ""
         sign = self._options.glyphs.pointer if pointed else " "
         return Content.assemble(
             (f"{sign} ", "$accent"),
-            f"{row.name:<{name}.{name}} ",
+            f"{_fitting(row.name, name, more)} ",
             (about_it, "$muted"),
             f"{row.size:>10}  ",
             (note, "$muted"),
@@ -116,7 +132,7 @@ class HomeScreen(Screen[None]):
     @work(exclusive=True, group="machine")
     async def _look_at_machine(self) -> None:
         """After the first picture: psutil takes a while to import."""
-        self.query_one("#machine", Static).update(Content(_machine()))
+        self.query_one("#machine", Static).update(Content(self._machine()))
 
     @on(OptionList.OptionSelected)
     def _selected(self, event: OptionList.OptionSelected) -> None:
@@ -155,8 +171,8 @@ class HomeScreen(Screen[None]):
 
 
 _TEACH = (
-    "  Your own models would be listed here. o opens a target and a draft by their paths:\n"
-    "  any two GGUF files that share a vocabulary."
+    "Your own models would be listed here. o opens a target and a draft by their paths: "
+    "any two GGUF files that share a vocabulary."
 )
 
 
@@ -165,26 +181,37 @@ def _heading(text: str) -> Option:
 
 
 def _catalogued() -> list[Row]:
-    return [
-        Row(
-            Choice(pair.target, pair.draft, pair.spec, pair.why),
-            pair.id,
-            f"{pair.title} · bundled",
-            _size(Choice(pair.target, pair.draft)),
-            "try it now",
-        )
-        for pair in catalog.load().values()
-    ]
+    """The pairs that come with localspec; the others are a matter of the wizard."""
+    rows = []
+    for pair in catalog.load().pairs.values():
+        if (target := pair.target.path) is not None:
+            draft = pair.draft.path if pair.draft else None
+            choice = Choice(target, draft, pair.spec, pair.why)
+            rows.append(
+                Row(choice, pair.id, f"{pair.title} · bundled", _size(choice), "try it now")
+            )
+    return rows
 
 
 def _lately() -> list[Row]:
     rows = []
     for choice in recent.read():
-        name = clean(choice.target.name.removesuffix(".gguf"), multiline=False)
-        draft = clean(choice.draft.name, multiline=False) if choice.draft else "no draft: copying"
+        name = _stem(choice.target)
+        draft = f"+ {_stem(choice.draft)}" if choice.draft else "no draft: copying"
         where = clean(str(choice.target.parent), multiline=False)
-        rows.append(Row(choice, name, f"+ {draft}", _size(choice), where))
+        rows.append(Row(choice, name, draft, _size(choice), where))
     return rows
+
+
+def _stem(path: Path) -> str:
+    return clean(path.name.removesuffix(".gguf"), multiline=False)
+
+
+def _fitting(text: str, width: int, more: str) -> str:
+    """Exactly so many cells: a name in Chinese has half as many letters."""
+    if cell_len(text) > width:
+        text = set_cell_size(text, width - len(more)).rstrip() + more
+    return set_cell_size(text, width)
 
 
 def _size(choice: Choice) -> str:
@@ -193,11 +220,3 @@ def _size(choice: Choice) -> str:
         return gib(sum(file.stat().st_size for file in files if file is not None))
     except OSError:
         return "gone"
-
-
-def _machine() -> str:
-    import psutil  # noqa: PLC0415  not before the first picture
-
-    memory = psutil.virtual_memory()
-    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    return f"{cores} cores · {gib(memory.total)}, {gib(memory.available)} free"

@@ -43,7 +43,7 @@ class ReadingScreen(Screen[None]):
         """Show or hide how the tokens came."""
         shown = not self.transcript.tokens
         self.query_one(Story).display = shown
-        await self.transcript.show_tokens(shown)
+        self.transcript.show_tokens(shown)
         if shown:
             self.inspect()
         if not self.transcript.walking:
@@ -98,4 +98,4 @@ class ReadingScreen(Screen[None]):
         self.transcript.scroll_home(animate=False)
 
     def action_end(self) -> None:
-        self.transcript.anchor()
+        self.transcript.follow()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import Screen
 from textual.timer import Timer
@@ -15,7 +15,9 @@ from localspec.protocol.events import Round
 from localspec.tui.figures import Figures
 from localspec.tui.keys import bindings, footer
 from localspec.tui.options import Options
-from localspec.tui.widgets.flow import Flow
+from localspec.tui.text.flow import Flow
+from localspec.tui.text.part import Gap
+from localspec.tui.widgets.lines import Lines
 from localspec.tui.widgets.panel import Panel
 from localspec.tui.widgets.story import Story
 
@@ -30,10 +32,11 @@ class ReplayScreen(Screen[None]):
 
     def __init__(self, question: str, rounds: Sequence[Round], options: Options) -> None:
         super().__init__()
-        self._question = question
         self._rounds = rounds
         self._options = options
         self._shown = 0
+        self._flow = Flow(question, options.glyphs)
+        self._flow.mark(marked=True, marks=options.marks)
         self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
@@ -42,38 +45,28 @@ class ReplayScreen(Screen[None]):
             yield Static("", id="topic", markup=False)
         with Horizontal(id="body"):
             with Vertical(id="main"):
-                with VerticalScroll(id="past", can_focus=False):
-                    yield self._flow()
+                yield Lines(id="past")
                 yield Story(self._options.glyphs)
             yield Panel(self._options.glyphs)
         yield Static(Content(footer(self._options.keymap, "replay")), id="hints", markup=False)
 
-    def _flow(self) -> Flow:
-        return Flow(
-            self._question,
-            marked=True,
-            glyphs=self._options.glyphs,
-            marks=self._options.marks,
-        )
-
     def on_mount(self) -> None:
         self._timer = self.set_interval(_PACE, self._tick, pause=True)
+        self.query_one(Lines).parts[:] = [Gap(), self._flow]
         self._go(1)
 
     def _go(self, shown: int) -> None:
         """Show the first so many rounds."""
         shown = max(1, min(shown, len(self._rounds)))
-        flow = self.query_one(Flow)
-        if shown < self._shown or not flow.tokens:
-            flow.tokens.clear()
-            flow.extend([t for r in self._rounds[:shown] for t in r.tokens])
-            flow.rewrap()
-        else:
-            flow.extend([t for r in self._rounds[self._shown : shown] for t in r.tokens])
+        flow = self._flow
+        if shown < self._shown:
+            flow.clear()
+            self._shown = 0
+        flow.extend([t for r in self._rounds[self._shown : shown] for t in r.tokens])
         self._shown = shown
         last = self._rounds[shown - 1]
         flow.cursor = len(flow.tokens) - 1
-        self.call_after_refresh(self.query_one("#past", VerticalScroll).scroll_end, animate=False)
+        self.query_one(Lines).changed()
         figures = Figures()
         figures.take(self._rounds[:shown])
         self.query_one(Panel).draw(figures, f"ROUND {shown} of {len(self._rounds)}")

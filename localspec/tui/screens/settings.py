@@ -76,8 +76,9 @@ class SettingsScreen(ModalScreen[None]):
 
     def on_descendant_focus(self) -> None:
         name = str(getattr(self.focused, "name", None))
-        if name in FIELDS and not self.query(".-wrong"):
-            self.query_one("#wrong", Static).update(Content(FIELDS[name].hint))
+        hint = FIELDS[name].hint if name in FIELDS else "said to the model before everything else"
+        if not self.query(".-wrong"):
+            self.query_one("#wrong", Static).update(Content(hint))
 
     @on(TextArea.Changed, "#system")
     def _system(self, event: TextArea.Changed) -> None:

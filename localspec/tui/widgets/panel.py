@@ -53,7 +53,7 @@ def _lines(figures: Figures, glyphs: Glyphs, state: str, *, airy: bool) -> Itera
     yield from between
     yield _muted("guesses from")
     shares = (f"{_source(name)} {percent(share)}" for name, share in figures.sources)
-    yield from _wrapped("  ".join(shares) or "nobody yet")
+    yield from _wrapped(", ".join(shares) or "nobody yet")
     yield from between
     yield from _next(figures)
 

@@ -20,6 +20,7 @@ class Status(Horizontal):
     def __init__(self, options: Options) -> None:
         super().__init__()
         self._options = options
+        self._shown = ("", "")
 
     def compose(self) -> ComposeResult:
         yield Static("", id="hints", markup=False)
@@ -31,8 +32,11 @@ class Status(Horizontal):
         keys = footer(own, "tokens") if walking else footer(own, "composer", "chat", "app")
         numbers = _numbers(dialogue, phase)
         room = self.size.width - len(numbers) - 3
-        self.query_one("#hints", Static).update(Content(_fitting(keys, room)), layout=False)
-        self.query_one("#numbers", Static).update(Content(numbers))
+        shown = (_fitting(keys, room), numbers)
+        if shown != self._shown:
+            self._shown = shown
+            self.query_one("#hints", Static).update(Content(shown[0]), layout=False)
+            self.query_one("#numbers", Static).update(Content(shown[1]))
 
 
 def _fitting(keys: str, room: int) -> str:

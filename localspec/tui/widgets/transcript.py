@@ -1,4 +1,4 @@
-"""The turns of a chat, scrolled; in the token view, a cursor that walks over tokens."""
+"""The turns of a chat; in the token view, a cursor that walks over tokens."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-from textual.app import ComposeResult
-from textual.containers import Vertical, VerticalScroll
-from textual.geometry import Region
 from textual.message import Message
 
 from localspec.chat.conversation import Turn
+from localspec.clean import clean
 from localspec.errors import LocalspecError
-from localspec.protocol.events import Place, Round, Token
+from localspec.protocol.events import Event, Place, Round, Token
+from localspec.tui import themes
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.keys import bindings
-from localspec.tui.widgets.failure import Failure
-from localspec.tui.widgets.turn import TurnView
+from localspec.tui.text.part import Gap, Part, Words
+from localspec.tui.text.prose import Look
+from localspec.tui.text.turn import Speaker, TurnText
+from localspec.tui.widgets.lines import Lines
 
 
-class Transcript(VerticalScroll, can_focus=False):
-    """Follows the end until a person scrolls away from it."""
+class Transcript(Lines, can_focus=False):
+    """Everything that was said, and what failed."""
 
     BINDINGS = bindings("tokens")
 
@@ -45,6 +46,8 @@ class Transcript(VerticalScroll, can_focus=False):
     def __init__(self, glyphs: Glyphs, *, marks: bool) -> None:
         super().__init__()
         self._glyphs = glyphs
+        self.turns: list[TurnText] = []
+        self._failure: list[Part] = []
         self.marks = marks
         """Glyphs beside the colours."""
         self.tokens = False
@@ -53,78 +56,104 @@ class Transcript(VerticalScroll, can_focus=False):
         self._turn: int | None = None
         """Of the cursor."""
 
-    def compose(self) -> ComposeResult:
-        # As high as the view at least: Textual anchors shorter content to the bottom.
-        yield Vertical(id="turns")
+    def on_mount(self) -> None:
+        self.app.theme_changed_signal.subscribe(self, self._restyle)
 
-    @property
-    def turns(self) -> list[TurnView]:
-        return list(self.query(TurnView))
+    def _restyle(self, _: object) -> None:
+        for turn in self.turns:
+            turn.prose.restyle(self._look())
+        self._drawn()
 
-    @property
-    def _pages(self) -> Vertical:
-        return self.query_one("#turns", Vertical)
+    def _look(self) -> Look:
+        return themes.look(self.app.current_theme, ascii_only=self._glyphs.ascii_only)
+
+    def _drawn(self) -> None:
+        """Turns or what they hold changed."""
+        self._stack.parts = [*self.turns, *self._failure]
+        self.changed()
 
     # --- turns come and go ----------------------------------------------------------------
 
-    async def add(
-        self, turn: Turn, *, speaker: str, thinking: tuple[str, str] | None, raw: bool
-    ) -> None:
+    def add(self, turn: Turn, speaker: Speaker) -> None:
         """One more turn, at the end; what comes is followed again."""
-        view = TurnView(turn, speaker=speaker, thinking=thinking, raw=raw, glyphs=self._glyphs)
-        await self._pages.mount(view)
-        await view.show_tokens(self.tokens, self.marks)
-        view.fold_thinking(self._unfolded)
-        self.anchor()
+        text = TurnText(turn, speaker, self._glyphs, self._look())
+        text.show_tokens(self.tokens, self.marks)
+        text.fold_thinking(self._unfolded)
+        self.turns.append(text)
+        self._drawn()
+        self.follow()
 
-    async def take_back(self) -> None:
+    def heard(self, events: Sequence[Event]) -> None:
+        """Of the last turn."""
+        self.turns[-1].heard(events)
+        self._drawn()
+
+    def end(self, note: str) -> None:
+        """The last answer is over."""
+        self.turns[-1].end(note)
+        self._drawn()
+
+    def note(self, text: str) -> None:
+        self.turns[-1].note(text)
+        self._drawn()
+
+    def take_back(self) -> None:
         """The last turn goes."""
-        if self._turn is not None and self._turn >= len(self.turns) - 1:
+        self.turns.pop()
+        if self._turn is not None and self._turn >= len(self.turns):
             self._turn = None
             self.post_message(self.Pointed(None, None))
-        await self.turns[-1].remove()
+        self._drawn()
 
-    async def clear(self) -> None:
+    def clear(self) -> None:
         self.leave()
-        await self._pages.remove_children()
+        self.turns.clear()
+        self.forgive()
 
     def fail(self, error: LocalspecError, keys: str) -> None:
         """Something ended badly: said below everything else."""
-        self._pages.mount(Failure(error, keys))
-        self.anchor()
+        bar = self._glyphs.bar_left
+        said = (error.message, "error"), (error.hint, "text"), (keys, "muted")
+        self._failure = [Gap()]
+        self._failure += [Words(clean(t, multiline=False), style, bar) for t, style in said if t]
+        self._drawn()
+        self.follow()
 
     @property
     def failed(self) -> bool:
-        return bool(self.query(Failure))
+        return bool(self._failure)
 
     def forgive(self) -> None:
         """What failed is tried again."""
-        self.query(Failure).remove()
+        self._failure = []
+        self._drawn()
 
     # --- how they are shown ---------------------------------------------------------------
 
-    async def show_tokens(self, shown: bool) -> None:
+    def show_tokens(self, shown: bool) -> None:
         """The token view, with the keyboard where there is an answer; or not."""
         self.tokens = shown
-        await self._show()
+        self._show()
         if shown and self.turns:
             self.enter()
         else:
             self.leave()
 
-    async def toggle_marks(self) -> None:
+    def toggle_marks(self) -> None:
         self.marks = not self.marks
-        await self._show()
+        self._show()
 
-    async def _show(self) -> None:
-        for view in self.turns:
-            await view.show_tokens(self.tokens, self.marks)
+    def _show(self) -> None:
+        for turn in self.turns:
+            turn.show_tokens(self.tokens, self.marks)
+        self._drawn()
 
     def fold_thinking(self, unfolded: bool | None = None) -> None:
         """Show or hide what was thought; the other way unless said which."""
         self._unfolded = not self._unfolded if unfolded is None else unfolded
-        for view in self.turns:
-            view.fold_thinking(self._unfolded)
+        for turn in self.turns:
+            turn.fold_thinking(self._unfolded)
+        self._drawn()
 
     # --- the cursor -----------------------------------------------------------------------
 
@@ -134,7 +163,7 @@ class Transcript(VerticalScroll, can_focus=False):
         return self.can_focus
 
     def enter(self) -> None:
-        """Put the cursor on the last token, and the keyboard with it."""
+        """Put the cursor on the last token that is seen, and the keyboard with it."""
         self.can_focus = True
         self.focus()
         if self._turn is None and self.turns:
@@ -146,34 +175,24 @@ class Transcript(VerticalScroll, can_focus=False):
     def leave(self) -> None:
         """No cursor any more."""
         self.can_focus = False
-        for turn in self.turns:
-            turn.flow.cursor = None
+        if self._turn is not None:
+            self.turns[self._turn].flow.cursor = None
         self._turn = None
+        self.refresh()
         self.post_message(self.Pointed(None, None))
 
     def _place(self, number: int, token: int) -> None:
         """Stand on a token of a turn; -1 is its last."""
-        turns = self.turns
-        if not 0 <= number < len(turns) or not turns[number].flow.tokens:
+        if not 0 <= number < len(self.turns) or not self.turns[number].flow.tokens:
             return
-        for view in turns:
-            view.flow.cursor = None
-        flow = turns[number].flow
-        place = token % len(flow.tokens)
-        flow.cursor = place
-        self._turn = number
-        self.call_after_refresh(self._reveal)  # where it stands is known after the layout
-        self.post_message(self.Pointed(flow.tokens[place], turns[number].round_of(place)))
-
-    def _reveal(self) -> None:
-        """Scroll to the cursor."""
-        turns = self.turns
-        if self._turn is None or self._turn >= len(turns):
-            return
-        view = turns[self._turn]
-        top = view.virtual_region.y + view.flow.virtual_region.y
-        line = top + view.flow.line_of(view.flow.cursor or 0)
-        self.scroll_to_region(Region(0, line, 1, 2), animate=False, force=True)
+        if self._turn is not None:
+            self.turns[self._turn].flow.cursor = None
+        turn = self.turns[number]
+        place = token % len(turn.flow.tokens)
+        self._turn, turn.flow.cursor = number, place
+        self.reveal(self._stack.top(turn) + turn.line_of(place))
+        self.refresh()
+        self.post_message(self.Pointed(turn.flow.tokens[place], turn.round_of(place)))
 
     def learn(self, places: Sequence[Place]) -> None:
         """Chances of the last answer came; the cursor's token may have some now."""
@@ -200,10 +219,10 @@ class Transcript(VerticalScroll, can_focus=False):
         if self._turn is None:
             self._place(len(self.turns) - 1, -1)
             return
-        view = self.turns[self._turn]
-        cursor = view.flow.cursor or 0
-        ends = accumulate((len(r.tokens) for r in view.rounds), initial=0)
-        starts = [start for start in ends if start < len(view.flow.tokens)]
+        turn = self.turns[self._turn]
+        cursor = turn.flow.cursor or 0
+        ends = accumulate((len(r.tokens) for r in turn.rounds), initial=0)
+        starts = [start for start in ends if start < len(turn.flow.tokens)]
         at = bisect_left(starts, cursor) - 1 if by < 0 else bisect_right(starts, cursor)
         if 0 <= at < len(starts):
             self._place(self._turn, starts[at])
@@ -214,8 +233,8 @@ class Transcript(VerticalScroll, can_focus=False):
         if self._turn is not None:
             self.post_message(self.ReplayWanted(self._turn))
 
-    async def action_glyphs(self) -> None:
-        await self.toggle_marks()
+    def action_glyphs(self) -> None:
+        self.toggle_marks()
 
     def action_leave(self) -> None:
         self.leave()

@@ -1,0 +1,102 @@
+"""The scripted engine drives the app as a real one does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from localspec.errors import UsageError
+from localspec.launch import Choice
+from localspec.protocol.events import Dead, Event, Finished, Round
+from localspec.tui.app import LocalspecApp
+from localspec.tui.dialogue import Dialogue
+from localspec.tui.options import Options
+from localspec.tui.runner import Runner
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.widgets.transcript import Transcript
+from tests.tui.scripted import (
+    Gate,
+    Opening,
+    Script,
+    ScriptedEngine,
+    answer,
+    endless,
+    pieces,
+    ready,
+    wait_until,
+)
+
+TEXT = "# Title\n\nSome *words*, 漢字 and 🙂.\n"
+
+
+def app_of(*scripts: Callable[[], Script], **how: object) -> tuple[LocalspecApp, Opening]:
+    opening = Opening([ScriptedEngine(*scripts, **how)])  # type: ignore[arg-type]
+    options, runner = Options(), Runner(opening)
+    choice = Choice(Path("target.gguf"), Path("draft.gguf"))
+    return LocalspecApp(
+        options, runner, lambda: ChatScreen(Dialogue(choice), runner, options)
+    ), opening
+
+
+def chat(app: LocalspecApp) -> ChatScreen:
+    assert isinstance(app.screen, ChatScreen)
+    return app.screen
+
+
+@pytest.mark.asyncio
+async def test_an_answer_and_its_gate() -> None:
+    gate = Gate()
+
+    def script() -> Script:
+        said = answer(pieces(TEXT))
+        return [*said[:6], gate, *said[6:]]
+
+    app, _ = app_of(script)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await wait_until(pilot, lambda: chat(app).phase == "ready")
+        await pilot.press(*"hi", "enter")
+        await wait_until(pilot, lambda: chat(app).dialogue.figures.answered > 2)
+        assert chat(app).phase == "answering"
+        gate.set()
+        await wait_until(pilot, lambda: chat(app).phase == "ready")
+        assert chat(app).dialogue.conversation.turns[-1].answer == TEXT
+        kinds = {t.kind for r in chat(app).dialogue.conversation.turns[-1].rounds for t in r.tokens}
+        assert kinds == {"accepted", "bonus", "correction", "plain"}
+
+
+@pytest.mark.asyncio
+async def test_an_endless_answer_is_stopped() -> None:
+    app, _ = app_of(lambda: endless(["one ", "two "]), ready=ready(chats=False), pace=0.002)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await wait_until(pilot, lambda: chat(app).phase == "ready")
+        await pilot.press("a", "enter")
+        await wait_until(pilot, lambda: chat(app).dialogue.figures.answered > 40)
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: chat(app).phase == "ready")
+        assert chat(app).dialogue.conversation.turns[-1].reason == "cancelled"
+
+
+@pytest.mark.asyncio
+async def test_errors_and_ends() -> None:
+    app, opening = app_of(
+        lambda: [UsageError("That cannot be asked.", "Ask otherwise.")],
+        lambda: [*answer(["a ", "b "])[:-1], Dead("oom-system", (), "Try a smaller --ctx.")],
+    )
+    async with app.run_test(size=(100, 30)) as pilot:
+        await wait_until(pilot, lambda: chat(app).phase == "ready")
+        await pilot.press("a", "enter")
+        await wait_until(pilot, lambda: app.screen.query_one(Transcript).failed)
+        assert chat(app).phase == "ready"
+        await pilot.press("b", "enter")
+        await wait_until(pilot, lambda: chat(app).phase == "failed")
+        assert chat(app).dialogue.conversation.turns[-1].answer == "a b "
+    assert len(opening.loads) == 1
+
+
+def test_every_script_is_made_of_events() -> None:
+    said = answer(list("abcdefgh"), tail="z")
+    spoken: list[Event] = [event for event in said if isinstance(event, Round)]
+    assert [len(e.tokens) for e in spoken if isinstance(e, Round)] == [1, 4, 3]
+    assert isinstance(said[-1], Finished)
