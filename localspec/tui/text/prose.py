@@ -17,6 +17,7 @@ from rich.markdown import CodeBlock, Markdown
 from rich.segment import Segment
 from rich.style import Style
 from rich.syntax import Syntax
+from rich.text import Text
 from rich.theme import Theme
 
 from localspec.tui.text.part import Styles
@@ -165,10 +166,10 @@ class Prose:
         fence = _open_fence(self._tail)
         if fence is None:
             return _drawn(self._tail, self._width, self._look)
-        code = Syntax("", "text").highlight(fence)  # tabs and all, as it will be
         console = _console(self._look)
         options = console.options.update(width=max(1, self._width - 4))
-        return [[Segment("  "), *line] for line in console.render_lines(code, options, pad=False)]
+        lines = console.render_lines(Text(fence.expandtabs(4)), options, pad=False)
+        return [[Segment("  "), *line] for line in lines]
 
     def line(self, y: int, styles: Styles) -> Sequence[Segment]:
         assert self._open is not None, "asked before its height"

@@ -52,8 +52,9 @@ def _lines(figures: Figures, glyphs: Glyphs, state: str, *, airy: bool) -> Itera
     yield from _histogram(figures.totals.histogram, glyphs)
     yield from between
     yield _muted("guesses from")
-    shares = (f"{_source(name)} {percent(share)}" for name, share in figures.sources)
-    yield from _wrapped(", ".join(shares) or "nobody yet")
+    yield from [_row(_source(name), percent(share)) for name, share in figures.sources] or [
+        _muted("nobody yet")
+    ]
     yield from between
     yield from _next(figures)
 
