@@ -267,7 +267,11 @@ class ChatScreen(ReadingScreen):
         self.transcript.display = not greeting.display
         greeting.draw(dialogue.loaded)
         self.query_one(Panel).draw(dialogue.figures, state)
-        self.query_one(Status).draw(dialogue, self.phase, self.transcript.walking)
+        self.query_one(Status).draw(dialogue, self.phase, self.transcript)
+
+    @on(Transcript.Followed)
+    def _followed(self) -> None:
+        self.draw()
 
     # --- keys -----------------------------------------------------------------------------
 

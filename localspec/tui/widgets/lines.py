@@ -6,6 +6,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.geometry import Region, Size
+from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
@@ -28,6 +29,13 @@ class Lines(ScrollView, can_focus=False):
     _ROOM = 2
     """Cells left and right at least: the text stands below the title."""
     COMPONENT_CLASSES = {f"lines--{name}" for name in _NAMES}  # noqa: RUF012
+
+    class Followed(Message):
+        """A person scrolled away from the end, or came back to it."""
+
+        def __init__(self, following: bool) -> None:
+            super().__init__()
+            self.following = following
 
     def __init__(self, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
@@ -69,7 +77,10 @@ class Lines(ScrollView, can_focus=False):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
-        self.following = new_value >= self.max_scroll_y
+        following = new_value >= self.max_scroll_y
+        if following != self.following:
+            self.following = following
+            self.post_message(self.Followed(following))
 
     def on_resize(self, event: events.Resize) -> None:
         if not self._width:

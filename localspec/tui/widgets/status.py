@@ -9,8 +9,9 @@ from textual.widgets import Static
 
 from localspec.tui.dialogue import Dialogue
 from localspec.tui.figures import Figures
-from localspec.tui.keys import footer
+from localspec.tui.keys import footer, name
 from localspec.tui.options import Options
+from localspec.tui.widgets.transcript import Transcript
 from localspec.units import milliseconds
 
 
@@ -26,11 +27,16 @@ class Status(Horizontal):
         yield Static("", id="hints", markup=False)
         yield Static("", id="numbers", markup=False)
 
-    def draw(self, dialogue: Dialogue, phase: str, walking: bool) -> None:
+    def draw(self, dialogue: Dialogue, phase: str, transcript: Transcript) -> None:
         """The keys of what is going on; where there is little room, the numbers alone."""
         own = self._options.keymap
-        keys = footer(own, "tokens") if walking else footer(own, "composer", "chat", "app")
+        keys = (
+            footer(own, "tokens") if transcript.walking else footer(own, "composer", "chat", "app")
+        )
         numbers = _numbers(dialogue, phase)
+        if not transcript.following:
+            end = name(own.get("chat.end", "ctrl+end"))
+            numbers = f"more below: {end}   {numbers}"
         room = self.size.width - len(numbers) - 3
         shown = (_fitting(keys, room), numbers)
         if shown != self._shown:
