@@ -53,16 +53,36 @@ class PromptTooLongError(LocalspecError):
     """The prompt does not leave room for an answer."""
 
 
+class DownloadError(LocalspecError):
+    """A download ended early; what came is kept, and the next try goes on from there."""
+
+
+class ChecksumError(LocalspecError):
+    """A file's bytes are not those that were published."""
+
+
+class OfflineError(LocalspecError):
+    """The hub is needed and cannot or may not be reached."""
+
+
+class DeniedError(LocalspecError):
+    """The hub does not let this person have the file: a gate or a token."""
+
+
 _CAUSES: dict[type[LocalspecError], tuple[str, int]] = {
     UsageError: ("usage", 2),
     NotFoundError: ("not-found", 3),
     DoesNotFitError: ("does-not-fit", 4),
     IncompatiblePairError: ("incompatible-pair", 5),
+    DownloadError: ("download", 6),
+    ChecksumError: ("checksum", 7),
     AccessError: ("storage", 8),
     EngineError: ("engine", 9),
+    OfflineError: ("offline", 10),
     OutOfMemoryError: ("out-of-memory", 11),
     ModelFileError: ("model-file", 12),
     PromptTooLongError: ("prompt-too-long", 13),
+    DeniedError: ("access-denied", 14),
 }
 """The one table from cause to the code in JSON and the exit code (`contracts`: section 3)."""
 

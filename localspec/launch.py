@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -12,7 +12,7 @@ from localspec import paths
 from localspec.clean import clean
 from localspec.errors import NotFoundError
 from localspec.machine import measured
-from localspec.models import catalog, header
+from localspec.models import catalog, header, store
 from localspec.protocol.events import Event, Place, Ready
 from localspec.protocol.wire import Generate, Inspect, Load, Measured, Probe
 from localspec.worker import crashes
@@ -51,16 +51,15 @@ def choose(model: str | None, draft: str) -> Choice:
 
     Raises NotFoundError, AccessError or ModelFileError: every file is looked at before it is used.
     """
-    pairs = catalog.load()
+    pairs = catalog.load().pairs
     name = model or "demo"
     pair = pairs.get(name)
     if pair is None and not _looks_like_path(name):
         raise NotFoundError(
             f"There is no pair called {clean(name, multiline=False)}.",
-            f"Known: {', '.join(pairs)}. A file is given by its path: ./model.gguf",
+            f"Known: {', '.join(list(pairs)[:5])}, … A file is given by its path: ./model.gguf",
         )
-    target = pair.target if pair else _path(name)
-    choice = Choice(target, pair.draft, pair.spec, pair.why) if pair else Choice(target, None)
+    choice = _known(pair) if pair else Choice(_path(name), None)
     if draft == "none":
         choice = replace(choice, draft=None, spec="auto", why="")
     elif draft != "auto":
@@ -71,9 +70,23 @@ def choose(model: str | None, draft: str) -> Choice:
     return choice
 
 
-def _draft_file(name: str, pairs: dict[str, catalog.Pair]) -> Path:
+def _known(pair: catalog.Pair) -> Choice:
+    draft = _on_disk(pair.draft) if pair.draft else None
+    return Choice(_on_disk(pair.target), draft, pair.spec, pair.why)
+
+
+def _on_disk(model: catalog.Model) -> Path:
+    """Raises NotFoundError where it was not downloaded yet."""
+    stored = store.find(model.repo, model.file) if model.repo else None
+    found = model.path or (stored.path if stored else None)
+    if found is None:
+        raise NotFoundError(f"{model.title} is not here.", f"Get it: localspec pull {model.id}")
+    return found
+
+
+def _draft_file(name: str, pairs: Mapping[str, catalog.Pair]) -> Path:
     pair = pairs.get(name)
-    return pair.draft if pair and pair.draft else _path(name)
+    return _on_disk(pair.draft) if pair and pair.draft else _path(name)
 
 
 def _path(name: str) -> Path:

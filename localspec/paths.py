@@ -32,3 +32,8 @@ def config() -> Path:
     chosen = os.environ.get("LOCALSPEC_CONFIG")
     folder = platformdirs.user_config_path("localspec", appauthor=False)
     return Path(chosen) if chosen else folder / "config.toml"
+
+
+def own_catalogue() -> Path:
+    """A person's own models.yaml, beside config.toml."""
+    return config().parent / "models.yaml"

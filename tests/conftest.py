@@ -10,6 +10,10 @@ from tests.zoo import Zoo
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 os.environ["LOCALSPEC_DATA_DIR"] = tempfile.mkdtemp(prefix="localspec-tests-")
+os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="localspec-tests-hub-")  # never a person's cache
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
+for name in ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+    os.environ.pop(name, None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -18,6 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: slow, collected only with --long")
+    config.addinivalue_line("markers", "pictures: see tests/tui/conftest.py")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

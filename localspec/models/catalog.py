@@ -1,84 +1,96 @@
-"""The pairs of models.yaml."""
+"""The models and pairs that are known by name: models.yaml, and a person's own file merged in."""
 
 from __future__ import annotations
 
+import difflib
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from localspec import paths
-from localspec.errors import UsageError
+from localspec.clean import clean
+from localspec.errors import NotFoundError, UsageError
+from localspec.models.entry import Model, Pair, Settings
+
+__all__ = ["Catalogue", "Model", "Pair", "Settings", "find", "load", "pairs_of"]
 
 _LARGEST = 1_000_000
-_FIELDS = {"id", "title", "use", "target", "draft", "spec", "why", "licence"}
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """A target, its draft, and how to run them."""
+class Catalogue:
+    """Entries by id, in the files' order."""
 
-    id: str
-    title: str
-    target: Path
-    draft: Path | None
-    use: str = "chat"
-    spec: str = "auto"
-    why: str = ""
-    licence: str = "unknown"
+    models: Mapping[str, Model]
+    pairs: Mapping[str, Pair]
 
 
-class _Loader(yaml.SafeLoader):
-    """Safe loading without aliases: a few lines of them can stand for 10^10 values."""
+def load(path: Path | None = None, own: Path | None = None) -> Catalogue:
+    """The shipped catalogue with the person's own over it; `path` reads that file and `own` only.
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):
-            raise yaml.YAMLError("aliases are not allowed")
-        return super().compose_node(parent, index)
+    Raises UsageError where a file is damaged, with line, key and reason.  Read again only when a
+    file has changed.
+    """
+    files = (path, own) if path else (paths.catalogue(), own or paths.own_catalogue())
+    return _load(tuple((file, _state(file)) for file in files if file))
 
 
-def load(path: Path | None = None) -> dict[str, Pair]:
-    """Pairs by id, in the file's order.  Raises UsageError where the file is damaged."""
-    path = path or paths.catalogue()
+def find(catalogue: Catalogue, name: str) -> Model | Pair:
+    """The entry with this id, or the only one whose id holds it.
+
+    Raises NotFoundError: none (with the closest) or several (with their ids).
+    """
+    entries: dict[str, Model | Pair] = {**catalogue.models, **catalogue.pairs}
+    wanted = name.lower()
+    if wanted in entries:
+        return entries[wanted]
+    models = [id_ for id_ in catalogue.models if wanted and wanted in id_]
+    holding = models or [id_ for id_ in catalogue.pairs if wanted and wanted in id_]
+    if len(holding) == 1:
+        return entries[holding[0]]
+    shown = clean(name[:80], multiline=False)
+    if holding:
+        raise NotFoundError(f"{shown} could be several.", f"Say which: {_some(holding)}.")
+    close = difflib.get_close_matches(wanted[:80], entries, n=4) or list(catalogue.pairs)[:4]
+    raise NotFoundError(f"The catalogue has nothing called {shown}.", f"Closest: {_some(close)}.")
+
+
+def pairs_of(catalogue: Catalogue, target: Model) -> tuple[Pair, ...]:
+    """The pairs of a target, in the files' order: the first is the one to take."""
+    return tuple(pair for pair in catalogue.pairs.values() if pair.target.id == target.id)
+
+
+def _some(ids: list[str]) -> str:
+    return ", ".join(ids[:10]) + (", …" if len(ids) > 10 else "")
+
+
+def _state(path: Path) -> tuple[int, int] | None:
+    """What changes when the file does."""
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_mtime_ns, about.st_size
+
+
+@functools.lru_cache(maxsize=4)
+def _load(files: tuple[tuple[Path, tuple[int, int] | None], ...]) -> Catalogue:
+    from localspec.models import shelf  # noqa: PLC0415  yaml: 30 ms, not before it is needed
+
+    shipped, *others = (path for path, _ in files)
+    read = [shelf.read(shipped, _text(shipped))]
+    read += [shelf.read(path, _text(path)) for path in others if path.exists()]
+    return Catalogue(*shelf.merged(read))
+
+
+def _text(path: Path) -> str:
     try:
         if path.stat().st_size > _LARGEST:
             raise UsageError(f"{path} is too large for a catalogue.", "Keep it under 1 MB.")
-        document = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-        entries = document["pairs"]
-        pairs = {pair.id: pair for pair in map(_pair, entries)}
-        if len(pairs) < len(entries):
-            raise ValueError("an id stands there twice")
-        return pairs
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         what = f"The catalogue {path} cannot be read: {error.strerror}."
         raise UsageError(what, "Install localspec again.") from error
-    except (yaml.YAMLError, RecursionError, ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"The catalogue {path} is damaged: {_line(error)}.", "Mend it.") from error
-
-
-def _pair(entry: dict[str, Any]) -> Pair:
-    unknown = set(entry) - _FIELDS
-    if unknown:
-        raise ValueError(f"unknown field {min(unknown)!r}")
-    draft = entry.get("draft")
-    texts = {k: str(entry[k]) for k in ("use", "spec", "why", "licence") if k in entry}
-    return Pair(
-        id=str(entry["id"]),
-        title=str(entry["title"]),
-        target=_file(entry["target"]),
-        draft=None if draft is None else _file(draft),
-        **texts,
-    )
-
-
-def _file(entry: dict[str, Any]) -> Path:
-    """Only bundled files so far: a plain name inside the package's data."""
-    name = str(entry["bundled"])
-    if Path(name).name != name or name == "..":
-        raise ValueError(f"{name!r} is not a plain file name")
-    return paths.data() / "demo" / name
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    except UnicodeDecodeError as error:
+        raise UsageError(f"The catalogue {path} is damaged: it is no UTF-8.", "Mend it.") from error

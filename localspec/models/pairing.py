@@ -7,17 +7,22 @@ for every id from 5 on.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from localspec.clean import clean
+from localspec.models import architectures
+from localspec.models.header import Header
 
 MOST_SIZE_DIFFERENCE = 128
 """SPEC_VOCAB_MAX_SIZE_DIFFERENCE: room for padding."""
 FIRST_COMPARED = 5
 """SPEC_VOCAB_CHECK_START_TOKEN_ID: the first ids are special tokens whose names differ."""
+LEAST_RATIO = 3
+"""A draft with more than a third of its target's bytes hardly pays."""
 
-_KINDS = {0: "none", 1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
+_KINDS = {0: "none", 1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2", -1: "unknown"}
 
 
 class Vocabulary(Protocol):
@@ -55,25 +60,102 @@ class Verdict:
 
 def check(target: Vocabulary, draft: Vocabulary) -> Verdict:
     """Apply llama.cpp's rule in its own order."""
-    if target.kind != draft.kind:
-        mine, theirs = (_KINDS.get(v.kind, str(v.kind)) for v in (target, draft))
-        return _no("vocabulary-type", f"its vocabulary is of type {theirs}, the target's is {mine}")
-    refusal = _special("bos", target, draft) or _special("eos", target, draft)
+    refusal = (
+        _kind(target, draft) or _special("bos", target, draft) or _special("eos", target, draft)
+    )
     if refusal is not None:
         return refusal
     a, b = target.n_tokens, draft.n_tokens
     if abs(a - b) > MOST_SIZE_DIFFERENCE:
         detail = f"its vocabulary has {b:,} tokens, the target's has {a:,}; at most 128 may differ"
         return _no("vocabulary-size", detail)
-    for token in range(FIRST_COMPARED, min(a, b)):
-        if target.token_text(token) != draft.token_text(token):
-            mine, theirs = (_shown(v.token_text(token)) for v in (target, draft))
-            detail = f"token {token} is {theirs} in the draft and {mine} in the target"
-            return _no("token-text", detail, token)
+    token = _first_difference(target, draft)
+    if token is not None:
+        mine, theirs = (_shown(v.token_text(token)) for v in (target, draft))
+        detail = f"token {token} is {theirs} in the draft and {mine} in the target"
+        return _no("token-text", detail, token)
     if a != b:
         detail = f"equal up to padding: {a:,} and {b:,} tokens"
         return Verdict("compatible-padding", "vocabulary-size", detail, min(a, b))
     return Verdict("compatible", "same-vocabulary", f"the very same {a:,} tokens")
+
+
+def _first_difference(target: Vocabulary, draft: Vocabulary) -> int | None:
+    prints = [getattr(vocabulary, "fingerprint", "") for vocabulary in (target, draft)]
+    if prints[0] and prints[0] == prints[1]:
+        return None
+    for token in range(FIRST_COMPARED, min(target.n_tokens, draft.n_tokens)):
+        if target.token_text(token) != draft.token_text(token):
+            return token
+    return None
+
+
+def warnings(target: Header, draft: Header) -> tuple[str, ...]:
+    """What does not forbid a pair but may make it slow or odd, most serious first."""
+    found = [
+        *(
+            f"{who} cannot be run: {h.unsupported}."
+            for who, h in _both(target, draft)
+            if h.unsupported
+        ),
+        *_of_memory(target, draft),
+        *_of_costs(target, draft),
+        *_of_texts(target, draft),
+    ]
+    return tuple(clean(warning, multiline=False) for warning in found)
+
+
+def _both(target: Header, draft: Header) -> tuple[tuple[str, Header], ...]:
+    return (("The target", target), ("The draft", draft))
+
+
+def _of_memory(target: Header, draft: Header) -> Iterator[str]:
+    for who, header in _both(target, draft):
+        rollback = header.architecture in architectures.ROLLBACK
+        if header.recurrent or (header.hybrid and not rollback):
+            end = "it runs plain" if header is target else "it is not used"
+            yield f"{who} cannot take back a wrong guess (recurrent memory): {end}."
+        elif header.hybrid:
+            yield f"{who} has a hybrid memory: snapshots to go back to take room."
+    if draft.architecture in architectures.HEADS:
+        yield "The draft reads its target's hidden states: it fits one target only."
+
+
+def _of_costs(target: Header, draft: Header) -> Iterator[str]:
+    if target.weights and draft.weights * LEAST_RATIO > target.weights:
+        share = 100 * draft.weights / target.weights
+        yield f"The draft has {share:.0f} % of the target's bytes: it is too large to gain much."
+    if target.moe:
+        yield (
+            "The target is a mixture of experts: several tokens at once need more of them, "
+            "so guessing gains less."
+        )
+
+
+def _of_texts(target: Header, draft: Header) -> Iterator[str]:
+    a, b = target.tokenizer, draft.tokenizer
+    if a.kind == b.kind and a.pre != b.pre:
+        yield f"They split texts in different ways ({a.pre or 'default'}, {b.pre or 'default'})."
+    if a.ends != b.ends:
+        yield "They end an answer with different tokens: the draft may guess past the end."
+    templates = (target.chat_template, draft.chat_template)
+    if all(templates) and templates[0] != templates[1]:
+        yield "Their chat templates differ: the draft may know another form of chat."
+    for key in ("general.quantized_by", "general.organization"):
+        names = (target.keys.get(key), draft.keys.get(key))
+        if all(names) and names[0] != names[1]:
+            shown = " and ".join(str(name)[:40] for name in names)
+            yield f"They come from different publishers ({shown}): details may differ."
+            break
+
+
+def _kind(target: Vocabulary, draft: Vocabulary) -> Verdict | None:
+    if target.kind != draft.kind:
+        mine, theirs = (_KINDS.get(v.kind, str(v.kind)) for v in (target, draft))
+        return _no("vocabulary-type", f"its vocabulary is of type {theirs}, the target's is {mine}")
+    if not target.kind:  # llama.cpp aborts when it is asked for a text of it
+        return _no("vocabulary-type", "neither file has a vocabulary")
+    return None
 
 
 def _special(name: Literal["bos", "eos"], target: Vocabulary, draft: Vocabulary) -> Verdict | None:

@@ -67,8 +67,8 @@ def test_json_keeps_what_was_said(zoo: Zoo, tmp_path: Path) -> None:
 
 def test_a_pair_that_keeps_crashing_is_warned_of(zoo: Zoo, tmp_path: Path) -> None:
     env = {"LOCALSPEC_DATA_DIR": str(tmp_path)}
-    model = Path(shutil.copy(zoo["duplicate"], tmp_path / "model.gguf"))  # llama.cpp aborts
-    ask = ("run", model, "-p", "a", "--max-tokens", "3", "--draft", "none")
+    model = Path(shutil.copy(zoo["no-bytes"], tmp_path / "model.gguf"))  # llama.cpp aborts
+    ask = ("run", model, "-p", "жж", "--max-tokens", "3", "--draft", "none")
     ends = [localspec(*ask, env=env) for _ in range(3)]
     assert [end.code for end in ends] == [9, 9, 9]
     warned = "localspec: This pair crashed the last 2 times: llama.cpp gave up; llama.cpp gave up."

@@ -12,6 +12,8 @@ import pytest
 from localspec.errors import AccessError, LocalspecError, ModelFileError, NotFoundError
 from localspec.models import header
 from localspec.paths import data
+from tests.models import gguffile
+from tests.models.gguffile import BOOL, STRING, U16, U32
 from tests.zoo import Zoo
 
 
@@ -38,15 +40,27 @@ def test_the_demo_pair_passes(name: str) -> None:
     header.check(data() / "demo" / name)
 
 
-@pytest.mark.parametrize("name", ["target", "recurrent", "hostile", "nan", "duplicate"])
-def test_any_gguf_passes(zoo: Zoo, name: str) -> None:
-    """Only the start is looked at: the rest is llama.cpp's to judge."""
+@pytest.mark.parametrize(
+    "name", ["target", "recurrent", "hybrid", "hostile", "nan", "no-tokenizer", "future", "wide"]
+)
+def test_any_sound_gguf_passes(zoo: Zoo, name: str) -> None:
+    """Whether it can be run is llama.cpp's to say."""
     header.check(zoo[name])
+
+
+def test_a_vocabulary_that_would_kill_llama_cpp(zoo: Zoo) -> None:
+    message = failure_of(zoo["duplicate"]).message
+    assert message.startswith(
+        "duplicate.gguf has a damaged vocabulary: tokens 363 and 364 are both"
+    )
+    assert "'▁s'" in message
 
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_both_versions_that_can_be_run_pass(tmp_path: Path, version: int) -> None:
-    header.check(written(tmp_path, head(version)))
+    file = gguffile.model()
+    file.version = version
+    header.check(written(tmp_path, file.data()))
 
 
 @pytest.mark.parametrize(
@@ -135,3 +149,120 @@ def test_a_hostile_name_is_shown_clean(tmp_path: Path) -> None:
     path = written(tmp_path, b"text", "\x1b]0;owned\x07bad\u202e.gguf")
     assert failure_of(path).message.startswith("bad\ufffd.gguf ")
     assert failure_of(tmp_path / "\x1b[2Jgone.gguf").message.endswith("gone.gguf.")
+
+
+# --- what it reads ------------------------------------------------------------------------------
+
+
+def test_facts_of_a_file(tmp_path: Path) -> None:
+    file = gguffile.model().add(b"tokenizer.chat_template", STRING, b"{{ messages }}")
+    file.add(b"llama.expert_count", U32, 4).add(b"llama.expert_used_count", U32, 2)
+    facts = header.read(written(tmp_path, file.data()))
+    assert (facts.architecture, facts.name, facts.quantisation) == ("llama", "Tiny", "Q4_K_M")
+    assert (facts.n_layer, facts.n_ctx_train, facts.n_embd) == (2, 512, 32)
+    assert (facts.n_head, facts.n_head_kv, facts.moe) == (4, 4, True)
+    assert (facts.parameters, facts.weights) == (32 * 63, 4 * 32 * 63)
+    assert (facts.recurrent, facts.hybrid, facts.split) == (False, False, None)
+    assert facts.chat_template == "{{ messages }}"
+    assert facts.header_bytes == len(file.header())
+    assert facts.data_offset % 32 == 0
+    assert facts.tensors[0].type_name == "F32"
+    assert facts.unsupported == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "recurrent", "hybrid", "unsupported"),
+    [
+        ("recurrent", True, False, ""),
+        ("hybrid", False, True, ""),
+        ("future", False, False, "its architecture 'llama99' is unknown"),
+    ],
+)
+def test_kinds_of_models(
+    zoo: Zoo, name: str, recurrent: bool, hybrid: bool, unsupported: str
+) -> None:
+    facts = header.read(zoo[name])
+    assert (facts.recurrent, facts.hybrid) == (recurrent, hybrid)
+    assert facts.unsupported.startswith(unsupported)
+
+
+def test_a_pre_tokenizer_that_llama_cpp_does_not_know() -> None:
+    file = gguffile.model(tokenizer=b"gpt2").add(b"tokenizer.ggml.pre", STRING, b"\x1b[2Jnew")
+    data = file.data()
+    said = header.parse(data, len(data)).unsupported
+    assert said == "its tokenizer 'gpt2 new' is unknown to this llama.cpp"
+
+
+def test_a_vocabulary_alone_is_read(zoo: Zoo) -> None:
+    facts = header.read(zoo["vocabulary-only"])
+    assert (facts.tensors, facts.quantisation, facts.tokenizer.n_tokens) == ((), "", 365)
+
+
+def test_a_header_is_read_once_until_the_file_changes(tmp_path: Path) -> None:
+    path = written(tmp_path, gguffile.model().data())
+    first = header.read(path)
+    assert header.read(path) is first
+    path.write_bytes(gguffile.model().add(b"general.name", STRING, b"Other").data())
+    assert header.read(path).name == "Other"
+
+
+def test_any_prefix_asks_for_more_until_the_header_is_whole() -> None:
+    data = gguffile.model([b"w%d" % i for i in range(20_000)]).data()
+    whole = header.parse(data, len(data))
+    for size in (0, 4, 24, 100, 1000, whole.header_bytes - 1):
+        with pytest.raises(header.Incomplete) as short:
+            header.parse(data[:size] or b"GGUF", len(data))
+        assert size < short.value.needed <= len(data)
+    assert header.parse(data[: whole.header_bytes], len(data)) == whole
+    assert header.parse(memoryview(data)[: whole.header_bytes], len(data)) == whole
+
+
+def test_few_requests_fetch_a_long_header() -> None:
+    file = gguffile.model([b"word %d" % i for i in range(150_000)], tokenizer=b"gpt2")
+    file.put(b"tokenizer.ggml.merges", STRING, [b"some merge %d" % i for i in range(150_000)])
+    data = file.data()
+    have, requests = 1_000_000, 1
+    while True:
+        try:
+            header.parse(data[:have], len(data))
+            break
+        except header.Incomplete as more:
+            have, requests = more.needed, requests + 1
+    assert requests <= 4
+
+
+# --- parts and companions -----------------------------------------------------------------------
+
+
+def part(number: int, count: int = 3) -> bytes:
+    file = gguffile.model()
+    file.add(b"split.no", U16, number).add(b"split.count", U16, count)
+    return file.data()
+
+
+def test_the_first_part_stands_for_all(tmp_path: Path) -> None:
+    names = [f"m-0000{n}-of-00003.gguf" for n in (1, 2, 3)]
+    first, second, third = (
+        written(tmp_path, part(number), name) for number, name in enumerate(names)
+    )
+    header.check(first)
+    assert header.read(second).split == header.Split(1, 3, 0)
+    assert names[0] in failure_of(second).hint
+    third.unlink()
+    assert f"needs {names[2]} beside it" in failure_of(first).message
+
+
+def test_a_part_that_was_renamed(tmp_path: Path) -> None:
+    error = failure_of(written(tmp_path, part(0)))
+    assert "is part 1 of 3, renamed" in error.message
+    assert "-00001-of-00003.gguf" in error.hint
+
+
+def test_the_image_part_of_a_model(tmp_path: Path) -> None:
+    file = gguffile.File().add(b"general.architecture", STRING, b"clip")
+    assert "image part" in failure_of(written(tmp_path, file.data())).message
+
+
+def test_a_bos_that_is_to_be_added_and_is_not_there(tmp_path: Path) -> None:
+    file = gguffile.model(tokenizer=b"gemma4").add(b"tokenizer.ggml.add_bos_token", BOOL, False)
+    assert "has none" in failure_of(written(tmp_path, file.data())).message

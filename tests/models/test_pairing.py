@@ -6,7 +6,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from localspec.models import pairing
+from localspec.models import header, pairing
+from localspec.models.header import Header
+from tests.models import gguffile
+from tests.models.gguffile import STRING, U32, WORDS, File, Tensor
+from tests.zoo import Zoo
 
 SPM, BPE = 1, 2
 
@@ -115,3 +119,85 @@ def test_texts_of_a_hostile_vocabulary_are_shown_clean() -> None:
     detail = pairing.check(TARGET, draft).detail
     assert detail.isprintable()
     assert "rude" in detail
+
+
+# --- from headers -------------------------------------------------------------------------------
+
+
+def parsed(file: File) -> Header:
+    data = file.data()
+    return header.parse(data, len(data))
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "rule", "token"),
+    [
+        ("f32", "target", "same-vocabulary", None),
+        ("f32", "padded", "vocabulary-size", 365),
+        ("f32", "wide", "vocabulary-size", None),
+        ("f32", "renamed", "token-text", 300),
+        ("f32", "no-tokenizer", "vocabulary-type", None),
+        ("no-tokenizer", "no-tokenizer", "vocabulary-type", None),
+    ],
+)
+def test_two_files(zoo: Zoo, target: str, draft: str, rule: str, token: int | None) -> None:
+    a, b = (header.read(zoo[name]).tokenizer for name in (target, draft))
+    verdict = pairing.check(a, b)
+    assert (verdict.rule, verdict.token) == (rule, token)
+    assert verdict.compatible == (rule == "same-vocabulary" or draft == "padded")
+
+
+def test_equal_fingerprints_need_no_comparison() -> None:
+    found = parsed(gguffile.model()).tokenizer
+    blank = replace(found, texts=None)  # texts could not be compared
+    assert pairing.check(found, blank).verdict == "compatible"
+
+
+def sized(n: int, file: File | None = None) -> File:
+    file = file or gguffile.model()
+    file.tensors = [Tensor(shape=(32, n))]
+    return file
+
+
+def test_a_good_pair_has_no_warnings() -> None:
+    assert pairing.warnings(parsed(sized(100)), parsed(sized(10))) == ()
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "words"),
+    [
+        (sized(100), sized(50), "has 50 % of the target's bytes"),
+        (
+            sized(99).add(b"llama.expert_count", U32, 8).add(b"llama.expert_used_count", U32, 2),
+            sized(9),
+            "mixture of experts",
+        ),
+        (sized(99, gguffile.model(arch=b"mamba2")), sized(9), "The target cannot take back"),
+        (sized(99, gguffile.model(arch=b"jamba")), sized(9), "it runs plain"),
+        (sized(99), sized(9, gguffile.model(arch=b"rwkv7")), "it is not used"),
+        (sized(99, gguffile.model(arch=b"qwen35")), sized(9), "snapshots"),
+        (sized(99), sized(9, gguffile.model(arch=b"eagle3")), "hidden states"),
+        (sized(99), sized(9, gguffile.model(arch=b"new")), "The draft cannot be run: its arch"),
+        (
+            sized(99),
+            sized(9, gguffile.model().add(b"tokenizer.ggml.pre", STRING, b"\x1b[2Jmy")),
+            "different ways (default, my)",
+        ),
+        (sized(99), sized(9, gguffile.model([*WORDS, b"<|eot_id|>"])), "with different tokens"),
+        (
+            sized(99).add(b"tokenizer.chat_template", STRING, b"a"),
+            sized(9).add(b"tokenizer.chat_template", STRING, b"b"),
+            "chat templates differ",
+        ),
+        (
+            sized(99).add(b"general.quantized_by", STRING, b"Ann"),
+            sized(9).add(b"general.quantized_by", STRING, b"Bob"),
+            "(Ann and Bob)",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_warned_of(target: File, draft: File, words: str) -> None:
+    (warning,) = pairing.warnings(parsed(target), parsed(draft))
+    assert words in warning
+    assert warning.isprintable()

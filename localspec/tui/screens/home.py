@@ -16,6 +16,7 @@ from textual.screen import Screen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from localspec import paths
 from localspec.chat import recent
 from localspec.clean import clean
 from localspec.errors import LocalspecError
@@ -85,7 +86,7 @@ class HomeScreen(Screen[None]):
     def _fill(self) -> None:
         pairs = self.query_one("#pairs", OptionList)
         before = pairs.highlighted
-        ready, lately = _catalogued(), _lately()
+        ready, lately = self._catalogued(), _lately()
         self._rows = [*ready, *lately]
         options: list[Option | None] = [_heading("Ready to run")]
         options += [self._option(i, row) for i, row in enumerate(ready)]
@@ -105,6 +106,15 @@ class HomeScreen(Screen[None]):
         for number, row in enumerate(self._rows):
             here = event.option.id == f"row-{number}"
             pairs.replace_option_prompt(f"row-{number}", self._line(row, pointed=here))
+
+    def _catalogued(self) -> list[Row]:
+        """Where the person's own catalogue is damaged, ours, and a word about it."""
+        try:
+            return _bundled(catalog.load())
+        except LocalspecError as error:
+            words = clean(f"{error.message} {error.hint}", multiline=False)
+            self.notify(words, severity="error", markup=False)
+            return _bundled(catalog.load(paths.catalogue()))
 
     def _option(self, number: int, row: Row) -> Option:
         return Option(self._line(row), id=f"row-{number}")
@@ -180,10 +190,10 @@ def _heading(text: str) -> Option:
     return Option(Content.styled(f" {text}", "$muted bold"), disabled=True)
 
 
-def _catalogued() -> list[Row]:
+def _bundled(known: catalog.Catalogue) -> list[Row]:
     """The pairs that come with localspec; the others are a matter of the wizard."""
     rows = []
-    for pair in catalog.load().pairs.values():
+    for pair in known.pairs.values():
         if (target := pair.target.path) is not None:
             draft = pair.draft.path if pair.draft else None
             choice = Choice(target, draft, pair.spec, pair.why)

@@ -1,0 +1,49 @@
+"""The model architectures that the pinned llama.cpp runs, and how their memories behave.
+
+From src/llama-arch.cpp: LLM_ARCH_NAMES, llm_arch_is_recurrent, llm_arch_is_hybrid,
+llm_arch_supports_rs_rollback.
+"""
+
+from __future__ import annotations
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+RECURRENT = _names("mamba mamba2 rwkv6 rwkv6qwen2 rwkv7 arwkv7")
+"""No memory of single tokens: a wrong guess cannot be taken back."""
+HYBRID = _names(
+    "jamba falcon-h1 plamo2 granitehybrid lfm2 lfm2moe nemotron_h nemotron_h_moe qwen3next "
+    "kimi-linear bailingmoe3 kimi-k3 glm5-next qwen35 qwen35moe qwen4exp deepseek4 minimax-01"
+)
+"""Attention and recurrence mixed."""
+ROLLBACK = _names(
+    "kimi-k3 qwen35 qwen35moe qwen4exp deepseek4 glm5-next nemotron_h nemotron_h_moe lfm2 "
+    "lfm2moe bailingmoe3"
+)
+"""Of the hybrid ones, those that keep snapshots to go back to."""
+DIFFUSION = _names("dream llada llada-moe rnd1")
+"""They do not write from left to right."""
+ENCODERS = _names(
+    "bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert "
+    "t5encoder gemma-embedding llama-embed"
+)
+"""They give vectors, no text."""
+HEADS = _names("eagle3 dflash gemma4-assistant")
+"""Drafts that read the target's hidden states: no models of their own."""
+OTHERS = _names("clip wavtokenizer-dec qwen3tts pockettts t5")
+"""Known, but no plain writers of text."""
+PLAIN = _names(
+    "llama llama4 deci falcon grok gpt2 gptj gptneox mpt baichuan starcoder refact bloom "
+    "stablelm qwen qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe phi2 phi3 phimoe "
+    "plamo plamo3 codeshell orion internlm2 minicpm minicpm3 gemma gemma2 gemma3 gemma3n gemma4 "
+    "starcoder2 maple xverse command-r cohere2 cohere2moe dbrx olmo olmo2 olmoe muse-glimmer "
+    "openelm arctic deepseek deepseek2 deepseek2-ocr deepseek32 chatglm glm4 glm4moe glm-dsa "
+    "bitnet jais jais2 nemotron exaone exaone4 exaone-moe granite granitemoe graniteswitch "
+    "granite_swa chameleon plm bailingmoe bailingmoe2 dots1 dots3note arcee afmoe laguna "
+    "ernie4_5 ernie4_5-moe hunyuan-moe hunyuan-dense hunyuan_vl hy_v3 hy_v4 smollm3 gpt-oss "
+    "smallthinker seed_oss grovemoe apertus hrm_text minimax-m2 minimax-m3 cogvlm pangu-embedded "
+    "mistral3 mistral4 paddleocr mimo2 step35 spark2_5 maincoder talkie mellum nanbeige"
+)
+KNOWN = PLAIN | RECURRENT | HYBRID | DIFFUSION | ENCODERS | HEADS | OTHERS

@@ -1,0 +1,118 @@
+"""What the hub's refusals, and the network's, mean for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from localspec.errors import (
+    DeniedError,
+    DownloadError,
+    LocalspecError,
+    NotFoundError,
+    OfflineError,
+)
+from localspec.models.errand import Broken
+
+OFFLINE_HINT = "Connect and run the same command again; what is on disk works without."
+_PASSING = {408, 425, 429, 500, 502, 503, 504}
+"""Answers that say `later`."""
+
+
+def explain(error: Exception, endpoint: str, repo: str) -> LocalspecError:
+    """The error to raise instead; Broken where another try may help."""
+    from huggingface_hub.errors import (  # noqa: PLC0415  200 ms, only where it is needed
+        GatedRepoError,
+        HfHubHTTPError,
+        OfflineModeIsEnabled,
+        RevisionNotFoundError,
+    )
+
+    if isinstance(error, LocalspecError):
+        return error
+    if isinstance(error, OfflineModeIsEnabled):
+        return OfflineError("The network is turned off (HF_HUB_OFFLINE).", OFFLINE_HINT)
+    if isinstance(error, GatedRepoError):
+        return gated(endpoint, repo)
+    if isinstance(error, RevisionNotFoundError):
+        return NotFoundError(
+            f"{repo} has no such revision.", f"See {endpoint}/{repo}/tree/main, or leave it out."
+        )
+    if isinstance(error, HfHubHTTPError):
+        response = error.response
+        code = response.headers.get("X-Error-Code", "")
+        return status(response.status_code, response.headers, (endpoint, repo, code))
+    return _network(error, endpoint)
+
+
+def status(number: int, headers: Mapping[str, str], asked: tuple[str, str, str]) -> LocalspecError:
+    """What an answer's status means; `asked` is the endpoint, the repository and the hub's word."""
+    endpoint, repo, word = asked
+    if word == "GatedRepo":
+        return gated(endpoint, repo)
+    if word == "EntryNotFound":
+        return NotFoundError(f"{repo} has no such file.", f"See {endpoint}/{repo}/tree/main.")
+    if number == 404 or word == "RepoNotFound":
+        return NotFoundError(
+            f"The hub has no {repo}, or it is private.",
+            "Check the name; for a private one, log in with `hf auth login` or set HF_TOKEN.",
+        )
+    if number in (401, 403):
+        return DeniedError(
+            f"The hub does not let you have {repo} ({number}).",
+            "Log in again with `hf auth login`, or check HF_TOKEN.",
+        )
+    if number in _PASSING or number >= 500:
+        return Broken(f"The hub answers {number}.", wait=_wait(headers))
+    return DownloadError(f"The hub answers {number}.", f"See {endpoint}/{repo}.")
+
+
+def gated(endpoint: str, repo: str) -> DeniedError:
+    return DeniedError(
+        f"{repo} is gated: its owner asks you to accept terms first.",
+        f"Open {endpoint}/{repo}, accept them, then log in with `hf auth login` or set HF_TOKEN.",
+    )
+
+
+def not_a_hub(endpoint: str) -> DownloadError:
+    """Captive portals answer everything with a page of their own."""
+    return DownloadError(
+        f"What answers at {endpoint} is not a model hub.",
+        "Does the network want a login first?  Open any web page in a browser to see.",
+    )
+
+
+def _network(error: Exception, endpoint: str) -> LocalspecError:
+    from huggingface_hub.utils import httpx  # noqa: PLC0415
+
+    if "CERTIFICATE" in str(error):
+        return DownloadError(
+            f"The certificate of {endpoint} is not accepted.",
+            "Is this computer's date right?  Does a proxy stand between?",
+        )
+    if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)):
+        return OfflineError(f"{endpoint} cannot be reached.", OFFLINE_HINT)
+    if isinstance(error, httpx.TimeoutException):
+        return Broken("The hub does not answer.")
+    if isinstance(error, httpx.TransportError):
+        return Broken("The connection was lost.")
+    if isinstance(error, (ValueError, KeyError, TypeError)):  # JSON that is none
+        return not_a_hub(endpoint)
+    return DownloadError(f"The hub cannot be asked: {type(error).__name__}.", OFFLINE_HINT)
+
+
+def _wait(headers: Mapping[str, str]) -> float | None:
+    """Seconds that an answer asks to wait: Retry-After in both its forms, or RateLimit."""
+    from huggingface_hub.utils import parse_ratelimit_headers  # noqa: PLC0415
+
+    said = headers.get("Retry-After", "").strip()
+    if said.isascii() and said.isdigit():
+        return float(said[:9])
+    if said:
+        try:
+            return max(0.0, (parsedate_to_datetime(said) - datetime.now(UTC)).total_seconds())
+        except (ValueError, TypeError):
+            return None
+    limit = parse_ratelimit_headers(headers)
+    return None if limit is None else float(limit.reset_in_seconds)

@@ -1,0 +1,76 @@
+"""A hub, a client of it and an empty cache, for tests of downloads."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+
+from localspec.models.download import Job, State, fetch
+from localspec.models.errand import Patience, Stop
+from localspec.models.remote import Hub
+from tests.fakehub import FakeHub
+
+MIB = 1 << 20
+REPO, FILE = "org/m-GGUF", "m-Q4_K_M.gguf"
+DATA = b"GGUF" + random.Random(1).randbytes(3 * MIB)
+SHA256 = hashlib.sha256(DATA).hexdigest()
+QUICK = Patience(tries=4, first=0.01, longest=0.02, connect=2.0, stall=0.5)
+
+
+class Desk:
+    """What a test of downloads works at."""
+
+    def __init__(self, hub: FakeHub, store: Path, patience: Patience = QUICK) -> None:
+        hub.add(REPO, FILE, DATA)
+        self.hub = hub
+        self.store = store
+        self.client = Hub(hub.url, token=False, patience=patience)
+        self.said: list[State] = []
+
+    def job(self, revision: str = "main", path: str = FILE) -> Job:
+        return Job(REPO, revision, path)
+
+    def fetch(self, job: Job | None = None, stop: Stop | None = None) -> Path:
+        job = job or self.job()
+        return fetch(self.client, job, self.said.append, stop=stop, store_dir=self.store)
+
+    @property
+    def folder(self) -> Path:
+        return self.store / "models--org--m-GGUF"
+
+    @property
+    def blob(self) -> Path:
+        return self.folder / "blobs" / SHA256
+
+    @property
+    def part(self) -> Path:
+        return self.blob.with_name(f"{SHA256}.localspec.part")
+
+    def files(self) -> set[str]:
+        """All that is not a lock or a mark."""
+        found = (path for path in self.store.rglob("*") if not path.is_dir())
+        names = {path.relative_to(self.store).as_posix() for path in found}
+        return {name for name in names if not name.startswith((".locks", "CACHEDIR"))}
+
+    def final(self) -> list[Path]:
+        """Everything under a name by which it could be loaded."""
+        found = [*self.folder.glob("snapshots/**/*"), *self.folder.glob("blobs/*")]
+        return [path for path in found if path.is_file() and path.suffix != ".part"]
+
+    def ranges(self) -> list[str | None]:
+        return [seen.range for seen in self.hub.bodies()]
+
+    def is_whole(self, path: Path) -> bool:
+        return path.read_bytes() == DATA and not self.part.exists()
+
+
+def wait_for(true: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = monotonic() + seconds
+    waiting = threading.Event()
+    while not true():
+        assert monotonic() < end
+        waiting.wait(0.005)

@@ -1,0 +1,480 @@
+"""Every way in which a network or a hub may fail, against a hub of our own: `hub.md`, 2.3."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from localspec.errors import (
+    AccessError,
+    ChecksumError,
+    DeniedError,
+    DownloadError,
+    LocalspecError,
+    ModelFileError,
+    NotFoundError,
+    OfflineError,
+    UsageError,
+    exit_code,
+)
+from localspec.models.download import Job, Phase, State, fetch
+from localspec.models.errand import Patience, Stop, Stopped
+from localspec.models.remote import Hub
+from localspec.models.transfer import Throttle
+from tests.downloads import DATA, FILE, MIB, QUICK, REPO, Desk, wait_for
+from tests.fakehub import BODY, COMMIT, HEAD, LINK, FakeHub, Fault
+
+
+@pytest.fixture(params=["elsewhere", "itself"])
+def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
+    """Bodies come from a second origin, as on the real hub, or from the hub itself."""
+    with FakeHub(cdn=request.param == "elsewhere") as hub:
+        yield Desk(hub, tmp_path / "hub")
+
+
+def test_an_ordinary_download(desk: Desk) -> None:
+    path = desk.fetch()
+    assert desk.is_whole(path)
+    sha256 = hashlib.sha256(DATA).hexdigest()
+    repo = "models--org--m-GGUF"
+    names = {"refs/main", f"blobs/{sha256}", f"snapshots/{COMMIT}/{FILE}"}
+    assert desk.files() == {f"{repo}/{name}" for name in names}
+    assert desk.ranges() == [None]
+    assert desk.said[-1] == State(
+        desk.job(), Phase.DONE, done=len(DATA), total=len(DATA), path=path
+    )
+
+
+def test_a_second_fetch_asks_for_no_body(desk: Desk) -> None:
+    path = desk.fetch()
+    n_asked = len(desk.hub.seen)
+    assert desk.fetch() == path
+    assert [seen.kind for seen in desk.hub.seen[n_asked:]] == [HEAD]
+    n_asked = len(desk.hub.seen)
+    assert desk.fetch(desk.job(COMMIT)) == path
+    assert desk.hub.seen[n_asked:] == []
+
+
+PASSING: dict[str, tuple[list[Fault], list[int]]] = {
+    # What happens to one body after another, and from which byte each is asked for.
+    "drops": ([Fault("drop", after=MIB), Fault("drop", after=1000)], [0, MIB, MIB + 1000]),
+    "drop-in-the-first-byte": ([Fault("drop", after=1), Fault("drop", after=2)], [0, 1, 3]),
+    "no-range-after-a-drop": ([Fault("drop", after=MIB), Fault("norange")], [0, MIB]),
+    "stall": ([Fault("stall", after=MIB)], [0, MIB]),
+    "stall-before-the-answer": ([Fault("stall")], [0, 0]),
+    "503": ([Fault("status", status=503)], [0, 0]),
+    "503-on-the-way": ([Fault("drop", after=MIB), Fault("status", status=503)], [0, MIB, MIB]),
+    "429": ([Fault("status", status=429, headers={"Retry-After": "0"})], [0, 0]),
+    "416-on-the-way": ([Fault("drop", after=MIB), Fault("status", status=416)], [0, MIB, MIB]),
+    "corrupt-once": ([Fault("corrupt", after=MIB)], [0, 0]),
+    "swapped-once": ([Fault("swap")], [0, 0]),
+    "swapped-on-the-way": ([Fault("drop", after=MIB), Fault("swap")], [0, MIB, 0]),
+    "short-once": ([Fault("short", after=MIB)], [0, 0]),
+    "another-encoding": ([Fault("gzip")], [0, 0]),
+    "no-length": ([Fault("chunked")], [0]),
+}
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_what_passes_is_got_over(name: str, desk: Desk) -> None:
+    faults, starts = PASSING[name]
+    desk.hub.faults[BODY].extend(faults)
+    assert desk.is_whole(desk.fetch())
+    assert desk.ranges() == [f"bytes={start}-" if start else None for start in starts]
+
+
+def test_a_reset_connection_is_gone_on_with(desk: Desk) -> None:
+    """How much of what was under way arrives is the system's business."""
+    desk.hub.faults[BODY].extend([Fault("reset", after=MIB), Fault("reset", after=MIB)])
+    assert desk.is_whole(desk.fetch())
+    assert len(desk.hub.bodies()) == 3
+
+
+def test_seven_drops_in_a_row_with_progress_are_no_reason_to_give_up(desk: Desk) -> None:
+    desk.hub.faults[BODY].extend([Fault("drop", after=300_000)] * 7)
+    assert desk.is_whole(desk.fetch())
+    assert desk.hub.sent() == len(DATA)
+
+
+def test_a_link_that_expires_on_the_way_is_made_anew(tmp_path: Path) -> None:
+    with FakeHub(cdn=True) as hub:
+        desk = Desk(hub, tmp_path)
+        hub.faults[BODY].extend([Fault("drop", after=MIB), Fault("status", status=403)])
+        assert desk.is_whole(desk.fetch())
+        assert sum(seen.kind == LINK for seen in hub.seen) == 3
+
+
+def test_a_wait_that_the_hub_asks_for_is_kept(desk: Desk) -> None:
+    desk.hub.faults[BODY].append(Fault("status", status=429, headers={"Retry-After": "1"}))
+    began = monotonic()
+    assert desk.is_whole(desk.fetch())
+    assert monotonic() - began >= 1.0
+
+
+def test_a_wait_of_an_hour_is_said_and_not_sat_out(desk: Desk) -> None:
+    desk.hub.faults[BODY].append(Fault("status", status=429, headers={"Retry-After": "3600"}))
+    with pytest.raises(DownloadError, match="429"):
+        desk.fetch()
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+def test_metadata_that_fails_at_first_is_asked_for_again(status: int, desk: Desk) -> None:
+    desk.hub.faults[HEAD].extend([Fault("status", status=status)] * 2)
+    assert desk.is_whole(desk.fetch())
+    assert sum(seen.kind == HEAD for seen in desk.hub.seen) == 3
+
+
+def lie(**headers: str | None) -> Callable[[Desk], None]:
+    def tell(desk: Desk) -> None:
+        desk.hub.lies[FILE] = {name.replace("_", "-"): value for name, value in headers.items()}
+
+    return tell
+
+
+def always(kind: str, fault: Fault) -> Callable[[Desk], None]:
+    def set_up(desk: Desk) -> None:
+        desk.hub.always[kind] = fault
+
+    return set_up
+
+
+WRONG = f'"{"0" * 64}"'
+LASTING: dict[str, tuple[Callable[[Desk], None], type[LocalspecError], str]] = {
+    "always-corrupt": (always(BODY, Fault("corrupt", after=99)), ChecksumError, "damaged twice"),
+    "always-swapped": (always(BODY, Fault("swap")), ChecksumError, "damaged twice"),
+    "always-short": (always(BODY, Fault("short", after=MIB)), DownloadError, "sends 1048576"),
+    "always-stalls": (always(BODY, Fault("stall")), DownloadError, "stopped at 0.00 of"),
+    "always-503": (always(BODY, Fault("status", status=503)), DownloadError, "503"),
+    "a-page-as-body": (always(BODY, Fault("portal")), DownloadError, "sends"),
+    "a-portal": (always(HEAD, Fault("portal")), DownloadError, "not a model hub"),
+    "bare-headers": (always(HEAD, Fault("bare")), DownloadError, "not a model hub"),
+    "head-503": (always(HEAD, Fault("status", status=503)), DownloadError, "503"),
+    "head-stalls": (always(HEAD, Fault("stall")), DownloadError, "does not answer"),
+    "head-401": (always(HEAD, Fault("status", status=401)), DeniedError, "401"),
+    "head-403": (always(HEAD, Fault("status", status=403)), DeniedError, "403"),
+    "head-404": (always(HEAD, Fault("status", status=404)), NotFoundError, "private"),
+    "wrong-etag": (lie(X_Linked_Etag=WRONG, ETag=WRONG), ChecksumError, "damaged twice"),
+    "no-digest": (lie(X_Linked_Etag='"W/x"', ETag='"../x"'), DownloadError, "no checksum"),
+    "no-etag": (lie(X_Linked_Etag=None, ETag=None), DownloadError, "not a model hub"),
+    "no-commit": (lie(X_Repo_Commit=None), DownloadError, "not a model hub"),
+    "odd-commit": (lie(X_Repo_Commit="../../x"), DownloadError, "not a model hub"),
+    "five-bytes-more": (lie(X_Linked_Size=str(len(DATA) + 5)), DownloadError, "sends"),
+    "five-bytes-less": (lie(X_Linked_Size=str(len(DATA) - 5)), DownloadError, "sends"),
+}
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_what_does_not_pass_is_said_and_leaves_nothing_under_the_final_name(
+    name: str, desk: Desk
+) -> None:
+    spoil, kind, words = LASTING[name]
+    spoil(desk)
+    with pytest.raises(kind, match=words) as raised:
+        desk.fetch()
+    assert raised.value.hint
+    assert desk.files() == set()
+
+
+def test_a_size_that_only_the_body_tells(desk: Desk) -> None:
+    desk.hub.lies[FILE] = {"X-Linked-Size": None}
+    assert desk.is_whole(desk.fetch())
+
+
+def test_drops_without_a_byte_end_with_what_there_is(desk: Desk) -> None:
+    desk.hub.faults[BODY].append(Fault("drop", after=MIB))
+    desk.hub.always[BODY] = Fault("drop", after=0)
+    with pytest.raises(DownloadError, match=r"stopped at 0.00 of 0.00 GB") as raised:
+        desk.fetch()
+    assert exit_code(raised.value) == 6
+    assert desk.part.read_bytes() == DATA[:MIB]
+    assert desk.final() == []
+    desk.hub.always.clear()
+    assert desk.is_whole(desk.fetch())
+    assert desk.ranges()[-1] == f"bytes={MIB}-"
+
+
+def test_git_keeps_small_files_under_a_digest_of_its_own(desk: Desk) -> None:
+    desk.hub.add(REPO, "tiny.gguf", DATA[:5000], lfs=False)
+    assert desk.fetch(desk.job(path="tiny.gguf")).read_bytes() == DATA[:5000]
+    desk.hub.always[BODY] = Fault("corrupt", after=9)
+    desk.hub.add(REPO, "other.gguf", DATA[:6000], lfs=False)
+    if not desk.hub.cdn:
+        with pytest.raises(ChecksumError):
+            desk.fetch(desk.job(path="other.gguf"))
+
+
+def test_a_file_in_a_folder(desk: Desk) -> None:
+    desk.hub.add(REPO, "MTP/mtp m-Q8_0 (new).gguf", DATA[:9000])
+    path = desk.fetch(desk.job(path="MTP/mtp m-Q8_0 (new).gguf"))
+    assert path.read_bytes() == DATA[:9000]
+    assert path.parent.name == "MTP"
+
+
+def test_no_such_file_repository_or_revision(desk: Desk) -> None:
+    for job in (
+        desk.job(path="no.gguf"),
+        Job("org/none", "main", FILE),
+        desk.job(revision="v9"),
+        desk.job(revision="b" * 40),
+    ):
+        with pytest.raises(NotFoundError) as raised:
+            desk.fetch(job)
+        assert raised.value.hint
+    assert desk.files() == set()
+
+
+def test_what_the_catalogue_expects_must_be_what_the_hub_has(desk: Desk) -> None:
+    for job in (Job(REPO, "main", FILE, size=5), Job(REPO, "main", FILE, sha256="0" * 64)):
+        with pytest.raises(ChecksumError, match="not the file that was expected"):
+            desk.fetch(job)
+    assert desk.hub.bodies() == []
+    assert desk.files() == set()
+
+
+def test_a_gated_repository_names_the_page_to_open(desk: Desk) -> None:
+    desk.hub.gated[REPO] = "hf_good"
+    for token in (False, "hf_bad"):
+        desk.client = Hub(desk.hub.url, token=token, patience=QUICK)
+        with pytest.raises(DeniedError) as raised:
+            desk.fetch()
+        assert f"{desk.hub.url}/{REPO}" in raised.value.hint
+        assert exit_code(raised.value) == 14
+        assert "hf_bad" not in raised.value.message + raised.value.hint
+    desk.client = Hub(desk.hub.url, token="hf_good", patience=QUICK)
+    assert desk.is_whole(desk.fetch())
+
+
+def test_the_token_is_for_the_hub_only(desk: Desk) -> None:
+    desk.client = Hub(desk.hub.url, token="hf_good", patience=QUICK)
+    desk.fetch()
+    by_kind = {seen.kind: seen.token for seen in desk.hub.seen}
+    assert by_kind[HEAD] == "Bearer hf_good"
+    assert by_kind[BODY] == (None if desk.hub.cdn else "Bearer hf_good")
+    for seen in desk.hub.seen:
+        if seen.kind == HEAD:
+            assert seen.agent.startswith("localspec/")
+            assert "torch" not in seen.agent
+
+
+HOSTILE = (
+    "../m.gguf",
+    "a/../../m.gguf",
+    "/etc/m.gguf",
+    "C:\\m.gguf",
+    "..\\m.gguf",
+    "\\\\host\\share\\m.gguf",
+    "a\x1b[31m.gguf",
+    "a\nb.gguf",
+    "a\u202efugg.gguf",
+    "CON.gguf",
+    "nul/m.gguf",
+    "a./m.gguf",
+    "a /m.gguf",
+    "./m.gguf",
+    "a//m.gguf",
+    "-m.gguf",
+    "x" * 300 + ".gguf",
+    "/".join("abcdefghi") + ".gguf",
+    "e\u0301.gguf",
+    "m.gguf:stream",
+    "m.gguf\0",
+    "",
+)
+
+
+@pytest.mark.parametrize("path", HOSTILE)
+def test_a_hostile_name_is_refused_before_anything_happens(path: str, desk: Desk) -> None:
+    with pytest.raises(ModelFileError) as raised:
+        desk.fetch(desk.job(path=path))
+    assert (raised.value.message + raised.value.hint).isprintable()
+    assert not desk.store.exists()
+    assert desk.hub.seen == []
+
+
+@pytest.mark.parametrize("path", ["m.safetensors", "m.bin", "m.gguf.exe", "README.md", "gguf"])
+def test_only_gguf_files_are_fetched(path: str, desk: Desk) -> None:
+    with pytest.raises(ModelFileError, match="not a GGUF"):
+        desk.fetch(desk.job(path=path))
+    assert desk.hub.seen == []
+
+
+@pytest.mark.parametrize(
+    "repo", ["m", "a/b/c", "../x", "a/..", "a--b/c", "-a/b", "a/b\x1b", "a/b."]
+)
+def test_a_hostile_repository_is_refused(repo: str, desk: Desk) -> None:
+    with pytest.raises(UsageError):
+        desk.fetch(Job(repo, "main", FILE))
+    with pytest.raises(UsageError):
+        desk.client.files(repo)
+    assert desk.hub.seen == []
+
+
+@pytest.mark.parametrize("revision", ["../x", "a/../b", "", "/a", "a\\b", "-x", "a.lock", "x\n"])
+def test_a_hostile_revision_is_refused(revision: str, desk: Desk) -> None:
+    with pytest.raises(UsageError):
+        desk.fetch(desk.job(revision=revision))
+    assert not desk.store.exists()
+
+
+def test_what_is_no_gguf_inside_is_not_taken(desk: Desk) -> None:
+    desk.hub.add(REPO, "p.gguf", b"PK\x03\x04" + DATA)
+    with pytest.raises(ModelFileError, match="not a GGUF"):
+        desk.fetch(desk.job(path="p.gguf"))
+    desk.hub.add(REPO, "h.gguf", b"<html>" + DATA)
+    with pytest.raises(DownloadError, match="web page"):
+        desk.fetch(desk.job(path="h.gguf"))
+    assert desk.files() == set()
+
+
+def stop_at(desk: Desk, n_bytes: int) -> tuple[Stop, Callable[[State], None]]:
+    stop = Stop()
+
+    def say(state: State) -> None:
+        desk.said.append(state)
+        if state.done >= n_bytes and state.phase is Phase.LOADING:
+            stop.set()
+
+    return stop, say
+
+
+def test_stopped_and_gone_on_with_at_exactly_that_byte(desk: Desk) -> None:
+    desk.hub.faults[BODY].append(Fault("slow", rate=8 * MIB))
+    stop, say = stop_at(desk, MIB)
+    with pytest.raises(Stopped):
+        fetch(desk.client, desk.job(), say, stop=stop, store_dir=desk.store)
+    have = desk.part.stat().st_size
+    assert MIB <= have < len(DATA)
+    assert desk.is_whole(desk.fetch())
+    assert desk.ranges() == [None, f"bytes={have}-"]
+    assert any(state.phase is Phase.CHECKING and state.done for state in desk.said)
+
+
+STALLS = {
+    "in-the-body": (BODY, Fault("stall", after=MIB)),
+    "before-the-body": (BODY, Fault("stall")),
+    "before-the-redirect": (LINK, Fault("stall")),
+    "before-the-metadata": (HEAD, Fault("stall")),
+}
+
+
+@pytest.mark.parametrize("name", STALLS)
+def test_stopping_is_quick_whatever_it_hangs_in(name: str, desk: Desk) -> None:
+    kind, fault = STALLS[name]
+    if kind == LINK and not desk.hub.cdn:
+        kind = BODY
+    desk.hub.always[kind] = fault
+    patient = Patience(stall=60.0, connect=60.0)
+    desk.client = Hub(desk.hub.url, token=False, patience=patient)
+    desk.client._headers()  # imports the library
+    stop, ended = Stop(), []
+
+    def work() -> None:
+        with pytest.raises(Stopped):
+            fetch(desk.client, desk.job(), stop=stop, store_dir=desk.store)
+        ended.append(monotonic())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    if fault.after:
+        desk.hub.wait_sent(fault.after)
+    else:
+        wait_for(lambda: any(seen.kind == kind for seen in desk.hub.seen))
+    asked = monotonic()
+    stop.set()
+    thread.join(5)
+    assert ended and ended[0] - asked <= 0.3
+
+
+def test_a_limit_of_bandwidth_is_kept(desk: Desk) -> None:
+    began = monotonic()
+    fetch(desk.client, desk.job(), store_dir=desk.store, throttle=Throttle(4 * MIB))
+    assert monotonic() - began >= 0.6
+
+
+def test_offline_with_sockets_forbidden(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = desk.fetch()
+
+    def forbidden(*_: object, **__: object) -> None:
+        raise AssertionError("a socket was opened")
+
+    for name in ("socket", "create_connection", "getaddrinfo"):
+        monkeypatch.setattr(f"socket.{name}", forbidden)
+    desk.client = Hub(desk.hub.url, offline=True)
+    assert desk.fetch() == path
+    assert desk.fetch(desk.job(COMMIT)) == path
+    began = monotonic()
+    for ask in (
+        lambda: desk.fetch(desk.job(path="other.gguf")),
+        lambda: desk.client.files(REPO),
+        lambda: desk.client.search("m"),
+        lambda: desk.client.header(REPO, "main", FILE),
+        lambda: desk.client.facts(REPO, "main", FILE),
+    ):
+        with pytest.raises(OfflineError) as raised:
+            ask()
+        assert exit_code(raised.value) == 10
+    assert monotonic() - began < 0.3
+
+
+def test_the_library_s_own_word_for_offline_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert Hub().offline
+
+
+def test_a_hub_that_is_not_there_is_offline_at_once(desk: Desk) -> None:
+    path = desk.fetch()
+    nobody = Hub("http://127.0.0.1:9", token=False)
+    began = monotonic()
+    with pytest.raises(OfflineError, match="cannot be reached"):
+        fetch(nobody, desk.job(path="other.gguf"), store_dir=desk.store)
+    assert fetch(nobody, desk.job(), store_dir=desk.store) == path
+    assert monotonic() - began < 1.0
+
+
+def test_two_at_once_fetch_it_once(desk: Desk) -> None:
+    desk.hub.faults[BODY].append(Fault("slow", rate=8 * MIB))
+    found: list[Path] = []
+    phases: list[Phase] = []
+
+    def work() -> None:
+        found.append(
+            fetch(desk.client, desk.job(), lambda s: phases.append(s.phase), store_dir=desk.store)
+        )
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(found) == 2 and len(desk.hub.bodies()) == 1
+    assert Phase.WAITING in phases
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a right there")
+def test_a_link_in_the_way_is_refused(desk: Desk, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    desk.part.parent.mkdir(parents=True)
+    desk.part.symlink_to(victim)
+    with pytest.raises(AccessError, match="link"):
+        desk.fetch()
+    assert victim.read_bytes() == b"precious"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a right there")
+def test_a_folder_that_leads_elsewhere_is_refused(desk: Desk, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    snapshots = desk.store / "models--org--m-GGUF" / "snapshots"
+    snapshots.parent.mkdir(parents=True)
+    snapshots.symlink_to(elsewhere)
+    with pytest.raises(AccessError, match="leads out"):
+        desk.fetch()
+    assert list(elsewhere.iterdir()) == []
+    assert desk.hub.bodies() == []

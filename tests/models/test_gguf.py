@@ -1,0 +1,197 @@
+"""Hostile headers: each is refused with its reason, before llama.cpp sees the file."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from localspec.errors import ModelFileError
+from localspec.models import gguf, header, texts
+from tests.models import gguffile
+from tests.models.gguffile import F32, I32, STRING, U16, U32, WORDS, File, Tensor, array, text
+
+MIB = 1024**2
+
+
+def refused(data: bytes) -> str:
+    with pytest.raises(ModelFileError) as failure:
+        header.parse(data, len(data), "m.gguf")
+    assert failure.value.hint
+    message = failure.value.message
+    assert message.startswith("m.gguf ")
+    assert message.isprintable()
+    assert len(message) < 400
+    return message
+
+
+def key(name: bytes, kind: int, value: bytes) -> bytes:
+    """A file whose only key is this one."""
+    return File(keys={name: (kind, value)}).data()
+
+
+def told(value: object) -> str:
+    """A test's name: the words, not the bytes."""
+    return value if isinstance(value, str) else ""
+
+
+U64_MAX = struct.pack("<Q", 2**64 - 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (key(b"", U32, bytes(4)), "is empty or stands twice"),
+        (key(b"k" * 65_536, U32, bytes(4)), "a key of 65,536 bytes"),
+        (key(b"k", 13, bytes(8)), "'k' is of type 13"),
+        (key(b"\x1b[2Jk", 99, bytes(8)), "'\\x1b[2Jk' is of type 99"),
+        (key(b"k", STRING, U64_MAX), "a text of 18,446,744,073,709,551,615 bytes"),
+        (key(b"k", STRING, struct.pack("<Q", 9999)), "is incomplete"),
+        (key(b"k", 9, struct.pack("<IQ", 9, 1) + array(0, [1])), "of type 9"),  # nested
+        (key(b"k", 9, struct.pack("<IQ", 0, 2**63)), "9,223,372,036,854,775,808 elements"),
+        (key(b"k", 9, struct.pack("<IQ", STRING, 10_000_001)), "10,000,001 elements"),
+        (key(b"k", 9, struct.pack("<IQ", STRING, 2) + text(b"a") + U64_MAX), "'k' holds a text"),
+        (key(b"tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 1_000_001)), "1,000,001 elements"),
+        (key(b"k", 9, struct.pack("<IQ", STRING, 1000))[:50], "is incomplete"),
+        (File(n_keys=100_001).data(), "100,001 keys"),
+        (File(n_tensors=2**63).data(), "tensors, 0 keys"),
+        (File(version=1).data(), "GGUF v1"),
+        (File(tensors=[Tensor(), Tensor()]).data(), "stands wrong"),  # the same name twice
+        (File(tensors=[Tensor(offset=32)]).data(), "stands wrong"),
+        (File(tensors=[Tensor(name=b"n" * 64)]).data(), "a tensor's name of 64 bytes"),
+        (File(tensors=[Tensor(shape=(1,) * 5)]).data(), "5 dimensions"),
+        (File(tensors=[Tensor(shape=(2**40, 2**40), n_bytes=32)]).data(), "has the shape"),
+        (File(tensors=[Tensor(shape=(2**63, 0), n_bytes=32)]).data(), "has the shape"),
+        (File(tensors=[Tensor(shape=(33,), kind=8)]).data(), "has the shape"),  # no whole block
+        (File(tensors=[Tensor(kind=4)]).data(), "of type 4, which cannot be read"),
+        (File(tensors=[Tensor(kind=2**31)]).data(), "of type 2147483648"),
+        (File().add(b"general.alignment", U32, 0).data(), "an alignment of 0"),
+        (File().add(b"general.alignment", U32, 48).data(), "an alignment of 48"),
+        (File().add(b"general.alignment", U32, 2**17).data(), "an alignment of 131072"),
+        (File().add(b"general.alignment", I32, 32).data(), "an alignment of 32"),
+        (File().add(b"general.alignment", STRING, b"\x1b" * 200).data(), "an alignment of"),
+        (File().add(b"general.architecture", U32, 1).data(), "general.architecture is no text"),
+        (File().add(b"split.no", I32, 0).data(), "split keys make no sense"),
+        (File().add(b"split.count", U16, 60_000).data(), "split keys make no sense"),
+        (File().add(b"split.no", U16, 5).add(b"split.count", U16, 3).data(), "part 6 of 3"),
+    ],
+    ids=told,
+)
+def test_what_is_damaged(data: bytes, words: str) -> None:
+    assert words in refused(data)
+
+
+def test_a_key_that_stands_twice() -> None:
+    data = File().add(b"one", U32, 1).add(b"two", U32, 2).data()
+    assert "stands twice" in refused(data.replace(b"two", b"one"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda m: m.add(b"llama.block_count", U32, 0), "block_count is 0"),
+        (lambda m: m.add(b"llama.block_count", U32, 513), "block_count is 513"),
+        (lambda m: m.add(b"llama.nextn_predict_layers", U32, 3), "nextn_predict_layers is 3"),
+        (lambda m: m.add(b"llama.expert_count", U32, 1025), "expert_count is 1025"),
+        (lambda m: m.add(b"llama.expert_used_count", U32, 1), "expert_used_count is 1"),
+        (lambda m: m.add(b"llama.expert_count", U32, 8), "expert_used_count is 0"),
+        (lambda m: m.add(b"llama.expert_group_count", U32, 2), "expert_group_count is 2"),
+        (
+            lambda m: m.add(b"llama.rope.scaling.type", STRING, b"magic"),
+            "rope.scaling.type is magic",
+        ),
+        (
+            lambda m: m.add(b"llama.attention.layer_norm_rms_epsilon", F32, -1.0),
+            "layer_norm_rms_epsilon is -1.0",
+        ),
+        (
+            lambda m: m.add(b"llama.attention.layer_norm_epsilon", F32, float("nan")),
+            "layer_norm_epsilon is nan",
+        ),
+        (lambda m: m.put(b"tokenizer.ggml.token_type", I32, [1]), "token_type does not fit"),
+        (lambda m: m.put(b"tokenizer.ggml.scores", U32, [1] * 63), "scores does not fit"),
+        (lambda m: m.put(b"tokenizer.ggml.tokens", U32, [1]), "has no list of tokens"),
+        (lambda m: m.add(b"tokenizer.ggml.model", U32, 1), "tokenizer.ggml.model is no text"),
+        (lambda m: m.add(b"tokenizer.ggml.bos_token_id", I32, 1), "bos_token_id is of a wrong"),
+        (lambda m: m.add(b"tokenizer.ggml.add_bos_token", U32, 1), "add_bos_token is of a wrong"),
+    ],
+    ids=told,
+)
+def test_values_that_llama_cpp_would_die_of(change: Callable[[File], File], words: str) -> None:
+    assert words in refused(change(gguffile.model()).data())
+
+
+def test_bpe_without_merges() -> None:
+    file = gguffile.model(tokenizer=b"gpt2")
+    del file.keys[b"tokenizer.ggml.merges"]
+    assert "without merges" in refused(file.data())
+    data = file.add(b"tokenizer.ggml.pre", STRING, b"kimi-k2").data()
+    assert header.parse(data, len(data)).tokenizer.known
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ([*WORDS, b"word7"], "tokens 10 and 63 are both 'word7'"),
+        ([*WORDS, b"word7\0more"], "tokens 10 and 63 are both 'word7'"),  # a C string ends there
+        ([b"[EMPTY_1]", b""], "tokens 0 and 1 are both '[EMPTY_1]'"),
+        ([b"\x1b]0;owned\x07rude", b"\x1b]0;owned\x07rude"], "are both 'rude'"),
+    ],
+    ids=told,
+)
+def test_a_text_that_stands_twice(words: list[bytes], found: str) -> None:
+    assert found in refused(gguffile.model(words).data())
+
+
+def test_a_file_without_its_end_or_with_too_much() -> None:
+    data = gguffile.model().data()
+    assert f"is incomplete: {len(data) - 200:,} bytes of" in refused(data[:-200])
+    assert "its tensors take" in refused(data + bytes(100_000))
+    header.parse(data + bytes(100), len(data) + 100)
+    header.parse(data[:-200], len(data) - 200, whole=False)
+
+
+def test_a_header_without_end_is_given_up() -> None:
+    """A hundred gigabytes of keys are not read."""
+    read = 0
+
+    def more(start: int, end: int) -> bytes:
+        nonlocal read
+        read = max(read, end)
+        return unit * ((end - start) // len(unit) + 1)
+
+    unit = text(b"x" * 1000)
+    start = File(n_keys=1).header()[:24] + text(b"k") + struct.pack("<IIQ", 9, STRING, 9_000_000)
+    with pytest.raises(gguf.DamagedError, match="header of more than 67,108,864 bytes"):
+        gguf.parse(gguf.Source(start, 10**11, more))
+    assert read <= gguf.MOST_BYTES + 2 * MIB
+
+
+# --- long arrays of texts -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [b"w%d" % i for i in range(50_000)],
+        [b"x" * (i % 300) + b"%d" % i for i in range(5_000)],  # many are long
+        [b"" if i % 7 else b"%d" % i for i in range(10_000)],
+        [bytes(i % 20) for i in range(5_000)],  # only zero bytes
+        [bytes([i % 256]) * (250 + i % 8) for i in range(3_000)],  # around the longest short one
+        [b"y" * 70_000, b"z", b"y" * 65_536],
+        [b"a" + bytes(7), bytes(7) + b"b", b"\x05" + bytes(7) + b"hello"] * 50,
+        [b""],
+        [],
+    ],
+)
+def test_texts_are_walked_exactly(words: list[bytes]) -> None:
+    behind = text(b"the next key") + bytes(20)
+    data = b"".join(map(text, words)) + behind
+    for source in (gguf.Source(data, len(data)), gguf.Source(data, len(data), lambda *_: b"")):
+        kept: list[bytes] = []
+        texts.read(source, len(words), MIB, kept)
+        assert kept == words
+        assert source.at == len(data) - len(behind)
+    stored = texts.Texts.of(words)
+    assert [stored[i] for i in range(len(stored))] == words

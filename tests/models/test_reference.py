@@ -1,0 +1,296 @@
+"""References: what was typed, and which files of a repository it means."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.errors import LocalspecError, NotFoundError, UsageError
+from localspec.models import names
+from localspec.models.reference import (
+    HubReference,
+    NameReference,
+    PathReference,
+    Reference,
+    RemoteFile,
+    choose,
+    companion,
+    is_model,
+    is_safe,
+    parse,
+    part,
+)
+
+COMMIT = "7c41481f57cb95916b40956ab2f0b139b296d974"
+
+
+def listed(*paths: str) -> list[RemoteFile]:
+    return [RemoteFile(path, 100 + n) for n, path in enumerate(paths)]
+
+
+def chosen(paths: list[str], tag: str | None = None, file: str | None = None) -> list[str]:
+    return [one.path for one in choose(listed(*paths), tag, file)]
+
+
+@pytest.mark.parametrize(
+    ("text", "reference"),
+    [
+        ("demo", NameReference("demo")),
+        ("qwen3-8b", NameReference("qwen3-8b")),
+        ("qwen3-8b+qwen3-0.6b", NameReference("qwen3-8b+qwen3-0.6b")),
+        ("qwen3-8b:Q8_0", NameReference("qwen3-8b", "Q8_0")),
+        ("Qwen/Qwen3-8B-GGUF", HubReference("Qwen/Qwen3-8B-GGUF")),
+        ("Qwen/Qwen3-8B-GGUF:q4_k_m", HubReference("Qwen/Qwen3-8B-GGUF", "q4_k_m")),
+        ("Qwen/Qwen3-8B-GGUF@main:Q8_0", HubReference("Qwen/Qwen3-8B-GGUF", "Q8_0", None, "main")),
+        (f"a/b@{COMMIT}", HubReference("a/b", revision=COMMIT)),
+        ("hf://a/b", HubReference("a/b")),
+        ("HF://a/b:Q4_0", HubReference("a/b", "Q4_0")),
+        ("hf://a/b/sub/c.gguf", HubReference("a/b", None, "sub/c.gguf")),
+        (f"hf://a/b@{COMMIT}/c.gguf", HubReference("a/b", None, "c.gguf", COMMIT)),
+        ("hf.co/a/b:Q4_K_M", HubReference("a/b", "Q4_K_M")),
+        ("https://huggingface.co/a/b", HubReference("a/b")),
+        ("https://huggingface.co/a/b/", HubReference("a/b")),
+        (
+            f"https://huggingface.co/a/b/resolve/{COMMIT}/c.gguf?download=true",
+            HubReference("a/b", None, "c.gguf", COMMIT),
+        ),
+        (
+            "https://huggingface.co/a/b/blob/main/c.gguf",
+            HubReference("a/b", None, "c.gguf", "main"),
+        ),
+        ("https://huggingface.co/a/b/tree/main", HubReference("a/b", None, None, "main")),
+        ("model.gguf", PathReference("model.gguf")),
+        ("MODEL.GGUF", PathReference("MODEL.GGUF")),
+        ("folder/model.gguf", PathReference("folder/model.gguf")),
+        ("./folder", PathReference("./folder")),
+        ("~/m", PathReference("~/m")),
+        ("/m", PathReference("/m")),
+        ("a\\b", PathReference("a\\b")),
+        ("C:\\m\\x", PathReference("C:\\m\\x")),
+        ("C:/m/x", PathReference("C:/m/x")),
+        ("a/b/c", PathReference("a/b/c")),
+        ("über", PathReference("über")),
+    ],
+)
+def test_what_was_typed(text: str, reference: Reference) -> None:
+    assert parse(text) == reference
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\0",
+        "a" * 5000,
+        "hf://",
+        "hf://a",
+        "hf://a/b/../c.gguf",
+        "hf://a/../c.gguf",
+        "hf://a/b//c.gguf",
+        "hf://a/b/c.safetensors",
+        "hf://a/b:Q4 0",
+        "hf://a/b@/c.gguf",
+        "hf://a/b@../c.gguf",
+        "hf://a/\x1b[31mb",
+        "https://huggingface.co/a/b/blob/main/..%2f",
+        "https://example.org/m.gguf",
+        "ftp://example.org/m",
+    ],
+)
+def test_what_names_nothing(text: str) -> None:
+    with pytest.raises(UsageError) as failure:
+        parse(text)
+    assert "\x1b" not in failure.value.message
+    assert len(failure.value.message) < 300
+    assert failure.value.hint
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_reference_or_refused(text: str) -> None:
+    try:
+        reference = parse(text)
+    except LocalspecError:
+        return
+    if isinstance(reference, HubReference):
+        assert names.is_repo(reference.repo)
+        assert reference.file is None or is_safe(reference.file)
+
+
+@pytest.mark.parametrize(
+    ("repo", "valid"),
+    [
+        ("Qwen/Qwen3-8B-GGUF", True),
+        ("a/b", True),
+        ("bartowski/microsoft_Phi-4-mini-instruct-GGUF", True),
+        ("a", False),
+        ("a/b/c", False),
+        ("/b", False),
+        ("a/", False),
+        ("../b", False),
+        ("a/..", False),
+        ("a/.b", False),
+        ("-a/b", False),
+        ("a/b--c", False),
+        ("a/b c", False),
+        ("a/b\n", False),
+        ("a/é", False),
+        ("a/" + "b" * 100, False),
+    ],
+)
+def test_names_of_repositories(repo: str, valid: bool) -> None:
+    assert names.is_repo(repo) is valid
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["a.gguf", "BF16/a-00001-of-00002.gguf", "A b (1)+c.gguf", "_a.gguf", "console.gguf"],
+)
+def test_names_that_may_be_written(path: str) -> None:
+    assert is_safe(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        ".gguf/",
+        "../a.gguf",
+        "a/../b.gguf",
+        "a/./b.gguf",
+        "/etc/a.gguf",
+        "a//b.gguf",
+        "a\\b.gguf",
+        "C:\\a.gguf",
+        "C:a.gguf",
+        "con.gguf",
+        "NUL/a.gguf",
+        "com1.x.gguf",
+        "a./b.gguf",
+        "a /b.gguf",
+        " a.gguf",
+        "-rf.gguf",
+        "a\x1b[31m.gguf",
+        "a\nb.gguf",
+        "a\u202efugg.gguf",
+        "e\u0301.gguf",
+        "é.gguf",
+        "a.gguf\n",
+        "x" * 300 + ".gguf",
+        "a.safetensors",
+        "a.bin",
+        "a.GGUF",
+    ],
+)
+def test_names_that_may_not(path: str) -> None:
+    assert not is_safe(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "tag", "index", "count"),
+    [
+        ("Qwen3-8B-Q4_K_M.gguf", "Q4_K_M", 1, 1),
+        ("Qwen3.5-9B-UD-Q4_K_XL.gguf", "Q4_K_XL", 1, 1),
+        ("qwen2.5-0.5b-instruct-q4_k_m.gguf", "Q4_K_M", 1, 1),
+        ("a.Q8_0.gguf", "Q8_0", 1, 1),
+        ("gpt-oss-20b-MXFP4.gguf", "MXFP4", 1, 1),
+        ("BF16/m-BF16-00002-of-00004.gguf", "BF16", 2, 4),
+        ("model.gguf", "", 1, 1),
+    ],
+)
+def test_what_a_file_name_says(path: str, tag: str, index: int, count: int) -> None:
+    about = part(path)
+    assert (about.tag, about.index, about.count) == (tag, index, count)
+
+
+OFFICIAL = ["README.md", "m-F16.gguf", "m-Q4_K_M.gguf", "m-Q5_K_M.gguf", "m-Q8_0.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("paths", "tag", "wanted"),
+    [
+        (OFFICIAL, None, "m-Q4_K_M.gguf"),
+        (OFFICIAL, "q5_k_m", "m-Q5_K_M.gguf"),
+        (["m-F16.gguf", "m-Q8_0.gguf"], None, "m-Q8_0.gguf"),
+        (["m-Q2_K.gguf", "m-Q6_K.gguf"], None, "m-Q2_K.gguf"),
+        (["m.gguf"], None, "m.gguf"),
+        (["m-UD-Q4_K_XL.gguf"], "UD-Q4_K_XL", "m-UD-Q4_K_XL.gguf"),
+        (["m-UD-Q4_K_XL.gguf"], "q4_k_xl", "m-UD-Q4_K_XL.gguf"),
+        (["Qwen_Qwen3.5-9B-Q4_K_M.gguf"], None, "Qwen_Qwen3.5-9B-Q4_K_M.gguf"),
+        (["m.Q4_K_S.gguf", "m.Q8_0.gguf"], None, "m.Q8_0.gguf"),
+        (["m-MXFP4.gguf"], "mxfp4", "m-MXFP4.gguf"),
+        (["m-QAD-Q4_0.gguf"], "Q4_0", "m-QAD-Q4_0.gguf"),
+        (["BF16/m-BF16.gguf", "m-Q4_0.gguf"], "BF16", "BF16/m-BF16.gguf"),
+        (
+            ["dflash-m-Q8_0.gguf", "imatrix-Q8_0.gguf", "mmproj-m-Q8_0.gguf", "m-Q8_0.gguf"],
+            None,
+            "m-Q8_0.gguf",
+        ),
+        (["MTP/mtp-m-Q4_K_M.gguf", "m-Q8_0.gguf"], None, "m-Q8_0.gguf"),
+        (["eagle3-m-Q8_0.gguf", "dspark-m-Q8_0.gguf", "m-MXFP4.gguf"], None, "m-MXFP4.gguf"),
+        (["../m-Q4_K_M.gguf", "m-Q8_0.gguf"], None, "m-Q8_0.gguf"),
+    ],
+)
+def test_which_file_a_reference_means(paths: list[str], tag: str | None, wanted: str) -> None:
+    assert chosen(paths, tag) == [wanted]
+
+
+PARTS = [f"m-q4_k_m-{n:05}-of-00003.gguf" for n in (2, 3, 1)]
+
+
+def test_all_parts_in_order() -> None:
+    assert chosen(PARTS) == sorted(PARTS)
+    assert chosen(PARTS, file=PARTS[0]) == sorted(PARTS), "any part stands for the whole"
+
+
+def test_two_layouts_of_one_quantisation_as_the_hub_lists_them() -> None:
+    """Qwen2.5-Coder: in parts and whole; the parts are listed first, and llama.cpp takes them."""
+    assert chosen([*sorted(PARTS), "m-q4_k_m.gguf"]) == sorted(PARTS)
+    assert chosen([*sorted(PARTS), "m-q4_k_m.gguf"], file="m-q4_k_m.gguf") == ["m-q4_k_m.gguf"]
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_missing_part_is_named(gone: int) -> None:
+    rest = [path for n, path in enumerate(PARTS) if n != gone]
+    with pytest.raises(NotFoundError, match=rf"2 of 3 parts.*{PARTS[gone]}"):
+        chosen(rest)
+
+
+def test_a_file_that_claims_many_parts_costs_nothing() -> None:
+    with pytest.raises(NotFoundError, match="1 of 99999 parts"):
+        chosen(["m-00001-of-99999.gguf"])
+
+
+def test_what_there_is_stands_in_the_hint() -> None:
+    with pytest.raises(NotFoundError, match="a GGUF for Q9") as failure:
+        chosen(OFFICIAL, "Q9")
+    assert failure.value.hint == "It has: F16, Q4_K_M, Q5_K_M, Q8_0"
+    with pytest.raises(NotFoundError) as failure:
+        chosen(OFFICIAL, file="other.gguf")
+    assert "m-Q8_0.gguf" in failure.value.hint
+    with pytest.raises(NotFoundError, match="does not hold a GGUF") as failure:
+        chosen(["model.safetensors", "mmproj-m.gguf"])
+    assert "no GGUF" in failure.value.hint
+
+
+def test_hostile_names_are_not_shown_as_they_are() -> None:
+    with pytest.raises(NotFoundError) as failure:
+        chosen(["a\x1b[31m.gguf", "b\u202e.gguf"], "\x1b]0;x\x07Q4")
+    assert "\x1b" not in failure.value.message + failure.value.hint
+
+
+def test_companions_are_no_models() -> None:
+    assert not is_model("sub/mtp-m.gguf")
+    assert is_model("mtp-repo/m.gguf"), "only the file's own name counts"
+    assert not is_model("m.bin")
+
+
+def test_the_best_companion() -> None:
+    files = listed("m-Q4_0.gguf", "dflash-m-Q8_0.gguf", "dflash-m-Q4_0.gguf", "sub/dflash-m.gguf")
+    found = companion(files, "m-Q4_0.gguf", "dflash-")
+    assert found is not None
+    assert found.path == "dflash-m-Q4_0.gguf"
+    assert companion(files, "m-Q4_0.gguf", "eagle3-") is None
+    deep = companion(files, "sub/m-Q4_0.gguf", "dflash-")
+    assert deep is not None
+    assert deep.path == "sub/dflash-m.gguf"

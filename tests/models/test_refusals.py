@@ -1,0 +1,95 @@
+"""Each refusal of the hub and each failure of the network becomes a cause and a next step."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from huggingface_hub.errors import OfflineModeIsEnabled
+from huggingface_hub.utils import httpx
+
+from localspec.errors import DeniedError, DownloadError, LocalspecError, NotFoundError, OfflineError
+from localspec.models import refusals
+from localspec.models.errand import Broken, Patience
+
+ASKED = ("https://hub.example", "org/m", "")
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"Retry-After": "7"}, 7),
+        ({"Retry-After": "soon"}, None),
+        ({"Retry-After": "-5"}, None),
+        ({"Retry-After": "9" * 400}, 999_999_999),
+        ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0),
+        ({"RateLimit": '"api";r=0;t=55'}, 55),
+        ({"RateLimit": "nonsense"}, None),
+    ],
+)
+def test_how_long_to_wait(headers: dict[str, str], seconds: float | None) -> None:
+    error = refusals.status(429, headers, ASKED)
+    assert isinstance(error, Broken)
+    assert error.wait == seconds
+
+
+def test_a_date_to_wait_for() -> None:
+    then = datetime.now(UTC) + timedelta(seconds=60)
+    error = refusals.status(503, {"Retry-After": format_datetime(then, usegmt=True)}, ASKED)
+    assert isinstance(error, Broken) and error.wait is not None
+    assert 55 < error.wait <= 60
+
+
+@pytest.mark.parametrize(
+    ("status", "word", "kind"),
+    [
+        (401, "GatedRepo", DeniedError),
+        (403, "GatedRepo", DeniedError),
+        (401, "RepoNotFound", NotFoundError),
+        (404, "EntryNotFound", NotFoundError),
+        (404, "", NotFoundError),
+        (401, "", DeniedError),
+        (403, "", DeniedError),
+        (451, "", DownloadError),
+        (500, "", Broken),
+        (599, "", Broken),
+    ],
+)
+def test_a_status(status: int, word: str, kind: type[LocalspecError]) -> None:
+    error = refusals.status(status, {}, ("https://hub.example", "org/m", word))
+    assert type(error) is kind
+    assert error.message and error.hint
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (httpx.ConnectError("refused"), OfflineError, "cannot be reached"),
+        (httpx.ConnectTimeout("x"), OfflineError, "cannot be reached"),
+        (httpx.ProxyError("x"), OfflineError, "cannot be reached"),
+        (httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED]"), DownloadError, "certificate"),
+        (httpx.ReadTimeout("x"), Broken, "does not answer"),
+        (httpx.ReadError("x"), Broken, "lost"),
+        (httpx.RemoteProtocolError("x"), Broken, "lost"),
+        (ValueError("no JSON"), DownloadError, "not a model hub"),
+        (RuntimeError("x"), DownloadError, "RuntimeError"),
+        (OfflineModeIsEnabled("x"), OfflineError, "turned off"),
+    ],
+)
+def test_a_failure_of_the_network(error: Exception, kind: type[LocalspecError], words: str) -> None:
+    meant = refusals.explain(error, "https://hub.example", "org/m")
+    assert type(meant) is kind
+    assert words in meant.message and meant.hint
+
+
+def test_patience_doubles_and_ends() -> None:
+    patience = Patience(tries=4, first=1, longest=3)
+    broken = Broken("x")
+    assert [patience.before(n, broken) for n in (1, 2, 3)] == [1, 2, 3]
+    with pytest.raises(Broken):
+        patience.before(4, broken)
+    assert patience.before(1, Broken("x", wait=20)) == 20
+    with pytest.raises(Broken):
+        patience.before(1, Broken("x", wait=2000))

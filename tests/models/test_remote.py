@@ -1,0 +1,243 @@
+"""What the hub says is understood, and nothing more is asked of it than needed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGUFWriter
+
+from localspec.errors import (
+    DeniedError,
+    DownloadError,
+    ModelFileError,
+    NotFoundError,
+    UsageError,
+)
+from localspec.models import header
+from localspec.models.reference import RemoteFile
+from localspec.models.remote import Found, Hub, Listing
+from tests.downloads import DATA, FILE, MIB, QUICK, REPO, SHA256, Desk
+from tests.fakehub import API, BODY, COMMIT, FakeHub, Fault
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with FakeHub() as hub:
+        yield Desk(hub, tmp_path / "hub")
+
+
+def test_a_listing_has_what_a_plan_needs(desk: Desk) -> None:
+    desk.hub.add(REPO, "README.md", b"# m", lfs=False)
+    desk.hub.add(REPO, "a/b-00001-of-00002.gguf", DATA[:99])
+    desk.hub.cards[REPO] = {"license": "apache-2.0", "base_model": "org/m"}
+    listing = desk.client.files(REPO)
+    assert listing == Listing(
+        repo=REPO,
+        revision=COMMIT,
+        files=(
+            RemoteFile(FILE, len(DATA), SHA256),
+            RemoteFile("README.md", 3, None),
+            RemoteFile("a/b-00001-of-00002.gguf", 99, listing.files[2].sha256),
+        ),
+        licence="apache-2.0",
+        gated=False,
+        base_models=("org/m",),
+    )
+    assert len(desk.hub.seen) == 1
+
+
+def test_a_card_may_say_anything(desk: Desk) -> None:
+    cards: list[tuple[dict[str, Any], tuple[str | None, tuple[str, ...]]]] = [
+        ({}, (None, ())),
+        ({"license": "other", "license_name": "lfm1.0"}, ("lfm1.0", ())),
+        ({"license": ["mit"], "base_model": ["a/b", "c/d", 5, None]}, (None, ("a/b", "c/d"))),
+        ({"license": "m\x1b]0;x\x07it" + "x" * 900}, ("mit" + "x" * 97, ())),
+    ]
+    for card, expected in cards:
+        desk.hub.cards[REPO] = card
+        listing = desk.client.files(REPO)
+        assert (listing.licence, listing.base_models) == expected
+
+
+def test_names_that_could_harm_are_not_even_listed(desk: Desk) -> None:
+    for path in ("../x.gguf", "a\x1b[2J.gguf", "CON.gguf", "/x.gguf"):
+        desk.hub.add(REPO, path, DATA[:9])
+    assert [file.path for file in desk.client.files(REPO).files] == [FILE]
+
+
+def test_a_gated_repository_can_be_listed_and_says_so(desk: Desk) -> None:
+    desk.hub.gated[REPO] = "hf_good"
+    assert desk.client.files(REPO).gated
+    with pytest.raises(DeniedError, match="gated"):
+        desk.client.facts(REPO, "main", FILE)
+    with pytest.raises(DeniedError, match="gated"):
+        desk.client.header(REPO, "main", FILE)
+
+
+def test_what_is_not_there(desk: Desk) -> None:
+    with pytest.raises(NotFoundError, match="has no org/none"):
+        desk.client.files("org/none")
+    with pytest.raises(NotFoundError, match="no such revision"):
+        desk.client.files(REPO, "v9")
+    with pytest.raises(NotFoundError, match="no such file"):
+        desk.client.facts(REPO, "main", "no.gguf")
+
+
+def test_failures_that_pass_are_got_over(desk: Desk) -> None:
+    busy = {"RateLimit": '"api";r=0;t=0', "RateLimit-Policy": '"fixed window";"api";q=500;w=300'}
+    desk.hub.faults[API].extend(
+        [Fault("status", status=503), Fault("status", status=429, headers=busy), Fault("stall")]
+    )
+    assert desk.client.files(REPO).revision == COMMIT
+    assert len(desk.hub.seen) == 4
+
+
+@pytest.mark.parametrize("kind", ["portal", "status"])
+def test_failures_that_do_not_pass_are_said(kind: str, desk: Desk) -> None:
+    desk.hub.always[API] = Fault(kind, status=500)
+    for ask in (lambda: desk.client.files(REPO), lambda: desk.client.search("m")):
+        with pytest.raises(DownloadError) as raised:
+            ask()
+        assert raised.value.hint
+
+
+def test_a_search_finds_repositories(desk: Desk) -> None:
+    desk.hub.add("org/other-GGUF", "o.gguf", DATA[:9])
+    desk.hub.gated["org/other-GGUF"] = "hf_good"
+    when = datetime(2026, 8, 22, 10, 11, 12, tzinfo=UTC)
+    assert desk.client.search("GGUF", 5) == (
+        Found(REPO, 12, 3, when, False),
+        Found("org/other-GGUF", 12, 3, when, True),
+    )
+    assert len(desk.client.search("GGUF", 1)) == 1
+    assert desk.client.search("nothing") == ()
+    assert "filter=gguf" in desk.hub.seen[0].path
+
+
+def test_what_a_search_says_is_checked(desk: Desk) -> None:
+    desk.hub.repos |= {"org/\x1b[2Jx-GGUF": {}, "../../x-GGUF": {}}
+    assert [found.repo for found in desk.client.search("GGUF")] == [REPO]
+
+
+def vocabulary(path: Path, n_tokens: int, tail: int = 0) -> bytes:
+    """A file with a header of about 30 bytes a token, and as much behind it as asked for."""
+    writer = GGUFWriter(str(path), "llama")
+    writer.add_block_count(1)
+    writer.add_context_length(2048)
+    writer.add_embedding_length(32)
+    writer.add_feed_forward_length(64)
+    writer.add_head_count(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("llama-bpe")
+    writer.add_token_list([f"token-number-{i}" for i in range(n_tokens)])
+    writer.add_token_types([1] * n_tokens)
+    writer.add_token_merges(["a b"])
+    writer.add_tensor("token_embd.weight", np.zeros((max(1, tail // 128), 32), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("n_tokens", [300, 60_000, 500_000])
+def test_a_header_is_the_same_from_afar(n_tokens: int, desk: Desk, tmp_path: Path) -> None:
+    data = vocabulary(tmp_path / "v.gguf", n_tokens, 24 * MIB)
+    desk.hub.add(REPO, "v.gguf", data)
+    near, far = header.read(tmp_path / "v.gguf"), desk.client.header(REPO, "main", "v.gguf")
+    assert far.size == len(data)
+    assert far.header_bytes == near.header_bytes
+    assert far.tokenizer.fingerprint == near.tokenizer.fingerprint
+    assert far.tensors == near.tensors
+    assert 1 <= len(desk.hub.bodies()) <= 4
+    assert desk.hub.sent() <= 20_000_000
+
+
+def test_a_header_of_a_file_that_is_nothing_else(desk: Desk, tmp_path: Path) -> None:
+    desk.hub.add(REPO, "v.gguf", vocabulary(tmp_path / "v.gguf", 90_000))
+    assert desk.client.header(REPO, COMMIT, "v.gguf").tokenizer.n_tokens == 90_000
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [Fault("drop", after=MIB), Fault("drop", after=MIB)],
+        [Fault("drop", after=MIB), Fault("norange")],
+        [Fault("norange")],
+        [Fault("stall", after=MIB // 2)],
+        [Fault("status", status=503)],
+    ],
+)
+def test_a_header_over_a_bad_line(faults: list[Fault], desk: Desk, tmp_path: Path) -> None:
+    desk.hub.add(REPO, "v.gguf", vocabulary(tmp_path / "v.gguf", 150_000, MIB))
+    desk.hub.faults[BODY].extend(faults)
+    assert desk.client.header(REPO, "main", "v.gguf").tokenizer.n_tokens == 150_000
+
+
+def test_what_has_no_header_is_said(desk: Desk, tmp_path: Path) -> None:
+    whole = vocabulary(tmp_path / "v.gguf", 90_000)
+    desk.hub.add(REPO, "random.gguf", DATA)
+    desk.hub.add(REPO, "page.gguf", b"<html>" + bytes(MIB))
+    desk.hub.add(REPO, "cut.gguf", whole[: len(whole) // 2])
+    desk.hub.add(REPO, "none.gguf", b"")
+    for path in ("random.gguf", "page.gguf", "cut.gguf", "none.gguf"):
+        with pytest.raises((ModelFileError, DownloadError)) as raised:
+            desk.client.header(REPO, "main", path)
+        assert raised.value.hint
+    with pytest.raises(ModelFileError):
+        desk.client.header(REPO, "main", "../v.gguf")
+
+
+def test_ever_more_is_not_fetched_for_a_header_that_never_ends(desk: Desk) -> None:
+    """Its counts promise more than any header has."""
+    size = 300 * MIB
+    start = b"GGUF" + (3).to_bytes(4, "little") + bytes(8) + (9).to_bytes(8, "little")
+    text = (200 * MIB).to_bytes(8, "little")
+    desk.hub.add(REPO, "v.gguf", (start + text).ljust(size, b"a"))
+    with pytest.raises((ModelFileError, DownloadError)):
+        desk.client.header(REPO, "main", "v.gguf")
+    assert desk.hub.sent() <= 20_000_000
+
+
+def test_a_mirror_is_an_address_without_its_last_slash(desk: Desk) -> None:
+    mirror = Hub(f"{desk.hub.url}/", token=False, patience=QUICK)
+    assert mirror.files(REPO).revision == COMMIT
+    assert "//" not in desk.hub.seen[-1].path
+    with pytest.raises(UsageError):
+        Hub("hub.example")
+
+
+def test_the_environment_names_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example/")
+    assert Hub().endpoint == "https://mirror.example"
+    assert Hub("https://other.example").endpoint == "https://other.example"
+
+
+def test_the_library_is_imported_late_and_kept_quiet(desk: Desk) -> None:
+    """No import before it is needed, no Xet, no telemetry, no bars, no words on stderr."""
+    code = f"""
+import json, logging, sys, threading
+from localspec.models import queue
+from localspec.models.remote import Hub
+before = sorted(name for name in ("huggingface_hub", "httpx2", "yaml") if name in sys.modules)
+Hub({desk.hub.url!r}, token=False).files({REPO!r})
+from huggingface_hub import constants
+logging.getLogger("huggingface_hub.x").warning("loud")
+print(json.dumps([before, "hf_xet" in sys.modules, constants.HF_HUB_DISABLE_TELEMETRY,
+    constants.HF_HUB_DISABLE_XET, constants.HF_HUB_DISABLE_PROGRESS_BARS,
+    threading.active_count()]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert json.loads(done.stdout) == [[], False, True, True, True, 1]
+    assert done.stderr == ""

@@ -1,0 +1,401 @@
+"""What is on this computer's disk: found where programs keep it, checked, and taken away."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from localspec.errors import AccessError, NotFoundError
+from localspec.models import hubcache, neighbours, store
+from localspec.models.stored import Stored
+
+A, B = "a" * 40, "b" * 40
+REPO = "user/name-GGUF"
+BODY = b"GGUF and the rest of it"
+SHA = hashlib.sha256(BODY).hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A person's home of their own; nothing of this computer is looked at."""
+    for name in ("HF_HOME", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME", "LLAMA_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
+    monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(tmp_path / "models"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    return tmp_path
+
+
+def put(path: Path, body: bytes = BODY) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(body)
+    return path
+
+
+def cached(
+    home: Path, name: str = "m-Q4_K_M.gguf", commit: str = A, body: bytes = BODY, links: bool = True
+) -> Path:
+    """A file as the hub's library leaves it."""
+    folder = home / "hub" / "models--user--name-GGUF"
+    (folder / "refs").mkdir(parents=True, exist_ok=True)
+    (folder / "refs" / "main").write_text(commit)
+    final = folder / "snapshots" / commit / name
+    if not links:
+        return put(final, body)
+    blob = put(folder / "blobs" / hashlib.sha256(body).hexdigest(), body)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    final.symlink_to(os.path.relpath(blob, final.parent))
+    return final
+
+
+def only() -> Stored:
+    (stored,) = store.listing()
+    return stored
+
+
+def test_nothing_is_nothing() -> None:
+    assert store.listing() == ()
+    assert store.orphans() == ()
+    assert store.find(REPO, "m.gguf") is None
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_the_hubs_cache(home: Path, links: bool) -> None:
+    path = cached(home, "sub/m-Q8_0.gguf", links=links)
+    stored = only()
+    assert (stored.path, stored.size) == (path, len(BODY))
+    assert (stored.repo, stored.file, stored.revision) == (REPO, "sub/m-Q8_0.gguf", A)
+    assert stored.sha256 == (SHA if links else None), "where there are links, the blob's name"
+    assert (stored.verified, stored.where, stored.removable) == (False, "hub", True)
+
+
+def test_found_by_commit_branch_or_anyhow(home: Path) -> None:
+    cached(home, commit=B, body=BODY + b"old")
+    path = cached(home, commit=A)
+    for revision in (None, A, "main"):
+        found = store.find(REPO, "m-Q4_K_M.gguf", revision)
+        assert found is not None
+        assert found.path == path, "of several the one that main means"
+    old = store.find(REPO, "m-Q4_K_M.gguf", B)
+    assert old is not None
+    assert old.size == len(BODY) + 3
+    assert store.find(REPO, "m-Q4_K_M.gguf", "c" * 40) is None
+    assert store.find(REPO, "m-Q4_K_M.gguf", "other") is None
+    assert store.find("../..", "m.gguf") is None
+    assert store.find(REPO, "../m.gguf") is None
+
+
+def test_a_reference_without_the_hub(home: Path) -> None:
+    cached(home, "m-Q8_0.gguf", body=BODY + b"8")
+    cached(home, "m-Q4_K_M.gguf")
+    for tag, name in ((None, "m-Q4_K_M.gguf"), ("q8_0", "m-Q8_0.gguf")):
+        found = store.here(REPO, tag)
+        assert found is not None
+        assert found.file == name
+    assert store.here(REPO, "Q2_K") is None
+    assert store.here("user/other") is None
+
+
+def test_parts_are_one_model_when_all_are_there(home: Path) -> None:
+    for n in (2, 1):
+        cached(home, f"m-{n:05}-of-00003.gguf", body=BODY + bytes([n]))
+    assert store.listing() == ()
+    cached(home, "m-00003-of-00003.gguf", body=BODY + b"3")
+    stored = only()
+    assert stored.file == "m-00001-of-00003.gguf"
+    assert stored.size == 3 * (len(BODY) + 1)
+    assert [path.name for path in stored.parts] == [f"m-{n:05}-of-00003.gguf" for n in (1, 2, 3)]
+    found = store.here(REPO)
+    assert found is not None
+    assert found.parts == stored.parts
+    assert store.remove(stored) == stored.size
+    assert store.listing() == ()
+
+
+def test_verified_until_it_is_touched(home: Path) -> None:
+    path = cached(home)
+    said: list[tuple[int, int]] = []
+    assert store.verify(only(), lambda done, total: said.append((done, total)))
+    assert said[-1] == (len(BODY), len(BODY))
+    assert only().verified
+    os.utime(path, ns=(1, 1))
+    assert not only().verified
+    store.mark_verified(path, SHA)
+    assert only().verified
+
+
+def test_a_flipped_byte_is_noticed(home: Path) -> None:
+    path = cached(home)
+    path.resolve().write_bytes(BODY[:-1] + b"x")
+    assert not store.verify(only())
+    assert not only().verified
+    store.mark_verified(path, "c" * 64)
+    assert not only().verified, "hashed, and not what its name says"
+
+
+def test_a_file_of_unknown_contents_cannot_be_verified_but_against_a_given_hash(home: Path) -> None:
+    put(home / "models" / "mine.gguf")
+    with pytest.raises(NotFoundError, match="not known"):
+        store.verify(only())
+    assert not store.verify(only(), sha256="c" * 64)
+    assert store.verify(only(), sha256=SHA)
+    assert only().verified
+
+
+def test_a_damaged_record_of_what_was_verified_is_put_aside(home: Path) -> None:
+    path = cached(home)
+    put(home / "data" / "verified.sqlite", b"this is no database" * 100)
+    assert not only().verified
+    store.mark_verified(path, SHA)
+    store.mark_verified(path, SHA)
+    assert only().verified
+
+
+def test_removing_frees_the_blob_and_the_empty_folders(home: Path) -> None:
+    cached(home)
+    assert store.remove(only()) == len(BODY)
+    assert not (home / "hub" / "models--user--name-GGUF").exists()
+
+
+def test_a_blob_that_another_commit_names_stays(home: Path) -> None:
+    cached(home, commit=A)
+    kept = cached(home, commit=B)
+    first = next(one for one in store.files() if one.revision == A)
+    assert store.remove(first) == 0
+    assert kept.read_bytes() == BODY
+    assert store.remove(only()) == len(BODY)
+
+
+def test_other_files_of_the_repository_stay(home: Path) -> None:
+    cached(home, "m-Q8_0.gguf", body=BODY + b"8")
+    cached(home)
+    store.remove(next(one for one in store.files() if one.file == "m-Q8_0.gguf"))
+    assert only().file == "m-Q4_K_M.gguf"
+    assert (home / "hub" / "models--user--name-GGUF" / "refs" / "main").exists()
+
+
+def test_nothing_is_removed_by_where_a_link_leads(home: Path) -> None:
+    outside = put(home / "models--user--name-GGUF" / "blobs" / SHA)
+    path = cached(home)
+    stored = only()
+    path.unlink()
+    path.symlink_to(outside)
+    store.remove(stored)
+    assert outside.exists()
+
+
+def test_what_downloads_left_behind(home: Path) -> None:
+    cached(home)
+    blobs = home / "hub" / "models--user--name-GGUF" / "blobs"
+    ours = put(blobs / (SHA + hubcache.PART))
+    theirs = put(blobs / f"{'c' * 64}.0123abcd.incomplete")
+    lost = put(blobs / ("d" * 64))
+    put(blobs / "something else")
+    assert store.orphans() == (), "what was written to lately belongs to a download that runs"
+    long_ago = time.time() - 7200
+    for path in blobs.iterdir():
+        os.utime(path, (long_ago, long_ago))
+    found = {orphan.path: orphan.resumable for orphan in store.orphans()}
+    assert found == {ours: True, theirs: False, lost: False}
+    assert store.sweep(store.orphans()) == 3 * len(BODY)
+    assert store.orphans() == ()
+    assert only().file == "m-Q4_K_M.gguf"
+
+
+def test_the_models_folder(home: Path) -> None:
+    put(home / "models" / "mine.gguf")
+    put(home / "models" / "user" / "name" / "sub" / "m.gguf")
+    put(home / "models" / "notes.txt")
+    found = {one.file: one for one in store.listing()}
+    assert set(found) == {"mine.gguf", "sub/m.gguf"}
+    assert found["mine.gguf"].repo is None
+    assert found["sub/m.gguf"].repo == "user/name"
+    assert store.find("user/name", "sub/m.gguf") == found["sub/m.gguf"]
+    assert store.remove(found["mine.gguf"]) == len(BODY)
+    assert not (home / "models" / "mine.gguf").exists()
+
+
+def test_a_link_in_the_models_folder_is_followed_and_removed_alone(home: Path) -> None:
+    real = put(home / "elsewhere" / "real.gguf")
+    (home / "models").mkdir()
+    (home / "models" / "link.gguf").symlink_to(real)
+    assert only().file == "link.gguf"
+    assert store.remove(only()) == 0
+    assert real.exists()
+
+
+def test_lm_studio(home: Path) -> None:
+    put(home / ".lmstudio" / "models" / "user" / "name" / "m.gguf")
+    put(home / "big" / "a" / "b" / "c.gguf")
+    settings = {"downloadsFolder": str(home / "big")}
+    put(home / ".lmstudio" / "settings.json", json.dumps(settings).encode())
+    found = {(one.repo, one.file) for one in store.listing() if one.where == "lmstudio"}
+    assert found == {("user/name", "m.gguf"), ("a/b", "c.gguf")}
+    stored = store.find("a/b", "c.gguf")
+    assert stored is not None
+    with pytest.raises(AccessError, match="LM Studio"):
+        store.remove(stored)
+
+
+def manifest(home: Path, name: str, layers: object) -> None:
+    body = json.dumps({"schemaVersion": 2, "layers": layers}).encode()
+    put(home / "ollama" / "manifests" / name, body)
+
+
+def layer(digest: str = f"sha256:{SHA}", size: object = len(BODY)) -> dict[str, object]:
+    return {"mediaType": "application/vnd.ollama.image.model", "digest": digest, "size": size}
+
+
+def test_ollama(home: Path) -> None:
+    blob = put(home / "ollama" / "blobs" / f"sha256-{SHA}")
+    other = {"mediaType": "application/vnd.ollama.image.license", "digest": "x", "size": 1}
+    manifest(home, "registry.ollama.ai/library/llama3.2/3b", [other, layer()])
+    stored = only()
+    assert (stored.path, stored.file, stored.repo) == (blob, "llama3.2:3b", None)
+    assert (stored.sha256, stored.where, stored.removable) == (SHA, "ollama", False)
+    assert store.verify(stored)
+    assert only().verified
+
+
+def test_ollama_from_the_hub(home: Path) -> None:
+    put(home / "ollama" / "blobs" / f"sha256-{SHA}")
+    manifest(home, f"hf.co/{REPO}/Q4_K_M", [layer()])
+    assert only().repo == REPO
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        None,
+        3,
+        "text",
+        [None],
+        [{}],
+        [layer("sha256:../../../../etc/passwd")],
+        [layer(f"sha256:{SHA.upper()}")],
+        [layer(f"sha256-{SHA}")],
+        [layer(f"sha256:{SHA}\n")],
+        [layer(f"sha256:{'c' * 64}")],
+        [layer(size=1)],
+        [layer(size=None)],
+        [layer(size="23")],
+        [{**layer(), "digest": 3}],
+    ],
+)
+def test_a_manifest_that_lies_shows_nothing(home: Path, layers: object) -> None:
+    put(home / "ollama" / "blobs" / f"sha256-{SHA}")
+    manifest(home, "registry.ollama.ai/library/m/latest", layers)
+    assert store.listing() == ()
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[" * 100_000, b"\xff", b" " * 2_000_000, b"[]"])
+def test_a_manifest_that_is_none(home: Path, body: bytes) -> None:
+    put(home / "ollama" / "manifests" / "r" / "l" / "m" / "t", body)
+    put(home / ".lmstudio" / "settings.json", body)
+    assert store.listing() == ()
+
+
+def test_ollamas_blobs_and_manifests_lead_nowhere_else(home: Path) -> None:
+    outside = put(home / "secret", BODY)
+    (home / "ollama" / "blobs").mkdir(parents=True)
+    (home / "ollama" / "blobs" / f"sha256-{SHA}").symlink_to(outside)
+    manifest(home, "registry.ollama.ai/library/m/latest", [layer()])
+    assert store.listing() == ()
+
+
+def test_llama_cpp(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(home / ".cache" / "llama.cpp" / "user_name_m.gguf")
+    assert (only().where, only().file, only().removable) == ("llama.cpp", "user_name_m.gguf", False)
+    cached(home)
+    monkeypatch.setenv("LLAMA_CACHE", str(home / "hub"))
+    assert [one.where for one in store.listing()] == ["hub", "llama.cpp"], "the hub's is not twice"
+    monkeypatch.setenv("HF_HUB_CACHE", str(home / "other"))
+    assert {(one.where, one.repo) for one in store.listing()} == {
+        ("llama.cpp", REPO),
+        ("llama.cpp", None),
+    }
+
+
+@pytest.mark.parametrize("where", ["hub", "models", ".lmstudio/models/u/r", "cache"])
+def test_what_is_no_model_is_passed_over(home: Path, where: str) -> None:
+    top = home / where
+    if where == "hub":
+        top = home / "hub" / "models--user--name-GGUF" / "snapshots" / A
+    if where == "cache":
+        top = home / ".cache" / "llama.cpp"
+    put(top / "empty.gguf", b"")
+    put(top / "page.gguf", b"<html>")
+    put(top / "model.safetensors")
+    (top / "folder.gguf").mkdir()
+    (top / "dangling.gguf").symlink_to(top / "nothing")
+    (top / "loop.gguf").symlink_to(top / "loop.gguf")
+    (top / "up.gguf").symlink_to("/")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(top / "fifo.gguf")
+    if Path("/dev/zero").exists():
+        (top / "zero.gguf").symlink_to("/dev/zero")
+    assert store.listing() == ()
+
+
+def test_links_out_of_the_hubs_cache_are_passed_over(home: Path) -> None:
+    outside = put(home / "outside.gguf")
+    path = cached(home)
+    path.unlink()
+    path.symlink_to(outside)
+    assert store.listing() == ()
+
+
+@pytest.mark.parametrize(
+    "name", ["models--..--x", "models--a", "models--a--b--c", "datasets--a--b", "models--a--b\x1b"]
+)
+def test_odd_folders_in_the_hubs_cache(home: Path, name: str) -> None:
+    put(home / "hub" / name / "snapshots" / A / "m.gguf")
+    put(home / "hub" / "models--user--name-GGUF" / "snapshots" / "not-a-commit" / "m.gguf")
+    put(home / "hub" / "models--user--name-GGUF" / "snapshots" / B / "a\x1b[31m.gguf")
+    assert store.listing() == ()
+
+
+def test_names_of_others_are_cleaned(home: Path) -> None:
+    put(home / "models" / "a\x1b[31m\u202e.gguf")
+    assert only().file == "a\ufffd.gguf"
+    assert "\x1b" in only().path.name
+
+
+@pytest.mark.skipif(os.name != "posix", reason="names are bytes there")
+def test_names_that_are_no_text(home: Path) -> None:
+    (home / "models").mkdir()
+    (home / "models" / os.fsdecode(b"\xff.gguf")).write_bytes(BODY)
+    stored = only()
+    assert "\udcff" not in stored.file
+    assert store.verify(stored, sha256=SHA)
+
+
+def test_folders_that_are_links_are_not_entered(home: Path) -> None:
+    put(home / "models" / "m.gguf")
+    (home / "models" / "again").symlink_to(home / "models")
+    (home / ".lmstudio").mkdir()
+    (home / ".lmstudio" / "models").symlink_to(home / "models")
+    assert len(store.listing()) == 2, "a program's own folder may be a link"
+    assert neighbours.lmstudio() == [home / ".lmstudio" / "models"]
+
+
+def test_a_folder_without_an_end_is_left(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localspec.models.stored._MOST", 50)
+    for n in range(200):
+        put(home / "models" / f"{n % 5}" / f"{n:03}.gguf")
+    assert 0 < len(store.listing()) < 50
+
+
+def test_the_listing_is_quick(home: Path) -> None:
+    for n in range(300):
+        put(home / "models" / "u" / f"r{n}" / "m.gguf")
+    started = time.perf_counter()
+    assert len(store.listing()) == 300
+    assert time.perf_counter() - started < 2

@@ -1,0 +1,122 @@
+"""A vocabulary from a header is what llama.cpp makes of the file."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from localspec.models import architectures, header, tokenizer
+from localspec.models.tokenizer import ABSENT, Tokenizer
+from tests.models import gguffile
+from tests.models.gguffile import BOOL, STRING, U32, WORDS, File
+
+
+def read(file: File) -> Tokenizer:
+    data = file.data()
+    return header.parse(data, len(data)).tokenizer
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "special", "adds"),
+    [
+        (b"llama", tokenizer.SPM, (1, 2), (True, False)),
+        (b"gpt2", tokenizer.BPE, (11, 11), (False, False)),
+        (b"gemma4", tokenizer.BPE, (ABSENT, ABSENT), (True, False)),
+        (b"bert", tokenizer.WPM, (ABSENT, ABSENT), (True, False)),  # 101 is not in so few words
+        (b"t5", tokenizer.UGM, (ABSENT, 1), (False, True)),
+        (b"rwkv", tokenizer.RWKV, (ABSENT, ABSENT), (False, False)),
+        (b"plamo2", tokenizer.PLAMO2, (1, 2), (False, False)),
+        (b"magic", tokenizer.UNKNOWN, (ABSENT, ABSENT), (False, False)),
+    ],
+)
+def test_what_holds_where_the_file_says_nothing(
+    model: bytes, kind: int, special: tuple[int, int], adds: tuple[bool, bool]
+) -> None:
+    found = read(gguffile.model(tokenizer=model))
+    assert (found.kind, (found.bos, found.eos)) == (kind, special)
+    assert (found.add_bos, found.add_eos) == adds
+    assert found.known == (kind != tokenizer.UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("pre", "said", "add_bos", "bos"),
+    [
+        (b"qwen2", None, False, 11),
+        (b"llama-bpe", None, True, 11),
+        (b"llama-bpe", False, False, 11),
+        (b"gemma4", False, True, 11),
+        (b"glm4", None, False, ABSENT),
+    ],
+)
+def test_a_pre_tokenizer_has_its_say(
+    pre: bytes, said: bool | None, add_bos: bool, bos: int
+) -> None:
+    file = gguffile.model(tokenizer=b"gpt2").add(b"tokenizer.ggml.pre", STRING, pre)
+    if said is not None:
+        file.add(b"tokenizer.ggml.add_bos_token", BOOL, said)
+    found = read(file)
+    assert (found.add_bos, found.bos) == (add_bos, bos)
+
+
+def test_what_the_file_says_counts_if_it_is_in_the_vocabulary() -> None:
+    file = gguffile.model().add(b"tokenizer.ggml.bos_token_id", U32, 7)
+    found = read(file.add(b"tokenizer.ggml.eos_token_id", U32, 63))
+    assert (found.bos, found.eos) == (7, 2)
+
+
+def test_tokens_that_end_an_answer() -> None:
+    words = [*WORDS, b"<|im_end|>", b"<|endoftext|>", b"<|fim_pad|>", b"<|eom_id|>"]
+    found = read(gguffile.model(words))
+    assert found.ends == {2, 63, 64, 65, 66}
+    assert found.eot in (63, 64)
+
+
+def test_end_is_no_end_in_a_vocabulary_of_channels() -> None:
+    words = [b"a", b"b", b"<|end|>", b"<|return|>", b"<|call|>"]
+    assert read(gguffile.model(words, tokenizer=b"rwkv")).ends == {3, 4}
+
+
+def test_texts_are_cut_and_named_as_c_strings() -> None:
+    words = [b"a", b"", b"b\0c", bytes(3)]
+    found = read(gguffile.model(words))
+    assert [found.token_text(i) for i in range(4)] == [b"a", b"[EMPTY_1]", b"b", b"[EMPTY_3]"]
+
+
+def test_words_of_dna_lose_their_mark() -> None:
+    words = [b"A\xee\x80\x80", b"<oov>", b"ACGT\xee\x80\x80", b"\xee\x80\x80"]
+    found = read(gguffile.model(words, tokenizer=b"hybriddna"))
+    texts = [found.token_text(i) for i in range(4)]
+    assert texts == [b"A\xee\x80\x80", b"<oov>", b"ACGT", b"\xee\x80\x80"]
+
+
+def test_a_fingerprint_is_of_texts_and_types() -> None:
+    base = read(gguffile.model()).fingerprint
+    assert base == read(gguffile.model(arch=b"qwen2")).fingerprint
+    others = [
+        gguffile.model([*WORDS[:-1], b"other"]),
+        gguffile.model([*WORDS[:-2], b"word58w", b"ord59"]),  # the same bytes, cut elsewhere
+        gguffile.model().put(b"tokenizer.ggml.token_type", 5, [2] * len(WORDS)),
+    ]
+    assert len({base, *(read(file).fingerprint for file in others)}) == 4
+
+
+def test_a_model_without_vocabulary() -> None:
+    file = gguffile.model(tokenizer=b"none").add(b"llama.vocab_size", U32, 1000)
+    found = read(file)
+    assert (found.kind, found.n_tokens, found.fingerprint) == (tokenizer.NONE, 1000, "")
+
+
+def test_the_pinned_llama_cpp_knows_these_names() -> None:
+    """Each stands in the library as a text of its own."""
+    found = find_spec("llama_cpp")
+    assert found is not None
+    assert found.origin is not None
+    libraries = [
+        path.read_bytes()
+        for path in (Path(found.origin).parent / "lib").iterdir()
+        if path.name.startswith(("libllama.", "llama."))
+    ]
+    for name in architectures.KNOWN | tokenizer.PRETOKENIZERS:
+        assert any(name.encode() in library for library in libraries), name
