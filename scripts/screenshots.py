@@ -1,21 +1,37 @@
 #!/usr/bin/env python3
-"""Make the README's picture from a real run of the demo pair.
+"""Make the README's pictures, docs/{run,chat,tokens}.svg, from the demo pair as it runs here.
 
-.venv/bin/python scripts/screenshots.py [--out docs/run.svg]
+.venv/bin/python scripts/screenshots.py [--only run|chat|tokens] [--folder docs]
+
+The text is the same everywhere (a fixed seed); speeds and lengths of guesses are this machine's.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
+import re
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
+from textual.pilot import Pilot
+
+from localspec.protocol.events import Token
+from localspec.tui.app import LocalspecApp
+from localspec.tui.options import Options
+from localspec.tui.screens.chat import ChatScreen
 
 ROOT = Path(__file__).resolve().parent.parent
+NAMES = ("run", "chat", "tokens")
+SIZE, SEED, TEMPERATURE, LENGTH, PATIENCE = (110, 32), 5, "0.7", "71", 120
+CODE = "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):"
 PROMPT = "import os\nimport sys\n\ndef main():\n    parser = argparse"
 ARGUMENTS = ["run", "demo", "--max-tokens", "72", "--seed", "3", "--temperature", "0.7"]
 SHOWN = ["--tokens", "--stats"]
@@ -34,16 +50,103 @@ def run() -> str:
     return done.stdout.decode("utf-8")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "run.svg")
-    args = parser.parse_args()
+def picture_of_run() -> str:
+    """The command line, colours included."""
     console = Console(record=True, width=100, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
     shown = " ".join(ARGUMENTS + SHOWN)
     console.print(Text(f"$ scripts/run {shown} < prompt.py", style="dim"))
     console.print(Text().append(PROMPT, style="dim").append_text(Text.from_ansi(run())))
-    console.save_svg(str(args.out), title="localspec", unique_id="localspec-run")
-    print(args.out)
+    return console.export_svg(title="localspec", unique_id="localspec-run")
+
+
+# --- the app ----------------------------------------------------------------------------------
+
+
+async def answered(pilot: Pilot[None]) -> ChatScreen:
+    """From Home to the chat, where the demo pair has gone on with the prompt."""
+    await pilot.press("enter")
+    await until(pilot, lambda: phase(pilot) == "ready")
+    screen = pilot.app.screen
+    assert isinstance(screen, ChatScreen)
+    screen.dialogue.settings = screen.dialogue.settings.changed("temperature", TEMPERATURE)
+    screen.dialogue.settings = screen.dialogue.settings.changed("max_tokens", LENGTH)
+    await pilot.press("f2")  # so that chances come with the answer
+    screen.composer.put(CODE)
+    await pilot.press("enter")
+    turns = screen.dialogue.conversation.turns
+    await until(pilot, lambda: bool(turns and turns[-1].reason) and screen.phase == "ready")
+    await pilot.press("f2")
+    return screen
+
+
+def phase(pilot: Pilot[None]) -> str:
+    screen = pilot.app.screen
+    return screen.phase if isinstance(screen, ChatScreen) else ""
+
+
+async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
+    ends = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > ends:
+            raise TimeoutError("the demo pair did not get there")
+        await pilot.pause(0.05)
+
+
+async def to_a_correction(pilot: Pilot[None], screen: ChatScreen) -> None:
+    """Into the token view, to a correction in its middle."""
+    await pilot.press("f2")
+    rounds = screen.dialogue.conversation.turns[-1].rounds
+    tokens = [token for round_ in rounds for token in round_.tokens]
+    places = [n for n, token in enumerate(tokens) if is_telling(token)]
+    goal = min(places, key=lambda n: abs(n - len(tokens) // 2), default=len(tokens) // 2)
+    for _ in range(len(tokens) - 1 - goal):
+        await pilot.press("left")
+
+
+def is_telling(token: Token) -> bool:
+    """A correction that was likely, of a guess with letters."""
+    guess = next((other.text for other in token.instead if other.guessed), "")
+    said = token.text.strip()
+    return token.kind == "correction" and said.isidentifier() and guess.strip().isidentifier()
+
+
+async def pictures_of_app(names: Collection[str]) -> dict[str, str]:
+    app = LocalspecApp(Options(seed=SEED))
+    made: dict[str, str] = {}
+    async with app.run_test(size=SIZE) as pilot:
+        try:
+            screen = await answered(pilot)
+            await pilot.pause(0.2)
+            made["chat"] = svg(app, "chat")
+            if "tokens" in names:
+                await to_a_correction(pilot, screen)
+                await pilot.pause(0.2)
+                made["tokens"] = svg(app, "tokens")
+        finally:
+            app.runner.close()
+    return {name: picture for name, picture in made.items() if name in names}
+
+
+def svg(app: LocalspecApp, name: str) -> str:
+    """Without the random name that each export gets: a picture made again differs less."""
+    return re.sub(r"terminal-\d+-", f"localspec-{name}-", app.export_screenshot(title="localspec"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", action="append", choices=NAMES, help="this picture; repeatable")
+    parser.add_argument("--folder", type=Path, default=ROOT / "docs")
+    args = parser.parse_args()
+    names = args.only or NAMES
+    with tempfile.TemporaryDirectory() as data:  # nothing of whoever makes the pictures is in them
+        os.environ |= {"LOCALSPEC_DATA_DIR": data, "GGML_NO_BACKTRACE": "1"}
+        made = asyncio.run(pictures_of_app(names)) if {"chat", "tokens"} & set(names) else {}
+        if "run" in names:
+            made["run"] = picture_of_run()
+    for name, picture in made.items():
+        path = args.folder / f"{name}.svg"
+        path.write_text(picture, encoding="utf-8")
+        print(path)
 
 
 if __name__ == "__main__":

@@ -79,6 +79,11 @@ def _system(screen: ChatScreen, rest: str) -> None:
     screen.notify(f"System prompt: {shown}", markup=False)
 
 
+async def _tokens(screen: ChatScreen, rest: str) -> None:
+    if (rest != "off") != screen.transcript.tokens:
+        await screen.run_action("tokens")
+
+
 async def _edit(screen: ChatScreen, rest: str) -> None:
     await screen.run_action("edit")
     if rest:
@@ -123,7 +128,7 @@ _DEEDS: dict[str, Deed] = {
     "spec": _spec,
     "stats": _action("panel"),
     "think": _think,
-    "tokens": _action("tokens"),
+    "tokens": _tokens,
     "copy": _action("copy"),
     "read": _read,
     "save": _save,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from textual.pilot import Pilot
+from textual.screen import Screen
 
 from localspec.errors import LocalspecError
 from localspec.protocol.events import (
@@ -209,3 +210,9 @@ async def wait_until(
         assert time.monotonic() < until, "it did not come"
         await asyncio.sleep(0.005)
     await pilot.pause()
+
+
+def painted(screen: Screen[Any]) -> str:
+    """The words on the screen, without the lines and bars between them."""
+    rows = (strip.text for strip in screen._compositor.render_strips())
+    return " ".join(" ".join(rows).translate(dict.fromkeys(map(ord, "▌▏│┃╭╮╰╯─"), " ")).split())

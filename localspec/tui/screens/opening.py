@@ -64,7 +64,11 @@ class OpeningScreen(ModalScreen[Choice | None]):
         draft = self.query_one("#draft", Input).value.strip()
         if not self._looked_at("target") or (draft and not self._looked_at("draft")):
             return
-        self._choice = launch.choose(self._path("target"), self._path("draft") or "none")
+        try:
+            self._choice = launch.choose(self._path("target"), self._path("draft") or "none")
+        except LocalspecError as error:
+            self._refuse(error)
+            return
         if self._choice.draft is None:
             self._done(self._choice)
             return
@@ -81,7 +85,9 @@ class OpeningScreen(ModalScreen[Choice | None]):
 
     @on(EngineRefused)
     def _refused(self, message: EngineRefused) -> None:
-        error = message.error
+        self._refuse(message.error)
+
+    def _refuse(self, error: LocalspecError) -> None:
         self._say("draft", f"{self._options.glyphs.bad} {error.message} {error.hint}", "$error")
         self.query_one("#draft", Input).focus()
 

@@ -89,5 +89,7 @@ class Composer(TextArea):
     async def _on_paste(self, event: events.Paste) -> None:
         event.prevent_default()
         event.stop()
-        result = self.replace(clean(event.text.replace("\r", "\n")), *self.selection)
+        result = self.replace(
+            clean(event.text.replace("\r\n", "\n").replace("\r", "\n")), *self.selection
+        )
         self.move_cursor(result.end_location)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import attrgetter
+
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -59,21 +62,23 @@ class Lines(ScrollView, can_focus=False):
         height = self._stack.height(self._width)
         self.virtual_size = Size(self.size.width, height)
         if self.following:
-            self.scroll_end(animate=False, immediate=True, x_axis=False)
+            self.follow()
         self.refresh()
 
     def follow(self) -> None:
-        """To the end, and along with it."""
-        self.following = True
-        self.scroll_end(animate=False, immediate=True, x_axis=False)
+        """To the end, and along with it; by force: there may be no scrollbar yet."""
+        if not self.following:
+            self.following = True
+            self.post_message(self.Followed(True))
+        self.scroll_end(animate=False, immediate=True, x_axis=False, force=True)
 
     def reveal(self, line: int) -> None:
         """Scroll so far that a line is seen."""
         top, height = round(self.scroll_y), self.size.height
         if line < top:
-            self.scroll_to(y=line, animate=False, immediate=True)
+            self.scroll_to(y=line, animate=False, immediate=True, force=True)
         elif line >= top + height:
-            self.scroll_to(y=line - height + 1, animate=False, immediate=True)
+            self.scroll_to(y=line - height + 1, animate=False, immediate=True, force=True)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
@@ -111,7 +116,8 @@ class Lines(ScrollView, can_focus=False):
             return Strip.blank(width, plain)
         room = max(self._ROOM, (width - self._width) // 2)
         segments = [Segment(" " * room, plain)]
-        for text, style, _ in self._stack.line(line, self.looks):
+        for style, run in groupby(self._stack.line(line, self.looks), attrgetter("style")):
+            text = "".join(segment.text for segment in run)  # a segment costs, a letter does not
             segments.append(Segment(text, plain + style if style else plain))
         strip = Strip(segments).adjust_cell_length(width, plain)
         selection = self.text_selection

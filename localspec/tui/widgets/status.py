@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from textual.app import ComposeResult
-from textual.containers import Horizontal
+from rich.cells import cell_len
 from textual.content import Content
 from textual.widgets import Static
 
@@ -15,17 +14,13 @@ from localspec.tui.widgets.transcript import Transcript
 from localspec.units import milliseconds
 
 
-class Status(Horizontal):
-    """Keys to the left, numbers to the right."""
+class Status(Static):
+    """Keys to the left, numbers to the right; one text, so that no number moves the layout."""
 
     def __init__(self, options: Options) -> None:
-        super().__init__()
+        super().__init__(markup=False)
         self._options = options
-        self._shown = ("", "")
-
-    def compose(self) -> ComposeResult:
-        yield Static("", id="hints", markup=False)
-        yield Static("", id="numbers", markup=False)
+        self._words = ("", "")
 
     def draw(self, dialogue: Dialogue, phase: str, transcript: Transcript) -> None:
         """The keys of what is going on; where there is little room, the numbers alone."""
@@ -37,12 +32,20 @@ class Status(Horizontal):
         if not transcript.following:
             end = name(own.get("chat.end", "ctrl+end"))
             numbers = f"more below: {end}   {numbers}"
-        room = self.size.width - len(numbers) - 3
-        shown = (_fitting(keys, room), numbers)
-        if shown != self._shown:
-            self._shown = shown
-            self.query_one("#hints", Static).update(Content(shown[0]), layout=False)
-            self.query_one("#numbers", Static).update(Content(shown[1]))
+        if self._words != (keys, numbers):
+            self._words = (keys, numbers)
+            self._spread()
+
+    def on_resize(self) -> None:
+        self._spread()
+
+    def _spread(self) -> None:
+        """The numbers at the right edge, and as many keys as there is room for."""
+        keys, numbers = self._words
+        width = self.content_size.width
+        keys = _fitting(keys, width - cell_len(numbers) - 3)
+        space = " " * (width - cell_len(keys) - cell_len(numbers))
+        self.update(Content(f"{keys}{space}{numbers}"), layout=False)
 
 
 def _fitting(keys: str, room: int) -> str:

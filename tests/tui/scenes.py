@@ -1,0 +1,210 @@
+"""Moments of the app, held still: who says what, and the keys that lead there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from textual.pilot import Pilot
+from textual.screen import Screen
+
+from localspec import errors
+from localspec.launch import Choice
+from localspec.protocol.events import Dead
+from localspec.tui.app import LocalspecApp
+from localspec.tui.dialogue import Dialogue
+from localspec.tui.options import Options
+from localspec.tui.runner import Runner
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.home import HomeScreen
+from tests.tui.scripted import (
+    Gate,
+    Opening,
+    Script,
+    ScriptedEngine,
+    answer,
+    ready,
+    wait_until,
+)
+
+QUESTION = "Why does my loop allocate?"
+SAID = """\
+Each time round, `xs + [x]` builds a **new list** and copies the old one into it. \
+Use `append`, which grows in place:
+
+```python
+for x in items:
+    xs.append(x)
+```
+
+The list then over-allocates a little, so that most calls cost nothing:
+
+1. it asks for an eighth more than it needs,
+2. it copies only when that is used up.
+"""
+ANYTHING = """\
+## Überschrift · 見出し · עברית
+
+漢字かな交じり文は単語の間に空白がないので、行の折り返しは文字と文字の間で起こります。幅は二桁です。
+
+Combining: e\u0301 n\u0303 a\u0308 Z\u0351\u036b\u0343o\u0334; emoji: 🙂 👍🏽 🇩🇪 ❤️;
+مرحبا بالعالم and שלום.
+
+https://example.org/a-very-long-address/without-any-place-to-break/\
+Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft
+
+| Sprache | Gruß | 長さ |
+|---|---:|---|
+| Deutsch | Guten Tag | 9 |
+| 日本語 | こんにちは | 五 |
+
+```python
+def an_unusually_long_name(argument, another_argument, *, keyword="漢字", default=None) -> str:
+    return f"{argument}"
+```
+
+> quoted, *emphasised*, and `code`
+"""
+CODE = "def fibonacci(n):"
+COMPLETED = """
+    a, b = 0, 1
+    for _ in range(n):
+        a, b = b, a + b
+    return a
+
+
+def is_even(n):
+    return n % 2 == 0
+"""
+PAIR = Choice(Path("qwen3-8b.gguf"), Path("qwen3-0.6b.gguf"))
+MACHINE = "8 cores · 31.3 GiB, 24.0 GiB free"
+
+Steps = Callable[[Pilot[Any]], Awaitable[None]]
+
+
+def words(text: str) -> list[str]:
+    """A text as tokens might cut it."""
+    return re.findall(r" ?\w{1,6}|\n *|[^\w\s]| +", text)
+
+
+# --- apps -------------------------------------------------------------------------------------
+
+
+def home(options: Options | None = None) -> LocalspecApp:
+    options = options or Options(seed=1)
+    runner = Runner(Opening([REFUSED]))
+    return LocalspecApp(options, runner, lambda: HomeScreen(runner, options, lambda: MACHINE))
+
+
+def chat(
+    *scripts: Callable[[], Script],
+    chats: bool = True,
+    thinking: tuple[str, str] | None = None,
+    **options: Any,
+) -> LocalspecApp:
+    wanted = Options(seed=1, **options)
+    loaded = ready(chats=chats, thinking=thinking)
+    runner = Runner(Opening([ScriptedEngine(*scripts, ready=loaded)]))
+
+    def first() -> Screen[None]:
+        return ChatScreen(Dialogue(PAIR, 1), runner, wanted)
+
+    return LocalspecApp(wanted, runner, first)
+
+
+def refused() -> LocalspecApp:
+    runner, options = Runner(Opening([REFUSED])), Options(seed=1)
+    dialogue = Dialogue(PAIR, 1)
+    return LocalspecApp(options, runner, lambda: ChatScreen(dialogue, runner, options))
+
+
+REFUSED = errors.IncompatiblePairError(
+    "The draft cannot guess for this target: token 151668 is “</think>” in one and "
+    "“<|im_sep|>” in the other.",
+    "Choose a draft of the same family, or none.",
+)
+
+
+# --- what it says -----------------------------------------------------------------------------
+
+
+def spoken(text: str = SAID) -> Script:
+    return answer(words(text))
+
+
+def held(text: str = SAID) -> Script:
+    """Most of an answer, and no more."""
+    said = answer(words(text))
+    return [*said[: len(said) * 2 // 3], Gate(), *said[-1:]]
+
+
+def thought() -> Script:
+    return spoken(f"<think>They ask about lists. {SAID.splitlines()[0]}</think>Use `append`.")
+
+
+def dying() -> Script:
+    said = answer(words(SAID))
+    hint = "Try a smaller --ctx, fewer --gpu-layers, a smaller quantisation, or --draft none."
+    return [*said[: len(said) // 3], Dead("oom-gpu", ("cudaMalloc failed",), hint)]
+
+
+# --- how to get there -------------------------------------------------------------------------
+
+
+def phase(pilot: Pilot[Any]) -> str:
+    screen = pilot.app.screen
+    return screen.phase if isinstance(screen, ChatScreen) else ""
+
+
+async def opened(pilot: Pilot[Any]) -> None:
+    await wait_until(pilot, lambda: phase(pilot) == "ready")
+
+
+def asking(question: str = QUESTION, *keys: str, before: tuple[str, ...] = ()) -> Steps:
+    """Ask, and wait for the answer's end; then press keys."""
+
+    async def steps(pilot: Pilot[Any]) -> None:
+        await opened(pilot)
+        await pilot.press(*before)
+        screen = pilot.app.screen
+        assert isinstance(screen, ChatScreen)
+        screen.composer.put(question)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: phase(pilot) in ("ready", "failed"))
+        await settled(pilot)
+        for key in keys:
+            await pilot.press(key)
+        await pilot.pause()
+
+    return steps
+
+
+async def streaming(pilot: Pilot[Any]) -> None:
+    """Ask, and wait until the engine stands at its gate."""
+    await opened(pilot)
+    screen = pilot.app.screen
+    assert isinstance(screen, ChatScreen)
+    screen.composer.put(QUESTION)
+    expected = sum(len(getattr(event, "tokens", ())) for event in held())
+    await pilot.press("enter")
+    await wait_until(pilot, lambda: screen.dialogue.figures.answered == expected)
+    await settled(pilot)
+
+
+async def failed(pilot: Pilot[Any]) -> None:
+    await wait_until(pilot, lambda: phase(pilot) == "failed")
+
+
+async def settled(pilot: Pilot[Any]) -> None:
+    """Until Markdown, which is written by a task of its own, is complete."""
+    shown = ""
+    while (now := pilot.app.export_screenshot()) != shown:
+        shown = now
+        await pilot.pause(0.1)
+
+
+def walking(*keys: str) -> Steps:
+    """The token view was open while the answer came, so that its chances came with it."""
+    return asking(CODE, "f2", "f2", *keys, before=("f2",))

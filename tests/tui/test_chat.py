@@ -1,0 +1,360 @@
+"""The chat screen: what each key and command does, and what is never lost."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual import events
+from textual.pilot import Pilot
+
+from localspec.chat.commands import COMMANDS
+from localspec.errors import LocalspecError, UsageError
+from localspec.tui import start
+from localspec.tui.app import LocalspecApp
+from localspec.tui.dialogue import Dialogue
+from localspec.tui.options import Options
+from localspec.tui.runner import Runner
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.help import HelpScreen
+from localspec.tui.screens.log import LogScreen
+from localspec.tui.screens.settings import SettingsScreen
+from tests.tui.scenes import PAIR, REFUSED, thought
+from tests.tui.scripted import (
+    Gate,
+    Opening,
+    Script,
+    ScriptedEngine,
+    answer,
+    painted,
+    ready,
+    wait_until,
+)
+
+pytestmark = pytest.mark.asyncio
+
+
+def said() -> Script:
+    return answer(["Well", ", ", "hello", "."])
+
+
+def long() -> Script:
+    return answer([f"line {n}\n\n" for n in range(200)])
+
+
+class Chat:
+    """One chat on a screen; `async with` it."""
+
+    def __init__(self, *engines: ScriptedEngine | LocalspecError, **how: Any) -> None:
+        self.gate: Gate | None = how.pop("gate", None)
+        self.opening = Opening(engines or [ScriptedEngine(said)], gate=self.gate)
+        self.options = Options(seed=1, **how)
+        self.runner = Runner(self.opening)
+        self.screen = ChatScreen(Dialogue(PAIR, 1), self.runner, self.options)
+        self.app = LocalspecApp(self.options, self.runner, lambda: self.screen)
+        self._run = self.app.run_test(size=(100, 30), notifications=True)
+
+    async def __aenter__(self) -> Chat:
+        self.pilot: Pilot[Any] = await self._run.__aenter__()
+        if self.gate is None:
+            await self.until("ready", "failed")
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._run.__aexit__(*error)
+
+    async def until(self, *phases: str) -> None:
+        await wait_until(self.pilot, lambda: self.screen.phase in phases)
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+        await self.pilot.pause()
+
+    async def send(self, text: str) -> None:
+        """Type all at once, enter, and wait for the end."""
+        self.screen.composer.put(text)
+        await self.press("enter")
+        await self.until("ready", "failed")
+
+    @property
+    def typed(self) -> str:
+        return self.screen.composer.text
+
+    @property
+    def questions(self) -> list[str]:
+        return [turn.question for turn in self.screen.dialogue.conversation.turns]
+
+    @property
+    def on_top(self) -> bool:
+        return self.app.screen is self.screen
+
+    @property
+    def shown(self) -> str:
+        """The screen that is on top, toasts included."""
+        return painted(self.app.screen)
+
+
+# --- composing --------------------------------------------------------------------------------
+
+
+async def test_history() -> None:
+    async with Chat() as chat:
+        await chat.send("one")
+        await chat.send("two")
+        await chat.press("up")
+        assert chat.typed == "two"
+        await chat.press("up", "up")
+        assert chat.typed == "one"
+        await chat.press("down", "down")
+        assert chat.typed == ""
+        await chat.press("a", "up")
+        assert chat.typed == "a"  # what is being written is not lost
+
+
+async def test_new_lines_do_not_send() -> None:
+    async with Chat() as chat:
+        await chat.press("a", "ctrl+j", "b")
+        assert chat.typed == "a\nb"
+        assert not chat.questions
+
+
+async def test_what_is_pasted_is_clean_and_never_sends() -> None:
+    async with Chat() as chat:
+        chat.app.post_message(events.Paste("def f():\r\n    pass\r\x1b[31mred\u202e\n"))
+        await wait_until(chat.pilot, lambda: "red" in chat.typed)
+        assert not chat.questions
+        assert "\x1b" not in chat.typed
+        assert "\u202e" not in chat.typed
+        assert chat.typed.startswith("def f():\n    pass\n")
+
+
+# --- asking -----------------------------------------------------------------------------------
+
+
+async def test_what_is_sent_while_it_loads_goes_out_afterwards() -> None:
+    async with Chat(gate=Gate()) as chat:
+        await chat.press("h", "i", "enter")
+        assert chat.screen.phase == "loading"
+        assert chat.gate is not None
+        chat.gate.set()
+        await wait_until(chat.pilot, lambda: chat.screen.dialogue.conversation.turns)
+        await chat.until("ready")
+        assert chat.questions == ["hi"]
+        assert "Well, hello." in chat.shown
+
+
+async def test_a_refused_pair_is_tried_again() -> None:
+    engine = ScriptedEngine(said)
+    async with Chat(REFUSED, engine) as chat:
+        assert chat.screen.phase == "failed"
+        assert "token 151668" in chat.shown
+        assert "f5" in chat.shown
+        await chat.press("f5")
+        await chat.until("ready")
+        assert "token 151668" not in chat.shown
+        await chat.send("hi")
+        assert "Well, hello." in chat.shown
+
+
+async def test_regenerate_edit_and_begin_anew() -> None:
+    engine = ScriptedEngine(said)
+    async with Chat(engine) as chat:
+        await chat.send("one")
+        await chat.press("f5")
+        await chat.until("ready")
+        first, second = engine.asked
+        assert first.messages == second.messages
+        assert first.sampling.seed != second.sampling.seed
+        await chat.press("f6")
+        assert (chat.typed, chat.questions) == ("one", [])
+        await chat.press("!", "enter")
+        await chat.until("ready")
+        assert chat.questions == ["one!"]
+        await chat.press("ctrl+n")
+        assert not chat.questions
+        assert "Well, hello." not in chat.shown
+
+
+async def test_only_one_answer_at_a_time() -> None:
+    gate = Gate()
+    async with Chat(ScriptedEngine(lambda: [*said(), gate, *said()])) as chat:
+        chat.screen.composer.put("one")
+        await chat.press("enter")
+        await chat.until("answering")
+        chat.screen.composer.put("two")
+        await chat.press("enter", "f5", "f6", "ctrl+n")
+        assert chat.typed == "two"
+        assert chat.questions == ["one"]
+        await chat.press("escape")
+        await chat.until("ready")
+        assert "stopped in" in chat.shown
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+async def test_thinking_is_folded_until_it_is_asked_for() -> None:
+    engine = ScriptedEngine(thought, ready=ready(thinking=("<think>", "</think>")))
+    async with Chat(engine) as chat:
+        await chat.send("hi")
+        assert "They ask about lists" not in chat.shown
+        assert "thought, 2" in chat.shown
+        await chat.press("ctrl+t")
+        assert "They ask about lists" in chat.shown
+        await chat.press("ctrl+t")
+        assert "They ask about lists" not in chat.shown
+        assert "think>" not in chat.shown
+
+
+async def test_scrolling_away_stops_following_until_one_comes_back() -> None:
+    gate = Gate()
+    async with Chat(ScriptedEngine(lambda: [*list(long())[:-1], gate, *long()])) as chat:
+        chat.screen.composer.put("hi")
+        await chat.press("enter")
+        await wait_until(chat.pilot, lambda: "line 199" in chat.shown)
+        await chat.press("ctrl+home")
+        assert "line 0" in chat.shown
+        gate.set()
+        await chat.until("ready")
+        assert "line 0" in chat.shown
+        assert "ctrl+end" in chat.shown
+        await chat.press("ctrl+end")
+        assert "line 199" in chat.shown
+        assert "ctrl+end" not in chat.shown
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["alone", "in tmux"])
+async def test_copy_by_the_terminal(inside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no tool of the system is there: over SSH."""
+    monkeypatch.setenv("SSH_CONNECTION", "somewhere")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    (monkeypatch.setenv if inside else monkeypatch.delenv)("TMUX", *(["x"] if inside else [False]))
+    written: list[str] = []
+    async with Chat() as chat:
+        await chat.send("hi")
+        driver = chat.app._driver
+        assert driver is not None
+        monkeypatch.setattr(driver, "write", written.append)
+        await chat.press("ctrl+o")
+        assert "Sent 12 characters to the terminal" in chat.shown
+    sequence = f"\x1b]52;c;{base64.b64encode(b'Well, hello.').decode()}\x07"
+    wrapped = f"\x1bPtmux;\x1b{sequence}\x1b\\"
+    assert (wrapped if inside else sequence) in written
+
+
+# --- commands ---------------------------------------------------------------------------------
+
+AFTER = {
+    "help": "Everywhere",
+    "clear": "Say something",
+    "new": "Say something",
+    "undo": "Say something",
+    "set temperature 0.1": "temperature: 0.1",
+    "show": "top-k",
+    "spec off": "spec: off",
+    "think on": "think: on",
+    "tokens on": "kept guess",
+    "system Be brief.": "System prompt: Be brief.",
+    "save {tmp}/chat.md": "Saved to",
+    "save": "Use: /save FILE",
+    "keys": "Everywhere",
+    "logs": "What llama.cpp says",
+    "nonsense": "There is no /nonsense",
+    "regne": "Did you mean /regen?",
+}
+
+
+@pytest.mark.parametrize("command", AFTER)
+async def test_a_command_shows_what_it_did(command: str, tmp_path: Path) -> None:
+    async with Chat() as chat:
+        await chat.send("hi")
+        await chat.send("/" + command.replace("{tmp}", str(tmp_path)))
+        await wait_until(chat.pilot, lambda: AFTER[command] in chat.shown)
+        assert chat.typed == ""
+        assert all(not question.startswith("/") for question in chat.questions)
+
+
+async def test_commands_that_ask_again(tmp_path: Path) -> None:
+    engine = ScriptedEngine(said)
+    (tmp_path / "notes.txt").write_text("some notes\n\n")
+    async with Chat(engine) as chat:
+        await chat.send("hi")
+        await chat.send("/regen")
+        await chat.send("/edit hello")
+        assert [a.messages[-1].content for a in engine.asked] == ["hi", "hi", "hello"]
+        await chat.send(f"/read {tmp_path / 'notes.txt'}")
+        assert chat.typed == "some notes\n"
+        await chat.send("//help")
+        assert chat.questions[-1] == "/help"
+        await chat.send("/copy")
+        await chat.send("/tokens off")
+        assert not chat.screen.transcript.tokens
+        panel = chat.screen.query_one("Panel")
+        before = panel.display
+        await chat.send("/stats")
+        assert panel.display is not before
+
+
+async def test_exit() -> None:
+    async with Chat() as chat:
+        chat.screen.composer.put("/exit")
+        await chat.press("enter")
+        assert not chat.app.is_running or chat.app._exit
+
+
+async def test_every_command_is_tried() -> None:
+    tried = {words.split()[0] for words in AFTER}
+    tried |= {"regen", "edit", "read", "copy", "stats", "exit"}
+    assert {command.name for command in COMMANDS} <= tried
+
+
+# --- sheets and a person's own wishes ---------------------------------------------------------
+
+
+async def test_sheets_come_and_go() -> None:
+    async with Chat() as chat:
+        for key, kind in (("f1", HelpScreen), ("f4", SettingsScreen), ("ctrl+l", LogScreen)):
+            await chat.press(key)
+            assert isinstance(chat.app.screen, kind)
+            await chat.press("escape")
+            assert chat.on_top
+
+
+async def test_settings_are_taken_over_or_refused() -> None:
+    engine = ScriptedEngine(said)
+    async with Chat(engine) as chat:
+        await chat.press("f4", "0", ".", "3", "down", "x")
+        assert "cannot be" in chat.shown
+        await chat.press("backspace", "7", "up", "up")  # round to the system prompt
+        await chat.press(*"Hi", "escape")
+        await chat.send("hello")
+        request = engine.asked[-1]
+        assert request.sampling.temperature == 0.3
+        assert request.sampling.top_k == 7
+        assert (request.messages[0].role, request.messages[0].content) == ("system", "Hi")
+
+
+async def test_keys_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(
+        '[screen]\ntheme = "light"\n[keys]\n"chat.send" = "ctrl+s"\n"chat.tokens" = "f8"\n'
+    )
+    monkeypatch.setenv("LOCALSPEC_CONFIG", str(config))
+    with pytest.raises(UsageError, match="no theme 'light'"):
+        start.options()
+    config.write_text(config.read_text().replace("light", "localspec-light"))
+    wanted = start.options()
+    assert wanted.theme == "localspec-light"
+    async with Chat(keymap=wanted.keymap) as chat:
+        assert "ctrl+s send" in chat.shown
+        await chat.press("a", "enter", "b")
+        assert (chat.typed, chat.questions) == ("a\nb", [])
+        await chat.press("ctrl+s")
+        await chat.until("ready")
+        assert chat.questions == ["a\nb"]
+        await chat.press("f2")
+        assert not chat.screen.transcript.tokens
+        await chat.press("f8")
+        assert chat.screen.transcript.tokens

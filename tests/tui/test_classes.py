@@ -1,0 +1,71 @@
+"""Someone who sees no colour can tell the four classes of tokens apart."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any, get_args
+
+import pytest
+from rich.color import Color
+from rich.style import Style
+
+from localspec.protocol.events import TokenClass
+from localspec.tui.glyphs import ASCII, RICH, Glyphs
+from localspec.tui.themes import MONOCHROME, NAMES
+from localspec.tui.widgets.story import LEGEND
+from tests.tui import scenes
+from tests.tui.scenes import CODE, asking
+from tests.tui.scripted import painted
+
+KINDS: tuple[TokenClass, ...] = get_args(TokenClass)
+
+
+def without_colour(style: Style) -> tuple[bool, ...]:
+    """What is left of a style for eyes, or a terminal, that tell no colours."""
+    lines = (style.underline, style.underline2, style.overline, style.italic, style.bold)
+    return tuple(map(bool, (*lines, style.reverse)))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("theme", NAMES)
+async def test_classes_differ_without_their_colours(theme: str) -> None:
+    """As drawn: each class by a token of its own, and by its word in the legend."""
+    app = scenes.chat(lambda: scenes.spoken(scenes.COMPLETED), chats=False, theme=theme)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await asking(CODE, "f2")(pilot)
+        transcript = pilot.app.screen.transcript  # type: ignore[attr-defined]
+        looks = {kind: without_colour(transcript.looks[kind]) for kind in KINDS}
+        drawn = [s for strip in pilot.app.screen._compositor.render_strips() for s in strip]
+        legend = {
+            kind: next(without_colour(s.style or Style()) for s in drawn[::-1] if words in s.text)
+            for kind, words in LEGEND.items()
+        }
+    for one, other in combinations(KINDS, 2):
+        assert looks[one] != looks[other]
+        assert legend[one] != legend[other]
+    assert {kind for kind in KINDS if any(looks[kind])} == set(KINDS) - {"plain"}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("glyphs", [RICH, ASCII], ids=["rich", "ascii"])
+@pytest.mark.parametrize("how", [{"colour": False}, {"theme": MONOCHROME}], ids=["off", "mono"])
+async def test_without_colour_there_are_glyphs(how: dict[str, Any], glyphs: Glyphs) -> None:
+    app = scenes.chat(lambda: scenes.spoken("aa bb cc dd ee ff gg hh ii"), glyphs=glyphs, **how)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await asking(CODE, "f2")(pilot)
+        shown = painted(pilot.app.screen)
+        strips = pilot.app.screen._compositor.render_strips()
+        colours = {s.style.color for strip in strips for s in strip if s.style}
+    mark = glyphs.marks
+    kept, fixed, bonus = mark["accepted"], mark["correction"], mark["bonus"]
+    said = f"aa{mark['plain']} bb{kept} cc{kept} dd{kept} ee{fixed} ff{kept} gg{kept} hh{kept}"
+    assert f"{said} ii{bonus}" in shown
+    for kind, words in LEGEND.items():
+        assert f"{words}{mark[kind]}" in shown
+    if "colour" in how:
+        assert {grey(colour) for colour in colours if colour} == {True}
+
+
+def grey(colour: Color) -> bool:
+    triplet = colour.get_truecolor()
+    return triplet.red == triplet.green == triplet.blue

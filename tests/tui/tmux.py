@@ -1,0 +1,108 @@
+"""A shell in tmux as a person sits before it: keys in, the picture out."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from tests.cli.command import environment
+
+LIMIT = 60.0
+"""Seconds until what must come is there; for a machine that does much else besides."""
+
+PROMPT = "shell> "
+ENTER, ESCAPE, BACKTAB = "Enter", "Escape", "BTab"
+
+
+class Tmux:
+    """A server of its own, with one window of one size."""
+
+    def __init__(self, size: tuple[int, int], data: Path) -> None:
+        self._name = f"localspec-test-{uuid.uuid4().hex[:12]}"
+        env = environment(
+            {"LOCALSPEC_DATA_DIR": str(data), "PS1": PROMPT, "TERM": "xterm-256color"}
+        )
+        columns, rows = map(str, size)
+        words = ["start-server", ";", "set", "-g", "status", "off", ";", "set", "-s", "escape-time"]
+        words += ["0", ";", "set", "-g", "default-terminal", "tmux-256color", ";"]
+        words += ["new-session", "-d", "-x", columns, "-y", rows]
+        env.pop("TMUX", None)
+        self._env = env
+        self._tmux(*words, "bash", "--norc", "--noprofile")  # several words: by no other shell
+        self.wait_for(PROMPT.strip())
+
+    def __enter__(self) -> Tmux:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._tmux("kill-server")
+
+    def _tmux(self, *words: str) -> str:
+        done = subprocess.run(
+            ["tmux", "-L", self._name, "-f", "/dev/null", *words],
+            env=self._env,
+            capture_output=True,
+            timeout=LIMIT,
+            check=True,
+        )
+        return done.stdout.decode()
+
+    # --- what a person does -------------------------------------------------------------------
+
+    def run(self, *arguments: str) -> None:
+        """Start the app from the shell, by its module."""
+        words = [sys.executable, "-P", "-m", "localspec", *arguments]
+        self.type(" ".join(map(shlex.quote, words)))
+        self.press(ENTER)
+
+    def type(self, text: str) -> None:
+        self._tmux("send-keys", "-l", "--", text)
+
+    def press(self, *keys: str) -> None:
+        """Keys by tmux's names: F2, C-n, Up."""
+        self._tmux("send-keys", *keys)
+
+    # --- what a person sees -------------------------------------------------------------------
+
+    @property
+    def screen(self) -> str:
+        return self._tmux("capture-pane", "-p")
+
+    @property
+    def coloured(self) -> str:
+        """With the sequences of colours and lines."""
+        return self._tmux("capture-pane", "-p", "-e")
+
+    def wait_for(self, wanted: str | Callable[[str], object]) -> str:
+        """The picture as soon as a text is in it, or a condition holds."""
+        until = time.monotonic() + LIMIT
+        while True:
+            seen = self.screen
+            if wanted(seen) if callable(wanted) else wanted in seen:
+                return seen
+            assert time.monotonic() < until, f"not seen: {wanted}; the screen:\n{seen}"
+            time.sleep(0.02)  # between two looks
+
+    def asks(self, format: str) -> str:  # noqa: A002  as tmux calls it
+        """What tmux knows of its terminal, such as `#{alternate_on}`."""
+        return self._tmux("display-message", "-p", format).strip()
+
+
+def context(screen: str) -> int:
+    """Tokens in the context, by the status line; 0 before anything was asked."""
+    found = re.search(r"ctx ([\d.]+)(k?) /", screen)
+    if found is None:
+        return 0
+    return round(float(found[1]) * (1000 if found[2] else 1))
