@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from localspec import paths
-from localspec.clean import clean
-from localspec.errors import NotFoundError
+from localspec.errors import UsageError
 from localspec.machine import measured
-from localspec.models import catalog, header, store
+from localspec.models import catalog, header, pairing, wanted
+from localspec.models.wanted import Asked, NotHere, Wanted
 from localspec.protocol.events import Event, Place, Ready
 from localspec.protocol.wire import Generate, Inspect, Load, Measured, Probe
 from localspec.worker import crashes
@@ -47,55 +47,68 @@ class Choice:
 
 
 def choose(model: str | None, draft: str) -> Choice:
-    """The files for a model argument and a --draft argument (a path, `auto` or `none`).
+    """The files for a model argument and a --draft argument (a reference, `auto` or `none`).
 
-    Raises NotFoundError, AccessError or ModelFileError: every file is looked at before it is used.
+    Raises NotFoundError (NotHere where it can be downloaded), AccessError, ModelFileError or
+    IncompatiblePairError: every file is looked at before it is used.
     """
-    pairs = catalog.load().pairs
-    name = model or "demo"
-    pair = pairs.get(name)
-    if pair is None and not _looks_like_path(name):
-        raise NotFoundError(
-            f"There is no pair called {clean(name, multiline=False)}.",
-            f"Known: {', '.join(list(pairs)[:5])}, … A file is given by its path: ./model.gguf",
-        )
-    choice = _known(pair) if pair else Choice(_path(name), None)
-    if draft == "none":
-        choice = replace(choice, draft=None, spec="auto", why="")
-    elif draft != "auto":
-        choice = replace(choice, draft=_draft_file(draft, pairs), spec="auto", why="")
+    choice = _files(wanted.read(model or "demo"), draft)
     header.check(choice.target)
     if choice.draft is not None:
         header.check(choice.draft)
+        _check_pair(choice.target, choice.draft)
     return choice
 
 
-def _known(pair: catalog.Pair) -> Choice:
-    draft = _on_disk(pair.draft) if pair.draft else None
-    return Choice(_on_disk(pair.target), draft, pair.spec, pair.why)
+def _files(asked: Asked, draft: str) -> Choice:
+    if draft == "none":
+        return Choice(asked.target.located(), None)
+    if draft != "auto":
+        return Choice(asked.target.located(), _draft(draft))
+    if asked.pair is None:
+        return Choice(asked.target.located(), _usual_draft(asked.target))
+    return _pair(asked, asked.pair)
 
 
-def _on_disk(model: catalog.Model) -> Path:
-    """Raises NotFoundError where it was not downloaded yet."""
-    stored = store.find(model.repo, model.file) if model.repo else None
-    found = model.path or (stored.path if stored else None)
-    if found is None:
-        raise NotFoundError(f"{model.title} is not here.", f"Get it: localspec pull {model.id}")
-    return found
+def _pair(asked: Asked, pair: catalog.Pair) -> Choice:
+    """What is missing of a pair is to be downloaded as the pair."""
+    if pair.kind not in ("model", "lookup"):
+        what = f"{pair.id} drafts with a head ({pair.kind}), which this localspec cannot use yet."
+        raise UsageError(what, f"Run its target alone: localspec run {pair.target.id}")
+    try:
+        target, *drafts = [one.located() for one in asked.models]
+    except NotHere as missing:
+        raise NotHere(pair.title, asked.name) from missing
+    return Choice(target, drafts[0] if drafts else None, pair.spec, pair.why)
 
 
-def _draft_file(name: str, pairs: Mapping[str, catalog.Pair]) -> Path:
-    pair = pairs.get(name)
-    return _on_disk(pair.draft) if pair and pair.draft else _path(name)
+def _draft(text: str) -> Path:
+    """The draft that a reference means; of a pair its own."""
+    asked = wanted.read(text)
+    return (asked.draft or asked.target).located()
 
 
-def _path(name: str) -> Path:
-    """Absolute: the engine's process has a folder of its own."""
-    return Path(os.path.abspath(os.path.expanduser(name)))
+def _usual_draft(target: Wanted) -> Path | None:
+    """What the catalogue pairs a model with, if it is here."""
+    if target.model is None:
+        return None
+    for pair in catalog.pairs_of(catalog.load(), target.model):
+        if pair.draft is not None and pair.kind == "model":
+            draft = wanted.of(pair.draft)
+            stored = draft.stored()
+            if found := stored.path if stored else draft.path:
+                return found
+    return None
 
 
-def _looks_like_path(name: str) -> bool:
-    return name.endswith(".gguf") or "/" in name or "\\" in name or Path(name).exists()
+def _check_pair(target: Path, draft: Path) -> None:
+    """Raise IncompatiblePairError by the headers alone, before an engine is started."""
+    if os.path.realpath(target) == os.path.realpath(draft):
+        return
+    headers = header.read(target), header.read(draft)
+    verdict = pairing.check(headers[0].tokenizer, headers[1].tokenizer)
+    if not verdict.compatible:
+        raise pairing.refusal(verdict, target.name, draft.name)
 
 
 def start(

@@ -30,3 +30,23 @@ def milliseconds(ms: float | None) -> str:
 def count(n: int) -> str:
     """A number of tokens, short: 950, 1.2k, 16k."""
     return f"{n}" if n < 1000 else f"{n / 1000:.1f}k" if n < 9950 else f"{n / 1000:.0f}k"
+
+
+def gb(n_bytes: float) -> str:
+    """A download, in GB as hubs count them."""
+    if n_bytes < 1e8:
+        return f"{n_bytes / 1e6:.0f} MB" if n_bytes >= 1e7 else f"{n_bytes / 1e6:.1f} MB"
+    return f"{n_bytes / 1e9:.1f} GB"
+
+
+def bytes_per_second(rate: float) -> str:
+    """The speed of a download."""
+    return f"{rate / 1e6:.1f} MB/s" if rate < 10e6 else f"{rate / 1e6:.0f} MB/s"
+
+
+def duration(seconds: float) -> str:
+    """How long something will take."""
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

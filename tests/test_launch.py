@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from localspec import launch
-from localspec.errors import ModelFileError, NotFoundError
+from localspec.errors import IncompatiblePairError, ModelFileError, NotFoundError, UsageError
+from localspec.models.wanted import NotHere
 from localspec.paths import data
 from tests.zoo import Zoo
 
@@ -27,14 +28,15 @@ def test_no_draft_for_the_demo_takes_its_way_of_speculating_too() -> None:
     assert (choice.draft, choice.spec, choice.why) == (None, "auto", "")
 
 
-def test_another_draft_for_the_demo(zoo: Zoo) -> None:
-    choice = launch.choose("demo", str(zoo["stranger"]))
-    assert (choice.draft, choice.spec, choice.why) == (zoo["stranger"], "auto", "")
+def test_another_draft_for_the_demo() -> None:
+    target = DEMO / "demo-target.gguf"
+    choice = launch.choose("demo", str(target))
+    assert (choice.draft, choice.spec, choice.why) == (target, "auto", "")
 
 
-def test_the_demos_draft_for_a_file(zoo: Zoo) -> None:
-    choice = launch.choose(str(zoo["target"]), "demo")
-    assert (choice.target, choice.draft) == (zoo["target"], DEMO / "demo-draft.gguf")
+def test_the_demos_draft_for_a_file() -> None:
+    choice = launch.choose(str(DEMO / "demo-target.gguf"), "demo")
+    assert (choice.target, choice.draft) == (DEMO / "demo-target.gguf", DEMO / "demo-draft.gguf")
 
 
 @pytest.mark.parametrize("draft", ["auto", "none"])
@@ -59,15 +61,53 @@ def test_a_home_directory_is_found(
     assert launch.choose("~/mine.gguf", "~/mine.gguf").draft == tmp_path / "mine.gguf"
 
 
-@pytest.mark.parametrize("name", ["demmo", "", "DEMO", "\x1b[31mred"])
-def test_an_unknown_name_is_told_the_known_ones(name: str) -> None:
-    if not name:
-        assert launch.choose(name, "auto").spec == "model"
-        return
-    with pytest.raises(NotFoundError, match="no pair called") as failure:
-        launch.choose(name, "auto")
+def test_an_unknown_name_is_told_the_closest() -> None:
+    assert launch.choose("", "auto").spec == "model"
+    with pytest.raises(NotFoundError, match="nothing called demmo") as failure:
+        launch.choose("demmo", "auto")
     assert "demo" in failure.value.hint
-    assert "\x1b" not in failure.value.message
+
+
+def test_a_name_that_could_write_into_the_terminal() -> None:
+    with pytest.raises(NotFoundError) as failure:
+        launch.choose("\x1b[31mred", "auto")
+    assert "\x1b" not in failure.value.message + failure.value.hint
+
+
+@pytest.mark.parametrize("name", ["qwen3-8b", "qwen3-8b+qwen3-0.6b", "org/Some-GGUF:Q4_K_M"])
+def test_what_is_not_here_could_be_downloaded(name: str) -> None:
+    with pytest.raises(NotHere) as missing:
+        launch.choose(name, "auto")
+    assert missing.value.asked == name
+    assert missing.value.hint == f"Get it: localspec pull {name}"
+
+
+def test_a_missing_draft_is_named_alone(zoo: Zoo) -> None:
+    with pytest.raises(NotHere) as missing:
+        launch.choose(str(zoo["target"]), "qwen3-0.6b")
+    assert missing.value.asked == "qwen3-0.6b"
+
+
+def test_a_pair_with_a_head_is_refused_in_words() -> None:
+    with pytest.raises(UsageError, match="eagle3"):
+        launch.choose("gpt-oss-20b+gpt-oss-20b-eagle3", "auto")
+
+
+@pytest.mark.parametrize(
+    ("draft", "words"),
+    [("renamed", "token 300 is"), ("wide", "565 tokens"), ("demo", "of type BPE")],
+)
+def test_a_bad_pair_is_refused_by_its_headers(zoo: Zoo, draft: str, words: str) -> None:
+    given = draft if draft == "demo" else str(zoo[draft])
+    with pytest.raises(IncompatiblePairError, match=words) as refused:
+        launch.choose(str(zoo["target"]), given)
+    assert "--draft none" in refused.value.hint
+
+
+def test_a_padding_tail_and_the_very_same_file_go_together(zoo: Zoo) -> None:
+    target = str(zoo["target"])
+    assert launch.choose(target, str(zoo["padded"])).draft == zoo["padded"]
+    assert launch.choose(target, target).draft == zoo["target"]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +120,7 @@ def test_a_path_that_is_not_there(name: str) -> None:
 
 @pytest.mark.parametrize("draft", ["absent.gguf", "absent", ""])
 def test_a_draft_that_is_not_there(draft: str) -> None:
-    with pytest.raises((NotFoundError, ModelFileError)):
+    with pytest.raises((NotFoundError, UsageError)):
         launch.choose("demo", draft)
 
 

@@ -11,18 +11,27 @@ from contextlib import suppress
 from typing import NoReturn, TextIO
 
 import click
+from click.shell_completion import CompletionItem
 
 from localspec import __version__, errors
 from localspec.clean import clean
+from localspec.cli import places
 
 _VERBS = {
     "run": "Complete a prompt, with speculation.",
     "bench": "Measure a pair here: plain and speculating.",
     "replay": "Show a recorded answer round by round.",
     "verify": "Check here that speculating changes nothing.",
+    "pull": "Download models, whole and verified.",
+    "list": "Models on this computer (also: ls).",
+    "show": "Facts of a model or a pair.",
+    "rm": "Remove models from this computer.",
+    "search": "Find models on the hub.",
+    "pair": "Which pairs there are, and which suit this computer.",
+    "completion": "Teach a shell these commands.",
     "version": "Show versions.",
 }
-
+_ALIASES = {"ls": "list"}
 
 _READER_GONE = 141
 """`localspec run … | head -1` ends quietly, as a shell counts SIGPIPE."""
@@ -45,10 +54,16 @@ class _Verbs(click.Group):
             raise click.exceptions.Exit(_READER_GONE) from None
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _VERBS:
+        name = _ALIASES.get(cmd_name, cmd_name)
+        if name not in _VERBS:
             return None
-        command: click.Command = importlib.import_module(f"localspec.cli.{cmd_name}").command
-        return command
+        return places.add(importlib.import_module(f"localspec.cli.{name}").command)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The verbs, without importing each."""
+        found = [CompletionItem(name, help=about) for name, about in _VERBS.items()]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [one for one in found if one.value.startswith(incomplete)] + options
 
 
 @click.group(
@@ -67,6 +82,9 @@ def localspec(context: click.Context) -> int | None:
     Try:  localspec run demo -p "def fibonacci(n):" --tokens --stats
     """
     return None if context.invoked_subcommand else _app(context)
+
+
+places.add(localspec)
 
 
 def _app(context: click.Context) -> int:
@@ -156,5 +174,6 @@ def _tell_usage(error: click.ClickException, argv: list[str]) -> int:
         with suppress(OSError):
             click.echo(error.format_message(), err=True)
         return 2
-    hint = "See: localspec run --help" if "run" in argv[:1] else "See: localspec --help"
+    verb = f" {argv[0]}" if argv and argv[0] in (*_VERBS, *_ALIASES) else ""
+    hint = f"See: localspec{verb} --help"
     return _tell(errors.UsageError(error.format_message(), hint), argv)

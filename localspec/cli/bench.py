@@ -15,7 +15,7 @@ import click
 
 from localspec import launch
 from localspec.bench import here, report, results, trial, workloads
-from localspec.cli import bench_table, options
+from localspec.cli import bench_table, choosing, completing, options
 from localspec.errors import LocalspecError
 from localspec.protocol.wire import Measured, Probe
 
@@ -24,19 +24,19 @@ _SPARSE = 30.0
 
 
 @click.command("bench")
-@click.argument("pair", required=False)
+@click.argument("pair", required=False, shell_complete=completing.models)
 @click.option("--workload", multiple=True, metavar="NAME", help="Only this one; repeatable.")
 @click.option("--rounds", type=click.IntRange(1, 1000), help="Default: what time allows, 1 to 3.")
 @click.option("--max-tokens", type=click.IntRange(2), default=64, show_default=True)
 @click.option("--temperature", type=click.FloatRange(0), default=0.8, help="Beside 0.")
-@click.option("--draft", default="auto", metavar="FILE|auto|none", help="The draft model.")
+@click.option("--draft", default="auto", metavar="REF|auto|none", help="The draft model.")
 @options.MACHINE
 @click.option("--markdown", is_flag=True, help="A card to share.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @click.option("-v", "--verbose", is_flag=True, help="With an error, the engine's last words.")
 def command(pair: str | None, **given: Any) -> int:
-    """Measure PAIR: `demo`, or the path of a .gguf file.
+    """Measure PAIR: one of the catalogue, or any model as `run` takes it.
 
     Every prompt is answered plain and as `run` would, in turns, at temperature 0 and the usual one.
 
@@ -45,7 +45,7 @@ def command(pair: str | None, **given: Any) -> int:
     localspec bench big.gguf --draft small.gguf --workload code --markdown
     """
     chosen = workloads.load(given["workload"])
-    choice = launch.choose(pair, given["draft"])
+    choice = choosing.choose(pair, given["draft"])
     way = trial.Way(given["max_tokens"], choice.spec, choice.why)
     progress = _Progress(quiet=given["quiet"])
     progress.say("loading")

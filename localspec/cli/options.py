@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from localspec import launch
+from localspec.cli import completing
 from localspec.models import fallbacks
 from localspec.protocol.wire import DRAFT_MAX, ContextSettings, Load
 
@@ -42,7 +43,7 @@ def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 PROMPT = _options(
-    click.argument("model", required=False),
+    click.argument("model", required=False, shell_complete=completing.models),
     click.option(
         "-p", "--prompt", metavar="TEXT", help="Default: standard input; on a terminal, a chat."
     ),
@@ -66,7 +67,13 @@ SAMPLING = _options(
     click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Default: drawn, and shown."),
 )
 SPECULATION = _options(
-    click.option("--draft", default="auto", metavar="FILE|auto|none", help="The draft model."),
+    click.option(
+        "--draft",
+        default="auto",
+        metavar="REF|auto|none",
+        shell_complete=completing.only_models,
+        help="The draft model.",
+    ),
     click.option(
         "--spec",
         type=click.Choice(["auto", "off", "model", "lookup"]),
@@ -111,6 +118,8 @@ OUTPUT = _options(
     click.option("--no-color", is_flag=True, help="Also: NO_COLOR in the environment."),
     click.option("--plain", is_flag=True, help="Words alone, for screen readers; also: TERM=dumb."),
 )
+
+YES = click.option("-y", "--yes", is_flag=True, help="Download what is missing without asking.")
 
 
 def load(choice: launch.Choice, given: dict[str, Any]) -> Load:

@@ -19,7 +19,7 @@ from localspec import launch
 from localspec.chat.conversation import Conversation
 from localspec.chat.settings import Loaded, Settings, request
 from localspec.clean import clean
-from localspec.cli import options
+from localspec.cli import choosing, options
 from localspec.cli.printer import Printer, Show
 from localspec.errors import AccessError, LocalspecError, UsageError
 from localspec.protocol.events import Dead, Event, Notice, Ready, encode
@@ -37,11 +37,15 @@ _LENGTH = 512
 @options.SPECULATION
 @options.MACHINE
 @options.OUTPUT
+@options.YES
 def command(model: str | None, **given: Any) -> int:
-    """Answer a prompt with MODEL: `demo`, or the path of a .gguf file; a chat where there is none.
+    """Answer a prompt with MODEL; a chat where there is none.
+
+    MODEL is a pair or a model of the catalogue, user/repo:QUANT, or the path of a .gguf file.
 
     \b
     localspec run demo -p "def fibonacci(n):" --tokens --stats
+    localspec run qwen3-8b+qwen3-0.6b
     localspec run big.gguf --draft small.gguf -p "Once upon a time"
     localspec run big.gguf
     """
@@ -49,7 +53,7 @@ def command(model: str | None, **given: Any) -> int:
     text = "" if chatting else _prompt(given["prompt"])
     if given["raw"] and given["template"]:
         raise UsageError("--raw uses no template.", "Leave out --raw or --template.")
-    choice = launch.choose(model, given["draft"])
+    choice = choosing.choose(model, given["draft"], yes=given["yes"], quiet=given["quiet"])
     if given["spec"] == "model" and choice.draft is None:
         raise UsageError(
             "Speculating with a model needs a draft model.",

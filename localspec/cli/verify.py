@@ -12,12 +12,12 @@ from localspec import launch
 from localspec.bench.losslessness import Effort, check
 from localspec.bench.verdict import Doing, Report
 from localspec.clean import clean
-from localspec.cli import findings, options
+from localspec.cli import choosing, completing, findings, options
 
 
 @click.command("verify")
-@click.argument("pair", required=False)
-@click.option("--draft", default="auto", metavar="FILE|auto|none", help="The draft model.")
+@click.argument("pair", required=False, shell_complete=completing.models)
+@click.option("--draft", default="auto", metavar="REF|auto|none", help="The draft model.")
 @click.option(
     "--seconds",
     type=click.FloatRange(0),
@@ -31,7 +31,7 @@ from localspec.cli import findings, options
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @click.option("-v", "--verbose", is_flag=True, help="With an error, the engine's last words.")
 def command(pair: str | None, **given: Any) -> int:
-    """Check that speculating changes nothing for PAIR: `demo`, or the path of a .gguf file.
+    """Check that speculating changes nothing for PAIR, or any model as `run` takes it.
 
     Answers are compared with plain decoding's, greedy and with the same seed; sampled tokens are
     tested against the model's own probabilities.  Ends with 1 where they differ for no good reason.
@@ -40,7 +40,7 @@ def command(pair: str | None, **given: Any) -> int:
     localspec verify demo
     localspec verify big.gguf --draft small.gguf --json
     """
-    choice = launch.choose(pair, given["draft"])
+    choice = choosing.choose(pair, given["draft"])
     engine = launch.start(options.load(choice, given | {"spec": "auto"}))
     report, progress = Report(), _Progress(given["quiet"])
     effort = Effort(given["seconds"], given["tokens"])

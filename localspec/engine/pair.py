@@ -9,7 +9,7 @@ from typing import Any
 
 from localspec.engine import llama
 from localspec.engine.chat import Chat
-from localspec.errors import IncompatiblePairError, PromptTooLongError, UsageError
+from localspec.errors import PromptTooLongError, UsageError
 from localspec.models import pairing
 from localspec.protocol.events import Notice, Ready
 from localspec.protocol.wire import ContextSettings, Load
@@ -56,10 +56,7 @@ class Pair:
         if path.resolve() != Path(load.target).resolve():
             verdict = pairing.check(self.target.vocabulary, self.draft.vocabulary)
             if not verdict.compatible:
-                raise IncompatiblePairError(
-                    f"{path.name} cannot draft for {Path(load.target).name}: {verdict.detail}.",
-                    "Use a draft of the same model family, or --draft none (lookup still works).",
-                )
+                raise pairing.refusal(verdict, Path(load.target).name, path.name)
         if self.draft.recurrent:  # it would read the text again after each rejection
             self.draft.close()
             self.draft = None

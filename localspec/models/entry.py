@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 from localspec import paths
 from localspec.models import names, values
-from localspec.models.plainyaml import Damaged, Node
+from localspec.models.node import Damaged, Node
 from localspec.models.reference import is_safe
 
 Use = Literal["chat", "code", "writing", "documents"]

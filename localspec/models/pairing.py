@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from localspec.clean import clean
+from localspec.errors import IncompatiblePairError
 from localspec.models import architectures
 from localspec.models.header import Header
 
@@ -78,6 +79,15 @@ def check(target: Vocabulary, draft: Vocabulary) -> Verdict:
         detail = f"equal up to padding: {a:,} and {b:,} tokens"
         return Verdict("compatible-padding", "vocabulary-size", detail, min(a, b))
     return Verdict("compatible", "same-vocabulary", f"the very same {a:,} tokens")
+
+
+def refusal(verdict: Verdict, target: str, draft: str) -> IncompatiblePairError:
+    """An incompatible pair, to be raised; by the names of the files."""
+    what = f"{draft} cannot draft for {target}: {verdict.detail}."
+    return IncompatiblePairError(
+        clean(what, multiline=False),
+        "Use a draft of the same model family, or --draft none (lookup still works).",
+    )
 
 
 def _first_difference(target: Vocabulary, draft: Vocabulary) -> int | None:

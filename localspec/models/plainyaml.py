@@ -8,29 +8,15 @@ itself for every level, and ends the process where a file has too many.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
+from localspec.models.node import Damaged, Node
+
+__all__ = ["Damaged", "Node", "read"]
+
 _DEEPEST = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A value and the line it begins in."""
-
-    value: str | list[Node] | dict[str, Node]
-    line: int
-
-
-class Damaged(Exception):  # noqa: N818  what it says of the file
-    """The text cannot be read: why, and the line where that is known."""
-
-    def __init__(self, why: str, line: int | None = None) -> None:
-        super().__init__(why)
-        self.why = why
-        self.line = line
 
 
 def read(text: str) -> Node:

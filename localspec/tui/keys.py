@@ -48,6 +48,17 @@ KEYS = (
     ),
     Key("app.log", "ctrl+l", "log", "What the engine said", "app"),
     Key("home.open", "o", "open_files", "Open models by their paths", "home", "open files"),
+    Key(
+        "home.filter",
+        "slash",
+        "filter",
+        "Look through the catalogue; enter: the hub",
+        "home",
+        "find",
+    ),
+    Key("home.unfilter", "escape", "unfilter", "Show the few again", "home"),
+    Key("home.pause", "p", "pause", "Pause or resume the download", "home"),
+    Key("home.cancel", "x", "cancel", "Cancel the download; what has come is kept", "home"),
     Key("home.replay", "r", "open_recording", "Replay a recording", "home"),
     Key("chat.send", "enter", "send", "Send", "composer", "send"),
     Key(
@@ -140,5 +151,11 @@ def name(keys: str) -> str:
     """How a key is written on the screen."""
     first = keys.split(",", maxsplit=1)[0]
     arrows = {"left": "←", "right": "→", "up": "↑", "down": "↓"}
-    words = {"escape": "esc", "question_mark": "?", "pageup": "pgup", "pagedown": "pgdn"}
+    words = {
+        "slash": "/",
+        "escape": "esc",
+        "question_mark": "?",
+        "pageup": "pgup",
+        "pagedown": "pgdn",
+    }
     return arrows.get(first) or words.get(first, first)

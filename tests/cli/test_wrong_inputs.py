@@ -150,9 +150,11 @@ def test_a_pair_of_two_kinds_of_vocabulary(files: Files) -> None:
     told(done, INCOMPATIBLE, "of type BPE, the target's is SPM")
 
 
-@pytest.mark.parametrize("name", ["demmo", "\x1b[31mred"])
-def test_a_pair_nobody_knows(name: str) -> None:
-    wrong(name, *ASK, code=NOT_FOUND, words="There is no pair called")
+@pytest.mark.parametrize(
+    ("name", "words"), [("demmo", "nothing called demmo"), ("\x1b[31mred", "There is no file")]
+)
+def test_a_pair_nobody_knows(name: str, words: str) -> None:
+    wrong(name, *ASK, code=NOT_FOUND, words=words)
 
 
 # --- settings -----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from localspec.protocol.events import Dead
 from localspec.tui.app import LocalspecApp
 from localspec.tui.dialogue import Dialogue
 from localspec.tui.options import Options
+from localspec.tui.rows import Survey
 from localspec.tui.runner import Runner
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
@@ -95,7 +96,9 @@ def words(text: str) -> list[str]:
 def home(options: Options | None = None) -> LocalspecApp:
     options = options or Options(seed=1)
     runner = Runner(Opening([REFUSED]))
-    return LocalspecApp(options, runner, lambda: HomeScreen(runner, options, lambda: MACHINE))
+    return LocalspecApp(
+        options, runner, lambda: HomeScreen(runner, options, lambda: Survey(MACHINE))
+    )
 
 
 def chat(

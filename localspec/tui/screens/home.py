@@ -1,69 +1,82 @@
-"""The first screen: what can be opened now."""
+"""The first screen: what can be opened now, what could be downloaded, and what is on its way."""
 
 from __future__ import annotations
 
-import os
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from rich.cells import cell_len, set_cell_size
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
+from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import OptionList, Static
-from textual.widgets.option_list import Option
+from textual.widgets import Input, OptionList, Static
 
-from localspec import paths
-from localspec.chat import recent
 from localspec.clean import clean
 from localspec.errors import LocalspecError
 from localspec.launch import Choice
-from localspec.models import catalog, header
+from localspec.models import header
+from localspec.tui import rows
 from localspec.tui.dialogue import Dialogue
+from localspec.tui.downloads import Downloads
 from localspec.tui.keys import bindings, footer
 from localspec.tui.options import Options
+from localspec.tui.rows import Row, Survey
 from localspec.tui.runner import Runner
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.opening import OpeningScreen
-from localspec.units import gib
+from localspec.tui.screens.pull import PullScreen
+from localspec.tui.widgets.pairs import Pairs
 
+if TYPE_CHECKING:
+    from localspec.models.remote import Found
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the list."""
-
-    choice: Choice
-    name: str
-    about: str
-    size: str
-    note: str = ""
-
-
-def machine() -> str:
-    """This computer, on half a line."""
-    import psutil  # noqa: PLC0415  not before the first picture
-
-    memory = psutil.virtual_memory()
-    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    return f"{cores} cores · {gib(memory.total)}, {gib(memory.available)} free"
+_TICK = 0.25
+"""Seconds from one look at the downloads to the next."""
+_TEACH = (
+    "Your own models would be listed here. o opens a target and a draft by their paths: "
+    "any two GGUF files that share a vocabulary. / looks through the catalogue and the hub."
+)
 
 
 class HomeScreen(Screen[None]):
-    """Pairs ready to run; enter opens the chat."""
+    """Enter opens a pair that is here, and offers to download one that is not."""
 
     BINDINGS = bindings("home")
 
+    class Surveyed(Message):
+        """This computer was looked at."""
+
+        def __init__(self, survey: Survey) -> None:
+            super().__init__()
+            self.survey = survey
+
+    class Searched(Message):
+        """The hub answered, or why not."""
+
+        def __init__(self, found: tuple[Found, ...], error: LocalspecError | None = None) -> None:
+            super().__init__()
+            self.found, self.error = found, error
+
     def __init__(
-        self, runner: Runner, options: Options, machine: Callable[[], str] = machine
+        self,
+        runner: Runner,
+        options: Options,
+        survey: Callable[[], Survey] = rows.survey,
+        downloads: Downloads | None = None,
     ) -> None:
         super().__init__()
         self._runner = runner
         self._options = options
-        self._machine = machine
-        self._rows: list[Row] = []
+        self._survey = survey
+        self._seen = Survey()
+        self._found: tuple[Found, ...] = ()
+        self._downloads = downloads or Downloads()
+        self._done = 0
+        """Downloads that were over at the last look."""
         self._dialogues: dict[Choice, Dialogue] = {}
         """Chats of this session: leaving one does not lose it."""
 
@@ -71,95 +84,86 @@ class HomeScreen(Screen[None]):
         with Horizontal(id="title"):
             yield Static("localspec", id="brand", markup=False)
             yield Static("", id="machine", markup=False)
-        yield OptionList(id="pairs", compact=True, markup=False)
+        yield Input(placeholder="name, use or repository; enter searches the hub", id="filter")
+        yield Pairs(self._options.glyphs, self._note)
         yield Static("", id="teach", markup=False)
         keys = footer(self._options.keymap, "home", "app")
         yield Static(Content(f"enter open  {keys}"), id="hints", markup=False)
 
     def on_mount(self) -> None:
+        field = self.query_one("#filter", Input)
+        field.display, field.cursor_blink = False, False
         self._fill()
-        self._look_at_machine()
+        self.query_one(Pairs).focus()
+        self.look()
+        self.set_interval(_TICK, self._tick)
+
+    def on_unmount(self) -> None:
+        self._downloads.close()
 
     def on_resize(self) -> None:
         self._fill()
 
+    # --- what there is --------------------------------------------------------------------
+
+    def look(self) -> None:
+        """On a thread: what memory there is, and which models are on the disk."""
+
+        def work() -> None:
+            self.post_message(self.Surveyed(self._survey()))
+
+        threading.Thread(target=work, daemon=True, name="survey").start()
+
+    @on(Surveyed)
+    def _surveyed(self, message: Surveyed) -> None:
+        self._seen = message.survey
+        self.query_one("#machine", Static).update(Content(self._seen.machine))
+        self._fill()
+
+    @property
+    def _wanted(self) -> str:
+        return self.query_one("#filter", Input).value.strip()
+
     def _fill(self) -> None:
-        pairs = self.query_one("#pairs", OptionList)
-        before = pairs.highlighted
-        ready, lately = self._catalogued(), _lately()
-        self._rows = [*ready, *lately]
-        options: list[Option | None] = [_heading("Ready to run")]
-        options += [self._option(i, row) for i, row in enumerate(ready)]
-        if lately:
-            options += [Option("", disabled=True), _heading("Opened lately")]
-            options += [self._option(i, row) for i, row in enumerate(lately, start=len(ready))]
-        pairs.clear_options()
-        pairs.add_options(options)
-        pairs.highlighted = before if before is not None else 1
-        pairs.focus()
-        self.query_one("#teach", Static).update(Content(_TEACH if not lately else ""))
+        """The list anew, the pointer where it was."""
+        shelf, error = rows.known()
+        if error is not None:
+            self._warn(error)
+        states = self._downloads.states()
+        found = rows.sections(shelf, self._seen, self._wanted, states, self._found)
+        pairs = self.query_one(Pairs)
+        pairs.fill(found)
+        mine = sum(row.choice is not None for row in pairs.rows) > 1
+        self.query_one("#teach", Static).update(Content("" if mine or self._wanted else _TEACH))
 
-    @on(OptionList.OptionHighlighted)
-    def _highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        """The pointer moves along: a bar of colour alone would not show everywhere."""
-        pairs = event.option_list
-        for number, row in enumerate(self._rows):
-            here = event.option.id == f"row-{number}"
-            pairs.replace_option_prompt(f"row-{number}", self._line(row, pointed=here))
-
-    def _catalogued(self) -> list[Row]:
-        """Where the person's own catalogue is damaged, ours, and a word about it."""
-        try:
-            return _bundled(catalog.load())
-        except LocalspecError as error:
-            words = clean(f"{error.message} {error.hint}", multiline=False)
-            self.notify(words, severity="error", markup=False)
-            return _bundled(catalog.load(paths.catalogue()))
-
-    def _option(self, number: int, row: Row) -> Option:
-        return Option(self._line(row), id=f"row-{number}")
-
-    def _line(self, row: Row, *, pointed: bool = False) -> Content:
-        wide = self.size.width or 80
-        name, about = (26, 34) if wide >= 90 else (22, 32) if wide >= 76 else (24, 0)
-        note = (self._turns(row.choice) or row.note) if wide >= 100 else ""
-        more = self._options.glyphs.more
-        about_it = _fitting(row.about, about, more) if about else ""
-        sign = self._options.glyphs.pointer if pointed else " "
-        return Content.assemble(
-            (f"{sign} ", "$accent"),
-            f"{_fitting(row.name, name, more)} ",
-            (about_it, "$muted"),
-            f"{row.size:>10}  ",
-            (note, "$muted"),
-        )
-
-    def _turns(self, choice: Choice) -> str:
-        known = self._dialogues.get(choice)
+    def _note(self, row: Row) -> str:
+        known = self._dialogues.get(row.choice) if row.choice else None
         n = len(known.conversation.turns) if known else 0
-        return f"{n} turn{'s' * (n != 1)} in this chat" if n else ""
+        return f"{n} turn{'s' * (n != 1)} in this chat" if n else row.note
 
-    @work(exclusive=True, group="machine")
-    async def _look_at_machine(self) -> None:
-        """After the first picture: psutil takes a while to import."""
-        self.query_one("#machine", Static).update(Content(self._machine()))
+    # --- opening --------------------------------------------------------------------------
 
     @on(OptionList.OptionSelected)
-    def _selected(self, event: OptionList.OptionSelected) -> None:
-        if event.option.id is not None:
-            self.open(self._rows[int(event.option.id.removeprefix("row-"))].choice)
+    def _selected(self) -> None:
+        row = self.query_one(Pairs).row
+        if row is None:
+            return
+        if row.choice is not None:
+            self.open(row.choice)
+        elif row.reference is not None:
+            self._pull(row.reference)
+        elif row.state is not None:
+            self._downloads.pause_or_resume(row.state.job)
 
     def open(self, choice: Choice) -> None:
         """Show the chat of a pair; it loads while one looks."""
         try:
             for file in (choice.target, choice.draft):
                 if file is not None:
-                    header.check(file)
+                    header.glance(file)
         except LocalspecError as error:
-            words = clean(f"{error.message} {error.hint}", multiline=False)
-            self.notify(words, severity="error", markup=False)
+            self._warn(error)
             return
-
         if choice not in self._dialogues:
             self._dialogues[choice] = Dialogue(choice, self._options.seed)
 
@@ -179,54 +183,84 @@ class HomeScreen(Screen[None]):
     def action_open_recording(self) -> None:
         self.notify("On the command line: localspec replay FILE", markup=False)
 
+    def _warn(self, error: LocalspecError) -> None:
+        words = clean(f"{error.message} {error.hint}", multiline=False)
+        self.notify(words, severity="error", markup=False)
 
-_TEACH = (
-    "Your own models would be listed here. o opens a target and a draft by their paths: "
-    "any two GGUF files that share a vocabulary."
-)
+    # --- looking for more -----------------------------------------------------------------
 
+    def action_filter(self) -> None:
+        field = self.query_one("#filter", Input)
+        field.display = True
+        field.focus()
 
-def _heading(text: str) -> Option:
-    return Option(Content.styled(f" {text}", "$muted bold"), disabled=True)
+    @on(Input.Changed, "#filter")
+    def _filtered(self) -> None:
+        self._found = ()
+        self._fill()
 
+    @on(Input.Submitted, "#filter")
+    def _search(self) -> None:
+        """The hub is asked on a thread; what it finds is listed."""
+        self.query_one(Pairs).focus()
+        text = self._wanted
+        if not text:
+            self.action_unfilter()
+            return
 
-def _bundled(known: catalog.Catalogue) -> list[Row]:
-    """The pairs that come with localspec; the others are a matter of the wizard."""
-    rows = []
-    for pair in known.pairs.values():
-        if (target := pair.target.path) is not None:
-            draft = pair.draft.path if pair.draft else None
-            choice = Choice(target, draft, pair.spec, pair.why)
-            rows.append(
-                Row(choice, pair.id, f"{pair.title} · bundled", _size(choice), "try it now")
-            )
-    return rows
+        def work() -> None:
+            try:
+                found = self._downloads.hub.search(text)
+            except LocalspecError as error:
+                self.post_message(self.Searched((), error))
+            else:
+                self.post_message(self.Searched(found))
 
+        threading.Thread(target=work, daemon=True, name="search").start()
 
-def _lately() -> list[Row]:
-    rows = []
-    for choice in recent.read():
-        name = _stem(choice.target)
-        draft = f"+ {_stem(choice.draft)}" if choice.draft else "no draft: copying"
-        where = clean(str(choice.target.parent), multiline=False)
-        rows.append(Row(choice, name, draft, _size(choice), where))
-    return rows
+    @on(Searched)
+    def _searched(self, message: Searched) -> None:
+        self._found = message.found
+        if message.error is not None:
+            self._warn(message.error)
+        elif not message.found:
+            self.notify("The hub has nothing of that name.", markup=False)
+        self._fill()
 
+    def action_unfilter(self) -> None:
+        field = self.query_one("#filter", Input)
+        field.value, field.display = "", False
+        self.query_one(Pairs).focus()
 
-def _stem(path: Path) -> str:
-    return clean(path.name.removesuffix(".gguf"), multiline=False)
+    # --- downloads ------------------------------------------------------------------------
 
+    def _pull(self, reference: str) -> None:
+        def left(begun: bool | None) -> None:
+            if begun:
+                self._fill()
 
-def _fitting(text: str, width: int, more: str) -> str:
-    """Exactly so many cells: a name in Chinese has half as many letters."""
-    if cell_len(text) > width:
-        text = set_cell_size(text, width - len(more)).rstrip() + more
-    return set_cell_size(text, width)
+        self.app.push_screen(PullScreen(reference, self._downloads, self._options.glyphs), left)
 
+    def _tick(self) -> None:
+        """Draw the downloads; what has come may be opened."""
+        states = {state.job: state for state in self._downloads.states()}
+        if not states:
+            return
+        done = sum(state.phase.value == "done" for state in states.values())
+        if done != self._done:
+            self._done = done
+            self.look()
+        pairs = self.query_one(Pairs)
+        for number, row in enumerate(pairs.rows):
+            if row.state is not None and row.state is not states.get(row.state.job):
+                pairs.put(number, replace(row, state=states[row.state.job]))
 
-def _size(choice: Choice) -> str:
-    files = (choice.target, choice.draft)
-    try:
-        return gib(sum(file.stat().st_size for file in files if file is not None))
-    except OSError:
-        return "gone"
+    def action_pause(self) -> None:
+        row = self.query_one(Pairs).row
+        if row is not None and row.state is not None:
+            self._downloads.pause_or_resume(row.state.job)
+
+    def action_cancel(self) -> None:
+        row = self.query_one(Pairs).row
+        if row is not None and row.state is not None:
+            self._downloads.cancel(row.state.job)

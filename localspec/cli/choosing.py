@@ -1,0 +1,39 @@
+"""The files that a command runs, downloaded first where somebody is there to say yes."""
+
+from __future__ import annotations
+
+import click
+
+from localspec import launch
+from localspec.models.wanted import NotHere
+
+_MOST = 2
+"""Downloads: a target, and a draft that was named beside it."""
+
+
+def choose(
+    model: str | None, draft: str, *, yes: bool = False, quiet: bool = False
+) -> launch.Choice:
+    """As `launch.choose`; what is missing is pulled, after a question or with `yes`.
+
+    Raises NotHere where nobody can be asked, or says no.
+    """
+    for _ in range(_MOST):
+        try:
+            return launch.choose(model, draft)
+        except NotHere as missing:
+            _pull(missing, yes, quiet)
+    return launch.choose(model, draft)
+
+
+def _pull(missing: NotHere, yes: bool, quiet: bool) -> None:
+    from localspec.cli import pulling  # noqa: PLC0415  late: most runs need no download
+    from localspec.models.remote import Hub  # noqa: PLC0415
+
+    if not yes and not pulling.can_ask():
+        raise missing
+    if not quiet:
+        click.echo(f"localspec: {missing.message}", err=True)
+    done = pulling.pull([missing.asked], Hub(), pulling.Way(yes=yes, quiet=quiet and yes))
+    if not done.agreed:
+        raise missing

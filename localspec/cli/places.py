@@ -1,0 +1,56 @@
+"""Options that every verb has: where files lie, and whether the network may be used.
+
+They set the variables that are read wherever a file or the hub is looked for, so that they hold
+for the processes that we start, too.
+"""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+
+def _folder(variable: str) -> click.Option:
+    def put(_: click.Context, __: click.Parameter, value: str | None) -> None:
+        if value:
+            os.environ[variable] = os.path.abspath(os.path.expanduser(value))
+
+    name, about = {
+        "LOCALSPEC_MODELS_DIR": ("--models-dir", "A folder of .gguf files of your own."),
+        "LOCALSPEC_DATA_DIR": ("--data-dir", "Where localspec keeps what it learnt, and logs."),
+    }[variable]
+    return click.Option(
+        [name], metavar="DIR", type=click.Path(), expose_value=False, callback=put, help=about
+    )
+
+
+def _offline(_: click.Context, __: click.Parameter, value: bool) -> None:
+    if value:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def _options() -> tuple[click.Option, ...]:
+    offline = click.Option(
+        ["--offline"],
+        is_flag=True,
+        expose_value=False,
+        callback=_offline,
+        help="Never use the network; also: HF_HUB_OFFLINE=1.",
+    )
+    return (offline, _folder("LOCALSPEC_MODELS_DIR"), _folder("LOCALSPEC_DATA_DIR"))
+
+
+def add(command: click.Command) -> click.Command:
+    """Give them to a command and all below it; they may stand before or after its name."""
+    known = {option for param in command.params for option in param.opts}
+    command.params += [option for option in _options() if option.opts[0] not in known]
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            add(below)
+    return command
+
+
+ENDPOINT = click.option(
+    "--endpoint", metavar="URL", help="A mirror of the hub; also: HF_ENDPOINT.  [default: its own]"
+)

@@ -1,0 +1,187 @@
+"""What Home lists: pairs that are here, pairs that could be, and what is on its way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localspec import paths, suggest
+from localspec.chat import recent
+from localspec.clean import clean
+from localspec.errors import LocalspecError
+from localspec.launch import Choice
+from localspec.models import catalog
+from localspec.models.catalog import Catalogue, Model, Pair
+from localspec.units import gb, gib
+
+if TYPE_CHECKING:
+    from localspec.models.download import State
+    from localspec.models.remote import Found
+    from localspec.models.stored import Stored
+
+_SUGGESTED = 5
+_VERDICTS = {"fits": "fits", "tight": "tight", "no": ""}
+_MATCHING = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line: a pair to open, something to download, or a download."""
+
+    name: str
+    about: str = ""
+    size: str = ""
+    note: str = ""
+    choice: Choice | None = None
+    reference: str | None = None
+    """What to pull."""
+    state: State | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Rows with a heading."""
+
+    heading: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What takes a while to find out of this computer: done after the first picture."""
+
+    machine: str = ""
+    free: int = 0
+    """Bytes of memory."""
+    listing: tuple[Stored, ...] = ()
+
+
+def survey() -> Survey:
+    """Look at memory, cores and the models on the disk."""
+    import psutil  # noqa: PLC0415  not before the first picture
+
+    from localspec.models import store  # noqa: PLC0415
+
+    memory = psutil.virtual_memory()
+    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    words = f"{cores} cores · {gib(memory.total)}, {gib(memory.available)} free"
+    return Survey(words, memory.available, store.listing())
+
+
+def known() -> tuple[Catalogue, LocalspecError | None]:
+    """The catalogue; where the person's own part is damaged, ours and what is wrong."""
+    try:
+        return catalog.load(), None
+    except LocalspecError as error:
+        return catalog.load(paths.catalogue()), error
+
+
+def sections(
+    shelf: Catalogue,
+    seen: Survey,
+    wanted: str = "",
+    states: Sequence[State] = (),
+    found: Sequence[Found] = (),
+) -> list[Section]:
+    """Everything that `wanted` is a part of; without it, the few that suit this computer."""
+    here = _ready(shelf, seen)
+    lately = [row for row in _lately() if row.choice not in [one.choice for one in here]]
+    away = _matching(shelf, seen, wanted) if wanted else _suggested(shelf, seen)
+    ids = {row.name for row in here}
+    sections_ = [
+        Section("Ready to run", _holding(here, wanted)),
+        Section("Opened lately", _holding(lately, wanted)),
+        Section(
+            "In the catalogue" if wanted else "Would fit here, not downloaded",
+            tuple(row for row in away if row.name not in ids),
+        ),
+        Section("On the hub", tuple(map(_found, found))),
+        Section("Downloads", tuple(Row(state.job.path, state=state) for state in states)),
+    ]
+    return [section for section in sections_ if section.rows]
+
+
+def _holding(rows: Iterable[Row], wanted: str) -> tuple[Row, ...]:
+    words = wanted.lower().split()
+    return tuple(r for r in rows if all(w in f"{r.name} {r.about}".lower() for w in words))
+
+
+def _ready(shelf: Catalogue, seen: Survey) -> list[Row]:
+    """The catalogue's pairs of which every file is here; the bundled one first."""
+    files = {(one.repo, one.file): one.path for one in seen.listing}
+    rows = []
+    for pair in shelf.pairs.values():
+        target, draft = _path(pair.target, files), _path(pair.draft, files)
+        if target is None or (pair.draft is not None and draft is None):
+            continue
+        if pair.kind not in ("model", "lookup"):
+            continue
+        choice = Choice(target, draft, pair.spec, pair.why)
+        bundled = pair.target.repo is None
+        about = f"{pair.title} · bundled" if bundled else ", ".join(pair.use)
+        rows.append(Row(pair.id, about, _size(choice), "try it now" if bundled else "", choice))
+    return rows
+
+
+def _path(model: Model | None, files: dict[tuple[str | None, str], Path]) -> Path | None:
+    if model is None:
+        return None
+    return model.path or files.get((model.repo, model.file))
+
+
+def _lately() -> list[Row]:
+    rows = []
+    for choice in recent.read():
+        draft = f"+ {_stem(choice.draft)}" if choice.draft else "no draft: copying"
+        where = clean(str(choice.target.parent), multiline=False)
+        rows.append(Row(_stem(choice.target), draft, _size(choice), where, choice))
+    return rows
+
+
+def _suggested(shelf: Catalogue, seen: Survey) -> list[Row]:
+    """The best for this memory: one for every target."""
+    if not seen.free:
+        return []
+    targets: set[str] = set()
+    rows = []
+    for one in suggest.suggest(seen.free, gpu=False, catalogue=shelf):
+        if one.pair.target.id not in targets and one.pair.target.repo is not None:
+            targets.add(one.pair.target.id)
+            rows.append(_away(one.pair, one.bytes, _VERDICTS[one.verdict]))
+    return rows[:_SUGGESTED]
+
+
+def _matching(shelf: Catalogue, seen: Survey, wanted: str) -> list[Row]:
+    rows = [
+        _away(pair, (pair.target.size or 0) + ((pair.draft.size or 0) if pair.draft else 0))
+        for pair in shelf.pairs.values()
+        if pair.target.repo is not None and pair.kind in ("model", "lookup")
+    ]
+    return list(_holding(rows, wanted))[:_MATCHING]
+
+
+def _away(pair: Pair, size: int, note: str = "") -> Row:
+    about = f"{', '.join(pair.use)} · {pair.status}" if pair.use else pair.status
+    shown = f"{gb(size)}" if size else "?"
+    return Row(pair.id, about, shown, clean(note, multiline=False), reference=pair.id)
+
+
+def _found(one: Found) -> Row:
+    name = clean(one.repo, multiline=False)
+    downloads = f"{one.downloads:,} downloads" if one.downloads else ""
+    return Row(name, downloads, "gated" if one.gated else "", reference=one.repo)
+
+
+def _stem(path: Path) -> str:
+    return clean(path.name.removesuffix(".gguf"), multiline=False)
+
+
+def _size(choice: Choice) -> str:
+    files = (choice.target, choice.draft)
+    try:
+        return gib(sum(file.stat().st_size for file in files if file is not None))
+    except OSError:
+        return "gone"

@@ -1,0 +1,97 @@
+"""The list of Home: sections of rows, with a pointer that does not need colour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich.cells import cell_len, set_cell_size
+from textual import on
+from textual.content import Content
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+from localspec.tui.downloads import told
+from localspec.tui.glyphs import Glyphs
+from localspec.tui.rows import Row, Section
+
+Note = Callable[[Row], str]
+"""What is said of a row at its end."""
+
+
+class Pairs(OptionList):
+    """Drawn anew when the rows change; the pointer stays with the name it stood on."""
+
+    def __init__(self, glyphs: Glyphs, note: Note) -> None:
+        super().__init__(id="pairs", compact=True, markup=False)
+        self._glyphs = glyphs
+        self._note = note
+        self.rows: list[Row] = []
+
+    def fill(self, sections: Sequence[Section]) -> None:
+        """Show these, with their headings."""
+        row = self.row
+        before = row.name if row is not None else ""
+        self.rows = [row for section in sections for row in section.rows]
+        self.clear_options()
+        self.add_options(self._options_of(sections))
+        names = [row.name for row in self.rows]
+        if names:
+            place = names.index(before) if before in names else 0
+            self.highlighted = self.get_option_index(f"row-{place}")
+
+    def _options_of(self, sections: Sequence[Section]) -> list[Option]:
+        options: list[Option] = []
+        number = 0
+        for section in sections:
+            if options:
+                options.append(Option("", disabled=True))
+            heading = Content.styled(f" {section.heading}", "$muted bold")
+            options.append(Option(heading, disabled=True))
+            for row in section.rows:
+                options.append(Option(self._line(row, pointed=False), id=f"row-{number}"))
+                number += 1
+        return options
+
+    @property
+    def row(self) -> Row | None:
+        """The one under the pointer."""
+        option = self.highlighted_option
+        number = int(option.id.removeprefix("row-")) if option and option.id else -1
+        return self.rows[number] if 0 <= number < len(self.rows) else None
+
+    @on(OptionList.OptionHighlighted)
+    def _highlighted(self) -> None:
+        here = self.row
+        for number, row in enumerate(self.rows):
+            line = self._line(row, pointed=row is here)
+            self.replace_option_prompt(f"row-{number}", line)
+
+    def put(self, number: int, row: Row) -> None:
+        """Another state of a row."""
+        pointed = self.row is self.rows[number]
+        self.rows[number] = row
+        self.replace_option_prompt(f"row-{number}", self._line(row, pointed=pointed))
+
+    def _line(self, row: Row, *, pointed: bool) -> Content:
+        wide = self.app.size.width
+        more = self._glyphs.more
+        sign = self._glyphs.pointer if pointed else " "
+        if row.state is not None:
+            line = told(row.state, self._glyphs, wide)
+            return Content.assemble((f"{sign} ", "$accent"), _fitting(line, wide - 6, more))
+        name, about = (34, 34) if wide >= 110 else (28, 28) if wide >= 80 else (26, 0)
+        room = max(0, wide - name - about - 20)
+        return Content.assemble(
+            (f"{sign} ", "$accent"),
+            f"{_fitting(row.name, name, more)} ",
+            (_fitting(row.about, about, more), "$muted"),
+            f"{row.size:>10}  ",
+            (_fitting(self._note(row), room, more) if room > 12 else "", "$muted"),
+        )
+
+
+def _fitting(text: str, width: int, more: str) -> str:
+    """Exactly so many cells: a name in Chinese has half as many letters."""
+    if cell_len(text) > width:
+        text = set_cell_size(text, max(0, width - len(more))).rstrip() + more[:width]
+    return set_cell_size(text, width)

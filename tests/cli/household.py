@@ -1,0 +1,80 @@
+"""A person's computer for tests of commands: a hub to pull from, an empty cache, own catalogue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.command import Done, localspec
+from tests.fakehub import FakeHub
+from tests.zoo import Zoo
+
+BIG, SMALL, ODD = "org/Tiny-GGUF", "org/Tiny-Draft-GGUF", "else/Odd-GGUF"
+CATALOGUE = """\
+schema: 1
+models:
+  - {id: tiny, title: Tiny, repo: org/Tiny-GGUF, file: Tiny-Q8_0.gguf, licence: mit}
+  - {id: tiny-draft, title: Tiny draft, repo: org/Tiny-Draft-GGUF, file: Tiny-Draft-Q8_0.gguf}
+  - {id: odd, title: Odd, repo: else/Odd-GGUF, file: Odd-F32.gguf}
+  - {id: head, title: Head, repo: else/Odd-GGUF, file: Head-F32.gguf, kind: eagle3}
+pairs:
+  - {target: tiny, draft: tiny-draft}
+  - {target: tiny, draft: odd}
+  - {target: tiny, draft: head}
+"""
+PAIR, BAD_PAIR = "tiny+tiny-draft", "tiny+odd"
+
+NO_SOCKETS = """\
+import sys
+
+def _watch(event, args):
+    if event.startswith("socket."):
+        raise RuntimeError(f"{event} {args}")
+
+sys.addaudithook(_watch)
+"""
+
+
+class Household:
+    """Files of the zoo on a hub, under names as the catalogue has them."""
+
+    def __init__(self, hub: FakeHub, zoo: Zoo, folder: Path) -> None:
+        self.hub, self.folder = hub, folder
+        self.cache = folder / "hub"
+        hub.add(BIG, "Tiny-Q8_0.gguf", zoo["target"].read_bytes())
+        hub.add(SMALL, "Tiny-Draft-Q8_0.gguf", zoo["cousin"].read_bytes())
+        hub.add(ODD, "Odd-F32.gguf", zoo["renamed"].read_bytes())
+        hub.add(ODD, "Head-F32.gguf", zoo["f32"].read_bytes())
+        hub.cards[BIG] = {"license": "mit"}
+        own = folder / "config" / "models.yaml"
+        own.parent.mkdir(parents=True)
+        own.write_text(CATALOGUE)
+        self.env = {
+            "HF_ENDPOINT": hub.url,
+            "HF_HUB_CACHE": str(self.cache),
+            "LOCALSPEC_CONFIG": str(own.with_name("config.toml")),
+            "HOME": str(folder),
+        }
+
+    def without_sockets(self) -> dict[str, str]:
+        """For a process that dies of the first socket, and so do those that it starts."""
+        site = self.folder / "site"
+        site.mkdir(exist_ok=True)
+        (site / "sitecustomize.py").write_text(NO_SOCKETS)
+        root = Path(__file__).resolve().parents[2]
+        return self.env | {"PYTHONPATH": f"{site}:{root}"}
+
+    def do(self, *arguments: str | Path, **env: str) -> Done:
+        return localspec(*arguments, env=self.env | env)
+
+    def pulled(self, *refs: str) -> None:
+        done = self.do("pull", "-y", *refs)
+        assert done.code == 0, done.err
+
+    def came(self) -> int:
+        """Bytes of files on their way."""
+        return sum(part.stat().st_size for part in self.cache.glob("*/blobs/*.part"))
+
+    def finals(self) -> list[str]:
+        """Names of files under which they could be loaded."""
+        found = self.cache.glob("models--*/snapshots/*/**/*.gguf")
+        return sorted(path.name for path in found)

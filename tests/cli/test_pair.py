@@ -1,0 +1,119 @@
+"""`localspec pair`, and what the shell completes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import ROOT, command, environment, localspec
+from tests.zoo import Zoo
+
+
+def test_pairs_for_a_gpu() -> None:
+    done = localspec("pair", "suggest", "--vram", "8", "--use", "chat", "--json")
+    assert done.code == 0, done.err
+    first = done.document["pairs"][:3]
+    assert "qwen3-8b+qwen3-0.6b" in [pair["id"] for pair in first]
+    for pair in done.document["pairs"]:
+        assert set(pair) == {
+            *("id", "target", "draft", "bytes", "needed", "verdict", "speed", "reasons")
+        }
+        assert pair["needed"] <= 8 * 1024**3 and pair["reasons"]
+
+
+def test_pairs_for_this_computer_and_of_one_model() -> None:
+    done = localspec("pair", "suggest", "--json")
+    assert done.code == 0 and done.document["gpu"] is False and done.document["memory"] > 0
+    one = localspec("pair", "suggest", "qwen3-8b", "--vram", "2")
+    assert one.code == 0 and "more than 2.00 GiB" in one.text
+    assert localspec("pair", "suggest", "--vram", "0.02").text.startswith("1. demo")
+
+
+def test_all_pairs() -> None:
+    pairs = localspec("pair", "list", "--json").document["pairs"]
+    assert [pair["here"] for pair in pairs if pair["id"] == "demo"] == [True]
+    assert {pair["status"] for pair in pairs} == {"verified", "reported", "untested"}
+
+
+@pytest.mark.parametrize(
+    ("draft", "code", "verdict"),
+    [
+        ("cousin", 0, "compatible"),
+        ("padded", 0, "compatible-padding"),
+        ("wide", 5, "incompatible"),
+    ],
+)
+def test_two_files(zoo: Zoo, draft: str, code: int, verdict: str) -> None:
+    done = localspec("pair", "check", zoo["target"], zoo[draft], "--json")
+    assert done.code == code, done.err
+    assert done.document["verdict"] == verdict
+    words = localspec("pair", "check", zoo["target"], zoo[draft])
+    assert words.code == code
+    assert words.text.startswith("They do not go together: " if code else "They go together: ")
+
+
+def test_one_file_is_no_pair(zoo: Zoo) -> None:
+    assert localspec("pair", "check", zoo["target"]).code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("localspec pu", ["pull"]),
+        ("localspec pull qwen3-8b+", ["qwen3-8b+lookup", "qwen3-8b+qwen3-0.6b"]),
+        ("localspec run dem", ["demo", "demo-draft", "demo-target"]),
+        ("localspec pair s", ["suggest"]),
+        ("localspec pair suggest phi-4-m", ["phi-4-mini"]),
+        ("localspec run --draft qwen3-0.", ["qwen3-0.6b"]),
+    ],
+)
+def test_what_is_completed(words: str, offered: list[str]) -> None:
+    asked = {
+        "_LOCALSPEC_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    done = localspec(env=asked)
+    assert done.code == 0, done.err
+    found = [line.removeprefix("plain,") for line in done.text.splitlines() if "plain," in line]
+    assert set(offered) <= set(found), found
+    assert all(one.startswith(words.rsplit(maxsplit=1)[-1]) for one in found)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_what_a_shell_is_taught(shell: str, tmp_path: Path) -> None:
+    done = localspec("completion", shell)
+    assert done.code == 0 and "_LOCALSPEC_COMPLETE" in done.text
+    if shutil.which(shell):
+        script = tmp_path / "script"
+        script.write_bytes(done.out)
+        assert subprocess.run([shell, "-n", script], check=False).returncode == 0
+
+
+def test_no_verb_loads_what_it_does_not_need(tmp_path: Path) -> None:
+    """The hub's library takes 200 ms, and the screens do, too."""
+    listed = tmp_path / "site"
+    listed.mkdir()
+    (listed / "sitecustomize.py").write_text(
+        "import atexit, sys\n"
+        "heavy = ('huggingface_hub', 'textual', 'rich', 'yaml', 'numpy', 'llama_cpp', 'httpx')\n"
+        "say = lambda: print(*[n for n in heavy if n in sys.modules], file=sys.stderr)\n"
+        "atexit.register(say)\n"
+    )
+    env = environment({"PYTHONPATH": f"{listed}:{ROOT}"})
+    for arguments, loaded in {
+        ("--help",): "",
+        ("pull", "--help"): "",
+        ("run", "--help"): "",
+        ("list",): "yaml",
+        ("show", "demo"): "yaml",
+        ("pair", "suggest", "--vram", "8"): "yaml",
+        ("search", "x", "--offline"): "",
+    }.items():
+        done = subprocess.run(
+            command(*arguments), env=env, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.stderr.splitlines()[-1] == loaded, (arguments, done.stderr)

@@ -1,0 +1,357 @@
+"""`localspec pull` and what it brings: real processes, and a hub on this computer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from tests.cli.command import harmful
+from tests.cli.household import BAD_PAIR, BIG, ODD, PAIR, SMALL, Household
+from tests.downloads import wait_for
+from tests.fakehub import API, BODY, HEAD, Fault
+
+needs_terminal = pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals there")
+BOTH = ["Tiny-Draft-Q8_0.gguf", "Tiny-Q8_0.gguf"]
+
+
+def test_from_nothing_to_an_answer_and_back(house: Household) -> None:
+    """What the README shows."""
+    first = house.do("pull", PAIR, "-y")
+    assert first.code == 0, first.err
+    assert first.text == f"Ready: localspec run {PAIR}\n"
+    assert "org/Tiny-GGUF/Tiny-Q8_0.gguf" in first.err and "licence: mit" in first.err
+    assert "They go together" in first.err and "To download:" in first.err
+    assert house.finals() == BOTH
+
+    listed = house.do("list")
+    assert listed.code == 0, listed.err
+    assert [line.split()[0] for line in listed.text.splitlines() if line][:5] == [
+        *("PAIR", "demo", PAIR, "MODEL", "tiny-draft")
+    ]
+    shown = house.do("show", PAIR)
+    assert shown.code == 0 and "365 tokens" in shown.text and "They go together" in shown.text
+
+    told = house.do("run", PAIR, "-p", "a", "--max-tokens", "5", "--temperature", "0", "--json")
+    assert told.code == 0, told.err
+    assert told.document["model"] == "Tiny-Q8_0.gguf"
+    assert told.document["draft"] == "Tiny-Draft-Q8_0.gguf"
+
+    gone = house.do("rm", PAIR, "-y")
+    assert gone.code == 0, gone.err
+    assert house.finals() == []
+    assert not list(house.cache.glob("models--*")), "folders and blobs go too"
+
+
+def test_a_second_pull_reads_no_file_again(house: Household) -> None:
+    house.pulled(PAIR)
+    before = len(house.hub.bodies())
+    done = house.do("pull", "-y", PAIR)
+    assert done.code == 0 and "All of it is here." in done.err
+    assert done.err.count("here already, verified") == 2
+    assert len(house.hub.bodies()) == before
+
+
+@pytest.mark.parametrize(
+    "ref", ["tiny", "iny-dra", BIG, f"{BIG}:q8_0", f"hf://{BIG}/Tiny-Q8_0.gguf", "TINY"]
+)
+def test_every_way_to_name_a_model(house: Household, ref: str) -> None:
+    house.pulled(ref)
+    assert len(house.finals()) == 1
+    asked = house.do("run", ref, "-p", "a", "--max-tokens", "2", "--json")
+    assert asked.code == 0, asked.err
+    assert house.do("show", ref, HF_HUB_OFFLINE="1").code == 0
+    assert house.do("rm", ref, "-y").code == 0
+    assert house.finals() == []
+
+
+def test_a_dry_run_shows_the_plan_and_writes_nothing(house: Household) -> None:
+    done = house.do("pull", PAIR, "--dry-run")
+    assert done.code == 0, done.err
+    assert "To download: " in done.text and "Free: " in done.text
+    assert not house.cache.exists()
+    plan = house.do("pull", PAIR, "--dry-run", "--json").document
+    assert plan["dry_run"] is True and plan["missing"] == plan["bytes"] > 0
+    assert [model["name"] for model in plan["models"]] == ["tiny", "tiny-draft"]
+    assert plan["models"][0]["licence"] == "mit" and plan["models"][0]["path"] is None
+    (pair,) = plan["pairs"]
+    assert (pair["verdict"], pair["rule"]) == ("compatible", "same-vocabulary")
+
+
+def test_the_document_of_a_pull(house: Household) -> None:
+    done = house.do("pull", PAIR, "-y", "--json", "-q")
+    assert (done.code, done.err) == (0, "")
+    for model in done.document["models"]:
+        assert Path(model["path"]).is_file()
+        assert model["files"][0]["sha256"] == Path(model["path"]).resolve().name
+
+
+def test_a_pair_that_does_not_go_together_is_refused_before_its_bytes(house: Household) -> None:
+    done = house.do("pull", BAD_PAIR, "-y")
+    assert done.code == 5
+    assert "token 300 is '▁other' in the draft and 'I' in the target" in done.err
+    assert house.finals() == []
+    assert sum("bytes=0-" in str(seen.range) for seen in house.hub.bodies()) == 2, "headers"
+
+
+def test_where_nobody_can_be_asked(house: Household) -> None:
+    done = house.do("pull", "tiny")
+    assert done.code == 2 and "-y" in done.err
+    assert house.finals() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault", "code", "words"),
+    [
+        (HEAD, Fault("status", status=403), 14, "does not let you have"),
+        (API, Fault("portal"), 6, "is not a model hub"),
+        (BODY, Fault("portal"), 12, "web page"),
+    ],
+)
+def test_what_the_hub_refuses(
+    house: Household, kind: str, fault: Fault, code: int, words: str
+) -> None:
+    house.hub.always[kind] = fault
+    done = house.do("pull", "tiny", "-y")
+    assert (done.code, words in done.err) == (code, True), done.err
+    assert house.finals() == [] and not harmful(done.err.encode())
+
+
+def test_a_gated_model_says_which_page_to_open(house: Household) -> None:
+    house.hub.gated[BIG] = "hf_token"
+    done = house.do("pull", "tiny", "-y")
+    assert done.code == 14 and f"{house.hub.url}/{BIG}" in done.err
+    assert house.do("pull", "tiny", "-y", HF_TOKEN="hf_token").code == 0
+
+
+def test_a_body_that_is_damaged_twice(house: Household) -> None:
+    end = len(house.hub.repos[BIG]["Tiny-Q8_0.gguf"].data) - 8
+    house.hub.always[BODY] = Fault("corrupt", after=end)
+    done = house.do("pull", "tiny", "-y")
+    assert done.code == 7 and "came damaged twice" in done.err
+    assert house.finals() == []
+
+
+def test_a_line_that_drops_is_picked_up_again(house: Household) -> None:
+    house.hub.faults[BODY].extend([Fault(""), Fault("drop", after=70_000)])  # the header's first
+    house.pulled("tiny")
+    last = house.hub.bodies()[-1]
+    assert last.range is not None and not last.range.startswith("bytes=0-")
+
+
+def test_several_at_once_and_each_model_once(house: Household) -> None:
+    plan = house.do("pull", PAIR, "tiny", "odd", "--dry-run", "--json").document
+    assert [model["name"] for model in plan["models"]] == ["tiny", "tiny-draft", "odd"]
+
+
+def test_names_that_mean_nothing_or_several(house: Household) -> None:
+    assert house.do("pull", "no-such-thing-at-all").code == 3
+    assert house.do("pull", "qwen3").code == 3
+    assert house.do("pull", "a b").code in (2, 3)
+    assert house.do("pull", f"{BIG}:Q2_K", "-y").code == 3
+    assert house.do("pull", "org/None-GGUF", "-y").code == 3
+    assert house.do("pull").code == 2
+
+
+def test_a_draft_that_another_pair_uses_stays(house: Household) -> None:
+    own = Path(house.env["LOCALSPEC_CONFIG"]).with_name("models.yaml")
+    own.write_text(own.read_text() + "  - {target: odd, draft: tiny-draft}\n")
+    house.pulled(PAIR, "odd")
+    done = house.do("rm", PAIR, "-y")
+    assert done.code == 0 and "tiny-draft stays: odd+tiny-draft uses it" in done.err
+    assert house.finals() == ["Odd-F32.gguf", "Tiny-Draft-Q8_0.gguf"]
+
+
+def test_what_is_left_behind_is_shown_and_removed(house: Household) -> None:
+    house.pulled("tiny")
+    (folder,) = house.cache.glob("models--*")
+    part = folder / "blobs" / f"{'a' * 64}.localspec.part"
+    part.write_bytes(b"GGUF" + bytes(1000))
+    os.utime(part, (1, 1))
+    assert "rm --leftovers" in house.do("list").err
+    assert house.do("list", "--json").document["leftovers"][0]["resumable"] is True
+    assert house.do("rm", "--leftovers").code == 2, "nobody to ask"
+    assert house.do("rm", "--leftovers", "-y", "--json").document["freed"] == 1004
+    assert not part.exists() and house.finals() == ["Tiny-Q8_0.gguf"]
+
+
+def test_files_of_other_programs_are_used_and_never_removed(house: Household) -> None:
+    house.pulled("tiny-draft")
+    theirs = house.folder / ".lmstudio" / "models" / "org" / "Tiny-GGUF" / "Tiny-Q8_0.gguf"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(house.hub.repos[BIG]["Tiny-Q8_0.gguf"].data)
+    assert "LM Studio" in house.do("list").text
+    before = len(house.hub.bodies())
+    assert house.do("pull", PAIR, "-y").code == 0
+    assert len(house.hub.bodies()) == before
+    assert house.do("run", PAIR, "-p", "a", "--max-tokens", "2").code == 0
+    done = house.do("rm", "tiny", "-y")
+    assert done.code == 8 and "LM Studio" in done.err and theirs.exists()
+
+
+def test_a_folder_of_ones_own(house: Household, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "My-Model-Q8_0.gguf").write_bytes(house.hub.repos[BIG]["Tiny-Q8_0.gguf"].data)
+    assert "My-Model" in house.do("--models-dir", mine, "list").text
+    asked = ("-p", "a", "--max-tokens", "2")
+    assert house.do("run", "my-model", *asked, "--models-dir", mine).code == 0
+    assert house.do("run", "my-model", *asked).code == 3
+    assert house.do("rm", "my-model", "-y", "--models-dir", mine).code == 0
+    assert not list(mine.iterdir())
+
+
+def test_search_and_the_files_of_what_it_found(house: Household) -> None:
+    found = house.do("search", "tiny", "draft", "--json")
+    assert found.code == 0, found.err
+    assert found.document["repos"] == []  # the fake's words must follow one another
+    (one,) = house.do("search", "tiny-draft", "--json").document["repos"]
+    assert one["repo"] == SMALL and one["downloads"] == 12 and one["gated"] is False
+    assert SMALL in house.do("search", "tiny-draft").text
+    shown = house.do("show", ODD)
+    assert shown.code == 0 and "Head-F32.gguf" in shown.text
+    assert (
+        house.do("show", "tiny", "--endpoint", house.hub.url, HF_ENDPOINT="http://x.invalid").code
+        == 0
+    )
+
+
+def test_headers_are_read_without_the_weights(house: Household) -> None:
+    checked = house.do("pair", "check", "tiny", "odd", "--json")
+    assert checked.code == 5
+    assert checked.document["verdict"] == "incompatible" and checked.document["token"] == 300
+    assert house.do("pair", "check", PAIR).code == 0
+    assert not house.cache.exists()
+    shown = house.do("show", "tiny", "--json").document["models"][0]
+    assert shown["header"]["architecture"] == "llama" and shown["path"] is None
+
+
+def test_a_model_alone_is_told_its_draft(house: Household) -> None:
+    done = house.do("pull", "tiny", "-y", "-q")
+    assert done.text == "Ready: localspec run tiny\n"
+    assert done.err == f"A draft makes it faster: localspec pull {PAIR}\n"
+
+
+def test_a_head_is_pulled_but_not_run(house: Household) -> None:
+    pulled = house.do("pull", "tiny+head", "-y")
+    assert pulled.code == 0 and pulled.text == "" and "a head (eagle3)" in pulled.err
+    done = house.do("run", "tiny+head", "-p", "a")
+    assert done.code == 2 and "cannot use yet" in done.err
+
+
+def test_a_template_alone(house: Household, tmp_path: Path) -> None:
+    from tests.zoo import Zoo  # noqa: PLC0415
+
+    (tmp_path / "zoo").mkdir()
+    model = Zoo(tmp_path / "zoo")["chatty"]
+    done = house.do("show", model, "--template")
+    assert done.code == 0 and "<|im_start|>" in done.text
+    assert house.do("show", "demo", "--template").code == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments"),
+    [
+        (0, ("list",)),
+        (0, ("ls", "--json")),
+        (0, ("show", "tiny")),
+        (0, ("show", PAIR, "--json")),
+        (0, ("show", "qwen3-8b")),
+        (0, ("pull", PAIR, "-y")),
+        (0, ("pair", "list")),
+        (0, ("pair", "suggest")),
+        (0, ("pair", "suggest", "qwen3-8b", "--vram", "8", "--json")),
+        (0, ("pair", "check", PAIR)),
+        (0, ("run", PAIR, "-p", "a", "--max-tokens", "2")),
+        (0, ("run", "tiny", "--draft", "tiny-draft", "-p", "a", "--max-tokens", "2")),
+        (0, ("run", f"{BIG}:Q8_0", "-p", "a", "--max-tokens", "2")),
+        (0, ("completion", "bash")),
+        (0, ("version",)),
+        (0, ("rm", "tiny-draft", "-y")),
+        (3, ("run", "qwen3-8b", "-p", "a")),
+        (5, ("run", "tiny", "--draft", "odd", "-p", "a")),
+        (10, ("pull", "qwen3-8b", "-y")),
+        (10, ("run", "qwen3-8b", "-p", "a", "-y")),
+        (10, ("search", "tiny")),
+        (10, ("show", "org/Other-GGUF")),
+        (10, ("pair", "check", "qwen3-8b", "qwen3-0.6b")),
+    ],
+)
+def test_offline_no_socket_is_opened(
+    house: Household, code: int, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    cache = tmp_path.parent / "offline-hub"  # pulled once, for all of these
+    if not cache.exists():
+        house.pulled(PAIR, "odd")
+        shutil.copytree(house.cache, cache, symlinks=True)
+    shutil.rmtree(house.cache, ignore_errors=True)
+    shutil.copytree(cache, house.cache, symlinks=True)
+    env = house.without_sockets()
+    seen = len(house.hub.seen)
+    done = house.do("--offline", *arguments, **env)
+    assert done.code == code, done.err
+    assert "RuntimeError" not in done.err and len(house.hub.seen) == seen
+
+
+def test_the_sockets_of_that_test_are_really_forbidden(house: Household) -> None:
+    done = house.do("search", "tiny", **house.without_sockets())
+    assert done.code not in (0, 10)
+
+
+@needs_terminal
+@pytest.mark.parametrize("how", [Fault("slow", rate=60_000), Fault("stall", after=70_000)])
+def test_stopping_keeps_what_came_and_says_how_to_go_on(house: Household, how: Fault) -> None:
+    from tests.cli.dialogue import Dialogue  # noqa: PLC0415  there is none on Windows
+
+    house.hub.faults[BODY].extend([Fault("")])  # the header
+    house.hub.always[BODY] = how
+    with Dialogue("pull", "tiny", env=house.env) as person:
+        person.until("Download? [Y/n]")
+        person.type("\r")
+        person.until(" of 0.1 MB")
+        wait_for(lambda: house.came() >= 60_000, 20)
+        began = monotonic()
+        person.type("\x03")
+        person.until("Go on: localspec pull tiny")
+        assert person.end() == 130
+        assert monotonic() - began < 5, "a stall would hold it for 20 s"
+    assert house.finals() == []
+    house.hub.always.clear()
+    house.pulled("tiny")
+    last = house.hub.bodies()[-1]
+    assert last.range is not None and not last.range.startswith("bytes=0-")
+
+
+@needs_terminal
+def test_run_asks_pulls_and_answers(house: Household) -> None:
+    from tests.cli.dialogue import Dialogue  # noqa: PLC0415
+
+    with Dialogue("run", PAIR, "-p", "a", "--max-tokens", "3", env=house.env) as person:
+        person.until("Tiny with Tiny draft is not here.")
+        person.until("Download? [Y/n]")
+        person.type("y\r")
+        person.until("2/2 Tiny-Draft-Q8_0.gguf")
+        assert person.end() == 0, person.seen
+    assert house.finals() == BOTH
+
+
+@needs_terminal
+def test_no_is_an_answer(house: Household) -> None:
+    from tests.cli.dialogue import Dialogue  # noqa: PLC0415
+
+    for arguments, code in ((("run", "tiny", "-p", "a"), 3), (("pull", "tiny"), 1)):
+        with Dialogue(*arguments, env=house.env) as person:
+            person.until("Download? [Y/n]")
+            person.type("n\r")
+            assert person.end() == code
+    assert house.finals() == []
+
+
+def test_run_without_a_terminal_says_how(house: Household) -> None:
+    done = house.do("run", PAIR, "-p", "a")
+    assert done.code == 3 and f"localspec pull {PAIR}" in done.err
+    assert house.do("run", PAIR, "-p", "a", "--max-tokens", "2", "-y").code == 0
