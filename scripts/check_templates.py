@@ -28,7 +28,7 @@ os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 import llama_cpp.llama_cpp as C  # noqa: N812
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from localspec.models import thinking
+from localspec.models.chat import thinking
 from localspec.models.template import render
 from localspec.protocol.wire import Message, Rendered
 

@@ -11,7 +11,7 @@ import click
 from localspec.cli.table import rows
 from localspec.models import store, wanted
 from localspec.models.catalog import Pair
-from localspec.models.stored import Stored
+from localspec.models.disk.stored import Stored
 from localspec.units import gb
 
 WHERE = {

@@ -18,7 +18,7 @@ GLYPHS: dict[TokenClass, str] = {
     "correction": "▔",
     "plain": "·",
 }
-_ASCII: dict[TokenClass, str] = {"accepted": "'", "bonus": "+", "correction": "^", "plain": "."}
+_ASCII: dict[TokenClass, str] = {"accepted": "~", "bonus": "+", "correction": "^", "plain": "."}
 _STYLES: dict[TokenClass, dict[str, Any]] = {
     "accepted": {"fg": "green"},
     "bonus": {"fg": "cyan", "bold": True},

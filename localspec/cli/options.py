@@ -10,7 +10,7 @@ import click
 
 from localspec import launch
 from localspec.cli import completing
-from localspec.models import fallbacks
+from localspec.models.chat import fallbacks
 from localspec.protocol.wire import DRAFT_MAX, ContextSettings, Load
 
 

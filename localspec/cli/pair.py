@@ -10,8 +10,8 @@ from localspec.cli import completing, places, pulling
 from localspec.cli.table import rows
 from localspec.errors import UsageError
 from localspec.models import catalog, plan, store, wanted
-from localspec.models.entry import USES
-from localspec.models.errand import Stop
+from localspec.models.catalogue.entry import USES
+from localspec.models.hub.errand import Stop
 from localspec.models.plan import Match, Planner
 from localspec.models.remote import Hub
 from localspec.suggest import Suggestion, suggest

@@ -19,8 +19,8 @@ from localspec.cli.meter import Meter
 from localspec.errors import UsageError
 from localspec.models import plan, wanted
 from localspec.models.download import Job, State, fetch
-from localspec.models.errand import Stop, Stopped
-from localspec.models.hubcache import root
+from localspec.models.hub.errand import Stop, Stopped
+from localspec.models.hub.hubcache import root
 from localspec.models.plan import Item, Plan
 from localspec.models.remote import Hub
 from localspec.units import gb

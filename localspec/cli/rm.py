@@ -12,7 +12,7 @@ from localspec.cli import completing, pulling
 from localspec.errors import AccessError, NotFoundError, UsageError
 from localspec.models import store, wanted
 from localspec.models.catalog import Model
-from localspec.models.stored import Stored
+from localspec.models.disk.stored import Stored
 from localspec.models.wanted import Asked, Wanted
 from localspec.units import gb
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from localspec.errors import UsageError
-from localspec.models import fallbacks, thinking
-from localspec.models.renderer import LONGEST_SOURCE, Renderer
+from localspec.models.chat import fallbacks, thinking
+from localspec.models.chat.renderer import LONGEST_SOURCE, Renderer
 from localspec.protocol.events import Event, Notice, Prefill
 from localspec.protocol.wire import Count, Generate, Inspect, Message, Rendered
 

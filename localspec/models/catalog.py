@@ -11,7 +11,7 @@ from pathlib import Path
 from localspec import paths
 from localspec.clean import clean
 from localspec.errors import NotFoundError, UsageError
-from localspec.models.entry import Model, Pair, Settings
+from localspec.models.catalogue.entry import Model, Pair, Settings
 
 __all__ = ["Catalogue", "Model", "Pair", "Settings", "find", "load", "pairs_of"]
 
@@ -76,7 +76,7 @@ def _state(path: Path) -> tuple[int, int] | None:
 
 @functools.lru_cache(maxsize=4)
 def _load(files: tuple[tuple[Path, tuple[int, int] | None], ...]) -> Catalogue:
-    from localspec.models import shelf  # noqa: PLC0415  yaml: 30 ms, not before it is needed
+    from localspec.models.catalogue import shelf  # noqa: PLC0415  yaml: 30 ms, not before it is needed
 
     shipped, *others = (path for path, _ in files)
     read = [shelf.read(shipped, _text(shipped))]

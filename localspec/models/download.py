@@ -11,11 +11,13 @@ from pathlib import Path
 from time import monotonic
 
 from localspec.errors import ChecksumError, LocalspecError, OfflineError
-from localspec.models import hubcache, names, store, stored, verified
-from localspec.models.errand import Stop
-from localspec.models.hubcache import Place
+from localspec.models import names, store
+from localspec.models.disk import stored, verified
+from localspec.models.hub import hubcache
+from localspec.models.hub.errand import Stop
+from localspec.models.hub.hubcache import Place
+from localspec.models.hub.transfer import Throttle, Transfer
 from localspec.models.remote import Facts, Hub
-from localspec.models.transfer import Throttle, Transfer
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _WINDOW = 5.0

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from localspec.clean import clean
 from localspec.errors import AccessError, ModelFileError, NotFoundError
-from localspec.models import architectures, beginning, gguf, sanity, tokenizer
-from localspec.models.gguf import DamagedError, Incomplete, Source, Value
-from localspec.models.sanity import Split
-from localspec.models.tensors import FILE_TYPES, TYPES, Tensor
-from localspec.models.tokenizer import Tokenizer
+from localspec.models.gguf import architectures, beginning, sanity, tokenizer
+from localspec.models.gguf import parser as gguf
+from localspec.models.gguf.parser import DamagedError, Incomplete, Source, Value
+from localspec.models.gguf.sanity import Split
+from localspec.models.gguf.tensors import FILE_TYPES, TYPES, Tensor
+from localspec.models.gguf.tokenizer import Tokenizer
 
 __all__ = ["Header", "Incomplete", "Split", "check", "glance", "parse", "read"]
 

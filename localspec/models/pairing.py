@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from localspec.clean import clean
 from localspec.errors import IncompatiblePairError
-from localspec.models import architectures
+from localspec.models.gguf import architectures
 from localspec.models.header import Header
 
 MOST_SIZE_DIFFERENCE = 128

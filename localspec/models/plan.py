@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import AccessError, ChecksumError, OfflineError
-from localspec.models import header, hubcache, names, pairing, reference, store
+from localspec.models import header, names, pairing, reference, store
 from localspec.models.catalog import Model
+from localspec.models.disk.stored import Stored
 from localspec.models.download import Job
-from localspec.models.errand import Stop
 from localspec.models.header import Header
-from localspec.models.hubcache import Place
+from localspec.models.hub import hubcache
+from localspec.models.hub.errand import Stop
+from localspec.models.hub.hubcache import Place
 from localspec.models.pairing import Verdict
 from localspec.models.reference import HubReference, RemoteFile
 from localspec.models.remote import Hub, Listing
-from localspec.models.stored import Stored
 from localspec.models.wanted import Asked, Wanted
 from localspec.units import gb
 

@@ -14,10 +14,11 @@ from urllib.parse import quote
 from localspec import __version__
 from localspec.clean import clean
 from localspec.errors import DownloadError, OfflineError, UsageError
-from localspec.models import names, refusals
-from localspec.models.errand import Broken, Patience, Stop, persist, run
+from localspec.models import names
+from localspec.models.hub import refusals
+from localspec.models.hub.errand import Broken, Patience, Stop, persist, run
+from localspec.models.hub.stream import Request, Stream
 from localspec.models.reference import RemoteFile
-from localspec.models.stream import Request, Stream
 
 if TYPE_CHECKING:
     from localspec.models.header import Header

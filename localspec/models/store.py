@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from localspec.errors import AccessError, NotFoundError
-from localspec.models import hubcache, names, neighbours, snapshots, verified
+from localspec.models import names
+from localspec.models.disk import neighbours, snapshots, verified
+from localspec.models.disk.snapshots import Orphan
+from localspec.models.disk.stored import Stored, below, look
+from localspec.models.hub import hubcache
 from localspec.models.reference import RemoteFile, choose, part
-from localspec.models.snapshots import Orphan
-from localspec.models.stored import Stored, below, look
 
 __all__ = ["Orphan", "Stored", "files", "find", "listing", "mark_verified", "orphans", "remove"]
 

@@ -22,7 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from localspec.clean import clean
-from localspec.models import fallbacks, thinking
+from localspec.models.chat import fallbacks, thinking
 from localspec.protocol.events import Notice
 from localspec.protocol.wire import Message, Rendered
 

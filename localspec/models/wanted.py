@@ -12,8 +12,8 @@ from localspec.clean import clean
 from localspec.errors import NotFoundError, UsageError
 from localspec.models import catalog, reference, store
 from localspec.models.catalog import Catalogue, Model, Pair
+from localspec.models.disk.stored import Stored
 from localspec.models.reference import HubReference, NameReference, PathReference, RemoteFile
-from localspec.models.stored import Stored
 
 
 class NotHere(NotFoundError):  # noqa: N818  a state, which a download ends

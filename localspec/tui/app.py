@@ -20,6 +20,7 @@ from localspec import paths
 from localspec.tui import clipping, themes
 from localspec.tui.barrier import Barrier
 from localspec.tui.keys import KEYS, bindings
+from localspec.tui.lettering import Lettering
 from localspec.tui.options import Options
 from localspec.tui.runner import Runner
 from localspec.tui.screens.chat import ChatScreen
@@ -50,7 +51,11 @@ class LocalspecApp(App[None]):
         first: Callable[[], Screen[None]] | None = None,
     ) -> None:
         self.options = options or Options()
-        self._ours = [Barrier()] if self.options.colour else [Barrier(), NoColor()]
+        self._ours: list[LineFilter] = [Barrier()]
+        if self.options.glyphs.ascii_only:
+            self._ours.append(Lettering())
+        if not self.options.colour:
+            self._ours.append(NoColor())
         super().__init__()
         self.runner = runner or Runner()
         self._first = first

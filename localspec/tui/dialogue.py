@@ -46,7 +46,7 @@ class Dialogue:
     def title(self) -> str:
         """The first thing that was asked."""
         first = next((t.question for t in self.conversation.turns if t.question.strip()), "")
-        return " ".join(clean(first).split())[:60]
+        return " ".join(clean(first).split())[:200]
 
     def opened(self, engine: Engine) -> None:
         """A pair is loaded, perhaps not for the first time."""

@@ -24,9 +24,9 @@ from localspec.errors import (
     exit_code,
 )
 from localspec.models.download import Job, Phase, State, fetch
-from localspec.models.errand import Patience, Stop, Stopped
+from localspec.models.hub.errand import Patience, Stop, Stopped
+from localspec.models.hub.transfer import Throttle
 from localspec.models.remote import Hub
-from localspec.models.transfer import Throttle
 from tests.downloads import DATA, FILE, MIB, QUICK, REPO, Desk, wait_for
 from tests.fakehub import BODY, COMMIT, HEAD, LINK, FakeHub, Fault
 

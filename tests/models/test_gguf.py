@@ -8,7 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from localspec.errors import ModelFileError
-from localspec.models import gguf, header, texts
+from localspec.models import header
+from localspec.models.gguf import parser as gguf
+from localspec.models.gguf import texts
 from tests.models import gguffile
 from tests.models.gguffile import F32, I32, STRING, U16, U32, WORDS, File, Tensor, array, text
 

@@ -13,8 +13,8 @@ import pytest
 from huggingface_hub import hf_hub_download, scan_cache_dir
 
 from localspec.errors import AccessError, ChecksumError, OfflineError
-from localspec.models import hubcache
 from localspec.models.download import Phase
+from localspec.models.hub import hubcache
 from localspec.models.remote import Hub
 from tests.downloads import DATA, FILE, MIB, REPO, SHA256, Desk
 from tests.fakehub import BODY, COMMIT, HEAD, FakeHub, Fault
@@ -187,7 +187,7 @@ def test_a_file_too_long_for_the_file_system_is_told_by_its_length(desk: Desk) -
 import resource
 from pathlib import Path
 from localspec.errors import AccessError
-from localspec.models.hubcache import Place, storing
+from localspec.models.hub.hubcache import Place, storing
 cache = Path({str(desk.store)!r})
 place = Place(cache, {REPO!r}, {COMMIT!r}, {FILE!r}, {SHA256!r}, 5 << 30)
 place.prepare()

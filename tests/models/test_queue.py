@@ -10,8 +10,8 @@ import pytest
 
 from localspec.errors import DownloadError, NotFoundError, OfflineError
 from localspec.models.download import Job, Phase, State
-from localspec.models.errand import Patience
-from localspec.models.queue import Queue
+from localspec.models.hub.errand import Patience
+from localspec.models.hub.queue import Queue
 from localspec.models.remote import Hub
 from tests.downloads import DATA, FILE, MIB, REPO, Desk, wait_for
 from tests.fakehub import BODY, HEAD, FakeHub, Fault

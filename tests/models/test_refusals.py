@@ -10,8 +10,8 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 from huggingface_hub.utils import httpx
 
 from localspec.errors import DeniedError, DownloadError, LocalspecError, NotFoundError, OfflineError
-from localspec.models import refusals
-from localspec.models.errand import Broken, Patience
+from localspec.models.hub import refusals
+from localspec.models.hub.errand import Broken, Patience
 
 ASKED = ("https://hub.example", "org/m", "")
 

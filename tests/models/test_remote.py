@@ -226,7 +226,7 @@ def test_the_library_is_imported_late_and_kept_quiet(desk: Desk) -> None:
     """No import before it is needed, no Xet, no telemetry, no bars, no words on stderr."""
     code = f"""
 import json, logging, sys, threading
-from localspec.models import queue
+from localspec.models.hub import queue
 from localspec.models.remote import Hub
 before = sorted(name for name in ("huggingface_hub", "httpx2", "yaml") if name in sys.modules)
 Hub({desk.hub.url!r}, token=False).files({REPO!r})

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from localspec.models import renderer, template
-from localspec.models.renderer import Renderer
+from localspec.models import template
+from localspec.models.chat import renderer
+from localspec.models.chat.renderer import Renderer
 from localspec.protocol.wire import Message, Rendered
 from tests.worker.ends import gone
 

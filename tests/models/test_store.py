@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import AccessError, NotFoundError
-from localspec.models import hubcache, neighbours, store
-from localspec.models.stored import Stored
+from localspec.models import store
+from localspec.models.disk import neighbours
+from localspec.models.disk.stored import Stored
+from localspec.models.hub import hubcache
 
 A, B = "a" * 40, "b" * 40
 REPO = "user/name-GGUF"
@@ -387,7 +389,7 @@ def test_folders_that_are_links_are_not_entered(home: Path) -> None:
 
 
 def test_a_folder_without_an_end_is_left(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localspec.models.stored._MOST", 50)
+    monkeypatch.setattr("localspec.models.disk.stored._MOST", 50)
     for n in range(200):
         put(home / "models" / f"{n % 5}" / f"{n:03}.gguf")
     assert 0 < len(store.listing()) < 50

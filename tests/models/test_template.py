@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from localspec.errors import UsageError
-from localspec.models import fallbacks
+from localspec.models.chat import fallbacks
 from localspec.models.template import fallback, render
 from localspec.protocol.wire import Message, Rendered
 

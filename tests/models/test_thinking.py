@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.models import thinking
-from localspec.models.thinking import Markers
+from localspec.models.chat import thinking
+from localspec.models.chat.thinking import Markers
 
 THINK = Markers("<think>", "</think>")
 HARMONY = "{{ '<|start|>assistant<|channel|>analysis<|message|>' + m.thinking + '<|end|>' }}"

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec.models import architectures, header, tokenizer
-from localspec.models.tokenizer import ABSENT, Tokenizer
+from localspec.models import header
+from localspec.models.gguf import architectures, tokenizer
+from localspec.models.gguf.tokenizer import ABSENT, Tokenizer
 from tests.models import gguffile
 from tests.models.gguffile import BOOL, STRING, U32, WORDS, File
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from localspec.clean import clean
-from localspec.models import gguf
-from localspec.models.gguf import Contents, DamagedError
-from localspec.models.texts import Texts
+from localspec.models.gguf import parser as gguf
+from localspec.models.gguf.parser import Contents, DamagedError
+from localspec.models.gguf.texts import Texts
 
 NONE, SPM, BPE, WPM, UGM, RWKV, PLAMO2, TEST = range(8)
 UNKNOWN = -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from localspec.errors import ModelFileError
-from localspec.models import gguf
+from localspec.models.gguf import parser as gguf
 
 _DOWNLOAD = "Download it again."
 _OTHERS = (

@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any
 
 from localspec.errors import LocalspecError
-from localspec.models import refusals
-from localspec.models.errand import TICK, Broken, Patience, Stop
+from localspec.models.hub import refusals
+from localspec.models.hub.errand import TICK, Broken, Patience, Stop
 
 _AHEAD = 64
 """Chunks of at most 64 KiB that may wait to be written."""

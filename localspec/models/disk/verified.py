@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from localspec import paths
-from localspec.models.stored import Look
+from localspec.models.disk.stored import Look
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS verified (

@@ -27,7 +27,7 @@ _TRIES = 2
 
 def _command() -> list[str]:
     parent = str(children.parent_of_child())
-    return [sys.executable, "-P", "-m", "localspec.models.template_child", parent]
+    return [sys.executable, "-P", "-m", "localspec.models.chat.template_child", parent]
 
 
 class _Late(Exception):  # noqa: N818  not an error

@@ -11,10 +11,10 @@ from pathlib import Path
 from time import monotonic
 
 from localspec.errors import AccessError, ChecksumError, DownloadError, ModelFileError
-from localspec.models.errand import Broken, Stop
-from localspec.models.hubcache import Place
+from localspec.models.hub.errand import Broken, Stop
+from localspec.models.hub.hubcache import Place
+from localspec.models.hub.stream import Stream
 from localspec.models.remote import Hub
-from localspec.models.stream import Stream
 
 _BLOCK = 1 << 20
 _MAGIC = b"GGUF"

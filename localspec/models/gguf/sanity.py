@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from localspec.models.gguf import UINT16, Contents, DamagedError
+from localspec.models.gguf.parser import UINT16, Contents, DamagedError
 
 MOST_LAYERS = 512
 MOST_EXPERTS = 1024

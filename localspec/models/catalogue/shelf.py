@@ -8,9 +8,9 @@ from pathlib import Path
 
 from localspec.clean import clean
 from localspec.errors import UsageError
-from localspec.models import entry, plainyaml
-from localspec.models.entry import Model, Pair
-from localspec.models.plainyaml import Damaged, Node
+from localspec.models.catalogue import entry, plainyaml
+from localspec.models.catalogue.entry import Model, Pair
+from localspec.models.catalogue.plainyaml import Damaged, Node
 
 _SCHEMA = "1"
 _MOST = 5000

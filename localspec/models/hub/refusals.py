@@ -13,7 +13,7 @@ from localspec.errors import (
     NotFoundError,
     OfflineError,
 )
-from localspec.models.errand import Broken
+from localspec.models.hub.errand import Broken
 
 OFFLINE_HINT = "Connect and run the same command again; what is on disk works without."
 _PASSING = {408, 425, 429, 500, 502, 503, 504}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection
 
 from localspec.clean import clean
-from localspec.models.node import Damaged, Node
+from localspec.models.catalogue.node import Damaged, Node
 
 _HEX = re.compile(r"[0-9a-f]+\Z")
 _COUNT = re.compile(r"([0-9]{1,15})\Z|([0-9]{1,4}(?:\.[0-9]{1,3})?)([BM])\Z")

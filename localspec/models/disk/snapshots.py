@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import AccessError
-from localspec.models import hubcache, names, verified
+from localspec.models import names
+from localspec.models.disk import verified
+from localspec.models.disk.stored import Look, Stored, Where, below, entries, look
+from localspec.models.hub import hubcache
 from localspec.models.reference import is_safe
-from localspec.models.stored import Look, Stored, Where, below, entries, look
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _INCOMPLETE = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64})\.[0-9a-f]{8}\.incomplete")

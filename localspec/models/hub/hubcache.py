@@ -13,7 +13,7 @@ from pathlib import Path
 
 from localspec.errors import AccessError, ChecksumError
 from localspec.models import names
-from localspec.models.errand import TICK, Stop
+from localspec.models.hub.errand import TICK, Stop
 
 PART = ".localspec.part"
 """Ends the name of a file on its way; not `.incomplete`, which other cleaners sweep away."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from localspec.errors import LocalspecError
 from localspec.models.download import Job, Phase, State, fetch
-from localspec.models.errand import Stop, Stopped
+from localspec.models.hub.errand import Stop, Stopped
+from localspec.models.hub.transfer import Throttle
 from localspec.models.remote import Hub
-from localspec.models.transfer import Throttle
 
 _OVER = {Phase.DONE, Phase.FAILED, Phase.CANCELLED, Phase.PAUSED}
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from localspec import children
-from localspec.models.renderer import READY
+from localspec.models.chat.renderer import READY
 from localspec.models.template import render
 from localspec.protocol.wire import Message
 

@@ -9,8 +9,8 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from localspec.models import texts
-from localspec.models.tensors import TYPES, Tensor
+from localspec.models.gguf import texts
+from localspec.models.gguf.tensors import TYPES, Tensor
 
 VERSIONS = (2, 3)
 MOST_BYTES = 64 * 1024**2

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from localspec import paths
-from localspec.models import names, values
-from localspec.models.node import Damaged, Node
+from localspec.models import names
+from localspec.models.catalogue import values
+from localspec.models.catalogue.node import Damaged, Node
 from localspec.models.reference import is_safe
 
 Use = Literal["chat", "code", "writing", "documents"]

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from localspec.clean import clean
-from localspec.models import hubcache, names, snapshots, verified
-from localspec.models.stored import Look, Stored, Where, below, look
+from localspec.models import names
+from localspec.models.disk import snapshots, verified
+from localspec.models.disk.stored import Look, Stored, Where, below, look
+from localspec.models.hub import hubcache
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _MODEL = "application/vnd.ollama.image.model"

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from localspec.models.node import Damaged, Node
+from localspec.models.catalogue.node import Damaged, Node
 
 __all__ = ["Damaged", "Node", "read"]
 

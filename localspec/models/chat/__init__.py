@@ -1,0 +1,1 @@
+"""What belongs to chat templates: fallbacks, thinking, and the process that renders."""

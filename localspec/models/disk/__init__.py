@@ -1,0 +1,1 @@
+"""The parts of knowing what is on the disk."""

@@ -1,0 +1,1 @@
+"""A GGUF file read by our own parser, with hard caps."""
