@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 
 from localspec.models.download import Job, State, fetch
-from localspec.models.errand import Patience, Stop
+from localspec.models.hub.errand import Patience, Stop
 from localspec.models.remote import Hub
 from tests.fakehub import FakeHub
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.models import fallbacks
+from localspec.models.chat import fallbacks
 from tests import zoo
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "check_templates.py"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
+
+from textual.content import Content
 
 from localspec.clean import clean
 from localspec.tui.glyphs import Glyphs
+from localspec.tui.keys import keys_of, name
+from localspec.tui.text.wrapping import fitted
 from localspec.units import bytes_per_second, duration, gb
 
 if TYPE_CHECKING:
     from localspec.models.download import Job, State
-    from localspec.models.queue import Queue
+    from localspec.models.hub.queue import Queue
     from localspec.models.remote import Hub
 
 
@@ -38,7 +42,7 @@ class Downloads:
 
     def add(self, jobs: Iterable[Job]) -> None:
         if self._queue is None:
-            from localspec.models.queue import Queue  # noqa: PLC0415  as above
+            from localspec.models.hub.queue import Queue  # noqa: PLC0415  as above
 
             self._queue = Queue(self.hub)
         for job in jobs:
@@ -66,24 +70,52 @@ class Downloads:
             self._queue.close()
 
 
-def told(state: State, glyphs: Glyphs, wide: int) -> str:
-    """A download in one line: name, bar, share, bytes, speed, time to go; or what is wrong."""
-    name = clean(state.job.path.rpartition("/")[2], multiline=False)
+def told(state: State, glyphs: Glyphs, wide: int) -> Content:
+    """A download in so many cells: name, bar, share, bytes, speed, time to go; or what is wrong."""
+    names, bars = (32, 16) if wide >= 100 else (26, 12) if wide >= 70 else (20, 8)
+    file = state.job.path.rpartition("/")[2].removesuffix(".gguf")
+    start = f"{fitted(clean(file, multiline=False), names, glyphs.more)}  "
     phase = state.phase.value
     if phase == "done":
-        return f"{name}  {glyphs.good} verified"
+        size = f"  {gb(state.total)}" if state.total else ""
+        return Content.assemble(start, (f"{glyphs.good} verified", "$success"), (size, "$muted"))
     if phase == "failed" and state.error is not None:
-        said = clean(f"{state.error.message} {state.error.hint}", multiline=False)
-        return f"{name}  {glyphs.bad} {said}"
+        said = f"{glyphs.bad} {clean(state.error.message, multiline=False)}"
+        return Content.assemble(start, (fitted(said, wide - names - 2, glyphs.more), "$error"))
     share = state.done / state.total if state.total else 0.0
-    bar = glyphs.bar(share, 16).ljust(16, glyphs.dot)
-    parts = [f"{name:<26.26}", bar, f"{100 * share:3.0f} %"]
+    bar = glyphs.bar(share, bars)
+    rest = glyphs.dot * (bars - len(bar))
+    shown = f"  {100 * share:3.0f} %  {_progress(state, wide)}"
+    return Content.assemble(start, (bar, "$accent"), (rest, "$muted"), shown)
+
+
+def _progress(state: State, wide: int) -> str:
+    """What is known beside the share, as far as there is room."""
+    parts = []
     if wide >= 100 and state.total:
-        parts.append(f"{gb(state.done)} of {gb(state.total)}")
-    if phase == "loading" and state.rate:
+        size = gb(state.total)
+        parts.append(f"{gb(state.done)} of {size}".rjust(18) if state.done else size.rjust(18))
+    if state.phase.value != "loading":
+        return "  ".join([*parts, state.phase.value])
+    if state.rate and wide >= 70:
         parts.append(bytes_per_second(state.rate))
-        if state.eta is not None:
-            parts.append(duration(state.eta))
-    elif phase != "loading":
-        parts.append(phase)
+    if state.eta is not None:
+        parts.append(duration(state.eta))
     return "  ".join(parts)
+
+
+def doing(state: State, own: Mapping[str, str]) -> str:
+    """The keys that do something with a download as it is."""
+    phase = state.phase.value
+    if phase == "done":
+        return ""
+    pause, cancel = name(keys_of("home.pause", own)[0]), name(keys_of("home.cancel", own)[0])
+    again = {"paused": "resume", "cancelled": "resume", "failed": "try again"}
+    words = f"{pause} {again.get(phase, 'pause')}"
+    return words if phase in ("failed", "cancelled") else f"{words}  {cancel} cancel"
+
+
+def trouble(state: State) -> str:
+    """All that there is to say of a download that failed."""
+    error = state.error
+    return clean(f"{error.message} {error.hint}", multiline=False) if error is not None else ""

@@ -63,7 +63,7 @@ RICH = Glyphs(
     bar_left="▌ ",
 )
 ASCII = Glyphs(
-    marks={"accepted": "'", "bonus": "+", "correction": "^", "plain": "."},
+    marks={"accepted": "~", "bonus": "+", "correction": "^", "plain": "."},
     bars=" #",
     steps="_.-=#",
     pointer=">",

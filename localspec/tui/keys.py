@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from textual.binding import Binding
@@ -55,6 +56,7 @@ KEYS = (
         "Look through the catalogue; enter: the hub",
         "home",
         "find",
+        priority=True,
     ),
     Key("home.unfilter", "escape", "unfilter", "Show the few again", "home"),
     Key("home.pause", "p", "pause", "Pause or resume the download", "home"),
@@ -70,6 +72,7 @@ KEYS = (
         "newline",
         priority=True,
     ),
+    Key("chat.walk", "tab", "walk", "In the token view: from typing to the tokens", "chat"),
     Key("chat.stop", "escape", "stop", "Stop the answer; then: back", "chat", "stop"),
     Key(
         "chat.tokens", "f2", "tokens", "Show how every token came", "chat", "tokens", priority=True
@@ -132,14 +135,26 @@ def bindings(*places: Where) -> Bindings:
     ]
 
 
-def footer(own: Mapping[str, str], *places: Where) -> str:
-    """The few keys worth a line: `enter send  ctrl+j newline …`."""
+def footer(
+    own: Mapping[str, str], *places: Where, now: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """The few keys worth a line: `enter send  ctrl+j newline …`.
+
+    `now`: what keys do at the moment, by their ids, where that is not what they mostly do.
+    """
     shown: dict[str, list[str]] = {}
     for place in places:
         for key in KEYS:
-            if key.where == place and key.short:
-                shown.setdefault(key.short, []).append(name(own.get(key.id, key.keys)))
+            if key.where == place and (short := now.get(key.id, key.short)):
+                shown.setdefault(short, []).append(name(own.get(key.id, key.keys)))
     return "  ".join(f"{''.join(keys)} {short}" for short, keys in shown.items())
+
+
+def fitting(keys: str, room: int) -> str:
+    """As many whole hints of a footer as there is room for."""
+    while len(keys) > room and "  " in keys:
+        keys = keys.rpartition("  ")[0]
+    return keys if len(keys) <= room else ""
 
 
 def keys_of(identity: str, own: Mapping[str, str]) -> tuple[str, ...]:

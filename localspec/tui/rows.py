@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,12 +15,13 @@ from localspec.errors import LocalspecError
 from localspec.launch import Choice
 from localspec.models import catalog
 from localspec.models.catalog import Catalogue, Model, Pair
+from localspec.tui import downloads
 from localspec.units import gb, gib
 
 if TYPE_CHECKING:
+    from localspec.models.disk.stored import Stored
     from localspec.models.download import State
     from localspec.models.remote import Found
-    from localspec.models.stored import Stored
 
 _SUGGESTED = 5
 _VERDICTS = {"fits": "fits", "tight": "tight", "no": ""}
@@ -102,6 +103,15 @@ def sections(
         Section("Downloads", tuple(Row(state.job.path, state=state) for state in states)),
     ]
     return [section for section in sections_ if section.rows]
+
+
+def doing(row: Row | None, own: Mapping[str, str]) -> str:
+    """The keys that do something with a row."""
+    if row is None:
+        return ""
+    if row.state is not None:
+        return downloads.doing(row.state, own)
+    return "enter open" if row.choice is not None else "enter download"
 
 
 def _holding(rows: Iterable[Row], wanted: str) -> tuple[Row, ...]:

@@ -109,8 +109,12 @@ class Runner:
 
     def ask(self, request: Generate, post: Post) -> None:
         """Answer; posts `EngineSpoke` whenever `fetch` has something new."""
-        engine = self.engine
+        engine, generation = self.engine, self._generation
         assert engine is not None, "asked before a pair was opened"
+
+        def add(item: Event | AnswerEnded) -> None:
+            if generation == self._generation:  # else nobody waits for it any more
+                self._add(item, post)
 
         def work() -> None:
             error: errors.LocalspecError | None = None
@@ -119,14 +123,14 @@ class Runner:
                 for event in engine.generate(request):
                     if isinstance(event, Dead):
                         error, dead = ending.error(event), True
-                    self._add(event, post)
+                    add(event)
             except errors.LocalspecError as failure:
                 error = failure
             if dead:
                 if self.engine is engine:
                     self.engine = None
                 _end(engine)  # its pipes
-            self._add(AnswerEnded(error, dead=dead), post)
+            add(AnswerEnded(error, dead=dead))
 
         threading.Thread(target=work, daemon=True, name="answer").start()
 

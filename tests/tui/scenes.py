@@ -9,12 +9,15 @@ from typing import Any
 
 from textual.pilot import Pilot
 from textual.screen import Screen
+from textual.widgets import Static
 
 from localspec import errors
 from localspec.launch import Choice
+from localspec.models.download import Job, Phase, State
 from localspec.protocol.events import Dead
 from localspec.tui.app import LocalspecApp
 from localspec.tui.dialogue import Dialogue
+from localspec.tui.downloads import Downloads
 from localspec.tui.options import Options
 from localspec.tui.rows import Survey
 from localspec.tui.runner import Runner
@@ -93,12 +96,47 @@ def words(text: str) -> list[str]:
 # --- apps -------------------------------------------------------------------------------------
 
 
-def home(options: Options | None = None) -> LocalspecApp:
+def home(
+    options: Options | None = None,
+    downloads: Downloads | None = None,
+    survey: Callable[[], Survey] = lambda: Survey(MACHINE),
+) -> LocalspecApp:
     options = options or Options(seed=1)
     runner = Runner(Opening([REFUSED]))
-    return LocalspecApp(
-        options, runner, lambda: HomeScreen(runner, options, lambda: Survey(MACHINE))
+    return LocalspecApp(options, runner, lambda: HomeScreen(runner, options, survey, downloads))
+
+
+class Still(Downloads):
+    """Each at a moment of its own, for good."""
+
+    def states(self) -> tuple[State, ...]:
+        return STATES
+
+
+def _state(name: str, phase: Phase, done: float, total: float, **more: Any) -> State:
+    repo = f"someone/{name.rpartition('-')[0]}-GGUF"
+    return State(
+        Job(repo, "main", f"{name}.gguf"), phase, int(done * 1e9), int(total * 1e9), **more
     )
+
+
+STATES = (
+    _state("Qwen3-8B-Q4_K_M", Phase.LOADING, 3.1, 5.0, rate=11.4e6, eta=167.0),
+    _state("Qwen3-0.6B-Q8_0", Phase.PAUSED, 0.2, 0.6),
+    _state("大規模言語モデル-七十億-Q4_K_M", Phase.VERIFYING, 4.4, 4.4),
+    _state("Mistral-Small-3.2-24B-Instruct-2506-Q4_K_M", Phase.WAITING, 0.0, 14.3),
+    _state("Llama-3.2-1B-Q8_0", Phase.DONE, 1.3, 1.3),
+    _state(
+        "Gemma-3-12B-Q4_K_M",
+        Phase.FAILED,
+        1.0,
+        7.3,
+        error=errors.DeniedError(
+            "The hub does not let you have someone/Gemma-3-12B-GGUF.",
+            "Open https://huggingface.co/someone/Gemma-3-12B-GGUF and agree to its terms.",
+        ),
+    ),
+)
 
 
 def chat(
@@ -159,6 +197,17 @@ def dying() -> Script:
 def phase(pilot: Pilot[Any]) -> str:
     screen = pilot.app.screen
     return screen.phase if isinstance(screen, ChatScreen) else ""
+
+
+async def surveyed(pilot: Pilot[Any]) -> None:
+    """Home has looked at this computer."""
+    screen = pilot.app.screen
+
+    def told() -> bool:
+        return any(str(line.content) for line in screen.query("#machine").results(Static))
+
+    await wait_until(pilot, told)
+    await settled(pilot)
 
 
 async def opened(pilot: Pilot[Any]) -> None:

@@ -200,8 +200,10 @@ def test_a_chat_model(home: Tmux, tmp_path: Path, zoo: Zoo) -> None:
     assert chat(home) > alone
     home.press("F2")
     home.wait_for("kept guess")
-    home.press("Left", "Left")
-    home.wait_for("a guess that was kept")
+    while "a guess that was kept" not in home.screen:
+        seen = home.coloured
+        home.press("Left")
+        home.wait_for(lambda _, seen=seen: home.coloured != seen)  # type: ignore[misc]
     leave(home, tmp_path)
 
 
@@ -232,11 +234,11 @@ def test_what_cannot_be_opened_says_why(home: Tmux, tmp_path: Path, zoo: Zoo) ->
         (tmp_path / "gone.gguf", "There is no file"),
         (no_model, "is a text file"),
     ):
-        home.press("C-u")
-        home.wait_for("/path/to/big.gguf")  # the empty field
         home.type(str(path))
         home.press(ENTER)
         home.wait_for(reason)
+        home.press("C-u")
+        home.wait_for("/path/to/big.gguf")  # the empty field
     give_up(home)
     open_pair(home, zoo["f32"], zoo["renamed"])
     home.wait_for(lambda seen: "✗" in seen and "300" in seen)

@@ -12,11 +12,17 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from localspec import paths
+from localspec.models import plan
+from localspec.models.remote import Hub
+from localspec.tui.downloads import Downloads
 from localspec.tui.glyphs import ASCII
+from localspec.tui.rows import Survey
 from localspec.tui.screens.opening import OpeningScreen
 from localspec.tui.themes import MONOCHROME
+from tests.fakehub import FakeHub
 from tests.tui import scenes
-from tests.tui.scenes import Steps, asking, walking
+from tests.tui.scenes import Steps, asking, settled, surveyed, walking
 from tests.tui.scripted import painted, wait_until
 from tests.zoo import Zoo
 
@@ -35,14 +41,16 @@ async def nothing(_: Pilot[Any]) -> None:
 
 def pressed(*keys: str) -> Steps:
     async def steps(pilot: Pilot[Any]) -> None:
+        await surveyed(pilot)
         await pilot.press(*keys)
+        await settled(pilot)
 
     return steps
 
 
 @EACH_SIZE
 def test_home_empty(snap_compare: Compare, size: tuple[int, int]) -> None:
-    assert snap_compare(scenes.home(), terminal_size=size)
+    assert snap_compare(scenes.home(), terminal_size=size, run_before=surveyed)
 
 
 @EACH_SIZE
@@ -69,6 +77,102 @@ def opened_before() -> None:
     state.mkdir(exist_ok=True)
     pairs = [{"target": target, "draft": draft} for target, draft in names.items()]
     (state / "recent.json").write_text(json.dumps(pairs), encoding="utf-8")
+
+
+# --- Home with a catalogue, and what is on its way --------------------------------------------
+
+SHELF = """\
+schema: 1
+models:
+  - {id: qwen3-8b, title: Qwen3 8B, repo: a/A-GGUF, file: A.gguf, about: 4.9 GiB, parameters: 8B}
+  - {id: qwen3-0.6b, title: Qwen3 0.6B, repo: a/B-GGUF, file: B.gguf, about: 0.6 GiB}
+  - id: mistral-small-3.2-24b-instruct
+    title: Mistral Small
+    repo: a/C-GGUF
+    file: C.gguf
+    about: 13.3 GiB
+    parameters: 24B
+    use: [chat, writing]
+pairs:
+  - {target: qwen3-8b, draft: qwen3-0.6b, use: [chat, code], status: verified}
+  - {target: mistral-small-3.2-24b-instruct}
+"""
+"""Not ours, which changes."""
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = tmp_path / "shelf.yaml"
+    shelf.write_text(SHELF)
+    monkeypatch.setattr(paths, "catalogue", lambda: shelf)
+
+
+def with_room() -> Survey:
+    return Survey(scenes.MACHINE, free=24 << 30)
+
+
+@EACH_SIZE
+@pytest.mark.usefixtures("shelf")
+def test_home_with_downloads(snap_compare: Compare, size: tuple[int, int]) -> None:
+    """Loading, paused, verifying, waiting, verified, failed; one stands on the last."""
+    app = scenes.home(downloads=scenes.Still(), survey=with_room)
+    assert snap_compare(app, terminal_size=size, run_before=pressed("end"))
+
+
+@EACH_SIZE
+@pytest.mark.usefixtures("shelf")
+def test_home_filtered(snap_compare: Compare, size: tuple[int, int]) -> None:
+    """What the catalogue and the hub have of a name."""
+    with FakeHub() as hub:
+        for repo in ("bartowski/Qwen3-8B-GGUF", "org/Qwen3"):
+            hub.add(repo, "m-Q4_K_M.gguf", b"GGUF")
+        hub.gated["org/Qwen3"] = "token"
+        app = scenes.home(downloads=Downloads(lambda: Hub(hub.url, token=False)), survey=with_room)
+        assert snap_compare(app, terminal_size=size, run_before=searching("qwen3"))
+
+
+def searching(text: str) -> Steps:
+    async def steps(pilot: Pilot[Any]) -> None:
+        await surveyed(pilot)
+        await pilot.press("slash", *text, "enter")
+        await wait_until(pilot, lambda: "On the hub" in painted(pilot.app.screen))
+        await settled(pilot)
+
+    return steps
+
+
+@EACH_SIZE
+@pytest.mark.parametrize("what", ["fits", "refused"])
+@pytest.mark.usefixtures("shelf")
+def test_download_sheet(
+    snap_compare: Compare,
+    size: tuple[int, int],
+    what: str,
+    zoo: Zoo,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the hub says of a pair, before it is downloaded."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(plan, "free", lambda _: 250 * 10**9)
+    with FakeHub() as hub:
+        hub.add("a/A-GGUF", "A.gguf", zoo["target"].read_bytes())
+        hub.add("a/B-GGUF", "B.gguf", zoo["cousin" if what == "fits" else "renamed"].read_bytes())
+        hub.cards["a/A-GGUF"] = {"license": "apache-2.0"}
+        hub.gated["a/B-GGUF"] = "token"
+        app = scenes.home(downloads=Downloads(lambda: Hub(hub.url, token="token")))
+        assert snap_compare(app, terminal_size=size, run_before=looking_at("qwen3-8b"))
+
+
+def looking_at(text: str) -> Steps:
+    async def steps(pilot: Pilot[Any]) -> None:
+        await surveyed(pilot)
+        await pilot.press("slash", *text, "tab", "enter")
+        await wait_until(pilot, lambda: "esc back" in painted(pilot.app.screen))
+        await wait_until(pilot, lambda: "Asking" not in painted(pilot.app.screen))
+        await settled(pilot)
+
+    return steps
 
 
 CHATS: dict[str, tuple[Callable[[], App[None]], Steps]] = {

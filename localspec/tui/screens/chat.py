@@ -40,11 +40,15 @@ from localspec.tui.widgets.transcript import Transcript
 
 FRAME = 0.04
 """Seconds from one drawing of what came to the next: at most 25 a second."""
+FIGURES = 0.2
+"""Seconds from one drawing of the panel's numbers to the next: nobody reads faster."""
+SLOWEST = 0.12
+SHARE = 0.15
+"""Of a core, that drawing may take while an answer streams."""
 
-_ASK_KEYS = "f6  edit the question     f4  settings"
-_RELOAD_KEYS = (
-    "enter  load it again     f5  and finish the answer     ctrl+l  its log     esc  back"
-)
+_ASK_KEYS = ("f6 edit the question", "f4 settings")
+_RELOAD_KEYS = ("enter load it again", "ctrl+l its log", "esc back")
+_FINISH_KEY = "f5 load it and finish the answer"
 
 
 class ChatScreen(ReadingScreen):
@@ -61,6 +65,9 @@ class ChatScreen(ReadingScreen):
         self._inspected = False
         """Whether the last answer's chances were asked for."""
         self._drawn = 0.0
+        self._frame = FRAME
+        self._figures_wait = False
+        self._spent = 0.0
         self._topic = ""
         self._stopped: float | None = None
         self._waiting: str | None = None
@@ -134,8 +141,14 @@ class ChatScreen(ReadingScreen):
         if self._waiting is not None:
             self.composer.put(self._waiting)
             self._waiting = None
-        self.transcript.fail(message.error, _RELOAD_KEYS)
+        self.transcript.fail(message.error, self._reload_keys())
         self.draw("NOT LOADED")
+
+    def _reload_keys(self) -> tuple[str, ...]:
+        """What can be done where nothing is loaded."""
+        turns = self.dialogue.conversation.turns
+        cut_off = bool(turns) and turns[-1].reason is None
+        return (_FINISH_KEY, *_RELOAD_KEYS) if cut_off else _RELOAD_KEYS
 
     def _notice(self, notice: Notice) -> None:
         words = clean(f"{notice.message} {notice.hint}", multiline=False)
@@ -161,7 +174,7 @@ class ChatScreen(ReadingScreen):
     def _wait_with(self, text: str) -> None:
         """Nothing is loaded, perhaps any more: what was typed goes out when it is."""
         if text.strip():
-            self._waiting = text
+            self._waiting = f"{self._waiting}\n{text}" if self._waiting else text
         if self.phase == "failed":
             self.load()
         elif self.phase == "inspecting":
@@ -198,7 +211,7 @@ class ChatScreen(ReadingScreen):
     @on(EngineSpoke)
     async def _spoke(self) -> None:
         """Fetch now, or when the next drawing is due."""
-        wait = self._drawn + FRAME - time.monotonic()
+        wait = self._drawn + self._frame - time.monotonic()
         if wait > 0:
             self.set_timer(wait, self._fetch)
         else:
@@ -206,6 +219,9 @@ class ChatScreen(ReadingScreen):
 
     async def _fetch(self) -> None:
         self._drawn = time.monotonic()
+        # What the last drawing cost decides when the next one is: the cores are the engine's.
+        spent, self._spent = self._spent, time.thread_time()
+        self._frame = min(SLOWEST, max(FRAME, (self._spent - spent) / SHARE))
         events: list[Event] = []
         ended: AnswerEnded | None = None
         for item in self.runner.fetch():
@@ -231,7 +247,7 @@ class ChatScreen(ReadingScreen):
         self.transcript.end(ending(turn, stopped))
         if error is not None:
             self.phase = "failed" if dead else "ready"
-            self.transcript.fail(error, _RELOAD_KEYS if dead else _ASK_KEYS)
+            self.transcript.fail(error, self._reload_keys() if dead else _ASK_KEYS)
         elif self.runner.engine is not None:
             self.dialogue.learn(self.runner.engine)
 
@@ -251,7 +267,7 @@ class ChatScreen(ReadingScreen):
         if message.error is not None:
             self.phase = "failed"
             self.runner.close()
-            self.transcript.fail(message.error, _RELOAD_KEYS)
+            self.transcript.fail(message.error, self._reload_keys())
         self.draw()
         if self.phase == "ready":
             await self._ask_what_waits()
@@ -266,8 +282,16 @@ class ChatScreen(ReadingScreen):
         greeting.display = not dialogue.conversation.turns and not self.transcript.failed
         self.transcript.display = not greeting.display
         greeting.draw(dialogue.loaded)
-        self.query_one(Panel).draw(dialogue.figures, state)
+        if state or self.phase != "answering":
+            self.query_one(Panel).draw(dialogue.figures, state)
+        elif not self._figures_wait:
+            self._figures_wait = True
+            self.set_timer(FIGURES, self._draw_figures)
         self.query_one(Status).draw(dialogue, self.phase, self.transcript)
+
+    def _draw_figures(self) -> None:
+        self._figures_wait = False
+        self.query_one(Panel).draw(self.dialogue.figures)
 
     @on(Transcript.Followed)
     def _followed(self) -> None:

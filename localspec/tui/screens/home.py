@@ -11,6 +11,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
+from textual.events import DescendantFocus
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input, OptionList, Static
@@ -19,10 +20,10 @@ from localspec.clean import clean
 from localspec.errors import LocalspecError
 from localspec.launch import Choice
 from localspec.models import header
-from localspec.tui import rows
+from localspec.tui import downloads, rows
 from localspec.tui.dialogue import Dialogue
 from localspec.tui.downloads import Downloads
-from localspec.tui.keys import bindings, footer
+from localspec.tui.keys import bindings, fitting, footer
 from localspec.tui.options import Options
 from localspec.tui.rows import Row, Survey
 from localspec.tui.runner import Runner
@@ -46,6 +47,7 @@ class HomeScreen(Screen[None]):
     """Enter opens a pair that is here, and offers to download one that is not."""
 
     BINDINGS = bindings("home")
+    AUTO_FOCUS = "#pairs"
 
     class Surveyed(Message):
         """This computer was looked at."""
@@ -66,7 +68,7 @@ class HomeScreen(Screen[None]):
         runner: Runner,
         options: Options,
         survey: Callable[[], Survey] = rows.survey,
-        downloads: Downloads | None = None,
+        queue: Downloads | None = None,
     ) -> None:
         super().__init__()
         self._runner = runner
@@ -74,9 +76,11 @@ class HomeScreen(Screen[None]):
         self._survey = survey
         self._seen = Survey()
         self._found: tuple[Found, ...] = ()
-        self._downloads = downloads or Downloads()
+        self._downloads = queue or Downloads()
         self._done = 0
         """Downloads that were over at the last look."""
+        self._damage = ""
+        """Of the person's own catalogue, as it was said."""
         self._dialogues: dict[Choice, Dialogue] = {}
         """Chats of this session: leaving one does not lose it."""
 
@@ -87,14 +91,12 @@ class HomeScreen(Screen[None]):
         yield Input(placeholder="name, use or repository; enter searches the hub", id="filter")
         yield Pairs(self._options.glyphs, self._note)
         yield Static("", id="teach", markup=False)
-        keys = footer(self._options.keymap, "home", "app")
-        yield Static(Content(f"enter open  {keys}"), id="hints", markup=False)
+        yield Static("", id="hints", markup=False)
 
     def on_mount(self) -> None:
         field = self.query_one("#filter", Input)
         field.display, field.cursor_blink = False, False
         self._fill()
-        self.query_one(Pairs).focus()
         self.look()
         self.set_interval(_TICK, self._tick)
 
@@ -127,14 +129,38 @@ class HomeScreen(Screen[None]):
     def _fill(self) -> None:
         """The list anew, the pointer where it was."""
         shelf, error = rows.known()
-        if error is not None:
+        if error is not None and error.message != self._damage:
             self._warn(error)
+        self._damage = error.message if error is not None else ""
         states = self._downloads.states()
         found = rows.sections(shelf, self._seen, self._wanted, states, self._found)
         pairs = self.query_one(Pairs)
         pairs.fill(found)
+        self._explain()
+
+    @on(OptionList.OptionHighlighted)
+    @on(DescendantFocus)
+    def _explain(self) -> None:
+        """Below the list: what is wrong, or how to begin; and the keys of the moment."""
+        pairs, field = self.query_one(Pairs), self.query_one("#filter", Input)
+        row = pairs.row
+        words = downloads.trouble(row.state) if row is not None and row.state is not None else ""
         mine = sum(row.choice is not None for row in pairs.rows) > 1
-        self.query_one("#teach", Static).update(Content("" if mine or self._wanted else _TEACH))
+        if not (words or mine or self._wanted) and self._is_room(pairs):
+            words = _TEACH
+        teach = self.query_one("#teach", Static)
+        teach.update(Content(words))
+        teach.display = bool(words)
+        self.call_after_refresh(pairs.scroll_to_highlight)  # it may have taken room from the list
+        own = self._options.keymap
+        now = {"home.unfilter": "back"} if field.display else {}
+        does = "enter ask the hub" if field.has_focus else rows.doing(row, own)
+        keys = "  ".join(filter(None, (does, footer(own, "home", "app", now=now))))
+        self.query_one("#hints", Static).update(Content(fitting(keys, self.size.width - 2)))
+
+    def _is_room(self, pairs: Pairs) -> bool:
+        """For some lines that are not needed."""
+        return self.size.height - pairs.option_count >= 10
 
     def _note(self, row: Row) -> str:
         known = self._dialogues.get(row.choice) if row.choice else None
@@ -192,7 +218,11 @@ class HomeScreen(Screen[None]):
     def action_filter(self) -> None:
         field = self.query_one("#filter", Input)
         field.display = True
-        field.focus()
+        self.set_focus(field)  # at once: letters may follow close behind
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """In the field, a slash is a letter like others."""
+        return action != "filter" or not self.query_one("#filter", Input).has_focus
 
     @on(Input.Changed, "#filter")
     def _filtered(self) -> None:
@@ -254,6 +284,8 @@ class HomeScreen(Screen[None]):
         for number, row in enumerate(pairs.rows):
             if row.state is not None and row.state is not states.get(row.state.job):
                 pairs.put(number, replace(row, state=states[row.state.job]))
+                if row.name == (pairs.row.name if pairs.row else None):
+                    self._explain()
 
     def action_pause(self) -> None:
         row = self.query_one(Pairs).row

@@ -46,7 +46,9 @@ class OpeningScreen(ModalScreen[Choice | None]):
             yield Input(placeholder="empty: no draft, copying only", id="draft", suggester=_Paths())
             yield Static("", id="draft-verdict", classes="verdict", markup=False)
             yield Static(
-                "tab takes a suggestion: →   enter next   esc back", classes="hint", markup=False
+                "→ takes what is suggested   enter next   esc back",
+                classes="hint",
+                markup=False,
             )
 
     def on_mount(self) -> None:

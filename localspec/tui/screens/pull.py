@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from localspec.clean import clean
-from localspec.errors import LocalspecError
+from localspec.errors import IncompatiblePairError, LocalspecError
 from localspec.models import wanted
 from localspec.tui.downloads import Downloads
 from localspec.tui.glyphs import Glyphs
 from localspec.units import gb
 
 if TYPE_CHECKING:
-    from localspec.models.errand import Stop
+    from localspec.models.hub.errand import Stop
     from localspec.models.plan import Item, Match, Plan
 
 
@@ -51,9 +51,12 @@ class PullScreen(ModalScreen[bool]):
         self._stop: Stop | None = None
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(id="sheet"):
-            yield Static(f"Download {self._reference}", classes="heading", markup=False)
-            yield Static("Asking the hub …   esc back", id="plan", markup=False)
+        with Vertical(id="sheet"):
+            title = clean(f"Download {self._reference}", multiline=False)
+            yield Static(title, classes="heading", markup=False)
+            with VerticalScroll(id="said"):
+                yield Static("Asking the hub …", id="plan", markup=False)
+            yield Static("esc back", classes="hint", markup=False)
 
     def on_mount(self) -> None:
         threading.Thread(target=self._ask, daemon=True, name="plan").start()
@@ -61,7 +64,7 @@ class PullScreen(ModalScreen[bool]):
     def _ask(self) -> None:
         """On a thread of its own: the hub may be slow, and is left with esc."""
         from localspec.models import plan  # noqa: PLC0415  200 ms, not before they are needed
-        from localspec.models.errand import Stop, Stopped  # noqa: PLC0415
+        from localspec.models.hub.errand import Stop, Stopped  # noqa: PLC0415
 
         self._stop = Stop()
         try:
@@ -88,8 +91,8 @@ class PullScreen(ModalScreen[bool]):
                 self._plan = message.plan
         if error is not None:
             lines += _refused(error, self._glyphs)
-        keys = _keys(self._plan)
-        self.query_one("#plan", Static).update(Content("\n").join([*lines, Content(""), keys]))
+        self.query_one("#plan", Static).update(Content("\n").join(lines))
+        self.query_one(".hint", Static).update(_keys(self._plan))
 
     def action_download(self) -> None:
         if self._plan is None:
@@ -107,11 +110,12 @@ class PullScreen(ModalScreen[bool]):
 def _told(plan: Plan, glyphs: Glyphs) -> Iterator[Content]:
     for item in plan.items:
         yield from _item(item, glyphs)
+    if all(match.verdict.compatible for match in plan.matches):
+        total = f"{gb(plan.missing)} to download" if plan.missing else "nothing to download"
+        yield Content(f"{total} · {gb(plan.free)} free on this disk")
     yield Content("")
     for match in plan.matches:
         yield from _match(match, glyphs)
-    total = f"{gb(plan.missing)} to download" if plan.missing else "nothing to download"
-    yield Content(f"{total} · {gb(plan.free)} free on this disk")
 
 
 def _item(item: Item, glyphs: Glyphs) -> Iterator[Content]:
@@ -131,18 +135,19 @@ def _match(match: Match, glyphs: Glyphs) -> Iterator[Content]:
     if match.verdict.compatible:
         yield Content.styled(f"{glyphs.good} they go together: {detail}", "$success")
     else:
-        yield Content.styled(f"{glyphs.bad} they do not go together: {detail}", "$error")
+        yield Content.styled(f"{glyphs.bad} they do not go together: {detail}", "bold $error")
+        return
     for warning in match.warnings:
         yield Content.styled(f"  {clean(warning, multiline=False)}", "$warning")
 
 
 def _refused(error: LocalspecError, glyphs: Glyphs) -> Iterator[Content]:
-    yield Content.styled(f"{glyphs.bad} {clean(error.message, multiline=False)}", "bold $error")
+    if not isinstance(error, IncompatiblePairError):  # that was said, of the pair
+        yield Content.styled(f"{glyphs.bad} {clean(error.message, multiline=False)}", "bold $error")
     yield Content(clean(error.hint, multiline=False))
 
 
-def _keys(plan: Plan | None) -> Content:
+def _keys(plan: Plan | None) -> str:
     if plan is None:
-        return Content.styled("esc back", "$muted")
-    doing = "enter download" if plan.missing else "enter verify"
-    return Content.styled(f"{doing}   esc back", "$muted")
+        return "esc back"
+    return "enter download   esc back" if plan.missing else "enter verify   esc back"

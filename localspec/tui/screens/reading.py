@@ -50,6 +50,12 @@ class ReadingScreen(Screen[None]):
             self.composer.focus()
         self.draw()
 
+    def action_walk(self) -> None:
+        """From the composer to the tokens, where they are shown; tab leads back."""
+        if self.transcript.tokens and self.transcript.turns:
+            self.transcript.enter()
+            self.draw()
+
     @on(Transcript.Left)
     def _left(self) -> None:
         self.composer.focus()

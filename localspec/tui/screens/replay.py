@@ -70,6 +70,8 @@ class ReplayScreen(Screen[None]):
         figures = Figures()
         figures.take(self._rounds[:shown])
         self.query_one(Panel).draw(figures, f"ROUND {shown} of {len(self._rounds)}")
+        place = Content(f"round {shown} of {len(self._rounds)}")
+        self.query_one("#topic", Static).update(place, layout=False)
         token = last.tokens[-1] if last.tokens else None
         self.query_one(Story).tell(token, last, self._options.marks)
 

@@ -58,6 +58,28 @@ class Words:
         return [*before, Segment(text, styles[self._style])]
 
 
+class Hints:
+    """Keys and what they do, muted; a line ends between two of them, never within one."""
+
+    def __init__(self, hints: Sequence[str], before: str = "") -> None:
+        self._hints = hints
+        self._before = before
+        self._lines: list[str] = []
+
+    def height(self, width: int) -> int:
+        room = width - len(self._before)
+        self._lines = []
+        for hint in self._hints:
+            if self._lines and len(self._lines[-1]) + 3 + len(hint) <= room:
+                self._lines[-1] += f"   {hint}"
+            else:
+                self._lines.append(hint)
+        return len(self._lines)
+
+    def line(self, y: int, styles: Styles) -> Sequence[Segment]:
+        return [Segment(self._before, styles["error"]), Segment(self._lines[y], styles["muted"])]
+
+
 class Gap:
     """An empty line."""
 

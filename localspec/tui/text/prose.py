@@ -128,12 +128,16 @@ class Prose:
         """More of it."""
         self._tail += text
         self._open = None
-        if "\n" in text or "\n" in self._tail[:-1]:
+        if "\n" in text:
             self._settle()
 
     def _settle(self) -> None:
-        """Blocks that another one follows are finished."""
-        starts = [t.map[0] for t in _BLOCKS.parse(self._tail) if not t.level and t.map]
+        """Blocks that another one follows are finished.
+
+        Only whole lines are looked at: a 1 may become the next item of a list.
+        """
+        whole = self._tail[: self._tail.rfind("\n") + 1]
+        starts = [t.map[0] for t in _BLOCKS.parse(whole) if not t.level and t.map]
         if starts and starts[-1] > 0:
             lines = self._tail.splitlines(keepends=True)
             self._done += _blocks(lines, sorted(set(starts)))

@@ -138,7 +138,7 @@ class TurnText:
         sign = self._glyphs.unfolded if self._unfolded else self._glyphs.folded
         doing = "thinking" if self._splitter.inside and not self.ended else "thought"
         head = f"{sign} {doing}, {len(thought.split())} words"
-        self._thinking.say(f"{head}\n{thought}\n\n" if self._unfolded else f"{head}\n")
+        self._thinking.say(f"{head}\n{thought}\n" if self._unfolded else f"{head}\n")
 
     def height(self, width: int) -> int:
         return self._stack.height(width)

@@ -11,6 +11,13 @@ _PARTS = re.compile(r"\n|[^\S\n]+|\S+")
 _TAB = " " * 4
 
 
+def fitted(text: str, width: int, more: str) -> str:
+    """Exactly so many cells: a name in Chinese has half as many letters."""
+    if cell_len(text) > width:
+        text = set_cell_size(text, max(0, width - len(more))).rstrip() + more[:width]
+    return set_cell_size(text, width)
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """A piece of a line, and the number of what it belongs to."""

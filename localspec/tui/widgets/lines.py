@@ -59,11 +59,18 @@ class Lines(ScrollView, can_focus=False):
         """The parts, or what they hold, are other ones."""
         if not self._width:
             return
-        height = self._stack.height(self._width)
-        self.virtual_size = Size(self.size.width, height)
+        self._grow(Size(self.size.width, self._stack.height(self._width)))
         if self.following:
             self.follow()
         self.refresh()
+
+    def _grow(self, size: Size) -> None:
+        """A layout of the whole screen, and a frame of its own, only where the scrollbar comes."""
+        if (size.height > self.container_size.height) != self.show_vertical_scrollbar:
+            self.virtual_size = size
+        elif size != self.virtual_size:
+            self.set_reactive(Lines.virtual_size, size)
+            self._scroll_update(size)
 
     def follow(self) -> None:
         """To the end, and along with it; by force: there may be no scrollbar yet."""

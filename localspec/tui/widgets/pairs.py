@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rich.cells import cell_len, set_cell_size
 from textual import on
 from textual.content import Content
 from textual.widgets import OptionList
@@ -13,6 +12,7 @@ from textual.widgets.option_list import Option
 from localspec.tui.downloads import told
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.rows import Row, Section
+from localspec.tui.text.wrapping import fitted
 
 Note = Callable[[Row], str]
 """What is said of a row at its end."""
@@ -77,21 +77,14 @@ class Pairs(OptionList):
         more = self._glyphs.more
         sign = self._glyphs.pointer if pointed else " "
         if row.state is not None:
-            line = told(row.state, self._glyphs, wide)
-            return Content.assemble((f"{sign} ", "$accent"), _fitting(line, wide - 6, more))
-        name, about = (34, 34) if wide >= 110 else (28, 28) if wide >= 80 else (26, 0)
+            line = told(row.state, self._glyphs, wide - 6)
+            return Content.assemble((f"{sign} ", "$accent"), line)
+        name, about = (34, 34) if wide >= 110 else (27, 32) if wide >= 80 else (26, 0)
         room = max(0, wide - name - about - 20)
         return Content.assemble(
             (f"{sign} ", "$accent"),
-            f"{_fitting(row.name, name, more)} ",
-            (_fitting(row.about, about, more), "$muted"),
+            f"{fitted(row.name, name, more)} ",
+            (fitted(row.about, about, more), "$muted"),
             f"{row.size:>10}  ",
-            (_fitting(self._note(row), room, more) if room > 12 else "", "$muted"),
+            (fitted(self._note(row), room, more) if room > 12 else "", "$muted"),
         )
-
-
-def _fitting(text: str, width: int, more: str) -> str:
-    """Exactly so many cells: a name in Chinese has half as many letters."""
-    if cell_len(text) > width:
-        text = set_cell_size(text, max(0, width - len(more))).rstrip() + more[:width]
-    return set_cell_size(text, width)

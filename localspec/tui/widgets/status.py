@@ -7,8 +7,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from localspec.tui.dialogue import Dialogue
-from localspec.tui.figures import Figures
-from localspec.tui.keys import footer, name
+from localspec.tui.keys import fitting, footer, name
 from localspec.tui.options import Options
 from localspec.tui.widgets.transcript import Transcript
 from localspec.units import milliseconds
@@ -25,9 +24,14 @@ class Status(Static):
     def draw(self, dialogue: Dialogue, phase: str, transcript: Transcript) -> None:
         """The keys of what is going on; where there is little room, the numbers alone."""
         own = self._options.keymap
-        keys = (
-            footer(own, "tokens") if transcript.walking else footer(own, "composer", "chat", "app")
-        )
+        if transcript.walking:
+            keys = footer(own, "tokens")
+        else:
+            now = {"chat.stop": "stop" if phase == "answering" else "back"}
+            keys = footer(own, "composer", "chat", "app", now=now)
+            if transcript.tokens:
+                send, _, rest = keys.partition("  ")
+                keys = f"{send}  {name(own.get('chat.walk', 'tab'))} walk  {rest}"
         numbers = _numbers(dialogue, phase)
         if not transcript.following:
             end = name(own.get("chat.end", "ctrl+end"))
@@ -43,16 +47,9 @@ class Status(Static):
         """The numbers at the right edge, and as many keys as there is room for."""
         keys, numbers = self._words
         width = self.content_size.width
-        keys = _fitting(keys, width - cell_len(numbers) - 3)
+        keys = fitting(keys, width - cell_len(numbers) - 3)
         space = " " * (width - cell_len(keys) - cell_len(numbers))
         self.update(Content(f"{keys}{space}{numbers}"), layout=False)
-
-
-def _fitting(keys: str, room: int) -> str:
-    """As many whole hints as there is room for."""
-    while len(keys) > room and "  " in keys:
-        keys = keys.rpartition("  ")[0]
-    return keys if len(keys) <= room else ""
 
 
 def _numbers(dialogue: Dialogue, phase: str) -> str:
@@ -64,17 +61,11 @@ def _numbers(dialogue: Dialogue, phase: str) -> str:
         parts.append(f"reading {figures.reading.done:,} / {figures.reading.total:,}")
     if dialogue.loaded is not None:
         parts.append(f"ctx {_short(figures.context)} / {_short(dialogue.loaded.n_ctx)}")
-    parts += _of_the_answer(figures)
-    return "   ".join(parts)
-
-
-def _of_the_answer(figures: Figures) -> list[str]:
-    parts = []
     if figures.reused:
         parts.append(f"reused {_short(figures.reused)}")
-    if figures.first_token_ms is not None:
+    if figures.first_token_ms is not None and phase != "answering":
         parts.append(f"first token {milliseconds(figures.first_token_ms)}")
-    return parts
+    return "   ".join(parts)
 
 
 def _short(n: int) -> str:

@@ -22,14 +22,18 @@ LEGEND: dict[TokenClass, str] = {
     "correction": "correction",
     "plain": "not guessed",
 }
-UNKNOWN = (
-    "Its chances were not recorded: they are where this view was open while it was written, "
-    "or where run had --probabilities."
+UNKNOWN = "Its chances were not recorded"
+_WHERE = (
+    ": they are where this view was open while it was written, or where run had --probabilities."
 )
 
 
+SHORT = 20
+"""Lines of a terminal that leave no room for more than four: as the breakpoint of the app."""
+
+
 class Story(Static):
-    """Four lines about one token, and the legend."""
+    """What is known of one token, and the legend."""
 
     def __init__(self, glyphs: Glyphs) -> None:
         super().__init__(markup=False)
@@ -38,8 +42,10 @@ class Story(Static):
     def tell(self, token: Token | None, round_: Round | None, marks: bool) -> None:
         """Show a token of a round; without one, how to get there."""
         lines = [Content("")]
+        brief = self.app.size.height < SHORT
         if token is not None and round_ is not None:
-            lines = [_first(token), Content(_chances(token)), _round(token, round_)]
+            chances = Content(_chances(token, brief=brief))
+            lines = [_first(token, brief=brief), chances, _round(token, round_, brief=brief)]
         self.update(Content("\n").join([*lines, legend(self._glyphs, marks)]))
 
 
@@ -48,14 +54,14 @@ def _quoted(text: str) -> str:
     return f"“{shown}”" if shown else "the end" if not text else "nothing visible"
 
 
-def _first(token: Token) -> Content:
+def _first(token: Token, *, brief: bool) -> Content:
     said = Content.assemble(
         ("token ", "$muted"), (_quoted(token.text), "bold"), f"   {_WORDS[token.kind]}"
     )
     guess = _guess(token)
     if guess is None:
         return said
-    sure = f" ({_share(guess.p_draft)} sure)" if guess.p_draft is not None else ""
+    sure = f" ({_share(guess.p_draft)} sure)" if guess.p_draft is not None and not brief else ""
     return Content.assemble(said, f": the draft said {_quoted(guess.text)}{sure}")
 
 
@@ -63,23 +69,28 @@ def _guess(token: Token) -> Alternative | None:
     return next((other for other in token.instead if other.guessed), None)
 
 
-def _chances(token: Token) -> str:
+def _chances(token: Token, *, brief: bool) -> str:
     if token.p_target is None:
-        return UNKNOWN
+        return UNKNOWN + ("." if brief else _WHERE)
     said = f"the model gave it {_share(token.p_target)}, its {_ordinal(token.rank or 0)} choice"
     if token.p_draft is not None:
         said += f"; the draft {_share(token.p_draft)}"
+    if brief:
+        return f"{said}."
     others = ", ".join(
         f"{_quoted(o.text)} {_share(o.p)} ({_ordinal(o.rank)})" for o in token.instead
     )
     return f"{said}. Others: {others}" if others else f"{said}."
 
 
-def _round(token: Token, round_: Round) -> Content:
+def _round(token: Token, round_: Round, *, brief: bool) -> Content:
     ms = round_.ms
     guessed = f"{round_.drafted} guessed, {round_.accepted} kept" if round_.drafted else "no guess"
-    times = f"draft {milliseconds(ms.draft)}, check {milliseconds(ms.verify)}"
-    return Content.styled(f"round {round_.n + 1} · {guessed} · {times} · id {token.id}", "$muted")
+    said = f"round {round_.n + 1} · {guessed}"
+    if not brief:
+        times = f"draft {milliseconds(ms.draft)}, check {milliseconds(ms.verify)}"
+        said += f" · {times} · id {token.id}"
+    return Content.styled(said, "$muted")
 
 
 def _share(p: float) -> str:

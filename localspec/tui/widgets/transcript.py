@@ -15,7 +15,7 @@ from localspec.protocol.events import Event, Place, Round, Token
 from localspec.tui import themes
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.keys import bindings
-from localspec.tui.text.part import Gap, Part, Words
+from localspec.tui.text.part import Gap, Hints, Part, Words
 from localspec.tui.text.prose import Look
 from localspec.tui.text.turn import Speaker, TurnText
 from localspec.tui.widgets.lines import Lines
@@ -110,12 +110,13 @@ class Transcript(Lines, can_focus=False):
         self.turns.clear()
         self.forgive()
 
-    def fail(self, error: LocalspecError, keys: str) -> None:
+    def fail(self, error: LocalspecError, keys: Sequence[str]) -> None:
         """Something ended badly: said below everything else."""
         bar = self._glyphs.bar_left
-        said = (error.message, "error"), (error.hint, "text"), (keys, "muted")
+        said = (error.message, "error"), (error.hint, "text")
         self._failure = [Gap()]
         self._failure += [Words(clean(t, multiline=False), style, bar) for t, style in said if t]
+        self._failure.append(Hints(keys, bar))
         self._drawn()
         self.follow()
 
@@ -165,7 +166,7 @@ class Transcript(Lines, can_focus=False):
     def enter(self) -> None:
         """Put the cursor on the last token that is seen, and the keyboard with it."""
         self.can_focus = True
-        self.focus()
+        self.screen.set_focus(self)  # at once: arrows may follow close behind
         if self._turn is None and self.turns:
             said = [number for number, t in enumerate(self.turns[-1].flow.tokens) if t.text]
             self._place(len(self.turns) - 1, said[-1] if said else -1)

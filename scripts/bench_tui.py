@@ -1,0 +1,379 @@
+#!/usr/bin/env python3
+"""What the terminal app costs and how quickly it answers, in a real terminal of 120x40.
+
+    .venv/bin/python scripts/bench_tui.py [--quick] [--only speed keys scroll start]
+
+speed     tokens/s as they reach the terminal, in the app against `localspec run`: a scripted engine
+          process at 20, 100 and 400 tokens/s, and the demo pair.  Runs alternate A B B A; the
+          median of the ratios of pairs.  Budget: at least 0.97.
+          Also frames a second in the app while it streams.  Budget: at most 25.
+keys      from a typed character to its painted frame while an answer streams.  Budget: 50 ms.
+scroll    from a page key to its painted frame in a transcript of 10,000 tokens.  Budget: p95 50 ms.
+start     from the start of the process to the painted Home (700 ms), and `--help` (150 ms).
+
+The terminal is a pseudo-terminal that this script drains; it says that it knows synchronized
+output, so every frame has a begin and an end.  Let nothing else run meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from statistics import median, quantiles
+
+from localspec import children, cli, launch
+from localspec.paths import state
+from localspec.protocol import wire
+from localspec.protocol.events import Event, Finished, Plan, Prefill, Ready, Round, Times, Token
+from localspec.worker.client import Worker
+
+HERE = str(Path(__file__).resolve())
+BEGIN, END = b"\x1b[?2026h", b"\x1b[?2026l"
+FIRST, LAST = "FIRST ", " LAST"
+RATES = (20, 100, 400)
+LETTERS = "αβγδεζηθικλμνξοπρστυφχψω"
+"""What is typed: in no word of an answer."""
+PAGE_UP, PAGE_DOWN, F2 = b"\x1b[5~", b"\x1b[6~", b"\x1bOQ"
+SEQUENCE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
+PATIENCE = 120.0
+PROMPT = "def fibonacci(n):"
+
+
+# --- a scripted engine, in a process of its own -------------------------------------------------
+
+
+def engine(rate: float, tokens: int, chats: bool) -> None:
+    """Speaks the protocol; an answer of so many tokens, at so many a second."""
+    out = children.private_stdout()
+
+    def say(number: int, answer: wire.Answer) -> None:
+        os.write(out, wire.encode_answer(number, answer))
+
+    say(0, wire.Hello(wire.PROTOCOL, os.getpid()))
+    for line in sys.stdin.buffer:
+        number, command = wire.decode_command(line)
+        if isinstance(command, wire.Bye):
+            return
+        if isinstance(command, wire.Load):
+            chat = {"template": "own" if chats else None}
+            settings = {"target": {"n_ctx": 1 << 20}, "chat": chat}
+            say(number, Ready({}, command.target, None, (), settings, {}, 1.0))
+        elif isinstance(command, wire.Probe):
+            say(number, wire.Measured(2.0, {"1": 1.0}))
+        elif isinstance(command, wire.Generate):
+            say(number, Plan("on", "scripted", 1.8))
+            say(number, Prefill(4, 4, 0))
+            for event in answer(rate, tokens):
+                say(number, event)
+        if not isinstance(command, wire.Stop):
+            say(number, wire.Done())
+
+
+def answer(rate: float, tokens: int) -> Iterator[Round | Finished]:
+    """One token a round, the dearest case; each as long after the one before as a pass takes."""
+    texts = [FIRST, *map(word, range(1, tokens - 1)), LAST]
+    for n, text in enumerate(texts):
+        time.sleep(1 / rate)
+        yield Round(n, None, "", 0, 0, (Token(n, text, "plain"),), Times(0, 1e3 / rate, 0))
+    yield Finished("length")
+
+
+def word(n: int) -> str:
+    """Markdown, with a paragraph now and then and a heading or a block of code."""
+    if n % 400 == 0:
+        return "\n\n```python\nX = 1\nY = [X, 2, 3]\n```\n\n"
+    if n % 200 == 0:
+        return f"\n\n# {n}\n\n"
+    if n % 50 == 0:
+        return ".\n\n"
+    return f"**{n}** " if n % 25 == 0 else f"W{n} "
+
+
+# --- a terminal ---------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A process on a pseudo-terminal, drained as it writes."""
+
+    def __init__(self, *words: str, folder: str) -> None:
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        self.seen = bytearray()
+        self.frames: list[float] = []
+        """When each frame's end came."""
+        env = os.environ | {"TERM": "xterm-256color", "LOCALSPEC_DATA_DIR": folder}
+        self.began = time.perf_counter()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", *words],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=env | {"COLORTERM": "truecolor"},
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self.drain(lambda: self._process.poll() is not None, 5)
+        self._process.kill()
+        self._process.wait()
+        os.close(self._ours)
+
+    def type(self, keys: bytes | str) -> float:
+        os.write(self._ours, keys.encode() if isinstance(keys, str) else keys)
+        return time.perf_counter()
+
+    def drain(self, until: Callable[[], object], limit: float = PATIENCE) -> float:
+        """Read until a condition holds; when that was."""
+        end = time.perf_counter() + limit
+        while not until():
+            if time.perf_counter() > end:
+                raise SystemExit(f"It did not come:\n{plain(self.seen)[-3000:]}")
+            if not select.select([self._ours], [], [], 0.05)[0]:
+                continue
+            try:
+                part = os.read(self._ours, 1 << 16)
+            except OSError:  # it has ended
+                break
+            if b"\x1b[?2026$p" in part:
+                self.type(b"\x1b[?2026;2$y")
+            self.frames += [time.perf_counter()] * part.count(END)
+            self.seen += part
+        return time.perf_counter()
+
+    def wait_for(self, text: str, since: int = 0) -> float:
+        """Until a text is written after the first `since` bytes; when that was."""
+        wanted, looked = text.encode(), since
+
+        def came() -> bool:
+            nonlocal looked
+            begin, looked = max(since, looked - len(wanted)), len(self.seen)
+            return self.seen.find(wanted, begin) >= 0
+
+        return self.drain(came)
+
+    def quiet(self, seconds: float = 0.4) -> None:
+        """Until nothing has been painted for a while."""
+        while True:
+            before = len(self.seen)
+            still = time.perf_counter() + seconds
+            self.drain(lambda: time.perf_counter() > still)  # noqa: B023
+            if len(self.seen) == before:
+                return
+
+    def frame_after(self, key: bytes | str) -> float | None:
+        """Milliseconds from a key to the end of the next frame; None where nothing is painted."""
+        frames = len(self.frames)
+        began = self.type(key)
+        self.drain(lambda: len(self.frames) > frames or time.perf_counter() > began + 1)
+        return (self.frames[-1] - began) * 1e3 if len(self.frames) > frames else None
+
+
+def plain(seen: bytearray) -> str:
+    return SEQUENCE.sub(b"", seen).decode("utf-8", "replace")
+
+
+# --- what runs in it ----------------------------------------------------------------------------
+
+
+def drive(how: str, rate: float, tokens: int, chats: bool) -> None:
+    """In a process of its own: the app or `run`, over the scripted engine or the demo pair."""
+    worker: Callable[[], Worker] = Timed
+    if rate:
+        script = ["--engine", str(rate), str(tokens), str(int(chats))]
+        worker = partial(Timed, lambda: [sys.executable, "-P", HERE, *script])
+    vars(launch)["Worker"] = worker
+    if how == "run":
+        greedy = ("--temperature", "0", "--max-tokens", str(tokens))
+        cli.main(["run", "demo", "-p", PROMPT, *greedy])
+    from localspec.tui import start  # noqa: PLC0415  `run` does without
+    from localspec.tui.app import LocalspecApp  # noqa: PLC0415
+    from localspec.tui.dialogue import Dialogue  # noqa: PLC0415
+    from localspec.tui.options import Options  # noqa: PLC0415
+    from localspec.tui.runner import Runner  # noqa: PLC0415
+    from localspec.tui.screens.chat import ChatScreen  # noqa: PLC0415
+
+    start.spare_pauses()
+    runner, options = Runner(), Options()
+    dialogue = Dialogue(launch.choose("demo", "auto"))
+    dialogue.change(max_tokens=tokens)
+    dialogue.settings = dialogue.settings.changed("temperature", "0")
+    LocalspecApp(options, runner, lambda: ChatScreen(dialogue, runner, options)).run()
+    runner.close()
+
+
+class Timed(Worker):
+    """Writes down how fast an answer came to whoever asked."""
+
+    def generate(self, request: wire.Generate) -> Iterator[Event]:
+        first = last = 0.0
+        count = 0
+        for event in super().generate(request):
+            if isinstance(event, Round):
+                last = time.perf_counter()
+                first = first or last
+                count += len(event.tokens) if last > first else 0
+            elif isinstance(event, Finished) and last > first:
+                part = state() / "part"
+                part.write_text(str(count / (last - first)))
+                part.replace(state() / "rate")
+            yield event
+
+
+def chat(folder: str, rate: float, tokens: int, *, chats: bool = True) -> Terminal:
+    return Terminal(HERE, "--drive", "chat", str(rate), str(tokens), str(int(chats)), folder=folder)
+
+
+def speed(folder: str, how: str, rate: float, tokens: int) -> tuple[float, float]:
+    """Tokens a second as they came to the terminal, and frames a second."""
+    kept = Path(folder) / "rate"
+    kept.unlink(missing_ok=True)
+    with Terminal(HERE, "--drive", how, str(rate), str(tokens), "1", folder=folder) as here:
+        if how == "chat":
+            here.wait_for("Say something" if rate else "goes on with")
+            here.quiet()
+            here.type(f"{PROMPT}\r")
+        if not rate:
+            here.drain(kept.exists)
+            return float(kept.read_text()), 0.0
+        first = here.wait_for(FIRST.strip())
+        last = here.wait_for(LAST.strip())
+        painted = [at for at in here.frames if first < at <= last]
+        return (tokens - 1) / (last - first), len(painted) / (last - first)
+
+
+def speeds(quick: bool, folder: str) -> None:
+    for rate in (*RATES, 0):
+        tokens = int(rate * (4 if quick else 10)) or 500
+        ratios, app, plain_, frames = [], [], [], []
+        for turn in range(2 if quick else 5):
+            found = {}
+            for how in ("chat", "run") if turn % 2 else ("run", "chat"):
+                found[how], repaints = speed(folder, how, rate, tokens)
+                frames += [repaints] if how == "chat" and rate else []
+            ratios.append(found["chat"] / found["run"])
+            app.append(found["chat"])
+            plain_.append(found["run"])
+        name = f"{rate} tok/s" if rate else "demo pair"
+        painted = f"   {max(frames):4.1f} frames/s at most" if frames else ""
+        print(
+            f"speed   {name:>10}: app {median(app):6.1f}  run {median(plain_):6.1f}  "
+            f"ratio {median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f}){painted}",
+            flush=True,
+        )
+
+
+def keys(quick: bool, folder: str) -> None:
+    for rate in (100, 400):
+        for view in ("Markdown", "tokens"):
+            with chat(folder, rate, 100_000) as here:
+                here.wait_for("Say something")
+                here.quiet()
+                here.type("a\r")
+                here.wait_for(FIRST.strip())
+                if view == "tokens":
+                    here.type(F2 + b"\t")
+                found = [typed(here, letter) for letter in LETTERS * (1 if quick else 4)]
+                show(f"keys    {rate} tok/s, {view}", found)
+
+
+def typed(here: Terminal, letter: str) -> float:
+    """Milliseconds until a letter is painted."""
+    pause = time.perf_counter() + 0.13
+    here.drain(lambda: time.perf_counter() > pause)
+    since = len(here.seen)
+    began = here.type(letter)
+    came = here.wait_for(letter, since)
+    here.type(b"\x7f")
+    return (came - began) * 1e3
+
+
+def scroll(quick: bool, folder: str) -> None:
+    turns = 5
+    total = 2_000 if quick else 10_000
+    for name, chats, each in (("Markdown", True, total // turns), ("raw", False, total)):
+        with chat(folder, 5000, each, chats=chats) as here:
+            here.wait_for("Say something" if chats else "goes on with")
+            here.quiet()
+            for _ in range(turns if chats else 1):
+                since = len(here.seen)
+                here.type("a\r")
+                here.wait_for(LAST.strip(), since)
+                here.quiet()
+            show(f"scroll  {name}, {total:,} tokens", pages(here))
+            here.type(F2)
+            here.quiet()
+            show(f"scroll  {name}, tokens shown", pages(here))
+
+
+def pages(here: Terminal) -> list[float]:
+    """Up by pages, as far as 60, and down again; the keys' own frames."""
+    found = []
+    for key in (PAGE_UP, PAGE_DOWN):
+        for _ in range(60):
+            took = here.frame_after(key)
+            if took is None:  # at the end
+                break
+            found.append(took)
+            here.quiet(0.05)
+    return found
+
+
+def begin(quick: bool, folder: str) -> None:
+    for name, words, text in (
+        ("Home", ("-m", "localspec"), "Ready to run"),
+        ("--help", ("-m", "localspec", "--help"), "Commands"),
+    ):
+        found = []
+        for _ in range(3 if quick else 15):
+            with Terminal(*words, folder=folder) as here:
+                found.append((here.wait_for(text) - here.began) * 1e3)
+        show(f"start   {name}", found)
+
+
+def show(name: str, found: list[float]) -> None:
+    p95 = quantiles(found, n=20)[-1]
+    print(
+        f"{name}: median {median(found):.0f} ms, p95 {p95:.0f} ms, "
+        f"longest {max(found):.0f} ms ({len(found)})",
+        flush=True,
+    )
+
+
+PARTS = {"speed": speeds, "keys": keys, "scroll": scroll, "start": begin}
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--engine"]:
+        return engine(float(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1")
+    if sys.argv[1:2] == ["--drive"]:
+        return drive(sys.argv[2], float(sys.argv[3]), int(sys.argv[4]), sys.argv[5] == "1")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="few runs, to see whether it works")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        for name in asked.only:
+            PARTS[name](asked.quick, folder)
+    return None
+
+
+if __name__ == "__main__":
+    main()

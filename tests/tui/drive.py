@@ -1,0 +1,77 @@
+"""Starts the app in a process of its own at a place that a test names.
+
+python -m tests.tui.drive chat TARGET [DRAFT]      a chat with these files
+python -m tests.tui.drive says FILE                a chat with an engine that says the file's words
+python -m tests.tui.drive completes FILE           the same, of a model that goes on with a text
+python -m tests.tui.drive crash                    f12 raises inside a handler
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from textual import events
+from textual.screen import Screen
+
+from localspec.errors import UsageError
+from localspec.launch import Choice
+from localspec.protocol.events import Dead, Notice, Plan
+from localspec.tui import app, start
+from localspec.tui.dialogue import Dialogue
+from localspec.tui.runner import Runner
+from localspec.tui.screens.chat import ChatScreen
+from tests.tui.scripted import Opening, ScriptedEngine, answer, ready
+
+SECRET = "what they said to each other"
+
+
+class Crashing(app.LocalspecApp):
+    CSS_PATH = str(Path(app.__file__).with_name("localspec.tcss"))
+
+    def on_key(self, event: events.Key) -> None:
+        if event.key == "f12":
+            said = SECRET
+            raise ZeroDivisionError(f"of {len(said)}")
+
+
+def said(path: Path, chats: bool) -> tuple[Dialogue, Runner]:
+    """Whatever has words has these: names, notices, answers, errors, ends."""
+    words = json.loads(path.read_text(encoding="utf-8"))
+    whole = "".join(words)
+    notice = Notice("warning", whole, whole, whole)
+    plan = Plan("paused", whole)
+    engine = ScriptedEngine(
+        lambda: [plan, notice, *answer(words, tail=f"{words[0]}LAST")],
+        lambda: [UsageError(whole, whole)],
+        lambda: [*answer(words)[:-1], Dead(whole, tuple(words), whole)],
+        ready=ready(chats=chats, notices=(notice,)),
+    )
+    opening = Opening([engine, UsageError(f"{whole}NOT AGAIN", whole)], says=[plan, notice])
+    name = whole.replace("/", "")
+    return Dialogue(Choice(Path(f"{name}.gguf"), Path(f"{name}.gguf"))), Runner(opening)
+
+
+def main(what: str, *files: str) -> int:
+    options, runner = start.options(), Runner()
+    if what in ("says", "completes"):
+        dialogue, runner = said(Path(files[0]), what == "says")
+    elif what == "chat":
+        draft = Path(files[1]) if len(files) > 1 else None
+        dialogue = Dialogue(Choice(Path(files[0]), draft))
+
+    def first() -> Screen[None]:
+        return ChatScreen(dialogue, runner, options)
+
+    kind = Crashing if what == "crash" else app.LocalspecApp
+    shown = kind(options, runner, first if files else None)
+    try:
+        shown.run()
+    finally:
+        runner.close()
+    return shown.return_code or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

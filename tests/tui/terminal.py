@@ -1,0 +1,169 @@
+"""The app in a real terminal: a process on a pseudo-terminal, its keys and all its bytes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from tests.cli.command import environment
+
+TIMEOUT = 30
+"""Seconds."""
+
+SEQUENCE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\]22;[a-z-]*\x07|\x1b[@-_]")
+"""Textual's only OSC is 22, the shape of the mouse pointer."""
+FRAME_END = b"\x1b[?2026l"
+_DIES_WITH_TERMINAL = 'exec "$@" <"$TTY" >"$TTY" 2>"$TTY"'
+"""Opened by the leader of a session without one, a terminal becomes its controlling terminal."""
+
+
+class Terminal:
+    """What a terminal emulator is to a program: it drains, types, resizes, and may be closed."""
+
+    def __init__(
+        self,
+        words: list[str],
+        *,
+        size: tuple[int, int] = (80, 24),
+        env: Mapping[str, str] | None = None,
+        answers: bool = False,
+    ) -> None:
+        """`answers`: it knows synchronized output, and only whole frames are looked at."""
+        self._ours, theirs = pty.openpty()
+        self._answers = answers
+        self.resize(*size)
+        self.cooked: list[Any] = termios.tcgetattr(theirs)
+        self.seen = b""
+        self._closed = False
+        self._lock = threading.Lock()
+        self._came = threading.Condition(self._lock)
+        self.process = subprocess.Popen(
+            ["sh", "-c", _DIES_WITH_TERMINAL, "sh", *words],
+            stdin=subprocess.DEVNULL,
+            env=environment(
+                {"TERM": "xterm-256color", "TTY": os.ttyname(theirs)} | dict(env or {})
+            ),
+            start_new_session=True,
+        )
+        self._theirs = theirs  # held open, so that its settings can be read at the end
+        self._thread = threading.Thread(target=self._drain, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.close()
+
+    # --- what comes out -----------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                part = os.read(self._ours, 65536)
+            except OSError:
+                part = b""
+            if not part:
+                return
+            with self._came:
+                self.seen += part
+                self._came.notify_all()
+            if self._answers and b"\x1b[?2026$p" in part:
+                self.type(b"\x1b[?2026;2$y")
+
+    def wait_for(self, found: str | Callable[[], object], since: int = 0) -> int:
+        """Until a text is written, or a condition holds; how many bytes were written then."""
+        until = time.monotonic() + TIMEOUT
+        with self._came:
+            while True:
+                end = self._whole()
+                if found() if callable(found) else found in text(self.seen[since:end]):
+                    return end
+                self._came.wait(0.05)
+                if time.monotonic() > until:
+                    raise AssertionError(f"no {found}: {text(self.seen[since:])[-4000:]}")
+
+    def _whole(self) -> int:
+        """The end of the last whole frame, where frames have ends."""
+        return self.seen.rfind(FRAME_END) + len(FRAME_END) if self._answers else len(self.seen)
+
+    # --- what a person does -------------------------------------------------------------------
+
+    def type(self, keys: bytes | str) -> None:
+        os.write(self._ours, keys.encode() if isinstance(keys, str) else keys)
+
+    def resize(self, columns: int, rows: int) -> None:
+        """The kernel tells the program with SIGWINCH."""
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def close(self) -> None:
+        """The window is closed: the kernel sends SIGHUP."""
+        if not self._closed:
+            self._closed = True
+            os.close(self._theirs)
+            os.close(self._ours)
+
+    # --- how it ended -------------------------------------------------------------------------
+
+    def ends_with(self, code: int, limit: float = TIMEOUT) -> None:
+        """Within the limit, with this exit code; everything that was written has been read."""
+        found = self.process.wait(timeout=limit)
+        quiet, size = 0, -1
+        while quiet < 2:  # the thread reads what is left
+            quiet = quiet + 1 if len(self.seen) == size else 0
+            size = len(self.seen)
+            time.sleep(0.02)
+        found = found if found >= 0 else 128 - found
+        assert found == code, text(self.seen)[-1000:]
+
+    def settings(self) -> list[Any]:
+        """As `stty` shows them."""
+        return termios.tcgetattr(self._theirs)
+
+    @property
+    def left_alternate_screen(self) -> bool:
+        return _last(self.seen, b"\x1b[?1049l") > _last(self.seen, b"\x1b[?1049h")
+
+    @property
+    def cursor_is_shown(self) -> bool:
+        return _last(self.seen, b"\x1b[?25h") > _last(self.seen, b"\x1b[?25l")
+
+    def assert_whole(self) -> None:
+        """Nothing of the app is left behind in the terminal."""
+        assert self.left_alternate_screen
+        assert self.cursor_is_shown
+        for mode in (b"1000", b"1003", b"1006", b"1004", b"2004"):  # mouse, focus, paste
+            on, off = b"\x1b[?" + mode + b"h", b"\x1b[?" + mode + b"l"
+            assert _last(self.seen, off) >= _last(self.seen, on), mode
+        assert self.settings()[:4] == self.cooked[:4]
+
+
+def text(seen: bytes) -> str:
+    """What was written, without sequences: cells in the order in which they were painted."""
+    return SEQUENCE.sub(b"", seen).decode("utf-8", "replace")
+
+
+def _last(seen: bytes, part: bytes) -> int:
+    return seen.rfind(part)
+
+
+def module(name: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-P", "-m", name, *arguments]

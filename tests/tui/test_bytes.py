@@ -1,0 +1,264 @@
+"""Every byte that reaches the terminal is the app's own, whatever a model, a file or a paste says.
+
+The same walk through the screens with harmless words shows which sequences are the app's own.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+if sys.platform == "win32":
+    pytest.skip("pseudo-terminals", allow_module_level=True)
+
+from localspec import tui
+from localspec.chat import recent
+from localspec.launch import Choice
+from tests.cli.command import command, harmful
+from tests.tui.terminal import SEQUENCE, Terminal, module, text
+from tests.zoo import Zoo
+
+ESC, BEL, CSI, OSC, ST, DCS = "\x1b", "\x07", "\x9b", "\x9d", "\x9c", "\x90"
+ATTACKS = (
+    f"{ESC}]52;c;cHduZWQ={BEL}",  # writes the clipboard
+    f"{ESC}]8;;http://evil/{ESC}\\link{ESC}]8;;{ESC}\\",
+    f"{ESC}]0;owned{BEL}",
+    f"{ESC}[31m",
+    f"{ESC}[2J{ESC}[3J",
+    f"{ESC}[6n",
+    f"{CSI}33m{OSC}0;owned{ST}{DCS}q{ST}",
+    f"{ESC}c{ESC}(0{ESC}P1$q{ESC}\\",
+    "\x00\x08\x0e\x7f\r\x0b\x0c",
+    "\u202egnp.\u2066x\u2069\u200f",
+    "\ud800",
+    ESC,  # a sequence over two tokens
+    "]0;owned",
+    BEL,
+)
+MARKUP = (
+    "[/red]",
+    "[@click=app.quit]x[/]",
+    "[bold red on blue]loud",
+    "[link=http://evil]y[/link]",
+    "$accent ",
+    "\n\n&#27;[31m &#x202e;abc &#x9b;31m &#155;31m &#7; &#x1b;]0;owned&#7;\n\n",
+    "[click](javascript:alert(1)) [file](file:///etc/passwd) <http://evil/\x1b[31m> ![i](http://e/)\n\n",
+    "<script>alert(1)</script>\n\n<a href='x'>b</a>\n\n",
+    "| a[/red] | \x1b[31mb |\n|---|---|\n| &#27;[35m | `&#27;` |\n\n",
+    "```[@click=app.quit]python\nprint('\x1b[31m')\n\x9b31m\n```\n\n",
+    "# [/red] &#27;[31m\n\n- [ ] one\n- \u202e two\n\n> [$error]quoted\n\n",
+    '[ref]: javascript:x "\x1b[31m"\n\n[ref]\n\n',
+)
+HARMLESS = ("one ", "**bold** ", "*leaning* ", "`code` ", "[link](http://a) ") * 4 + (
+    "\n\n# head\n\n- [ ] a\n- b\n\n> quoted\n\n",
+    "```python\nprint(1)\n```\n\n| a | b |\n|---|---|\n| 1 | `2` |\n\n<b>raw</b>\n\n",
+)
+
+CTRL_END = b"\x1b[1;5F"
+F2, F4, F5, BACK_TAB = b"\x1bOQ", b"\x1bOS", b"\x1b[15~", b"\x1b[Z"
+UP, DOWN, RIGHT, LEFT, ESCAPE = b"\x1b[A", b"\x1b[B", b"\x1b[C", b"\x1b[D", b"\x1b"
+CTRL_L, CTRL_P, CTRL_Q = b"\x0c", b"\x10", b"\x11"
+
+UNCOVERED = "guesses from"
+"""In the panel, below every sheet."""
+
+COLOUR = re.compile(rb"([34]8;2);\d+;\d+;\d+")
+PLACE = re.compile(rb"\x1b\[\d+;\d+H")
+
+
+ATTRIBUTES = {b"0", b"1", b"2", b"3", b"4", b"7", b"9", b"21", b"53", b"38;2", b"48;2"}
+"""Of text, as the app sets them: no palette colours, which attackers use."""
+
+
+def shapes(seen: bytes) -> set[bytes]:
+    """The sequences, without the numbers that may be any and the attributes that are the app's."""
+    found = set()
+    for sequence in SEQUENCE.findall(PLACE.sub(b"\x1b[y;xH", COLOUR.sub(rb"\1", seen))):
+        if sequence.endswith(b"m") and sequence.startswith(b"\x1b["):
+            parts = re.findall(rb"[34]8;2|\d+", sequence)
+            found |= set(parts) - ATTRIBUTES
+        else:
+            found.add(sequence)
+    return found
+
+
+def leaked(seen: bytes) -> list[str]:
+    """What no sequence of the app's can be: controls, C1, overrides in the text."""
+    return harmful(SEQUENCE.sub(b"", seen))
+
+
+def pasted(words: str) -> bytes:
+    """As terminals paste: none of them lets an ESC through, which could end the paste itself."""
+    return b"\x1b[200~" + words.replace(ESC, "").encode("utf-8", "replace") + b"\x1b[201~"
+
+
+def walk(here: Terminal, words: str) -> bytes:
+    """A chat, its views, sheets and errors; whatever can be typed or pasted has these words."""
+    here.wait_for(lambda: "Say something" in text(here.seen) or "goes on with" in text(here.seen))
+    ask(here, words, "LAST")
+    inspect(here)
+    change(here, words)
+    ask(here, words, "edit the")
+    ask(here, words, "load it")
+    before = len(here.seen)
+    here.type(CTRL_L)
+    before = here.wait_for("engine.log", before)
+    here.type(b"q")
+    before = here.wait_for(UNCOVERED, before)
+    line = " ".join(words.split())
+    for slash in ("/nosuch", "/system", "/read", "/save", "/spec", "/set"):
+        here.type(f"{slash} ".encode() + pasted(line) + b"\r")
+    before = here.wait_for("There is no setting", before)
+    here.type(CTRL_P)
+    here.wait_for("Search for commands", before)
+    here.type(pasted(line))
+    before = here.wait_for("No matches", before)
+    here.type(ESCAPE)
+    before = here.wait_for("enter send", before)
+    here.type(F5)  # loads it again, in vain
+    here.wait_for("NOT AGAIN", before)
+    here.type(CTRL_Q)
+    here.ends_with(0)
+    here.assert_whole()
+    return here.seen
+
+
+def inspect(here: Terminal) -> None:
+    """Each token of the answer, its story, and the replay."""
+    before = len(here.seen)
+    here.type(F2)
+    before = here.wait_for("not guessed", before)
+    here.type(UP + DOWN + b"g")
+    before = walk_to_the_first(here)
+    here.type(b"r")
+    before = here.wait_for("round 1 of", before)
+    here.type(RIGHT + RIGHT + b"G" + b"q")
+    before = here.wait_for("not guessed", before)
+    here.type(b"\t" + F2 + CTRL_END)
+    here.wait_for("LAST", before)
+
+
+def walk_to_the_first(here: Terminal) -> int:
+    """Token by token: each is painted with its story."""
+    begin = before = len(here.seen)
+    while "round 1 " not in text(here.seen[begin:]):
+        here.type(LEFT)
+        least = before
+        before = here.wait_for(lambda: len(here.seen) > least)  # noqa: B023  called at once
+    return before
+
+
+def change(here: Terminal, words: str) -> None:
+    """A setting that is none, and the system prompt."""
+    before = len(here.seen)
+    here.type(F4)
+    before = here.wait_for("For the next answer", before)
+    here.type(pasted(words))
+    before = here.wait_for("Possible", before)
+    here.type(BACK_TAB + pasted(words) + F4)
+    here.wait_for(UNCOVERED, before)
+
+
+def ask(here: Terminal, words: str, until: str) -> None:
+    before = len(here.seen)
+    here.type(pasted(words) + b"\r")
+    here.wait_for(until, before)
+
+
+def says(words: Sequence[str], how: str, folder: Path) -> bytes:
+    script = folder / f"{how}.json"
+    script.write_text(json.dumps(words), encoding="utf-8")
+    (folder / "engine.log").write_bytes("".join(words).encode("utf-8", "replace"))
+    env = {"LOCALSPEC_DATA_DIR": str(folder), "COLORTERM": "truecolor"}
+    drive = module("tests.tui.drive", how, str(script))
+    with Terminal(drive, size=(120, 40), env=env, answers=True) as terminal:
+        return walk(terminal, "".join(words))
+
+
+@pytest.mark.parametrize("how", ["says", "completes"])
+def test_nothing_but_the_apps_own_sequences(how: str, tmp_path: Path) -> None:
+    own = says(HARMLESS, how, tmp_path)
+    assert not leaked(own)
+    seen = says((*ATTACKS, *MARKUP), how, tmp_path)
+    assert not leaked(seen)
+    assert not shapes(seen) - shapes(own)
+    assert b"\x1b]" not in seen.replace(b"\x1b]22;default\x07", b"")
+    assert all(
+        attack.encode("utf-8", "replace") not in seen for attack in ATTACKS if len(attack) > 9
+    )
+
+
+def test_a_hostile_model_and_its_file_name(zoo: Zoo, tmp_path: Path) -> None:
+    """From the list of recent pairs, with the real engine."""
+    own = from_the_list(zoo["parrot"])
+    name = "".join(ATTACKS[:4]) + "[red][$accent]\u202e[bold]x"
+    path = tmp_path / f"{name.replace('/', '')}.gguf"
+    shutil.copy(zoo["hostile"], path)
+    seen = from_the_list(path)
+    assert "one" in text(seen)
+    assert not leaked(seen)
+    assert not shapes(seen) - shapes(own)
+
+
+def from_the_list(model: Path) -> bytes:
+    recent.add(Choice(model, None))
+    with Terminal(command(), size=(120, 40), env={"COLORTERM": "truecolor"}, answers=True) as here:
+        here.wait_for("Opened lately")
+        here.type(DOWN + b"\r")
+        here.wait_for("goes on with a text")
+        ask(here, "a", "first token")
+        before = len(here.seen)
+        here.type(F2)
+        here.wait_for("not guessed", before)
+        before = walk_to_the_first(here)
+        here.type(b"r")
+        here.wait_for("round 1 of", before)
+        here.type(CTRL_Q)
+        here.ends_with(0)
+        return here.seen
+
+
+# --- a lint -----------------------------------------------------------------------------------
+
+PARSING = {"Static", "Label", "OptionList", "notify"}
+"""They read markup unless told otherwise."""
+FILES = sorted(Path(tui.__file__).parent.rglob("*.py"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_no_markup_is_ever_parsed(file: Path) -> None:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and any(name_of(base) in PARSING for base in node.bases):
+            made = [call for call in calls(node) if name_of(call.func) == "__init__"]
+            assert made, f"{file.name}: {node.name} is made by its base, which reads markup"
+            assert all(map(unmarked, made)), f"{file.name}: {node.name}"
+    for call in calls(tree):
+        where = f"{file.name}:{call.lineno}"
+        assert name_of(call.func) not in PARSING or unmarked(call), where
+        assert name_of(call.func) not in ("from_markup", "Tooltip"), where
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            set_here = {target.attr for target in node.targets if isinstance(target, ast.Attribute)}
+            assert not set_here & {"tooltip", "border_title", "border_subtitle"}, file.name
+
+
+def calls(tree: ast.AST) -> list[ast.Call]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def name_of(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def unmarked(call: ast.Call) -> bool:
+    words = {word.arg: word.value for word in call.keywords}
+    said = words.get("markup")
+    return isinstance(said, ast.Constant) and said.value is False

@@ -1,0 +1,85 @@
+"""The engine is killed at any moment of an answer: said, kept, and one key brings it back."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import psutil
+import pytest
+from textual.pilot import Pilot
+
+from localspec import launch
+from localspec.tui.app import LocalspecApp
+from localspec.tui.dialogue import Dialogue
+from localspec.tui.options import Options
+from localspec.tui.runner import Runner
+from localspec.tui.screens.chat import ChatScreen
+from tests.tui.scripted import wait_until
+from tests.zoo import Zoo
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+
+MOMENTS = 10
+QUESTION = "def kilo(n):"
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(200)
+async def test_killed_at_ten_moments(zoo: Zoo) -> None:
+    """A pair of real models, whose answer never ends."""
+    runner, options = Runner(), Options()
+    dialogue = Dialogue(launch.Choice(zoo["chatter"], zoo["chatter"]))
+    dialogue.change(max_tokens=60_000)
+    app = LocalspecApp(options, runner, lambda: ChatScreen(dialogue, runner, options))
+    moments = random.Random(4)
+    try:
+        async with app.run_test(size=(100, 30)) as pilot:
+            await wait_until(pilot, lambda: chat(app).phase == "ready", 60)
+            await pilot.press(*QUESTION)
+            app.simulate_key("enter")
+            for _ in range(MOMENTS):
+                await kill(pilot, chat(app), moments.randrange(1000))
+                app.simulate_key("f5")  # a press would wait for the end of the answer
+                await wait_until(pilot, lambda: chat(app).phase == "answering", 60)
+                assert not chat(app).transcript.failed
+            await still_works(pilot, chat(app))
+    finally:
+        runner.close()
+
+
+def chat(app: LocalspecApp) -> ChatScreen:
+    assert isinstance(app.screen, ChatScreen)
+    return app.screen
+
+
+async def kill(pilot: Pilot[Any], screen: ChatScreen, tokens: int) -> None:
+    """As soon as so many tokens of the answer are there."""
+    dialogue = screen.dialogue
+    await wait_until(pilot, lambda: dialogue.figures.answered >= tokens)
+    assert screen.phase == "answering"
+    (engine,) = psutil.Process().children()
+    engine.kill()
+    await wait_until(pilot, lambda: screen.phase == "failed")
+    told = screen.transcript.shown
+    assert "the system killed it" in told
+    assert "load it again" in told
+    said = dialogue.conversation.turns[-1].answer
+    assert len(dialogue.conversation.turns) == 1
+    assert dialogue.conversation.turns[0].question == QUESTION
+    flow = screen.transcript.turns[-1].flow
+    assert "".join(token.text for token in flow.tokens) == said
+
+
+async def still_works(pilot: Pilot[Any], screen: ChatScreen) -> None:
+    await wait_until(pilot, lambda: screen.dialogue.figures.answered > 10)
+    await pilot.press("escape")
+    await wait_until(pilot, lambda: screen.phase == "ready")
+    await pilot.press("ctrl+n", "x")  # the context of the old chat may be full
+    pilot.app.simulate_key("enter")
+    await wait_until(pilot, lambda: screen.dialogue.conversation.turns[-1:])
+    assert screen.dialogue.conversation.turns[0].question == "x"
+    await wait_until(pilot, lambda: screen.dialogue.figures.answered > 4)
+    await pilot.press("escape")
+    await wait_until(pilot, lambda: screen.phase == "ready")

@@ -1,0 +1,193 @@
+"""The terminal is left whole, however the app ends; and it lives through what terminals do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+if sys.platform == "win32":
+    pytest.skip("POSIX signals and terminals", allow_module_level=True)
+
+from tests.cli.command import TIMEOUT, command, environment
+from tests.tui.drive import SECRET
+from tests.tui.terminal import Terminal, module, text
+from tests.zoo import Zoo
+
+CTRL_C, CTRL_Q, CTRL_Z = b"\x03", b"\x11", b"\x1a"
+F5, F12 = b"\x1b[15~", b"\x1b[24~"
+
+
+@pytest.fixture
+def home() -> Iterator[Terminal]:
+    """The app as it starts."""
+    with Terminal(command()) as terminal:
+        terminal.wait_for("Ready to run")
+        yield terminal
+
+
+@pytest.fixture
+def answering(zoo: Zoo) -> Iterator[Terminal]:
+    """A chat whose answer never ends."""
+    with Terminal(module("tests.tui.drive", "chat", str(zoo["chatter"]))) as terminal:
+        terminal.wait_for("goes on with a text")
+        terminal.type(b"/set max_tokens 60000\rabc\r")
+        terminal.wait_for("seven eight nine one")
+        yield terminal
+
+
+def engines(terminal: Terminal) -> list[psutil.Process]:
+    return psutil.Process(terminal.process.pid).children(recursive=True)
+
+
+def gone(processes: list[psutil.Process], limit: float = 5) -> bool:
+    return not psutil.wait_procs(processes, timeout=limit)[1]
+
+
+# --- ends -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_leaves_the_terminal_whole(
+    answering: Terminal, number: signal.Signals, code: int
+) -> None:
+    children = engines(answering)
+    assert children
+    answering.process.send_signal(number)
+    answering.ends_with(code, limit=5)
+    answering.assert_whole()
+    assert gone(children)
+
+
+def test_a_closed_terminal_ends_app_and_engine(answering: Terminal) -> None:
+    children = engines(answering)
+    assert children
+    answering.close()
+    answering.process.wait(timeout=5)
+    assert gone(children)
+
+
+def test_ctrl_q_while_answering(answering: Terminal) -> None:
+    children = engines(answering)
+    began = time.monotonic()
+    answering.type(CTRL_Q)
+    answering.ends_with(0)
+    assert time.monotonic() - began < 2
+    answering.assert_whole()
+    assert gone(children)
+    assert "Traceback" not in text(answering.seen)
+
+
+def test_ctrl_c_stops_and_twice_quits(answering: Terminal) -> None:
+    answering.type(CTRL_C)
+    answering.wait_for("stopped in")
+    answering.type(CTRL_C + CTRL_C)
+    answering.ends_with(130, limit=5)
+    answering.assert_whole()
+
+
+def test_a_crash_of_ours(tmp_path: Path) -> None:
+    env = {"LOCALSPEC_DATA_DIR": str(tmp_path)}
+    with Terminal(module("tests.tui.drive", "crash"), env=env) as terminal:
+        terminal.wait_for("Ready to run")
+        terminal.type(F12)
+        terminal.ends_with(1)
+        terminal.assert_whole()
+        said = text(terminal.seen[terminal.seen.rindex(b"\x1b[?1049l") :]).strip().splitlines()
+    assert said[0] == f"localspec: Something went wrong inside: ZeroDivisionError: of {len(SECRET)}"
+    assert said[1].startswith("  This is a bug.")
+    log = (tmp_path / "crash.log").read_text(encoding="utf-8")
+    assert "ZeroDivisionError" in log
+    assert SECRET not in log + text(terminal.seen)
+
+
+# --- no terminal ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["nothing to read", "nowhere to write", "dumb"])
+def test_without_a_terminal_there_is_help(how: str) -> None:
+    if how == "dumb":
+        with Terminal(command(), env={"TERM": "dumb"}) as terminal:
+            terminal.ends_with(2)
+            assert "Usage: localspec" in text(terminal.seen)
+            assert b"\x1b" not in terminal.seen
+            return
+    ours, theirs = os.openpty()
+    done = subprocess.run(
+        command(),
+        stdin=subprocess.DEVNULL if how == "nothing to read" else theirs,
+        stdout=theirs if how == "nothing to read" else subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment({"TERM": "xterm-256color"}),
+        timeout=TIMEOUT,
+        check=False,
+    )
+    os.close(ours)
+    os.close(theirs)
+    assert done.returncode == 2
+    assert b"Usage: localspec" in done.stderr
+    assert b"\x1b" not in done.stderr
+
+
+# --- what terminals do ------------------------------------------------------------------------
+
+
+def test_ctrl_z_and_fg(zoo: Zoo) -> None:
+    """In a real shell with job control, an answer under way."""
+    shell = ["bash", "--norc", "--noprofile", "--noediting", "-i"]
+    with Terminal(shell, env={"PS1": "shell> ", "BASH_SILENCE_DEPRECATION_WARNING": "1"}) as here:
+        here.wait_for("shell> ")
+        typed = " ".join(module("tests.tui.drive", "chat", str(zoo["chatter"])))
+        here.type(f"{typed}\r")
+        here.wait_for("goes on with a text")
+        here.type(b"/set max_tokens 60000\rabc\r")
+        before = here.wait_for("seven eight nine one")
+        for _ in range(2):
+            here.type(CTRL_Z)
+            since = here.wait_for("Stopped", before)
+            here.wait_for("shell> ", before)
+            here.assert_whole()
+            here.type(b"echo $((20 + 22)) is cooked\r")
+            since = here.wait_for("42 is cooked", since)
+            here.type(b"fg\r")
+            before = here.wait_for("seven eight nine one", since)
+        here.type(CTRL_Q)
+        since = here.wait_for("shell> ", before)
+        here.type(b"echo left with $?\r")
+        here.wait_for("left with 0", since)
+        here.assert_whole()
+        here.type(b"exit\r")
+        here.ends_with(0)
+
+
+def test_forty_resizes_in_a_second(answering: Terminal) -> None:
+    sizes = [(1, 1), (200, 60), (3, 50), (60, 15), (120, 2), (0, 0), (80, 24), (20, 5)]
+    for number in range(40):
+        answering.resize(*sizes[number % len(sizes)])
+        time.sleep(1 / 40)
+    since = len(answering.seen)
+    answering.resize(100, 30)
+    answering.wait_for("seven eight nine one", since)
+    answering.type(b"\x1b")
+    answering.wait_for("stopped in")
+    answering.type(CTRL_Q)
+    answering.ends_with(0)
+    answering.assert_whole()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 40), (300, 3)])
+def test_strange_sizes_from_the_beginning(size: tuple[int, int]) -> None:
+    with Terminal(command(), size=size) as terminal:
+        terminal.wait_for(lambda: b"\x1b[?1049h" in terminal.seen)
+        terminal.resize(80, 24)
+        terminal.wait_for("Ready to run")
+        terminal.type(CTRL_Q)
+        terminal.ends_with(0)
+        terminal.assert_whole()
