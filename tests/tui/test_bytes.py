@@ -140,7 +140,7 @@ def inspect(here: Terminal) -> None:
     here.type(b"r")
     before = here.wait_for("round 1 of", before)
     here.type(RIGHT + RIGHT + b"G" + b"q")
-    before = here.wait_for("not guessed", before)
+    before = here.wait_for("g marks", before)  # the chat's own line of keys is back
     here.type(b"\t" + F2 + CTRL_END)
     here.wait_for("LAST", before)
 
