@@ -336,14 +336,15 @@ class ChatScreen(ReadingScreen):
 
     async def action_edit(self) -> None:
         """The last question, back in the composer."""
-        if self.phase != "answering" and self.dialogue.conversation.turns:
+        # Not while its chances are looked up: they would be taken for another answer's.
+        if self.phase not in ("answering", "inspecting") and self.dialogue.conversation.turns:
             self.transcript.take_back()
             self.composer.put(self.dialogue.conversation.take_back().question)
             self.composer.focus()
             self.draw()
 
     async def action_new(self) -> None:
-        if self.phase == "answering":
+        if self.phase in ("answering", "inspecting"):
             self.notify("Stop the answer first: esc.", markup=False)
             return
         self.dialogue.clear()
