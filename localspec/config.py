@@ -21,6 +21,8 @@ class Config:
     ascii: bool = False
     keys: dict[str, str] = field(default_factory=dict)
     """A person's own keys by their ids, as /keys shows them."""
+    download_limit: float | None = None
+    """MB a second that all downloads of the app may take together."""
 
 
 def read() -> Config:
@@ -43,11 +45,15 @@ def read() -> Config:
 
 def _config(document: dict[str, Any]) -> Config:
     screen, keys = document.get("screen", {}), document.get("keys", {})
-    if not isinstance(screen, dict) or not isinstance(keys, dict):
-        raise ValueError("[screen] and [keys] must be tables")
+    tables = (screen, keys, document.get("downloads", {}))
+    if not all(isinstance(table, dict) for table in tables):
+        raise ValueError("[screen], [keys] and [downloads] must be tables")
     theme = screen.get("theme")
     if theme is not None and not isinstance(theme, str):
         raise ValueError("screen.theme must be a name in quotes")
     if not all(isinstance(value, str) for value in keys.values()):
         raise ValueError("[keys] must be names of keys in quotes")
-    return Config(theme, bool(screen.get("ascii", False)), dict(keys))
+    limit = document.get("downloads", {}).get("limit")
+    if limit is not None and not (isinstance(limit, int | float) and limit > 0):
+        raise ValueError("downloads.limit must be a number of MB a second")
+    return Config(theme, bool(screen.get("ascii", False)), dict(keys), limit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -44,6 +44,8 @@ class Choice:
     draft: Path | None
     spec: str = "auto"
     why: str = ""
+    suggested: catalog.Settings = field(default=catalog.Settings())
+    """By the pair's entry; what a person says goes before."""
 
 
 def choose(model: str | None, draft: str) -> Choice:
@@ -79,7 +81,8 @@ def _pair(asked: Asked, pair: catalog.Pair) -> Choice:
         target, *drafts = [one.located() for one in asked.models]
     except NotHere as missing:
         raise NotHere(pair.title, asked.name) from missing
-    return Choice(target, drafts[0] if drafts else None, pair.spec, pair.why)
+    draft = drafts[0] if drafts else None
+    return Choice(target, draft, pair.spec, pair.why, pair.settings)
 
 
 def _draft(text: str) -> Path:

@@ -10,6 +10,7 @@ from typing import Any
 
 from localspec.chat.conversation import Conversation
 from localspec.errors import UsageError
+from localspec.models import catalog
 from localspec.protocol.events import Ready
 from localspec.protocol.wire import DRAFT_MAX, Generate, Sampling, VerifyMode
 
@@ -31,6 +32,14 @@ class Settings:
     exact: bool = False
     think: bool | None = None
     show_thinking: bool = False
+
+    @classmethod
+    def of(cls, suggested: catalog.Settings) -> Settings:
+        """As a pair's entry suggests."""
+        plain = Sampling()
+        temperature = suggested.temperature
+        warm = plain if temperature is None else replace(plain, temperature=temperature)
+        return cls(warm, draft_length=suggested.draft_max)
 
     def changed(self, name: str, text: str) -> Settings:
         """With one value as typed.  Raises UsageError, which names what is possible."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from localspec import launch
+from localspec.chat import recent
 from localspec.models.wanted import NotHere
 
 _MOST = 2
@@ -24,6 +27,20 @@ def choose(
         except NotHere as missing:
             _pull(missing, yes, quiet)
     return launch.choose(model, draft)
+
+
+def again(model: str | None, draft: str) -> tuple[str, str]:
+    """What to open where no model was named: the pair of the last run, else the demo."""
+    if model is not None:
+        return model, draft
+    last_model, last_draft = recent.last() or ("demo", "auto")
+    return last_model, last_draft if draft == "auto" else draft
+
+
+def lasting(model: str, draft: str) -> tuple[str, str]:
+    """So that the same files are meant from another folder, too."""
+    names = [os.path.abspath(name) if os.path.isfile(name) else name for name in (model, draft)]
+    return names[0], names[1]
 
 
 def _pull(missing: NotHere, yes: bool, quiet: bool) -> None:

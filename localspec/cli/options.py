@@ -59,7 +59,9 @@ PROMPT = _options(
     click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable."),
 )
 SAMPLING = _options(
-    click.option("--temperature", type=click.FloatRange(0), default=0.8, show_default=True),
+    click.option(
+        "--temperature", type=click.FloatRange(0), help="Default: the pair's own, else 0.8."
+    ),
     click.option("--top-k", type=click.IntRange(0), default=40, show_default=True),
     click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=0.95),
     click.option("--min-p", type=click.FloatRange(0, 1), default=0.05),
@@ -129,7 +131,7 @@ def load(choice: launch.Choice, given: dict[str, Any]) -> Load:
         main_gpu=given["main_gpu"],
         kv_type=given["kv"],
         flash_attn=given["flash_attn"],
-        n_ctx=given["ctx"],
+        n_ctx=given["ctx"] or choice.suggested.ctx,
         n_threads=given["threads"],
         **given["split"],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from typing import Any
 
 import click
 
@@ -17,17 +18,13 @@ from localspec.models.remote import Hub
 @click.argument("refs", nargs=-1, required=True, metavar="REF…", shell_complete=completing.models)
 @click.option("--dry-run", is_flag=True, help="Show what would be done.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--limit", type=click.FloatRange(0, min_open=True), metavar="MB/S", help="Go no faster."
+)
 @places.ENDPOINT
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option("-q", "--quiet", is_flag=True, help="No plan and no progress.")
-def command(
-    refs: tuple[str, ...],
-    dry_run: bool,
-    yes: bool,
-    endpoint: str | None,
-    as_json: bool,
-    quiet: bool,
-) -> int:
+def command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> int:
     """Download each REF: a pair or a model of the catalogue, or user/repo:QUANT.
 
     First comes the plan: files, sizes, licences, room on the disk, and whether a pair goes
@@ -37,17 +34,17 @@ def command(
     localspec pull qwen3-8b+qwen3-0.6b
     localspec pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M --dry-run
     """
-    done = pulling.pull(refs, Hub(endpoint), pulling.Way(yes, dry_run, quiet, as_json))
+    done = pulling.pull(refs, Hub(endpoint), pulling.Way(**given))
     if not done.agreed:
         click.echo("Nothing was downloaded.", err=True)
         return 1
-    if as_json:
+    if given["as_json"]:
         said = pulling.document(done.plan)
         for model in said["models"]:
             path = done.paths.get(model["name"])
             model["path"] = str(path) if path else None
-        click.echo(json.dumps({"schema": 1, "dry_run": dry_run} | said))
-    elif not dry_run:
+        click.echo(json.dumps({"schema": 1, "dry_run": given["dry_run"]} | said))
+    elif not given["dry_run"]:
         for ref in refs:
             _tell_next(ref)
     return 0

@@ -21,6 +21,7 @@ from localspec.models import plan, wanted
 from localspec.models.download import Job, State, fetch
 from localspec.models.hub.errand import Stop, Stopped
 from localspec.models.hub.hubcache import root
+from localspec.models.hub.transfer import Throttle
 from localspec.models.plan import Item, Plan
 from localspec.models.remote import Hub
 from localspec.units import gb
@@ -37,6 +38,8 @@ class Way:
     dry_run: bool = False
     quiet: bool = False
     as_json: bool = False
+    limit: float | None = None
+    """MB a second; None is as fast as it comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,7 @@ def _agreed(way: Way) -> bool:
 def _fetched(hub: Hub, found: Plan, way: Way, stop: Stop) -> Iterator[tuple[str, Path]]:
     """Each model's name and first file; one that is here is looked at all the same."""
     jobs = sum(len(item.pieces) for item in found.items)
+    throttle = Throttle(way.limit * 1e6 if way.limit else None)
     number = 0
     for item in found.items:
         paths = [item.path] if item.path else []
@@ -128,13 +132,15 @@ def _fetched(hub: Hub, found: Plan, way: Way, stop: Stop) -> Iterator[tuple[str,
                 continue
             name = piece.job.path.rpartition("/")[2]
             with Meter(name, (number, jobs), quiet=way.quiet) as meter:
-                path = _fetch(hub, piece.job, meter.take, stop)
+                path = _fetch(hub, piece.job, meter.take, stop, throttle)
             paths = [path] if at == 0 else paths
         yield item.wanted.name, paths[0]
 
 
-def _fetch(hub: Hub, job: Job, say: Callable[[State], None], stop: Stop) -> Path:
-    return fetch(hub, job, say, stop=stop)
+def _fetch(
+    hub: Hub, job: Job, say: Callable[[State], None], stop: Stop, throttle: Throttle
+) -> Path:
+    return fetch(hub, job, say, stop=stop, throttle=throttle)
 
 
 def lines(found: Plan) -> Iterator[str]:

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 import click
 
 from localspec import launch
+from localspec.chat import recent
 from localspec.chat.conversation import Conversation
 from localspec.chat.settings import Loaded, Settings, request
 from localspec.clean import clean
@@ -42,6 +43,7 @@ def command(model: str | None, **given: Any) -> int:
     """Answer a prompt with MODEL; a chat where there is none.
 
     MODEL is a pair or a model of the catalogue, user/repo:QUANT, or the path of a .gguf file.
+    Without one: the pair of the last run, else the demo.
 
     \b
     localspec run demo -p "def fibonacci(n):" --tokens --stats
@@ -53,7 +55,9 @@ def command(model: str | None, **given: Any) -> int:
     text = "" if chatting else _prompt(given["prompt"])
     if given["raw"] and given["template"]:
         raise UsageError("--raw uses no template.", "Leave out --raw or --template.")
-    choice = choosing.choose(model, given["draft"], yes=given["yes"], quiet=given["quiet"])
+    model, draft = choosing.again(model, given["draft"])
+    choice = choosing.choose(model, draft, yes=given["yes"], quiet=given["quiet"])
+    recent.used(*choosing.lasting(model, draft))
     if given["spec"] == "model" and choice.draft is None:
         raise UsageError(
             "Speculating with a model needs a draft model.",
@@ -93,7 +97,7 @@ def _chat(
         log=log,
     )
     look = Look(_plain(given), _colour(given), given["quiet"])
-    chosen = _settings(given)
+    chosen = _settings(given, choice)
     state = State(conversation, chosen, look, given["system"], given["tokens"], initial=chosen)
     return Chat(opening, state).run(_describe if given["verbose"] else lambda _: None)
 
@@ -101,7 +105,7 @@ def _chat(
 def _one_shot(
     choice: launch.Choice, conversation: Conversation, log: TextIO | None, given: dict[str, Any]
 ) -> int:
-    chosen = _settings(given)
+    chosen = _settings(given, choice)
     chosen = replace(chosen, max_tokens=chosen.max_tokens or _LENGTH)
     show = Show(
         given["tokens"],
@@ -174,10 +178,12 @@ def _prompt(given: str | None) -> str:
     return text
 
 
-def _settings(given: dict[str, Any]) -> Settings:
+def _settings(given: dict[str, Any], choice: launch.Choice) -> Settings:
+    suggested = Settings.of(choice.suggested)
+    temperature, most = given["temperature"], given["draft_max"]
     return Settings(
         Sampling(
-            temperature=given["temperature"],
+            temperature=suggested.sampling.temperature if temperature is None else temperature,
             top_k=given["top_k"],
             top_p=given["top_p"],
             min_p=given["min_p"],
@@ -186,7 +192,7 @@ def _settings(given: dict[str, Any]) -> Settings:
         max_tokens=given["max_tokens"],
         stop=given["stop"],
         spec=given["spec"],
-        draft_length=given["draft_max"],
+        draft_length=suggested.draft_length if most is None else most,
         verify=given["verify"],
         exact=given["exact"],
     )

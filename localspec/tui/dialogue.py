@@ -26,7 +26,7 @@ class Dialogue:
 
     def __init__(self, choice: Choice, seed: int | None = None) -> None:
         self.choice = choice
-        self.settings = Settings()
+        self.settings = Settings.of(choice.suggested)
         self.conversation = Conversation(secrets.randbits(31) if seed is None else seed)
         self.figures = Figures()
         self.loaded: Loaded | None = None

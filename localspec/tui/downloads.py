@@ -28,7 +28,9 @@ def _hub() -> Hub:
 class Downloads:
     """Begun when something is first downloaded; what has come is kept at the end."""
 
-    def __init__(self, hub: Callable[[], Hub] = _hub) -> None:
+    def __init__(self, hub: Callable[[], Hub] = _hub, limit: float | None = None) -> None:
+        """`limit`: bytes a second of all together."""
+        self._limit = limit
         self._make = hub
         self._hub: Hub | None = None
         self._queue: Queue | None = None
@@ -44,7 +46,7 @@ class Downloads:
         if self._queue is None:
             from localspec.models.hub.queue import Queue  # noqa: PLC0415  as above
 
-            self._queue = Queue(self.hub)
+            self._queue = Queue(self.hub, limit_bytes_s=self._limit)
         for job in jobs:
             self._queue.add(job)
 

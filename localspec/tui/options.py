@@ -24,6 +24,8 @@ class Options:
     """Of every chat; None: drawn anew for each."""
     keymap: Mapping[str, str] = field(default_factory=dict)
     """A person's own keys by the ids of keys.py."""
+    download_limit: float | None = None
+    """Bytes a second."""
 
     @property
     def marks(self) -> bool:

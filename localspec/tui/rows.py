@@ -129,7 +129,7 @@ def _ready(shelf: Catalogue, seen: Survey) -> list[Row]:
             continue
         if pair.kind not in ("model", "lookup"):
             continue
-        choice = Choice(target, draft, pair.spec, pair.why)
+        choice = Choice(target, draft, pair.spec, pair.why, pair.settings)
         bundled = pair.target.repo is None
         about = f"{pair.title} · bundled" if bundled else ", ".join(pair.use)
         rows.append(Row(pair.id, about, _size(choice), "try it now" if bundled else "", choice))

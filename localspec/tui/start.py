@@ -54,7 +54,10 @@ def options() -> Options:
     if theme is not None and theme not in themes.NAMES:
         raise UsageError(f"There is no theme {theme!r}.", f"Known: {', '.join(themes.NAMES)}.")
     wanted = Options(
-        glyphs=glyphs.suited(known.ascii), colour=not os.environ.get("NO_COLOR"), keymap=known.keys
+        glyphs=glyphs.suited(known.ascii),
+        colour=not os.environ.get("NO_COLOR"),
+        keymap=known.keys,
+        download_limit=known.download_limit * 1e6 if known.download_limit else None,
     )
     if theme is not None:
         wanted.theme = theme

@@ -20,7 +20,10 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 60
 """Seconds; for a machine that does much else besides."""
 
-_QUIET = {"NO_COLOR", "FORCE_COLOR", "PYTHONIOENCODING", "PYTHONUTF8", "LOCALSPEC_DEBUG"}
+_QUIET = {"NO_COLOR", "FORCE_COLOR", "PYTHONIOENCODING", "PYTHONUTF8", "LOCALSPEC_DEBUG"} | {
+    "COLUMNS",  # test runners set them, and a terminal's own size would not count
+    "LINES",
+}
 _SGR = re.compile(rb"\x1b\[[0-9;]*m")
 
 

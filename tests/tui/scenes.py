@@ -250,11 +250,13 @@ async def failed(pilot: Pilot[Any]) -> None:
 
 
 async def settled(pilot: Pilot[Any]) -> None:
-    """Until Markdown, which is written by a task of its own, is complete."""
-    shown = ""
-    while (now := pilot.app.export_screenshot()) != shown:
-        shown = now
+    """Until nothing changes: Markdown is written by a task of its own, a list scrolls later."""
+    shown, same = "", 0
+    while same < 2:
         await pilot.pause(0.1)
+        now = pilot.app.export_screenshot()
+        same = same + 1 if now == shown else 0
+        shown = now
 
 
 def walking(*keys: str) -> Steps:

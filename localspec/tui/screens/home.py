@@ -16,6 +16,8 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input, OptionList, Static
 
+from localspec import paths
+from localspec.chat import recent
 from localspec.clean import clean
 from localspec.errors import LocalspecError
 from localspec.launch import Choice
@@ -76,7 +78,7 @@ class HomeScreen(Screen[None]):
         self._survey = survey
         self._seen = Survey()
         self._found: tuple[Found, ...] = ()
-        self._downloads = queue or Downloads()
+        self._downloads = queue or Downloads(limit=options.download_limit)
         self._done = 0
         """Downloads that were over at the last look."""
         self._damage = ""
@@ -190,6 +192,8 @@ class HomeScreen(Screen[None]):
         except LocalspecError as error:
             self._warn(error)
             return
+        if paths.data() not in choice.target.parents:
+            recent.used(str(choice.target), str(choice.draft) if choice.draft else "none")
         if choice not in self._dialogues:
             self._dialogues[choice] = Dialogue(choice, self._options.seed)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Horizontal, VerticalScroll
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static, TextArea
@@ -27,11 +27,12 @@ class SettingsScreen(ModalScreen[None]):
         Binding("down", "go(1)", "Next", priority=True),
         Binding("up", "go(-1)", "Previous", priority=True),
     ]
-    AUTO_FOCUS = "Input"
 
     def __init__(self, dialogue: Dialogue) -> None:
         super().__init__()
         self._dialogue = dialogue
+        self._wrong: dict[str, str] = {}
+        """By field: what was typed there is none of its values."""
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="sheet", can_focus=False):
@@ -49,36 +50,41 @@ class SettingsScreen(ModalScreen[None]):
             system = TextArea(clean(self._dialogue.conversation.system), id="system", compact=True)
             system.cursor_blink = False
             yield system
-            yield Static("", id="wrong", markup=False)
-            yield Static("enter, tab next   esc done", classes="hint", markup=False)
+            with Vertical(id="foot"):  # in sight however short the window is
+                yield Static("", id="wrong", markup=False)
+                yield Static("enter, tab next   esc done", classes="hint", markup=False)
 
     def on_mount(self) -> None:
         for field in self.query(Input):
             field.cursor_blink = False
+        self.set_focus(self.query(Input).first())  # at once: a paste may follow close behind
 
     @on(Input.Changed)
     def _changed(self, event: Input.Changed) -> None:
         """Take a value over as soon as it is one."""
-        wrong = self.query_one("#wrong", Static)
         name = event.input.name or ""
         try:
             self._dialogue.settings = self._dialogue.settings.changed(name, event.value)
         except UsageError as error:
-            event.input.add_class("-wrong")
-            wrong.update(Content(f"{error.message} {error.hint}"))
+            self._wrong[name] = f"{error.message} {error.hint}"
         else:
-            event.input.remove_class("-wrong")
-            wrong.update("" if self.query(".-wrong") else Content(FIELDS[name].hint))
+            self._wrong.pop(name, None)
+        event.input.set_class(name in self._wrong, "-wrong")
+        self._explain()
 
     @on(Input.Submitted)
     def _next(self) -> None:
         self.focus_next()
 
     def on_descendant_focus(self) -> None:
+        self._explain()
+
+    def _explain(self) -> None:
+        """What is wrong where one stands, or elsewhere; else what may be written here."""
         name = str(getattr(self.focused, "name", None))
         hint = FIELDS[name].hint if name in FIELDS else "said to the model before everything else"
-        if not self.query(".-wrong"):
-            self.query_one("#wrong", Static).update(Content(hint))
+        wrong = self._wrong.get(name) or next(iter(self._wrong.values()), "")
+        self.query_one("#wrong", Static).update(Content(wrong or hint))
 
     @on(TextArea.Changed, "#system")
     def _system(self, event: TextArea.Changed) -> None:

@@ -59,6 +59,10 @@ class Pairs(OptionList):
         number = int(option.id.removeprefix("row-")) if option and option.id else -1
         return self.rows[number] if 0 <= number < len(self.rows) else None
 
+    def on_resize(self) -> None:
+        """What stands below the list may have taken room from it: the pointer stays in sight."""
+        self.call_after_refresh(self.scroll_to_highlight)
+
     @on(OptionList.OptionHighlighted)
     def _highlighted(self) -> None:
         here = self.row
