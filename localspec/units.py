@@ -8,12 +8,22 @@ _GIB = 1024**3
 def gib(n_bytes: float) -> str:
     """Memory, in GiB."""
     size = n_bytes / _GIB
-    return f"{size:.2f} GiB" if size < 10 else f"{size:,.0f} GiB"
+    return (
+        f"{size:.2f} GiB" if size < 10 else f"{size:.1f} GiB" if size < 100 else f"{size:,.0f} GiB"
+    )
 
 
 def per_second(rate: float | None) -> str:
     """Tokens a second."""
     return "– tok/s" if rate is None else f"{rate:.1f} tok/s" if rate < 100 else f"{rate:.0f} tok/s"
+
+
+def rate(range_: tuple[float, float] | None) -> str:
+    """Tokens a second between two ends."""
+    if range_ is None:
+        return "– tok/s"
+    low, high = range_
+    return f"{low:.1f}–{high:.1f} tok/s" if high < 20 else f"{low:.0f}–{high:.0f} tok/s"
 
 
 def percent(share: float | None) -> str:

@@ -42,7 +42,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from localspec.engine.llama.library import has_amx, threads
+from localspec.machine.parameters import has_amx, threads
 from localspec.protocol.wire import DRAFT_MAX
 
 HEADS = {

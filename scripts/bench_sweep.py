@@ -33,7 +33,7 @@ from bench_peers import BenchError, Case, Settings, table
 
 from localspec.bench import repetition, theory
 from localspec.bench.workloads import load
-from localspec.engine.llama.library import has_amx
+from localspec.machine.parameters import has_amx
 from localspec.protocol.events import Finished, Round
 from localspec.protocol.wire import DRAFT_MAX, ContextSettings, Generate, Load, Probe, Sampling
 from localspec.worker.client import Worker

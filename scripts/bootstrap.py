@@ -9,7 +9,6 @@ if sys.version_info < (3, 11):  # noqa: UP036
         "start it with a newer one, such as  python3.12 " + sys.argv[0]
     )
 
-import errno
 import hashlib
 import importlib.util
 import os
@@ -17,19 +16,16 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
+import builds
 from compiler import as_root, require_compiler
+from lock import only_one
 from progress import first_time_note, progress
-
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ".".join(map(str, sys.version_info[:2]))
@@ -54,6 +50,7 @@ class Venv:
         self.packages = self.home / ("Lib" if windows else f"lib/python{PYTHON}") / "site-packages"
         self.stamp = self.home / "localspec-ready"
         self.log = self.home / "install.log"
+        self.build = self.home / "localspec-backend"
         # Beside .venv, not in it: it has to outlive a .venv that is made anew.
         self.lock = root / ".venv.lock"
 
@@ -63,7 +60,7 @@ def python_for(*extras: str, root: Path = ROOT) -> str:
     venv = Venv(root)
     try:
         if not is_ready(venv, extras):
-            with on_stop_signals(give_up), only_one(venv.lock):
+            with on_stop_signals(give_up), only_one(venv.lock, say):
                 if not is_ready(venv, extras):
                     install(venv, extras)
     except KeyboardInterrupt as stopped:
@@ -113,7 +110,9 @@ def write_stamp(venv: Venv, mark: str, extras: Iterable[str]) -> None:
 
 def is_ready(venv: Venv, extras: Iterable[str]) -> bool:
     mark, installed = read_stamp(venv)
-    return mark == fingerprint(venv) and installed.issuperset(extras) and venv.python.exists()
+    if not (mark == fingerprint(venv) and installed.issuperset(extras) and venv.python.exists()):
+        return False
+    return builds.is_wanted(builds.kept(venv.build))
 
 
 def is_usable(venv: Venv, uv: str | None) -> bool:
@@ -136,14 +135,34 @@ def install(venv: Venv, wanted: Iterable[str]) -> None:
     uv = shutil.which("uv")
     usable = is_usable(venv, uv)
     compiles = not (usable and (venv.packages / "llama_cpp").is_dir())
-    if compiles:
+    kept = builds.kept(venv.build)
+    build = builds.chosen(kept)
+    if compiles and build is None:
         require_compiler()
-    say(f"installing into {venv.home}" + (first_time_note() if compiles else ""))
+    say(f"installing into {venv.home}" + (first_time_note() if compiles and not build else ""))
     venv.stamp.unlink(missing_ok=True)
     if not usable:
         make(venv, uv)
+    if build is not None:
+        fetch_build(venv, uv, build, anew=build.backend != kept)
     run_logged(venv, install_command(venv, uv, extras))
     write_stamp(venv, mark, extras)
+
+
+def fetch_build(venv: Venv, uv: str | None, build: builds.Choice, anew: bool) -> None:
+    """llama-cpp-python for this computer's GPU, before the rest would take any build of it."""
+    release = builds.release(venv.root / "pyproject.toml")
+    if not anew and any(venv.packages.glob(f"llama_cpp_python-{release}*.dist-info")):
+        return
+
+    def run(command: Sequence[str], environ: Mapping[str, str]) -> bool:
+        return logged(venv, [*command[:4], *manners(command), *command[4:]], environ) == 0
+
+    if not builds.install(build, release, (str(venv.python), uv), run, say):
+        if not (venv.packages / "llama_cpp").is_dir():
+            require_compiler()
+        say("so llama.cpp runs on the CPU; `scripts/run doctor` says how to change that")
+    builds.keep(venv.build, build)
 
 
 def make(venv: Venv, uv: str | None) -> None:
@@ -166,36 +185,50 @@ def install_command(venv: Venv, uv: str | None, extras: Sequence[str]) -> list[s
     project = f".[{','.join(extras)}]" if extras else "."
     if uv:
         return [uv, "pip", "install", "--python", python, "-e", project]
+    command = [python, "-m", "pip", "install"]
+    return [*command, *manners(command), "-e", project]
+
+
+def manners(command: Sequence[str]) -> list[str]:
+    """What pip is to be told besides; uv needs none."""
+    if list(command[1:4]) != ["-m", "pip", "install"]:
+        return []
     # -v writes the compiler's steps to the log as they happen: the progress line reads them.
-    manners = ["-v", "--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
-    return [python, "-m", "pip", "install", *manners, "-e", project]
+    return ["-v", "--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
 
 
 def run_logged(venv: Venv, command: Sequence[str]) -> None:
     """Run `command` with its output in the log; exit with the log's end if it fails."""
-    process, pending = None, list[int]()
-    with venv.log.open("wb") as log:
-        try:
-            # Until we know whom to stop, a signal has to wait.
-            with on_stop_signals(lambda number, _: pending.append(number)):
-                process = start(command, venv.root, log)
-            for number in pending:
-                signal.raise_signal(number)
-            code = watch(process, venv.log)
-        except BaseException:
-            if process:
-                stop(process)
-            raise
-    if code:
+    if logged(venv, command):
         for line in log_text(venv.log).splitlines()[-LOG_LINES_SHOWN:]:
             print(line[:LOG_COLUMNS_SHOWN], file=sys.stderr)
         raise SystemExit(f"localspec: installation failed; the lines above end {venv.log}")
 
 
-def start(command: Sequence[str], folder: Path, log: BinaryIO) -> subprocess.Popen[bytes]:
+def logged(venv: Venv, command: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
+    """Run `command` with its output in the log; its exit code."""
+    process, pending = None, list[int]()
+    with venv.log.open("wb") as log:
+        try:
+            # Until we know whom to stop, a signal has to wait.
+            with on_stop_signals(lambda number, _: pending.append(number)):
+                process = start(command, venv.root, log, environ)
+            for number in pending:
+                signal.raise_signal(number)
+            return watch(process, venv.log)
+        except BaseException:
+            if process:
+                stop(process)
+            raise
+
+
+def start(
+    command: Sequence[str], folder: Path, log: BinaryIO, environ: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
         cwd=folder,
+        env={**os.environ, **(environ or {})},
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
@@ -244,30 +277,7 @@ def log_text(log: Path) -> str:
     return log.read_text(encoding="utf-8", errors="replace")
 
 
-# One at a time, and tidy when told to stop.
-
-
-@contextmanager
-def only_one(lock: Path) -> Iterator[None]:
-    with lock.open("a") as handle:
-        os.set_inheritable(handle.fileno(), True)
-        if not try_lock(handle.fileno()):
-            say("another installation is running here; waiting for it")
-            while not try_lock(handle.fileno()):
-                time.sleep(0.2)
-        yield
-
-
-def try_lock(handle: int) -> bool:
-    """False while another has it; a file system without locks lets everyone in."""
-    try:
-        if sys.platform == "win32":
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        else:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as problem:
-        return problem.errno not in (errno.EACCES, errno.EAGAIN)
-    return True
+# Tidy when told to stop.
 
 
 def give_up(number: int, _frame: FrameType | None) -> None:

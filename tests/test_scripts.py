@@ -18,9 +18,18 @@ SCRIPTS = Path(__file__).parent.parent / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 import bootstrap  # noqa: E402
 import compiler  # noqa: E402
+import lock  # noqa: E402
 import progress  # noqa: E402
 
 needs_sh = pytest.mark.skipif(sys.platform == "win32", reason="the stand-ins are shell scripts")
+
+HELPERS = ("bootstrap", "builds", "compiler", "lock", "progress")
+KNOWN_BUILDS = (
+    "localspec/__init__.py",
+    *(f"localspec/machine/{name}" for name in ("__init__.py", "installing.py")),
+    *(f"localspec/machine/backends.{kind}" for kind in ("py", "toml")),
+)
+"""What scripts/run reads of the package before anything is installed."""
 
 SUCCEEDS = "exit 0"
 FAILS = "echo first; echo no such package >&2; exit 3"
@@ -35,8 +44,11 @@ class Checkout:
         self.venv = bootstrap.Venv(root)
         self.path = root / "bin"
         (root / "scripts").mkdir()
-        for name in ("run", "test", "check", "bootstrap.py", "compiler.py", "progress.py"):
+        for name in ("run", "test", "check", *(f"{name}.py" for name in HELPERS)):
             shutil.copy(SCRIPTS / name, root / "scripts" / name)
+        for name in KNOWN_BUILDS:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(SCRIPTS.parent / name, root / name)
         self.need("one")
         self.program(self.path / "c++", SUCCEEDS)
         self.uv(pip=SUCCEEDS)
@@ -223,7 +235,7 @@ def test_a_failed_installation_shows_the_log_and_where_it_is(checkout: Checkout)
 
 @needs_sh
 def test_a_second_one_waits_for_the_first(checkout: Checkout) -> None:
-    with bootstrap.only_one(checkout.venv.lock):
+    with lock.only_one(checkout.venv.lock, print):
         process = checkout.start("run", "second")
         assert process.stderr is not None
         assert "waiting" in process.stderr.readline()

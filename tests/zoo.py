@@ -156,6 +156,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     "cousin": lambda: _q8(tinygguf.nudged(tinygguf.llama(0), seed=5)),
     "stranger": lambda: _q8(tinygguf.llama(7)),
     "tied": lambda: _q8(tinygguf.llama(3, tied=True)),
+    "sliding-f32": lambda: tinygguf.sliding(0),
     "sliding": lambda: _q8(tinygguf.sliding(0)),
     "hybrid": lambda: _q8(tinygguf.lfm2(0)),
     "recurrent": lambda: _q8(tinygguf.mamba2(0)),

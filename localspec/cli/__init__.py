@@ -28,6 +28,8 @@ _VERBS = {
     "rm": "Remove models from this computer.",
     "search": "Find models on the hub.",
     "pair": "Which pairs there are, and which suit this computer.",
+    "fit": "Whether a pair fits, how fast it will be, and what to change.",
+    "doctor": "What is wrong here, and how to mend it.",
     "completion": "Teach a shell these commands.",
     "version": "Show versions.",
 }

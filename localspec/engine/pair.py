@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from localspec.engine import llama
 from localspec.engine.chat import Chat
 from localspec.errors import PromptTooLongError, UsageError
+from localspec.machine import parameters
+from localspec.machine.parameters import Role
 from localspec.models import pairing
 from localspec.protocol.events import Notice, Ready
 from localspec.protocol.wire import ContextSettings, Load
@@ -21,12 +23,7 @@ class Pair:
     def __init__(self, load: Load, interrupted: Callable[[], bool]) -> None:
         self.draft: llama.Llama | None = None
         self.notices: list[Notice] = []
-        self.target = llama.Llama(
-            Path(load.target),
-            load.target_settings,
-            outputs=load.draft_max + 1,
-            rollback=load.draft_max,
-        )
+        self.target = _opened(Path(load.target), parameters.of_target(load))
         self.chat = Chat(self.target.vocabulary, self.target.chat_template())
         self.notices += self.chat.notices
         try:
@@ -47,12 +44,7 @@ class Pair:
         return [model for model in (self.target, self.draft) if model is not None]
 
     def _load_draft(self, path: Path, load: Load) -> None:
-        # A draft may have a shorter memory than its target: it then stops guessing, no more.
-        asked = load.draft_settings.n_ctx or self.target.n_ctx
-        settings = replace(load.draft_settings, n_ctx=asked)
-        self.draft = llama.Llama(
-            path, settings, outputs=1, rollback=load.draft_max, within_trained=True
-        )
+        self.draft = _opened(path, parameters.of_draft(load, self.target.n_ctx))
         if path.resolve() != Path(load.target).resolve():
             verdict = pairing.check(self.target.vocabulary, self.draft.vocabulary)
             if not verdict.compatible:
@@ -105,10 +97,19 @@ class Pair:
                 "draft_max": self.most,
                 "chat": self.chat.settings(),
             },
-            memory={"predicted": None, "used": None, "weights": weights},
+            memory={"predicted": None, "used": None, "weights": weights} | self._memory(),
             load_ms=load_ms,
             notices=tuple(self.notices),
         )
+
+    def _memory(self) -> dict[str, int | None]:
+        """Bytes by device, and of all; nothing where this llama.cpp does not tell."""
+        used: dict[str, int | None] = {}
+        for model in self.models:
+            for name, size in model.memory().items():
+                used[name] = (used.get(name) or 0) + size
+        total = sum(size or 0 for size in used.values())
+        return {"used": total, **used} if used else {}
 
     def prompt(self, text: str) -> list[int]:
         """The ids of a text that leaves room for an answer.
@@ -139,6 +140,16 @@ class Pair:
         for model in reversed(self.models):
             model.close()
         self.draft = None
+
+
+def _opened(path: Path, role: Role) -> llama.Llama:
+    return llama.Llama(
+        path,
+        role.settings,
+        outputs=role.outputs,
+        rollback=role.rollback,
+        within_trained=role.within_trained,
+    )
 
 
 def _used(asked: ContextSettings, model: llama.Llama) -> dict[str, Any]:

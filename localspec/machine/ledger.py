@@ -24,9 +24,7 @@ class Bytes:
         return self.weights + self.kv + self.compute
 
     def __add__(self, other: Bytes) -> Bytes:
-        return Bytes(
-            self.weights + other.weights, self.kv + other.kv, self.compute + other.compute
-        )
+        return Bytes(self.weights + other.weights, self.kv + other.kv, self.compute + other.compute)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.errors import AccessError, ChecksumError, OfflineError
-from localspec.models import header, names, pairing, reference, store
+from localspec.errors import AccessError, ChecksumError, ModelFileError, OfflineError
+from localspec.models import blueprint, header, names, pairing, reference, store
 from localspec.models.catalog import Model
 from localspec.models.disk.stored import Stored
 from localspec.models.download import Job
@@ -156,6 +156,17 @@ class Planner:
         if wanted not in self._items:
             self._items[wanted] = self._look(wanted)
         return self._items[wanted]
+
+    def whole(self, item: Item) -> Header:
+        """Its header with the tensors of all its parts.  Raises ModelFileError for a head."""
+        if item.header is None:
+            what = f"{item.wanted.title} is a head, which is no model by itself."
+            raise ModelFileError(what, "Its page says which target it drafts for.")
+        if item.header.split is None or item.repo is None or item.revision is None:
+            return item.header
+        where = item.repo, item.revision
+        rest = [self._hub.header(*where, one.job.path, self._stop) for one in item.pieces[1:]]
+        return blueprint.joined([item.header, *rest])
 
     def listing(self, repo: str, revision: str | None) -> Listing:
         """A repository's files."""

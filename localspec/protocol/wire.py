@@ -57,6 +57,15 @@ class ContextSettings:
     n_ctx: int | None = None
     n_ubatch: int = 512
     n_threads: int | None = None
+    cpu_moe: bool = False
+    """Keep the experts of a mixture in the computer's memory, wherever its layer is."""
+    swa_full: bool = True
+    """Keep all tokens of a sliding window's layers, not only those it sees; never for a draft.
+
+    Without, a guess that is taken back may move tokens to other places of the memory.  Attention
+    then sums in another order: the same law but for its last bits, so a greedy answer may differ.
+    A text that shares its beginning with the last one is read again if that is out of the window.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,18 @@ def test_other_architectures_say_what_they_say_plainly(zoo: Zoo, name: str, spec
         assert said.speculation["drafted"] > 0
 
 
+@pytest.mark.parametrize("draft", ["sliding", "stranger"])
+def test_a_sliding_window_says_the_same_far_beyond_its_slots(zoo: Zoo, draft: str) -> None:
+    """Guesses are taken back all along; a draft's window has 256 slots, 900 tokens go round."""
+    require_same_logits_at_every_width(zoo["sliding"])
+    settings = replace(SETTINGS, n_ctx=1024)
+    with loaded(zoo["sliding"], zoo[draft], settings) as session:
+        plain = say(session, PROMPT, spec="off", max_tokens=900)
+        said = say(session, PROMPT, spec="model", draft_length=16, max_tokens=900)
+    assert len(said.ids) == 900
+    assert said.ids == plain.ids
+
+
 def test_a_wide_draft_is_cut_to_what_a_hybrid_can_take_back(zoo: Zoo) -> None:
     load = Load(str(zoo["hybrid"]), str(zoo["stranger"]), SETTINGS, SETTINGS, draft_max=4)
     session = Session(load)

@@ -12,6 +12,7 @@ import pytest
 from localspec import paths
 from localspec.errors import NotFoundError, UsageError
 from localspec.models import catalog, names
+from localspec.models.blueprint import Shape
 from localspec.models.catalog import Model, Pair, Settings
 from localspec.models.reference import is_model, is_safe
 
@@ -21,6 +22,9 @@ MODEL = """
     repo: user/name
     file: a.gguf
     bytes: 1000
+"""
+SHAPED = f"""models:{MODEL}    architecture: llama
+    shape: {{layers: 4, embd: 64, ff: 8, heads: 4, vocab: 100, tied: true, source: me}}
 """
 BOTH = f"models:{MODEL}\npairs:\n  - target: small\n"
 
@@ -102,6 +106,24 @@ pairs:
     assert (pair.id, pair.title) == ("small+tiny", "A model with Tiny")
     assert (pair.kind, pair.use, pair.status) == ("mtp", ("chat", "code"), "reported")
     assert pair.settings == Settings(draft_max=8, temperature=0.7)
+
+
+def test_a_shape(tmp_path: Path) -> None:
+    text = SHAPED.replace("tied: true", "tied: true, full_layers: [1, 3]")
+    model = catalog.load(written(tmp_path, text.replace("a.gguf", "a-Q4_K_M.gguf"))).models["small"]
+    shape = Shape(
+        architecture="llama",
+        layers=4,
+        embd=64,
+        ff=8,
+        heads=4,
+        vocab=100,
+        tied=True,
+        full_layers=(1, 3),
+    )
+    assert (model.shape, model.shape_source, model.quantisation) == (shape, "me", "Q4_K_M")
+    plain = catalog.load(written(tmp_path, BOTH)).models["small"]
+    assert (plain.shape, plain.shape_source, plain.quantisation) == (None, "", "")
 
 
 def test_a_pair_without_a_draft_copies(tmp_path: Path) -> None:
@@ -203,6 +225,21 @@ def test_it_is_read_fast(own: Path) -> None:
         (f"models:{MODEL}    bundled: x.gguf\n", 2, "key bundled"),
         ("models: [{id: a, title: t, bundled: ../../x.gguf}]", 1, "key bundled"),
         ("models: [{id: a, hide: maybe}]", 1, "key hide"),
+        (SHAPED.replace("layers: 4", "layers: 0"), 8, "key shape: key layers: '0' is not between"),
+        (SHAPED.replace("layers: 4", "layers: 513"), 8, "key shape: key layers"),
+        (SHAPED.replace("layers: 4", "layers: [4]"), 8, "key shape: key layers: it must be"),
+        (SHAPED.replace("layers: 4, ", ""), 8, "key shape: key layers: it is missing"),
+        (SHAPED.replace(", source: me", ""), 8, "key shape: key source: it is missing"),
+        (SHAPED.replace("vocab", "words"), 8, "key shape: key 'words': there is no such key"),
+        (SHAPED.replace("tied: true", "tied: yes"), 8, "key shape: key tied"),
+        (SHAPED.replace("heads: 4", "heads: 5"), 8, "key shape: the heads do not divide"),
+        (SHAPED.replace("ff: 8, ", ""), 8, "key shape: llama needs ff"),
+        (SHAPED.replace("tied: true", "full_layers: [2, 1]"), 8, "the layers do not rise"),
+        (SHAPED.replace("tied: true", "full_layers: [4]"), 8, "a layer of full_layers"),
+        (SHAPED.replace("tied: true", "experts_used: 2"), 8, "more experts are used"),
+        (SHAPED.replace("llama", "clip"), 8, "key shape: there is no blueprint of clip"),
+        (SHAPED.replace("    architecture: llama\n", ""), 7, "key shape: it needs the key arch"),
+        (SHAPED.replace("{layers", "[layers").replace("me}", "me]"), 8, "key shape: an entry must"),
         ("a: &a [x, x]\npairs: [*a, *a]", 1, "anchors are not allowed"),
         ("a: [x]\npairs: *b", 2, "aliases are not allowed"),
         ("models: !!python/object/apply:os.system [id]", 1, "tag"),

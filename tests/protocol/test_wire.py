@@ -15,7 +15,7 @@ COMMANDS: list[wire.Command] = [
     wire.Load(
         "a.gguf",
         "b.gguf",
-        wire.ContextSettings(tensor_split=(3.0, 1.0)),
+        wire.ContextSettings(tensor_split=(3.0, 1.0), cpu_moe=True),
         measured=wire.Measured(2.0, {"1": 1.0}, survival={"greedy": {"model": [[1, 2]]}}),
     ),
     wire.Load("a.gguf"),

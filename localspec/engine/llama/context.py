@@ -10,7 +10,6 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +18,26 @@ import psutil
 
 from localspec.engine import pulse
 from localspec.engine.llama import failures
-from localspec.engine.llama.library import FLASH, KV_TYPES, LOG, LOGITS, SPLIT, C, has_amx, threads
+from localspec.engine.llama.library import LOG, LOGITS, C
 from localspec.engine.llama.vocabulary import Vocabulary
 from localspec.engine.protocols import Interrupted, Logits
-from localspec.errors import DoesNotFitError, EngineError, ModelFileError, UsageError
+from localspec.errors import DoesNotFitError, EngineError, ModelFileError
+from localspec.machine import breakdown, parameters
+from localspec.machine.ledger import HOST
+from localspec.machine.parameters import Role
 from localspec.protocol.wire import ContextSettings
 from localspec.units import gib
 
-_DEFAULT_CTX = 8192
-_CTX_STEP = 256
-"""llama.cpp's contexts are multiples of it."""
 _SHORT = 32
 """Tokens of a read that is soon over."""
 _ABORTED = 2
 """llama_decode's code where the abort callback said so."""
-_MOST_CTX = 8
-"""Times the trained context: beyond that it is a slip, and llama.cpp would try to allocate it."""
 
 
 class Llama:
     """A loaded model with one context of one sequence; a `Model`.
 
-    `outputs` is the most rows of logits one `read` may ask for; `rollback` how many tokens of the
-    last read must be forgettable where the memory is recurrent; `within_trained` cuts the context
-    to what the model was trained with.
+    `outputs`, `rollback` and `within_trained` are those of a `Role`.
     """
 
     def __init__(
@@ -59,10 +54,9 @@ class Llama:
         self._batch: Any = None
         self._path = path
         self._load(settings)
-        if within_trained and settings.n_ctx and self.n_ctx_train:
-            settings = replace(settings, n_ctx=min(settings.n_ctx, self.n_ctx_train))
+        role = Role(settings, outputs, rollback, within_trained)
         try:
-            self._open(settings, outputs, rollback)
+            self._open(parameters.trained(C, self._model, role))
         except BaseException:
             self.close()
             raise
@@ -70,14 +64,8 @@ class Llama:
     # --- loading ------------------------------------------------------------------------
 
     def _load(self, settings: ContextSettings) -> None:
-        params = C.llama_model_default_params()
-        params.n_gpu_layers = settings.n_gpu_layers
-        params.main_gpu = settings.main_gpu
-        params.use_extra_bufts = not has_amx()
-        params.split_mode = _choice(SPLIT, settings.split_mode, "split mode")
-        if settings.tensor_split:
-            self._tensor_split = _tensor_split(settings.tensor_split)
-            params.tensor_split = self._tensor_split
+        given = parameters.model(C, settings)
+        params, self._kept = given.params, given.kept
         self._loading = C.llama_progress_callback(_loading)
         params.progress_callback = self._loading
         LOG.lines.clear()
@@ -89,9 +77,7 @@ class Llama:
         self.n_layer: int = C.llama_model_n_layer(self._model)
         self.n_ctx_train: int = C.llama_model_n_ctx_train(self._model)
         self._n_swa: int = C.llama_model_n_swa(self._model)
-        self.recurrent = bool(
-            C.llama_model_is_recurrent(self._model) or C.llama_model_is_hybrid(self._model)
-        )
+        self.recurrent = parameters.is_recurrent(C, self._model)
         if self.vocabulary.kind == 0:
             self.close()
             raise ModelFileError(
@@ -104,21 +90,10 @@ class Llama:
                 "Give a text-generation model; encoders and embedding models cannot be run.",
             )
 
-    def _open(self, settings: ContextSettings, outputs: int, rollback: int) -> None:
-        params = C.llama_context_default_params()
-        self.n_ctx_asked = self._context_size(settings)
-        # llama.cpp rounds up likewise, but would cut the batch to what was asked.
-        params.n_ctx = -(-self.n_ctx_asked // _CTX_STEP) * _CTX_STEP
-        params.n_batch = params.n_ubatch = min(max(settings.n_ubatch, outputs, 32), params.n_ctx)
-        params.n_seq_max = 1
-        params.n_outputs_max = outputs
-        params.n_outputs_max_per_seq = outputs
-        params.n_rs_seq = rollback if self.recurrent else 0
-        params.type_k = params.type_v = _choice(KV_TYPES, settings.kv_type, "KV type")
-        params.flash_attn_type = _choice(FLASH, settings.flash_attn, "flash attention")
-        self.n_threads = threads(settings.n_threads)
-        params.n_threads = params.n_threads_batch = self.n_threads
-        params.no_perf = True
+    def _open(self, role: Role) -> None:
+        self.n_ctx_asked = self._context_size(role.settings)
+        params = parameters.context(C, self._model, role, self.n_ctx_asked)
+        self.n_threads: int = params.n_threads
         LOG.lines.clear()
         self._context = C.llama_init_from_model(self._model, params)
         if not self._context:
@@ -126,24 +101,17 @@ class Llama:
         self._memory = C.llama_get_memory(self._context)
         self.n_ctx: int = C.llama_n_ctx(self._context)
         self.n_batch: int = C.llama_n_ubatch(self._context)
-        self._outputs = outputs
+        self._outputs = role.outputs
         self.n_past = self._read_at = 0
         self.seconds = 0.0
         self._prepare_batch()
         self.interrupted: Callable[[], bool] = _never
         """Asked during a long read; True ends it with Interrupted.  On the CPU only."""
         self._asks = C.ggml_abort_callback(self._asked)
-        self.rollback = self._probed_rollback(rollback)
+        self.rollback = self._probed_rollback(role.rollback)
 
     def _context_size(self, settings: ContextSettings) -> int:
-        trained = self.n_ctx_train or _DEFAULT_CTX
-        n_ctx = settings.n_ctx or min(_DEFAULT_CTX, trained)
-        if not 0 < n_ctx <= _MOST_CTX * trained:
-            raise UsageError(
-                f"A context of {n_ctx:,} tokens makes no sense for {self._path.name}, "
-                f"which was trained with {trained:,}.",
-                f"Use --ctx {trained} or less.",
-            )
+        n_ctx = parameters.context_size(settings, self.n_ctx_train, self._path.name)
         needed = self._kv_bytes(n_ctx, settings.kv_type)
         total = psutil.virtual_memory().total
         on_cpu = settings.n_gpu_layers == 0 or not C.llama_supports_gpu_offload()
@@ -270,8 +238,9 @@ class Llama:
         cut = cut and C.llama_memory_seq_rm(self._memory, 0, n_past, -1)
         if cut and self._n_swa and n_past:
             # A sliding window reuses the slots of what it left behind (algorithms.md 9).
+            # Where it left all that is to be kept, there is no oldest: -1.
             oldest = C.llama_memory_seq_pos_min(self._memory, 0)
-            cut = oldest <= max(0, n_past - self._n_swa)
+            cut = 0 <= oldest <= max(0, n_past - self._n_swa)
         if not cut:
             C.llama_memory_clear(self._memory, True)
             n_past = 0
@@ -279,7 +248,7 @@ class Llama:
 
     def use_threads(self, n: int) -> None:
         """Compute with so many threads from the next read on."""
-        self.n_threads = threads(n)
+        self.n_threads = parameters.threads(n)
         C.llama_set_n_threads(self._context, self.n_threads, self.n_threads)
 
     # --- the end ------------------------------------------------------------------------
@@ -301,24 +270,18 @@ class Llama:
             "utf-8", "replace"
         )
 
+    def memory(self) -> dict[str, int]:
+        """Bytes by device, the rows of logits with the computer's own; empty where unknown."""
+        try:
+            parts = breakdown.by_device(C._lib, self._context)
+        except breakdown.UnknownLayoutError:
+            return {}
+        used = {name: part.total for name, part in parts.items()}
+        used[HOST] = used.get(HOST, 0) + 4 * self._outputs * self.n_vocab
+        return used
+
     def bytes_of_weights(self) -> int:
         return int(C.llama_model_size(self._model))
-
-
-def _choice(table: dict[str, int], value: str, what: str) -> int:
-    if value not in table:
-        raise UsageError(f"{value!r} is no {what}.", f"Use one of: {', '.join(table)}.")
-    return table[value]
-
-
-def _tensor_split(shares: tuple[float, ...]) -> Any:
-    most = int(C.llama_max_devices())
-    if len(shares) > most or not sum(shares) > 0 or min(shares) < 0:
-        raise UsageError(
-            f"The split {shares} makes no sense for {most} devices.",
-            "Give one share a device, such as 3,1.",
-        )
-    return (ctypes.c_float * most)(*shares)
 
 
 def _never() -> bool:

@@ -5,31 +5,24 @@ from __future__ import annotations
 import ctypes
 import os
 from collections import deque
-from functools import cache
 from importlib import metadata
-from pathlib import Path
 from typing import Any
-
-import psutil
 
 from localspec.clean import clean
 from localspec.errors import EngineError
+from localspec.machine import runtimes
 
 __all__ = [
-    "FLASH",
-    "KV_TYPES",
     "LOG",
     "LOGITS",
-    "SPLIT",
     "C",
     "devices",
-    "has_amx",
-    "threads",
     "versions",
 ]
 
 # Before llama.cpp is loaded: an abort otherwise starts a debugger and can hang for minutes.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+runtimes.preload()
 
 try:
     import llama_cpp.llama_cpp as C  # noqa: N812  short, as llama.cpp's own examples
@@ -39,23 +32,6 @@ except (ImportError, OSError, RuntimeError, AttributeError) as error:
         "Install it again: pip install --force-reinstall --no-cache-dir llama-cpp-python",
     ) from error
 
-KV_TYPES = {
-    "f32": C.GGML_TYPE_F32,
-    "f16": C.GGML_TYPE_F16,
-    "bf16": 30,  # GGML_TYPE_BF16, which llama_cpp does not name
-    "q8_0": C.GGML_TYPE_Q8_0,
-    "q4_0": C.GGML_TYPE_Q4_0,
-}
-FLASH = {
-    "auto": C.LLAMA_FLASH_ATTN_TYPE_AUTO,
-    "on": C.LLAMA_FLASH_ATTN_TYPE_ENABLED,
-    "off": C.LLAMA_FLASH_ATTN_TYPE_DISABLED,
-}
-SPLIT = {
-    "none": C.LLAMA_SPLIT_MODE_NONE,
-    "layer": C.LLAMA_SPLIT_MODE_LAYER,
-    "row": C.LLAMA_SPLIT_MODE_ROW,
-}
 LOGITS = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(("llama_get_logits", C._lib))
 """llama_get_logits giving a plain address: asked once a pass, a pointer object costs too much."""
 
@@ -109,24 +85,3 @@ def devices() -> tuple[str, ...]:
     except AttributeError:
         return ("CPU",)
     return tuple(clean(name.decode("utf-8", "replace")) for name in names)
-
-
-@cache
-def has_amx() -> bool:
-    """Whether ggml would take its AMX path, which dies of SIGILL when GCC 12 or older built it.
-
-    That compiler drops the tile configuration ggml writes before `ldtilecfg`.  Only servers have
-    AMX; without the extra buffer types such a machine uses AVX-512.
-    """
-    try:
-        return "amx_int8" in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return False
-
-
-def threads(asked: int | None) -> int:
-    """Physical cores - 1 unless asked: two full pools and a screen would stall each other."""
-    most = 4 * (os.cpu_count() or 1)
-    if asked is not None:
-        return max(1, min(asked, most))
-    return max(1, (psutil.cpu_count(logical=False) or os.cpu_count() or 2) - 1)

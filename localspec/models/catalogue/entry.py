@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from localspec import paths
 from localspec.models import names
-from localspec.models.catalogue import values
+from localspec.models.catalogue import table, values
 from localspec.models.catalogue.node import Damaged, Node
-from localspec.models.reference import is_safe
+from localspec.models.reference import is_safe, part
+
+if TYPE_CHECKING:
+    from localspec.models.blueprint.shape import Shape
 
 Use = Literal["chat", "code", "writing", "documents"]
 Kind = Literal["model", "eagle3", "mtp", "dflash", "dspark"]
@@ -49,6 +52,9 @@ class Model:
     active: int | None = None
     """Parameters read for one token, where that is not all of them."""
     context: int | None = None
+    shape: Shape | None = None
+    """What `blueprint.header` draws the file from."""
+    shape_source: str = ""
     kind: Kind = "model"
     use: tuple[Use, ...] = ()
     note: str = ""
@@ -57,6 +63,11 @@ class Model:
     def size(self) -> int | None:
         """Bytes: exact where they are known, else at most."""
         return self.bytes if self.bytes is not None else self.about
+
+    @property
+    def quantisation(self) -> str:
+        """As the file's name has it: Q4_K_M; empty where it says none."""
+        return part(self.file).tag
 
     @property
     def path(self) -> Path | None:
@@ -103,28 +114,30 @@ class Pair:
 
 def entry_id(node: Node) -> str:
     """The id an entry has, or gets from its target and draft.  Raises Damaged."""
-    table = _table(node)
-    if "id" in table:
-        return _id(table["id"])
-    if "target" not in table:
+    keys = table.entries(node)
+    if "id" in keys:
+        return _id(keys["id"])
+    if "target" not in keys:
         raise Damaged("key id: it is missing", node.line)
-    draft = _id(table["draft"]) if "draft" in table else "lookup"
-    return f"{_id(table['target'])}+{draft}"
+    draft = _id(keys["draft"]) if "draft" in keys else "lookup"
+    return f"{_id(keys['target'])}+{draft}"
 
 
 def is_hidden(node: Node) -> bool:
     """Whether an entry only takes another away."""
-    table = _table(node)
-    if "hide" not in table:
+    keys = table.entries(node)
+    if "hide" not in keys:
         return False
-    if values.text(table["hide"]) != "true" or set(table) != {"id", "hide"}:
-        raise Damaged("key hide: it is `true` and stands with `id` alone", table["hide"].line)
+    if values.text(keys["hide"]) != "true" or set(keys) != {"id", "hide"}:
+        raise Damaged("key hide: it is `true` and stands with `id` alone", keys["hide"].line)
     return True
 
 
 def model(node: Node) -> Model:
     """Raises Damaged with line, key and reason."""
-    known = _fields(node, _MODEL, {"id", "title"})
+    known = table.fields(node, _MODEL, {"id", "title"})
+    if "shape" in known:
+        known["shape"], known["shape_source"] = _shape(known, table.entries(node)["shape"])
     bundled = known.pop("bundled", None)
     if bundled is not None:
         if known.keys() & {"repo", "file", "revision"}:
@@ -142,15 +155,15 @@ def model(node: Node) -> Model:
 
 def pair(node: Node, models: Mapping[str, Model]) -> Pair:
     """Raises Damaged with line, key and reason."""
-    known = _fields(node, _PAIR, {"target"})
-    table = _table(node)
+    known = table.fields(node, _PAIR, {"target"})
+    keys = table.entries(node)
     for key in ("target", "draft"):
         if key in known and known[key] not in models:
-            raise Damaged(f"key {key}: there is no model {known[key]}", table[key].line)
+            raise Damaged(f"key {key}: there is no model {known[key]}", keys[key].line)
     target = models[known.pop("target")]
     draft = models[known.pop("draft")] if "draft" in known else None
     if target.kind != "model":
-        raise Damaged("key target: a head is no target", table["target"].line)
+        raise Damaged("key target: a head is no target", keys["target"].line)
     if known.get("status") == "reported" and "source" not in known:
         raise Damaged("key source: what is reported needs one", node.line)
     beside = draft.title if draft else "copying from the text"
@@ -158,37 +171,22 @@ def pair(node: Node, models: Mapping[str, Model]) -> Pair:
     return Pair(target=target, draft=draft, **(defaults | known))
 
 
-def _table(node: Node) -> dict[str, Node]:
-    if not isinstance(node.value, dict):
-        raise Damaged("an entry must be a table of keys and values", node.line)
-    return node.value
-
-
-def _fields(
-    node: Node, readers: Mapping[str, Callable[[Node], Any]], required: Collection[str]
-) -> dict[str, Any]:
-    table = _table(node)
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        if key not in readers:
-            raise Damaged(f"key {values.shown(key)}: there is no such key", value.line)
-        try:
-            found[key] = readers[key](value)
-        except Damaged as error:
-            raise Damaged(f"key {key}: {error.why}", error.line) from None
-    for key in required:
-        if key not in table:
-            raise Damaged(f"key {key}: it is missing", node.line)
-    return found
-
-
 def _uses(node: Node) -> tuple[Use, ...]:
     items = node.value if isinstance(node.value, list) else [node]
     return cast(tuple[Use, ...], tuple(values.one_of(USES)(item) for item in items))
 
 
+def _shape(known: Mapping[str, Any], node: Node) -> tuple[Shape, str]:
+    from localspec.models.catalogue import shapes  # noqa: PLC0415  not before a catalogue is read
+
+    try:
+        return shapes.read(node, known.get("architecture"))
+    except Damaged as error:
+        raise Damaged(f"key shape: {error.why}", error.line) from None
+
+
 def _settings(node: Node) -> Settings:
-    return Settings(**_fields(node, _SETTINGS, ()))
+    return Settings(**table.fields(node, _SETTINGS, ()))
 
 
 def _is_plain(name: str) -> bool:
@@ -221,6 +219,7 @@ _MODEL: dict[str, Callable[[Node], Any]] = {
     "parameters": values.count,
     "active": values.count,
     "context": values.whole(1, 10**9),
+    "shape": lambda node: node,
     "kind": values.one_of(KINDS),
     "use": _uses,
     "note": values.text,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from localspec.engine.llama import Llama
-from localspec.engine.llama.library import threads
 from localspec.errors import DoesNotFitError, EngineError, ModelFileError, UsageError
+from localspec.machine.parameters import threads
 from localspec.protocol.wire import ContextSettings
 from tests.engine.llama.opening import OUTPUTS, Open
 from tests.zoo import Zoo

@@ -43,6 +43,12 @@ def test_settings_are_read_back(opened: Open) -> None:
     assert model.n_threads == 1
 
 
+def test_experts_on_the_cpu_change_nothing_where_there_are_none(opened: Open) -> None:
+    """The override is given to llama.cpp, and matches no tensor."""
+    plain, overridden = opened("target"), opened("target", cpu_moe=True)
+    np.testing.assert_array_equal(plain.read([5, 6], 1), overridden.read([5, 6], 1))
+
+
 def test_a_tied_model(opened: Open) -> None:
     model = opened("tied")
     assert np.isfinite(model.read([5, 6], 1)).all()
@@ -74,6 +80,43 @@ def test_a_wrong_guess_leaves_no_trace(opened: Open, zoo: Zoo, name: str, seed: 
         model.forget(model.n_past - width + kept)
         np.testing.assert_array_equal(rows, twin.read(tokens[:kept], kept))
         assert model.n_past == twin.n_past
+
+
+@pytest.mark.parametrize("swa_full", [True, False])
+@pytest.mark.parametrize("kept", [1, 5])
+def test_a_wrong_guess_leaves_no_trace_where_a_window_uses_its_slots_again(
+    opened: Open, kept: int, swa_full: bool
+) -> None:
+    """A sliding window has 256 slots here if it is not full; the text goes round them four times.
+
+    The widest guess there is, nearly all of it wrong: nothing that is forgotten took the place of
+    what is still seen.  Only a full window keeps the order of the sums, to the last bit.
+    """
+    widest = 17
+    model, twin = (
+        opened("sliding-f32", outputs=widest, n_ctx=1024, swa_full=swa_full) for _ in range(2)
+    )
+    rng = np.random.default_rng(kept)
+    while model.n_past + widest <= model.n_ctx:
+        tokens = [int(token) for token in rng.integers(3, model.n_vocab, widest)]
+        rows = model.read(tokens, widest)[:kept].copy()
+        past = model.n_past - widest + kept
+        model.forget(past)
+        assert model.n_past == past, "it would be read again"
+        np.testing.assert_allclose(rows, twin.read(tokens[:kept], kept), rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize("far", [1, 300, 500, 896])
+def test_what_a_window_has_left_is_read_again(opened: Open, far: int) -> None:
+    model, fresh = (opened("sliding-f32", n_ctx=1024, swa_full=False) for _ in range(2))
+    tokens = [int(token) for token in np.random.default_rng(far).integers(3, 300, 900)]
+    for at in range(0, 900, 10):
+        model.read(tokens[at : at + 10], 0)
+    model.forget(900 - far)
+    assert model.n_past == (900 - far if far == 1 else 0)
+    continued = _last_row(model, [*tokens[model.n_past : 900 - far], 5, 6])
+    afresh = _last_row(fresh, [*tokens[: 900 - far], 5, 6])
+    np.testing.assert_allclose(continued, afresh, rtol=0, atol=0.01)
 
 
 @pytest.mark.parametrize("name", ["target", "sliding", "hybrid"])

@@ -1,0 +1,110 @@
+"""Whether the installed llama.cpp is the build for this computer, and the line that installs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from contextlib import suppress
+from importlib import metadata, util
+from pathlib import Path
+
+from localspec import paths
+from localspec.doctor.finding import Finding, private
+from localspec.machine import backends, installing
+from localspec.machine.backends import Choice
+
+CPU_ONLY = "cpu-only-build"
+_GPU_PARTS = ("cuda", "hip", "vulkan", "metal", "sycl", "musa", "opencl")
+"""Of the names of ggml's libraries."""
+
+
+def cpu_only_beside_gpu() -> Finding | None:
+    """Said at every start until dismissed: a GPU is here, and llama.cpp cannot use it.
+
+    Cheap: files are looked at, and a program is asked only where there is something to say.
+    """
+    if is_dismissed(CPU_ONLY):
+        return None
+    found = mismatch()
+    return private(found) if found is not None else None
+
+
+def mismatch() -> Finding | None:
+    """A CPU-only build beside a usable GPU.  Never raises: then nothing is known."""
+    with suppress(OSError, ValueError):
+        if gpu_parts() != () or not _special(backends.detect(ask=lambda _: "")):
+            return None
+        choice = backends.choose(backends.detect())
+        if choice.backend != "cpu":
+            what = f"{choice.why}, but the installed llama.cpp can use the CPU only"
+            return Finding(CPU_ONLY, "engine", "warning", what, fix(choice))
+    return None
+
+
+def fix(choice: Choice) -> str:
+    """The exact line for this system; in a checkout scripts/run knows how."""
+    if _own_checkout():
+        if platform.system() == "Windows":
+            return f"set {backends.VARIABLE}={choice.backend}&& py scripts\\run doctor"
+        return f"{backends.VARIABLE}={choice.backend} scripts/run doctor"
+    return installing.advice(choice, metadata.version(installing.PACKAGE), sys.executable)
+
+
+def gpu_parts() -> tuple[str, ...] | None:
+    """The backends beside the CPU's that lie with the installed llama.cpp; None where unknown."""
+    folder = library_folder()
+    if folder is None:
+        return None
+    names = [path.name.lower() for path in folder.iterdir() if "ggml" in path.name.lower()]
+    if not names:
+        return None
+    return tuple(part for part in _GPU_PARTS if any(f"ggml-{part}" in name for name in names))
+
+
+def library_folder() -> Path | None:
+    """Where the installed llama.cpp lies, found without loading it."""
+    chosen = os.environ.get("LLAMA_CPP_LIB_PATH")
+    with suppress(ImportError, ValueError):
+        spec = util.find_spec("llama_cpp")
+        if not chosen and spec is not None and spec.submodule_search_locations:
+            chosen = str(Path(next(iter(spec.submodule_search_locations))) / "lib")
+    folder = Path(chosen) if chosen else None
+    return folder if folder is not None and folder.is_dir() else None
+
+
+def _special(hardware: backends.Hardware) -> bool:
+    return backends.choose(hardware).backend != "cpu"
+
+
+def _own_checkout() -> bool:
+    root = paths.PACKAGE.parent
+    return (root / "scripts" / "run").is_file() and Path(sys.prefix).parent == root
+
+
+# What a person does not want to hear again.
+
+
+def dismiss(finding: str) -> None:
+    """Never say this at a start again; where that cannot be kept, it is said again."""
+    kept = sorted({*_dismissed(), finding})
+    with suppress(OSError):
+        _file().parent.mkdir(parents=True, exist_ok=True)
+        _file().write_text(json.dumps(kept) + "\n", encoding="utf-8")
+
+
+def is_dismissed(finding: str) -> bool:
+    return finding in _dismissed()
+
+
+def _dismissed() -> list[str]:
+    with suppress(OSError, ValueError):
+        kept = json.loads(_file().read_text(encoding="utf-8"))
+        if isinstance(kept, list):
+            return [one for one in kept if isinstance(one, str)]
+    return []
+
+
+def _file() -> Path:
+    return paths.state() / "dismissed.json"

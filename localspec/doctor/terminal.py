@@ -1,0 +1,68 @@
+"""What the terminal can show."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TextIO
+
+from localspec.doctor.finding import Finding
+
+_SMALLEST = (60, 15)
+
+
+def findings(
+    environ: Mapping[str, str] = os.environ, out: TextIO | None = None
+) -> Iterator[Finding]:
+    out = out or sys.stdout
+    yield _kind(environ, out)
+    yield from _size(out)
+    yield from _letters(out)
+    if environ.get("TERM") == "dumb":
+        fix = "TERM=xterm-256color, if it is one"
+        yield Finding("dumb", "terminal", "notice", "TERM=dumb: the linear chat only", fix)
+    if sys.platform == "win32" and not environ.get("WT_SESSION"):
+        fix = "Use Windows Terminal"
+        what = "an old console: keys and colours may be missing"
+        yield Finding("old-console", "terminal", "notice", what, fix)
+
+
+def _kind(environ: Mapping[str, str], out: TextIO) -> Finding:
+    parts = [environ.get("TERM_PROGRAM") or environ.get("TERM") or "unknown terminal"]
+    parts += [] if out.isatty() else ["output goes to a file or a pipe"]
+    parts += [_colours(environ)]
+    parts += ["in tmux"] if environ.get("TMUX") else ["in screen"] if environ.get("STY") else []
+    parts += ["over SSH"] if environ.get("SSH_CONNECTION") or environ.get("SSH_TTY") else []
+    return Finding("terminal", "terminal", "ok", ", ".join(parts))
+
+
+def _colours(environ: Mapping[str, str]) -> str:
+    if environ.get("NO_COLOR"):
+        return "no colours (NO_COLOR)"
+    if environ.get("COLORTERM", "").lower() in ("truecolor", "24bit") or environ.get("WT_SESSION"):
+        return "16 million colours"
+    return "256 colours" if "256" in environ.get("TERM", "") else "16 colours or fewer"
+
+
+def _size(out: TextIO) -> Iterator[Finding]:
+    if not out.isatty():
+        return
+    size = shutil.get_terminal_size()
+    what = f"{size.columns} columns, {size.lines} lines"
+    if size.columns < _SMALLEST[0] or size.lines < _SMALLEST[1]:
+        fix = f"Make it at least {_SMALLEST[0]} by {_SMALLEST[1]}"
+        yield Finding("small", "terminal", "notice", f"{what}: little room for the app", fix)
+    else:
+        yield Finding("size", "terminal", "ok", what)
+
+
+def _letters(out: TextIO) -> Iterator[Finding]:
+    encoding = (getattr(out, "encoding", "") or "").lower().replace("-", "")
+    if encoding != "utf8":
+        what = f"text is written as {encoding or 'an unknown encoding'}: signs become ?"
+        fix = "PYTHONUTF8=1, and a UTF-8 locale such as LANG=C.UTF-8"
+        yield Finding("no-unicode", "terminal", "warning", what, fix)
+    else:
+        yield Finding("unicode", "terminal", "ok", "Unicode")

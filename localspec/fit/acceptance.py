@@ -1,0 +1,95 @@
+"""How often a draft's guesses stand: as counted here, or as is usual for what is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from localspec.protocol.wire import DRAFT_MAX, Measured
+
+Range = tuple[float, float]
+
+WORKLOADS = ("chat", "code", "writing", "documents")
+_USUAL: dict[str, Range] = {
+    "chat": (0.50, 0.75),
+    "code": (0.65, 0.92),
+    "writing": (0.40, 0.65),
+    "documents": (0.55, 0.85),
+}
+"""Share of guesses that stand at temperature 0, for drafts of their target's family: reports range
+from 0.4 (prose) to 0.95 (code).  How good a draft is is known only once it was tried."""
+_COPIED: dict[str, Range] = {
+    "chat": (0.0, 0.10),
+    "code": (0.05, 0.30),
+    "writing": (0.0, 0.05),
+    "documents": (0.05, 0.50),
+}
+"""Share of an answer that repeats what stands before, so that copying guesses it."""
+COPY_STANDS = 0.85
+"""Share of copied guesses that stand, where the text does repeat itself."""
+_HOT = 0.18
+"""What temperature 1 takes off: 0.75 became 0.62 and 0.65 became 0.53 (Leviathan et al., T5)."""
+
+_PLACES = (0, 1, 2, 3, 3, 4, 4, 4, 4)
+"""The engine's groups of places in a draft (engine/control/survival.py); further ones are 5."""
+_ENOUGH = 20
+"""Guesses at the first place that must have been judged."""
+_SPREAD = 0.05
+"""How far another answer's share may be from what was counted."""
+
+
+def usual(workload: str, temperature: float) -> Range:
+    """The share of guesses that stand, from a poor to a good match of draft, target and text."""
+    low, high = _USUAL[workload]
+    factor = 1 - _HOT * min(max(temperature, 0.0), 1.0)
+    return low * factor, high * factor
+
+
+def copied(workload: str) -> Range:
+    """The share of an answer that copying can guess."""
+    return _COPIED[workload]
+
+
+def stands(share: float, length: int = DRAFT_MAX) -> list[float]:
+    """Chances that the first 1, 2, … guesses all stand, where all are equally good."""
+    return [share**j for j in range(1, length + 1)]
+
+
+def counted(measured: Measured | None, temperature: float) -> list[float]:
+    """Shares of guesses that stood by place, in this pair's answers here; empty where too few."""
+    if measured is None:
+        return []
+    greedy = temperature <= 0
+    ways = [kept for name, kept in measured.survival.items() if (name == "greedy") == greedy]
+    places = [kept["place"] for kept in ways if isinstance(kept, Mapping) and "place" in kept]
+    return _shares(places)
+
+
+def _shares(places: Sequence[Any]) -> list[float]:
+    sums = [_sum(places, group) for group in range(6)]
+    if sums[0][1] < _ENOUGH:
+        return []
+    groups: list[float] = []
+    for kept, tried in sums:
+        before = groups[-1] if groups else kept / tried
+        groups.append((kept + 6 * before) / (tried + 6))
+    return [groups[_PLACES[i] if i < len(_PLACES) else 5] for i in range(DRAFT_MAX)]
+
+
+def _sum(places: Sequence[Any], group: int) -> tuple[float, float]:
+    found = [counts.get(str(group), (0, 0)) for counts in places if isinstance(counts, Mapping)]
+    return sum(float(one[0]) for one in found), sum(float(one[1]) for one in found)
+
+
+def chances(shares: Sequence[float], shift: float = 0.0) -> list[float]:
+    """Chances that the first 1, 2, … guesses all stand, with every share a little off."""
+    found, chance = [], 1.0
+    for share in shares:
+        chance *= min(max(share + shift, 0.0), 0.99)
+        found.append(chance)
+    return found
+
+
+def around(shares: Sequence[float]) -> tuple[list[float], list[float]]:
+    """The least and the most that is to be expected of what was counted."""
+    return chances(shares, -_SPREAD), chances(shares, _SPREAD)

@@ -1,0 +1,136 @@
+"""What llama.cpp's library offers that llama_cpp does not name: its devices and its buffers.
+
+Used in children only.  The library's handle is given: opening ggml by its path would load a second
+copy of it, with devices of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from ctypes import POINTER, c_bool, c_char_p, c_int, c_int64, c_size_t, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+KINDS = ("cpu", "gpu", "igpu", "accel")
+"""ggml_backend_dev_type, by number; what comes after them is no device of memory."""
+
+
+class Caps(ctypes.Structure):
+    """ggml_backend_dev_caps."""
+
+    _fields_ = [
+        ("async_", c_bool),
+        ("host_buffer", c_bool),
+        ("buffer_from_host_ptr", c_bool),
+        ("events", c_bool),
+        ("mmap_support", c_bool),
+    ]
+
+
+class Props(ctypes.Structure):
+    """ggml_backend_dev_props."""
+
+    _fields_ = [
+        ("name", c_char_p),
+        ("description", c_char_p),
+        ("memory_free", c_size_t),
+        ("memory_total", c_size_t),
+        ("type", c_int),
+        ("device_id", c_char_p),
+        ("caps", Caps),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Ggml:
+    """ggml's functions by their names, without `ggml_` in front; AttributeError where one is not.
+
+    `library` is a ctypes handle of libllama, which finds what its dependencies offer too.
+    """
+
+    library: Any
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _SIGNATURES:
+            raise AttributeError(name)
+        return _function(self.library, name)
+
+    def devices(self) -> list[int]:
+        """Addresses of all devices, the CPU among them."""
+        return [self.backend_dev_get(i) for i in range(self.backend_dev_count())]
+
+    def kind(self, device: int) -> str:
+        number = self.backend_dev_type(device)
+        return KINDS[number] if 0 <= number < len(KINDS) else "meta"
+
+    def describe(self, device: int) -> dict[str, Any]:
+        """What a device says of itself, as JSON takes it."""
+        props = Props()
+        self.backend_dev_get_props(device, ctypes.byref(props))
+        registry = self.backend_dev_backend_reg(device)
+        return {
+            "name": _text(props.name),
+            "description": _text(props.description),
+            "type": self.kind(device),
+            "free": int(props.memory_free),
+            "total": int(props.memory_total),
+            "id": _text(props.device_id) or None,
+            "backend": _text(self.backend_reg_name(registry)) if registry else "",
+            "caps": {name: bool(getattr(props.caps, name)) for name, *_ in Caps._fields_},
+        }
+
+
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "backend_dev_count": (c_size_t,),
+    "backend_dev_get": (c_void_p, c_size_t),
+    "backend_dev_name": (c_char_p, c_void_p),
+    "backend_dev_description": (c_char_p, c_void_p),
+    "backend_dev_type": (c_int, c_void_p),
+    "backend_dev_get_props": (None, c_void_p, POINTER(Props)),
+    "backend_dev_backend_reg": (c_void_p, c_void_p),
+    "backend_reg_name": (c_char_p, c_void_p),
+    "backend_buft_name": (c_char_p, c_void_p),
+    "backend_buft_get_device": (c_void_p, c_void_p),
+    "backend_buft_is_host": (c_bool, c_void_p),
+    "backend_buft_alloc_buffer": (c_void_p, c_void_p, c_size_t),
+    "backend_cpu_buffer_type": (c_void_p,),
+    "backend_cpu_init": (c_void_p,),
+    "backend_free": (None, c_void_p),
+    "nbytes": (c_size_t, c_void_p),
+    "nrows": (c_int64, c_void_p),
+    "row_size": (c_size_t, c_int, c_int64),
+    "is_quantized": (c_bool, c_int),
+    "op_name": (c_char_p, c_int),
+}
+"""Result, then arguments."""
+
+
+@cache
+def _function(library: Any, name: str) -> Any:
+    function = _found(library, f"ggml_{name}")
+    function.restype, *arguments = _SIGNATURES[name]
+    function.argtypes = arguments
+    return function
+
+
+def _found(library: Any, name: str) -> Any:
+    try:
+        return library[name]
+    except AttributeError:
+        if sys.platform != "win32":
+            raise
+    # Windows looks in one library only; those beside it are loaded already.
+    folder = Path(library._name).parent
+    for file in sorted(folder.glob("ggml*.dll")):
+        try:
+            return ctypes.CDLL(str(file))[name]
+        except (AttributeError, OSError):
+            continue
+    raise AttributeError(name)
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode("utf-8", "replace")

@@ -1,0 +1,188 @@
+"""What llama.cpp is given for our settings: one answer for the engine and for the probe.
+
+The module `c` is llama_cpp.llama_cpp, handed in by those who may import it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from localspec.errors import UsageError
+from localspec.machine.ggml import Ggml
+from localspec.protocol.wire import ContextSettings, Load
+
+KV_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2}
+"""ggml_type."""
+FLASH = {"auto": -1, "on": 1, "off": 0}
+"""llama_flash_attn_type."""
+SPLIT = {"none": 0, "layer": 1, "row": 2}
+"""llama_split_mode."""
+
+DEFAULT_CTX = 8192
+_CTX_STEP = 256
+"""llama.cpp's contexts are multiples of it."""
+_LEAST_BATCH = 32
+_MOST_CTX = 8
+"""Times the trained context: beyond that it is a slip, and llama.cpp would try to allocate it."""
+_EXPERTS = rb"\.ffn_(up|down|gate_up|gate)_(ch|)exps"
+"""llama.cpp's own pattern for --cpu-moe: the experts' weights, which are most of the model."""
+
+
+class _Override(ctypes.Structure):
+    """llama_model_tensor_buft_override, which llama_cpp does not name."""
+
+    _fields_ = [("pattern", ctypes.c_char_p), ("buft", ctypes.c_void_p)]
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """How one model of a pair is opened.
+
+    `outputs` is the most rows of logits one pass may ask for; `rollback` how many tokens of the
+    last pass must be forgettable where the memory is recurrent; `within_trained` cuts the context
+    to what the model was trained with.
+    """
+
+    settings: ContextSettings
+    outputs: int
+    rollback: int
+    within_trained: bool = False
+
+
+def of_target(load: Load) -> Role:
+    return Role(load.target_settings, load.draft_max + 1, load.draft_max)
+
+
+def of_draft(load: Load, n_ctx: int) -> Role:
+    """Beside a target whose context has n_ctx tokens.
+
+    A draft may have a shorter memory than its target: it then stops guessing, no more.
+    """
+    settings = replace(load.draft_settings, n_ctx=load.draft_settings.n_ctx or n_ctx)
+    return Role(settings, 1, load.draft_max, within_trained=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """llama_model_params, and what must live until the model is loaded."""
+
+    params: Any
+    kept: tuple[Any, ...]
+
+
+def model(c: Any, settings: ContextSettings) -> Given:
+    """Raises UsageError."""
+    params = c.llama_model_default_params()
+    params.n_gpu_layers = settings.n_gpu_layers
+    params.main_gpu = settings.main_gpu
+    params.use_extra_bufts = not has_amx()
+    params.split_mode = _choice(SPLIT, settings.split_mode, "split mode")
+    kept: list[Any] = []
+    if settings.tensor_split:
+        kept.append(shares(c, settings.tensor_split))
+        params.tensor_split = kept[-1]
+    if settings.cpu_moe:
+        kept.append(_experts_on_cpu(c))
+        params.tensor_buft_overrides = ctypes.cast(kept[-1], ctypes.c_void_p)
+    return Given(params, tuple(kept))
+
+
+def shares(c: Any, split: tuple[float, ...]) -> Any:
+    """A tensor_split of llama.cpp's; it reads all of the array.  Raises UsageError."""
+    most = int(c.llama_max_devices())
+    if len(split) > most or not sum(split) > 0 or min(split) < 0:
+        raise UsageError(
+            f"The split {split} makes no sense for {most} devices.",
+            "Give one share a device, such as 3,1.",
+        )
+    return (ctypes.c_float * most)(*split)
+
+
+def _experts_on_cpu(c: Any) -> Any:
+    cpu = Ggml(c._lib).backend_cpu_buffer_type()
+    return (_Override * 2)(_Override(_EXPERTS, cpu), _Override(None, None))
+
+
+def trained(c: Any, model: Any, role: Role) -> Role:
+    """The role, its context cut to what the model was trained with where it asks for that."""
+    known = int(c.llama_model_n_ctx_train(model))
+    asked = role.settings.n_ctx
+    if not (role.within_trained and asked and known):
+        return role
+    return replace(role, settings=replace(role.settings, n_ctx=min(asked, known)))
+
+
+def context_size(settings: ContextSettings, trained: int, name: str) -> int:
+    """Tokens of context that the settings stand for.  Raises UsageError."""
+    trained = trained or DEFAULT_CTX
+    n_ctx = settings.n_ctx or min(DEFAULT_CTX, trained)
+    if not 0 < n_ctx <= _MOST_CTX * trained:
+        raise UsageError(
+            f"A context of {n_ctx:,} tokens makes no sense for {name}, "
+            f"which was trained with {trained:,}.",
+            f"Use --ctx {trained} or less.",
+        )
+    return n_ctx
+
+
+def is_recurrent(c: Any, model: Any) -> bool:
+    return bool(c.llama_model_is_recurrent(model) or c.llama_model_is_hybrid(model))
+
+
+def context(c: Any, model: Any, role: Role, n_ctx: int) -> Any:
+    """llama_context_params for a loaded model and a context of n_ctx tokens.  Raises UsageError."""
+    settings = role.settings
+    params = c.llama_context_default_params()
+    # llama.cpp rounds up likewise, but would cut the batch to what was asked.
+    params.n_ctx = -(-n_ctx // _CTX_STEP) * _CTX_STEP
+    batch = max(settings.n_ubatch, role.outputs, _LEAST_BATCH)
+    params.n_batch = params.n_ubatch = min(batch, params.n_ctx)
+    params.n_seq_max = 1
+    params.n_outputs_max = role.outputs
+    params.n_outputs_max_per_seq = role.outputs
+    params.n_rs_seq = role.rollback if is_recurrent(c, model) else 0
+    params.type_k = params.type_v = _choice(KV_TYPES, settings.kv_type, "KV type")
+    params.flash_attn_type = _choice(FLASH, settings.flash_attn, "flash attention")
+    params.swa_full = settings.swa_full and role.outputs > 1
+    params.n_threads = params.n_threads_batch = threads(settings.n_threads)
+    params.no_perf = True
+    return params
+
+
+def output_bytes(c: Any, model: Any, role: Role) -> int:
+    """Of the rows of logits, once as many were asked for as may be."""
+    return int(4 * role.outputs * c.llama_vocab_n_tokens(c.llama_model_get_vocab(model)))
+
+
+@cache
+def has_amx() -> bool:
+    """Whether ggml would take its AMX path, which dies of SIGILL when GCC 12 or older built it.
+
+    That compiler drops the tile configuration ggml writes before `ldtilecfg`.  Only servers have
+    AMX; without the extra buffer types such a machine uses AVX-512.
+    """
+    try:
+        return "amx_int8" in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+
+
+def threads(asked: int | None) -> int:
+    """Physical cores - 1 unless asked: two full pools and a screen would stall each other."""
+    most = 4 * (os.cpu_count() or 1)
+    if asked is not None:
+        return max(1, min(asked, most))
+    return max(1, (psutil.cpu_count(logical=False) or os.cpu_count() or 2) - 1)
+
+
+def _choice(table: dict[str, int], value: str, what: str) -> int:
+    if value not in table:
+        raise UsageError(f"{value!r} is no {what}.", f"Use one of: {', '.join(table)}.")
+    return table[value]

@@ -1,0 +1,290 @@
+"""A graphics card that is not here: a ggml device whose memory is the computer's own.
+
+llama.cpp places layers, caches and graphs on it as on a real one, because it asks a device only
+for sizes, alignment and what it supports.  Used in children only.  The structs are those of
+ggml-backend-impl.h; `selftest` tells whether the installed llama.cpp has the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from ctypes import c_void_p
+from dataclasses import dataclass
+from typing import Any
+
+from localspec.machine import layouts
+from localspec.machine.ggml import Ggml
+from localspec.machine.layouts import (
+    ALLOC_SIZE,
+    CLEAR,
+    FREE,
+    KIND,
+    MEMORY,
+    NAME,
+    NAMED,
+    NUMBERED,
+    PROPS,
+    SIZE,
+    SUPPORTS,
+    TWO,
+    Buffer,
+    BufferType,
+    Interface,
+    Registry,
+    Tensor,
+)
+
+_F16 = 1
+_PLAIN = (0, _F16)
+"""F32 and F16."""
+_OPS = 96
+"""Those wanted stand before it; ggml has more, and looks at nobody who asks beyond its last."""
+_SLOTS = range(8, 240, 8)
+"""Where in a ggml_backend its device may stand: behind its functions."""
+_EVENT_FUNCTIONS = (3, 2)
+"""Words before that slot: event_record and event_wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a backend's sizes differ from a tensor's own bytes."""
+
+    alignment: int = 128
+    padding: int = 512
+    """Rows of quantised weights are padded to so many elements."""
+    f16_copies: bool = True
+    """Attention over a quantised cache keeps copies of it in f16 behind its output."""
+    pipeline: bool = True
+    """Several such cards take turns at batches, each with copies of the graph's inputs."""
+
+
+RULES = {
+    "Vulkan": Rules(alignment=64, padding=0, f16_copies=False),
+    "Metal": Rules(alignment=32, padding=0, f16_copies=False, pipeline=False),
+}
+"""All others are CUDA's, or CUDA's code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a card is said to be."""
+
+    name: str
+    description: str
+    total: int
+    free: int
+    integrated: bool = False
+    rules: Rules = Rules()
+    empty: bool = True
+    """Hold no data: nothing is refused, and what llama.cpp zeroes costs no memory."""
+
+
+class Pretend:
+    """One card.  Its `address` may be given to llama.cpp as long as the object lives."""
+
+    def __init__(self, library: Any, card: Card) -> None:
+        self.card = card
+        self.used = self.peak = 0
+        """Bytes that llama.cpp holds, and the most it ever held."""
+        self._ggml = Ggml(library)
+        self._cpu = next(d for d in self._ggml.devices() if self._ggml.kind(d) == "cpu")
+        self._memory = self._ggml.backend_cpu_buffer_type()
+        self._ops = _ops(self._ggml)
+        self._attention = next(op for op, name in self._ops.items() if name == "FLASH_ATTN_EXT")
+        self._nbytes = self._ggml.nbytes
+        self._backend_device = _device_slot(self._ggml, self._cpu)
+        self._texts = [
+            ctypes.create_string_buffer(t.encode()) for t in (card.name, card.description)
+        ]
+        self._name, self._description = map(ctypes.addressof, self._texts)
+        self._events: list[Any] = []
+        self._nothing = TWO(lambda _a, _b: None)
+        self._freed = FREE(self._free)
+        self._based = NAME(self._base)
+        self._cleared = CLEAR(lambda _b, _v: None)
+        self._free_memory: Callable[[int], None] | None = None
+        self._registry = self._make_registry()
+        self._type = self._make_buffer_type()
+        self._device = self._make_device()
+        self._type.device = self.address
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self._device)
+
+    @property
+    def free(self) -> int:
+        return max(0, self.card.free - self.used)
+
+    # --- what ggml is given ---------------------------------------------------------------
+
+    def _make_registry(self) -> Registry:
+        return Registry(
+            layouts.API,
+            NAME(lambda _: self._name),
+            SIZE(lambda _: 1),
+            NUMBERED(lambda _r, _i: self.address),
+            NAMED(lambda _r, _n: None),
+            None,
+        )
+
+    def _make_buffer_type(self) -> BufferType:
+        return BufferType(
+            NAME(lambda _: self._name),
+            NUMBERED(self._allocate),
+            SIZE(lambda _: self.card.rules.alignment),
+            None,
+            ALLOC_SIZE(self._size_of),
+        )
+
+    def _make_device(self) -> Interface:
+        device = Interface(
+            get_name=NAME(lambda _: self._name),
+            get_description=NAME(lambda _: self._description),
+            get_memory=MEMORY(self._tell_memory),
+            get_type=KIND(lambda _: self._kind),
+            get_props=PROPS(self._tell_props),
+            init_backend=NAMED(self._start),
+            get_buffer_type=NAME(lambda _: ctypes.addressof(self._type)),
+            get_host_buffer_type=NAME(lambda _: None),
+            # The CPU's own function: asked some 20,000 times for a large model.
+            supports_op=Interface.from_address(self._cpu).supports_op,
+            supports_buft=SUPPORTS(lambda _d, kind: kind == ctypes.addressof(self._type)),
+            offload_op=SUPPORTS(self._offloads),
+            reg=ctypes.addressof(self._registry),
+        )
+        if self.card.rules.pipeline:
+            device.event_new = NAME(self._event)
+            device.event_free = device.event_synchronize = self._nothing
+        return device
+
+    @property
+    def _kind(self) -> int:
+        return 2 if self.card.integrated else 1
+
+    def _tell_memory(self, _: int, free: Any, total: Any) -> None:
+        free[0], total[0] = self.free, self.card.total
+
+    def _tell_props(self, _: int, told: Any) -> None:
+        props = told[0]
+        props.name, props.description = (text.value for text in self._texts)
+        props.memory_free, props.memory_total = self.free, self.card.total
+        props.type, props.device_id = self._kind, self._texts[0].value
+        pipeline = self.card.rules.pipeline
+        props.caps.async_ = props.caps.events = pipeline
+        props.caps.host_buffer = props.caps.buffer_from_host_ptr = False
+        props.caps.mmap_support = True
+
+    def _start(self, _device: int, _parameters: bytes) -> int:
+        """A backend of the CPU's that says it is this device's."""
+        backend = int(self._ggml.backend_cpu_init())
+        slot = backend + self._backend_device
+        c_void_p.from_address(slot).value = self.address
+        for words in _EVENT_FUNCTIONS:
+            at = c_void_p.from_address(slot - 8 * words)
+            at.value = ctypes.cast(self._nothing, c_void_p).value
+        return backend
+
+    def _offloads(self, _: int, operation: int) -> bool:
+        """Whether weights in the computer's memory are worth sending: as CUDA decides."""
+        tensor = Tensor.from_address(operation)
+        op = self._ops.get(tensor.op, "")
+        if op == "GET_ROWS":
+            return False
+        if op == "MUL_MAT":
+            return int(tensor.ne[1]) >= 32
+        if op in ("MUL_MAT_ID", "ROPE"):
+            return int(tensor.ne[2]) >= 32
+        return int(self._ggml.nrows(operation)) >= 32
+
+    def _event(self, _: int) -> int:
+        event = (c_void_p * 2)(self.address, None)
+        self._events.append(event)
+        return ctypes.addressof(event)
+
+    # --- its memory -------------------------------------------------------------------------
+
+    def _allocate(self, _: int, size: int) -> int | None:
+        if not self.card.empty and size > self.free:
+            return None
+        alignment = self.card.rules.alignment
+        address = self._ggml.backend_buft_alloc_buffer(self._memory, size + alignment)
+        if not address:
+            return None
+        buffer = Buffer.from_address(address)
+        self._free_memory = ctypes.cast(buffer.free_buffer, FREE)
+        buffer.free_buffer = ctypes.cast(self._freed, c_void_p).value
+        buffer.get_base = ctypes.cast(self._based, c_void_p).value
+        if self.card.empty:
+            buffer.clear = ctypes.cast(self._cleared, c_void_p).value
+        buffer.buft, buffer.size = ctypes.addressof(self._type), size
+        self.used += size
+        self.peak = max(self.peak, self.used)
+        return int(address)
+
+    def _free(self, address: int) -> None:
+        buffer = Buffer.from_address(address)
+        self.used -= buffer.size
+        if self._free_memory is not None:
+            self._free_memory(address)
+
+    def _base(self, address: int) -> int:
+        """The memory's beginning, at this card's alignment."""
+        alignment = self.card.rules.alignment
+        return -(-int(Buffer.from_address(address).context) // alignment) * alignment
+
+    def _size_of(self, _: int, address: int) -> int:
+        """Asked some 10,000 times for a large model: what is plain is done first."""
+        tensor = Tensor.from_address(address)
+        size = int(self._nbytes(address))
+        kind = tensor.type
+        if kind in _PLAIN and tensor.op != self._attention:
+            return size
+        rules = self.card.rules
+        beyond = tensor.ne[0] % rules.padding if rules.padding else 0
+        if beyond and self._ggml.is_quantized(kind):
+            size += self._ggml.row_size(kind, rules.padding - beyond)
+        if rules.f16_copies and tensor.op == self._attention:
+            for source in (tensor.src[1], tensor.src[2]):
+                size = _with_copy(size, source, rules.alignment)
+        return size
+
+
+def _with_copy(size: int, source: int | None, alignment: int) -> int:
+    """And an f16 copy of a cache that is not f16 already."""
+    if not source:
+        return size
+    tensor = Tensor.from_address(source)
+    if tensor.type == _F16:
+        return size
+    elements = 1
+    for n in tensor.ne:
+        elements *= n
+    return -(-size // alignment) * alignment + 2 * elements
+
+
+def _ops(ggml: Ggml) -> dict[int, str]:
+    wanted = ("GET_ROWS", "MUL_MAT", "MUL_MAT_ID", "ROPE", "FLASH_ATTN_EXT")
+    found: dict[int, str] = {}
+    for number in range(_OPS):
+        if len(found) == len(wanted):
+            break
+        name = bytes(ggml.op_name(number)).decode("ascii", "replace")
+        if name in wanted:
+            found[number] = name
+    if len(found) < len(wanted):
+        raise LookupError("this ggml's operations have other names")
+    return found
+
+
+def _device_slot(ggml: Ggml, cpu: int) -> int:
+    """Where a ggml_backend keeps its device.  Raises LookupError where it is not found."""
+    backend = ggml.backend_cpu_init()
+    try:
+        for at in _SLOTS:
+            if c_void_p.from_address(backend + at).value == cpu:
+                return at
+    finally:
+        ggml.backend_free(backend)
+    raise LookupError("this ggml's backends are laid out differently")

@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""What a load without data promises against what a real one takes: the table in docs/fit.md.
+
+    .venv/bin/python scripts/measure_fit.py [--quick] [--into docs/fit.md]
+
+A small model with random weights of each family is projected from its header alone and then
+really loaded, on the CPU and on pretend cards that count what is allocated.  --quick: three
+families.  --into: replaces what stands between the two marks of that file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+
+from localspec.machine.ledger import Ledger
+from localspec.machine.probe import Probe
+from localspec.protocol.wire import ContextSettings, Load
+from tests import pretend_gpu
+from tests.families import FAMILIES
+
+BEGINS, ENDS = "<!-- measure_fit begins -->", "<!-- measure_fit ends -->"
+QUICK = ("llama", "qwen3moe", "gemma3")
+BASE = ContextSettings(n_ctx=4096, n_threads=1)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A row of the table."""
+
+    name: str
+    cards: int
+    settings: ContextSettings
+    mixtures: bool = False
+
+
+SETTINGS = (
+    Setting("CPU", 0, BASE),
+    Setting("one card", 1, BASE),
+    Setting("one card, 1 layer", 1, replace(BASE, n_gpu_layers=1)),
+    Setting("one card, q8_0 cache", 1, replace(BASE, kv_type="q8_0")),
+    Setting("one card, no flash attention", 1, replace(BASE, flash_attn="off")),
+    Setting("one card, experts on the CPU", 1, replace(BASE, cpu_moe=True), mixtures=True),
+    Setting("two cards", 2, BASE),
+    Setting("three cards", 3, BASE),
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Bytes of one model with one setting."""
+
+    promised: int
+    taken: int
+    worst: int
+    """The largest error of a device."""
+    admitted: int
+    """By how much a device may be wrong, as the projection says itself."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--into", type=Path)
+    given = parser.parse_args()
+    names = QUICK if given.quick else tuple(FAMILIES)
+    with tempfile.TemporaryDirectory() as folder:
+        table = "\n".join(rows(Path(folder), names))
+    if given.into is None:
+        print(table)
+        return
+    before, _, rest = given.into.read_text(encoding="utf-8").partition(BEGINS)
+    _, _, after = rest.partition(ENDS)
+    given.into.write_text(f"{before}{BEGINS}\n{table}\n{ENDS}{after}", encoding="utf-8")
+
+
+def rows(folder: Path, names: tuple[str, ...]) -> Iterator[str]:
+    """The table in Markdown, a line at a time."""
+    yield "| setting | models | exact | largest error of a device | admitted | of all its bytes |"
+    yield "|---|---|---|---|---|---|"
+    with Probe() as probe:
+        for setting in SETTINGS:
+            suited = [n for n in names if FAMILIES[n].small.experts or not setting.mixtures]
+            found = [measured(probe, pretend_gpu.real(folder, n), setting) for n in suited]
+            yield row(setting.name, found)
+
+
+def row(name: str, found: list[Found]) -> str:
+    exact = sum(not one.worst for one in found)
+    worst = max(found, key=lambda one: one.worst)
+    share = max(abs(one.promised - one.taken) / one.taken for one in found)
+    return (
+        f"| {name} | {len(found)} | {exact} | {kib(worst.worst)} | "
+        f"{kib(worst.admitted) if worst.worst else '–'} | {100 * share:.1f} % |"
+    )
+
+
+def measured(probe: Probe, path: Path, setting: Setting) -> Found:
+    load = Load(str(path), target_settings=setting.settings)
+    devices = pretend_gpu.devices(setting.cards)
+    promised = probe.project(load, devices)
+    taken, _ = pretend_gpu.loaded(load, pretend_gpu.cards(devices))
+    worst = max(
+        abs(promised.target.of(name).total - taken.of(name).total)
+        for name in {*promised.target.on, *taken.on}
+    )
+    return Found(total(promised.target), total(taken), worst, promised.error)
+
+
+def total(ledger: Ledger) -> int:
+    return sum(part.total for part in ledger.on.values())
+
+
+def kib(count: int) -> str:
+    return f"{count / 1024:,.0f} KiB"
+
+
+if __name__ == "__main__":
+    main()

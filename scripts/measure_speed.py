@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""How well the speed of a pair is foretold: calibrated on two sizes, the third predicted.
+
+    .venv/bin/python scripts/measure_speed.py OUT_DIR [--type Q8_0] [--threads 1] [--quick]
+
+Three bench pairs (scripts/make_bench_pair.py) are made in OUT_DIR unless they are there.  Each is
+probed as at its first use, then answers prompts plainly and with fixed draft lengths, in turns, at
+temperature 0.  Then each pair in turn is foretold from the other two: its tokens a second, and
+its speed-up, with the chances of a guess as counted in the others' answers.  Rounds that read the
+prompt do not count.  The usual lengths are those whose passes the probe measures: between them a
+CPU's verify curve has steps (Q8_0: from 4 rows to 5) that no line foretells.  Let nothing else
+run meanwhile.  Exit code 1: something was off by more than 15 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+
+os.environ["GGML_NO_BACKTRACE"] = "1"
+
+from bench_peers import prompts_of
+from gguf import GGMLQuantizationType as Kind
+from make_bench_pair import DEMO, SIZES, TOLERANCE, Pair, Shape, make_pair
+
+from localspec.bench import theory
+from localspec.fit import calibration, gain, hardware
+from localspec.fit.speed import Speed, Use, speed
+from localspec.machine.measured import Shown
+from localspec.models import header
+from localspec.models.header import Header
+from localspec.protocol.events import Dead, Round
+from localspec.protocol.wire import (
+    ContextSettings,
+    Count,
+    Generate,
+    Load,
+    Measured,
+    Probe,
+    Sampling,
+)
+from localspec.worker.client import Worker
+
+SHAPES = {
+    "small": Pair(Shape(768, 12, 12, 4, 3072), Shape(512, 3, 8, 4, 1536)),
+    "middle": Pair(Shape(1024, 22, 16, 4, 4096), Shape(768, 3, 12, 4, 3072)),
+    "large": SIZES["1b"],
+}
+WANTED = 0.15
+CONTEXT = 1024
+
+
+@dataclass
+class Answers:
+    """All answers with one draft length; 0: plain."""
+
+    rounds: list[Round] = field(default_factory=list)
+
+    def add(self, rounds: list[Round]) -> None:
+        """The first round reads the prompt; the draft does with its first guess."""
+        self.rounds += rounds[2:]
+
+    @property
+    def ms(self) -> float:
+        """For a token."""
+        took = sum(one.ms.draft + one.ms.verify + one.ms.host for one in self.rounds)
+        return took / sum(len(one.tokens) for one in self.rounds)
+
+
+@dataclass
+class Trial:
+    """One pair and what it has shown."""
+
+    name: str
+    load: Load
+    target: Header
+    draft: Header
+    measured: Measured
+    answers: dict[int, Answers]
+    context: int
+
+    @property
+    def shown(self) -> Shown:
+        here = hardware.of([])
+        about = calibration.about(self.load, self.target, self.draft, here)
+        return Shown(self.name, self.measured, about, None)
+
+    def speedup(self, gamma: int) -> float:
+        return self.answers[0].ms / self.answers[gamma].ms
+
+
+@dataclass(frozen=True)
+class Foretold:
+    """One figure, and what came."""
+
+    what: str
+    predicted: float
+    came: float
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.came - 1
+
+
+# --- measuring --------------------------------------------------------------------------
+
+
+def files(out: Path, name: str, kind: str) -> tuple[Path, Path]:
+    """The pair's files, made if they are not there."""
+    stem = f"{out}/speed-{name}-{kind}"
+    target, draft = Path(f"{stem}-target.gguf"), Path(f"{stem}-draft.gguf")
+    if not (target.exists() and draft.exists()):
+        for made in make_pair(stem, SHAPES[name], Kind[kind], DEMO, hopeless=False):
+            print(made.report(TOLERANCE[kind]), file=sys.stderr)
+    return target, draft
+
+
+def trial(name: str, args: argparse.Namespace) -> Trial:
+    target, draft = files(args.out, name, args.type)
+    settings = ContextSettings(n_ctx=CONTEXT, n_threads=args.threads)
+    load = Load(str(target), str(draft), settings, settings)
+    worker = Worker()
+    try:
+        worker.load(load)
+        for _ in worker.probe(Probe(seconds=2.0 if args.quick else 6.0)):
+            pass
+        measured = worker.measured
+        assert measured is not None
+        answers = {gamma: Answers() for gamma in (0, *args.gamma)}
+        lengths = []
+        for prompt in list(prompts_of(None).values())[: args.prompts]:
+            text = prompt[: args.letters]
+            lengths.append(worker.count(Count(text)))
+            for gamma, kept in answers.items():
+                kept.add(list(answer(worker, text, gamma, args.tokens)))
+    finally:
+        worker.close()
+    context = round(fmean(lengths)) + args.tokens // 2
+    return Trial(name, load, header.read(target), header.read(draft), measured, answers, context)
+
+
+def answer(worker: Worker, text: str, gamma: int, tokens: int) -> Iterator[Round]:
+    spec = "model" if gamma else "off"
+    sampling = Sampling(temperature=0.0)
+    asked = Generate(text, sampling, tokens, spec=spec, draft_length=gamma or None)
+    for event in worker.generate(asked):
+        if isinstance(event, Dead):
+            raise SystemExit(f"the engine died: {event.how}")
+        if isinstance(event, Round):
+            yield event
+
+
+# --- foretelling ------------------------------------------------------------------------
+
+
+def foretell(one: Trial, others: Sequence[Trial], threads: int) -> list[Foretold]:
+    """What the others say of one."""
+    learnt = calibration.learn(hardware.of([]), [other.shown for other in others], threads)
+    use = Use("code", temperature=0.0, context=one.context)
+    told = speed(one.load, one.target, one.draft, learnt, use)
+    if told.t1_ms is None:
+        raise SystemExit(told.why)
+    plain = one.answers[0].ms
+    empty = speed(one.load, one.target, one.draft, learnt, replace(use, context=0))
+    assert empty.t1_ms is not None
+    found = [
+        Foretold("a pass with an empty context, ms", empty.t1_ms, one.measured.t1_ms),
+        Foretold("plain, tok/s", 1e3 / told.t1_ms, 1e3 / plain),
+    ]
+    assert one.measured.c is not None
+    assert told.costs is not None
+    found.append(Foretold("a draft pass, c", told.costs.c, one.measured.c))
+    for gamma in one.answers:
+        if gamma:
+            found.append(Foretold(f"speed-up, γ {gamma}", *_gained(told, one, others, gamma)))
+    return found
+
+
+def _gained(told: Speed, one: Trial, others: Sequence[Trial], gamma: int) -> tuple[float, float]:
+    rounds = [event for other in others for event in other.answers[gamma].rounds]
+    chances = theory.survival(theory.positions(rounds))
+    assert told.costs is not None
+    return gain.speedup(told.costs, chances, gamma), one.speedup(gamma)
+
+
+def report(trials: Sequence[Trial], threads: int) -> bool:
+    """A table; whether all is within what is wanted."""
+    good = True
+    print("| pair, read for a token | foretold from | what | foretold | came | off |")
+    print("|---|---|---|---|---|---|")
+    for one in trials:
+        others = [other for other in trials if other is not one]
+        about = one.shown.about
+        assert about is not None
+        assert about.draft is not None
+        pair = f"{about.target.read / 1e6:.0f} + {about.draft.read / 1e6:.0f} MB"
+        names = ", ".join(other.name for other in others)
+        for told in foretell(one, others, threads):
+            counts = told.what.startswith(("plain", "speed-up"))
+            good &= abs(told.error) <= WANTED or not counts
+            row = (f"{one.name}: {pair}", names, told.what)
+            figures = f"{told.predicted:.3g} | {told.came:.3g} | {told.error:+.1%}"
+            print(f"| {' | '.join(row)} | {figures} |", flush=True)
+    return good
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("out", type=Path, metavar="OUT_DIR")
+    parser.add_argument("--type", choices=list(TOLERANCE), default="Q8_0")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--gamma", type=int, nargs="+", default=[1, 3])
+    parser.add_argument("--tokens", type=int, default=96, help="an answer")
+    parser.add_argument("--prompts", type=int, default=3)
+    parser.add_argument("--letters", type=int, default=600, help="of a prompt")
+    parser.add_argument("--quick", action="store_true", help="one prompt, 48 tokens, γ 3")
+    args = parser.parse_args()
+    if args.quick:
+        args.prompts, args.tokens, args.gamma = 1, 48, [3]
+    return args
+
+
+def main() -> int:
+    args = options()
+    args.out.mkdir(parents=True, exist_ok=True)
+    trials = [trial(name, args) for name in SHAPES]
+    print(
+        f"{args.type}, {args.threads} thread(s), γ {args.gamma}, {args.tokens} tokens an answer\n"
+    )
+    good = report(trials, args.threads)
+    print("\nwithin 15 %" if good else "\nNOT within 15 %")
+    return int(not good)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""`localspec doctor`, as a person and as a program would read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.command import localspec
+
+
+def test_a_report_by_area_made_to_be_pasted(tmp_path: Path) -> None:
+    home = tmp_path / "ann"
+    home.mkdir()
+    env = {"HOME": str(home), "HF_HOME": str(home / "hf"), "HF_TOKEN": "hf_secret"}
+    done = localspec("doctor", env=env)
+    assert done.code == 0, done.text
+    for area in ("engine", "devices", "disk", "network", "terminal", "models"):
+        assert f"\n{area}\n" in "\n" + done.text
+    assert str(home) not in done.text
+    assert "~/hf/hub" in done.text
+    assert "secret" not in done.text
+    assert done.err == ""
+
+
+def test_the_same_as_a_document(tmp_path: Path) -> None:
+    done = localspec("doctor", "--json", env={"HF_HOME": str(tmp_path)})
+    document = done.document
+    assert document["schema"] == 1
+    for one in document["findings"]:
+        assert set(one) == {"id", "area", "level", "what", "fix"}
+        assert one["level"] in ("ok", "notice", "warning", "error")
+
+
+def test_what_keeps_it_from_working_fails_the_command(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("[screen")
+    done = localspec("doctor", env={"LOCALSPEC_CONFIG": str(config)})
+    assert done.code == 1
+    assert "x " in done.text
+    assert "1 error" in done.text
+
+
+def test_an_engine_that_is_gone_is_a_finding(tmp_path: Path) -> None:
+    done = localspec("doctor", "--json", env={"LLAMA_CPP_LIB_PATH": str(tmp_path)})
+    assert done.code == 1
+    levels = {one["id"]: one["level"] for one in done.document["findings"]}
+    assert levels["engine-fails"] == "error"
+    assert levels["devices-unknown"] == "warning"
+    assert "memory" in levels

@@ -1,0 +1,237 @@
+"""doctor/: what each look finds, and that it may be shown to anybody."""
+
+from __future__ import annotations
+
+import getpass
+import io
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from localspec.doctor import disk, engine, examination, models, network, terminal
+from localspec.doctor.finding import Finding, private
+from localspec.machine import listing
+from localspec.machine.devices import Device
+from localspec.machine.probe import ProbeError
+from tests.zoo import Zoo
+
+
+def by_id(found: Iterator[Finding]) -> dict[str, Finding]:
+    return {one.id: one for one in found}
+
+
+@pytest.fixture(autouse=True)
+def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path / "config" / "config.toml"))
+    monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+# May be shown to anybody.
+
+
+def test_home_and_name_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    monkeypatch.setattr(getpass, "getuser", lambda: "ann")
+    what = "/home/ann/.cache and /home/ann, /media/ann/disk, /home/anna/x, \x1b[31mred"
+    shown = private(Finding("x", "disk", "ok", what, "'/home/ann/my venv/bin/python' -m pip"))
+    assert shown.what == "~/.cache and ~, /media/<user>/disk, /home/anna/x, red"
+    assert shown.fix == "'~/my venv/bin/python' -m pip"
+
+
+def test_a_look_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Iterator[Finding]:
+        yield Finding("first", "disk", "ok", "well")
+        raise RuntimeError("no disk today")
+
+    monkeypatch.setattr(examination, "AREAS", {"disk": broken})
+    first, failed = examination.examine()
+    assert (first.id, failed.id, failed.level) == ("first", "failed", "error")
+    assert "no disk today" in failed.what
+
+
+def test_a_token_is_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secretsecret")
+    monkeypatch.setenv("HF_ENDPOINT", "https://ann:password@mirror.example:8443/x?key=1")
+    monkeypatch.setenv("HTTPS_PROXY", "http://ann:password@proxy.example")
+    shown = repr(examination.examine())
+    assert "secret" not in shown
+    assert "password" not in shown
+    assert "https://mirror.example:8443 instead" in shown
+
+
+def test_everything_has_a_level_an_area_and_one_line() -> None:
+    found = examination.examine()
+    assert {one.area for one in found} == set(examination.AREAS)
+    for one in found:
+        assert one.what and "\n" not in one.what + one.fix
+        assert one.level == "ok" or one.fix or one.level == "notice"
+    assert "failed" not in {one.id for one in found}
+
+
+# The engine.
+
+
+def test_this_engine_is_named_with_what_it_was_built_for() -> None:
+    found = by_id(engine.findings())
+    assert "llama-cpp-python" in found["versions"].what
+    assert "libllama" in found["library"].what
+    assert found["features"].level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("why", "id_", "fix"),
+    [
+        ("libcudart.so.12: cannot open shared object file", "library-missing", "nvidia-cuda"),
+        ("libamdhip64.so.7: cannot open shared object file", "library-missing", "ROCm"),
+        ("libvulkan.so.1: cannot open shared object file", "library-missing", "Vulkan"),
+        ("llama.cpp died of it: exit code -4", "illegal-instruction", "--no-binary"),
+        ("llama.cpp died of it: exit code 3221225501", "illegal-instruction", "--no-binary"),
+        ("ModuleNotFoundError: No module named 'llama_cpp'", "engine-fails", "pip install"),
+    ],
+)
+def test_an_engine_that_does_not_start_says_what_to_install(
+    why: str, id_: str, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(refresh: bool) -> listing.Listing:
+        raise ProbeError(why)
+
+    monkeypatch.setattr(listing, "listed", broken)
+    found = by_id(engine.findings())[id_]
+    assert found.level == "error"
+    assert fix in found.fix or "uv pip install" in found.fix
+
+
+def test_a_build_for_another_processor_is_an_error_before_it_dies() -> None:
+    told = "CPU : SSE3 = 1 | AVX2 = 1 | AVX512 = 1 | LLAMAFILE = 1 | REPACK = 1 |"
+    found = by_id(engine._features(told, frozenset({"pni", "avx2", "fma"})))
+    assert found["other-cpu"].level == "error"
+    assert "AVX512;" in found["other-cpu"].what
+    assert "LLAMAFILE" not in found["other-cpu"].what
+    assert "FMA" in found["slow-build"].what
+    fitting = by_id(engine._features(told, frozenset({"pni", "avx2", "avx512f"})))
+    assert set(fitting) == {"features"}
+    assert set(by_id(engine._features(told, frozenset()))) == {"features"}
+
+
+def test_the_processors_flags_are_read_as_linux_writes_them(tmp_path: Path) -> None:
+    x86, arm = tmp_path / "x86", tmp_path / "arm"
+    x86.write_text("processor\t: 0\nflags\t\t: fpu pni avx2\nbugs : x\n")
+    arm.write_text("processor\t: 0\nFeatures\t: fp asimd asimddp\n")
+    assert engine._cpu_flags(x86) == {"fpu", "pni", "avx2"}
+    assert "asimddp" in engine._cpu_flags(arm)
+    assert engine._cpu_flags(tmp_path / "none") == frozenset()
+
+
+def test_a_device_is_told_with_all_that_is_known() -> None:
+    gib = 1 << 30
+    card = Device("CUDA0", "NVIDIA GeForce RTX 4090", free=20 * gib, total=24 * gib)
+    assert engine._told(card) == "CUDA0 NVIDIA GeForce RTX 4090: 20.0 GiB of 24.0 GiB free"
+    assert "unknown of unknown" in engine._told(Device("Vulkan0"))
+    used = Device("CUDA0", free=gib, total=gib, others=gib, display=True, driver="570")
+    assert "1.00 GiB used by other programs, draws the screen, driver 570" in engine._told(used)
+
+
+# Disk.
+
+
+def test_folders_room_and_a_damaged_config(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "config.toml").write_text("[screen")
+    found = by_id(disk.findings())
+    assert found["cache"].level == "ok"
+    assert {"room", "little-room"} & set(found)
+    assert found["config-damaged"].level == "error"
+
+
+def test_a_cache_that_cannot_be_written_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "file" / "below"))
+    found = by_id(disk.findings())
+    assert found["cache-refused"].fix
+    monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(tmp_path / "absent"))
+    assert "models-folder" in by_id(disk.findings())
+
+
+def test_what_downloads_left_is_counted(tmp_path: Path) -> None:
+    blobs = tmp_path / "hf" / "hub" / "models--ann--m" / "blobs"
+    blobs.mkdir(parents=True)
+    part = blobs / ("a" * 64 + ".localspec.part")
+    part.write_bytes(b"x" * 20_000_000)
+    os.utime(part, (1, 1))
+    found = by_id(disk.findings())
+    assert found["leftovers"].what.startswith("20 MB in 1")
+    assert list(blobs.parent.parent.glob(".localspec-*")) == []
+
+
+# Network.
+
+
+def test_settings_of_the_network(tmp_path: Path) -> None:
+    def look(**environ: str) -> Mapping[str, Finding]:
+        return by_id(network.findings({"HF_HOME": str(tmp_path), **environ}))
+
+    assert set(look()) == {"endpoint", "no-token"}
+    assert look(HF_HUB_OFFLINE="1")["offline"].level == "notice"
+    assert "offline" not in look(HF_HUB_OFFLINE="0")
+    assert look(HF_ENDPOINT="mirror")["endpoint-wrong"].level == "warning"
+    assert look(HF_ENDPOINT="http://[half")["endpoint-wrong"].fix
+    assert look(https_proxy="http://p")["proxy"].level == "ok"
+    (tmp_path / "token").write_text("hf_x")
+    assert "lies in" in look()["token"].what
+
+
+# Terminal.
+
+
+class Screen(io.StringIO):
+    """Standard output that is a terminal, in some encoding."""
+
+    def __init__(self, name: str = "utf-8", tty: bool = True) -> None:
+        super().__init__()
+        self._name, self._tty = name, tty
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._name
+
+    def isatty(self) -> bool:
+        return self._tty
+
+
+def test_what_the_terminal_can_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(screen: Screen, **environ: str) -> dict[str, Finding]:
+        return by_id(terminal.findings(environ, screen))
+
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("LINES", "10")
+    found = look(Screen(), TERM="xterm-256color", TMUX="x", SSH_TTY="y")
+    assert found["terminal"].what == "xterm-256color, 256 colours, in tmux, over SSH"
+    assert found["small"].level == "notice"
+    assert "pipe" in look(Screen(tty=False))["terminal"].what
+    assert "small" not in look(Screen(tty=False))
+    assert look(Screen("ascii"))["no-unicode"].level == "warning"
+    assert look(Screen("UTF8"))["unicode"].level == "ok"
+    assert "dumb" in look(Screen(), TERM="dumb")
+    assert "NO_COLOR" in look(Screen(), NO_COLOR="1", TERM="x")["terminal"].what
+
+
+# Models.
+
+
+def test_models_that_cannot_be_read_are_named(
+    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(folder))
+    assert by_id(models.findings())["models"].what == "none here yet"
+    (folder / "broken.gguf").write_bytes(b"GGUF\x03\x00\x00\x00" + b"\xff" * 200)
+    found = by_id(models.findings())
+    assert found["models"].what.startswith("1 here")
+    assert "broken.gguf" in found["unreadable"].what

@@ -1,0 +1,424 @@
+"""Model families for tests: a small shape of each and one of a model that people run.
+
+A ghost has a true header and no data (a sparse file); a real one has random weights.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from localspec.models import blueprint
+from localspec.models.blueprint import Shape
+from localspec.models.gguf.tensors import TYPES, Tensor
+from localspec.models.header import Header
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One architecture in two sizes, and the quantisation it is had in."""
+
+    small: Shape
+    full: Shape
+    quantisation: str = "Q4_K_M"
+    name: str = ""
+    """Of the full one."""
+
+
+def _llama(**more: object) -> Shape:
+    numbers = {"architecture": "llama", "layers": 32, "embd": 4096, "ff": 14336, "heads": 32}
+    numbers |= {"kv_heads": 8, "vocab": 128256, "context": 131072, "rope_factors": True}
+    return Shape(**(numbers | more))  # type: ignore[arg-type]
+
+
+_SMALL = {"layers": 4, "embd": 256, "ff": 512, "heads": 4, "kv_heads": 2, "vocab": 2048}
+_QWEN3 = Shape(
+    architecture="qwen3",
+    layers=36,
+    embd=4096,
+    ff=12288,
+    heads=32,
+    kv_heads=8,
+    head_dim=128,
+    vocab=151936,
+    context=40960,
+)
+_QWEN3_MOE = Shape(
+    architecture="qwen3moe",
+    layers=48,
+    embd=2048,
+    ff=6144,
+    heads=32,
+    kv_heads=4,
+    head_dim=128,
+    vocab=151936,
+    context=40960,
+    experts=128,
+    experts_used=8,
+    expert_ff=768,
+)
+_GEMMA3 = Shape(
+    architecture="gemma3",
+    layers=48,
+    embd=3840,
+    ff=15360,
+    heads=16,
+    kv_heads=8,
+    head_dim=256,
+    vocab=262208,
+    context=131072,
+    tied=True,
+    window=1024,
+    full_every=6,
+)
+
+
+def _cut(shape: Shape, **more: object) -> Shape:
+    """The same with few and narrow layers."""
+    return replace(shape, **(_SMALL | {"context": 8192} | more))  # type: ignore[arg-type]
+
+
+def _family(full: Shape, name: str, quantisation: str = "Q4_K_M", **small: object) -> Family:
+    return Family(_cut(full, **small), full, quantisation, name)
+
+
+_QWEN2 = _llama(
+    architecture="qwen2",
+    layers=28,
+    embd=3584,
+    ff=18944,
+    heads=28,
+    kv_heads=4,
+    vocab=152064,
+    context=32768,
+    rope_factors=False,
+)
+_GEMMA2 = replace(
+    _GEMMA3, architecture="gemma2", layers=42, embd=3584, ff=14336, vocab=256000, context=8192
+)
+_GPT_OSS = Shape(
+    architecture="gpt-oss",
+    layers=24,
+    embd=2880,
+    heads=64,
+    kv_heads=8,
+    head_dim=64,
+    vocab=201088,
+    context=131072,
+    experts=32,
+    experts_used=4,
+    expert_ff=2880,
+    window=128,
+    full_every=2,
+)
+_PHI4 = Shape(
+    architecture="phi3",
+    layers=40,
+    embd=5120,
+    ff=17920,
+    heads=40,
+    kv_heads=10,
+    vocab=100352,
+    context=16384,
+)
+_GLM_FLASH = Shape(
+    architecture="deepseek2",
+    layers=47,
+    embd=2048,
+    ff=10240,
+    heads=20,
+    head_dim=256,
+    value_dim=256,
+    rope_dim=64,
+    q_rank=768,
+    kv_rank=512,
+    vocab=154880,
+    context=202752,
+    experts=64,
+    experts_used=4,
+    expert_ff=1536,
+    shared_ff=1536,
+    dense_layers=1,
+)
+_MAMBA2 = Shape(
+    architecture="mamba2",
+    layers=48,
+    embd=2048,
+    vocab=50288,
+    context=1048576,
+    tied=True,
+    conv=4,
+    inner=4096,
+    state=128,
+    state_heads=64,
+    groups=1,
+)
+_QWEN35 = Shape(
+    architecture="qwen35",
+    layers=32,
+    embd=2560,
+    ff=9216,
+    heads=16,
+    kv_heads=4,
+    head_dim=256,
+    rope_dim=64,
+    vocab=248320,
+    context=262144,
+    tied=True,
+    full_every=4,
+    conv=4,
+    state=128,
+    state_heads=32,
+    groups=16,
+)
+_QWEN35_MOE = replace(
+    _QWEN35,
+    architecture="qwen35moe",
+    layers=40,
+    embd=2048,
+    ff=0,
+    kv_heads=2,
+    tied=False,
+    experts=256,
+    experts_used=8,
+    expert_ff=512,
+    shared_ff=512,
+)
+_GEMMA4 = Shape(
+    architecture="gemma4",
+    layers=30,
+    embd=2816,
+    ff=2112,
+    heads=16,
+    kv_heads=8,
+    head_dim=512,
+    vocab=262144,
+    context=262144,
+    tied=True,
+    rope_factors=True,
+    window=1024,
+    full_every=6,
+    full_kv_heads=2,
+    sliding_head_dim=256,
+    keys_as_values=True,
+    experts=128,
+    experts_used=8,
+    expert_ff=704,
+)
+_GEMMA4_E = Shape(
+    architecture="gemma4",
+    layers=35,
+    embd=1536,
+    ff=6144,
+    heads=8,
+    kv_heads=1,
+    head_dim=512,
+    vocab=262144,
+    context=131072,
+    tied=True,
+    rope_factors=True,
+    window=512,
+    full_every=5,
+    sliding_head_dim=256,
+    shared_kv_layers=20,
+    shared_kv_ff=12288,
+    layer_embd=256,
+)
+_GRANITE = Shape(
+    architecture="granite",
+    layers=40,
+    embd=2560,
+    ff=8192,
+    heads=40,
+    kv_heads=8,
+    vocab=100352,
+    context=131072,
+    tied=True,
+)
+_GRANITE_H = Shape(
+    architecture="granitehybrid",
+    layers=40,
+    embd=2048,
+    ff=8192,
+    heads=32,
+    kv_heads=8,
+    vocab=100352,
+    context=131072,
+    tied=True,
+    full_layers=(5, 15, 25, 35),
+    conv=4,
+    inner=4096,
+    state=128,
+    state_heads=64,
+    groups=1,
+)
+_LFM2 = Shape(
+    architecture="lfm2",
+    layers=16,
+    embd=2048,
+    ff=8192,
+    heads=32,
+    kv_heads=8,
+    vocab=65536,
+    context=128000,
+    tied=True,
+    full_layers=(2, 5, 8, 10, 12, 14),
+    conv=3,
+)
+
+FAMILIES: dict[str, Family] = {
+    "llama": _family(_llama(), "Llama 3.1 8B"),
+    "llama-tied": _family(_llama(layers=16, embd=2048, ff=8192, tied=True), "Llama 3.2 1B"),
+    "mistral": _family(_llama(vocab=32768, context=32768, rope_factors=False), "Mistral 7B v0.3"),
+    "qwen2": _family(_QWEN2, "Qwen2.5 7B"),
+    "qwen3": _family(_QWEN3, "Qwen3 8B", head_dim=128),
+    "qwen3moe": _family(
+        _QWEN3_MOE, "Qwen3 30B-A3B", head_dim=128, experts=8, experts_used=2, expert_ff=256
+    ),
+    "gemma2": _family(_GEMMA2, "Gemma 2 9B", head_dim=64, window=1024),
+    "gemma3": _family(_GEMMA3, "Gemma 3 12B", layers=6, head_dim=64, window=512),
+    "gemma4": _family(
+        _GEMMA4,
+        "Gemma 4 26B-A4B",
+        layers=6,
+        head_dim=128,
+        sliding_head_dim=64,
+        full_kv_heads=1,
+        window=512,
+        experts=8,
+        experts_used=2,
+        expert_ff=256,
+    ),
+    "gemma4-e": _family(
+        _GEMMA4_E,
+        "Gemma 4 E2B",
+        layers=10,
+        head_dim=128,
+        sliding_head_dim=64,
+        shared_kv_layers=5,
+        shared_kv_ff=1024,
+        layer_embd=64,
+    ),
+    "gpt-oss": _family(
+        _GPT_OSS,
+        "gpt-oss 20B",
+        "MXFP4",
+        ff=0,
+        head_dim=64,
+        experts=4,
+        experts_used=2,
+        expert_ff=256,
+    ),
+    "phi3": _family(_PHI4, "Phi-4"),
+    "deepseek2": _family(
+        _GLM_FLASH,
+        "GLM-4.7-Flash",
+        kv_heads=0,
+        head_dim=96,
+        value_dim=64,
+        rope_dim=32,
+        q_rank=256,
+        kv_rank=256,
+        experts=4,
+        experts_used=2,
+        expert_ff=256,
+        shared_ff=256,
+    ),
+    "mamba2": _family(
+        _MAMBA2,
+        "Mamba2 1.3B",
+        "Q8_0",
+        ff=0,
+        heads=0,
+        kv_heads=0,
+        inner=512,
+        state=64,
+        state_heads=8,
+    ),
+    "qwen35": _family(
+        _QWEN35,
+        "Qwen3.5 4B",
+        head_dim=64,
+        rope_dim=16,
+        state=64,
+        state_heads=8,
+        groups=4,
+        layers=8,
+    ),
+    "qwen35moe": _family(
+        _QWEN35_MOE,
+        "Qwen3.6 35B-A3B",
+        head_dim=64,
+        rope_dim=16,
+        state=64,
+        state_heads=8,
+        groups=4,
+        ff=0,
+        experts=4,
+        experts_used=2,
+        expert_ff=256,
+        shared_ff=256,
+        layers=8,
+    ),
+    "granite": _family(_GRANITE, "Granite 4.0 Micro"),
+    "granitehybrid": _family(
+        _GRANITE_H, "Granite 4.0 H Micro", full_layers=(1, 3), inner=512, state=64, state_heads=8
+    ),
+    "lfm2": _family(_LFM2, "LFM2 1.2B", full_layers=(1, 3)),
+}
+
+
+def write_ghost(shape: Shape | Header, quantisation: str, path: Path) -> Header:
+    """A sparse file with a true header and no data."""
+    header = blueprint.header(shape, quantisation) if isinstance(shape, Shape) else shape
+    begins = blueprint.skeleton(header)
+    path.write_bytes(begins)
+    os.truncate(path, len(begins) + blueprint.data_size(header))
+    return header
+
+
+def write_real(shape: Shape, quantisation: str, path: Path, seed: int = 0) -> Header:
+    """The same file with random weights: it loads, and what it says is nonsense."""
+    header = write_ghost(shape, quantisation, path)
+    rng = np.random.default_rng(seed)
+    with path.open("r+b") as file:
+        for tensor in header.tensors:
+            file.seek(header.data_offset + tensor.offset)
+            file.write(_weights(rng, tensor))
+    return header
+
+
+def _weights(rng: np.random.Generator, tensor: Tensor) -> bytes:
+    """Small numbers in the tensor's own type; of a quantised one every block is the same size."""
+    name, block, block_bytes = TYPES[tensor.type]
+    if tensor.name.endswith("norm.weight"):
+        return np.ones(tensor.n_elements, np.float32).tobytes()
+    if name in ("F32", "F16"):
+        values = rng.standard_normal(tensor.n_elements, np.float32) * np.float32(0.05)
+        return values.astype(np.float32 if name == "F32" else np.float16).tobytes()
+    if name == "BF16":
+        values = rng.standard_normal(tensor.n_elements, np.float32) * np.float32(0.05)
+        return (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    blocks = rng.integers(0, 256, (tensor.n_elements // block, block_bytes), np.uint8)
+    at, scales = _SCALES[name]
+    for i, scale in enumerate(scales):
+        blocks[:, at + 2 * i : at + 2 * i + 2] = np.frombuffer(np.float16(scale), np.uint8)
+    if name == "MXFP4":
+        blocks[:, 0] = 120  # 2 to the power of -8, and a half for its steps of a half
+    return blocks.tobytes()
+
+
+_SCALES: dict[str, tuple[int, tuple[float, ...]]] = {
+    "Q8_0": (0, (0.001,)),
+    "Q4_0": (0, (0.01,)),
+    "Q5_0": (0, (0.005,)),
+    "Q5_1": (0, (0.005, -0.08)),
+    "Q4_K": (0, (0.0003, 0.002)),
+    "Q5_K": (0, (0.00015, 0.002)),
+    "Q6_K": (208, (0.00005,)),
+    "MXFP4": (0, ()),
+}
+"""Where a block has its scales, and which keep its values small (ggml-common.h)."""

@@ -1,0 +1,261 @@
+"""The analytic estimate against llama.cpp's own projection, a real load and published logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.errors import UsageError
+from localspec.fit import facts, memory
+from localspec.fit.opening import Opening
+from localspec.machine.devices import Device
+from localspec.machine.ledger import HOST, Ledger, Projection
+from localspec.machine.probe import Probe
+from localspec.models import blueprint
+from localspec.models.header import Header
+from localspec.protocol.wire import ContextSettings, Load
+from tests import pretend_gpu
+from tests.families import FAMILIES, write_ghost
+
+MIB = 1024**2
+GIB = 1024**3
+SETTINGS = ContextSettings(n_ctx=4096, n_threads=1)
+MIXTURES = [name for name, family in FAMILIES.items() if family.small.experts]
+HYBRIDS = ("qwen35", "qwen35moe", "lfm2", "granitehybrid", "mamba2")
+
+
+@pytest.fixture(scope="module")
+def probe() -> Iterator[Probe]:
+    with Probe() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ghosts")
+
+
+def header(name: str, *, small: bool = False) -> Header:
+    family = FAMILIES[name]
+    return blueprint.header(family.small if small else family.full, family.quantisation)
+
+
+def ghost(folder: Path, name: str) -> Path:
+    path = folder / f"{name}.gguf"
+    if not path.exists():
+        write_ghost(FAMILIES[name].full, FAMILIES[name].quantisation, path)
+    return path
+
+
+def cards(count: int, backend: str = "CUDA") -> list[Device]:
+    return [
+        replace(card, name=f"{backend}{i}", backend=backend, free=24 * GIB, total=24 * GIB)
+        for i, card in enumerate(pretend_gpu.devices(count))
+    ]
+
+
+def asked(path: Path | str, **settings: object) -> Load:
+    return Load(str(path), target_settings=replace(SETTINGS, **settings))  # type: ignore[arg-type]
+
+
+def both(
+    probe: Probe, folder: Path, name: str, devices: list[Device], **settings: object
+) -> tuple[Projection, Projection]:
+    """The estimate and llama.cpp's own."""
+    load = asked(ghost(folder, name), **settings)
+    return memory.estimate(load, header(name), None, devices), probe.project(load, devices)
+
+
+def parts(ledger: Ledger) -> dict[str, tuple[int, int, int]]:
+    """Without devices that hold nothing."""
+    return {
+        name: (part.weights, part.kv, part.compute)
+        for name, part in ledger.on.items()
+        if part.total
+    }
+
+
+def close(guess: Projection, exact: Projection) -> None:
+    """Weights and caches to the byte; the rest within the estimate's own error bar."""
+    for name in set(exact.target.on) | set(guess.target.on):
+        mine, theirs = guess.of(name), exact.of(name)
+        assert (mine.weights, mine.kv) == (theirs.weights, theirs.kv)
+        assert abs(mine.compute - theirs.compute) <= guess.error
+
+
+# --- one device: to the byte --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"kv_type": "q8_0", "n_ubatch": 64},
+        {"flash_attn": "off", "n_ubatch": 256},
+        {"kv_type": "f32", "swa_full": False},
+    ],
+)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_without_a_card(probe: Probe, folder: Path, name: str, settings: dict[str, object]) -> None:
+    guess, exact = both(probe, folder, name, [], n_gpu_layers=0, **settings)
+    assert guess.target == exact.target
+    assert guess.method == "analytic"
+
+
+@pytest.mark.parametrize("backend", ["CUDA", "Vulkan", "Metal"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_wholly_on_a_card(probe: Probe, folder: Path, name: str, backend: str) -> None:
+    guess, exact = both(probe, folder, name, cards(1, backend), kv_type="q8_0")
+    assert parts(guess.target) == parts(exact.target)
+
+
+# --- several, and parts: within the error bar ---------------------------------------------------
+
+
+@pytest.mark.parametrize("layers", [0, 1, 9])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_partly_on_a_card(probe: Probe, folder: Path, name: str, layers: int) -> None:
+    close(*both(probe, folder, name, cards(1), n_gpu_layers=layers))
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_experts_in_the_computers_memory(probe: Probe, folder: Path, name: str) -> None:
+    close(*both(probe, folder, name, cards(1), cpu_moe=True))
+
+
+@pytest.mark.parametrize("split", [(), (3.0, 1.0)])
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gemma4-e", "qwen3moe", "qwen35"])
+def test_over_two_cards(probe: Probe, folder: Path, name: str, split: tuple[float, ...]) -> None:
+    guess, exact = both(probe, folder, name, cards(2), tensor_split=split)
+    close(guess, exact)
+    assert {"CUDA0", "CUDA1"} <= parts(guess.target).keys()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_really_loaded(tmp_path: Path, count: int) -> None:
+    """Over several cards llama.cpp's projection is a little off; the estimate covers the load."""
+    path = pretend_gpu.real(tmp_path, "llama")
+    devices = pretend_gpu.devices(count)
+    load = asked(path)
+    taken, _ = pretend_gpu.loaded(load, pretend_gpu.cards(devices))
+    guess = memory.estimate(load, header("llama", small=True), None, devices)
+    for name in taken.on:
+        assert 0 <= guess.of(name).total - taken.of(name).total <= guess.error
+
+
+def test_a_pair(probe: Probe, folder: Path) -> None:
+    load = replace(
+        asked(ghost(folder, "llama")),
+        draft=str(ghost(folder, "llama-tied")),
+        draft_settings=ContextSettings(n_ubatch=128, n_threads=1),
+    )
+    devices = cards(1)
+    guess = memory.estimate(load, header("llama"), header("llama-tied"), devices)
+    exact = probe.project(load, devices)
+    assert guess.draft is not None and exact.draft is not None
+    assert parts(guess.target) == parts(exact.target)
+    assert parts(guess.draft) == parts(exact.draft)
+    assert guess.output == exact.output
+
+
+# --- published logs of real cards ---------------------------------------------------------------
+
+
+def logged(n_ctx: int) -> Ledger:
+    """Llama 3.1 8B Q4_K_M, as those logs' programs opened it: 512 rows of logits, no FA."""
+    card = Device("CUDA0", free=24 * GIB, total=24 * GIB, backend="CUDA")
+    opening = Opening(n_ctx, n_ctx, 512, 512, 0, kv_type=1, flash=False, by_token=False)
+    return memory.of_model(facts.of(header("llama")), opening, SETTINGS, [card], {})
+
+
+@pytest.mark.parametrize(("n_ctx", "kv", "compute"), [(512, 64.00, 258.50), (8192, 1024.0, 560.0)])
+def test_logs_of_real_cards(n_ctx: int, kv: float, compute: float) -> None:
+    ledger = logged(n_ctx)
+    card, host = ledger.of("CUDA0"), ledger.of(HOST)
+    assert card.weights / MIB == pytest.approx(4403.49, abs=0.01)
+    assert host.weights / MIB == pytest.approx(281.81, abs=0.01)
+    assert card.kv / MIB == pytest.approx(kv, abs=0.01)
+    assert card.compute / MIB == pytest.approx(compute, rel=0.01)
+
+
+# --- what must hold whatever the numbers --------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_more_context_never_takes_less(name: str) -> None:
+    model = header(name)
+    totals = [
+        memory.estimate(asked("x", n_ctx=n), model, None, cards(1)).target.total
+        for n in (512, 2048, 8192, 32768)
+    ]
+    assert totals == sorted(totals)
+
+
+def test_layers_go_to_the_card_from_the_back() -> None:
+    model = header("llama")
+    on_card = [
+        memory.estimate(asked("x", n_gpu_layers=n), model, None, cards(1)).of("CUDA0")
+        for n in (0, 1, 2, 33)
+    ]
+    assert [part.kv for part in on_card] == [0, 0, 16 * MIB, 512 * MIB]
+    assert on_card[1].weights / MIB == pytest.approx(410.99, abs=0.01)  # the output alone
+
+
+def test_integrated_graphics_only_where_there_is_no_card() -> None:
+    card, shared = cards(2)
+    shared = replace(shared, kind="igpu")
+    guess = memory.estimate(asked("x"), header("llama"), None, [shared, card])
+    assert set(parts(guess.target)) == {HOST, card.name}
+    guess = memory.estimate(asked("x"), header("llama"), None, [shared])
+    assert set(parts(guess.target)) == {HOST, shared.name}
+
+
+def test_one_card_of_two() -> None:
+    load = asked("x", split_mode="none", main_gpu=1)
+    guess = memory.estimate(load, header("llama"), None, cards(2))
+    assert set(parts(guess.target)) == {HOST, "CUDA1"}
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_a_draft_that_cannot_take_back_is_not_kept(name: str) -> None:
+    load = replace(asked("x"), draft="y")
+    guess = memory.estimate(load, header("llama"), header(name), cards(1))
+    assert guess.draft is None
+    assert "not kept" in guess.note
+
+
+def test_a_drafts_context_is_cut_to_its_own() -> None:
+    load = replace(asked("x", n_ctx=131072), draft="y")
+    guess = memory.estimate(load, header("llama"), header("qwen3"), [])
+    assert guess.draft is not None
+    assert guess.draft.of(HOST).kv == 36 * 2 * 1024 * 2 * 40960
+
+
+def test_snapshots_are_counted() -> None:
+    """A hybrid target keeps a state for each token that may be taken back."""
+    model = header("lfm2")
+    short, long = (
+        memory.estimate(replace(asked("x"), draft_max=n), model, None, []).of(HOST).kv
+        for n in (1, 9)
+    )
+    assert long - short == 8 * 10 * 2 * 2048 * 4  # ten layers, two steps of 2048 floats each
+
+
+def test_an_architecture_that_nobody_checked_says_so() -> None:
+    known = header("llama")
+    renamed = {key.replace("llama.", "olmo2."): value for key, value in known.keys.items()} | {
+        "general.architecture": "olmo2"
+    }
+    unknown = replace(known, architecture="olmo2", keys=renamed)
+    first = memory.estimate(asked("x"), known, None, [])
+    second = memory.estimate(asked("x"), unknown, None, [])
+    assert second.error > 64 * MIB > first.error
+    assert second.target.of(HOST).weights == first.target.of(HOST).weights
+
+
+def test_an_absurd_context_is_refused() -> None:
+    with pytest.raises(UsageError):
+        memory.estimate(asked("x", n_ctx=10**9), header("llama"), None, [])

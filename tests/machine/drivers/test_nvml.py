@@ -1,0 +1,161 @@
+"""machine/drivers/nvml.py, against a library that behaves as NVIDIA's does."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from localspec.machine.drivers import nvml
+from localspec.machine.drivers.seen import address
+
+MIB = 1 << 20
+OK, NOT_SUPPORTED, UNKNOWN = 0, 3, 999
+
+
+@dataclass
+class Card:
+    """What the fake knows of one card; None is not supported."""
+
+    name: bytes = b"NVIDIA GeForce RTX 4090"
+    bus: bytes = b"00000000:C1:00.0"
+    total: int = 24564 * MIB
+    reserved: int = 430 * MIB
+    free: int | None = 20000 * MIB
+    display: int | None = 1
+    compute: tuple[int, int] = (8, 9)
+
+
+@dataclass
+class Library:
+    """NVML's functions as ctypes finds them."""
+
+    cards: list[Card]
+    starts: int = OK
+    open: int = 0
+    old: bool = False
+    asked: list[str] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "nvmlDeviceGetMemoryInfo_v2" and not self.old:
+            return self.memory2
+        raise AttributeError(name)
+
+    def nvmlInit_v2(self) -> int:  # noqa: N802  NVML's own names
+        self.open += self.starts == OK
+        return self.starts
+
+    def nvmlShutdown(self) -> int:  # noqa: N802
+        self.open -= 1
+        return OK
+
+    def nvmlSystemGetDriverVersion(self, room: Any, length: Any) -> int:  # noqa: N802
+        room.value = b"570.86.15"
+        return OK
+
+    def nvmlDeviceGetCount_v2(self, count: Any) -> int:  # noqa: N802
+        count._obj.value = len(self.cards)
+        return OK
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index: Any, handle: Any) -> int:  # noqa: N802
+        handle._obj.value = index.value + 1
+        return OK
+
+    def nvmlDeviceGetName(self, handle: Any, room: Any, length: Any) -> int:  # noqa: N802
+        room.value = self._card(handle).name
+        return OK
+
+    def nvmlDeviceGetPciInfo_v3(self, handle: Any, pci: Any) -> int:  # noqa: N802
+        pci._obj.bus_id = self._card(handle).bus
+        return OK
+
+    def memory2(self, handle: Any, memory: Any) -> int:
+        card, told = self._card(handle), memory._obj
+        if told.version != ctypes.sizeof(nvml.Memory2) | 2 << 24 or card.free is None:
+            return NOT_SUPPORTED
+        told.total, told.reserved, told.free = card.total, card.reserved, card.free
+        return OK
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:  # noqa: N802
+        card, told = self._card(handle), memory._obj
+        if card.free is None:
+            return NOT_SUPPORTED
+        told.total, told.free = card.total, card.free
+        told.used = card.total - card.free
+        return OK
+
+    def nvmlDeviceGetDisplayActive(self, handle: Any, active: Any) -> int:  # noqa: N802
+        card = self._card(handle)
+        if card.display is None:
+            return NOT_SUPPORTED
+        active._obj.value = card.display
+        return OK
+
+    def nvmlDeviceGetCudaComputeCapability(  # noqa: N802
+        self, handle: Any, major: Any, minor: Any
+    ) -> int:
+        major._obj.value, minor._obj.value = self._card(handle).compute
+        return OK
+
+    def _card(self, handle: Any) -> Card:
+        index: int = handle.value - 1
+        return self.cards[index]
+
+
+def test_a_card_is_told_with_all_that_nvml_knows() -> None:
+    library = Library([Card()])
+    (card,) = nvml.cards(library)
+    assert (card.source, card.name, card.vendor) == ("NVML", "NVIDIA GeForce RTX 4090", "nvidia")
+    assert card.id == "0000:c1:00.0"
+    assert (card.total, card.free) == (24564 * MIB, 20000 * MIB)
+    assert card.used == (24564 - 20000 - 430) * MIB  # not what the driver keeps for itself
+    assert (card.driver, card.display, card.compute) == ("570.86.15", True, (8, 9))
+    assert library.open == 0
+
+
+def test_an_old_driver_is_asked_the_old_way_and_others_use_is_unknown() -> None:
+    (card,) = nvml.cards(Library([Card()], old=True))
+    assert (card.total, card.free, card.used) == (24564 * MIB, 20000 * MIB, None)
+
+
+def test_what_a_card_does_not_say_is_none() -> None:
+    (card,) = nvml.cards(Library([Card(free=None, display=None, bus=b"")]))
+    assert (card.total, card.free, card.used) == (None, None, None)
+    assert (card.display, card.id) == (None, None)
+
+
+def test_every_card_is_told() -> None:
+    library = Library([Card(bus=b"00000000:01:00.0"), Card(bus=b"00000000:02:00.0")])
+    assert [card.id for card in nvml.cards(library)] == ["0000:01:00.0", "0000:02:00.0"]
+
+
+def test_a_driver_that_does_not_start_says_nothing() -> None:
+    assert nvml.cards(Library([Card()], starts=UNKNOWN)) == ()
+
+
+def test_a_library_that_is_none_says_nothing() -> None:
+    assert nvml.cards(object()) == ()
+
+
+def test_the_structures_are_nvmls() -> None:
+    assert ctypes.sizeof(nvml.Memory1) == 24
+    assert ctypes.sizeof(nvml.Memory2) == 40
+    assert ctypes.sizeof(nvml.Pci) == 68
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("00000000:C1:00.0", "0000:c1:00.0"),
+        ("0000:c1:00.0", "0000:c1:00.0"),
+        ("c1:00.0", "0000:c1:00.0"),
+        ("00010000:01:00.0", "10000:01:00.0"),
+        ("", None),
+        (None, None),
+        ("PCI", None),
+    ],
+)
+def test_addresses_have_one_form(text: str | None, found: str | None) -> None:
+    assert address(text) == found

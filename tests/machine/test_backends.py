@@ -1,0 +1,231 @@
+"""machine/backends.py and installing.py: what suits a computer, from trees of files."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from localspec.machine import backends, installing, runtimes
+from localspec.machine.backends import Choice, Hardware
+
+GIB = 1 << 30
+NVRM = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Jan 7 20:01:07 UTC 2025\nGCC 12\n"
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs)\n"
+
+
+def grow(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def amd(memory: int, card: str = "card1") -> dict[str, str]:
+    device = f"sys/class/drm/{card}/device"
+    return {f"{device}/vendor": "0x1002\n", f"{device}/mem_info_vram_total": f"{memory}\n"}
+
+
+def silent(command: Sequence[str]) -> str:
+    raise AssertionError(f"{command} was started")
+
+
+def nowhere(command: Sequence[str]) -> str:
+    return ""
+
+
+def look(root: Path, ask: backends.Ask = silent) -> Hardware:
+    return backends.detect(root, "Linux", "x86_64", ask)
+
+
+# What is here.
+
+
+def test_a_computer_with_nothing_special_starts_no_program(tmp_path: Path) -> None:
+    here = look(tmp_path)
+    assert here == Hardware("Linux", "x86_64")
+    choice = backends.choose(here)
+    assert (choice.backend, choice.index, choice.cmake) == ("cpu", None, "")
+
+
+@pytest.mark.parametrize("form", [NVRM, OPEN])
+def test_nvidias_driver_says_its_version_and_the_oldest_card_counts(
+    tmp_path: Path, form: str
+) -> None:
+    files = {"proc/driver/nvidia/version": form.format("570.86.15"), "dev/nvidia0": ""}
+    asked: list[Sequence[str]] = []
+
+    def smi(command: Sequence[str]) -> str:
+        asked.append(command)
+        return "570.86.15, 8.9\n570.86.15, 6.1\n"
+
+    here = look(grow(tmp_path, files), smi)
+    assert (here.nvidia, here.compute) == ("570.86.15", 6.1)
+    assert asked[0][0] == "nvidia-smi"
+
+
+def test_a_driver_whose_program_says_nothing_is_a_driver(tmp_path: Path) -> None:
+    files = {"proc/driver/nvidia/version": NVRM.format("535.183.01"), "dev/nvidia0": ""}
+    here = look(grow(tmp_path, files), nowhere)
+    assert (here.nvidia, here.compute) == ("535.183.01", None)
+
+
+def test_a_container_without_the_card_has_none(tmp_path: Path) -> None:
+    files = {"proc/driver/nvidia/version": NVRM.format("570.86.15"), "dev/nvidiactl": ""}
+    assert look(grow(tmp_path, files)).nvidia is None
+
+
+def test_windows_inside_windows_asks_windows_driver(tmp_path: Path) -> None:
+    root = grow(tmp_path, {"usr/lib/wsl/lib/nvidia-smi": ""})
+    here = look(root, lambda command: "566.36, 8.9\n" if "wsl" in command[0] else "")
+    assert (here.nvidia, here.compute) == ("566.36", 8.9)
+
+
+def test_what_a_program_says_may_be_nonsense(tmp_path: Path) -> None:
+    root = grow(tmp_path, {"usr/lib/wsl/lib/nvidia-smi": ""})
+    here = look(root, lambda _: "NVIDIA-SMI has failed, because\n[N/A], [N/A]\n")
+    assert (here.nvidia, here.compute) == (None, None)
+
+
+def test_cards_of_amd_and_intel_count_with_memory_of_their_own(tmp_path: Path) -> None:
+    assert look(grow(tmp_path / "apu", amd(GIB // 2))).amd is False
+    assert look(grow(tmp_path / "card", amd(16 * GIB))).amd is True
+    arc = {
+        "sys/class/drm/card0/device/vendor": "0x8086",
+        "sys/class/drm/card0/lmem_total_bytes": str(12 * GIB),
+        "usr/share/vulkan/icd.d/intel_icd.x86_64.json": "{}",
+    }
+    here = look(grow(tmp_path / "arc", arc))
+    assert (here.intel, here.vulkan) == (True, True)
+
+
+# What suits it.
+
+
+@pytest.mark.parametrize(
+    ("driver", "compute", "system", "index"),
+    [
+        ("580.95.05", 8.9, "Linux", "cu130"),
+        ("580.95.05", 6.1, "Linux", "cu125"),  # CUDA 13 knows no Pascal
+        ("580.95.05", None, "Linux", "cu125"),
+        ("570.86.15", 12.0, "Linux", "cu125"),
+        ("550.54.14", 8.6, "Linux", "cu124"),
+        ("545.29.06", 8.6, "Linux", "cu122"),
+        ("525.60.13", 8.6, "Linux", "cu121"),
+        ("470.256.02", 8.6, "Linux", "cu118"),
+        ("470.256.02", 5.2, "Linux", None),
+        ("390.157", 6.1, "Linux", None),
+        ("581.15", 8.9, "Windows", "cu130"),
+        ("551.61", 8.9, "Windows", "cu124"),
+    ],
+)
+def test_the_driver_and_the_card_decide_which_cuda(
+    driver: str, compute: float | None, system: str, index: str | None
+) -> None:
+    choice = backends.choose(Hardware(system, "amd64", driver, compute))
+    if index is None:
+        assert choice.backend == "cpu"
+    else:
+        assert choice.backend == "cuda"
+        assert choice.index is not None
+        assert choice.index.endswith(f"/{index}")
+        assert {name[-4:] for name in choice.libraries} <= {"cu11", "cu12", ",<14"}
+
+
+@pytest.mark.parametrize(
+    ("here", "backend"),
+    [
+        (Hardware("Darwin", "arm64"), "metal"),
+        (Hardware("Darwin", "x86_64"), "cpu"),
+        (Hardware("Linux", "x86_64", amd=True, rocm=True, vulkan=True), "rocm"),
+        (Hardware("Linux", "x86_64", amd=True, vulkan=True), "vulkan"),
+        (Hardware("Linux", "x86_64", amd=True), "cpu"),
+        (Hardware("Linux", "x86_64", intel=True, vulkan=True), "vulkan"),
+        (Hardware("Linux", "x86_64", rocm=True), "cpu"),
+        (Hardware("Linux", "x86_64", "570.86", 8.9, amd=True, rocm=True), "cuda"),
+        (Hardware("Linux", "aarch64", "570.86", 8.9), "cpu"),
+    ],
+)
+def test_what_is_here_decides_which_backend(here: Hardware, backend: str) -> None:
+    choice = backends.choose(here)
+    assert choice.backend == backend
+    assert (choice.index is not None) == (backend != "cpu")
+    assert choice.why
+
+
+def test_a_person_decides_over_what_is_here() -> None:
+    here = Hardware("Linux", "x86_64", "570.86", 8.9)
+    assert backends.choose(here, "cpu").backend == "cpu"
+    vulkan = backends.choose(here, "vulkan")
+    assert (vulkan.backend, vulkan.cmake) == ("vulkan", "-DGGML_VULKAN=on")
+    bare = backends.choose(Hardware("Linux", "x86_64"), "cuda")
+    assert (bare.index, bare.cmake) == (None, "-DGGML_CUDA=on")  # only compiling is left
+
+
+@pytest.mark.parametrize("asked", ["gpu", "CUDA", "metal"])
+def test_a_build_that_does_not_exist_here_is_refused(asked: str) -> None:
+    with pytest.raises(ValueError, match="LOCALSPEC_BACKEND"):
+        backends.choose(Hardware("Linux", "x86_64"), asked)
+
+
+def test_every_backend_is_in_the_table() -> None:
+    assert set(backends.NAMES) <= set(backends.table())
+    for name in backends.NAMES:
+        assert backends.table()[name]["title"]
+
+
+# How it is installed.
+
+
+def test_only_a_wheel_will_do_and_nothing_else_is_touched() -> None:
+    choice = backends.choose(Hardware("Linux", "x86_64", "570.86.15", 8.9))
+    command = installing.wheel(choice, "0.3.36", "python", None)
+    assert command == [
+        *("python", "-m", "pip", "install", "--force-reinstall", "--no-deps"),
+        *("--extra-index-url", choice.index, "--only-binary", "llama-cpp-python"),
+        "llama-cpp-python==0.3.36",
+    ]
+    with_uv = installing.wheel(choice, "0.3.36", "python", "uv")
+    assert with_uv[:5] == ["uv", "pip", "install", "--python", "python"]
+    assert "--reinstall-package" in with_uv
+
+
+def test_compiling_uses_no_build_from_before() -> None:
+    assert "--no-cache-dir" in installing.source("1", "python", None)
+    assert "--no-cache" in installing.source("1", "python", "uv")
+
+
+def test_advice_is_one_line_for_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = backends.choose(Hardware("Linux", "x86_64", "580.95", 8.9))
+    line = installing.advice(choice, "0.3.36", "/home/ann/my venv/bin/python")
+    assert "\n" not in line
+    assert "'/home/ann/my venv/bin/python'" in line
+    assert "'nvidia-cublas>=13,<14'" in line
+    source = Choice("cuda", "", cmake="-DGGML_CUDA=on")
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    assert installing.advice(source, "1", "python").startswith('CMAKE_ARGS="-DGGML_CUDA=on" ')
+    monkeypatch.setattr(platform, "system", lambda: "Windows")
+    assert installing.advice(source, "1", "python").startswith('set "CMAKE_ARGS=')
+
+
+# What a wheel does not carry.
+
+
+def test_nvidias_libraries_are_found_in_the_order_they_need_one_another(tmp_path: Path) -> None:
+    names = [
+        "nvidia/cublas/lib/libcublas.so.12",
+        "nvidia/cublas/lib/libcublasLt.so.12",
+        "nvidia/cuda_runtime/lib/libcudart.so.12",
+        "nvidia/cu13/lib/libcudart.so.13",
+        "nvidia/cublas/lib/libnvblas.so.12",
+    ]
+    grow(tmp_path, dict.fromkeys(names, ""))
+    found = [path.name for path in runtimes.libraries(tmp_path / "nvidia")]
+    assert found == ["libcudart.so.13", "libcudart.so.12", "libcublasLt.so.12", "libcublas.so.12"]
+
+
+def test_a_build_for_the_cpu_needs_none() -> None:
+    assert runtimes.preload() == ()

@@ -1,0 +1,237 @@
+"""machine/devices.py: what is believed of a card, from recorded listings of ggml and of drivers."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from localspec.machine import devices, listing
+from localspec.machine.devices import Device, Machine
+from localspec.machine.drivers import nvml as nvml_driver
+from localspec.machine.drivers.ram import Ram
+from localspec.machine.drivers.seen import Seen
+
+MIB, GIB = 1 << 20, 1 << 30
+RAM = Ram(24 * GIB, 32 * GIB)
+
+
+def told(name: str, description: str, free: float, total: float, **other: Any) -> dict[str, Any]:
+    """One device as ggml lists it; sizes in GiB."""
+    backend = name.rstrip("0123456789")
+    sizes = {"free": int(free * GIB), "total": int(total * GIB)}
+    about = {"name": name, "description": description, "type": "gpu", "id": None}
+    return about | {"backend": backend} | sizes | other
+
+
+CPU = told("CPU", "AMD Ryzen 7 5800X", 32, 32, type="cpu")
+CUDA = told("CUDA0", "NVIDIA GeForce RTX 4090", 22, 23.5, id="0000:c1:00.0")
+VULKAN = told("Vulkan0", "NVIDIA GeForce RTX 4090", 23.9, 23.9, id="0000:c1:00.0")
+IGPU = told("Vulkan1", "AMD Radeon Graphics (RADV RENOIR)", 15, 16, type="igpu")
+
+
+def look(*listed: dict[str, Any], seen: tuple[Seen, ...] = (), ram: Ram = RAM) -> Machine:
+    return devices.machine([*listed, CPU], True, ram, seen)
+
+
+def nvml(free: float, **other: Any) -> Seen:
+    facts: dict[str, Any] = {"id": "0000:c1:00.0", "total": 24 * GIB, "used": GIB}
+    facts |= {"name": "NVIDIA GeForce RTX 4090", "driver": "570.86.15", "display": True}
+    return Seen("NVML", free=int(free * GIB), **(facts | other))
+
+
+def test_a_card_is_what_ggml_says_and_the_driver_adds() -> None:
+    (card,) = look(CUDA, seen=(nvml(22.5),)).devices
+    assert (card.name, card.description) == ("CUDA0", "NVIDIA GeForce RTX 4090")
+    assert (card.free, card.total) == (22 * GIB, int(23.5 * GIB))
+    assert (card.driver, card.display, card.others) == ("570.86.15", True, GIB)
+    assert (card.note, card.unified, card.pretend) == ("", False, False)
+
+
+def test_the_cpu_has_the_systems_memory_not_ggmls() -> None:
+    here = look(CUDA)
+    assert (here.cpu.free, here.cpu.total, here.cpu.others) == (24 * GIB, 32 * GIB, 8 * GIB)
+    assert here.cpu.description == "AMD Ryzen 7 5800X"
+    assert here.offloads
+
+
+def test_where_sources_disagree_the_less_is_believed_and_said() -> None:
+    (card,) = look(CUDA, seen=(nvml(5),)).devices
+    assert card.free == 5 * GIB
+    assert "NVML 5.00 GiB" in card.note
+    (card,) = look({**CUDA, "free": 4 * GIB}, seen=(nvml(20),)).devices
+    assert card.free == 4 * GIB
+    assert card.note
+
+
+def test_a_driver_is_matched_by_name_only_where_one_card_has_it() -> None:
+    nameless = {**CUDA, "id": None}
+    (card,) = look(nameless, seen=(nvml(5),)).devices
+    assert card.free == 5 * GIB
+    (card,) = look(nameless, seen=(nvml(5), nvml(5, id="0000:02:00.0"))).devices
+    assert (card.free, card.driver) == (22 * GIB, None)
+
+
+def test_another_cards_driver_says_nothing_of_this_one() -> None:
+    (card,) = look(CUDA, seen=(nvml(5, id="0000:01:00.0"),)).devices
+    assert (card.free, card.driver) == (22 * GIB, None)
+
+
+def test_free_is_never_more_than_there_is() -> None:
+    (card,) = look(told("Vulkan0", "Intel(R) Arc(tm) B580 Graphics", 14, 12)).devices
+    assert card.free == card.total == 12 * GIB
+
+
+def test_nothing_of_nothing_is_unknown_not_full() -> None:
+    (card,) = look(told("CUDA0", "NVIDIA GeForce RTX 4090", 0, 0)).devices
+    assert (card.free, card.total) == (None, None)
+    (card,) = look(told("CUDA0", "x", 0, 8)).devices
+    assert (card.free, card.total) == (0, 8 * GIB)  # a full card
+
+
+def test_a_driver_knows_what_ggml_does_not() -> None:
+    (card,) = look({**CUDA, "free": 0, "total": 0}, seen=(nvml(22),)).devices
+    assert (card.free, card.total) == (22 * GIB, 24 * GIB)
+    assert "NVML" in card.note
+
+
+def test_two_backends_of_one_card_count_once() -> None:
+    for order in ((CUDA, VULKAN), (VULKAN, CUDA)):
+        assert [one.name for one in look(*order).devices] == ["CUDA0"]
+    nameless = [{**one, "id": None} for one in (CUDA, VULKAN)]
+    assert [one.name for one in look(*nameless).devices] == ["CUDA0"]
+
+
+def test_two_cards_of_a_kind_are_two() -> None:
+    second = {**CUDA, "name": "CUDA1", "id": "0000:c2:00.0"}
+    vulkan = {**VULKAN, "name": "Vulkan1", "id": "0000:c2:00.0"}
+    found = look(CUDA, second, VULKAN, vulkan).devices
+    assert [one.name for one in found] == ["CUDA0", "CUDA1"]
+
+
+def test_the_largest_card_comes_first() -> None:
+    small = told("CUDA0", "NVIDIA GeForce RTX 3060", 11, 11.8, id="0000:01:00.0")
+    large = {**CUDA, "name": "CUDA1"}
+    assert [one.name for one in look(small, large).devices] == ["CUDA1", "CUDA0"]
+
+
+def test_an_integrated_gpu_counts_only_where_it_is_alone() -> None:
+    assert [one.name for one in look(CUDA, IGPU).devices] == ["CUDA0"]
+    (alone,) = look(IGPU).devices
+    assert (alone.kind, alone.unified) == ("igpu", True)
+
+
+def test_a_gpu_without_memory_of_its_own_gets_most_of_what_is_available() -> None:
+    (card,) = look(IGPU, ram=Ram(8 * GIB, 32 * GIB)).devices
+    assert card.free == 6 * GIB
+    (card,) = look(IGPU, ram=Ram(32 * GIB, 32 * GIB)).devices
+    assert card.free == 15 * GIB
+    apple = told("MTL0", "Apple M4 Pro", 16, 16, backend="MTL")
+    (card,) = look(apple, ram=Ram(10 * GIB, 24 * GIB)).devices
+    assert (card.backend, card.unified, card.free) == ("Metal", True, int(7.5 * GIB))
+
+
+def test_an_integrated_gpus_carve_out_does_not_limit_it() -> None:
+    carved = Seen("sysfs", id="0000:05:00.0", free=GIB // 4, total=GIB // 2, used=GIB // 4)
+    (card,) = look({**IGPU, "id": "0000:05:00.0"}, seen=(carved,)).devices
+    assert card.free == 15 * GIB
+    assert card.note == ""
+
+
+def test_what_is_no_card_is_none() -> None:
+    blas = told("BLAS", "OpenBLAS", 0, 0, type="accel")
+    meta = told("Meta", "Meta", 0, 0, type="meta")
+    assert look(blas, meta).devices == ()
+
+
+def test_a_name_is_harmless_in_a_terminal() -> None:
+    (card,) = look(told("CUDA0", "\x1b[31mGPU\n", 1, 2)).devices
+    assert card.description == "GPU"
+
+
+# What is left to others.
+
+
+@pytest.mark.parametrize(
+    ("device", "left"),
+    [
+        (Device("CUDA0", total=8 * GIB), 512 * MIB),
+        (Device("CUDA0", total=24 * GIB), 24 * GIB // 20),
+        (Device("CUDA0", total=8 * GIB, display=True), GIB),
+        (Device("CUDA0", total=None), 512 * MIB),
+        (Device("CPU", kind="cpu", total=8 * GIB), GIB),
+        (Device("CPU", kind="cpu", total=64 * GIB), 64 * GIB // 20),
+    ],
+)
+def test_something_is_left_to_others(
+    device: Device, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert devices.reserve(device) == left
+
+
+def test_windows_needs_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    here = Device("CUDA0", total=8 * GIB)
+    assert devices.reserve(here) == GIB
+    assert devices.reserve(replace(here, pretend=True)) == 512 * MIB
+
+
+# Looking.
+
+
+@pytest.fixture
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing looked at yet, and nothing kept of this test."""
+    monkeypatch.setattr(devices, "_kept", [])
+
+
+def test_looking_never_raises(forgotten: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(refresh: bool) -> listing.Listing:
+        raise OSError("no child\x1b[2J today")
+
+    monkeypatch.setattr(listing, "listed", broken)
+    here = devices.look()
+    assert here.devices == ()
+    assert not here.offloads
+    assert here.note == "llama.cpp does not tell its devices: no child today"
+    assert here.cpu.total
+
+
+def test_a_driver_that_breaks_says_nothing(
+    forgotten: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> tuple[Seen, ...]:
+        raise ValueError
+
+    monkeypatch.setattr(nvml_driver, "seen", broken)
+    monkeypatch.setattr(listing, "listed", lambda _: listing.Listing((CPU,), False))
+    assert devices.look().note == ""
+
+
+def test_looking_asks_once_until_it_is_to_ask_again(
+    forgotten: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def count(refresh: bool) -> listing.Listing:
+        asked.append(1)
+        return listing.Listing((CPU,), False)
+
+    monkeypatch.setattr(listing, "listed", count)
+    assert devices.look() is devices.look()
+    assert len(asked) == 1
+    devices.look(refresh=True)
+    assert len(asked) == 2
+
+
+def test_this_computer_is_looked_at_in_a_second(forgotten: None) -> None:
+    here = devices.look(refresh=True)
+    assert here.note == ""
+    assert here.cpu.name == "CPU"
+    assert here.cpu.total and here.cpu.free
+    assert all(one.kind != "cpu" for one in here.devices)
+    assert listing.listed().library
+    assert "=" in listing.listed().features

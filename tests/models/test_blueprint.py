@@ -1,0 +1,319 @@
+"""Files drawn from a model's shape: what stands in them, and that llama.cpp takes them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.models import blueprint, catalog, header
+from localspec.models.blueprint import Shape, recipe
+from localspec.models.catalog import Model
+from localspec.models.gguf.parser import Value
+from localspec.models.gguf.tensors import Tensor
+from tests import tinygguf
+from tests.families import FAMILIES, write_ghost, write_real
+
+LOADER = """
+import sys
+from llama_cpp import llama_cpp as c
+
+real = sys.argv[1] == "real"
+for path in sys.argv[2:]:
+    params = c.llama_model_default_params()
+    params.no_alloc, params.load_mode, params.use_extra_bufts = not real, 0, False
+    params.n_gpu_layers = 0
+    model = c.llama_model_load_from_file(path.encode(), params)
+    if not model:
+        sys.exit(f"{path}: not loaded")
+    context = c.llama_context_default_params()
+    context.n_ctx, context.swa_full = 4096, False
+    made = c.llama_init_from_model(model, context)
+    if not made:
+        sys.exit(f"{path}: no context")
+    if real:
+        tokens = (c.llama_token * 8)(*range(3, 11))
+        if c.llama_decode(made, c.llama_batch_get_one(tokens, 8)):
+            sys.exit(f"{path}: not decoded")
+    print(c.llama_model_size(model), c.llama_model_n_params(model))
+    c.llama_free(made)
+    c.llama_model_free(model)
+"""
+"""Loads each file and makes a context; prints the bytes and parameters that llama.cpp counts."""
+
+OWN_MIXTURE = {
+    "qwen3.5-2b",
+    "qwen3.5-4b",
+    "qwen3.5-9b",
+    "qwen3.6-27b",
+    "qwen3.6-35b-a3b",
+    "gemma-4-26b-a4b",
+    "glm-4.7-flash",
+}
+"""Files whose publisher chose the types himself."""
+
+
+def loaded(kind: str, *paths: Path) -> list[tuple[int, int]]:
+    """In a child: llama.cpp ends the process where it asserts."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADER, kind, *map(str, paths)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "GGML_NO_BACKTRACE": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [(int(a), int(b)) for a, b in map(str.split, done.stdout.splitlines())]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_llama_cpp_takes_what_is_drawn(name: str, tmp_path: Path) -> None:
+    """Every tensor that it wants is there, and none that it does not know."""
+    family = FAMILIES[name]
+    small = write_ghost(family.small, family.quantisation, tmp_path / "small.gguf")
+    full = write_ghost(family.full, family.quantisation, tmp_path / "full.gguf")
+    assert (tmp_path / "full.gguf").stat().st_size == full.size
+    sizes = loaded("ghost", tmp_path / "small.gguf", tmp_path / "full.gguf")
+    assert sizes == [(small.weights, small.parameters), (full.weights, full.parameters)]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_small_one_runs_with_random_weights(name: str, tmp_path: Path) -> None:
+    family = FAMILIES[name]
+    path = tmp_path / "real.gguf"
+    drawn = write_real(family.small, family.quantisation, path)
+    assert path.stat().st_size == drawn.size < 30e6
+    assert loaded("real", path) == [(drawn.weights, drawn.parameters)]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_drawn_file_reads_back_as_it_was_drawn(name: str, tmp_path: Path) -> None:
+    family = FAMILIES[name]
+    drawn = write_ghost(family.full, family.quantisation, tmp_path / "x.gguf")
+    assert header.read(tmp_path / "x.gguf") == drawn
+    assert blueprint.skeleton(header.read(tmp_path / "x.gguf")) != b""
+    assert not drawn.unsupported
+    assert drawn.quantisation == family.quantisation
+    assert all(t.offset % 32 == 0 for t in drawn.tensors)
+
+
+def test_all_quantisations_are_taken(tmp_path: Path) -> None:
+    """Of rows that 256 divides, and of rows that only 32 or nothing divides."""
+    small = FAMILIES["llama"].small
+    odd = replace(small, embd=288, heads=9, kv_heads=3, ff=544, tied=True)
+    odder = replace(odd, embd=144, ff=300)
+    paths = []
+    for name in blueprint.RECIPES:
+        for i, shape in enumerate((small, odd, odder)):
+            paths.append(tmp_path / f"{name}-{i}.gguf")
+            write_ghost(shape, name, paths[-1])
+    assert len(loaded("ghost", *paths)) == 3 * len(blueprint.RECIPES)
+
+
+def test_a_file_without_its_vocabulary(tmp_path: Path) -> None:
+    """What was parsed of a real file is kept, and llama.cpp finds the same model."""
+    for model in (tinygguf.llama(), tinygguf.sliding(), tinygguf.lfm2(), tinygguf.mamba2()):
+        real = model.write(tmp_path / f"{model.arch}.gguf")
+        read = header.read(real)
+        ghost = tmp_path / f"{model.arch}-ghost.gguf"
+        write_ghost(read, "", ghost)
+        bare = header.read(ghost)
+        assert bare.tensors == read.tensors
+        assert bare.tokenizer.n_tokens == read.tokenizer.n_tokens
+        ours = {k: v for k, v in read.keys.items() if not k.startswith("tokenizer.")}
+        assert ours.items() <= bare.keys.items()
+        assert bare.data_offset < read.data_offset
+        assert loaded("ghost", ghost) == [(read.weights, read.parameters)]
+
+
+def test_parts_are_joined(tmp_path: Path) -> None:
+    whole = blueprint.header(FAMILIES["qwen3"].small, "Q8_0")
+    half = len(whole.tensors) // 2
+    split: dict[str, Value] = {"split.no": 0, "split.count": 2, "split.tensors.count": 50}
+    parts = []
+    for tensors in (whole.tensors[:half], whole.tensors[half:]):
+        begins = tensors[0].offset
+        moved = tuple(t._replace(offset=t.offset - begins) for t in tensors)
+        parts.append(replace(whole, keys={**whole.keys, **split}, tensors=moved))
+    again = blueprint.joined(parts)
+    assert (again.tensors, again.keys, again.size) == (whole.tensors, whole.keys, whole.size)
+    assert blueprint.joined([whole]) is whole
+    write_ghost(again, "", tmp_path / "joined.gguf")
+    assert len(loaded("ghost", tmp_path / "joined.gguf")) == 1
+
+
+def test_a_part_keeps_the_kinds_that_llama_cpp_wants(tmp_path: Path) -> None:
+    whole = blueprint.header(FAMILIES["llama"].small, "Q8_0")
+    split: dict[str, Value] = {"split.no": 1, "split.count": 3, "split.tensors.count": 400}
+    write_ghost(replace(whole, keys={**whole.keys, **split}), "", tmp_path / "part.gguf")
+    part = header.read(tmp_path / "part.gguf").split
+    assert part == header.Split(1, 3, 400)
+
+
+def test_keys_of_every_kind_come_through(tmp_path: Path) -> None:
+    whole = blueprint.header(FAMILIES["llama"].small, "F16", "A näme")
+    odd: dict[str, Value] = {
+        "a.text": "é",
+        "a.no": False,
+        "a.big": 2**40,
+        "a.minus": -3,
+        "a.half": 0.5,
+    }
+    odd |= {"b.n": (1, 2**33), "b.minus": (-1, 5), "b.no": (True, False), "b.text": ("x", "é")}
+    odd |= {"b.half": (0.5, 0.25), "b.none": (), "general.alignment": 64}
+    placed, offset = [], 0
+    for tensor in whole.tensors:
+        placed.append(tensor._replace(offset=offset))
+        offset += tensor.n_bytes + -tensor.n_bytes % 64
+    changed = replace(whole, keys={**whole.keys, **odd}, tensors=tuple(placed))
+    write_ghost(changed, "", tmp_path / "x.gguf")
+    read = header.read(tmp_path / "x.gguf")
+    assert read.keys == changed.keys
+    assert read.name == "A näme"
+    assert read.data_offset % 64 == 0
+
+
+def _types(shape: Shape, quantisation: str) -> dict[str, str]:
+    drawn = blueprint.header(shape, quantisation)
+    return {tensor.name: tensor.type_name for tensor in drawn.tensors}
+
+
+def test_the_recipe_of_q4_k_m() -> None:
+    """As llama-quantize says it does for Llama 3.1 8B: 193 Q4_K, 33 Q6_K, 66 F32."""
+    types = _types(FAMILIES["llama"].full, "Q4_K_M")
+    assert Counter(types.values()) == {"Q4_K": 193, "Q6_K": 33, "F32": 66}
+    assert types["token_embd.weight"] == "Q4_K"
+    assert types["output.weight"] == "Q6_K"
+    more = [i for i in range(32) if types[f"blk.{i}.attn_v.weight"] == "Q6_K"]
+    assert more == [0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31]
+    assert more == [i for i in range(32) if types[f"blk.{i}.ffn_down.weight"] == "Q6_K"]
+
+
+def test_the_recipe_of_70b() -> None:
+    """Its values get more bits: 441 Q4_K, 40 Q5_K, 81 Q6_K, and one table of frequencies."""
+    shape = replace(FAMILIES["llama"].full, layers=80, embd=8192, ff=28672, heads=64)
+    types = Counter(_types(shape, "Q4_K_M").values())
+    assert types == {"Q4_K": 441, "Q5_K": 40, "Q6_K": 81, "F32": 162}
+
+
+def test_a_tied_embedding_is_quantised_as_an_output() -> None:
+    shape = FAMILIES["llama-tied"].full
+    assert _types(shape, "Q4_K_M")["token_embd.weight"] == "Q6_K"
+    assert _types(shape, "Q4_0")["token_embd.weight"] == "Q6_K"
+    assert _types(shape, "Q8_0")["token_embd.weight"] == "Q8_0"
+    narrow = replace(shape, embd=896, heads=14, kv_heads=2)
+    assert _types(narrow, "Q4_K_M")["token_embd.weight"] == "Q8_0"
+    assert _types(narrow, "Q4_K_M")["blk.9.attn_q.weight"] == "Q5_0"
+
+
+def test_experts_of_gpt_oss_alone_are_mxfp4() -> None:
+    types = _types(FAMILIES["gpt-oss"].full, "MXFP4")
+    assert types["blk.0.ffn_up_exps.weight"] == "MXFP4"
+    assert types["blk.0.attn_q.weight"] == types["output.weight"] == "Q8_0"
+    assert types["blk.0.ffn_up_exps.bias"] == types["blk.0.attn_sinks.weight"] == "F32"
+
+
+@pytest.mark.parametrize(
+    ("said", "recipe_"),
+    [
+        ("UD-Q4_K_XL", "Q4_K_M"),
+        ("Q5_K_L", "Q5_K_M"),
+        ("Q6_K_L", "Q6_K"),
+        ("MXFP4_MOE", "MXFP4"),
+        ("Q4_K_S", "Q4_K_S"),
+    ],
+)
+def test_a_mixture_of_ones_own_is_drawn_as_the_nearest(said: str, recipe_: str) -> None:
+    assert recipe.nearest(said) == recipe_
+
+
+def test_what_cannot_be_drawn() -> None:
+    shape = FAMILIES["qwen3moe"].full
+    with pytest.raises(ValueError, match="no recipe for IQ2_XXS"):
+        blueprint.header(shape, "IQ2_XXS")
+    with pytest.raises(ValueError, match="no blueprint of rwkv6"):
+        blueprint.header(replace(shape, architecture="rwkv6"), "Q8_0")
+    with pytest.raises(ValueError, match="qwen3moe needs experts"):
+        blueprint.header(replace(shape, experts=0), "Q8_0")
+    with pytest.raises(ValueError, match="kv_heads do not divide"):
+        blueprint.header(replace(shape, kv_heads=5), "Q8_0")
+
+
+SHAPED = {id_: model for id_, model in catalog.load().models.items() if model.shape}
+
+
+def _drawn(model: Model, quantisation: str = "") -> int:
+    assert model.shape is not None
+    return blueprint.data_size(blueprint.header(model.shape, quantisation or model.quantisation))
+
+
+def test_most_models_have_a_shape() -> None:
+    models = [m for m in catalog.load().models.values() if m.kind == "model" and not m.path]
+    assert len(SHAPED) >= len(models) - 6
+
+
+@pytest.mark.parametrize("id_", [i for i, m in SHAPED.items() if m.bytes and i not in OWN_MIXTURE])
+def test_exact_bytes_prove_the_shape(id_: str) -> None:
+    """What is left is the vocabulary, which no blueprint holds."""
+    model = SHAPED[id_]
+    assert model.bytes is not None
+    left = model.bytes - _drawn(model)
+    assert 0.2e6 < left < 20e6
+    assert left / model.bytes < 0.03
+
+
+@pytest.mark.parametrize(
+    ("id_", "quantisation", "n_bytes"),
+    [
+        ("gemma-4-12b", "Q8_0", 12_669_647_328),
+        ("gemma-4-26b-a4b", "Q8_0", 26_859_861_728),
+        ("qwen3-32b", "Q8_0", 34_817_718_912),
+        ("gemma-3-12b", "Q4_K_M", 7_300_575_264),
+    ],
+)
+def test_other_files_of_the_same_models(id_: str, quantisation: str, n_bytes: int) -> None:
+    assert 0.2e6 < n_bytes - _drawn(SHAPED[id_], quantisation) < 20e6
+
+
+@pytest.mark.parametrize("id_", sorted(OWN_MIXTURE))
+def test_a_mixture_of_ones_own_is_a_little_larger(id_: str) -> None:
+    model = SHAPED[id_]
+    assert model.bytes is not None
+    assert 0 < model.bytes - _drawn(model) < 0.06 * model.bytes
+
+
+@pytest.mark.parametrize("id_", [i for i, m in SHAPED.items() if m.about])
+def test_rounded_sizes_agree(id_: str) -> None:
+    model = SHAPED[id_]
+    assert model.about is not None
+    least = 0.75 if id_ == "r1-draft-0.5b" else 0.93  # that one says 0.4 GiB
+    assert least * model.about < _drawn(model) < model.about
+
+
+def test_all_shapes_of_the_catalogue_are_taken(tmp_path: Path) -> None:
+    paths = []
+    for id_, model in SHAPED.items():
+        assert model.shape is not None
+        paths.append(tmp_path / f"{id_}.gguf")
+        write_ghost(model.shape, model.quantisation, paths[-1])
+        assert model.shape_source
+    assert len(loaded("ghost", *paths)) == len(SHAPED)
+
+
+def test_parameters_are_those_that_are_published() -> None:
+    for model in SHAPED.values():
+        if model.parameters and model.parameters % 1000:
+            assert model.shape is not None
+            drawn = blueprint.header(model.shape, "F16").parameters
+            assert drawn == pytest.approx(model.parameters, rel=1e-4)
+
+
+def test_a_tensor_is_as_long_as_ggml_says() -> None:
+    tensor = blueprint.header(FAMILIES["llama"].full, "Q4_K_M").tensors[0]
+    assert tensor == Tensor("token_embd.weight", (4096, 128256), 12, 0, 4096 * 128256 // 256 * 144)

@@ -1,0 +1,176 @@
+"""scripts/builds.py: the way to a build for this computer's GPU, and back to a plain one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+import bootstrap  # noqa: E402
+import builds  # noqa: E402
+
+from localspec.machine import backends  # noqa: E402
+from localspec.machine.backends import Choice, Hardware  # noqa: E402
+
+CUDA = Choice(
+    "cuda",
+    "an NVIDIA driver (570.86) is here",
+    index="https://wheels.example/cu125",
+    cmake="-DGGML_CUDA=on",
+    libraries=("nvidia-cublas-cu12",),
+    compilers=("nvcc-of-no-computer",),
+)
+
+
+class Shell:
+    """Carries out nothing; commands that hold a word of `fails` fail."""
+
+    def __init__(self, *fails: str) -> None:
+        self.fails = fails
+        self.ran: list[list[str]] = []
+        self.environ: list[Mapping[str, str]] = []
+        self.said: list[str] = []
+
+    def run(self, command: Sequence[str], environ: Mapping[str, str]) -> bool:
+        self.ran.append(list(command))
+        self.environ.append(environ)
+        return not any(word in part for word in self.fails for part in command)
+
+    def install(self, choice: Choice) -> bool:
+        return builds.install(choice, "0.3.36", ("python", None), self.run, self.said.append)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> list[Hardware]:
+    """What detection finds, to be changed."""
+    found = [Hardware("Linux", "x86_64")]
+    monkeypatch.setattr(backends, "detect", lambda: found[0])
+    return found
+
+
+def test_nothing_special_is_installed_as_ever(here: list[Hardware]) -> None:
+    assert builds.chosen("", {}) is None
+    assert builds.chosen("cpu", {}) is None
+    assert builds.chosen("", {"LOCALSPEC_BACKEND": "cpu"}) is None
+
+
+def test_a_driver_asks_for_its_build(here: list[Hardware]) -> None:
+    here[0] = Hardware("Linux", "x86_64", "570.86", 8.9)
+    choice = builds.chosen("", {})
+    assert choice is not None
+    assert choice.backend == "cuda"
+
+
+def test_a_persons_own_way_to_build_is_left_alone(here: list[Hardware]) -> None:
+    here[0] = Hardware("Linux", "x86_64", "570.86", 8.9)
+    assert builds.chosen("", {"CMAKE_ARGS": "-DGGML_BLAS=on"}) is None
+    both = {"CMAKE_ARGS": "-DGGML_BLAS=on", "LOCALSPEC_BACKEND": "cuda"}
+    assert builds.chosen("", both) is not None
+
+
+def test_what_was_chosen_once_stays(here: list[Hardware]) -> None:
+    kept = builds.chosen("vulkan", {})
+    assert kept is not None
+    assert kept.backend == "vulkan"
+    back = builds.chosen("vulkan", {"LOCALSPEC_BACKEND": "cpu"})
+    assert back is not None
+    assert back.backend == "cpu"
+    assert builds.chosen("nonsense", {}) is None
+
+
+def test_a_wrong_name_gets_one_sentence(here: list[Hardware]) -> None:
+    with pytest.raises(SystemExit, match="must be one of cpu, cuda"):
+        builds.chosen("", {"LOCALSPEC_BACKEND": "gpu"})
+
+
+def test_the_wheel_its_libraries_and_whether_it_loads() -> None:
+    shell = Shell()
+    assert shell.install(CUDA)
+    wheel, libraries, check = shell.ran
+    assert "https://wheels.example/cu125" in wheel
+    assert libraries[-1] == "nvidia-cublas-cu12"
+    assert check[:2] == ["python", "-c"]
+    assert "NVIDIA (CUDA)" in shell.said[0]
+
+
+def test_without_a_wheel_or_a_compiler_the_plain_one_has_to_do() -> None:
+    shell = Shell("--only-binary")
+    assert not shell.install(CUDA)
+    assert len(shell.ran) == 1
+    assert "nvcc-of-no-computer" in shell.said[-1]
+
+
+def test_without_a_wheel_that_loads_it_is_compiled() -> None:
+    shell = Shell("import llama_cpp")
+    compilable = Choice("cuda", "", CUDA.index, "-DGGML_CUDA=on", compilers=(sys.executable,))
+    assert not shell.install(compilable)
+    build = shell.ran[2]
+    assert "--no-binary" in build
+    assert shell.environ[2] == {"CMAKE_ARGS": "-DGGML_CUDA=on"}
+    shell = Shell("--only-binary")
+    assert shell.install(compilable)
+
+
+def test_the_projects_own_version_is_installed() -> None:
+    assert builds.release(SCRIPTS.parent / "pyproject.toml").startswith("0.3.")
+
+
+# In the checkout.
+
+
+@pytest.fixture
+def venv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bootstrap.Venv:
+    for name in (backends.VARIABLE, *builds.OWN):
+        monkeypatch.delenv(name, raising=False)
+    pinned = '[project]\ndependencies = ["llama-cpp-python==0.3.36"]\n'
+    (tmp_path / "pyproject.toml").write_text(pinned)
+    venv = bootstrap.Venv(tmp_path)
+    venv.python.parent.mkdir(parents=True)
+    venv.python.touch()
+    bootstrap.write_stamp(venv, bootstrap.fingerprint(venv), [])
+    return venv
+
+
+def test_another_backend_than_the_installed_makes_a_checkout_unready(
+    venv: bootstrap.Venv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for asked, installed, ready in (
+        ("", "", True),
+        ("cpu", "", True),
+        ("cuda", "", False),
+        ("cuda", "cuda", True),
+        ("cpu", "cuda", False),
+        ("", "cuda", True),
+    ):
+        venv.build.write_text(installed)
+        monkeypatch.setenv(backends.VARIABLE, asked)
+        assert bootstrap.is_ready(venv, []) == ready
+
+
+def test_a_build_is_fetched_once_for_each_version(
+    venv: bootstrap.Venv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Sequence[str]] = []
+
+    def logged(
+        venv: bootstrap.Venv, command: Sequence[str], environ: Mapping[str, str] | None = None
+    ) -> int:
+        ran.append(command)
+        return 0
+
+    monkeypatch.setattr(bootstrap, "logged", logged)
+    bootstrap.fetch_build(venv, None, CUDA, anew=True)
+    assert len(ran) == 3
+    assert ran[0][:5] == [str(venv.python), "-m", "pip", "install", "-v"]
+    assert ran[2][1] == "-c"
+    assert builds.kept(venv.build) == "cuda"
+    (venv.packages / "llama_cpp_python-0.3.36.dist-info").mkdir(parents=True)
+    bootstrap.fetch_build(venv, None, CUDA, anew=False)
+    assert len(ran) == 3
+    (venv.packages / "llama_cpp_python-0.3.36.dist-info").rename(venv.packages / "other")
+    bootstrap.fetch_build(venv, None, CUDA, anew=False)
+    assert len(ran) == 6
