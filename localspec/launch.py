@@ -9,14 +9,23 @@ from pathlib import Path
 from typing import Protocol
 
 from localspec import paths
-from localspec.errors import UsageError
-from localspec.machine import measured
+from localspec.clean import clean
+from localspec.errors import DoesNotFitError, ModelFileError, OutOfMemoryError, UsageError
+from localspec.fit import calibration, places, subject
+from localspec.fit.advisor import Advice, Advisor, Wish
+from localspec.fit.report import Fit
+from localspec.machine import devices, measured
+from localspec.machine.ledger import HOST
 from localspec.models import catalog, header, pairing, wanted
 from localspec.models.wanted import Asked, NotHere, Wanted
-from localspec.protocol.events import Event, Place, Ready
+from localspec.protocol.events import Event, Notice, Place, Ready
 from localspec.protocol.wire import Generate, Inspect, Load, Measured, Probe
+from localspec.units import gib
 from localspec.worker import crashes
 from localspec.worker.client import Worker
+
+SETTINGS = "settings"
+"""The code of the notice that says what was chosen, and why."""
 
 
 class Engine(Protocol):
@@ -114,8 +123,42 @@ def _check_pair(target: Path, draft: Path) -> None:
         raise pairing.refusal(verdict, target.name, draft.name)
 
 
+def fitted(wish: Wish) -> Advice | None:
+    """The settings that suit this machine, as far as they were left open.
+
+    None where the files' sizes make no sense: llama.cpp has the last word on them.  Raises
+    DoesNotFitError where it would need more memory than is free, UsageError where the context is
+    absurd.
+    """
+    load = wish.load
+    target = subject.of_file(Path(load.target))
+    draft = subject.of_file(Path(load.draft)) if load.draft else None
+    advisor = Advisor(target, draft, places.here(refresh=True))
+    try:
+        advice = advisor.advise(wish)
+    except ModelFileError:
+        return None
+    fit = advice.fit
+    if fit.verdict == "no" and fit.missing > fit.projection.error:
+        raise _does_not_fit(advisor, fit, Path(load.target).name)
+    return advice
+
+
+def _does_not_fit(advisor: Advisor, fit: Fit, name: str) -> DoesNotFitError:
+    room = fit.tightest
+    free, where = room.device.free or 0, room.device.description or room.device.name
+    where = "this computer" if room.device.kind == "cpu" else clean(where, multiline=False)
+    name = clean(name, multiline=False)
+    what = f"{name} would take {gib(room.total)}; {where} has {gib(free)} free."
+    others = [one.flags for one in advisor.options(fit) if one.fit.verdict != "no" and one.flags]
+    if (longest := advisor.longest(fit)) is not None:
+        others = [f"--ctx {longest}", *(flags for flags in others if "--ctx" not in flags)]
+    hint = f"This fits: {' or '.join(others)}." if others else "Smaller: localspec pair suggest."
+    return DoesNotFitError(what, f"{hint} More: localspec fit")
+
+
 def start(
-    load: Load,
+    asked: Load | Wish,
     *,
     probe: bool = False,
     say: Callable[[Event], None] = lambda _: None,
@@ -125,8 +168,12 @@ def start(
 
     `probe`: measure what passes cost where nothing is known; `say` hears how that goes, and
     first a warning where the pair keeps crashing.  `hold` is given the process before it loads,
-    so that another thread may close it.  Raises what the engine raised, or died of.
+    so that another thread may close it.  Raises as `fitted`, and what the engine raised, or died
+    of.
     """
+    advice = fitted(asked) if isinstance(asked, Wish) else None
+    asked = asked.load if isinstance(asked, Wish) else asked
+    load = advice.fit.load if advice else asked
     if (past := crashes.warning(load)) is not None:
         say(past)
     store = measured.Store(paths.state() / "measured.sqlite")
@@ -135,25 +182,69 @@ def start(
     worker = Worker()
     hold(worker)
     try:
-        worker.load(replace(load, measured=known))
+        _load(worker, replace(load, measured=known), advice)
         if probe and known is None:
             for event in worker.probe(Probe()):
                 say(event)
     except BaseException:
         worker.close()
         raise
-    return Remembering(worker, store, name, known)
+    return Remembering(worker, store, name, known, advice)
+
+
+def _load(worker: Worker, load: Load, advice: Advice | None) -> None:
+    """What ran out of memory says what was expected."""
+    try:
+        worker.load(load)
+    except OutOfMemoryError as error:
+        if advice is None:
+            raise
+        room = advice.fit.tightest
+        was, now = room.device.free or 0, devices.free(room.device.name) or 0
+        words = f"Expected {gib(room.total)}, with {gib(was)} free; {gib(now)} are free now."
+        raise OutOfMemoryError(f"{error.message} {words}", error.hint) from error
+
+
+def _about(load: Load) -> measured.About:
+    """What the pair reads for a token, so that others can be priced by what it shows."""
+    headers = [subject.of_file(Path(path)) for path in (load.target, load.draft) if path]
+    place = places.here()
+    return calibration.about(load, headers[0], (*headers, None)[1], place.hardware)
 
 
 class Remembering:
     """An engine whose measurements are kept after every answer."""
 
     def __init__(
-        self, worker: Worker, store: measured.Store, name: str, known: Measured | None = None
+        self,
+        worker: Worker,
+        store: measured.Store,
+        name: str,
+        known: Measured | None = None,
+        advice: Advice | None = None,
     ) -> None:
         self._worker, self._store, self._name, self._known = worker, store, name, known
+        self._about = _about(advice.fit.load) if advice else None
         self._kept = None if worker.measured is None else self._keep(worker.measured)
-        self.ready = worker.ready
+        self.ready = self._foretold(worker.ready, advice) if advice else worker.ready
+
+    def _foretold(self, ready: Ready, advice: Advice) -> Ready:
+        """With what was foretold beside what is used, which is kept; and why these settings."""
+        fit = advice.fit
+        names = {
+            name
+            for ledger in (fit.projection.target, fit.projection.draft)
+            if ledger
+            for name in ledger.on
+        }
+        predicted = {name: fit.projection.of(name).total for name in names}
+        predicted[HOST] = predicted.get(HOST, 0) + fit.projection.output
+        used = {name: size for name, size in ready.memory.items() if name in predicted and size}
+        if used:
+            self._store.write_memory(self._name, measured.Memory(predicted, used))
+        memory = ready.memory | {"predicted": sum(predicted.values())}
+        why = Notice("info", SETTINGS, f"Chosen: {advice.why}.")
+        return replace(ready, memory=memory, notices=(*ready.notices, why))
 
     @property
     def worker(self) -> Worker:
@@ -175,7 +266,7 @@ class Remembering:
         return self._worker.inspect(inspect)
 
     def _keep(self, told: Measured) -> Measured:
-        self._store.write(self._name, told)
+        self._store.write(self._name, told, self._about)
         self._kept = told
         return told
 

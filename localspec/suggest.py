@@ -1,7 +1,8 @@
 """Which pairs of the catalogue suit this memory and this use.  Asks nobody.
 
-What a pair needs is its files and a fifth more for caches and buffers; of what fits, the target
-with the most parameters is taken for the best.
+What a pair takes is priced from its shape (`fit`); where that is unknown, by its files and a fifth
+more for caches and buffers.  Of what fits, the target with the most parameters is taken for the
+best.
 """
 
 from __future__ import annotations
@@ -11,17 +12,25 @@ from dataclasses import dataclass
 from typing import Literal
 
 from localspec.errors import NotFoundError
+from localspec.fit import report, subject
+from localspec.fit.advisor import Advisor, Wish, pace
+from localspec.fit.report import Fit, Place
+from localspec.fit.speed import Use
+from localspec.fit.subject import Subject
 from localspec.models import catalog
 from localspec.models.catalog import Catalogue, Model, Pair
-from localspec.units import gib
+from localspec.protocol.wire import KvType, Load
+from localspec.units import gib, rate
 
 _BESIDE = 1.2
-"""Of a pair's bytes: key-value caches, buffers, the rest of the program."""
+"""Of a pair's bytes, where nothing is known but its files."""
 _TIGHT = 0.9
 _RUNS = ("model", "lookup")
 """Who drafts here; heads are shown when their drafters are built."""
-_SLOW = 8 * 10**9
-"""Bytes that are read for every token: beyond, a computer without a GPU gives about 3 a second."""
+_SLOW = 4.0
+"""Tokens a second: slower than one reads."""
+_SLOW_BYTES = 8 * 10**9
+"""Bytes read for every token: beyond, a computer without a GPU gives about 3 a second."""
 _ALONE = 0.75
 """What a target without a draft is worth: where little repeats, nothing gets faster."""
 _SQUEEZED = 0.9
@@ -30,6 +39,17 @@ _BITS = 4.9
 """For one parameter in Q4_K_M: where their number is unknown."""
 _STATES = ("verified", "reported", "untested")
 
+Verdict = Literal["fits", "tight", "no"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What for, and with what settings; None is open."""
+
+    use: str | None = None
+    context: int | None = None
+    kv: KvType | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
@@ -37,21 +57,26 @@ class Suggestion:
 
     pair: Pair
     bytes: int
-    verdict: Literal["fits", "tight", "no"]
+    verdict: Verdict
     reasons: tuple[str, ...]
+    fit: Fit | None = None
+    """None: a shape is unknown, and it is judged by its files."""
+    why_draft: str = ""
 
     @property
     def needed(self) -> int:
-        """Memory, with what comes beside the files."""
-        return int(self.bytes * _BESIDE)
+        """Memory where models are put: of the cards, or of the computer without one."""
+        if self.fit is None:
+            return int(self.bytes * _BESIDE)
+        rooms = self.fit.rooms or (self.fit.host,)
+        return sum(room.total for room in rooms)
 
 
 def suggest(
-    bytes_free: int,
-    use: str | None = None,
+    place: Place,
+    wanted: Wanted | None = None,
     target: str | None = None,
     *,
-    gpu: bool = True,
     catalogue: Catalogue | None = None,
 ) -> tuple[Suggestion, ...]:
     """The pairs that fit, the best first: one for every target, then its other drafts.
@@ -59,11 +84,31 @@ def suggest(
     `target` (an id or a part of one) asks for that model's pairs, whether they fit or not.
     Raises NotFoundError where there is no such model, UsageError where the catalogue is damaged.
     """
-    known = catalogue or catalog.load()
+    known, wanted = catalogue or catalog.load(), wanted or Wanted()
     pairs = _of(known, target) if target else tuple(known.pairs.values())
-    shown = [_judged(pair, bytes_free, use, gpu) for pair in pairs if pair.kind in _RUNS]
-    found = [one for one in shown if one and (target or one.verdict != "no")]
-    return tuple(sorted(found, key=lambda one: _rank(one, found, use, gpu)))
+    shown = [judged(pair, place, wanted) for pair in pairs if pair.kind in _RUNS]
+    found = [one for one in shown if one and (target or _shown(one))]
+    return tuple(sorted(found, key=lambda one: _rank(one, found, wanted.use, place)))
+
+
+def judged(pair: Pair, place: Place, wanted: Wanted) -> Suggestion | None:
+    """None where neither shape nor size is known: nothing true can be said of it."""
+    about = subject.of_pair(pair)
+    size = _size(pair)
+    if about is None:
+        return None if size is None else _by_files(pair, size, place, wanted.use)
+    fit = _priced(about, place, wanted)
+    verdict: Verdict = "fits" if fit.verdict == "unknown" else fit.verdict
+    if verdict == "tight" and (fit.tightest.spare or 0) < 0:
+        verdict = "no"  # into what others need: nobody is told to get that
+    draft = _why_draft(pair, fit)
+    reasons = (_memory(fit), *_speeds(fit), *_reasons(pair, wanted.use))
+    return Suggestion(pair, size or fit.total, verdict, reasons, fit, draft)
+
+
+def _shown(one: Suggestion) -> bool:
+    """What comes along runs anywhere, if need be without a card."""
+    return one.verdict != "no" or one.pair.target.path is not None
 
 
 def _of(known: Catalogue, target: str) -> tuple[Pair, ...]:
@@ -79,29 +124,71 @@ def _of(known: Catalogue, target: str) -> tuple[Pair, ...]:
     return pairs
 
 
-def _judged(pair: Pair, free: int, use: str | None, gpu: bool) -> Suggestion | None:
-    """None where a size is unknown: nothing true can be said of it."""
-    size = _size(pair)
-    if size is None:
-        return None
+# --- what it takes ------------------------------------------------------------------------
+
+
+def _priced(about: Subject, place: Place, wanted: Wanted) -> Fit:
+    use = Use(wanted.use or "chat")
+    load = Load(about.target.name, about.draft.name if about.draft else None)
+    return Advisor(*about.headers, place, use).glance(Wish(load, wanted.context, wanted.kv))
+
+
+def _by_files(pair: Pair, size: int, place: Place, use: str | None) -> Suggestion:
+    free = report.used(place.devices or (place.cpu,))
     needed = size * _BESIDE
-    verdict: Literal["fits", "tight", "no"] = (
-        "no" if needed > free else "tight" if needed > free * _TIGHT else "fits"
-    )
+    verdict: Verdict = "no" if needed > free else "tight" if needed > free * _TIGHT else "fits"
     words = {"fits": "of", "tight": "nearly all of", "no": "more than"}[verdict]
     memory = f"{_about(pair)}{gib(size)} of files, {gib(needed)} with caches: {words} {gib(free)}"
-    return Suggestion(pair, size, verdict, (memory, *_reasons(pair, use, gpu)))
+    slow: tuple[str, ...] = ()
+    if not place.devices and _read(pair.target) > _SLOW_BYTES:
+        slow = (f"reads {gib(_read(pair.target))} for every token: slow without a GPU",)
+    return Suggestion(pair, size, verdict, (memory, *slow, *_reasons(pair, use)))
 
 
-def _reasons(pair: Pair, use: str | None, gpu: bool) -> Iterable[str]:
+def _memory(fit: Fit) -> str:
+    room = fit.tightest if fit.verdict == "no" or not fit.rooms else fit.rooms[0]
+    free = gib(room.device.free) if room.device.free is not None else "what is free"
+    if fit.verdict == "tight" and (room.spare or 0) < 0:
+        free = f"{gib((room.device.free or 0) - room.reserve)} that may be used of {free}"
+    near = ", nearly all of" if (room.spare or 0) >= 0 else ", more than the"
+    words = {"fits": " of", "tight": near, "no": ", more than", "unknown": " of"}
+    settings = fit.load.target_settings
+    kv = "" if settings.kv_type == "f16" else f" in {settings.kv_type}"
+    context = f" with a context of {settings.n_ctx:,}{kv}" if settings.n_ctx else ""
+    return f"takes {gib(room.total)}{words[fit.verdict]} {free}{context}"
+
+
+def _speeds(fit: Fit) -> Iterable[str]:
+    speed = fit.speed
+    if speed.plain is None or speed.speculative is None:
+        return
+    how = "with the draft" if fit.load.draft else "copying what repeats"
+    yield f"{rate(speed.plain)}, {rate(speed.speculative)} {how}"
+    if pace(fit) < _SLOW:
+        yield "slower than one reads"
+
+
+def _why_draft(pair: Pair, fit: Fit) -> str:
+    """Why this draft, in a line."""
+    if pair.draft is None:
+        return "no draft: what the text repeats is copied"
+    family = pair.target.family
+    parts = ["same family"] if family and family == pair.draft.family else []
+    if fit.speed.costs is not None:
+        parts.append(f"{fit.speed.costs.c:.0%} of the target's work per guess")
+    return " · ".join(parts)
+
+
+# --- why, and in what order ---------------------------------------------------------------
+
+
+def _reasons(pair: Pair, use: str | None) -> Iterable[str]:
     if use and use in pair.use:
         yield f"made for {use}" if pair.use == (use,) else f"good for {use}"
     if use and use not in pair.use:
         yield f"not made for {use}"
     if pair.why:
         yield pair.why
-    if not gpu and _read(pair.target) > _SLOW:
-        yield f"reads {gib(_read(pair.target))} for every token: slow without a GPU"
     if pair.target.active and pair.draft:
         yield "reads a part of itself for every token: a draft gains less"
     if pair.draft is None:
@@ -115,7 +202,7 @@ def _reasons(pair: Pair, use: str | None, gpu: bool) -> Iterable[str]:
 
 
 def _rank(
-    one: Suggestion, among: list[Suggestion], use: str | None, gpu: bool
+    one: Suggestion, among: list[Suggestion], use: str | None, place: Place
 ) -> tuple[bool, bool, bool, bool, float, int]:
     """Small is good."""
     pair = one.pair
@@ -123,11 +210,17 @@ def _rank(
     return (
         pair.target.path is not None,  # what comes along only shows how it works
         bool(use) and use not in pair.use,
-        not gpu and _read(pair.target) > _SLOW,
+        _is_slow(one, place),
         pair is not min(others, key=_draft_rank),
         -_worth(one),
         -one.bytes,
     )
+
+
+def _is_slow(one: Suggestion, place: Place) -> bool:
+    if one.fit is not None and one.fit.speed.plain is not None:
+        return pace(one.fit) < _SLOW
+    return not place.devices and _read(one.pair.target) > _SLOW_BYTES
 
 
 def _worth(one: Suggestion) -> float:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the terminal app costs and how quickly it answers, in a real terminal of 120x40.
 
-    .venv/bin/python scripts/bench_tui.py [--quick] [--only speed keys scroll start]
+    .venv/bin/python scripts/bench_tui.py [--quick] [--only speed keys scroll start wizard]
 
 speed     tokens/s as they reach the terminal, in the app against `localspec run`: a scripted engine
           process at 20, 100 and 400 tokens/s, and the demo pair.  Runs alternate A B B A; the
@@ -10,6 +10,8 @@ speed     tokens/s as they reach the terminal, in the app against `localspec run
 keys      from a typed character to its painted frame while an answer streams.  Budget: 50 ms.
 scroll    from a page key to its painted frame in a transcript of 10,000 tokens.  Budget: p95 50 ms.
 start     from the start of the process to the painted Home (700 ms), and `--help` (150 ms).
+wizard    from a key to its painted frame on the wizard's last two steps: the pointer, each dial,
+          another draft, another target.  Budget: 50 ms.
 
 The terminal is a pseudo-terminal that this script drains; it says that it knows synchronized
 output, so every frame has a begin and an end.  Let nothing else run meanwhile.
@@ -348,6 +350,44 @@ def begin(quick: bool, folder: str) -> None:
         show(f"start   {name}", found)
 
 
+DOWN, LEFT, RIGHT, TAB = b"\x1b[B", b"\x1b[D", b"\x1b[C", b"\t"
+
+
+def wizard(quick: bool, folder: str) -> None:
+    """With the catalogue as it comes; a second after every key, so that threads rest, and not."""
+    turns = 6 if quick else 30
+    for step in (2, 3):
+        moves = {"pointer": DOWN} if step == 2 else {"draft": b"d", "target": b"t"}
+        with Terminal("-m", "localspec", folder=folder) as here:
+            here.wait_for("Ready to run")
+            here.quiet()
+            here.type("w")
+            here.wait_for("1 of 3")
+            here.type("1")
+            here.wait_for("tok/s")
+            here.quiet(2)
+            if step == 3:
+                here.type("\r")
+                here.wait_for("3 of 3")
+                here.quiet(2)
+            for name, key in moves.items():
+                show(f"wizard  step {step}, {name}", turned(here, key, turns, 0.1))
+            for dial in ("card", "context", "KV"):
+                show(f"wizard  step {step}, {dial}", turned(here, RIGHT, turns, 0.1))
+                show(f"wizard  step {step}, {dial}, rested", turned(here, LEFT, turns, 2))
+                here.type(TAB)
+                here.quiet()
+
+
+def turned(here: Terminal, key: bytes, turns: int, pause: float) -> list[float]:
+    found = []
+    for _ in range(turns):
+        took = here.frame_after(key)
+        found += [] if took is None else [took]
+        here.quiet(pause)
+    return found
+
+
 def show(name: str, found: list[float]) -> None:
     p95 = quantiles(found, n=20)[-1]
     print(
@@ -357,7 +397,7 @@ def show(name: str, found: list[float]) -> None:
     )
 
 
-PARTS = {"speed": speeds, "keys": keys, "scroll": scroll, "start": begin}
+PARTS = {"speed": speeds, "keys": keys, "scroll": scroll, "start": begin, "wizard": wizard}
 
 
 def main() -> None:

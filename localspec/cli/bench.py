@@ -49,7 +49,7 @@ def command(pair: str | None, **given: Any) -> int:
     way = trial.Way(given["max_tokens"], choice.spec, choice.why)
     progress = _Progress(quiet=given["quiet"])
     progress.say("loading")
-    engine = launch.start(options.load(choice, given | {"spec": "auto"}))
+    engine = launch.start(options.wish(choice, given | {"spec": "auto"}))
     try:
         with _stoppable(engine) as stopped:
             name = pair or "demo"

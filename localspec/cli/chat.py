@@ -21,8 +21,8 @@ from localspec.cli.state import State
 from localspec.cli.status import Answered
 from localspec.cli.teller import Teller
 from localspec.errors import LocalspecError, PromptTooLongError
+from localspec.fit.advisor import Wish
 from localspec.protocol.events import Dead, Event, Finished, Ready, Round, encode
-from localspec.protocol.wire import Load
 from localspec.units import count
 from localspec.worker import ending
 
@@ -33,7 +33,7 @@ _ROOM = "/undo takes back the last turn, /clear all of them; --ctx N gives more 
 class Opening:
     """How the pair is loaded, now and after a death."""
 
-    load: Load
+    wish: Wish
     choice: launch.Choice
     raw: bool = False
     template: str | None = None
@@ -74,7 +74,7 @@ class Chat:
     def _open(self) -> launch.Remembering:
         opening, choice = self._opening, self._opening.choice
         probe = self.state.settings.spec == "auto" and choice.spec == "auto"
-        self._engine = launch.start(opening.load, probe=probe, say=opening.say)
+        self._engine = launch.start(opening.wish, probe=probe, say=opening.say)
         ready = self._engine.ready
         self.state.ready = ready
         self.state.loaded = settings.Loaded.of(

@@ -8,20 +8,23 @@ from dataclasses import asdict
 
 import click
 
-from localspec.doctor import Finding, examination
+from localspec.doctor import Finding, build, examination
 
 _SIGNS = {"ok": "  ", "notice": "- ", "warning": "! ", "error": "x "}
 _WORST_FIRST = ("error", "warning", "notice")
 
 
 @click.command("doctor")
+@click.option("--dismiss", metavar="FINDING", help="Do not say it at every start any more.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def command(as_json: bool) -> int:
+def command(dismiss: str | None, as_json: bool) -> int:
     """Look at the engine, devices, disk, settings, terminal and models.
 
     Nothing is changed and nobody is asked; the output shows no names and may be pasted into an
     issue. Exit code 1 where something keeps localspec from working.
     """
+    if dismiss is not None:
+        build.dismiss(dismiss)
     found = examination.examine()
     if as_json:
         click.echo(json.dumps({"schema": 1, "findings": [asdict(one) for one in found]}))

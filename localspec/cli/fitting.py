@@ -81,8 +81,8 @@ def bar(room: Room, wide: int, unicode: bool = True) -> str:
     for (_, size), sign in zip(_parts(room), signs, strict=False):
         filled += size
         cells = min(wide, round(wide * filled / free))
-        if size and cells == len(shown) and cells < wide:
-            cells += 1
+        if size and cells <= len(shown) < wide:  # however small, it is there
+            cells = len(shown) + 1
         shown += sign * (cells - len(shown))
     return f"[{shown}{signs[-1] * (wide - len(shown))}]"
 

@@ -10,6 +10,7 @@ import click
 
 from localspec import launch
 from localspec.cli import completing
+from localspec.fit.advisor import Wish
 from localspec.models.chat import fallbacks
 from localspec.protocol.wire import DRAFT_MAX, ContextSettings, Load
 
@@ -95,12 +96,13 @@ SPECULATION = _options(
     click.option("--exact", is_flag=True, help="Compute near-ties again, one token at a time."),
 )
 MACHINE = _options(
-    click.option("--ctx", type=click.IntRange(1), help="Context in tokens."),
-    click.option("--kv", type=click.Choice(["f16", "q8_0", "q4_0"]), default="f16"),
+    click.option("--ctx", type=click.IntRange(1), help="Context in tokens.  Default: what fits."),
+    click.option("--kv", type=click.Choice(["f16", "q8_0", "q4_0"]), help="Default: what fits."),
     click.option("--gpu-layers", default="auto", metavar="N|auto", callback=_layers),
     click.option("--draft-gpu-layers", default="auto", metavar="N|auto", callback=_layers),
     click.option("--main-gpu", type=click.IntRange(0), default=0),
     click.option("--split", default="layer", metavar="none|layer|row|SHARES", callback=_split),
+    click.option("--cpu-moe", is_flag=True, help="A mixture's experts in the computer's memory."),
     click.option("--threads", type=int, help="Default: physical cores less one."),
     click.option("--draft-threads", type=int, help="Default: as --threads."),
     click.option("--flash-attn", type=click.Choice(["auto", "on", "off"]), default="auto"),
@@ -124,12 +126,13 @@ OUTPUT = _options(
 YES = click.option("-y", "--yes", is_flag=True, help="Download what is missing without asking.")
 
 
-def load(choice: launch.Choice, given: dict[str, Any]) -> Load:
-    """The pair to load, and how, from what these options were given."""
+def wish(choice: launch.Choice, given: dict[str, Any]) -> Wish:
+    """The pair to load, and how, as far as these options say."""
     target = ContextSettings(
         n_gpu_layers=given["gpu_layers"],
         main_gpu=given["main_gpu"],
-        kv_type=given["kv"],
+        kv_type=given["kv"] or "f16",
+        cpu_moe=given["cpu_moe"],
         flash_attn=given["flash_attn"],
         n_ctx=given["ctx"] or choice.suggested.ctx,
         n_threads=given["threads"],
@@ -137,9 +140,16 @@ def load(choice: launch.Choice, given: dict[str, Any]) -> Load:
     )
     draft = replace(
         target,
+        cpu_moe=False,
         n_gpu_layers=given["draft_gpu_layers"],
         n_threads=given["draft_threads"] or given["threads"],
     )
     wanted = given["spec"] in ("auto", "model")
     path = str(choice.draft) if choice.draft and wanted else None
-    return Load(str(choice.target), path, target, draft, DRAFT_MAX)
+    return Wish(
+        Load(str(choice.target), path, target, draft, DRAFT_MAX),
+        ctx=target.n_ctx,
+        kv=given["kv"],
+        layers=None if target.n_gpu_layers < 0 else target.n_gpu_layers,
+        draft_layers=None if draft.n_gpu_layers < 0 else draft.n_gpu_layers,
+    )

@@ -6,19 +6,20 @@ import json
 
 import click
 
-from localspec.cli import completing, places, pulling
+from localspec.cli import completing, pulling
+from localspec.cli import places as where
 from localspec.cli.table import rows
 from localspec.errors import UsageError
+from localspec.fit import places
 from localspec.models import catalog, plan, store, wanted
 from localspec.models.catalogue.entry import USES
 from localspec.models.hub.errand import Stop
 from localspec.models.plan import Match, Planner
 from localspec.models.remote import Hub
-from localspec.suggest import Suggestion, suggest
+from localspec.suggest import Suggestion, Wanted, suggest
 from localspec.units import gb, gib
 
 _SHOWN = 5
-_GIB = 1024**3
 
 
 @click.group("pair")
@@ -41,14 +42,16 @@ def _suggest(
     ref: str | None, vram: float | None, use: str | None, everything: bool, as_json: bool
 ) -> int:
     """The pairs that fit, the best first; with REF those of one model.  Asks nobody."""
-    free = int(vram * _GIB) if vram is not None else _memory()
-    found = suggest(free, use, ref, gpu=vram is not None)
+    place = places.with_memory(vram) if vram is not None else places.here()
+    found = suggest(place, Wanted(use), ref)
+    device = (*place.devices, place.cpu)[0]
+    free = device.free or 0
     if as_json:
-        said = {"memory": free, "gpu": vram is not None, "use": use}
+        said = {"memory": free, "gpu": bool(place.devices), "use": use}
         click.echo(json.dumps({"schema": 1} | said | {"pairs": [_entry(one) for one in found]}))
         return 0
-    where = "of a GPU" if vram is not None else "free on this computer"
-    click.echo(f"For {gib(free)} {where}:", err=True)
+    of = "of a GPU" if place.devices else "free on this computer"
+    click.echo(f"For {gib(free)} {of}:", err=True)
     shown = found if everything else found[:_SHOWN]
     for number, one in enumerate(shown, 1):
         click.echo(f"{number}. {one.pair.id}  {one.pair.title}")
@@ -66,7 +69,7 @@ def _suggest(
 @command.command("check")
 @click.argument("target", shell_complete=completing.models)
 @click.argument("draft", required=False, shell_complete=completing.only_models)
-@places.ENDPOINT
+@where.ENDPOINT
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) -> int:
     """Whether DRAFT can speculate for TARGET; by their headers alone, wherever they are.
@@ -139,13 +142,6 @@ def _entry(one: Suggestion) -> dict[str, object]:
         "bytes": one.bytes,
         "needed": one.needed,
         "verdict": one.verdict,
-        "speed": None,
+        "speed": one.fit.speed.speculative if one.fit else None,
         "reasons": list(one.reasons),
     }
-
-
-def _memory() -> int:
-    """Bytes that are free here; no GPU is looked for yet."""
-    import psutil  # noqa: PLC0415  10 ms that --vram does not need
-
-    return int(psutil.virtual_memory().available)

@@ -21,6 +21,7 @@ from localspec.protocol.events import (
     Token,
     token_body,
 )
+from localspec.units import gib
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ class Printer:
             self._ended_line = text.endswith("\n")
 
     def _talk(self, notice: Notice) -> None:
-        if not self._show.quiet:
+        asked = notice.level != "info" or sys.stderr.isatty()  # a script need not hear what is well
+        if not self._show.quiet and asked:
             click.echo(f"localspec: {clean(notice.message, multiline=False)}", err=True)
 
     def end_line(self) -> None:
@@ -105,6 +107,8 @@ class Printer:
                 totals, plain = self.finished.totals, self._show.plain
                 for line in marks.summary(self._plan, totals, seed, plain=plain):
                     click.echo(clean(line), err=True)
+                if words := memory(self._ready):
+                    click.echo(words, err=True)
 
     def _explain(self) -> None:
         """What the marks mean, or instead of them each round in words."""
@@ -130,3 +134,13 @@ class Printer:
             "timings": timings,
             "speculation": totals["speculation"],
         }
+
+
+def memory(ready: Ready | None) -> str:
+    """What was foretold, and what llama.cpp took; empty where it does not tell."""
+    if ready is None or not (used := ready.memory.get("used")):
+        return ""
+    foretold = ready.memory.get("predicted")
+    before = f", foretold {gib(foretold)}" if foretold else ""
+    apart = f" ({(used - foretold) / 2**20:+.1f} MiB)" if foretold else ""
+    return f"memory {gib(used)}{before}{apart}"

@@ -56,6 +56,8 @@ def command(model: str | None, **given: Any) -> int:
     if given["raw"] and given["template"]:
         raise UsageError("--raw uses no template.", "Leave out --raw or --template.")
     model, draft = choosing.again(model, given["draft"])
+    if not given["quiet"] and sys.stderr.isatty():
+        _say_what_is_missed()
     choice = choosing.choose(model, draft, yes=given["yes"], quiet=given["quiet"])
     recent.used(*choosing.lasting(model, draft))
     if given["spec"] == "model" and choice.draft is None:
@@ -70,6 +72,15 @@ def command(model: str | None, **given: Any) -> int:
             return _chat(choice, conversation, log, given)
         conversation.ask(text)
         return _one_shot(choice, conversation, log, given)
+
+
+def _say_what_is_missed() -> None:
+    """A GPU that this build cannot use."""
+    from localspec import doctor  # noqa: PLC0415  late: a pipe has nobody to read it
+
+    if (found := doctor.cpu_only_beside_gpu()) is not None:
+        click.echo(f"localspec: {found.what}.\n  {found.fix}", err=True)
+        click.echo(f"  Not again: localspec doctor --dismiss {found.id}", err=True)
 
 
 def _wants_chat(given: dict[str, Any]) -> bool:
@@ -87,7 +98,7 @@ def _chat(
     from localspec.cli.teller import Look  # noqa: PLC0415
 
     opening = Opening(
-        options.load(choice, given),
+        options.wish(choice, given),
         choice,
         raw=given["raw"],
         template=given["template"],
@@ -117,7 +128,7 @@ def _one_shot(
     )
     probe = chosen.spec == choice.spec == "auto"
     say = _measuring(given["quiet"])
-    engine = launch.start(options.load(choice, given), probe=probe, say=say)
+    engine = launch.start(options.wish(choice, given), probe=probe, say=say)
     try:
         if given["verbose"]:
             _describe(engine.ready)

@@ -41,7 +41,7 @@ def command(pair: str | None, **given: Any) -> int:
     localspec verify big.gguf --draft small.gguf --json
     """
     choice = choosing.choose(pair, given["draft"])
-    engine = launch.start(options.load(choice, given | {"spec": "auto"}))
+    engine = launch.start(options.wish(choice, given | {"spec": "auto"}))
     report, progress = Report(), _Progress(given["quiet"])
     effort = Effort(given["seconds"], given["tokens"])
     try:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import sys
 from contextlib import suppress
-from importlib import metadata, util
+from importlib import metadata
 from pathlib import Path
 
 from localspec import paths
 from localspec.doctor.finding import Finding, private
-from localspec.machine import backends, installing
+from localspec.machine import backends, installing, library
 from localspec.machine.backends import Choice
 
 CPU_ONLY = "cpu-only-build"
-_GPU_PARTS = ("cuda", "hip", "vulkan", "metal", "sycl", "musa", "opencl")
-"""Of the names of ggml's libraries."""
 
 
 def cpu_only_beside_gpu() -> Finding | None:
@@ -34,7 +31,7 @@ def cpu_only_beside_gpu() -> Finding | None:
 def mismatch() -> Finding | None:
     """A CPU-only build beside a usable GPU.  Never raises: then nothing is known."""
     with suppress(OSError, ValueError):
-        if gpu_parts() != () or not _special(backends.detect(ask=lambda _: "")):
+        if library.gpu_parts() != () or not _special(backends.detect(ask=lambda _: "")):
             return None
         choice = backends.choose(backends.detect())
         if choice.backend != "cpu":
@@ -50,28 +47,6 @@ def fix(choice: Choice) -> str:
             return f"set {backends.VARIABLE}={choice.backend}&& py scripts\\run doctor"
         return f"{backends.VARIABLE}={choice.backend} scripts/run doctor"
     return installing.advice(choice, metadata.version(installing.PACKAGE), sys.executable)
-
-
-def gpu_parts() -> tuple[str, ...] | None:
-    """The backends beside the CPU's that lie with the installed llama.cpp; None where unknown."""
-    folder = library_folder()
-    if folder is None:
-        return None
-    names = [path.name.lower() for path in folder.iterdir() if "ggml" in path.name.lower()]
-    if not names:
-        return None
-    return tuple(part for part in _GPU_PARTS if any(f"ggml-{part}" in name for name in names))
-
-
-def library_folder() -> Path | None:
-    """Where the installed llama.cpp lies, found without loading it."""
-    chosen = os.environ.get("LLAMA_CPP_LIB_PATH")
-    with suppress(ImportError, ValueError):
-        spec = util.find_spec("llama_cpp")
-        if not chosen and spec is not None and spec.submodule_search_locations:
-            chosen = str(Path(next(iter(spec.submodule_search_locations))) / "lib")
-    folder = Path(chosen) if chosen else None
-    return folder if folder is not None and folder.is_dir() else None
 
 
 def _special(hardware: backends.Hardware) -> bool:

@@ -21,6 +21,8 @@ _WORTH = {"f16": 1.0, "bf16": 1.0, "f32": 1.0, "q8_0": 0.98, "q4_0": 0.92}
 _SQUEEZED = 0.9
 _CUT = 0.97
 """Sliding windows that keep only what they see: a guess taken back may change the last bits."""
+_CELLS = 256
+"""Contexts are multiples of it."""
 _DRAFTED = 1.25
 """What a draft gains where nobody can say."""
 _GPU_READS, _CPU_READS = 400e9, 40e9
@@ -102,6 +104,18 @@ class Advisor:
         good = [fit for fit in fits if fit.verdict in ("fits", "unknown")]
         tight = [fit for fit in fits if fit.verdict == "tight"]
         return (good or tight or fits)[0]
+
+    def longest(self, fit: Fit) -> int | None:
+        """The largest context that fits with these settings otherwise; None: not even a small."""
+        best, low, high = None, 1, -(-(fit.load.target_settings.n_ctx or DEFAULT_CTX) // _CELLS)
+        while low <= high:
+            middle = (low + high) // 2
+            found = self.price(changes.both(fit.load, n_ctx=middle * _CELLS))
+            if found.verdict in ("fits", "unknown"):
+                best, low = middle * _CELLS, middle + 1
+            else:
+                high = middle - 1
+        return best
 
     def options(self, fit: Fit) -> tuple[Option, ...]:
         """Single changes to these settings that save memory; what fits first, then the fastest."""

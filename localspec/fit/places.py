@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from localspec import paths
 from localspec.fit import calibration, hardware
 from localspec.fit.hardware import TYPICAL_CPU
 from localspec.fit.report import Place
 from localspec.machine import cards, devices, measured
 from localspec.machine.devices import Device
+from localspec.machine.ledger import HOST
 from localspec.units import gib
 
 _GIB = 1 << 30
@@ -35,4 +38,7 @@ def _place(cards_: tuple[Device, ...], cpu: Device, learnt: bool = False) -> Pla
     known = hardware.of(cards_, TYPICAL_CPU)
     shown = measured.Store(paths.state() / "measured.sqlite").all()
     known = calibration.learn(known, shown)
+    if not learnt:  # what the card that is here has shown says nothing of another
+        kept = {where: rate for where, rate in known.learnt.items() if where[0] == HOST}
+        known = replace(known, learnt=kept)
     return Place(cards_, cpu, known)

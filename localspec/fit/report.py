@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from localspec.errors import ModelFileError
 from localspec.fit import memory
 from localspec.fit import speed as fast
 from localspec.fit.hardware import Hardware
@@ -112,9 +113,16 @@ class Place:
 def price(
     load: Load, target: Header, draft: Header | None, place: Place, use: Use | None = None
 ) -> Fit:
-    """By formulas, in about a millisecond.  Raises UsageError: the context is absurd."""
-    found = memory.estimate(load, target, draft if load.draft else None, place.devices)
-    return judged(load, (target, draft), found, place, use)
+    """By formulas, in some milliseconds.
+
+    Raises UsageError: the context is absurd; ModelFileError: a header's numbers are.
+    """
+    try:
+        found = memory.estimate(load, target, draft if load.draft else None, place.devices)
+        return judged(load, (target, draft), found, place, use)
+    except (ArithmeticError, LookupError, ValueError) as error:
+        what = "What the file says of its sizes does not go together."
+        raise ModelFileError(what, "Download it again, or try another file.") from error
 
 
 def judged(

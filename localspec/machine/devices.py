@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any, Literal
 
 from localspec.clean import clean
-from localspec.machine.drivers import nvml, sysfs
+from localspec.machine.drivers import cpu, nvml, sysfs
 from localspec.machine.drivers import ram as memory
 from localspec.machine.drivers.ram import Ram
 from localspec.machine.drivers.seen import Seen, address
@@ -104,15 +104,15 @@ def free(name: str) -> int | None:
 
 
 def _looked(refresh: bool) -> Machine:
-    from localspec.machine import listing  # noqa: PLC0415  it needs psutil and starts a child
+    from localspec.machine import library, listing  # noqa: PLC0415  it needs psutil and starts a child
 
     try:
         ram = memory.ram()
     except Exception as error:  # psutil on an odd system
         ram, note = Ram(0, 0), f"the computer's memory is not known: {error}"
         return Machine((), Device("CPU", kind="cpu"), note=clean(note, multiline=False))
-    if not refresh and not listing.may_offload():
-        return Machine((), processor(ram))
+    if library.gpu_parts() == ():  # nothing to ask it
+        return Machine((), processor(ram, cpu.name()))
     try:
         heard = listing.listed(refresh)
         return machine(heard.devices, heard.offloads, ram, _sources())

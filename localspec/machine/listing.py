@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from localspec.clean import clean
@@ -29,18 +26,6 @@ class Listing:
 
 
 _kept: list[Listing] = []
-
-_CARDS = ("cuda", "hip", "vulkan", "metal", "sycl", "opencl", "musa", "cann", "rpc")
-
-
-def may_offload() -> bool:
-    """Whether the installed llama.cpp has a library for any card; by its files, without a child."""
-    own = os.environ.get("LLAMA_CPP_LIB_PATH")
-    found = importlib.util.find_spec("llama_cpp")
-    if own or found is None or not found.origin:
-        return True
-    names = [one.name.lower() for one in (Path(found.origin).parent / "lib").glob("*ggml*")]
-    return not names or any(card in name for card in _CARDS for name in names)
 
 
 def listed(refresh: bool = False) -> Listing:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from localspec.chat.conversation import Conversation, Turn
 from localspec.chat.settings import Loaded, Settings, request
 from localspec.clean import clean
-from localspec.launch import Choice, Engine
+from localspec.launch import SETTINGS, Choice, Engine
 from localspec.protocol.events import Event, FinishReason
 from localspec.protocol.wire import Generate, Inspect
 from localspec.tui.figures import Figures
@@ -30,6 +30,8 @@ class Dialogue:
         self.conversation = Conversation(secrets.randbits(31) if seed is None else seed)
         self.figures = Figures()
         self.loaded: Loaded | None = None
+        self.chosen = ""
+        """With what settings it was loaded, and why."""
         self._asked: Generate | None = None
 
     @property
@@ -51,6 +53,8 @@ class Dialogue:
     def opened(self, engine: Engine) -> None:
         """A pair is loaded, perhaps not for the first time."""
         self.loaded = Loaded.of(engine.ready, self.choice.spec, self.choice.why)
+        told = [one.message for one in engine.ready.notices if one.code == SETTINGS]
+        self.chosen = clean("\n".join(told))
         self.learn(engine)
 
     def learn(self, engine: Engine) -> None:

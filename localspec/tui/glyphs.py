@@ -30,6 +30,12 @@ class Glyphs:
     unfolded: str
     bar_left: str
     """In front of what failed."""
+    parts: str
+    """Of a bar of memory: target, draft, keys and values, work."""
+    room: str
+    """In such a bar: free."""
+    others: str
+    """In such a bar: what other programs have."""
 
     @property
     def ascii_only(self) -> bool:
@@ -61,6 +67,9 @@ RICH = Glyphs(
     folded="▸",
     unfolded="▾",
     bar_left="▌ ",
+    parts="█▓▒░",
+    room="·",
+    others="╱",
 )
 ASCII = Glyphs(
     marks={"accepted": "~", "bonus": "+", "correction": "^", "plain": "."},
@@ -75,6 +84,9 @@ ASCII = Glyphs(
     folded=">",
     unfolded="v",
     bar_left="| ",
+    parts="#=+:",
+    room=".",
+    others="/",
 )
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from textual.binding import Binding
 
-Where = Literal["app", "home", "composer", "chat", "tokens", "replay"]
+Where = Literal["app", "home", "wizard", "composer", "chat", "tokens", "replay"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ KEYS = (
         priority=True,
     ),
     Key("app.log", "ctrl+l", "log", "What the engine said", "app"),
+    Key("home.wizard", "w", "wizard", "Find a pair for this computer", "home", "wizard"),
     Key("home.open", "o", "open_files", "Open models by their paths", "home", "open files"),
     Key(
         "home.filter",
@@ -62,6 +63,35 @@ KEYS = (
     Key("home.pause", "p", "pause", "Pause or resume the download", "home"),
     Key("home.cancel", "x", "cancel", "Cancel the download; what has come is kept", "home"),
     Key("home.replay", "r", "open_recording", "Replay a recording", "home"),
+    Key("wizard.take", "enter", "take", "Download both, if need be, and chat", "wizard"),
+    *(
+        Key(f"wizard.{use}", str(n), f"use('{use}')", f"What for: {use}", "wizard")
+        for n, use in enumerate(("chat", "code", "writing", "documents"), 1)
+    ),
+    Key("wizard.less", "left", "turn(-1)", "What if: less", "wizard", "what if", priority=True),
+    Key("wizard.more", "right", "turn(1)", "What if: more", "wizard", "what if", priority=True),
+    Key(
+        "wizard.dial",
+        "tab",
+        "dial",
+        "What if: from the card to the context to keys and values",
+        "wizard",
+        "next",
+        priority=True,
+    ),
+    Key("wizard.card", "g", "card", "What if: a card by its name", "wizard", "card"),
+    Key("wizard.draft", "d", "other_draft", "Another draft for it", "wizard", "other draft"),
+    Key("wizard.target", "t", "other_target", "Another target", "wizard", "other target"),
+    Key(
+        "wizard.settings",
+        "s",
+        "settings",
+        "To load with: context, type of keys and values",
+        "wizard",
+        "settings",
+    ),
+    Key("wizard.open", "o", "open_files", "Use files that are here", "wizard", "own files"),
+    Key("wizard.back", "escape", "back", "A step back", "wizard", "back"),
     Key("chat.send", "enter", "send", "Send", "composer", "send"),
     Key(
         "chat.newline",

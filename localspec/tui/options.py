@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from localspec.fit.advisor import Wish
 from localspec.launch import Choice
 from localspec.protocol.wire import DRAFT_MAX, Load
 from localspec.tui import themes
 from localspec.tui.glyphs import RICH, Glyphs
+from localspec.tui.wizard.whatif import WhatIf
 
 
 @dataclass(slots=True)
@@ -26,12 +28,17 @@ class Options:
     """A person's own keys by the ids of keys.py."""
     download_limit: float | None = None
     """Bytes a second."""
+    asked: dict[Choice, WhatIf] = field(default_factory=dict)
+    """What a pair is to be loaded with, where the wizard was told."""
 
     @property
     def marks(self) -> bool:
         """Whether token classes need glyphs: where there is no colour."""
         return not self.colour or self.theme == themes.MONOCHROME
 
-    def load(self, choice: Choice) -> Load:
+    def wish(self, choice: Choice) -> Wish:
+        """The pair with whatever settings suit; its entry may suggest a context."""
         draft = str(choice.draft) if choice.draft else None
-        return Load(str(choice.target), draft, draft_max=DRAFT_MAX)
+        load = Load(str(choice.target), draft, draft_max=DRAFT_MAX)
+        asked = self.asked.get(choice, WhatIf())
+        return Wish(load, ctx=asked.ctx or choice.suggested.ctx, kv=asked.kv)

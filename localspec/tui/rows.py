@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from localspec import paths, suggest
+from localspec import paths
 from localspec.chat import recent
 from localspec.clean import clean
 from localspec.errors import LocalspecError
+from localspec.fit import places
+from localspec.fit.report import Place
 from localspec.launch import Choice
 from localspec.models import catalog
 from localspec.models.catalog import Catalogue, Model, Pair
 from localspec.tui import downloads
+from localspec.tui.keys import keys_of, name
+from localspec.tui.wizard import words
+from localspec.tui.wizard.shortlist import Candidate, suggested
+from localspec.tui.wizard.whatif import WhatIf
 from localspec.units import gb, gib
 
 if TYPE_CHECKING:
@@ -24,7 +31,8 @@ if TYPE_CHECKING:
     from localspec.models.remote import Found
 
 _SUGGESTED = 5
-_VERDICTS = {"fits": "fits", "tight": "tight", "no": ""}
+_USE = "chat"
+"""What speeds are said for where nobody was asked."""
 _MATCHING = 20
 
 
@@ -48,6 +56,8 @@ class Section:
 
     heading: str
     rows: tuple[Row, ...]
+    hint: str = ""
+    """A key that has to do with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,12 @@ class Survey:
     free: int = 0
     """Bytes of memory."""
     listing: tuple[Stored, ...] = ()
+    place: Place | None = None
+    """Its devices."""
+    suggested: tuple[Candidate, ...] = ()
+    """What suits them, the best first."""
+    missed: str = ""
+    """A card that this build of llama.cpp cannot use, and what to type."""
 
 
 def survey() -> Survey:
@@ -70,6 +86,35 @@ def survey() -> Survey:
     cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     words = f"{cores} cores · {gib(memory.total)}, {gib(memory.available)} free"
     return Survey(words, memory.available, store.listing())
+
+
+def closer(seen: Survey) -> Survey:
+    """With the devices and what suits them: llama.cpp is asked, and the catalogue priced."""
+    place = places.here()
+    found = suggested(place, _USE, WhatIf(), known()[0])
+    machine = _machine(place) or seen.machine
+    return replace(seen, machine=machine, place=place, suggested=found, missed=_missed())
+
+
+def _missed() -> str:
+    from localspec import doctor  # noqa: PLC0415  as above
+
+    found = doctor.cpu_only_beside_gpu()
+    again = f"Not again: localspec doctor --dismiss {found.id}" if found else ""
+    return f"{found.what}. {found.fix} {again}" if found else ""
+
+
+def _machine(place: Place) -> str:
+    """The best card; empty where there is none."""
+    if not place.devices:
+        return ""
+    card = place.devices[0]
+    memory = ""
+    if card.total is not None and card.free is not None:
+        memory = f"{gib(card.total)}, {gib(card.free)} free"
+    others = f"and {len(place.devices) - 1} more" if place.devices[1:] else ""
+    said = (card.description or card.name, memory, card.backend, others)
+    return clean(" · ".join(filter(None, said)), multiline=False)
 
 
 def known() -> tuple[Catalogue, LocalspecError | None]:
@@ -86,11 +131,15 @@ def sections(
     wanted: str = "",
     states: Sequence[State] = (),
     found: Sequence[Found] = (),
+    own: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Section]:
-    """Everything that `wanted` is a part of; without it, the few that suit this computer."""
+    """Everything that `wanted` is a part of; without it, the few that suit this computer.
+
+    `own`: a person's own keys.
+    """
     here = _ready(shelf, seen)
     lately = [row for row in _lately() if row.choice not in [one.choice for one in here]]
-    away = _matching(shelf, seen, wanted) if wanted else _suggested(shelf, seen)
+    away = _matching(shelf, seen, wanted) if wanted else _suggested(seen)
     ids = {row.name for row in here}
     sections_ = [
         Section("Ready to run", _holding(here, wanted)),
@@ -98,6 +147,7 @@ def sections(
         Section(
             "In the catalogue" if wanted else "Would fit here, not downloaded",
             tuple(row for row in away if row.name not in ids),
+            f"{name(keys_of('home.wizard', own)[0])} wizard",
         ),
         Section("On the hub", tuple(map(_found, found))),
         Section("Downloads", tuple(Row(state.job.path, state=state) for state in states)),
@@ -119,9 +169,15 @@ def _holding(rows: Iterable[Row], wanted: str) -> tuple[Row, ...]:
     return tuple(r for r in rows if all(w in f"{r.name} {r.about}".lower() for w in words))
 
 
+def ready(shelf: Catalogue, seen: Survey) -> dict[str, Choice]:
+    """Pairs of the catalogue that may be opened, by their ids."""
+    return {row.name: row.choice for row in _ready(shelf, seen) if row.choice is not None}
+
+
 def _ready(shelf: Catalogue, seen: Survey) -> list[Row]:
     """The catalogue's pairs of which every file is here; the bundled one first."""
     files = {(one.repo, one.file): one.path for one in seen.listing}
+    speeds = {one.pair.id: _speed(one) for one in seen.suggested}
     rows = []
     for pair in shelf.pairs.values():
         target, draft = _path(pair.target, files), _path(pair.draft, files)
@@ -132,7 +188,8 @@ def _ready(shelf: Catalogue, seen: Survey) -> list[Row]:
         choice = Choice(target, draft, pair.spec, pair.why, pair.settings)
         bundled = pair.target.repo is None
         about = f"{pair.title} · bundled" if bundled else ", ".join(pair.use)
-        rows.append(Row(pair.id, about, _size(choice), "try it now" if bundled else "", choice))
+        note = "try it now" if bundled else speeds.get(pair.id, "")
+        rows.append(Row(pair.id, about, _size(choice), note, choice))
     return rows
 
 
@@ -151,17 +208,25 @@ def _lately() -> list[Row]:
     return rows
 
 
-def _suggested(shelf: Catalogue, seen: Survey) -> list[Row]:
-    """The best for this memory: one for every target."""
-    if not seen.free:
-        return []
+def _suggested(seen: Survey) -> list[Row]:
+    """The best for this computer: one for every target."""
     targets: set[str] = set()
     rows = []
-    for one in suggest.suggest(seen.free, gpu=False, catalogue=shelf):
+    for one in seen.suggested:
         if one.pair.target.id not in targets and one.pair.target.repo is not None:
             targets.add(one.pair.target.id)
-            rows.append(_away(one.pair, one.bytes, _VERDICTS[one.verdict]))
+            rows.append(_away(one.pair, one.bytes, _speed(one)))
     return rows[:_SUGGESTED]
+
+
+def _speed(one: Candidate) -> str:
+    """With its draft, and what that gains; where nobody knows, whether it fits."""
+    if one.fit is None:
+        return ""
+    speed = one.fit.speed
+    if speed.speculative is None:
+        return words.VERDICTS[one.fit.verdict]
+    return f"{words.rate(speed.speculative):<14}  {words.times(words.gain(speed, _USE))}"
 
 
 def _matching(shelf: Catalogue, seen: Survey, wanted: str) -> list[Row]:

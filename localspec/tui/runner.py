@@ -10,9 +10,10 @@ from typing import Protocol
 from textual.message import Message
 
 from localspec import errors, launch
+from localspec.fit.advisor import Wish
 from localspec.launch import Engine
 from localspec.protocol.events import Dead, Event, Place
-from localspec.protocol.wire import Generate, Inspect, Load
+from localspec.protocol.wire import Generate, Inspect
 from localspec.tui.messages import (
     AnswerEnded,
     AnswerInspected,
@@ -44,7 +45,7 @@ class Opener(Protocol):
 
     def __call__(
         self,
-        load: Load,
+        asked: Wish,
         *,
         probe: bool,
         say: Callable[[Event], None],
@@ -63,18 +64,18 @@ class Runner:
         self._generation = 0
         """Counts openings: what an older one still brings is closed, unheard."""
         self.engine: Inspecting | None = None
-        self._loaded: Load | None = None
+        self._loaded: Wish | None = None
         self._loading: Closing | None = None
         self._closing: threading.Thread | None = None
         self._inbox: list[Event | AnswerEnded] = []
         self._lock = threading.Lock()
 
-    def open(self, load: Load, post: Post) -> None:
+    def open(self, asked: Wish, post: Post) -> None:
         """Load a pair; posts `EngineOpened` or `EngineRefused`, and `EngineTold` on the way.
 
         A pair that is loaded and well is kept as it is.
         """
-        if self.engine is not None and self._loaded == load:
+        if self.engine is not None and self._loaded == asked:
             post(EngineOpened(self.engine))
             return
         self.close()
@@ -94,7 +95,7 @@ class Runner:
             if before is not None:
                 before.join()  # two pairs at once may not fit
             try:
-                engine = self._opener(load, probe=True, say=say, hold=hold)
+                engine = self._opener(asked, probe=True, say=say, hold=hold)
             except (errors.LocalspecError, OSError) as error:
                 if generation == self._generation:
                     post(EngineRefused(_explained(error)))
@@ -102,7 +103,7 @@ class Runner:
             if generation != self._generation:
                 engine.close()
                 return
-            self.engine, self._loading, self._loaded = engine, None, load
+            self.engine, self._loading, self._loaded = engine, None, asked
             post(EngineOpened(engine))
 
         threading.Thread(target=work, daemon=True, name="open").start()

@@ -189,7 +189,8 @@ def test_a_setting_that_makes_no_sense(options: tuple[str, ...], words: str) -> 
 def test_a_context_that_no_memory_holds(files: Files) -> None:
     """The file claims to be trained with 2^31 - 1."""
     done = localspec("run", files("vast"), *ASK, "--ctx", "2147483647", "--gpu-layers", "0")
-    told(done, DOES_NOT_FIT, "needs about")
+    told(done, DOES_NOT_FIT, "would take")
+    assert "This fits: --ctx " in done.err
 
 
 @pytest.mark.parametrize("threads", ["0", "-3", "99999999999999999999"])

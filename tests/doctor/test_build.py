@@ -9,7 +9,7 @@ import pytest
 
 from localspec import doctor
 from localspec.doctor import build
-from localspec.machine import backends
+from localspec.machine import backends, library
 from localspec.machine.backends import Ask, Hardware
 
 NVIDIA = Hardware("Linux", "x86_64", "570.86.15", 8.9)
@@ -90,7 +90,7 @@ def test_outside_a_checkout_the_line_names_this_python(
 
 
 def test_the_installed_llama_cpp_is_found_without_loading_it() -> None:
-    folder = build.library_folder()
+    folder = library.folder()
     assert folder is not None
     assert folder.name == "lib"
-    assert build.gpu_parts() is not None
+    assert library.gpu_parts() is not None

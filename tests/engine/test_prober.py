@@ -21,7 +21,7 @@ def last(seconds: float, most: int = 16, draft: bool = True) -> prober.Times:
 
 def test_all_widths_are_tried_when_there_is_time() -> None:
     times = last(5.0)
-    assert sorted(times.verify) == [1, 2, 4, 8]
+    assert sorted(times.verify) == [1, 2, 4, 5, 8]
     assert times.curve()["1"] == 1.0
     assert times.c() is not None
 

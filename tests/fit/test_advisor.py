@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -31,12 +32,12 @@ def advisor(pair: str, where: Place) -> Advisor:
     return Advisor(*about.headers, where)
 
 
-def wish(draft: bool = True, **asked: object) -> Wish:
-    settings = ContextSettings(n_ctx=asked.get("ctx"))  # type: ignore[arg-type]
-    return Wish(Load("target", "draft" if draft else None, settings), **asked)  # type: ignore[arg-type]
+def wish(draft: bool = True, **asked: Any) -> Wish:
+    settings = ContextSettings(n_ctx=asked.get("ctx"))
+    return Wish(Load("target", "draft" if draft else None, settings), **asked)
 
 
-def advise(pair: str, where: Place, **asked: object) -> Advice:
+def advise(pair: str, where: Place, **asked: Any) -> Advice:
     return advisor(pair, where).advise(wish(**asked))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from localspec.machine import devices, listing
+from localspec.machine import devices, library, listing
 from localspec.machine.devices import Device, Machine
 from localspec.machine.drivers import nvml as nvml_driver
 from localspec.machine.drivers.ram import Ram
@@ -186,6 +186,7 @@ def test_windows_needs_more(monkeypatch: pytest.MonkeyPatch) -> None:
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing looked at yet, and nothing kept of this test."""
     monkeypatch.setattr(devices, "_kept", [])
+    monkeypatch.setattr(library, "gpu_parts", lambda: ("cuda",))
 
 
 def test_looking_never_raises(forgotten: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,6 +226,18 @@ def test_looking_asks_once_until_it_is_to_ask_again(
     assert len(asked) == 1
     devices.look(refresh=True)
     assert len(asked) == 2
+
+
+def test_a_build_for_the_cpu_alone_is_not_asked(
+    forgotten: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(refresh: bool) -> listing.Listing:
+        raise AssertionError
+
+    monkeypatch.setattr(library, "gpu_parts", lambda: ())
+    monkeypatch.setattr(listing, "listed", never)
+    assert devices.look().devices == ()
+    assert devices.look().cpu.free
 
 
 def test_this_computer_is_looked_at_in_a_second(forgotten: None) -> None:

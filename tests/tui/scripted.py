@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 from localspec.errors import LocalspecError
+from localspec.fit.advisor import Wish
 from localspec.protocol.events import (
     Alternative,
     Event,
@@ -179,17 +180,19 @@ class Opening:
     """While a pair loads."""
     gate: Gate | None = None
     loads: list[Load] = field(default_factory=list)
+    wishes: list[Wish] = field(default_factory=list)
 
     def __call__(
         self,
-        load: Load,
+        asked: Wish,
         *,
         probe: bool,
         say: Callable[[Event], None],
         hold: Callable[[Closing], None],
     ) -> Inspecting:
         found = self.engines[min(len(self.loads), len(self.engines) - 1)]
-        self.loads.append(load)
+        self.loads.append(asked.load)
+        self.wishes.append(asked)
         if isinstance(found, ScriptedEngine):
             hold(found)
         for event in self.says:

@@ -227,6 +227,7 @@ class Home:
             options,
             lambda: Survey("a computer", 0, rows.survey().listing),
             self.downloads,
+            lambda seen: seen,
         )
         self.app = LocalspecApp(options, self.runner, lambda: self.screen)
         self._run = self.app.run_test(size=(110, 36), notifications=True)

@@ -13,17 +13,20 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from localspec import paths
-from localspec.models import plan
+from localspec.models import catalog, plan
 from localspec.models.remote import Hub
 from localspec.tui.downloads import Downloads
 from localspec.tui.glyphs import ASCII
+from localspec.tui.options import Options
 from localspec.tui.rows import Survey
 from localspec.tui.screens.opening import OpeningScreen
 from localspec.tui.themes import MONOCHROME
+from localspec.tui.wizard.shortlist import Candidate
 from tests.fakehub import FakeHub
-from tests.tui import scenes
+from tests.tui import scenes, wizards
 from tests.tui.scenes import Steps, asking, settled, surveyed, walking
 from tests.tui.scripted import painted, wait_until
+from tests.tui.wizards import fit
 from tests.zoo import Zoo
 
 pytestmark = pytest.mark.pictures
@@ -108,7 +111,17 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def with_room() -> Survey:
-    return Survey(scenes.MACHINE, free=24 << 30)
+    known = catalog.load()
+    pairs = [
+        known.pairs["mistral-small-3.2-24b-instruct+lookup"],
+        known.pairs["qwen3-8b+qwen3-0.6b"],
+    ]
+    fast = fit(wizards.PRICES["qwen3-8b+qwen3-0.6b"])
+    suggested = (
+        Candidate(pairs[0], pairs[0].size or 0),
+        Candidate(pairs[1], pairs[1].size or 0, fast),
+    )
+    return Survey(scenes.MACHINE, free=24 << 30, suggested=suggested)
 
 
 @EACH_SIZE
@@ -173,6 +186,43 @@ def looking_at(text: str) -> Steps:
         await settled(pilot)
 
     return steps
+
+
+# --- the wizard -------------------------------------------------------------------------------
+
+
+def stepping(*keys: str) -> Steps:
+    """Through the wizard; what threads find out is waited for."""
+
+    async def steps(pilot: Pilot[Any]) -> None:
+        for key in keys:
+            await pilot.press(key)
+            await settled(pilot)
+
+    return steps
+
+
+STEPS = {"first": (), "second": ("1", "down"), "third": ("1", "enter")}
+
+
+@EACH_SIZE
+@pytest.mark.parametrize("step", STEPS)
+def test_wizard(snap_compare: Compare, size: tuple[int, int], step: str, tmp_path: Path) -> None:
+    app = wizards.app(wizards.stock(tmp_path))
+    assert snap_compare(app, terminal_size=size, run_before=stepping(*STEPS[step]))
+
+
+@pytest.mark.parametrize("look", ["ascii", "monochrome", "card"])
+def test_wizard_once(snap_compare: Compare, look: str, tmp_path: Path) -> None:
+    """Parts of the bar are told apart without colour, and without anything but ASCII."""
+    options = {
+        "ascii": Options(seed=1, glyphs=ASCII, colour=False),
+        "monochrome": Options(seed=1, theme=MONOCHROME),
+        "card": Options(seed=1),
+    }
+    keys = ("1", "g", *"4060") if look == "card" else ("1", "enter", "t")
+    app = wizards.app(wizards.stock(tmp_path), options[look])
+    assert snap_compare(app, terminal_size=(100, 30), run_before=stepping(*keys))
 
 
 CHATS: dict[str, tuple[Callable[[], App[None]], Steps]] = {

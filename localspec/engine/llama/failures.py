@@ -13,6 +13,7 @@ from localspec.errors import (
     UsageError,
 )
 
+_FULL = ("out of memory", "unable to allocate", "cannot allocate memory", "bad_alloc")
 _NO_MEMORY = -2
 """llama_decode's code where the graph found no memory."""
 
@@ -21,7 +22,7 @@ def load_error(path: Path) -> LocalspecError:
     reason = (LOG.errors() or ["llama.cpp gave no reason"])[0]
     text = " ".join(LOG.errors())
     hint = "Download it again, or try another file."
-    if "out of memory" in text or "unable to allocate" in text:
+    if any(words in text.lower() for words in _FULL):
         return OutOfMemoryError(
             f"Not enough memory to load {path.name}.",
             "Use a smaller quantisation, fewer --gpu-layers, or --draft none.",

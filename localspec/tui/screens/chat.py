@@ -14,6 +14,7 @@ from localspec.chat import commands
 from localspec.chat.conversation import Turn
 from localspec.clean import clean
 from localspec.errors import LocalspecError
+from localspec.launch import SETTINGS
 from localspec.protocol.events import Dead, Event, Notice, Plan
 from localspec.tui import slash
 from localspec.tui.dialogue import Dialogue, ending
@@ -105,7 +106,7 @@ class ChatScreen(ReadingScreen):
         """Load the pair, as when the screen came, or anew after it died."""
         self.phase = "loading"
         self.transcript.forgive()
-        self.runner.open(self.options.load(self.dialogue.choice), self.post_message)
+        self.runner.open(self.options.wish(self.dialogue.choice), self.post_message)
         self.draw("LOADING")
 
     @on(EngineTold)
@@ -119,7 +120,8 @@ class ChatScreen(ReadingScreen):
     async def _opened(self, message: EngineOpened) -> None:
         self.dialogue.opened(message.engine)
         for notice in message.engine.ready.notices:
-            self._notice(notice)
+            if notice.code != SETTINGS:  # the greeting says that, where it is in nobody's way
+                self._notice(notice)
         self.phase = "ready"
         self.draw()
         if self._finish:
@@ -281,7 +283,7 @@ class ChatScreen(ReadingScreen):
         greeting = self.query_one(Greeting)
         greeting.display = not dialogue.conversation.turns and not self.transcript.failed
         self.transcript.display = not greeting.display
-        greeting.draw(dialogue.loaded)
+        greeting.draw(dialogue.loaded, dialogue.chosen)
         if state or self.phase != "answering":
             self.query_one(Panel).draw(dialogue.figures, state)
         elif not self._figures_wait:

@@ -17,6 +17,7 @@ from localspec.tui.keys import KEYS, Where, name
 _PLACES: dict[Where, str] = {
     "app": "Everywhere",
     "home": "Home",
+    "wizard": "Wizard",
     "composer": "Where you type",
     "chat": "Chat",
     "tokens": "Token view",

@@ -20,6 +20,7 @@ from localspec import paths
 from localspec.chat import recent
 from localspec.clean import clean
 from localspec.errors import LocalspecError
+from localspec.fit import places
 from localspec.launch import Choice
 from localspec.models import header
 from localspec.tui import downloads, rows
@@ -32,7 +33,10 @@ from localspec.tui.runner import Runner
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.opening import OpeningScreen
 from localspec.tui.screens.pull import PullScreen
+from localspec.tui.screens.wizard import WizardScreen
 from localspec.tui.widgets.pairs import Pairs
+from localspec.tui.wizard.stock import Chosen, Reader, Stock, free_disk
+from localspec.tui.wizard.whatif import WhatIf
 
 if TYPE_CHECKING:
     from localspec.models.remote import Found
@@ -40,8 +44,9 @@ if TYPE_CHECKING:
 _TICK = 0.25
 """Seconds from one look at the downloads to the next."""
 _TEACH = (
-    "Your own models would be listed here. o opens a target and a draft by their paths: "
-    "any two GGUF files that share a vocabulary. / looks through the catalogue and the hub."
+    "Your own models would be listed here. w finds a pair that suits this computer, and downloads "
+    "it. o opens a target and a draft by their paths: any two GGUF files that share a vocabulary. "
+    "/ looks through the catalogue and the hub."
 )
 
 
@@ -71,11 +76,13 @@ class HomeScreen(Screen[None]):
         options: Options,
         survey: Callable[[], Survey] = rows.survey,
         queue: Downloads | None = None,
+        closer: Callable[[Survey], Survey] = rows.closer,
     ) -> None:
+        """`survey` looks at this computer, `closer` once more where that takes a second."""
         super().__init__()
         self._runner = runner
         self._options = options
-        self._survey = survey
+        self._survey, self._closer = survey, closer
         self._seen = Survey()
         self._found: tuple[Found, ...] = ()
         self._downloads = queue or Downloads(limit=options.download_limit)
@@ -83,6 +90,8 @@ class HomeScreen(Screen[None]):
         """Downloads that were over at the last look."""
         self._damage = ""
         """Of the person's own catalogue, as it was said."""
+        self._awaited: dict[str, WhatIf] = {}
+        """Pairs that are opened when they have come, and with what."""
         self._dialogues: dict[Choice, Dialogue] = {}
         """Chats of this session: leaving one does not lose it."""
 
@@ -111,18 +120,30 @@ class HomeScreen(Screen[None]):
     # --- what there is --------------------------------------------------------------------
 
     def look(self) -> None:
-        """On a thread: what memory there is, and which models are on the disk."""
+        """On a thread: what memory there is, which models are on the disk, and what would suit."""
+        before = self._seen
 
         def work() -> None:
-            self.post_message(self.Surveyed(self._survey()))
+            seen = self._survey()
+            if before.place is not None:  # what suits it was found out before
+                seen = replace(
+                    seen, place=before.place, suggested=before.suggested, missed=before.missed
+                )
+                self.post_message(self.Surveyed(replace(seen, machine=before.machine)))
+                return
+            self.post_message(self.Surveyed(seen))
+            self.post_message(self.Surveyed(self._closer(seen)))
 
         threading.Thread(target=work, daemon=True, name="survey").start()
 
     @on(Surveyed)
     def _surveyed(self, message: Surveyed) -> None:
+        if message.survey.missed and not self._seen.missed:
+            self.notify(message.survey.missed, severity="warning", markup=False, timeout=15)
         self._seen = message.survey
         self.query_one("#machine", Static).update(Content(self._seen.machine))
         self._fill()
+        self._open_awaited()
 
     @property
     def _wanted(self) -> str:
@@ -135,7 +156,8 @@ class HomeScreen(Screen[None]):
             self._warn(error)
         self._damage = error.message if error is not None else ""
         states = self._downloads.states()
-        found = rows.sections(shelf, self._seen, self._wanted, states, self._found)
+        own = self._options.keymap
+        found = rows.sections(shelf, self._seen, self._wanted, states, self._found, own)
         pairs = self.query_one(Pairs)
         pairs.fill(found)
         self._explain()
@@ -208,7 +230,54 @@ class HomeScreen(Screen[None]):
             if choice is not None:
                 self.open(choice)
 
-        self.app.push_screen(OpeningScreen(self._runner, self._options), chosen)
+        sheet = OpeningScreen(self._runner, self._options, self._seen.place)
+        self.app.push_screen(sheet, chosen)
+
+    # --- the wizard -----------------------------------------------------------------------
+
+    def action_wizard(self) -> None:
+        """A pair for this computer; what is missing of it comes first."""
+        shelf, _ = rows.known()
+        place, reader = self._seen.place, Reader(lambda: self._downloads.hub)
+        stock = Stock(
+            shelf,
+            (lambda: place) if place is not None else places.here,
+            rows.ready(shelf, self._seen),
+            reader,
+            disk=free_disk,
+        )
+
+        def left(chosen: Chosen | None) -> None:
+            reader.stop()
+            if chosen is not None:
+                self._take(chosen)
+
+        screen = WizardScreen(self._runner, self._options, self._downloads, stock)
+        self.app.push_screen(screen, left)
+
+    def _take(self, chosen: Chosen) -> None:
+        if chosen.choice is not None:
+            self._open_with(chosen.choice, chosen.what)
+        elif chosen.pair is not None:
+            self._awaited = {chosen.pair.id: chosen.what}
+            self._fill()
+            self.look()  # everything may be here already
+            self.notify("It opens when it is here.", markup=False)
+
+    def _open_awaited(self) -> None:
+        """What the wizard downloads; where one is elsewhere by then, it is only said."""
+        ready = rows.ready(rows.known()[0], self._seen) if self._awaited else {}
+        for name in [name for name in self._awaited if name in ready]:
+            what = self._awaited.pop(name)
+            if self.app.screen is self:
+                self._open_with(ready[name], what)
+            else:
+                self.notify(f"{clean(name, multiline=False)} is here.", markup=False)
+
+    def _open_with(self, choice: Choice, what: WhatIf) -> None:
+        """With what was asked for in the wizard, today."""
+        self._options.asked[choice] = what
+        self.open(choice)
 
     def action_open_recording(self) -> None:
         self.notify("On the command line: localspec replay FILE", markup=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from textual import on
@@ -9,6 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
+from textual.message import Message
 from textual.screen import ModalScreen
 from textual.suggester import Suggester
 from textual.widgets import Input, Static
@@ -17,10 +19,12 @@ from localspec import launch
 from localspec.chat import recent
 from localspec.clean import clean
 from localspec.errors import LocalspecError
+from localspec.fit.report import Place
 from localspec.launch import Choice
 from localspec.tui.messages import EngineOpened, EngineRefused
 from localspec.tui.options import Options
 from localspec.tui.runner import Runner
+from localspec.tui.wizard.own import priced
 from localspec.units import gib
 
 
@@ -30,8 +34,17 @@ class OpeningScreen(ModalScreen[Choice | None]):
     BINDINGS = [Binding("escape", "cancel", "Cancel")]  # noqa: RUF012
     AUTO_FOCUS = "#target"  # before the first picture: one may type at once
 
-    def __init__(self, runner: Runner, options: Options) -> None:
+    class Priced(Message):
+        """What the files would take, and how fast they would be; `files` as they were then."""
+
+        def __init__(self, files: tuple[str, str], said: str) -> None:
+            super().__init__()
+            self.files, self.said = files, said
+
+    def __init__(self, runner: Runner, options: Options, place: Place | None = None) -> None:
+        """`place`: where the files would run, if that is known."""
         super().__init__()
+        self._place = place
         self._runner = runner
         self._options = options
         self._choice: Choice | None = None
@@ -45,6 +58,7 @@ class OpeningScreen(ModalScreen[Choice | None]):
             yield Static("Draft: a small one of the same family", classes="label", markup=False)
             yield Input(placeholder="empty: no draft, copying only", id="draft", suggester=_Paths())
             yield Static("", id="draft-verdict", classes="verdict", markup=False)
+            yield Static("", id="fit-verdict", classes="verdict", markup=False)
             yield Static(
                 "→ takes what is suggested   enter next   esc back",
                 classes="hint",
@@ -59,6 +73,31 @@ class OpeningScreen(ModalScreen[Choice | None]):
     def _target(self) -> None:
         if self._looked_at("target"):
             self.query_one("#draft", Input).focus()
+            self._price()
+
+    @on(Input.Changed)
+    def _price(self) -> None:
+        """On a thread: what the files that are named so far would take."""
+        files = self._path("target"), self._path("draft")
+        if self._place is None or not all(Path(f).is_file() for f in files if f) or not files[0]:
+            self._fit("")
+            return
+        place = self._place
+
+        def work() -> None:
+            self.post_message(self.Priced(files, priced(*files, place)))
+
+        threading.Thread(target=work, daemon=True, name="fit").start()
+
+    @on(Priced)
+    def _was_priced(self, message: Priced) -> None:
+        if message.files == (self._path("target"), self._path("draft")):
+            self._fit(message.said)
+
+    def _fit(self, said: str) -> None:
+        line = self.query_one("#fit-verdict", Static)
+        line.update(Content.styled(clean(said), "$muted"))
+        line.display = bool(said)
 
     @on(Input.Submitted, "#draft")
     def _draft(self) -> None:
@@ -75,7 +114,7 @@ class OpeningScreen(ModalScreen[Choice | None]):
             self._done(self._choice)
             return
         self._say("draft", "checking that they go together …", "")
-        self._runner.open(self._options.load(self._choice), self.post_message)
+        self._runner.open(self._options.wish(self._choice), self.post_message)
 
     @on(EngineOpened)
     def _opened(self, message: EngineOpened) -> None:

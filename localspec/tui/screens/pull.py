@@ -42,8 +42,12 @@ class PullScreen(ModalScreen[bool]):
             super().__init__()
             self.plan, self.error = plan, error
 
-    def __init__(self, reference: str, downloads: Downloads, glyphs: Glyphs) -> None:
+    def __init__(
+        self, reference: str, downloads: Downloads, glyphs: Glyphs, *, at_once: bool = False
+    ) -> None:
+        """`at_once`: enter was pressed before; only what was not known then is asked about."""
         super().__init__()
+        self._at_once = at_once
         self._reference = reference
         self._downloads = downloads
         self._glyphs = glyphs
@@ -93,6 +97,8 @@ class PullScreen(ModalScreen[bool]):
             lines += _refused(error, self._glyphs)
         self.query_one("#plan", Static).update(Content("\n").join(lines))
         self.query_one(".hint", Static).update(_keys(self._plan))
+        if self._at_once and self._plan is not None and not _doubtful(self._plan):
+            self.action_download()
 
     def action_download(self) -> None:
         if self._plan is None:
@@ -105,6 +111,12 @@ class PullScreen(ModalScreen[bool]):
         if self._stop is not None:
             self._stop.set()
         self.dismiss(False)
+
+
+def _doubtful(plan: Plan) -> bool:
+    """Whether a person should read what the hub said first."""
+    told = any(item.notes or item.gated for item in plan.items)
+    return told or any(match.warnings for match in plan.matches)
 
 
 def _told(plan: Plan, glyphs: Glyphs) -> Iterator[Content]:

@@ -25,6 +25,8 @@ class Greeting(Static):
     def __init__(self) -> None:
         super().__init__(markup=False)
 
-    def draw(self, loaded: Loaded | None) -> None:
+    def draw(self, loaded: Loaded | None, chosen: str = "") -> None:
+        """`chosen`: with what settings it was loaded, and why."""
         if self.display:
-            self.update(Content(_LOADING if loaded is None else _CHAT if loaded.chats else _TEXT))
+            words = _LOADING if loaded is None else _CHAT if loaded.chats else _TEXT
+            self.update(Content("\n\n".join(filter(None, (words, chosen)))))

@@ -45,12 +45,17 @@ class Pairs(OptionList):
         for section in sections:
             if options:
                 options.append(Option("", disabled=True))
-            heading = Content.styled(f" {section.heading}", "$muted bold")
-            options.append(Option(heading, disabled=True))
+            options.append(Option(self._heading(section), disabled=True))
             for row in section.rows:
                 options.append(Option(self._line(row, pointed=False), id=f"row-{number}"))
                 number += 1
         return options
+
+    def _heading(self, section: Section) -> Content:
+        """With its key at the end of the line."""
+        room = self.app.size.width - len(section.heading) - len(section.hint) - 6
+        hint = f"{' ' * room}{section.hint}" if section.hint and room > 2 else ""
+        return Content.assemble((f" {section.heading}", "$muted bold"), (hint, "$muted"))
 
     @property
     def row(self) -> Row | None:

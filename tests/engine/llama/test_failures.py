@@ -33,6 +33,7 @@ def said(*lines: str) -> None:
     ("line", "kind", "hint"),
     [
         ("ggml_backend_cuda_buffer: cudaMalloc failed: out of memory", OutOfMemoryError, "smaller"),
+        ("llama_model_load: mmap failed: Cannot allocate memory", OutOfMemoryError, "smaller"),
         ("alloc_tensor_range: unable to allocate CPU buffer", OutOfMemoryError, "smaller"),
         (
             "llama_model_load: tensor 'x' data is not within the file bounds",

@@ -1,0 +1,81 @@
+"""Which card, if not this computer's: found by a part of its name."""
+
+from __future__ import annotations
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from localspec.machine.cards import Card
+from localspec.tui.wizard.whatif import every_card, named
+
+_SPACES = str.maketrans("", "", " ,-_")
+
+
+class CardScreen(ModalScreen[tuple[Card | None] | None]):
+    """Type to find; the arrows choose, whatever has the keyboard."""
+
+    BINDINGS = [  # noqa: RUF012
+        Binding("escape", "cancel", "Back"),
+        Binding("down", "go(1)", "Next", priority=True),
+        Binding("up", "go(-1)", "Previous", priority=True),
+        Binding("pagedown", "go(10)", "Further", priority=True),
+        Binding("pageup", "go(-10)", "Back", priority=True),
+    ]
+    AUTO_FOCUS = "#card-name"
+
+    def __init__(self, now: Card | None) -> None:
+        super().__init__()
+        self._now = now
+        self._shown: list[Card | None] = []
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="sheet"):
+            yield Static("What if it were another card", classes="heading", markup=False)
+            yield Input(placeholder="4060, 7900 xtx, M4 Pro", id="card-name")
+            yield OptionList(id="card-list", compact=True, markup=False)
+            yield Static("enter take   esc back", classes="hint", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one(Input).cursor_blink = False
+        self.query_one(OptionList).can_focus = False
+        self._fill()
+
+    @on(Input.Changed)
+    def _fill(self) -> None:
+        """Cards whose names hold all that was typed; a number finds names with that number."""
+        words = self.query_one(Input).value.lower().split()
+        choices = (None, *every_card())
+        self._shown = [card for card in choices if _holds(card, words)]
+        found = self.query_one(OptionList)
+        found.clear_options()
+        found.add_options([Option(Content(named(card))) for card in self._shown])
+        if self._shown:
+            at = self._shown.index(self._now) if self._now in self._shown and not words else 0
+            found.highlighted = at
+            self.call_after_refresh(found.scroll_to_highlight)
+
+    def action_go(self, by: int) -> None:
+        found = self.query_one(OptionList)
+        if found.highlighted is not None:
+            found.highlighted = max(0, min(len(self._shown) - 1, found.highlighted + by))
+
+    @on(Input.Submitted)
+    def _take(self) -> None:
+        at = self.query_one(OptionList).highlighted
+        if at is not None:
+            self.dismiss((self._shown[at],))
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+
+def _holds(card: Card | None, words: list[str]) -> bool:
+    name = named(card).lower()
+    close = name.translate(_SPACES)
+    return all(word.translate(_SPACES) in close for word in words)

@@ -1,0 +1,136 @@
+"""`localspec fit`, and what `run` does with its answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec.cli import fitting
+from localspec.fit.report import Room
+from localspec.machine import cards
+from localspec.machine.devices import Device
+from localspec.machine.ledger import Bytes
+from tests.cli.command import localspec
+from tests.fakehub import FakeHub
+from tests.zoo import Zoo
+
+GIB = 1 << 30
+OFFLINE = {"HF_HUB_OFFLINE": "1"}
+
+
+def document(*arguments: str) -> Any:
+    done = localspec("fit", *arguments, "--json", env=OFFLINE)
+    assert done.code in (0, 4), done.err
+    return json.loads(done.out)
+
+
+def test_a_file_here_is_counted_by_llama_cpp(zoo: Zoo) -> None:
+    done = localspec("fit", zoo["parrot"], env=OFFLINE)
+    assert done.code == 0, done.err
+    text = done.out.decode()
+    assert "llama.cpp's own count, by files that are here" in text
+    assert "fits: takes" in text
+
+
+def test_a_pair_of_the_catalogue_on_another_card_offline() -> None:
+    said = document("qwen3-8b+qwen3-0.6b", "--gpu", "RTX 4070")
+    (device,) = said["devices"]
+    assert said["method"] == "exact"
+    assert said["source"] == "shape"
+    assert device["verdict"] == "fits"
+    assert 4.2 * GIB < device["target"]["weights"] < 4.6 * GIB
+    assert device["total"] == sum(
+        sum(device[part].values()) for part in ("target", "draft")
+    ) + device["overhead"]  # fmt: skip
+    low, high = said["speed"]["plain"]
+    assert 30 < low < high < 120
+
+
+def test_what_does_not_fit_ends_with_4_and_advice() -> None:
+    done = localspec("fit", "llama-3.3-70b", "--gpu", "RTX 4060", "--ctx", "8192", env=OFFLINE)
+    assert done.code == 4
+    text = done.out.decode()
+    assert "does not fit" in text
+    assert "--kv q8_0" in text
+    assert "localspec pair suggest" in text
+
+
+def test_unknown_cards_models_and_sizes_are_refused_with_the_closest() -> None:
+    done = localspec("fit", "demo", "--gpu", "RTX 4960", env=OFFLINE)
+    assert done.code == 3
+    assert "RTX 4" in done.err
+    assert localspec("fit", "nosuch-model", env=OFFLINE).code == 3
+    assert localspec("fit", "demo", "--vram", "-3", env=OFFLINE).code == 2
+
+
+def test_a_model_of_which_nothing_is_known_offline_is_said_to_be_so() -> None:
+    done = localspec("fit", "nobody/nothing-GGUF", env=OFFLINE)
+    assert done.code in (3, 10)
+    assert "localspec: " in done.err
+
+
+def test_exactly_from_a_remote_header(zoo: Zoo) -> None:
+    """Nothing is downloaded but the header."""
+    body = Path(zoo["chatty"]).read_bytes()
+    with FakeHub() as hub:
+        hub.add("tiny/chatty-GGUF", "chatty-Q8_0.gguf", body)
+        done = localspec(
+            "fit", "tiny/chatty-GGUF", "--gpu", "RTX 4060", "--json", env={"HF_ENDPOINT": hub.url}
+        )
+    assert done.code == 0, done.err
+    said = json.loads(done.out)
+    assert (said["source"], said["method"]) == ("hub", "exact")
+    here = document(str(zoo["chatty"]), "--gpu", "RTX 4060")
+    assert said["devices"][0]["target"] == here["devices"][0]["target"]
+
+
+def test_run_refuses_before_loading_what_cannot_fit(zoo: Zoo) -> None:
+    done = localspec("run", zoo["parrot"], "-p", "x", "--ctx", "999999999")
+    assert done.code in (2, 4)
+    assert done.out == b""
+
+
+def test_stats_show_what_was_foretold_beside_what_is_used(zoo: Zoo) -> None:
+    done = localspec("run", zoo["parrot"], "-p", "Hello", "--stats", "--max-tokens", "3")
+    assert done.code == 0, done.err
+    line = next(line for line in done.err.splitlines() if line.startswith("memory"))
+    assert "foretold" in line
+    assert "(+0.0 MiB)" in line
+
+
+# --- bars -------------------------------------------------------------------------------------
+
+
+def room(target: float, draft: float, kv: float, work: float, free: float) -> Room:
+    def size(gib: float) -> int:
+        return int(gib * GIB)
+
+    device = Device("CUDA0", "a card", free=size(free), total=size(free))
+    return Room(device, 0, Bytes(size(target), size(kv), size(work)), Bytes(size(draft)))
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ((4, 2, 1, 1, 16), "[████▓▓▒░········]"),
+        ((16, 0, 0, 0, 16), "[████████████████]"),
+        ((40, 4, 4, 4, 16), "[████████████████]"),
+        ((0.1, 0, 0.1, 0.1, 16), "[█▒░·············]"),
+        ((0, 0, 0, 0, 16), "[················]"),
+    ],
+)
+def test_a_bar_shows_each_part_and_is_never_longer(
+    parts: tuple[float, float, float, float, float], expected: str
+) -> None:
+    assert fitting.bar(room(*parts), 16) == expected
+    assert fitting.bar(room(*parts), 16, unicode=False).isascii()
+
+
+@pytest.mark.parametrize("card", [card.name for card in cards.load()][::7])
+def test_cards_of_the_table_are_answered(card: str) -> None:
+    """All of them by ten pairs: tests/fit/test_report.py."""
+    said = document("llama-3.2-3b+llama-3.2-1b", "--gpu", card, "--ctx", "4096")
+    assert said["verdict"] in ("fits", "tight", "no")

@@ -1,0 +1,38 @@
+"""Memory that runs out although it was foretold to suffice: told with what was expected."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import command, environment
+from tests.zoo import Zoo
+
+if sys.platform != "linux":
+    pytest.skip("limits on the address space", allow_module_level=True)
+
+_OUT_OF_MEMORY = 11
+
+
+def limited(kib: int, *arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
+    """With so much address space for the command and its engine."""
+    words = ["sh", "-c", f'ulimit -v {kib}; exec "$@"', "sh", *command(*arguments)]
+    return subprocess.run(words, env=environment(), capture_output=True, timeout=120, check=False)
+
+
+def test_a_context_that_finds_no_room_is_explained(zoo: Zoo) -> None:
+    """Fewer and fewer bytes, until the engine starts but its context finds none."""
+    ask = ("run", zoo["vast"], "-p", "x", "--ctx", "1048576", "--max-tokens", "1")
+    codes = []
+    for kib in range(4_000_000, 400_000, -400_000):
+        done = limited(kib, *ask)
+        codes.append(done.returncode)
+        if done.returncode == _OUT_OF_MEMORY:
+            said = done.stderr.decode()
+            assert "Not enough memory" in said
+            assert "Expected " in said
+            return
+    raise AssertionError(codes)

@@ -1,0 +1,65 @@
+"""Every card by ten pairs: sums that add up, monotone in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from localspec.fit import hardware, report, subject
+from localspec.fit.report import Place
+from localspec.machine import cards
+from localspec.machine.cards import Card
+from localspec.machine.devices import Device, reserve
+from localspec.machine.ledger import HOST
+from localspec.models import catalog
+from localspec.protocol.wire import ContextSettings, Load
+
+GIB = 1 << 30
+CPU = Device("CPU", kind="cpu", free=28 * GIB, total=32 * GIB, unified=True)
+PAIRS = (
+    "llama-3.2-3b+llama-3.2-1b",
+    "llama-3.1-8b+llama-3.2-1b",
+    "qwen3-8b+qwen3-0.6b",
+    "qwen3-30b-a3b+qwen3-0.6b",
+    "qwen2.5-coder-32b+qwen2.5-coder-0.5b",
+    "gemma-3-12b+gemma-3-270m",
+    "gpt-oss-20b+lookup",
+    "llama-3.3-70b+llama-3.2-1b",
+    "smollm2-1.7b+smollm2-135m",
+    "granite-4.1-8b+granite-4.0-350m",
+)
+
+
+def settings(n_ctx: int, kv: str = "f16") -> Load:
+    both = ContextSettings(n_ctx=n_ctx, kv_type=kv)  # type: ignore[arg-type]
+    return Load("target", "draft", both, both)
+
+
+@pytest.mark.parametrize("card", cards.load(), ids=lambda card: card.name)
+def test_every_card_by_ten_pairs(card: Card) -> None:
+    device = card.device()
+    place = Place((device,), CPU, hardware.of((device,), hardware.TYPICAL_CPU))
+    known = catalog.load().pairs
+    for name in PAIRS:
+        about = subject.of_pair(known[name])
+        assert about is not None, name
+        totals = []
+        for load in (settings(2048), settings(8192, "q8_0"), settings(8192), settings(32768)):
+            fit = report.price(load, *about.headers, place)
+            totals.append(fit.rooms[0].total)
+            assert fit.verdict in ("fits", "tight", "no")
+            assert (fit.verdict == "no") == (fit.missing > 0)
+            check(fit)
+        assert totals == sorted(totals), name
+
+
+def check(fit: report.Fit) -> None:
+    for room in (*fit.rooms, fit.host):
+        name = HOST if room is fit.host else room.device.name
+        sums = fit.projection.of(name).total + room.output + room.overhead
+        assert room.total == sums
+        assert room.spare == (room.device.free or 0) - reserve(room.device) - room.total
+    assert fit.speed.plain is not None
+    assert fit.speed.speculative is not None
+    low, high = fit.speed.plain
+    assert 0 < low < high < 3000
+    assert fit.speed.speculative[0] >= 0.9 * low

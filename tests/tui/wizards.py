@@ -1,0 +1,155 @@
+"""A card, a catalogue and prices made by hand: what the wizard shows does not hang on formulas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from textual.screen import Screen
+
+from localspec.fit import hardware
+from localspec.fit.report import Fit, Place, Room
+from localspec.fit.speed import Expected, Speed
+from localspec.machine.devices import Device
+from localspec.machine.ledger import Bytes, Ledger, Projection
+from localspec.models import catalog
+from localspec.models.catalog import Catalogue, Pair
+from localspec.protocol.wire import ContextSettings, Load
+from localspec.tui.app import LocalspecApp
+from localspec.tui.downloads import Downloads
+from localspec.tui.options import Options
+from localspec.tui.runner import Runner
+from localspec.tui.screens.wizard import WizardScreen
+from localspec.tui.wizard.shortlist import Candidate
+from localspec.tui.wizard.stock import Stock, unasked
+from localspec.tui.wizard.whatif import WhatIf
+
+GIB = 1 << 30
+CARD = Device(
+    "CUDA0", "NVIDIA GeForce RTX 4070", "gpu", int(10.9 * GIB), 12 * GIB, "CUDA", driver="570.1"
+)
+CPU = Device("CPU", "8 cores", "cpu", 24 * GIB, 32 * GIB, "CPU", unified=True)
+PLACE = Place((CARD,), CPU, hardware.of((CARD,), hardware.TYPICAL_CPU))
+NO_CARD = Place((), CPU, hardware.of((), hardware.UNKNOWN_CPU))
+
+MODELS = """\
+schema: 1
+models:
+  - {id: qwen3-8b, title: Qwen3 8B, repo: a/A-GGUF, file: A-Q4_K_M.gguf, bytes: 5027783488,
+     licence: apache-2.0, family: qwen3, architecture: qwen3, parameters: 8.19B,
+     use: [chat, writing], shape: {layers: 36, embd: 4096, ff: 12288, heads: 32, kv_heads: 8,
+       head_dim: 128, vocab: 151936, context: 40960, source: published}}
+  - {id: qwen3-0.6b, title: Qwen3 0.6B, repo: a/B-GGUF, file: B-Q8_0.gguf, bytes: 639446688,
+     licence: apache-2.0, family: qwen3, architecture: qwen3, parameters: 0.6B,
+     shape: {layers: 28, embd: 1024, ff: 3072, heads: 16, kv_heads: 8, head_dim: 128, vocab: 151936,
+             context: 40960, tied: true, source: published}}
+  - {id: qwen3-1.7b, title: Qwen3 1.7B, repo: a/C-GGUF, file: C-Q8_0.gguf, bytes: 1834426016,
+     family: qwen3, architecture: qwen3, parameters: 1.7B,
+     shape: {layers: 28, embd: 2048, ff: 6144, heads: 16, kv_heads: 8, head_dim: 128, vocab: 151936,
+             context: 40960, tied: true, source: published}}
+  - {id: phi-4, title: Phi-4, repo: a/D-GGUF, file: D-Q4_K_M.gguf, bytes: 9053114816, licence: mit,
+     family: phi4, architecture: phi3, parameters: 14.7B, use: [chat, writing],
+     shape: {layers: 40, embd: 5120, ff: 17920, heads: 40, kv_heads: 10, vocab: 100352,
+             context: 16384, source: published}}
+  - {id: shapeless-12b, title: No shape, repo: a/E-GGUF, file: E-Q4_K_M.gguf, bytes: 7000000000,
+     licence: other, parameters: 12B, use: [chat]}
+pairs:
+  - {target: qwen3-8b, draft: qwen3-0.6b}
+  - {target: qwen3-8b, draft: qwen3-1.7b}
+  - {target: phi-4}
+  - {target: shapeless-12b}
+"""
+
+
+@dataclass(frozen=True)
+class Price:
+    """GiB of the card, and tokens a second."""
+
+    target: float
+    draft: float
+    kv: float
+    work: float
+    plain: tuple[float, float]
+    gain: tuple[float, float]
+
+
+PRICES = {
+    "qwen3-8b+qwen3-0.6b": Price(4.7, 0.6, 1.3, 0.4, (38, 44), (2.0, 2.4)),
+    "qwen3-8b+qwen3-1.7b": Price(4.7, 1.7, 1.9, 0.5, (38, 44), (1.4, 1.7)),
+    "phi-4+lookup": Price(8.4, 0, 1.6, 0.5, (29, 33), (1.0, 1.1)),
+}
+
+
+def catalogue(folder: Path) -> Catalogue:
+    path = folder / "models-of-the-wizard.yaml"
+    path.write_text(MODELS, encoding="utf-8")
+    return catalog.load(path)
+
+
+def fit(price: Price, place: Place = PLACE) -> Fit:
+    """By hand."""
+    half = int(price.kv * GIB / 2)
+    target = Bytes(int(price.target * GIB), half, int(price.work * GIB))
+    draft = Bytes(int(price.draft * GIB), half, 0)
+    host = Room(place.cpu, GIB, Bytes(int(0.3 * GIB)), Bytes(), 0, GIB // 8)
+    load = Load("target", "draft", ContextSettings(n_ctx=16384), ContextSettings())
+    projection = Projection(Ledger({}, 0), Ledger({}, 0), "analytic")
+    rooms = tuple(Room(device, GIB // 2, target, draft) for device in place.devices)
+    if not rooms:
+        host = replace(host, target=target, draft=draft)
+    return Fit(load, rooms, host, projection, speed(price))
+
+
+def speed(price: Price) -> Speed:
+    (low, high), (least, most) = price.plain, price.gain
+    drafted = (low * least, high * most)
+    ways = {
+        name: Expected((0.5, 0.8), (max(1.0, least + more), max(1.0, most + more)), drafted, 4)
+        for name, more in (("chat", 0.0), ("code", 0.4), ("writing", -0.5), ("documents", 0.2))
+    }
+    why = "CUDA0: 504 GB/s (RTX 4070); guesses as is usual for chat"
+    return Speed(price.plain, drafted, 4, ways, why)
+
+
+def candidates(place: Place, use: str, what: WhatIf, known: Catalogue) -> tuple[Candidate, ...]:
+    """What `suggest` would say."""
+    return (
+        _candidate(known.pairs["qwen3-8b+qwen3-0.6b"], place),
+        _candidate(known.pairs["phi-4+lookup"], place),
+        replace(
+            _candidate(known.pairs["shapeless-12b+lookup"], place),
+            unknown="its shape is not in the catalogue; 6.52 GiB of files",
+            guessed="fits",
+        ),
+    )
+
+
+def _candidate(pair: Pair, place: Place) -> Candidate:
+    price = PRICES.get(pair.id)
+    why = "same family · 8 % of the target's work per guess" if pair.draft else ""
+    reasons = ("good for chat", pair.target.note) if pair.target.note else ("good for chat",)
+    return Candidate(pair, pair.size or 0, fit(price, place) if price else None, reasons, why)
+
+
+def stock(folder: Path, place: Place = PLACE, **more: object) -> Stock:
+    found = Stock(
+        catalogue(folder),
+        lambda: place,
+        {},
+        unasked,
+        candidates,
+        lambda: 212 * 10**9,
+    )
+    return replace(found, **more)  # type: ignore[arg-type]
+
+
+def app(stock: Stock, options: Options | None = None, runner: Runner | None = None) -> LocalspecApp:
+    """The wizard alone, as the first screen."""
+    wanted = options or Options(seed=1)
+    engines = runner or Runner()
+
+    def first() -> Screen[None]:
+        return cast(Screen[None], WizardScreen(engines, wanted, Downloads(), stock))
+
+    return LocalspecApp(wanted, engines, first)
