@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from localspec.fit import changes, report
+from localspec.fit import changes, reason, report
 from localspec.fit.report import Fit, Place
 from localspec.fit.speed import Use
 from localspec.machine.parameters import DEFAULT_CTX
 from localspec.models.header import Header
 from localspec.protocol.wire import KvType, Load
-from localspec.units import gib
 
 _ROOMY = 0.25
 """Of what may be used: a longer context than usual is taken where so much stays free."""
@@ -84,11 +83,11 @@ class Advisor:
         first = self.price(self._usual(wish))
         if first.verdict in ("fits", "unknown"):
             fit = self._longer(wish, first) if first.verdict == "fits" else first
-            return Advice(fit, self._why(fit, first))
+            return Advice(fit, reason.why(fit, first, self.target.n_layer))
         found = max(self._candidates(wish), key=self._worth, default=first)
         if first.verdict == "tight" and self._worth(first) >= self._worth(found):
             found = first
-        return Advice(found, self._why(found, first))
+        return Advice(found, reason.why(found, first, self.target.n_layer))
 
     def glance(self, wish: Wish) -> Fit:
         """Of a few usual settings the first that fits, else the last: for long lists."""
@@ -217,50 +216,6 @@ class Advisor:
         cut = 1.0 if settings.swa_full else _CUT
         return pace(fit) * length * _WORTH[settings.kv_type] * squeezed * cut
 
-    # --- in words -------------------------------------------------------------------------
-
-    def _why(self, fit: Fit, first: Fit) -> str:
-        """One line: what was chosen, and why."""
-        settings = fit.load.target_settings
-        chosen = [f"context {settings.n_ctx or 0:,}"]
-        if settings.kv_type != "f16":
-            chosen.append(f"keys and values in {settings.kv_type}")
-        if self.place.devices and settings.n_gpu_layers != -1:
-            chosen.append(f"{settings.n_gpu_layers} of {self.target.n_layer + 1} layers on the GPU")
-        if not settings.swa_full:
-            chosen.append("sliding windows that keep only what they see")
-        if settings.cpu_moe:
-            chosen.append("experts in the computer's memory")
-        if first.load.draft and not fit.load.draft:
-            chosen.append("no draft")
-        elif first.load.draft_settings.n_gpu_layers and not fit.load.draft_settings.n_gpu_layers:
-            chosen.append("the draft on the CPU")
-        return f"{', '.join(chosen)}: {self._reason(fit, first)}"
-
-    def _reason(self, fit: Fit, first: Fit) -> str:
-        unknown = [room for room in fit.rooms if room.verdict == "unknown"]
-        if unknown:
-            return f"how much memory is free on {_where(unknown[0])} is unknown"
-        room = fit.tightest
-        where = _where(room)
-        if fit.verdict == "no":
-            return (
-                f"needs {gib(room.total)} of {where}, which has {gib(room.device.free or 0)} free"
-            )
-        spare = room.spare or 0
-        if fit is first or first.verdict == "fits":
-            return (
-                f"fits {where} with {gib(spare)} to spare"
-                if spare > 0
-                else (f"nearly fills {where}")
-            )
-        needs, whole = first.tightest, first.tightest.total
-        usual = (
-            "the usual settings" if fit.load.draft or not first.load.draft else "with a draft it"
-        )
-        verb = "take" if usual.startswith("the") else "takes"
-        return f"{usual} {verb} {gib(whole)} of {_where(needs)}, more than there is"
-
 
 def pace(fit: Fit) -> float:
     """Tokens a second, about; where nobody knows, by what is read from where."""
@@ -270,12 +225,6 @@ def pace(fit: Fit) -> float:
     device = sum(room.target.weights for room in fit.rooms)
     alone = 1 / (1e-3 + device / _GPU_READS + fit.host.target.weights / _CPU_READS)
     return alone * (_DRAFTED if fit.load.draft else 1.0)
-
-
-def _where(room: report.Room) -> str:
-    if room.device.kind == "cpu":
-        return "this computer's memory"
-    return room.device.description or room.device.name
 
 
 def _spare(fit: Fit) -> float:

@@ -12,8 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from localspec.errors import UsageError
 from localspec.machine.ggml import Ggml
 from localspec.protocol.wire import ContextSettings, Load
@@ -179,6 +177,8 @@ def threads(asked: int | None) -> int:
     most = 4 * (os.cpu_count() or 1)
     if asked is not None:
         return max(1, min(asked, most))
+    import psutil  # noqa: PLC0415  not for who only prices
+
     return max(1, (psutil.cpu_count(logical=False) or os.cpu_count() or 2) - 1)
 
 
