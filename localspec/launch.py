@@ -10,13 +10,14 @@ from typing import Protocol
 
 from localspec import paths
 from localspec.clean import clean
-from localspec.errors import DoesNotFitError, ModelFileError, OutOfMemoryError, UsageError
+from localspec.errors import DoesNotFitError, ModelFileError, OutOfMemoryError
 from localspec.fit import calibration, places, subject
 from localspec.fit.advisor import Advice, Advisor, Wish
 from localspec.fit.report import Fit
 from localspec.machine import devices, measured
 from localspec.machine.ledger import HOST
-from localspec.models import catalog, header, pairing, wanted
+from localspec.models import catalog, header, heads, pairing, wanted
+from localspec.models.gguf import architectures
 from localspec.models.wanted import Asked, NotHere, Wanted
 from localspec.protocol.events import Event, Notice, Place, Ready
 from localspec.protocol.wire import Generate, Inspect, Load, Measured, Probe
@@ -65,6 +66,8 @@ def choose(model: str | None, draft: str) -> Choice:
     """
     choice = _files(wanted.read(model or "demo"), draft)
     header.check(choice.target)
+    if choice.draft is None and draft == "auto":
+        choice = _with_head(choice)
     if choice.draft is not None:
         header.check(choice.draft)
         _check_pair(choice.target, choice.draft)
@@ -83,9 +86,6 @@ def _files(asked: Asked, draft: str) -> Choice:
 
 def _pair(asked: Asked, pair: catalog.Pair) -> Choice:
     """What is missing of a pair is to be downloaded as the pair."""
-    if pair.kind not in ("model", "lookup"):
-        what = f"{pair.id} drafts with a head ({pair.kind}), which this localspec cannot use yet."
-        raise UsageError(what, f"Run its target alone: localspec run {pair.target.id}")
     try:
         target, *drafts = [one.located() for one in asked.models]
     except NotHere as missing:
@@ -105,7 +105,7 @@ def _usual_draft(target: Wanted) -> Path | None:
     if target.model is None:
         return None
     for pair in catalog.pairs_of(catalog.load(), target.model):
-        if pair.draft is not None and pair.kind == "model":
+        if pair.draft is not None and pair.kind in ("model", *heads.RUN):
             draft = wanted.of(pair.draft)
             stored = draft.stored()
             if found := stored.path if stored else draft.path:
@@ -113,12 +113,23 @@ def _usual_draft(target: Wanted) -> Path | None:
     return None
 
 
+def _with_head(choice: Choice) -> Choice:
+    """A target alone, with the head that it brings or that lies beside it, if there is one."""
+    target = header.read(choice.target)
+    if heads.predicts(target):  # its own file is its head
+        return replace(choice, draft=choice.target)
+    return replace(choice, draft=heads.beside(choice.target, target))
+
+
 def _check_pair(target: Path, draft: Path) -> None:
     """Raise IncompatiblePairError by the headers alone, before an engine is started."""
     if os.path.realpath(target) == os.path.realpath(draft):
         return
     headers = header.read(target), header.read(draft)
-    verdict = pairing.check(headers[0].tokenizer, headers[1].tokenizer)
+    if headers[1].architecture in architectures.HEADS:
+        verdict = heads.check(heads.of(headers[0]), headers[1])
+    else:
+        verdict = pairing.check(headers[0].tokenizer, headers[1].tokenizer)
     if not verdict.compatible:
         raise pairing.refusal(verdict, target.name, draft.name)
 

@@ -74,7 +74,16 @@ def test_a_name_that_could_write_into_the_terminal() -> None:
     assert "\x1b" not in failure.value.message + failure.value.hint
 
 
-@pytest.mark.parametrize("name", ["qwen3-8b", "qwen3-8b+qwen3-0.6b", "org/Some-GGUF:Q4_K_M"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "qwen3-8b",
+        "qwen3-8b+qwen3-0.6b",
+        "gpt-oss-20b+gpt-oss-20b-eagle3",
+        "qwen3-8b+qwen3-8b-dflash",
+        "org/Some-GGUF:Q4_K_M",
+    ],
+)
 def test_what_is_not_here_could_be_downloaded(name: str) -> None:
     with pytest.raises(NotHere) as missing:
         launch.choose(name, "auto")
@@ -86,11 +95,6 @@ def test_a_missing_draft_is_named_alone(zoo: Zoo) -> None:
     with pytest.raises(NotHere) as missing:
         launch.choose(str(zoo["target"]), "qwen3-0.6b")
     assert missing.value.asked == "qwen3-0.6b"
-
-
-def test_a_pair_with_a_head_is_refused_in_words() -> None:
-    with pytest.raises(UsageError, match="eagle3"):
-        launch.choose("gpt-oss-20b+gpt-oss-20b-eagle3", "auto")
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,8 @@ class Model:
 
     arch: str
     words: Sequence[str] = WORDS
-    tensors: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    tensors: dict[str, NDArray[Any]] = field(default_factory=dict)
+    """Float 32, or whole numbers."""
     keys: dict[str, Any] = field(default_factory=dict)
     """Architecture keys, without the architecture's name in front."""
     kind: Kind = Kind.F32
@@ -48,6 +49,8 @@ class Model:
     controls: Sequence[str] = ()
     """Those of the words that are control tokens; the last of them ends a turn."""
     template: str = ""
+    mask: int | None = None
+    """The token that a block's unknown places are filled with."""
 
     def vocabulary(self) -> list[str]:
         """An SPM vocabulary: three special tokens, the 256 bytes, the words."""
@@ -62,7 +65,9 @@ class Model:
             _add(writer, f"{self.arch}.{key}", value)
         self._write_vocabulary(writer)
         for name, values in self.tensors.items():
-            if self.kind is Kind.F32 or values.ndim < 2 or values.shape[-1] % 32:
+            if values.dtype.kind == "i":
+                writer.add_tensor(name, values)
+            elif self.kind is Kind.F32 or values.ndim < 2 or values.shape[-1] % 32:
                 writer.add_tensor(name, values.astype(np.float32))
             else:
                 writer.add_tensor(name, quantize(values, self.kind), raw_dtype=self.kind)
@@ -89,6 +94,8 @@ class Model:
         writer.add_token_types(types[: len(tokens)])
         writer.add_bos_token_id(BOS)
         writer.add_eos_token_id(EOS)
+        if self.mask is not None:
+            writer.add_mask_token_id(self.mask)
         if self.controls:
             writer.add_eot_token_id(tokens.index(self.controls[-1]))
         if self.template:
@@ -96,7 +103,9 @@ class Model:
 
 
 def _add(writer: GGUFWriter, key: str, value: Any) -> None:
-    if isinstance(value, float):
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, float):
         writer.add_float32(key, value)
     elif isinstance(value, list):
         writer.add_array(key, value)

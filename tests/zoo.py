@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
-from tests import tinygguf
+from tests import heads, tinygguf
 from tests.tinygguf import WORDS, Model, Shape
 
 HELLO = ("▁Hello", ",", "▁wor", "ld", "!", "\n", "▁Bye", ".")
@@ -153,6 +153,7 @@ def _vocabulary_only() -> Model:
 MODELS: dict[str, Callable[[], Model]] = {
     # Q8_0, for laws that need equal logits at every width
     "target": lambda: _q8(tinygguf.llama(0)),
+    "deep": lambda: _q8(heads.deep()),
     "cousin": lambda: _q8(tinygguf.nudged(tinygguf.llama(0), seed=5)),
     "stranger": lambda: _q8(tinygguf.llama(7)),
     "tied": lambda: _q8(tinygguf.llama(3, tied=True)),
@@ -160,6 +161,14 @@ MODELS: dict[str, Callable[[], Model]] = {
     "sliding": lambda: _q8(tinygguf.sliding(0)),
     "hybrid": lambda: _q8(tinygguf.lfm2(0)),
     "recurrent": lambda: _q8(tinygguf.mamba2(0)),
+    # heads of `deep`, with random weights
+    "eagle3": heads.eagle3,
+    "eagle3-own": lambda: heads.eagle3(n_embd=32),
+    "eagle3-reduced": lambda: heads.eagle3(reduced=range(40, 340, 2)),
+    "dflash": heads.block,
+    "dspark": lambda: heads.block(markov=True),
+    # the same with a sliding window, and a layer that predicts (MTP)
+    "mimo": lambda: _q8(heads.mimo2()),
     # what it says is known
     "parrot": lambda: tinygguf.parrot(HELLO),
     "chatter": lambda: tinygguf.parrot(CHATTER, loop=True, n_ctx=65536),

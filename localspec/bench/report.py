@@ -215,7 +215,7 @@ def _costs(
         if measured is None or measured.t1_ms <= 0:
             return None
         drafted = sum(event.drafted for event in rounds)
-        modelled = sum(event.drafted for event in rounds if "model" in (event.source or ""))
+        modelled = sum(event.drafted for event in rounds if event.source not in (None, "lookup"))
         c = (measured.c or 0.0) * modelled / drafted if drafted else 0.0
         verify = {int(width): v for width, v in measured.curve.items()}
         return theory.Costs(c, verify, added / measured.t1_ms)

@@ -10,7 +10,7 @@ import click
 
 from localspec.clean import clean
 from localspec.cli import completing, places, pulling
-from localspec.models import catalog, wanted
+from localspec.models import catalog, heads, wanted
 from localspec.models.remote import Hub
 
 
@@ -53,7 +53,7 @@ def command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> int:
 def _tell_next(ref: str) -> None:
     """How to run what is here now, or what makes it faster."""
     asked = wanted.read(ref)
-    if asked.pair is None or asked.pair.kind in ("model", "lookup"):
+    if asked.pair is None or asked.pair.kind in ("model", "lookup", *heads.RUN):
         click.echo(clean(f"Ready: localspec run {shlex.quote(ref)}", multiline=False))
     if asked.pair is not None or asked.target.model is None:
         return

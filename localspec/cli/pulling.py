@@ -17,7 +17,7 @@ import click
 from localspec.clean import clean
 from localspec.cli.meter import Meter
 from localspec.errors import UsageError
-from localspec.models import plan, wanted
+from localspec.models import heads, plan, wanted
 from localspec.models.download import Job, State, fetch
 from localspec.models.hub.errand import Stop, Stopped
 from localspec.models.hub.hubcache import root
@@ -239,8 +239,10 @@ def _notes(item: Item) -> Iterator[str]:
     yield from item.notes
     if item.header is not None and item.header.unsupported:
         yield f"it cannot be run here: {item.header.unsupported}"
-    if item.wanted.model is not None and item.wanted.model.kind != "model":
-        yield f"a head ({item.wanted.model.kind}): it drafts for its target only, and not yet here"
+    kind = item.wanted.model.kind if item.wanted.model is not None else "model"
+    if kind != "model":
+        yet = "" if kind in heads.RUN else ", and not yet here"
+        yield f"a head ({kind}): it drafts for its target only{yet}"
 
 
 def _plain(text: str) -> str:

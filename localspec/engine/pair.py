@@ -1,4 +1,4 @@
-"""A target and perhaps a draft model, loaded and found to go together."""
+"""A target and perhaps a draft model or head, loaded and found to go together."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 
 from localspec.engine import llama
 from localspec.engine.chat import Chat
+from localspec.engine.drafters.blocks import BlockCompanion
+from localspec.engine.drafters.companion import Companion
 from localspec.errors import PromptTooLongError, UsageError
 from localspec.machine import parameters
 from localspec.machine.parameters import Role
-from localspec.models import pairing
+from localspec.models import header, heads, pairing
+from localspec.models.gguf import architectures
 from localspec.protocol.events import Notice, Ready
 from localspec.protocol.wire import ContextSettings, Load
 
@@ -21,10 +24,16 @@ class Pair:
     """Both models, what is to be told of them, and how a chat becomes a prompt for them."""
 
     def __init__(self, load: Load, interrupted: Callable[[], bool]) -> None:
-        self.draft: llama.Llama | None = None
+        self.draft: llama.Llama | llama.Head | None = None
+        self.companion: Companion | BlockCompanion | None = None
+        """Makes drafts of a head out of what the target reads."""
+        self.kind = "model"
+        """What the draft is: a model, or the kind of its head."""
         self.notices: list[Notice] = []
-        self.target = _opened(Path(load.target), parameters.of_target(load))
-        self.chat = Chat(self.target.vocabulary, self.target.chat_template())
+        self._predicting = load.draft is not None and _predicts(load.target, load.draft)
+        role = parameters.of_target(load)
+        self.target = _opened(Path(load.target), role, predicting=self._predicting)
+        self.chat = Chat(self.target.vocabulary, self.target.weights.chat_template())
         self.notices += self.chat.notices
         try:
             if load.draft is not None:
@@ -33,24 +42,70 @@ class Pair:
             self.close()
             raise
         for model in self.models:
-            model.interrupted = interrupted
+            if isinstance(model, llama.Llama):
+                model.interrupted = interrupted
         self.most = min(load.draft_max, self.target.rollback)
         """Tokens that can be guessed in a round and taken back."""
         self._warn()
 
     @property
-    def models(self) -> list[llama.Llama]:
+    def models(self) -> list[llama.Llama | llama.Head]:
         """The target, then the draft if there is one."""
         return [model for model in (self.target, self.draft) if model is not None]
 
+    @property
+    def drafting(self) -> str:
+        """What drafts, in words."""
+        name = heads.NAMES.get(self.kind)
+        return f"the {name} head" if name else "the draft model"
+
     def _load_draft(self, path: Path, load: Load) -> None:
-        self.draft = _opened(path, parameters.of_draft(load, self.target.n_ctx))
+        if self._predicting:
+            self._use_own_layer(load)
+        elif header.read(path).architecture in architectures.HEADS:
+            self._load_head(path, load)
+        else:
+            self._load_model(path, load)
+
+    def _load_head(self, path: Path, load: Load) -> None:
+        facts, weights, name = header.read(path), self.target.weights, Path(load.target).name
+        target = heads.Target(
+            weights.architecture, weights.n_layer, weights.n_embd, self.target.vocabulary
+        )
+        verdict = heads.check(target, facts)
+        if not verdict.compatible:
+            raise pairing.refusal(verdict, name, path.name)
+        self.kind = heads.kind(facts)
+        taps = llama.Taps(self.target.context, weights, heads.layers(facts))
+        settings, width, batch = load.draft_settings, taps.width, self.target.n_batch
+        if self.kind == "eagle3":
+            self.draft = head = llama.Head(path, settings, self.target, taken_width=width)
+            self.companion = Companion(head, batch)
+        else:
+            markov = self.kind == "dspark"
+            self.draft = block = llama.Block(
+                path, settings, self.target, taken_width=width, markov=markov
+            )
+            self.companion = BlockCompanion(block, batch)
+        self.target.follow(taps, self.companion)
+
+    def _use_own_layer(self, load: Load) -> None:
+        self.kind = "mtp"
+        last = llama.LastStates(self.target.context, self.target.weights)
+        self.draft = head = llama.Head(
+            None, load.draft_settings, self.target, taken_width=last.width
+        )
+        self.companion = Companion(head, self.target.n_batch, first=0)
+        self.target.follow(last, self.companion)
+
+    def _load_model(self, path: Path, load: Load) -> None:
+        self.draft = draft = _opened(path, parameters.of_draft(load, self.target.n_ctx))
         if path.resolve() != Path(load.target).resolve():
-            verdict = pairing.check(self.target.vocabulary, self.draft.vocabulary)
+            verdict = pairing.check(self.target.vocabulary, draft.vocabulary)
             if not verdict.compatible:
                 raise pairing.refusal(verdict, Path(load.target).name, path.name)
-        if self.draft.recurrent:  # it would read the text again after each rejection
-            self.draft.close()
+        if draft.recurrent:  # it would read the text again after each rejection
+            draft.close()
             self.draft = None
             self.notices.append(
                 Notice(
@@ -85,7 +140,7 @@ class Pair:
     def ready(self, load: Load, load_ms: float) -> Ready:
         """What to say when everything is loaded."""
         draft = self.draft
-        weights = self.target.bytes_of_weights() + (draft.bytes_of_weights() if draft else 0)
+        weights = sum(one.n_bytes() for one in {model.weights for model in self.models})
         return Ready(
             engine=llama.versions(),
             model=Path(load.target).name,
@@ -142,17 +197,24 @@ class Pair:
         self.draft = None
 
 
-def _opened(path: Path, role: Role) -> llama.Llama:
+def _predicts(target: str, draft: str) -> bool:
+    """Whether the draft is the target's own file, and that brings a layer that guesses."""
+    same = Path(target).resolve() == Path(draft).resolve()
+    return same and heads.predicts(header.read(Path(target)))
+
+
+def _opened(path: Path, role: Role, *, predicting: bool = False) -> llama.Llama:
     return llama.Llama(
         path,
         role.settings,
         outputs=role.outputs,
         rollback=role.rollback,
         within_trained=role.within_trained,
+        predicting=predicting,
     )
 
 
-def _used(asked: ContextSettings, model: llama.Llama) -> dict[str, Any]:
+def _used(asked: ContextSettings, model: llama.Llama | llama.Head) -> dict[str, Any]:
     return asdict(asked) | {
         "n_ctx": model.n_ctx,
         "n_ubatch": model.n_batch,

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 Logits = NDArray[np.float32]
 """One row of logits, shape (n_vocab,), or several, shape (rows, n_vocab)."""
 
+States = NDArray[np.float32]
+"""Hidden states, one row a token."""
+
 
 @dataclass(frozen=True, slots=True)
 class Law:
@@ -77,6 +80,66 @@ class Model(Protocol):
 
     def forget(self, n_past: int) -> None:
         """Keep the first n_past tokens, or none at all where the memory cannot be cut."""
+        ...
+
+
+class Encoder(Model, Protocol):
+    """A head: each of its rows is a token with a hidden state."""
+
+    @property
+    def taken_width(self) -> int:
+        """How wide the target's states are that it takes."""
+        ...
+
+    def encode(self, states: States) -> States:
+        """The target's states as the head reads them; at most n_batch of them."""
+        ...
+
+    def read(self, tokens: Sequence[int], outputs: int, states: States | None = None) -> Logits:
+        """As a model's, a row of `states` beside each token."""
+        ...
+
+    def last_state(self) -> States:
+        """What the last row leaves for the token after it, shape (1, width)."""
+        ...
+
+
+class Denoiser(Model, Protocol):
+    """A head that guesses a block of tokens at once."""
+
+    size: int
+    """Rows of a block."""
+    first: int
+    """Of these, how many stand before the first guess."""
+
+    @property
+    def taken_width(self) -> int: ...
+
+    def inject(self, states: States) -> None:
+        """Append the target's states, at most n_batch of them."""
+        ...
+
+    def guesses(self, last: int, n: int) -> tuple[Logits, States | None]:
+        """Logits of the n tokens after `last`, and how sure the head is of each, if it says."""
+        ...
+
+
+class Follower(Protocol):
+    """Hears what a target reads, with the hidden states of each token, and what it forgets."""
+
+    def heard(self, tokens: Sequence[int], states: States) -> None:
+        """The target has read on; the states are the caller's and hold only until the return."""
+        ...
+
+    def keeps(self, n_past: int) -> int:
+        """How many of n_past tokens the target may keep; fewer where a state is to be seen again.
+
+        Asked before the target forgets.
+        """
+        ...
+
+    def forgot(self, n_past: int) -> None:
+        """The target holds its first n_past tokens, no more."""
         ...
 
 

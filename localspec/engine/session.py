@@ -10,22 +10,21 @@ from dataclasses import replace
 from localspec.engine import drafters, prober
 from localspec.engine.accept import verifier
 from localspec.engine.answer import Answer, alternatives
-from localspec.engine.control.controller import Controller
+from localspec.engine.control.controller import Controller, Drafts
 from localspec.engine.control.costs import Costs
 from localspec.engine.control.pace import Experience
 from localspec.engine.control.survival import Survival
 from localspec.engine.exact import Guard
 from localspec.engine.insight import look
+from localspec.engine.llama import Llama
 from localspec.engine.loop import Job, generate
 from localspec.engine.pair import Pair
 from localspec.engine.protocols import Drafter
 from localspec.engine.reader import Reader
 from localspec.engine.replay import replay
 from localspec.engine.reread import reread
-from localspec.errors import (
-    LocalspecError,
-    UsageError,
-)
+from localspec.errors import LocalspecError, UsageError
+from localspec.models import heads
 from localspec.protocol.events import Event, Place, Plan
 from localspec.protocol.wire import (
     DRAFT_LENGTH,
@@ -44,6 +43,8 @@ from localspec.protocol.wire import (
     Replayed,
 )
 
+_DRAFTS: dict[str, Drafts] = {"model": "tokens", "dspark": "blocks", "dflash": "blocks"}
+
 
 class Session:
     """One target and perhaps one draft model, loaded; one answer at a time."""
@@ -52,15 +53,16 @@ class Session:
         began = time.perf_counter()
         self._stop = False
         self._lookup: Drafter | None = None
-        self._costs = Costs(load.measured)
         survival = load.measured.survival if load.measured else {}
         self._known = {name: Experience(Survival(kept)) for name, kept in survival.items()}
         self._host_ms = load.measured.host_ms if load.measured else 0.0
         self._difference = load.measured.difference if load.measured else None
         self._pair = Pair(load, self._asked_to_stop)
         self._target, self._draft = self._pair.target, self._pair.draft
+        self._costs = self._costs_of(load.measured)
         self._chat = self._pair.chat
-        self._readers = [Reader(model) for model in self._pair.models]
+        self._text = Reader(self._target)
+        self._reader = Reader(self._draft) if isinstance(self._draft, Llama) else None
         self._most = self._pair.most
         self._widest = load.draft_max + 1
         self._free_threads = load.target_settings.n_threads is None
@@ -88,7 +90,8 @@ class Session:
         words = self._target.vocabulary
         judge = verifier(request.verify, request.sampling.seed)
         needs = drafters.Needs(
-            reader=self._readers[1] if self._draft else None,
+            reader=self._reader,
+            companion=self._pair.companion,
             verifier=judge,
             sampling=request.sampling,
             start=len(prompt),
@@ -112,7 +115,7 @@ class Session:
         )
         yield plan
         yield from self._chat.news(asked.notices)
-        loop = generate(self._readers[0], drafter, judge, job)
+        loop = generate(self._text, drafter, judge, job)
         news = controller.news if controller else lambda: None
         yield from asked.told(Answer(request, words, plan.why, news).events(loop))
 
@@ -129,13 +132,12 @@ class Session:
     def probe(self, asked: Probe) -> Iterator[Plan | Measured]:
         """Measure what passes cost, in about so many seconds; the memories end empty."""
         self._stop = False
-        draft = self._readers[1].model if self._draft else None
         times: prober.Times | None = None
         shown = 0
         if self._free_threads:
             yield Plan("probing", "finding the better number of threads")
             self._pair.use_threads(prober.better_threads(self._target, self._draft))
-        for times in prober.measure(self._target, draft, self._most, asked.seconds):
+        for times in prober.measure(self._target, self._draft, self._most, asked.seconds):
             if len(times.verify) != shown:
                 shown = len(times.verify)
                 yield Plan("probing", f"measuring passes of {max(times.verify)} tokens")
@@ -145,7 +147,7 @@ class Session:
         if asked.difference:
             yield Plan("probing", "comparing passes of different widths")
             self._difference = prober.difference(self._target, self._most)
-        self._costs = Costs(Measured(times.t1(), times.curve(), times.c()))
+        self._costs = self._costs_of(Measured(times.t1(), times.curve(), times.c()))
         yield from self.measured()
 
     def measured(self) -> Iterator[Measured]:
@@ -156,7 +158,7 @@ class Session:
         yield Measured(
             t1_ms=round(plain, 4),
             curve=self._costs.curve(),
-            c=round(self._costs.draft / plain, 5) if self._draft else None,
+            c=round(self._costs.c, 5) if self._draft else None,
             host_ms=round(self._host_ms, 4),
             threads=self._target.n_threads,
             difference=self._difference,
@@ -166,17 +168,20 @@ class Session:
     def replay(self, asked: Replay) -> Replayed:
         """What the target alone says of an answer's tokens, in passes of the widths asked for."""
         self._stop = False
-        return replay(self._readers[0], self._pair.prompt(asked.text), asked, self._asked_to_stop)
+        return replay(self._text, self._pair.prompt(asked.text), asked, self._asked_to_stop)
 
     def inspect(self, asked: Inspect) -> Iterator[Inspected]:
         """What the target gives to an answer's tokens; the memory ends as after writing it."""
         self._stop = False
         words, prompt = self._target.vocabulary, self._pair.prompt(self._chat.prompt(asked).text)
         tokens, stop = asked.tokens, self._asked_to_stop
-        for seen in reread(self._readers[0], prompt, tokens, self._widest, stop):
+        for seen in reread(self._text, prompt, tokens, self._widest, stop):
             yield Inspected(
                 tuple(Place(i.taken.p, i.taken.rank, alternatives(i, words)) for i in seen)
             )
+
+    def _costs_of(self, measured: Measured | None) -> Costs:
+        return Costs(measured, at_once=_DRAFTS.get(self._pair.kind) == "blocks")
 
     def _choose(self, request: Generate) -> tuple[str, Plan]:
         name = request.spec
@@ -185,17 +190,25 @@ class Session:
             why = "asked for" if self._most >= 1 else "the model cannot take back a wrong guess"
             return "none", Plan("off", why)
         if name == "auto":
-            sources = "the draft model and copying" if self._draft else "copying"
+            sources = f"{self._pair.drafting} and copying" if self._draft else "copying"
             return name, Plan("probing", f"{sources}, as far as they pay")
         if name not in drafters.NAMES:
             known = ", ".join(["auto", "off", *drafters.NAMES[1:]])
             raise UsageError(f"There is no way of speculating called {name!r}.", f"Use: {known}.")
-        if name == "model" and self._draft is None:
+        if name != "lookup":  # `model` is the draft, whatever it is
+            self._require_draft(name)
+            name = self._pair.kind
+        return name, Plan("on", request.why or f"{length} guesses a round, {name}")
+
+    def _require_draft(self, name: str) -> None:
+        if self._draft is None:
             raise UsageError(
                 "Speculating with a model needs a draft model.",
                 "Give one with --draft FILE, or use --spec lookup.",
             )
-        return name, Plan("on", request.why or f"{length} guesses a round, {name}")
+        if name not in ("model", self._pair.kind):
+            what = f"The draft that is loaded is {self._pair.drafting}, not {heads.NAMES[name]}."
+            raise UsageError(what, "Use --spec model: it is the draft, whatever it is.")
 
     def _guard(self, request: Generate) -> Guard:
         """Measures how far widths disagree, when first asked; that empties the memory."""
@@ -217,8 +230,10 @@ class Session:
         """Chooses by what was seen under the same way of verifying."""
         way = "greedy" if request.sampling.temperature <= 0 else request.verify
         known = self._known.setdefault(way, Experience())
-        model = drafters.make("model", needs) if self._draft else None
-        return Controller(model, self._drafter("lookup", needs), self._costs, known)
+        kind, drafts = self._pair.kind, _DRAFTS.get(self._pair.kind, "states")
+        draft = drafters.make(kind, needs) if self._draft else None
+        lookup = self._drafter("lookup", needs)
+        return Controller(draft, lookup, self._costs, known, drafts=drafts)
 
     def _drafter(self, name: str, needs: drafters.Needs) -> Drafter:
         if name != "lookup":

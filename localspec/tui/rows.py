@@ -16,7 +16,7 @@ from localspec.errors import LocalspecError
 from localspec.fit import places
 from localspec.fit.report import Place
 from localspec.launch import Choice
-from localspec.models import catalog
+from localspec.models import catalog, heads
 from localspec.models.catalog import Catalogue, Model, Pair
 from localspec.tui import downloads
 from localspec.tui.keys import keys_of, name
@@ -34,6 +34,7 @@ _SUGGESTED = 5
 _USE = "chat"
 """What speeds are said for where nobody was asked."""
 _MATCHING = 20
+_RUN = ("model", "lookup", *heads.RUN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ def _ready(shelf: Catalogue, seen: Survey) -> list[Row]:
         target, draft = _path(pair.target, files), _path(pair.draft, files)
         if target is None or (pair.draft is not None and draft is None):
             continue
-        if pair.kind not in ("model", "lookup"):
+        if pair.kind not in _RUN:
             continue
         choice = Choice(target, draft, pair.spec, pair.why, pair.settings)
         bundled = pair.target.repo is None
@@ -233,7 +234,7 @@ def _matching(shelf: Catalogue, seen: Survey, wanted: str) -> list[Row]:
     rows = [
         _away(pair, (pair.target.size or 0) + ((pair.draft.size or 0) if pair.draft else 0))
         for pair in shelf.pairs.values()
-        if pair.target.repo is not None and pair.kind in ("model", "lookup")
+        if pair.target.repo is not None and pair.kind in _RUN
     ]
     return list(_holding(rows, wanted))[:_MATCHING]
 

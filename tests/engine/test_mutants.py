@@ -17,6 +17,7 @@ import pytest
 
 from localspec.engine import accept, insight, loop, sampling
 from localspec.engine.control import growth
+from localspec.engine.drafters.chain import Chain
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.drafters.model import ModelDrafter
 from localspec.engine.reader import Reader
@@ -140,14 +141,14 @@ ASKED: dict[str, Mutant] = {
     ),
     "draft never rolled back: on the books only": Mutant(
         ModelDrafter.propose,
-        "self._reader.align(tokens)",
-        "self._reader._read[:] = tokens[:-1] if self._reader.n_read else []",
+        "reader.align(tokens)",
+        "self._reader._read[:] = tokens[:-1] if reader.n_read else []",
         laws.drafter_remembers_what_happened,
     ),
     "draft never rolled back": Mutant(
         ModelDrafter.propose,
-        "self._reader.align(tokens)",
-        "self._reader.n_read or self._reader.align(tokens)",
+        "reader.align(tokens)",
+        "reader.n_read or reader.align(tokens)",
         laws.drafter_remembers_what_happened,
     ),
     "end inside an accepted run ignored": Mutant(loop._round, "if job.is_end(t)", "if False", end),
@@ -167,10 +168,10 @@ ASKED: dict[str, Mutant] = {
         partial(laws.rarely_by_chance, "coupled", 1000),
     ),
     "draft's temperature not applied: a worse draft": Mutant(
-        ModelDrafter._guesses, "law(logits, self._needs.sampling,", f"law(logits, {COLD},", twin
+        Chain.grow, "law(logits, needs.sampling,", f"law(logits, {COLD},", twin
     ),
     "draft's temperature not applied: another law than it says": Mutant(
-        ModelDrafter._guesses,
+        Chain.grow,
         "verifier.guess(said,",
         f"verifier.guess(law(logits, {COLD}),",
         tempered,
@@ -248,7 +249,7 @@ MORE: dict[str, Mutant] = {
     "coupled: one noise for a whole draft": Mutant(
         accept.Coupled.verify, "index + i)", "index)", coupled
     ),
-    "a draft's own noise": Mutant(ModelDrafter._guesses, "place + i", "place", coupled_twin),
+    "a draft's own noise": Mutant(Chain.grow, "place + i", "place", coupled_twin),
     "noise without the token": Mutant(
         sampling.race,
         "(token + 1) * _GOLDEN",
@@ -298,12 +299,7 @@ MORE: dict[str, Mutant] = {
     "a guarded token's probability from the wide pass": Mutant(
         loop._decide, "rows[: doubt.place]", "rows[: doubt.place + 1]", guarded
     ),
-    "rows of the draft, kept by llama.cpp": Mutant(
-        ModelDrafter._read_and_keep, ".copy()", "", watched
-    ),
-    "rows of the draft from the round before": Mutant(
-        ModelDrafter._kept, "self._rows[:n], []", "self._rows[:n], self._rows", watched
-    ),
+    "rows of the draft, kept by llama.cpp": Mutant(Chain.grow, "logits.copy()", "logits", watched),
     "two sources' rows without the copied places": Mutant(
         growth._rows, "[None] * len(draft.tokens)", "[]", copied_first
     ),

@@ -101,7 +101,7 @@ def test_the_chat_goes_on_from_what_was_read(zoo: Zoo) -> None:
         said = say(session, TEXT, spec="off", max_tokens=40)
         words = session._target.vocabulary
         inspected(session, said.ids)
-        reader = session._readers[0]
+        reader = session._text
         assert reader.n_read == len(words.tokenize(TEXT)) + 39
         with pytest.raises(PromptTooLongError):
             list(session.inspect(Inspect((1,), "a" * 600)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from localspec.engine.control.costs import Costs
 from localspec.engine.control.growth import Growth, joined
@@ -32,6 +33,11 @@ _QUIET = 16
 """Rounds between events that tell nothing but the speed-up."""
 
 
+Drafts = Literal["tokens", "states", "blocks"]
+"""What the draft goes on from: any tokens; the target's hidden states alone, one guess a pass; or
+these, with all guesses in one pass."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Guess:
     """Where the counts of one guess are kept."""
@@ -46,9 +52,16 @@ class Controller:
     """A drafter made of drafters, for one answer."""
 
     def __init__(
-        self, model: Drafter | None, lookup: Drafter | None, costs: Costs, known: Experience
+        self,
+        model: Drafter | None,
+        lookup: Drafter | None,
+        costs: Costs,
+        known: Experience,
+        *,
+        drafts: Drafts = "tokens",
     ) -> None:
         self._model, self._lookup = model, lookup
+        self._extends, self._at_once = drafts == "tokens", drafts == "blocks"
         self._worth = Worth(costs, known)
         self._costs, self._survival, self._pace = costs, known.survival, known.pace
         self._pace.begin(costs.plain if costs.known else 0.0)
@@ -140,7 +153,7 @@ class Controller:
 
     def _extended_by_model(self, tokens: Sequence[int], limit: int, draft: Draft) -> Draft:
         n = len(draft.tokens)
-        if self._model is None or n >= limit:
+        if self._model is None or not self._extends or n >= limit:
             return draft
         chance = 1.0
         for guess in self._guesses:
@@ -171,10 +184,11 @@ class Controller:
         self._costs.learn(step.width, passed)
         growth = self._growth
         if growth is not None and growth.passes:
+            passes = 1 if self._at_once else growth.passes
             if self._behind <= _FAR_BEHIND:
-                self._costs.learn_draft(drafting, growth.passes)
+                self._costs.learn_draft(drafting, passes)
             else:  # reading the prompt is paid once
-                drafting = min(drafting, 2 * self._costs.drafting(growth.passes))
+                drafting = min(drafting, 2 * self._costs.drafting(passes))
         self._pace.add(len(step.tokens), passed + drafting)
         if growth is not None and not growth.start:
             plain = self._costs.plain
@@ -188,7 +202,7 @@ class Controller:
     def _learn_of_copies(self, step: Step) -> None:
         """A copy that was not used is compared with what came: that costs nothing."""
         copied = self._copied
-        if not copied.tokens or step.draft.source in ("lookup", "lookup+model"):
+        if not copied.tokens or (step.draft.source or "").startswith("lookup"):
             return
         bucket = match_bucket(copied.match)
         for i, (guess, came) in enumerate(zip(copied.tokens, step.tokens, strict=False)):

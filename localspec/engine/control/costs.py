@@ -20,7 +20,8 @@ _SLOPE = 0.05
 class Costs:
     """Milliseconds of a target pass by width, and of a draft pass; host time is in them."""
 
-    def __init__(self, measured: Measured | None = None) -> None:
+    def __init__(self, measured: Measured | None = None, *, at_once: bool = False) -> None:
+        """`at_once`: one pass of the draft makes all guesses."""
         self.known = measured is not None
         t1 = measured.t1_ms if measured else 1.0
         curve = measured.curve if measured else {}
@@ -31,6 +32,9 @@ class Costs:
         """One more pass of the draft model."""
         self.first_draft = self.draft
         """Its first pass of a round, which also reads what it missed."""
+        self._at_once = at_once
+        if at_once:
+            self.draft = 0.0
         self._spread()
 
     def _spread(self) -> None:
@@ -44,6 +48,11 @@ class Costs:
         slope = max(slope, 0.0)
         line += [line[-1] + slope * i for i in range(1, _WIDEST + 1 - widths[-1])]
         self.verify = line
+
+    @property
+    def c(self) -> float:
+        """A pass of the draft model, in passes of one token of the target."""
+        return (self.first_draft if self._at_once else self.draft) / self.plain
 
     @property
     def plain(self) -> float:

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 
-from localspec.engine.protocols import Drafter, Verifier
+from localspec.engine.protocols import Drafter, Follower, Verifier
 from localspec.engine.reader import Reader
 from localspec.protocol.wire import Sampling
 
-NAMES = ("none", "lookup", "model")
+NAMES = ("none", "lookup", "model", "eagle3", "mtp", "dspark", "dflash")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,8 @@ class Needs:
     """Tokens the target knows; ids from there on are never drafted."""
     is_end: Callable[[int], bool]
     cancelled: Callable[[], bool] = lambda: False
+    companion: Follower | None = None
+    """The head that follows the target, if one is loaded."""
     keep_rows: bool = False
     """Whether a draft comes with the draft model's logits."""
 

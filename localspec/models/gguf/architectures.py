@@ -32,6 +32,18 @@ ENCODERS = _names(
 """They give vectors, no text."""
 HEADS = _names("eagle3 dflash gemma4-assistant")
 """Drafts that read the target's hidden states: no models of their own."""
+TAPPED = _names(
+    "llama qwen3 qwen3moe gpt-oss gemma4 qwen35 qwen35moe qwen3next qwen4exp lfm2 mimo2 nemotron_h "
+    "minimax-01 minimax-m2 hunyuan_vl muse-glimmer nanbeige bailingmoe3 deepseek4"
+)
+"""Those whose graphs publish the inputs of their layers (t_layer_inp); asking another aborts."""
+TAPPED_AFTER_LAST = _names("mimo2 nemotron_h deepseek4")
+"""Of these, those that publish what leaves the last layer, as layer n_layer."""
+PREDICTING = _names(
+    "mimo2 qwen35 qwen35moe qwen3next glm4moe deepseek2 deepseek32 hy_v3 step35 bailingmoe3 "
+    "nemotron_h_moe cohere2moe glm-dsa glm5-next"
+)
+"""Those that llama.cpp can run with a layer of their own that predicts one token more (MTP)."""
 OTHERS = _names("clip wavtokenizer-dec qwen3tts pockettts t5")
 """Known, but no plain writers of text."""
 PLAIN = _names(

@@ -8,6 +8,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from localspec.clean import clean
+from localspec.models import heads
 from localspec.tui.figures import RECENT, Figures
 from localspec.tui.glyphs import Glyphs
 from localspec.units import per_second, percent
@@ -16,7 +17,7 @@ WIDTH = 32
 """Cells of text."""
 
 _STATE_STYLES = {"on": "bold $success", "probing": "bold $accent", "paused": "bold $warning"}
-_SOURCES = {"model": "draft", "lookup": "copying"}
+_SOURCES = {"model": "draft", "lookup": "copying"} | heads.NAMES
 
 
 class Panel(Static):

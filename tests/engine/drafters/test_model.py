@@ -156,7 +156,7 @@ def test_each_name_makes_its_drafter(name: str, kind: type) -> None:
 
 
 def test_every_name_can_be_made() -> None:
-    for name in drafters.NAMES:
+    for name in ("none", "lookup", "model"):
         drafter = drafters.make(name, needs(Reader(HistoryModel(1))))
         assert len(drafter.propose(PROMPT, 3).tokens) <= 3
 

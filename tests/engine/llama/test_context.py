@@ -52,7 +52,7 @@ def test_experts_on_the_cpu_change_nothing_where_there_are_none(opened: Open) ->
 def test_a_tied_model(opened: Open) -> None:
     model = opened("tied")
     assert np.isfinite(model.read([5, 6], 1)).all()
-    assert model.bytes_of_weights() > 50_000
+    assert model.weights.n_bytes() > 50_000
 
 
 def test_closing_twice_is_harmless(zoo: Zoo) -> None:

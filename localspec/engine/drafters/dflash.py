@@ -1,0 +1,12 @@
+"""Guess a block of tokens in one pass (DFlash)."""
+
+from __future__ import annotations
+
+from localspec.engine.drafters import Needs
+from localspec.engine.drafters.blocks import BlockCompanion, BlockDrafter
+
+
+def make(needs: Needs) -> BlockDrafter:
+    if not isinstance(needs.companion, BlockCompanion):
+        raise KeyError("dflash")
+    return BlockDrafter(needs.companion, needs, "dflash")

@@ -1,0 +1,161 @@
+"""The target's hidden states, for heads: the functions that are no part of llama.cpp's C API.
+
+They are C++, exported under their mangled names, and staged: any build may lack them.  So each is
+looked up when it is first needed, and a missing one means that heads cannot run, no more.  Every
+number that llama.cpp would abort on, or read out of bounds with, is checked here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from localspec.engine.llama.library import C
+from localspec.engine.llama.weights import Weights
+from localspec.engine.protocols import States
+from localspec.errors import EngineError
+from localspec.models.gguf import architectures
+
+_CONTEXT, _ROWS = ctypes.c_void_p, ctypes.POINTER(ctypes.c_float)
+_FUNCTIONS: dict[str, tuple[str, str, list[Any], Any]] = {
+    "llama_set_embeddings_layer_inp": (
+        "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
+        "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z",
+        [_CONTEXT, ctypes.c_uint32, ctypes.c_bool],
+        None,
+    ),
+    "llama_get_embeddings_layer_inp": (
+        "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
+        "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z",
+        [_CONTEXT, ctypes.c_uint32],
+        _ROWS,
+    ),
+    "llama_set_embeddings_nextn": (
+        "_Z26llama_set_embeddings_nextnP13llama_contextbb",
+        "?llama_set_embeddings_nextn@@YAXPEAUllama_context@@_N1@Z",
+        [_CONTEXT, ctypes.c_bool, ctypes.c_bool],
+        None,
+    ),
+    "llama_get_embeddings_nextn": (
+        "_Z26llama_get_embeddings_nextnP13llama_context",
+        "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z",
+        [_CONTEXT],
+        _ROWS,
+    ),
+}
+"""By plain name: what GCC and Clang make of it (macOS puts one more underscore before it, which
+dlsym adds by itself), what Microsoft's compiler makes of it, arguments and result."""
+
+
+class NoHeadsError(EngineError):
+    """This build of llama.cpp lacks what heads need."""
+
+
+@cache
+def function(name: str) -> Any:
+    """One of the functions above.  Raises NoHeadsError."""
+    gnu, microsoft, arguments, result = _FUNCTIONS[name]
+    for symbol in (name, gnu, f"_{gnu}", microsoft):
+        found = getattr(C._lib, symbol, None)
+        if found is not None:
+            found.argtypes, found.restype = arguments, result
+            return found
+    raise NoHeadsError(
+        "This build of llama.cpp cannot run heads that read the target's hidden states: "
+        f"it lacks {name}.",
+        "Install the llama-cpp-python that localspec names, or use another draft: --draft none.",
+    )
+
+
+def require() -> None:
+    """Raise NoHeadsError unless all of them are there."""
+    for name in _FUNCTIONS:
+        function(name)
+
+
+def next_states(context: Any, n: int, width: int) -> States:
+    """The first n rows that a head's last pass left for its next one; a view until then."""
+    address = function("llama_get_embeddings_nextn")(context)
+    if not address:
+        raise EngineError("llama.cpp gave no hidden states of the head.")
+    return np.ctypeslib.as_array(address, (n, width))
+
+
+def ask_for_next_states(context: Any, *, of_outputs_only: bool) -> None:
+    function("llama_set_embeddings_nextn")(context, True, of_outputs_only)
+
+
+class Source(Protocol):
+    """Where the hidden states of a target's last read are to be had."""
+
+    @property
+    def width(self) -> int: ...
+
+    def states(self, n: int) -> States:
+        """Of the n tokens of the last read, all of them; a copy."""
+        ...
+
+
+class Taps:
+    """The inputs of some of the target's layers, side by side in the order asked for."""
+
+    def __init__(self, context: Any, of: Tapped, layers: Sequence[int]) -> None:
+        check(of.architecture, of.n_layer, layers)
+        require()
+        self._context, self._layers, self._n_embd = context, tuple(layers), of.n_embd
+        for layer in sorted(set(layers)):
+            function("llama_set_embeddings_layer_inp")(context, layer, True)
+
+    @property
+    def width(self) -> int:
+        return len(self._layers) * self._n_embd
+
+    def states(self, n: int) -> States:
+        get = function("llama_get_embeddings_layer_inp")
+        shape = (n, self._n_embd)
+        rows = [np.ctypeslib.as_array(get(self._context, i), shape) for i in self._layers]
+        return np.concatenate(rows, axis=1)
+
+
+class LastStates:
+    """What leaves the target's last layer: what its own predicting layer goes on from (MTP)."""
+
+    def __init__(self, context: Any, of: Weights) -> None:
+        # Of another model llama.cpp gives garbage, not an error.
+        if of.architecture not in architectures.PREDICTING or of.n_predicting < 1:
+            raise EngineError("The model has no layer that predicts further tokens (MTP).")
+        require()
+        self._context, self._width = context, of.n_embd_out
+        ask_for_next_states(context, of_outputs_only=False)
+
+    @property
+    def width(self) -> int:
+        return self._width
+
+    def states(self, n: int) -> States:
+        return next_states(self._context, n, self._width).copy()
+
+
+class Tapped(Protocol):
+    """What must be known of a model to tap it."""
+
+    @property
+    def architecture(self) -> str: ...
+    @property
+    def n_layer(self) -> int: ...
+    @property
+    def n_embd(self) -> int: ...
+
+
+def check(architecture: str, n_layer: int, layers: Sequence[int]) -> None:
+    """Raise EngineError where llama.cpp would abort for these layers."""
+    if architecture not in architectures.TAPPED:
+        raise EngineError(f"llama.cpp does not give the hidden states of {architecture} models.")
+    last = n_layer if architecture in architectures.TAPPED_AFTER_LAST else n_layer - 1
+    wrong = [layer for layer in layers if not 0 <= layer <= last]
+    if wrong or not layers:
+        raise EngineError(f"there is no layer {wrong or layers} of {n_layer} to be tapped")

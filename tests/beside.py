@@ -1,0 +1,148 @@
+"""A head opened by hand beside its target, and heads that are taught one text in no time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.engine.drafters.blocks import BlockCompanion
+from localspec.engine.drafters.companion import Companion
+from localspec.engine.llama import Block, Head, LastStates, Llama, Taps
+from localspec.models import header, heads
+from tests.sessions import SETTINGS
+from tests.tinygguf import Model
+
+STEPS = 3
+"""Guesses in a row that a taught head learns."""
+
+
+@dataclass
+class Beside:
+    """A target, its head, where the head's states come from, and the place of its first row."""
+
+    target: Llama
+    head: Head
+    source: Taps | LastStates
+    first: int
+
+    def followed(self) -> Companion | BlockCompanion:
+        """What makes drafts of the head, as the target reads on."""
+        head, batch = self.head, self.target.n_batch
+        companion: Companion | BlockCompanion
+        if isinstance(head, Block):
+            companion = BlockCompanion(head, batch)
+        else:
+            companion = Companion(head, batch, self.first)
+        self.target.follow(self.source, companion)
+        return companion
+
+    def close(self) -> None:
+        self.head.close()
+        self.target.close()
+
+
+def opened(target_path: Path, path: Path, n_ubatch: int = 32) -> Beside:
+    """The very same path twice: the target's own layer (MTP)."""
+    settings = replace(SETTINGS, n_ubatch=n_ubatch)
+    inside = path == target_path
+    target = Llama(target_path, settings, outputs=17, rollback=16, predicting=inside)
+    source: Taps | LastStates
+    if inside:
+        source = LastStates(target.context, target.weights)
+    else:
+        source = Taps(target.context, target.weights, heads.layers(header.read(path)))
+    kind, width = heads.kind(header.read(path)), source.width
+    if kind in ("dflash", "dspark"):
+        markov = kind == "dspark"
+        head: Head = Block(path, settings, target, taken_width=width, markov=markov)
+    else:
+        head = Head(None if inside else path, settings, target, taken_width=width)
+    return Beside(target, head, source, 0 if inside else 1)
+
+
+def ids(path: Path, text: str) -> list[int]:
+    model = Llama(path, SETTINGS, outputs=1, rollback=0)
+    try:
+        return model.vocabulary.tokenize(text)
+    finally:
+        model.close()
+
+
+def fitted(pair: Beside, text: Sequence[int], model: Model) -> NDArray[np.float32]:
+    """An output matrix with which the head is often right about one text; closes the pair.
+
+    Its states are features enough; nothing else is learnt.
+    """
+    try:
+        if isinstance(pair.head, Block):
+            output = model.tensors["output.weight"]
+            states, said = _states_of_blocks(pair, pair.head, text, output)
+        else:
+            states, said = _states(pair, text)
+    finally:
+        pair.close()
+    scale = np.sqrt((states**2).mean(axis=1, keepdims=True) + 1e-5)
+    wanted = np.zeros((len(states), pair.head.n_vocab), np.float32)
+    wanted[np.arange(len(states)), said] = 1.0
+    found = np.linalg.lstsq(states / scale, wanted, rcond=1e-4)[0]
+    return np.ascontiguousarray(10.0 * found.T, np.float32)
+
+
+def taught(target: Path, head: Model, text: Sequence[int], folder: Path) -> Path:
+    """A head of another file that was fitted to the text."""
+    if head.arch == "dflash":  # its states are seen only through an output of its own
+        head.tensors["output.weight"] = _any(len(head.vocabulary()), head.keys["embedding_length"])
+    path = head.write(folder / "untaught.gguf")
+    head.tensors["output.weight"] = fitted(opened(target, path), text, head)
+    return head.write(folder / "taught.gguf")
+
+
+def taught_inside(model: Model, text: Sequence[int], folder: Path) -> Path:
+    """A model whose own layer was fitted to what it says."""
+    path = model.write(folder / "untaught.gguf")
+    layer = model.keys["block_count"] - 1
+    name = f"blk.{layer}.nextn.shared_head_head.weight"
+    model.tensors[name] = fitted(opened(path, path), text, model)
+    return model.write(folder / "taught.gguf")
+
+
+def _states(pair: Beside, text: Sequence[int]) -> tuple[NDArray[np.float32], list[int]]:
+    """What the head makes of each row, and of its own rows after it; and what follows."""
+    target, head = pair.target, pair.head
+    states, said = [], []
+    if pair.first == 0:
+        head.read(text[:1], 0)
+    for place in range(len(text) - STEPS - 1):
+        target.read(text[place : place + 1], 0)
+        state = head.encode(pair.source.states(1))
+        for step in range(1, STEPS + 1):
+            head.read([text[place + step]], 1, state)
+            state = head.last_state()
+            states.append(state)
+            said.append(text[place + step + 1])
+        head.forget(place + 2 - pair.first)
+    return np.concatenate(states), said
+
+
+def _states_of_blocks(
+    pair: Beside, head: Block, text: Sequence[int], output: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], list[int]]:
+    """The same of a block's rows, from their logits."""
+    back = np.linalg.pinv(output)
+    states: list[NDArray[np.float32]] = []
+    said: list[int] = []
+    for place in range(len(text) - STEPS - 1):
+        pair.target.read(text[place : place + 1], 0)
+        head.inject(pair.source.states(1))
+        rows, _ = head.guesses(text[place + 1], STEPS)
+        states.append(rows @ back.T)
+        said += text[place + 2 : place + 2 + STEPS]
+    return np.concatenate(states).astype(np.float32), said
+
+
+def _any(rows: int, columns: int) -> NDArray[np.float32]:
+    return np.random.default_rng(3).standard_normal((rows, columns)).astype(np.float32)
