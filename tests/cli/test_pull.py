@@ -236,11 +236,10 @@ def test_a_model_alone_is_told_its_draft(house: Household) -> None:
     assert done.err == f"A draft makes it faster: localspec pull {PAIR}\n"
 
 
-def test_a_head_is_pulled_but_not_run(house: Household) -> None:
+def test_a_pair_with_a_head_is_pulled(house: Household) -> None:
     pulled = house.do("pull", "tiny+head", "-y")
-    assert pulled.code == 0 and pulled.text == "" and "a head (eagle3)" in pulled.err
-    done = house.do("run", "tiny+head", "-p", "a")
-    assert done.code == 2 and "cannot use yet" in done.err
+    assert pulled.code == 0 and "a head (eagle3)" in pulled.err
+    assert pulled.text == "Ready: localspec run tiny+head\n"
 
 
 def test_a_template_alone(house: Household, tmp_path: Path) -> None:
