@@ -37,9 +37,9 @@ from localspec.tui.wizard.shortlist import Candidate, Prices
 from localspec.tui.wizard.stock import Chosen, Stock
 from localspec.tui.wizard.whatif import DIALS, Dial, Places, WhatIf
 
-_BUDGET = 0.015
+_BUDGET = 0.005
 """Seconds for which prices are made before the screen looks for keys again."""
-_PAUSE = 0.01
+_PAUSE = 0.02
 _SWITCH = 0.0005
 """Seconds until a thread that prices the catalogue gives way to a key; Python's own are 0.005."""
 _REST = 0.3
