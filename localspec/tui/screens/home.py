@@ -34,6 +34,7 @@ from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.opening import OpeningScreen
 from localspec.tui.screens.pull import PullScreen
 from localspec.tui.screens.wizard import WizardScreen
+from localspec.tui.widgets.finder import Finder
 from localspec.tui.widgets.pairs import Pairs
 from localspec.tui.wizard.stock import Chosen, Reader, Stock, free_disk
 from localspec.tui.wizard.whatif import WhatIf
@@ -62,13 +63,6 @@ class HomeScreen(Screen[None]):
         def __init__(self, survey: Survey) -> None:
             super().__init__()
             self.survey = survey
-
-    class Searched(Message):
-        """The hub answered, or why not."""
-
-        def __init__(self, found: tuple[Found, ...], error: LocalspecError | None = None) -> None:
-            super().__init__()
-            self.found, self.error = found, error
 
     def __init__(
         self,
@@ -99,14 +93,12 @@ class HomeScreen(Screen[None]):
         with Horizontal(id="title"):
             yield Static("localspec", id="brand", markup=False)
             yield Static("", id="machine", markup=False)
-        yield Input(placeholder="name, use or repository; enter searches the hub", id="filter")
+        yield Finder(self._search_hub)
         yield Pairs(self._options.glyphs, self._note)
         yield Static("", id="teach", markup=False)
         yield Static("", id="hints", markup=False)
 
     def on_mount(self) -> None:
-        field = self.query_one("#filter", Input)
-        field.display, field.cursor_blink = False, False
         self._fill()
         self.look()
         self.set_interval(_TICK, self._tick)
@@ -146,8 +138,8 @@ class HomeScreen(Screen[None]):
         self._open_awaited()
 
     @property
-    def _wanted(self) -> str:
-        return self.query_one("#filter", Input).value.strip()
+    def finder(self) -> Finder:
+        return self.query_one(Finder)
 
     def _fill(self) -> None:
         """The list anew, the pointer where it was."""
@@ -157,7 +149,7 @@ class HomeScreen(Screen[None]):
         self._damage = error.message if error is not None else ""
         states = self._downloads.states()
         own = self._options.keymap
-        found = rows.sections(shelf, self._seen, self._wanted, states, self._found, own)
+        found = rows.sections(shelf, self._seen, self.finder.wanted, states, self._found, own)
         pairs = self.query_one(Pairs)
         pairs.fill(found)
         self._explain()
@@ -166,11 +158,11 @@ class HomeScreen(Screen[None]):
     @on(DescendantFocus)
     def _explain(self) -> None:
         """Below the list: what is wrong, or how to begin; and the keys of the moment."""
-        pairs, field = self.query_one(Pairs), self.query_one("#filter", Input)
+        pairs, field = self.query_one(Pairs), self.finder
         row = pairs.row
         words = downloads.trouble(row.state) if row is not None and row.state is not None else ""
         mine = sum(row.choice is not None for row in pairs.rows) > 1
-        if not (words or mine or self._wanted) and self._is_room(pairs):
+        if not (words or mine or self.finder.wanted) and self._is_room(pairs):
             words = _TEACH
         teach = self.query_one("#teach", Static)
         teach.update(Content(words))
@@ -289,13 +281,11 @@ class HomeScreen(Screen[None]):
     # --- looking for more -----------------------------------------------------------------
 
     def action_filter(self) -> None:
-        field = self.query_one("#filter", Input)
-        field.display = True
-        self.set_focus(field)  # at once: letters may follow close behind
+        self.finder.show()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """In the field, a slash is a letter like others."""
-        return action != "filter" or not self.query_one("#filter", Input).has_focus
+        return action != "filter" or not self.finder.has_focus
 
     @on(Input.Changed, "#filter")
     def _filtered(self) -> None:
@@ -303,26 +293,18 @@ class HomeScreen(Screen[None]):
         self._fill()
 
     @on(Input.Submitted, "#filter")
-    def _search(self) -> None:
-        """The hub is asked on a thread; what it finds is listed."""
+    def _submitted(self) -> None:
         self.query_one(Pairs).focus()
-        text = self._wanted
-        if not text:
+        if self.finder.wanted:
+            self.finder.search()
+        else:
             self.action_unfilter()
-            return
 
-        def work() -> None:
-            try:
-                found = self._downloads.hub.search(text)
-            except LocalspecError as error:
-                self.post_message(self.Searched((), error))
-            else:
-                self.post_message(self.Searched(found))
+    def _search_hub(self, text: str) -> tuple[Found, ...]:
+        return self._downloads.hub.search(text)
 
-        threading.Thread(target=work, daemon=True, name="search").start()
-
-    @on(Searched)
-    def _searched(self, message: Searched) -> None:
+    @on(Finder.Answered)
+    def _searched(self, message: Finder.Answered) -> None:
         self._found = message.found
         if message.error is not None:
             self._warn(message.error)
@@ -331,8 +313,7 @@ class HomeScreen(Screen[None]):
         self._fill()
 
     def action_unfilter(self) -> None:
-        field = self.query_one("#filter", Input)
-        field.value, field.display = "", False
+        self.finder.hide()
         self.query_one(Pairs).focus()
 
     # --- downloads ------------------------------------------------------------------------
