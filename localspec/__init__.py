@@ -1,3 +1,42 @@
-"""localspec: local GGUF models, faster, by speculative decoding you can watch."""
+"""localspec: local GGUF models, faster, by speculative decoding you can watch.
+
+In a script:
+
+    from localspec import LLM
+
+    with LLM("demo") as llm:
+        print(llm.generate("def fibonacci(n):"))
+"""
+
+TYPE_CHECKING = False  # typing's own would import typing
+if TYPE_CHECKING:
+    from localspec.api.answer import Answer, Piece
+    from localspec.api.llm import LLM
+    from localspec.api.stream import Stream
+    from localspec.errors import LocalspecError
+    from localspec.protocol.events import Token
 
 __version__ = "0.1.0"
+__all__ = ["LLM", "Answer", "LocalspecError", "Piece", "Stream", "Token", "__version__"]
+
+_WHERE = {
+    "LLM": "localspec.api.llm",
+    "Answer": "localspec.api.answer",
+    "Piece": "localspec.api.answer",
+    "Stream": "localspec.api.stream",
+    "LocalspecError": "localspec.errors",
+    "Token": "localspec.protocol.events",
+}
+"""Found when first asked for: whoever imports a part of localspec does not pay for the others."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415
+
+    return getattr(import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHERE})

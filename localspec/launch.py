@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,9 @@ from localspec.worker.client import Worker
 
 SETTINGS = "settings"
 """The code of the notice that says what was chosen, and why."""
+
+_PAUSE = 1.0
+"""Seconds between two writes: one takes longer than a short answer."""
 
 
 class Engine(Protocol):
@@ -224,7 +228,7 @@ def _about(load: Load) -> measured.About:
 
 
 class Remembering:
-    """An engine whose measurements are kept after every answer."""
+    """An engine whose measurements are kept: after an answer, but not of every short one."""
 
     def __init__(
         self,
@@ -236,6 +240,7 @@ class Remembering:
     ) -> None:
         self._worker, self._store, self._name, self._known = worker, store, name, known
         self._about = _about(advice.fit.load) if advice else None
+        self._at = -_PAUSE
         self._kept = None if worker.measured is None else self._keep(worker.measured)
         self.ready = self._foretold(worker.ready, advice) if advice else worker.ready
 
@@ -268,21 +273,26 @@ class Remembering:
 
     def generate(self, request: Generate) -> Iterator[Event]:
         yield from self._worker.generate(request)
-        told = self._worker.measured
-        if told is not None and told is not self._kept:
-            self._keep(told)
+        if time.monotonic() - self._at >= _PAUSE:
+            self._keep_news()
 
     def inspect(self, inspect: Inspect) -> tuple[Place, ...]:
         """What the target gives to an answer's tokens.  Raises as `Worker.inspect`."""
         return self._worker.inspect(inspect)
 
+    def _keep_news(self) -> None:
+        told = self._worker.measured
+        if told is not None and told is not self._kept:
+            self._keep(told)
+
     def _keep(self, told: Measured) -> Measured:
         self._store.write(self._name, told, self._about)
-        self._kept = told
+        self._kept, self._at = told, time.monotonic()
         return told
 
     def stop(self) -> None:
         self._worker.stop()
 
     def close(self) -> None:
+        self._keep_news()
         self._worker.close()

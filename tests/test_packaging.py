@@ -88,7 +88,9 @@ def test_every_module_is_in_the_wheel(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     files = (ROOT / "localspec").rglob("*")
-    modules = [path for path in files if path.suffix in (".py", ".jinja", ".yaml", ".toml")]
+    modules = [
+        path for path in files if path.suffix in (".py", ".jinja", ".yaml", ".toml", ".typed")
+    ]
     assert {path.relative_to(ROOT).as_posix() for path in modules} <= names
 
 

@@ -83,6 +83,11 @@ class Worker:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def alive(self) -> bool:
+        """Whether it can be given commands, as far as is known."""
+        return self._dead is None and self._process.poll() is None
+
     # --- what whoever runs a pair calls ---------------------------------------------------
 
     def load(self, load: wire.Load) -> Ready:

@@ -1,0 +1,1 @@
+"""localspec in scripts: `from localspec import LLM`."""

@@ -1,0 +1,31 @@
+"""What the tests of `LLM` share: small engines that are closed again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from localspec import LLM
+from tests.zoo import Zoo
+
+Load = Callable[..., LLM]
+
+
+@pytest.fixture
+def load(zoo: Zoo) -> Iterator[Load]:
+    """Loads a model of the zoo by its name, or the demo."""
+    loaded: list[LLM] = []
+
+    def load(name: str = "demo", draft: str = "auto", **options: Any) -> LLM:
+        words = (name, draft)
+        named = [word if word in ("demo", "auto", "none") else str(zoo[word]) for word in words]
+        if named[0] != "demo" and draft == "auto":
+            options = {"spec": "lookup"} | options  # need not be measured first
+        loaded.append(LLM(*named, **({"ctx": 512, "threads": 1} | options)))
+        return loaded[-1]
+
+    yield load
+    for llm in loaded:
+        llm.close()

@@ -1,0 +1,269 @@
+"""How engines end: with their script, as garbage, by Ctrl+C, or on their own; and what is next."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from localspec import LLM, errors
+from tests.api.conftest import Load
+from tests.cli.command import environment
+from tests.downloads import wait_for
+from tests.worker.ends import ended
+from tests.zoo import HELLO_TEXT, Zoo
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+LONG = 60_000
+
+BEGIN = """\
+import atexit, gc, os, signal, sys, threading, time
+import psutil
+
+@atexit.register  # before localspec's own, so that it runs after it
+def nothing_is_left():
+    if engines():
+        print("an engine outlives its script", file=sys.stderr)
+
+from localspec import LLM, errors
+
+def is_engine(child):
+    try:
+        return "localspec.engine" in child.cmdline()
+    except psutil.Error:  # gone since it was listed
+        return False
+
+def engines():
+    return [child for child in psutil.Process().children() if is_engine(child)]
+
+def open_(name, **options):
+    llm = LLM(name, ctx=60000, threads=1, **options)
+    print(*(child.pid for child in engines()), flush=True)
+    return llm
+
+def interrupt_when(condition):
+    def wait():
+        while not condition():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=wait, daemon=True).start()
+
+def busy(llm):
+    job = llm._desk._current
+    return bool(said) or (job is not None and not job.pieces.empty())
+
+said = []
+"""
+
+FAILED = "a failed load"
+ENDS = {
+    "without a word": "llm = open_(model); llm.generate('a', max_tokens=2)",
+    "two of them": "both = [open_(model), open_(model)]; both[0].generate('a', max_tokens=2)",
+    "an open stream": f"s = open_(model).stream('a', max_tokens={LONG}); next(s)",
+    "an answer nobody reads": f"llm = open_(model); s = llm.stream('a', max_tokens={LONG})",
+    "a left loop": f"for p in open_(model).stream('a', max_tokens={LONG}): break",
+    "an exit code": "llm = open_(model); sys.exit(3)",
+    "from a thread": """\
+thread = threading.Thread(target=lambda: globals().update(llm=open_(model)))
+thread.start()
+thread.join()""",
+    "a fork": """\
+llm = open_(model)
+s = llm.stream('a', max_tokens=40)
+if (pid := os.fork()) == 0:
+    try:
+        llm.generate('a')
+    except errors.UsageError:
+        s.close(); llm.close(); del s, llm; gc.collect()
+        os._exit(7)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+assert len(s.answer.tokens) == 40, 'the copy is not the owner'""",
+    "garbage": """\
+llm = open_(model)
+llm.generate('a', max_tokens=2)
+del llm
+while engines():
+    time.sleep(0.01)
+assert not [t for t in threading.enumerate() if t.name == 'localspec' and t.join(10)]""",
+    "garbage in a circle": """\
+llm = open_(model)
+llm.me = [llm]
+s = llm.stream('a', max_tokens=60000); s.me = s; next(s)
+del llm, s
+while engines():
+    gc.collect(); time.sleep(0.01)""",
+    FAILED: """\
+try:
+    LLM(model)
+except errors.ModelFileError:
+    pass
+assert not engines()""",
+}
+
+
+def script(body: str, model: Path) -> subprocess.CompletedProcess[str]:
+    """Run it with every warning an error; a process that says anything but its own is not quiet."""
+    code = f"{BEGIN}\nmodel = {str(model)!r}\n{body}\n"
+    asked = [sys.executable, "-X", "dev", "-W", "error", "-P", "-c", code]
+    return subprocess.run(
+        asked, capture_output=True, text=True, env=environment(), timeout=90, check=False
+    )
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_engines_end_quietly(end: str, zoo: Zoo) -> None:
+    if end == "a fork" and not hasattr(os, "fork"):
+        pytest.skip("no fork there")
+    done = script(ENDS[end], zoo["no-tokenizer" if end == FAILED else "chatter"])
+    assert (done.returncode, done.stderr) == (3 if end == "an exit code" else 0, "")
+    assert (end == FAILED) == (not done.stdout)
+    for pid in done.stdout.split():
+        assert ended(int(pid), 10)
+
+
+INTERRUPTED = {
+    "an answer": f"llm.generate('a', temperature=0, max_tokens={LONG})",
+    "a chat": f"llm.chat('a', temperature=0, max_tokens={LONG})",
+    "a stream": f"""\
+    stream = llm.stream('a', temperature=0, max_tokens={LONG})
+    for piece in stream: said.append(piece)""",
+    "a stream's whole": f"llm.stream('a', temperature=0, max_tokens={LONG}).answer",
+}
+
+
+@posix
+@pytest.mark.parametrize("what", INTERRUPTED)
+def test_an_interrupt_ends_the_answer_and_leaves_the_engine_well(what: str, zoo: Zoo) -> None:
+    body = f"""\
+llm = open_(model, template='chatml')
+before = engines()
+interrupt_when(lambda: busy(llm))
+try:
+    {INTERRUPTED[what].strip()}
+except KeyboardInterrupt:
+    print('interrupted')
+print(llm.generate('a', temperature=0, max_tokens=3, raw=True))
+assert engines() == before
+"""
+    done = script(body, zoo["chatter"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[1:] == ["interrupted", " one two three"]
+
+
+@posix
+def test_an_interrupt_while_it_loads(zoo: Zoo) -> None:
+    body = """\
+interrupt_when(engines)
+try:
+    open_(model)
+except KeyboardInterrupt:
+    print('interrupted')
+while engines():
+    time.sleep(0.01)
+"""
+    done = script(body, zoo["chatter"])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
+
+
+def engine_of(llm: LLM) -> psutil.Process:
+    held = llm._desk._engine
+    assert held is not None
+    return psutil.Process(held.worker.pid)
+
+
+def die(llm: LLM) -> None:
+    """Between two calls; returns when the system has buried it."""
+    held = llm._desk._engine
+    assert held is not None
+    engine_of(llm).kill()
+    wait_for(lambda: not held.worker.alive)
+
+
+@posix
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [(signal.SIGKILL, errors.OutOfMemoryError), (signal.SIGSEGV, errors.EngineError)],
+)
+def test_an_engine_that_dies_fails_one_call(
+    load: Load, how: signal.Signals, kind: type[errors.LocalspecError]
+) -> None:
+    llm = load("chatter", ctx=LONG)
+    stream = llm.stream("a", temperature=0, max_tokens=LONG)
+    first = next(stream)
+    dying = engine_of(llm)
+    dying.send_signal(how)
+    with pytest.raises(kind, match="The engine stopped") as failure:
+        for _ in stream:
+            pass
+    assert failure.value.said.startswith(first.text) and failure.value.hint
+    answer = llm.generate("a", temperature=0, max_tokens=3)
+    assert answer.text == " one two three"
+    assert "loaded-again" in [notice.code for notice in answer.notices]
+    assert engine_of(llm).pid != dying.pid and ended(dying.pid, 5)
+    assert not llm.generate("a", temperature=0, max_tokens=3).notices
+
+
+@posix
+def test_an_engine_that_died_between_calls_is_loaded_again(load: Load) -> None:
+    llm = load("parrot")
+    die(llm)
+    answer = llm.generate("a", temperature=0)
+    assert answer.text == HELLO_TEXT
+    assert [notice.code for notice in answer.notices] == ["loaded-again"]
+
+
+def test_a_prompt_that_kills_the_engine_fails_each_time_and_others_do_not(
+    load: Load, zoo: Zoo
+) -> None:
+    llm = load("no-bytes")  # llama.cpp aborts where a text needs bytes
+    for _ in range(2):
+        with pytest.raises(errors.EngineError, match=r"llama\.cpp gave up"):
+            llm.generate("жж", max_tokens=3)
+    answer = llm.generate("a", max_tokens=3)
+    assert answer.tokens
+    assert "crashed the last 2 times" in " ".join(notice.message for notice in answer.notices)
+
+
+@posix
+def test_what_cannot_be_loaded_again_is_told_until_it_can(zoo: Zoo, tmp_path: Path) -> None:
+    model = Path(shutil.copy(zoo["parrot"], tmp_path / "model.gguf"))
+    with LLM(str(model), ctx=512, threads=1) as llm:
+        die(llm)
+        away = model.rename(tmp_path / "away")
+        for _ in range(2):
+            with pytest.raises(errors.LocalspecError) as failure:
+                llm.generate("a")
+            assert failure.value.hint
+        assert repr(llm)
+        os.replace(away, model)
+        assert llm.generate("a", temperature=0).text == HELLO_TEXT
+
+
+def test_closing_while_an_engine_is_busy_leaves_no_process(load: Load) -> None:
+    llm = load("chatter", ctx=LONG)
+    stream = llm.stream("a", max_tokens=LONG)
+    next(stream)
+    process = engine_of(llm)
+    llm.close()
+    assert ended(process.pid, 5)
+    assert not llm._desk._thread.is_alive()
+
+
+@posix
+def test_closing_does_not_wait_for_an_engine_that_does_not_answer(load: Load) -> None:
+    llm = load("chatter", ctx=LONG)
+    stream = llm.stream("a", max_tokens=LONG)
+    next(stream)
+    process = engine_of(llm)
+    process.suspend()
+    llm.close()
+    assert ended(process.pid, 5)
+    with pytest.raises(errors.UsageError, match="This LLM is closed"):
+        stream.answer  # noqa: B018

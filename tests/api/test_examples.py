@@ -1,0 +1,40 @@
+"""What docs/api.md and the README print runs as printed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import ROOT, environment
+
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def examples() -> list[str]:
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("docs/api.md", "README.md")]
+    return [block for text in texts for block in BLOCK.findall(text)]
+
+
+def test_the_first_has_five_lines() -> None:
+    assert len([line for line in examples()[0].splitlines() if line]) <= 5
+
+
+@pytest.mark.parametrize("number", range(len(examples())))
+def test_an_example_runs_as_printed(number: int, tmp_path: Path) -> None:
+    script = tmp_path / "example.py"
+    script.write_text(examples()[number], encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-P", str(script)],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip()

@@ -1,0 +1,53 @@
+"""What importing costs, and what comes with it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import localspec
+from tests.cli.command import ROOT, environment
+
+HEAVY = {"click", "textual", "rich", "llama_cpp", "numpy", "huggingface_hub", "yaml", "psutil"}
+
+
+def imported(code: str) -> set[str]:
+    """The modules that code brings, beyond what an empty program has."""
+    script = "import sys, json; before = set(sys.modules)\n"
+    script += f"{code}\nprint(json.dumps(sorted(set(sys.modules) - before)))"
+    asked = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{script}"]
+    done = subprocess.run(
+        asked, capture_output=True, text=True, env=environment(), timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout))
+
+
+def test_import_localspec_brings_nothing_else() -> None:
+    assert imported("import localspec; localspec.__version__; dir(localspec)") == {"localspec"}
+
+
+def test_an_error_alone_brings_no_engine() -> None:
+    brought = imported("from localspec import LocalspecError")
+    assert {name for name in brought if name.startswith("localspec")} == {
+        "localspec",
+        "localspec.errors",
+    }
+
+
+def test_an_llm_brings_nothing_that_draws_or_computes() -> None:
+    brought = imported("from localspec import LLM, Answer, Piece, Stream, Token")
+    heavy = HEAVY - {"yaml", "psutil"} | {"asyncio", "localspec.engine", "localspec.cli"}
+    assert not brought & heavy
+
+
+def test_the_names_that_are_offered() -> None:
+    for name in localspec.__all__:
+        assert name in dir(localspec) and getattr(localspec, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        localspec.nonsense  # noqa: B018
+    assert (Path(localspec.__file__).parent / "py.typed").is_file()
