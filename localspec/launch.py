@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,6 @@ from localspec.fit.report import Fit
 from localspec.machine import devices, measured
 from localspec.machine.ledger import HOST
 from localspec.models import catalog, header, heads, pairing, wanted
-from localspec.models.gguf import architectures
 from localspec.models.wanted import Asked, NotHere, Wanted
 from localspec.protocol.events import Event, Notice, Place, Ready
 from localspec.protocol.wire import Generate, Inspect, Load, Measured, Probe
@@ -28,6 +26,8 @@ from localspec.worker.client import Worker
 
 SETTINGS = "settings"
 """The code of the notice that says what was chosen, and why."""
+HEAD = "head"
+"""That of the one that says what drafts, where nobody named it."""
 
 _PAUSE = 1.0
 """Seconds between two writes: one takes longer than a short answer."""
@@ -60,6 +60,8 @@ class Choice:
     why: str = ""
     suggested: catalog.Settings = field(default=catalog.Settings())
     """By the pair's entry; what a person says goes before."""
+    found: str = ""
+    """What kind of head was found, though nobody named it; the draft is that."""
 
 
 def choose(model: str | None, draft: str) -> Choice:
@@ -70,8 +72,8 @@ def choose(model: str | None, draft: str) -> Choice:
     """
     choice = _files(wanted.read(model or "demo"), draft)
     header.check(choice.target)
-    if choice.draft is None and draft == "auto":
-        choice = _with_head(choice)
+    if draft == "auto":
+        choice = with_head(choice)
     if choice.draft is not None:
         header.check(choice.draft)
         _check_pair(choice.target, choice.draft)
@@ -112,28 +114,32 @@ def _usual_draft(target: Wanted) -> Path | None:
         if pair.draft is not None and pair.kind in ("model", *heads.RUN):
             draft = wanted.of(pair.draft)
             stored = draft.stored()
-            if found := stored.path if stored else draft.path:
+            found = stored.path if stored else draft.path
+            if found and (pair.kind == "model" or heads.fits(header.read(target.located()), found)):
                 return found
     return None
 
 
-def _with_head(choice: Choice) -> Choice:
+def says(choice: Choice) -> str:
+    """That a head was found and is used, in a line; nothing where a person named the draft."""
+    return heads.found(choice.found, choice.draft.name) if choice.found and choice.draft else ""
+
+
+def with_head(choice: Choice) -> Choice:
     """A target alone, with the head that it brings or that lies beside it, if there is one."""
+    if choice.draft is not None:
+        return choice
     target = header.read(choice.target)
     if heads.predicts(target):  # its own file is its head
-        return replace(choice, draft=choice.target)
-    return replace(choice, draft=heads.beside(choice.target, target))
+        return replace(choice, draft=choice.target, found="mtp")
+    if (draft := heads.beside(choice.target, target)) is None:
+        return choice
+    return replace(choice, draft=draft, found=heads.kind(header.read(draft)))
 
 
 def _check_pair(target: Path, draft: Path) -> None:
     """Raise IncompatiblePairError by the headers alone, before an engine is started."""
-    if os.path.realpath(target) == os.path.realpath(draft):
-        return
-    headers = header.read(target), header.read(draft)
-    if headers[1].architecture in architectures.HEADS:
-        verdict = heads.check(heads.of(headers[0]), headers[1])
-    else:
-        verdict = pairing.check(headers[0].tokenizer, headers[1].tokenizer)
+    verdict = heads.judged(header.read(target), header.read(draft))
     if not verdict.compatible:
         raise pairing.refusal(verdict, target.name, draft.name)
 
@@ -186,9 +192,9 @@ def start(
     so that another thread may close it.  Raises as `fitted`, and what the engine raised, or died
     of.
     """
-    advice = fitted(asked) if isinstance(asked, Wish) else None
-    asked = asked.load if isinstance(asked, Wish) else asked
-    load = advice.fit.load if advice else asked
+    wish = asked if isinstance(asked, Wish) else Wish(asked)
+    advice = fitted(wish) if isinstance(asked, Wish) else None
+    load = advice.fit.load if advice else wish.load
     if (past := crashes.warning(load)) is not None:
         say(past)
     store = measured.Store(paths.state() / "measured.sqlite")
@@ -204,7 +210,8 @@ def start(
     except BaseException:
         worker.close()
         raise
-    return Remembering(worker, store, name, known, advice)
+    found = wish.found if load.draft else ""
+    return Remembering(worker, store, name, known, advice, found=found)
 
 
 def _load(worker: Worker, load: Load, advice: Advice | None) -> None:
@@ -237,12 +244,17 @@ class Remembering:
         name: str,
         known: Measured | None = None,
         advice: Advice | None = None,
+        *,
+        found: str = "",
     ) -> None:
         self._worker, self._store, self._name, self._known = worker, store, name, known
         self._about = _about(advice.fit.load) if advice else None
         self._at = -_PAUSE
         self._kept = None if worker.measured is None else self._keep(worker.measured)
         self.ready = self._foretold(worker.ready, advice) if advice else worker.ready
+        if found and self.ready.draft:
+            said = Notice("info", HEAD, found)
+            self.ready = replace(self.ready, notices=(*self.ready.notices, said))
 
     def _foretold(self, ready: Ready, advice: Advice) -> Ready:
         """With what was foretold beside what is used, which is kept; and why these settings."""

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from localspec.errors import NotFoundError
-from localspec.fit import report, subject
+from localspec.fit import reason, report, subject
 from localspec.fit.advisor import Advisor, Wish, pace
 from localspec.fit.report import Fit, Place
 from localspec.fit.speed import Use
 from localspec.fit.subject import Subject
-from localspec.models import catalog
+from localspec.models import catalog, heads
 from localspec.models.catalog import Catalogue, Model, Pair
 from localspec.protocol.wire import KvType, Load
 from localspec.units import gib, rate
@@ -26,7 +26,8 @@ _BESIDE = 1.2
 """Of a pair's bytes, where nothing is known but its files."""
 _TIGHT = 0.9
 _RUNS = ("model", "lookup")
-"""Who drafts here; heads are shown when their drafters are built."""
+"""Who is suggested unasked; heads, whose shapes the catalogue lacks, where one model's pairs are
+asked for."""
 _SLOW = 4.0
 """Tokens a second: slower than one reads."""
 _SLOW_BYTES = 8 * 10**9
@@ -86,7 +87,8 @@ def suggest(
     """
     known, wanted = catalogue or catalog.load(), wanted or Wanted()
     pairs = _of(known, target) if target else tuple(known.pairs.values())
-    shown = [judged(pair, place, wanted) for pair in pairs if pair.kind in _RUNS]
+    runs = (*_RUNS, *heads.RUN) if target else _RUNS
+    shown = [judged(pair, place, wanted) for pair in pairs if pair.kind in runs]
     found = [one for one in shown if one and (target or _shown(one))]
     return tuple(sorted(found, key=lambda one: _rank(one, found, wanted.use, place)))
 
@@ -142,7 +144,8 @@ def _by_files(pair: Pair, size: int, place: Place, use: str | None) -> Suggestio
     slow: tuple[str, ...] = ()
     if not place.devices and _read(pair.target) > _SLOW_BYTES:
         slow = (f"reads {gib(_read(pair.target))} for every token: slow without a GPU",)
-    return Suggestion(pair, size, verdict, (memory, *slow, *_reasons(pair, use)))
+    reasons = (memory, *slow, *_reasons(pair, use))
+    return Suggestion(pair, size, verdict, reasons, why_draft=reason.of_head(pair.kind))
 
 
 def _memory(fit: Fit) -> str:
@@ -172,6 +175,8 @@ def _why_draft(pair: Pair, fit: Fit) -> str:
     """Why this draft, in a line."""
     if pair.draft is None:
         return "no draft: what the text repeats is copied"
+    if head := reason.of_head(pair.kind):
+        return head
     family = pair.target.family
     parts = ["same family"] if family and family == pair.draft.family else []
     if fit.speed.costs is not None:
@@ -189,7 +194,9 @@ def _reasons(pair: Pair, use: str | None) -> Iterable[str]:
         yield f"not made for {use}"
     if pair.why:
         yield pair.why
-    if pair.target.active and pair.draft:
+    if head := reason.of_head(pair.kind):
+        yield head
+    if pair.target.active and pair.draft and pair.kind == "model":
         yield "reads a part of itself for every token: a draft gains less"
     if pair.draft is None:
         yield "no draft: copies what the text repeats"

@@ -11,7 +11,9 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -22,8 +24,12 @@ from localspec.machine.ledger import Projection
 from localspec.machine.probe import Probe, ProbeError
 from localspec.models.header import Header
 from localspec.protocol.wire import ContextSettings, Load
+from tests import headshapes
 from tests.families import FAMILIES, write_ghost
 
+PAIRS: dict[str, Callable[[], tuple[Header, Header]]] = {
+    name: partial(headshapes.pair, name) for name in (*headshapes.HEADS, "mtp-qwen35")
+}
 _MIB = 1024**2
 _GIB = 1024**3
 _BACKENDS = ("CUDA", "CUDA", "CUDA", "Vulkan", "Metal")
@@ -62,11 +68,13 @@ def main() -> int:
     parser.add_argument("--n", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="40 settings")
-    parser.add_argument("--family", action="append", choices=sorted(FAMILIES))
+    parser.add_argument("--family", action="append", choices=[*sorted(FAMILIES), *PAIRS])
+    parser.add_argument("--heads", action="store_true", help="pairs with heads instead of models")
     parser.add_argument("--verbose", action="store_true", help="print settings that are off")
     args = parser.parse_args()
+    names = args.family or (list(PAIRS) if args.heads else list(FAMILIES))
     with tempfile.TemporaryDirectory() as folder, Probe(seconds=60) as probe:
-        cases = _Cases(Path(folder), random.Random(args.seed), args.family or list(FAMILIES))
+        cases = _Cases(Path(folder), random.Random(args.seed), names)
         n = 40 if args.quick else args.n
         results = [found for case in cases.some(n) if (found := measure(probe, case))]
     if args.verbose:
@@ -89,6 +97,8 @@ class _Cases:
 
     def _one(self, family: str) -> Case:
         rng = self._rng
+        if family in PAIRS:
+            return self._beside(family)
         path, header = self._file(family, "full" if rng.random() < 0.7 else "small")
         draft = self._file(rng.choice(_DRAFTS), rng.choice(("full", "small")))
         if rng.random() < 0.6:
@@ -105,6 +115,22 @@ class _Cases:
             rng.choice((1, 4, 8, 16, 16)),
         )
         return Case(family, load, devices, (header, draft[1] if draft else None))
+
+    def _beside(self, name: str) -> Case:
+        """A target with a head."""
+        if name not in self._files:
+            target, head = PAIRS[name]()
+            for end, one in (("", target), ("-head", head)):
+                path = self._folder / f"{name}{end}.gguf"
+                self._files[f"{name}{end}"] = path, write_ghost(one, "", path)
+        (path, target), (beside, head) = self._files[name], self._files[f"{name}-head"]
+        if target == head:
+            beside = path
+        devices = self._devices()
+        settings = self._settings(target, len(devices))
+        same = replace(settings, n_ctx=None)
+        load = Load(str(path), str(beside), settings, same, self._rng.choice((1, 4, 8, 16, 16)))
+        return Case(name, load, devices, (target, target if target == head else head))
 
     def _file(self, family: str, size: str) -> tuple[Path, Header]:
         name = f"{family}-{size}"

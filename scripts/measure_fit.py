@@ -19,10 +19,10 @@ from pathlib import Path
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
-from localspec.machine.ledger import Ledger
+from localspec.machine.ledger import Projection
 from localspec.machine.probe import Probe
 from localspec.protocol.wire import ContextSettings, Load
-from tests import pretend_gpu
+from tests import heads, pretend_gpu
 from tests.families import FAMILIES
 
 BEGINS, ENDS = "<!-- measure_fit begins -->", "<!-- measure_fit ends -->"
@@ -50,6 +50,7 @@ SETTINGS = (
     Setting("two cards", 2, BASE),
     Setting("three cards", 3, BASE),
 )
+WITH_HEADS = ("CPU", "one card", "one card, 1 layer", "one card, no flash attention", "two cards")
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,34 @@ def main() -> None:
 
 def rows(folder: Path, names: tuple[str, ...]) -> Iterator[str]:
     """The table in Markdown, a line at a time."""
-    yield "| setting | models | exact | largest error of a device | admitted | of all its bytes |"
+    yield "| setting | of them | exact | largest error of a device | admitted | of all its bytes |"
     yield "|---|---|---|---|---|---|"
     with Probe() as probe:
         for setting in SETTINGS:
             suited = [n for n in names if FAMILIES[n].small.experts or not setting.mixtures]
-            found = [measured(probe, pretend_gpu.real(folder, n), setting) for n in suited]
+            found = [measured(probe, (pretend_gpu.real(folder, n), None), setting) for n in suited]
             yield row(setting.name, found)
+        pairs = beside(folder)
+        for setting in SETTINGS:
+            if setting.name in WITH_HEADS:
+                found = [measured(probe, pair, setting) for pair in pairs]
+                yield row(f"{setting.name}, with a head", found)
+
+
+def beside(folder: Path) -> list[tuple[Path, Path]]:
+    """Small targets with every kind of head, all with random weights."""
+    target, inside = heads.deep().write(folder / "deep.gguf"), heads.mimo2()
+    models = {
+        "eagle3": heads.eagle3(),
+        "eagle3-narrow": heads.eagle3(n_embd=32),
+        "eagle3-reduced": heads.eagle3(reduced=range(50)),
+        "dflash": heads.block(),
+        "dspark": heads.block(markov=True),
+    }
+    mtp = inside.write(folder / "mtp.gguf")
+    return [(target, one.write(folder / f"{name}.gguf")) for name, one in models.items()] + [
+        (mtp, mtp)
+    ]
 
 
 def row(name: str, found: list[Found]) -> str:
@@ -101,20 +123,22 @@ def row(name: str, found: list[Found]) -> str:
     )
 
 
-def measured(probe: Probe, path: Path, setting: Setting) -> Found:
-    load = Load(str(path), target_settings=setting.settings)
+def measured(probe: Probe, pair: tuple[Path, Path | None], setting: Setting) -> Found:
+    draft = str(pair[1]) if pair[1] else None
+    settings = setting.settings
+    if draft is not None:  # the tiny ones know no more
+        settings = replace(settings, n_ctx=512)
+    load = Load(str(pair[0]), draft, settings, replace(settings, n_ctx=None))
     devices = pretend_gpu.devices(setting.cards)
     promised = probe.project(load, devices)
-    taken, _ = pretend_gpu.loaded(load, pretend_gpu.cards(devices))
-    worst = max(
-        abs(promised.target.of(name).total - taken.of(name).total)
-        for name in {*promised.target.on, *taken.on}
-    )
-    return Found(total(promised.target), total(taken), worst, promised.error)
+    taken = Projection(*pretend_gpu.loaded(load, pretend_gpu.cards(devices)), "exact")
+    names = {*promised.target.on, *taken.target.on}
+    worst = max(abs(promised.of(name).total - taken.of(name).total) for name in names)
+    return Found(total(promised), total(taken), worst, promised.error)
 
 
-def total(ledger: Ledger) -> int:
-    return sum(part.total for part in ledger.on.values())
+def total(found: Projection) -> int:
+    return sum(found.of(name).total for name in found.target.on)
 
 
 def kib(count: int) -> str:

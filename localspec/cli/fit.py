@@ -45,6 +45,9 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     localspec fit big.gguf --draft small.gguf --ctx 32768
     """
     subject = _subject(ref, given["draft"], given["endpoint"])
+    if not given["draft"]:
+        subject = subject.with_head()
+    subject.check()
     place = _place(given["gpu"], given["vram"])
     use = Use(given["use"])
     advisor = Advisor(*subject.headers, place, use)

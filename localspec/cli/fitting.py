@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from localspec.clean import clean
+from localspec.fit import reason
 from localspec.fit.advisor import Advice, Option
 from localspec.fit.report import Fit, Room
 from localspec.fit.subject import Subject
 from localspec.machine.ledger import Bytes
+from localspec.models import heads
 from localspec.units import gib, rate
 
 _WIDE = 48
@@ -40,6 +42,8 @@ def lines(
         if room.total:
             yield from _room(room, unicode)
     yield from _speed(fit)
+    if fit.load.draft and (head := _head(subject)):
+        yield f"Draft: {head}."
     yield f"With {advice.why}."
     yield f"Memory: {_method(fit, subject)}."
     if fit.verdict in ("tight", "no") and options:
@@ -50,6 +54,12 @@ def lines(
             yield f"{words}; {rate(option.fit.speed.speculative)}  {option.flags}".rstrip()
     if fit.verdict == "no":
         yield "A smaller model: localspec pair suggest"
+
+
+def _head(subject: Subject) -> str:
+    if subject.draft is None:
+        return ""
+    return reason.of_head(heads.drafting(subject.target.header, subject.draft.header))
 
 
 def _room(room: Room, unicode: bool) -> Iterator[str]:

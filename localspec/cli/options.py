@@ -144,7 +144,7 @@ def wish(choice: launch.Choice, given: dict[str, Any]) -> Wish:
         n_gpu_layers=given["draft_gpu_layers"],
         n_threads=given["draft_threads"] or given["threads"],
     )
-    wanted = given["spec"] in ("auto", "model")
+    wanted = given["spec"] not in ("off", "lookup")
     path = str(choice.draft) if choice.draft and wanted else None
     return Wish(
         Load(str(choice.target), path, target, draft, DRAFT_MAX),
@@ -152,4 +152,5 @@ def wish(choice: launch.Choice, given: dict[str, Any]) -> Wish:
         kv=given["kv"],
         layers=None if target.n_gpu_layers < 0 else target.n_gpu_layers,
         draft_layers=None if draft.n_gpu_layers < 0 else draft.n_gpu_layers,
+        found=launch.says(choice) if path else "",
     )

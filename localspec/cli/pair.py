@@ -11,7 +11,7 @@ from localspec.cli import places as where
 from localspec.cli.table import rows
 from localspec.errors import UsageError
 from localspec.fit import places
-from localspec.models import catalog, plan, store, wanted
+from localspec.models import catalog, heads, plan, store, wanted
 from localspec.models.catalogue.entry import USES
 from localspec.models.hub.errand import Stop
 from localspec.models.plan import Match, Planner
@@ -89,8 +89,8 @@ def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) 
 
     match = pulling.stoppable(look)
     if match is None:
-        what = "A head drafts for the one target that it was made for."
-        raise UsageError(what, "Its page says for which: localspec show shows it.")
+        what = "A header could not be read."
+        raise UsageError(what, "Connect, or pull both first.")
     if as_json:
         click.echo(json.dumps({"schema": 1} | pulling.judged(match)))
     else:
@@ -127,6 +127,8 @@ def _list(as_json: bool) -> int:
     for pair in pairs:
         size = gb(pair.size) if pair.size else "–"
         here = "here" if pair.id in ready else ""
+        if pair.kind not in ("model", "lookup", *heads.RUN):
+            here = "cannot be run here yet"
         table.append((pair.id, size, pair.kind, pair.status, here))
     for line in rows(table):
         click.echo(line)

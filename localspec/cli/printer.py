@@ -11,6 +11,7 @@ import click
 
 from localspec.clean import clean
 from localspec.cli import marks, rounds
+from localspec.launch import HEAD
 from localspec.protocol.events import (
     Event,
     Finished,
@@ -86,7 +87,8 @@ class Printer:
             self._ended_line = text.endswith("\n")
 
     def _talk(self, notice: Notice) -> None:
-        asked = notice.level != "info" or sys.stderr.isatty()  # a script need not hear what is well
+        # A script need not hear what is well, but what drafts though nobody named it.
+        asked = notice.level != "info" or notice.code == HEAD or sys.stderr.isatty()
         if not self._show.quiet and asked:
             click.echo(f"localspec: {clean(notice.message, multiline=False)}", err=True)
 

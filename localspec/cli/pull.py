@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -11,7 +12,9 @@ import click
 from localspec.clean import clean
 from localspec.cli import completing, places, pulling
 from localspec.models import catalog, heads, wanted
+from localspec.models.plan import Item
 from localspec.models.remote import Hub
+from localspec.models.wanted import Wanted
 
 
 @click.command("pull")
@@ -46,17 +49,23 @@ def command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> int:
         click.echo(json.dumps({"schema": 1, "dry_run": given["dry_run"]} | said))
     elif not given["dry_run"]:
         for ref in refs:
-            _tell_next(ref)
+            _tell_next(ref, {item.wanted: item for item in done.plan.items})
     return 0
 
 
-def _tell_next(ref: str) -> None:
+def _tell_next(ref: str, items: Mapping[Wanted, Item]) -> None:
     """How to run what is here now, or what makes it faster."""
     asked = wanted.read(ref)
+    item = items.get(asked.target)
+    if item is not None and item.header is not None and heads.kind(item.header) != "model":
+        click.echo("It is used by itself where its target runs.", err=True)
+        return
     if asked.pair is None or asked.pair.kind in ("model", "lookup", *heads.RUN):
         click.echo(clean(f"Ready: localspec run {shlex.quote(ref)}", multiline=False))
-    if asked.pair is not None or asked.target.model is None:
+    if asked.pair is not None:
         return
-    pairs = catalog.pairs_of(catalog.load(), asked.target.model)
+    pairs = catalog.pairs_of(catalog.load(), asked.target.model) if asked.target.model else ()
     if (with_draft := next((pair for pair in pairs if pair.kind == "model"), None)) is not None:
         click.echo(f"A draft makes it faster: localspec pull {with_draft.id}", err=True)
+    for line in pulling.beside(item) if item else ():
+        click.echo(f"Beside it: {line}", err=True)

@@ -161,6 +161,17 @@ def lines(found: Plan) -> Iterator[str]:
         yield "All of it is here."
 
 
+def beside(item: Item) -> Iterator[str]:
+    """The heads that lie beside a model on the hub: how much, and how to get each."""
+    for file in item.beside:
+        kind = heads.named(file.path)
+        words = f"{heads.NAMES[kind]} head, {gb(file.size)}"
+        if kind in heads.RUN:
+            yield f"{words}: localspec pull {_plain(shlex.quote(f'hf://{item.repo}/{file.path}'))}"
+        else:
+            yield f"{words}: {_plain(file.path)}, which cannot be run here yet"
+
+
 def verdict(match: plan.Match) -> Iterator[str]:
     """Whether a pair goes together, and what to mind."""
     words = {
@@ -239,10 +250,9 @@ def _notes(item: Item) -> Iterator[str]:
     yield from item.notes
     if item.header is not None and item.header.unsupported:
         yield f"it cannot be run here: {item.header.unsupported}"
-    kind = item.wanted.model.kind if item.wanted.model is not None else "model"
-    if kind != "model":
-        yet = "" if kind in heads.RUN else ", and not yet here"
-        yield f"a head ({kind}): it drafts for its target only{yet}"
+    if item.header is not None and (kind := heads.kind(item.header)) != "model":
+        yet = "" if heads.runs(item.header) else ", and not yet here"
+        yield f"a head ({heads.NAMES[kind]}): it drafts for its target only{yet}"
 
 
 def _plain(text: str) -> str:

@@ -14,7 +14,7 @@ from localspec.clean import clean
 from localspec.cli import completing, places, pulling
 from localspec.cli.table import rows
 from localspec.errors import NotFoundError, OfflineError
-from localspec.models import catalog, plan, reference, wanted
+from localspec.models import catalog, heads, plan, reference, wanted
 from localspec.models.catalog import Model
 from localspec.models.header import Header
 from localspec.models.plan import Item, Match, Planner
@@ -107,6 +107,9 @@ def _lines(seen: _Seen) -> Iterator[str]:
             yield ""
         facts = [*_facts(item), *(_of_header(item.header) if item.header else _known(item))]
         yield from rows(facts)
+        if heads_ := list(pulling.beside(item)):
+            yield ""
+            yield from heads_
     if seen.match is not None:
         yield ""
         yield from pulling.verdict(seen.match)
@@ -138,6 +141,11 @@ def _facts(item: Item) -> Iterator[Fact]:
 
 def _of_header(header: Header) -> Iterator[Fact]:
     yield "architecture", header.architecture
+    if (kind := heads.kind(header)) != "model":
+        read = ", ".join(map(str, heads.layers(header)))
+        yield "head", f"{heads.NAMES[kind]}, drafts for its target only; reads layers {read or '–'}"
+    elif heads.predicts(header):
+        yield "head", "MTP: a layer of its own predicts further tokens, and is used for guessing"
     yield "parameters", f"{header.parameters:,}"
     yield "weights", header.quantisation
     yield "layers", f"{header.n_layer}"
@@ -196,6 +204,10 @@ def _entry(item: Item) -> dict[str, Any]:
         "gated": item.gated,
         "path": str(item.path) if item.path else None,
         "pairs": _pairs(item.wanted.model),
+        "beside": [
+            {"file": file.path, "bytes": file.size, "kind": heads.named(file.path)}
+            for file in item.beside
+        ],
     }
     if header is None:
         return about | {"header": None}
@@ -203,6 +215,7 @@ def _entry(item: Item) -> dict[str, Any]:
     return about | {
         "header": {
             "architecture": header.architecture,
+            "drafts_as": "mtp" if heads.predicts(header) else heads.kind(header),
             "name": header.name,
             "parameters": header.parameters,
             "quantisation": header.quantisation,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -18,6 +18,7 @@ from localspec.machine import devices as machine
 from localspec.machine.backends import Choice
 from localspec.machine.devices import Device
 from localspec.machine.probe import ProbeError
+from localspec.models import heads
 from localspec.units import gib
 
 _CPU_FLAGS = {
@@ -65,6 +66,7 @@ def findings() -> Iterator[Finding]:
         return
     able = "can use a GPU" if heard.offloads else "can use the CPU only"
     yield Finding("library", "engine", "ok", f"{heard.library} {able}")
+    yield _heads(heard.lacking)
     yield from _features(heard.features, _cpu_flags())
     if (found := build.mismatch()) is not None:
         yield found
@@ -96,6 +98,17 @@ def _broken(why: str) -> Finding:
             return Finding("illegal-instruction", "engine", "error", what, fix)
         return Finding("engine-fails", "engine", "error", f"llama.cpp fails: {why}", fix)
     return Finding("engine-fails", "engine", "error", f"llama.cpp fails: {why}", "Install it again")
+
+
+def _heads(lacking: Sequence[str]) -> Finding:
+    """Whether drafts that read the target's hidden states can run."""
+    *first, last = heads.NAMES.values()
+    kinds = f"{', '.join(first)} and {last}"
+    if not lacking:
+        return Finding("heads", "engine", "ok", f"can guess with {kinds} heads")
+    what = f"this llama.cpp cannot guess with heads ({kinds}): it lacks {', '.join(lacking)}"
+    fix = "Install the llama-cpp-python that localspec names; other drafts work: --draft none"
+    return Finding("no-heads", "engine", "notice", what, fix)
 
 
 def _features(told: str, has: frozenset[str]) -> Iterator[Finding]:

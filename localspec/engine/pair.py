@@ -15,7 +15,6 @@ from localspec.errors import PromptTooLongError, UsageError
 from localspec.machine import parameters
 from localspec.machine.parameters import Role
 from localspec.models import header, heads, pairing
-from localspec.models.gguf import architectures
 from localspec.protocol.events import Notice, Ready
 from localspec.protocol.wire import ContextSettings, Load
 
@@ -62,7 +61,7 @@ class Pair:
     def _load_draft(self, path: Path, load: Load) -> None:
         if self._predicting:
             self._use_own_layer(load)
-        elif header.read(path).architecture in architectures.HEADS:
+        elif heads.kind(header.read(path)) != "model":
             self._load_head(path, load)
         else:
             self._load_model(path, load)

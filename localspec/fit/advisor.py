@@ -37,6 +37,8 @@ class Wish:
     kv: KvType | None = None
     layers: int | None = None
     draft_layers: int | None = None
+    found: str = ""
+    """What a person should know of a draft that they did not name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,9 @@ def place(facts: Facts, opening: Opening, placement: Placement) -> tuple[int, ..
     """Bytes by backend."""
     sums = [0] * len(placement.names)
     seen: dict[tuple[Layer, int], int] = {}
-    for il, layer in enumerate(facts.layers[: facts.n_layer]):
+    for il, layer in enumerate(facts.layers):
+        if (il >= facts.n_layer) != (opening.head == "mtp"):
+            continue  # a layer that guesses ahead has a cache of its own
         at = placement.layers[il]
         size = seen.get((layer, at))
         if size is None:

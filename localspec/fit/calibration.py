@@ -13,6 +13,7 @@ from localspec.fit.hardware import CALIBRATED, TABLE, UNKNOWN, Hardware, Rate
 from localspec.fit.reading import Reading
 from localspec.machine.ledger import HOST
 from localspec.machine.measured import About, Part, Shown
+from localspec.models import heads
 from localspec.models.header import Header
 from localspec.protocol.wire import Load
 
@@ -51,7 +52,10 @@ class Line:
 def about(load: Load, target: Header, draft: Header | None, hardware: Hardware) -> About:
     """What is kept beside a pair's measurements, so that others can be priced by them."""
     first = reading.read(target, load.target_settings, hardware.devices)
-    second = draft and reading.read(draft, load.draft_settings, hardware.devices)
+    head = draft and heads.drafting(target, draft)
+    second = None
+    if draft is not None and head == "model":  # a head's pass is more than what it reads
+        second = reading.read(draft, load.draft_settings, hardware.devices)
     return About(_part(first), _part(second) if second else None)
 
 

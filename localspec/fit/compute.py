@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from localspec.fit import allocator, network, schedule
+from localspec.fit import allocator, headwork, network, schedule
 from localspec.fit.facts import Facts
+from localspec.fit.graph import Graph
 from localspec.fit.opening import Opening
 from localspec.fit.placement import Placement
 
@@ -31,13 +32,18 @@ def flash_is_home(facts: Facts, opening: Opening, placement: Placement) -> bool:
 
 @lru_cache(maxsize=1024)
 def _one_token_at_home(facts: Facts, opening: Opening, placement: Placement) -> bool:
-    graph = network.build(facts, opening, placement)
+    graph = _build(facts, opening, placement)
     schedule.assign(graph, placement.cpu)
     return all(node.backend == node.home for node in graph.nodes if node.kind == "flash")
 
 
+def _build(facts: Facts, opening: Opening, placement: Placement) -> Graph:
+    build = headwork.build if opening.head else network.build
+    return build(facts, opening, placement)
+
+
 def _reserved(facts: Facts, opening: Opening, placement: Placement) -> list[int]:
-    graph = network.build(facts, opening, placement)
+    graph = _build(facts, opening, placement)
     alignments = [rules.alignment for rules in placement.rules]
     if placement.cpu == 0:
         return allocator.reserve(graph.leafs, graph.nodes, alignments)

@@ -10,7 +10,7 @@ from localspec.machine.ledger import HOST, Projection
 
 CHECKED = names(
     "llama mistral3 smollm3 qwen2 qwen3 qwen3moe gemma2 gemma3 gemma4 gpt-oss phi3 deepseek2 "
-    "mamba2 qwen35 qwen35moe granite granitehybrid lfm2 lfm2moe"
+    "mamba2 qwen35 qwen35moe granite granitehybrid lfm2 lfm2moe eagle3 dflash"
 )
 """Architectures measured against llama.cpp itself: scripts/measure_estimate.py."""
 _MIB = 1024 * 1024
@@ -32,6 +32,7 @@ def of(
     error = int((_OF_COMPUTE if checked else _UNCHECKED) * max(graphs, default=0))
     error += _BASE if checked else _UNCHECKED_BASE
     error += sum(_BASE for facts, _ in models if facts.keeps_state)
+    error += sum(4 * o.n_ubatch * facts.n_embd for facts, o in models if o.predicting)
     if len(_names(found) - {HOST}) > 1 or _partial(found):
         error += sum(_COPIES * 4 * o.n_ubatch * facts.n_embd for facts, o in models)
     if experts_on_cpu and _names(found) != {HOST}:

@@ -18,7 +18,7 @@ _WINDOWS = {
     "exaone4": (4, False), "exaone-moe": (4, False), "llama4": (4, False), "mellum": (4, False),
     "muse-glimmer": (4, False), "olmo2": (4, False), "plamo3": (8, False), "laguna": (4, True),
     "smallthinker": (4, True), "granite_swa": (0, False), "maple": (0, False), "mimo2": (0, False),
-    "spark2_5": (0, False), "step35": (0, False), "dots3note": (0, False),
+    "spark2_5": (0, False), "step35": (0, False), "dots3note": (0, False), "dflash": (0, False),
 }  # fmt: skip
 """Architectures with sliding windows: every n-th layer sees all, the first or the last of them.
 
@@ -47,6 +47,8 @@ class Facts:
     """One model."""
 
     header: Header
+    predicting: bool = False
+    """With the layers that only guess ahead (MTP) loaded too."""
     by_layer: dict[int, dict[str, Tensor]] = field(default_factory=dict)
     others: dict[str, Tensor] = field(default_factory=dict)
 
@@ -81,8 +83,12 @@ class Facts:
 
     @cached_property
     def n_layer(self) -> int:
-        """Without those that only guess ahead (MTP), which are not loaded."""
+        """Without those that only guess ahead (MTP), which mostly are not loaded."""
         return self.n_layer_all - self.number("nextn_predict_layers")
+
+    @cached_property
+    def n_loaded(self) -> int:
+        return self.n_layer_all if self.predicting else self.n_layer
 
     @cached_property
     def n_embd(self) -> int:
@@ -97,8 +103,12 @@ class Facts:
 
     @cached_property
     def tied(self) -> bool:
-        """The output is the table of tokens, once more."""
-        return "output.weight" not in self.others and "token_embd.weight" in self.others
+        """The output is the table of tokens, once more; an EAGLE-3 head's is its target's."""
+        return (
+            self.arch != "eagle3"
+            and "output.weight" not in self.others
+            and "token_embd.weight" in self.others
+        )
 
     @cached_property
     def recurrent(self) -> bool:
@@ -195,7 +205,7 @@ class Facts:
                 attention = "attn_k.weight" in names or "attn_kv_a_mqa.weight" in names
                 attention = attention or ("attn_qkv.weight" in names and not state)
             keys, values = (k_swa, v_swa) if window else (k, v)
-            attention = attention and il < self.n_layer
+            attention = attention and il < self.n_loaded
             heads_here = heads[il], heads_kv[il]
             found.append(Layer(*heads_here, keys, values, window, state, attention))
         return tuple(found)
@@ -222,15 +232,15 @@ def names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_known: OrderedDict[int, Facts] = OrderedDict()
+_known: OrderedDict[tuple[int, bool], Facts] = OrderedDict()
 _REMEMBERED = 256
 
 
-def of(header: Header) -> Facts:
+def of(header: Header, *, predicting: bool = False) -> Facts:
     """Kept, because a header is asked about again and again."""
-    found = _known.get(id(header))
+    found = _known.get((id(header), predicting))
     if found is None or found.header is not header:
-        found = _known[id(header)] = Facts(header)
+        found = _known[id(header), predicting] = Facts(header, predicting)
         if len(_known) > _REMEMBERED:
             _known.popitem(last=False)
     return found

@@ -10,6 +10,7 @@ from localspec.fit.facts import Facts
 from localspec.fit.opening import Opening
 from localspec.machine.devices import Device
 from localspec.machine.ledger import Bytes, Ledger, Projection
+from localspec.models import heads
 from localspec.models.header import Header
 from localspec.protocol.wire import ContextSettings, Load
 
@@ -20,15 +21,25 @@ def estimate(
     load: Load, target: Header, draft: Header | None, devices: Sequence[Device]
 ) -> Projection:
     """Without llama.cpp, for cards that are not here.  Raises UsageError: the context is absurd."""
-    first, second = facts.of(target), None if draft is None else facts.of(draft)
+    head = "" if draft is None else heads.drafting(target, draft).replace("model", "")
+    inside = head == "mtp"
+    first = facts.of(target, predicting=inside)
+    second = None if draft is None else first if inside else facts.of(draft)
     note = ""
-    if second is not None and second.keeps_state:
+    if second is not None and second.keeps_state and not head:
         second, note = None, _DROPPED
-    opened, opened_draft = opening.pair(load, first, second)
+    opened, opened_draft = opening.pair(load, first, second, head)
     ledger = of_model(first, opened, load.target_settings, devices, {})
     beside: Ledger | None = None
     if second is not None and opened_draft is not None:
-        used = {name: part.total for name, part in ledger.on.items()}
+        before = ledger
+        if opened.taps and len(devices) > 1:  # the states are kept only when it is loaded
+            untapped = replace(opened, taps=frozenset())
+            before = of_model(first, untapped, load.target_settings, devices, {})
+        used = {name: part.total for name, part in before.on.items()}
+        if head:
+            matrix = _matrix(first, load.target_settings, devices)
+            opened_draft = replace(opened_draft, matrix=matrix)
         beside = of_model(second, opened_draft, load.draft_settings, devices, used)
     found = Projection(ledger, beside, "analytic", note=note)
     models = [(first, opened)]
@@ -36,6 +47,13 @@ def estimate(
         models.append((second, opened_draft))
     experts = load.target_settings.cpu_moe or load.draft_settings.cpu_moe
     return replace(found, error=doubt.of(found, models, experts))
+
+
+def _matrix(target: Facts, settings: ContextSettings, devices: Sequence[Device]) -> tuple[str, int]:
+    """Where the output matrix lies, and its bytes."""
+    placed = placement.place(target, settings, devices, {})
+    found = target.others.get("output.weight") or target.others.get("token_embd.weight")
+    return placed.names[placed.output], found.n_bytes if found else 0
 
 
 def of_model(
@@ -51,10 +69,11 @@ def of_model(
         opened = replace(opened, flash=False)
     sums = zip(
         placed.names,
-        weights.place(model, placed),
+        (0,) * len(placed.names) if opened.head == "mtp" else weights.place(model, placed),
         cache.place(model, opened, placed),
         compute.place(model, opened, placed),
         strict=True,
     )
     on = {name: Bytes(*parts) for name, *parts in sums}
-    return Ledger(on, output=4 * opened.n_outputs * model.n_vocab)
+    rows = 4 * opened.n_outputs * (opened.n_vocab or model.n_vocab)
+    return Ledger(on, output=rows + opened.kept(model.n_embd))

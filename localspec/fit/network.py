@@ -29,11 +29,12 @@ def build(facts: Facts, opening: Opening, placement: Placement) -> Graph:
     b = Building(facts, opening, placement)
     cur = _embedding(b)
     per_layer = _per_layer(b, cur)
-    chosen = sample(facts, placement)
-    late = facts.arch in _LATE
+    chosen = sample(facts, placement, opening.taps)
+    late = facts.arch in _LATE or opening.predicting or facts.n_layer in opening.taps
     for il in chosen:
         b.il = il
-        cur = _layer(b, cur, last=il == chosen[-1] and not late)
+        cur.pinned |= il in opening.taps
+        cur = layer(b, cur, last=il == chosen[-1] and not late)
         if per_layer is not None:
             cur = _with_own_input(b, cur, per_layer)
         scale = b.weight("layer_output_scale.weight")
@@ -43,8 +44,9 @@ def build(facts: Facts, opening: Opening, placement: Placement) -> Graph:
     return b.graph
 
 
-def sample(facts: Facts, placement: Placement) -> list[int]:
-    """Layers that stand for all: every kind, and every kind behind every other."""
+def sample(facts: Facts, placement: Placement, taps: frozenset[int] = frozenset()) -> list[int]:
+    """Layers that stand for all: every kind, every kind behind every other; all where some are
+    tapped."""
     seen: dict[tuple[object, object], int] = {}
     found: list[int] = []
     before: object = None
@@ -52,8 +54,9 @@ def sample(facts: Facts, placement: Placement) -> list[int]:
     told = facts.number("embedding_length_per_layer_input") or facts.number(
         "attention.shared_kv_layers"
     )
-    if told and (placement.cpu > 1 or (placement.cpu == 1 and not placement.full)):
-        return list(range(facts.n_layer))  # each has something copied of its own
+    copied = placement.cpu > 1 or (placement.cpu == 1 and not placement.full)
+    if taps or (told and copied):
+        return list(range(facts.n_layer))  # each is unlike the others
     for il in range(facts.n_layer):
         kind = _kind(facts, placement, il)
         times = seen.get((before, kind), 0)
@@ -82,7 +85,7 @@ def _embedding(b: Building) -> Node:
     return cur
 
 
-def _layer(b: Building, start: Node, *, last: bool) -> Node:
+def layer(b: Building, start: Node, *, last: bool) -> Node:
     normed = b.norm("attn_norm", start)
     if b.facts.arch in _NORM_FIRST:
         b.expand(normed)
@@ -155,7 +158,8 @@ def _output(b: Building, cur: Node, late: bool) -> None:
     """What is handed out keeps its memory to the end."""
     home = b.placement.output
     norm = b.end("output_norm.weight", home) or b.end("token_embd_norm.weight", home)
-    rows_first = late and b.facts.arch == "gpt-oss"
+    rows_first = late and b.facts.arch in ("gpt-oss", "mimo2")
+    rows_first = rows_first or b.facts.n_layer in b.opening.taps
     if rows_first:
         cur.pinned = True
         cur = b.rows_out(cur)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from localspec.fit.facts import Facts
 from localspec.machine import parameters
 from localspec.machine.parameters import Role
+from localspec.models import heads
 from localspec.protocol.wire import Load
 
 _STEP = 256
@@ -31,15 +32,39 @@ class Opening:
     """Without flash attention where that would run beside its layer's device."""
     by_token: bool = True
     """Values lie in the cache token by token, as flash attention wants them."""
+    head: str = ""
+    """What kind of head it is; nothing: a model."""
+    n_vocab: int = 0
+    """Of a head, whose file may leave it to its target."""
+    matrix: tuple[str, int] = ("", 0)
+    """Where its target's output matrix lies, and its bytes: it may use that."""
+    taps: frozenset[int] = frozenset()
+    """Of a target: layers whose inputs are kept for a head."""
+    predicting: bool = False
+    """Of a target: what leaves its last layer is kept, for its own layer that guesses."""
+
+    def kept(self, n_embd: int) -> int:
+        """Bytes of hidden states that are handed out beside the logits."""
+        states = 1 if self.head or self.predicting else len(self.taps)
+        return 4 * states * self.n_ubatch * n_embd
 
 
-def pair(load: Load, target: Facts, draft: Facts | None) -> tuple[Opening, Opening | None]:
-    """Raises UsageError."""
+def pair(
+    load: Load, target: Facts, draft: Facts | None, head: str = ""
+) -> tuple[Opening, Opening | None]:
+    """`head`: what kind of head the draft is, if it is one.  Raises UsageError."""
     role = parameters.of_target(load)
     asked = parameters.context_size(role.settings, target.header.n_ctx_train, "the target")
     first = _opening(target, role, asked)
     if draft is None:
         return first, None
+    if head:
+        beside = _opening(draft, parameters.of_head(load, first.n_ctx), first.n_ctx)
+        taps = frozenset() if head == "mtp" else frozenset(heads.layers(draft.header))
+        return (
+            replace(first, taps=taps, predicting=head == "mtp"),
+            replace(beside, head=head, n_vocab=target.n_vocab),
+        )
     role = parameters.of_draft(load, first.n_ctx)
     trained = draft.header.n_ctx_train
     n_ctx = role.settings.n_ctx or asked

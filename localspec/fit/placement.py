@@ -105,7 +105,8 @@ def _ends(
     if any(settings.tensor_split[: len(chosen)]):
         parts = [*settings.tensor_split, *[0.0] * len(chosen)][: len(chosen)]
     else:
-        parts = [float(max(0, (d.free or 0) - used.get(d.name, 0))) for d in chosen]
+        least = 1 if used else 0  # as the probe has it for what comes second
+        parts = [float(max(least, (d.free or 0) - used.get(d.name, 0))) for d in chosen]
     if not any(parts):
         parts = [1.0] * len(chosen)
     sums = list(accumulate((_float(part) for part in parts), lambda a, b: _float(a + b)))

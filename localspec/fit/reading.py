@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from localspec.fit import facts as of_models
 from localspec.fit import placement as placing
@@ -17,7 +17,13 @@ from localspec.models.gguf.tensors import TYPES, Tensor
 from localspec.models.header import Header
 from localspec.protocol.wire import ContextSettings
 
-_TABLES = ("token_embd.weight", "position_embd.weight", "per_layer_token_embd.weight")
+_TABLES = (
+    "token_embd.weight",
+    "position_embd.weight",
+    "per_layer_token_embd.weight",
+    "markov_w1.weight",
+    "nextn.embed_tokens.weight",
+)
 """Of these one row is read."""
 _UNUSED = ("token_types.weight", "v.", "mm.", "a.")
 """One constant row, and what sees or hears."""
@@ -103,6 +109,51 @@ def read(
     on = {name: part for name, part in zip(placement.names, parts, strict=True) if part.weights}
     family = types.most_common(1)[0][0] if types else ""
     return Reading(on, family, experts, used)
+
+
+def read_head(
+    headers: tuple[Header, Header],
+    kind: str,
+    settings: ContextSettings,
+    devices: Sequence[Device],
+    context: int = 0,
+) -> Reading:
+    """A row of a head beside its target: without an output of its own it uses the target's."""
+    if kind != "mtp":
+        found = read(headers[1], settings, devices, context)
+        layers = headers[1].n_layer / max(1, headers[0].n_layer)
+        for part in found.on.values():
+            part.share *= layers  # what a pass takes besides reading was measured for models
+        lacks = {"output.weight"}
+        lacks |= {"token_embd.weight"} if kind != "eagle3" else set()
+        own = {tensor.name for tensor in headers[1].tensors}
+        return found if lacks & own else _with_output(found, headers[0])
+    facts = of_models.of(headers[0], predicting=True)
+    placement = placing.place(facts, settings, devices, {})
+    at, part = placement.layers[facts.n_layer], Part(share=1 / max(1, facts.n_layer))
+    types: Counter[str] = Counter()
+    for tensors in (facts.by_layer.get(il, {}) for il in range(facts.n_layer, facts.n_layer_all)):
+        for tensor in tensors.values():
+            part.dense += _read(tensor._replace(name=tensor.name.split(".", 2)[2]))
+            types[tensor.type_name] += tensor.n_bytes
+    layer = facts.layers[facts.n_layer]
+    _, block, block_bytes = TYPES[parameters.KV_TYPES[settings.kv_type]]
+    cells = min(context, facts.n_swa) if layer.window else context
+    part.cache = _width(facts, layer) * cells * block_bytes / block
+    part.attended = part.cache * max(1.0, layer.n_head / max(1, layer.n_head_kv))
+    found = Reading({placement.names[at]: part}, types.most_common(1)[0][0] if types else "")
+    own_output = f"blk.{facts.n_layer}.nextn.shared_head_head.weight"
+    has = any(tensor.name == own_output for tensor in headers[0].tensors)
+    return found if has else _with_output(found, headers[0])
+
+
+def _with_output(head: Reading, target: Header) -> Reading:
+    """The target's output matrix is read where the head lies last."""
+    table = {tensor.name: tensor for tensor in target.tensors}
+    matrix = table.get("output.weight") or table.get("token_embd.weight")
+    name = next(reversed(head.devices))
+    part = replace(head.on[name], dense=head.on[name].dense + (matrix.n_bytes if matrix else 0))
+    return replace(head, on={**head.on, name: part})
 
 
 def _tensors(facts: Facts, placement: Placement) -> Iterator[tuple[Tensor, int, bool]]:

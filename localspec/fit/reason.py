@@ -7,6 +7,22 @@ from collections.abc import Iterator
 from localspec.fit.report import Fit, Room
 from localspec.units import gib
 
+_OF_HEADS = {
+    "eagle3": "EAGLE-3 head: a layer trained on this very model's hidden states, so its guesses "
+    "are kept more often than a small model's, and cost less",
+    "mtp": "MTP: a layer of the model's own, trained with it to predict one token more; better "
+    "guesses than a small model's, and nothing else to load",
+    "dflash": "DFlash head: trained on this very model's hidden states; guesses several tokens in "
+    "one pass, where a small model needs one for each",
+    "dspark": "DSpark head: trained on this very model's hidden states; guesses several tokens in "
+    "one pass, and knows how sure it is of each",
+}
+
+
+def of_head(kind: str) -> str:
+    """What a head is, and why it is better here than a small draft; nothing for a model."""
+    return _OF_HEADS.get(kind, "")
+
 
 def why(fit: Fit, first: Fit, n_layer: int) -> str:
     """`first`: with the usual settings; where it fits, it was taken, perhaps with more context."""

@@ -36,7 +36,7 @@ def split(graph: Graph, placement: Placement) -> Plan:
     for node in plan.nodes:
         _add_padding(node, placement)
     for leaf in graph.leafs:
-        _leaf(plan, leaf, placement.copies)
+        _leaf(plan, leaf, 1 if leaf.kind == "filled" else placement.copies)
     if placement.copies > 1:
         for copy in copies:
             _leaf(plan, copy, placement.copies)
@@ -67,7 +67,8 @@ def _leaf(plan: Plan, leaf: Node, copies: int) -> None:
 def assign(graph: Graph, cpu: int) -> None:
     """Passes 1 to 4 of ggml's."""
     for leaf in graph.leafs:
-        leaf.backend = cpu
+        if leaf.kind != "filled":
+            leaf.backend = cpu
     nodes = [node for node in graph.nodes if _computes(node)]
     for node in nodes:
         if node.backend is None:

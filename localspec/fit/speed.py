@@ -12,6 +12,7 @@ from localspec.fit.acceptance import Range
 from localspec.fit.gain import Costs
 from localspec.fit.hardware import CALIBRATED, Hardware
 from localspec.fit.reading import Reading
+from localspec.models import heads
 from localspec.models.header import Header
 from localspec.protocol.wire import Load, Measured
 
@@ -23,6 +24,10 @@ _GAIN_CALIBRATED = 0.10
 _GAIN_TABLE = 0.20
 _GAIN_CPU = 0.35
 """The usual curves of processors differ most."""
+_BLOCK = 16
+"""Rows of a block whose file does not say."""
+_ROWS = 6
+"""Of a block, about as many as pay."""
 _AT_WORST = 0.97
 """Of plain decoding: where guesses do not pay they are given up, after a few tries."""
 
@@ -81,6 +86,8 @@ class _Pair:
     """Of a draft."""
     calibrated: bool
     bases: tuple[str, ...]
+    head: str = ""
+    """What kind of head drafts, if one does."""
 
     @property
     def rate(self) -> float:
@@ -96,17 +103,40 @@ def speed(
         if header is not None and not reading.complete(header):
             return Speed(why="the model is in parts, of which only the first was read")
     read = reading.read(target, load.target_settings, hardware.devices, use.context)
-    drafts = None
+    drafts, head = None, ""
     if draft is not None:
-        drafts = reading.read(draft, load.draft_settings, hardware.devices, use.context)
+        head = heads.drafting(target, draft).replace("model", "")
+        drafts = _draft(load, (target, draft), head, hardware, use)
     for one in filter(None, (read, drafts)):
         if why := passes.unknown(one, hardware):
             return Speed(why=why)
     pair = _priced(load, read, drafts, hardware, use)
+    if head and draft is not None:
+        pair = _of_head(pair, head, draft, hardware)
     facts = of_models.of(target)
     if facts.keeps_state and not facts.rolls_back:
         return _alone(pair, "its memory cannot take back a wrong guess")
     return _judged(load.measured, pair, use)
+
+
+def _draft(
+    load: Load, headers: tuple[Header, Header], head: str, hardware: Hardware, use: Use
+) -> Reading:
+    settings, devices = load.draft_settings, hardware.devices
+    if head:
+        return reading.read_head(headers, head, settings, devices, use.context)
+    return reading.read(headers[1], settings, devices, use.context)
+
+
+def _of_head(pair: _Pair, head: str, header: Header, hardware: Hardware) -> _Pair:
+    """A chain costs a pass for each guess, a block one for all of them."""
+    pair = replace(pair, head=head)
+    if head not in ("dflash", "dspark") or pair.draft is None:
+        return pair
+    longest = min(pair.longest, max(1, header.number("block_size", _BLOCK) - 1))
+    wide = passes.ms(pair.draft, hardware, min(longest, _ROWS)) / passes.ms(pair.draft, hardware)
+    costs = Costs(0.0, pair.costs.verify, pair.costs.host + pair.costs.c * wide)
+    return replace(pair, longest=longest, costs=costs)
 
 
 # --- costs ------------------------------------------------------------------------------
@@ -175,6 +205,9 @@ def _judged(known: Measured | None, pair: _Pair, use: Use) -> Speed:
     }
     this = expected.get(use.workload, expected["chat"])
     guesses = f"guesses as is usual for {use.workload}"
+    if pair.head:
+        name = heads.NAMES[pair.head]
+        guesses = f"guesses kept as others report of {name} heads for {use.workload}"
     shares = acceptance.counted(known, use.temperature) if pair.draft else []
     if shares:
         low, high = acceptance.around(shares)
@@ -211,7 +244,7 @@ def _plain(pair: _Pair) -> Range:
 
 
 def _drafted(pair: _Pair, workload: str, temperature: float) -> Expected:
-    low, high = acceptance.usual(workload, temperature)
+    low, high = acceptance.usual(workload, temperature, pair.head)
     chances = (low, (low + high) / 2, high)
     return _expected(pair, (low, high), tuple(acceptance.stands(one) for one in chances))
 

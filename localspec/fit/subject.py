@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from localspec.errors import LocalspecError, NotFoundError
-from localspec.models import blueprint, header
+from localspec.models import blueprint, header, heads, pairing
 from localspec.models.catalog import Model, Pair
 from localspec.models.header import Header
 from localspec.models.wanted import Asked, Wanted
@@ -40,6 +40,26 @@ class Subject:
     @property
     def name(self) -> str:
         return f"{self.target.name} + {self.draft.name}" if self.draft else self.target.name
+
+    def check(self) -> None:
+        """Raise IncompatiblePairError where its draft is a head that cannot be run beside it."""
+        target, draft = self.headers
+        if draft is None or heads.drafting(target, draft) == "model" or heads.own(target, draft):
+            return
+        if (verdict := heads.misfit(heads.of(target), draft)) is not None:
+            raise pairing.refusal(verdict, self.target.name, self.draft.name if self.draft else "")
+
+    def with_head(self) -> Subject:
+        """With the head that the target brings, or that lies beside it: `run` would use it."""
+        target = self.target
+        if self.draft is not None:
+            return self
+        if heads.predicts(target.header):
+            return replace(self, draft=target)
+        found = target.path and heads.beside(target.path, target.header)
+        if not found:
+            return self
+        return replace(self, draft=Part(found.name, of_file(found), "file", found))
 
     @property
     def headers(self) -> tuple[Header, Header | None]:

@@ -20,7 +20,7 @@ _INPUT = frozenset(
         "token_embd_norm.weight",
     }
 )
-_OUTPUT = re.compile(r"(output|cls|dense_|enc\.output|dec\.output)")
+_OUTPUT = re.compile(r"(output|cls|dense_|enc\.output|dec\.output|fc\.|d2t|markov_|conf_proj)")
 _EVERYWHERE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Each device that has layers has these."""
 _FIRST = ("per_layer_model_proj.weight", "per_layer_proj_norm.weight")
@@ -40,8 +40,8 @@ def place(facts: Facts, placement: Placement) -> tuple[int, ...]:
     sums = [0] * len(placement.names)
     cpu = placement.cpu
     for il, tensors in facts.by_layer.items():
-        if il >= facts.n_layer:
-            continue  # layers that guess ahead are not loaded
+        if il >= facts.n_loaded:
+            continue  # layers that guess ahead
         home = placement.layers[il]
         for name, tensor in tensors.items():
             at = cpu if placement.experts_on_cpu and EXPERTS.match(name) else home

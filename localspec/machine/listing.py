@@ -23,6 +23,8 @@ class Listing:
     """Where it lies."""
     features: str = ""
     """What it was built for, as it prints that: CPU : SSE3 = 1 | AVX = 1 | …"""
+    lacking: tuple[str, ...] = ()
+    """Functions that it has not, without which heads cannot run."""
 
 
 _kept: list[Listing] = []
@@ -39,6 +41,7 @@ def listed(refresh: bool = False) -> Listing:
                 bool(told["offloads"]),
                 clean(str(told["library"]), multiline=False),
                 clean(str(told["features"]), multiline=False).strip(),
+                tuple(map(str, told.get("lacking", ()))),
             )
         ]
     return _kept[0]

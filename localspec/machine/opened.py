@@ -42,10 +42,13 @@ class Opened:
         self._c = c
         self.model: Any = None
         self.context: Any = None
+        self.kept = 0
+        """Bytes of hidden states that are handed out beside the logits."""
         given = parameters.model(c, role.settings)
         params = given.params
         # Without data llama.cpp aborts in any other mode; with it a mapped file would count whole.
         params.no_alloc, params.load_mode = not data, c.LLAMA_LOAD_MODE_NONE
+        params.load_mtp = role.predicting
         if devices is not None:
             offered = (ctypes.c_void_p * (len(devices) + 1))(*devices, None)
             params.devices = ctypes.cast(offered, ctypes.c_void_p)
@@ -53,16 +56,17 @@ class Opened:
             chosen = parameters.shares(c, split)
             params.tensor_split = chosen
         try:
-            self._open(path, params, role)
+            self.model = c.llama_model_load_from_file(os.fsencode(path), params)
+            if not self.model:
+                raise OpeningError("the model cannot be loaded")
+            self._begin(role)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, path: str, params: Any, role: Role) -> None:
+    def _begin(self, role: Role) -> None:
+        """The model's context."""
         c = self._c
-        self.model = c.llama_model_load_from_file(os.fsencode(path), params)
-        if not self.model:
-            raise OpeningError("the model cannot be loaded")
         self.role = parameters.trained(c, self.model, role)
         trained = int(c.llama_model_n_ctx_train(self.model))
         n_ctx = parameters.context_size(self.role.settings, trained, "this model")
@@ -76,7 +80,8 @@ class Opened:
     def ledger(self) -> Ledger:
         """Raises breakdown.UnknownLayoutError."""
         taken = breakdown.by_device(self._c._lib, self.context)
-        return Ledger(taken, parameters.output_bytes(self._c, self.model, self.role))
+        output = parameters.output_bytes(self._c, self.model, self.role)
+        return Ledger(taken, output + self.kept)
 
     def doubt(self) -> int:
         """Bytes by which the graph's memory on the last of several devices may be wrong.

@@ -27,6 +27,8 @@ DEFAULT_CTX = 8192
 _CTX_STEP = 256
 """llama.cpp's contexts are multiples of it."""
 _LEAST_BATCH = 32
+HEAD_BATCH = 64
+"""Rows of one pass of a head: llama.cpp computes logits for each of them, wanted or not."""
 _MOST_CTX = 8
 """Times the trained context: beyond that it is a slip, and llama.cpp would try to allocate it."""
 _EXPERTS = rb"\.ffn_(up|down|gate_up|gate)_(ch|)exps"
@@ -45,17 +47,19 @@ class Role:
 
     `outputs` is the most rows of logits one pass may ask for; `rollback` how many tokens of the
     last pass must be forgettable where the memory is recurrent; `within_trained` cuts the context
-    to what the model was trained with.
+    to what the model was trained with; `predicting`: with its layers that guess ahead (MTP).
     """
 
     settings: ContextSettings
     outputs: int
     rollback: int
     within_trained: bool = False
+    predicting: bool = False
 
 
-def of_target(load: Load) -> Role:
-    return Role(load.target_settings, load.draft_max + 1, load.draft_max)
+def of_target(load: Load, *, predicting: bool = False) -> Role:
+    role = Role(load.target_settings, load.draft_max + 1, load.draft_max)
+    return replace(role, predicting=predicting)
 
 
 def of_draft(load: Load, n_ctx: int) -> Role:
@@ -65,6 +69,11 @@ def of_draft(load: Load, n_ctx: int) -> Role:
     """
     settings = replace(load.draft_settings, n_ctx=load.draft_settings.n_ctx or n_ctx)
     return Role(settings, 1, load.draft_max, within_trained=True)
+
+
+def of_head(load: Load, n_ctx: int) -> Role:
+    """Beside a target whose context has n_ctx tokens: a row of it for each of them."""
+    return Role(replace(load.draft_settings, n_ctx=n_ctx, n_ubatch=HEAD_BATCH), HEAD_BATCH, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,13 @@ from typing import Any
 
 from localspec import children, paths
 from localspec.clean import clean
+from localspec.errors import LocalspecError
 from localspec.machine.devices import Device
 from localspec.machine.ghosts import Ghosts
 from localspec.machine.ledger import HOST, Bytes, Ledger, Projection
 from localspec.machine.probe_process import ProbeError, ProbeProcess
+from localspec.models import header as headers
+from localspec.models import heads
 from localspec.models.header import Header
 from localspec.protocol.wire import Load
 
@@ -82,7 +85,8 @@ class Probe:
         return bool(self._ask("devices")["offloads"])
 
     def about(self) -> dict[str, Any]:
-        """Both, with the `library`'s path and the CPU `features` that it was built for.
+        """Both, with the `library`'s path, the CPU `features` that it was built for, and the
+        functions that are `lacking` for heads.
 
         Raises ProbeError.
         """
@@ -96,12 +100,14 @@ class Probe:
         pretend = any(device.pretend for device in devices or ())
         if pretend and not self.pretends():
             raise ProbeError("a pretend card does not work with this llama.cpp")
+        head = _head(load)
         draft = str(self._ghosts.of_file(load.draft)) if load.draft else None
         asked = replace(load, target=str(self._ghosts.of_file(load.target)), draft=draft)
         told = self._ask(
             "project",
             load=asdict(asked),
             devices=None if devices is None else [asdict(device) for device in devices],
+            **head,
         )
         return _projection(told, pretend)
 
@@ -147,6 +153,23 @@ class Probe:
         if "failed" in told:
             raise ProbeError(clean(str(told["failed"]), multiline=False))
         return told
+
+
+def _head(load: Load) -> dict[str, Any]:
+    """What kind of head drafts, and the layers that it reads.  Raises ProbeError."""
+    try:
+        target = headers.read(Path(load.target))
+        draft = headers.read(Path(load.draft)) if load.draft else None
+    except LocalspecError as error:
+        raise ProbeError(error.message) from error
+    kind = heads.drafting(target, draft) if draft else "model"
+    if draft is None or kind == "model":
+        return {}
+    if heads.own(target, draft):
+        return {"head": kind, "layers": []}
+    if (verdict := heads.misfit(heads.of(target), draft)) is not None:  # it would abort
+        raise ProbeError(verdict.detail)
+    return {"head": kind, "layers": heads.layers(draft)}
 
 
 def _projection(told: Mapping[str, Any], pretend: bool) -> Projection:

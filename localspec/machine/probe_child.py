@@ -16,7 +16,8 @@ from typing import Any
 
 from localspec import children
 from localspec.errors import UsageError
-from localspec.machine import parameters, runtimes, selftest
+from localspec.machine import beside, parameters, runtimes, selftest
+from localspec.machine.beside import Beside, Inside
 from localspec.machine.breakdown import UnknownLayoutError
 from localspec.machine.devices import Device
 from localspec.machine.ggml import Ggml
@@ -72,6 +73,7 @@ class Child:
             "devices": found,
             "offloads": bool(C.llama_supports_gpu_offload()),
             "library": str(C._lib._name),
+            "lacking": beside.lacking(C),
             "features": C.llama_print_system_info().decode("utf-8", "replace"),
         }
 
@@ -79,8 +81,9 @@ class Child:
         """Both models open at once, as the engine has them."""
         load: Load = made(Load, asked["load"])
         devices = self._chosen(asked["devices"])
+        head: str = asked.get("head", "")
         with ExitStack() as open_:
-            role = parameters.of_target(load)
+            role = parameters.of_target(load, predicting=head == "mtp")
             target = Opened(C, load.target, role, devices=devices)
             open_.enter_context(closing(target))
             ledger = target.ledger()
@@ -89,12 +92,29 @@ class Child:
                 return told
             role = parameters.of_draft(load, target.n_ctx)
             split = () if role.settings.tensor_split else self._left(devices, ledger)
-            draft = Opened(C, load.draft, role, devices=devices, split=split)
+            how: dict[str, Any] = {"devices": devices, "split": split}
+            if head:
+                draft = self._head(load, target, asked["layers"], how)
+                told["target"] = asdict(target.ledger())  # it keeps states now
+            else:
+                draft = Opened(C, load.draft, role, **how)
             open_.enter_context(closing(draft))
             if draft.recurrent:
                 return told | {"dropped": True}
             doubt = target.doubt() + draft.doubt()
             return told | {"draft": asdict(draft.ledger()), "doubt": doubt}
+
+    def _head(
+        self, load: Load, target: Opened, layers: Sequence[int], how: Mapping[str, Any]
+    ) -> Opened:
+        """A head of a file that reads these layers; without any the target's own layer."""
+        role = parameters.of_head(load, target.n_ctx)
+        if not layers:
+            beside.predict(C, target)
+            return Inside(C, role, target)
+        beside.tap(C, target, layers)
+        assert load.draft is not None
+        return Beside(C, load.draft, role, target, **how)
 
     def _chosen(self, wanted: Sequence[Mapping[str, Any]] | None) -> list[int] | None:
         """Addresses of the devices that are named; those of pretend cards where they are."""

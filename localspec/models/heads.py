@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from localspec.clean import clean
 from localspec.errors import LocalspecError
-from localspec.models import header, pairing
+from localspec.models import header, pairing, reference
 from localspec.models.gguf import architectures
 from localspec.models.header import Header
 from localspec.models.pairing import Verdict, Vocabulary
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 NAMES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "dspark": "DSpark"}
 """Kinds of heads as people write them."""
-RUN = frozenset(NAMES)
-"""Those that this localspec can use."""
-PREFIXES = ("eagle3-", "dspark-", "dflash-")
+RUN = frozenset({"eagle3", "dflash", "dspark"})
+"""Those that can be used out of a file of their own; MTP runs inside its target's only."""
+PREFIXES = tuple(word for word in reference.HEADS if word != "mtp-")
 """How the files of heads begin that lie beside their targets; the best first."""
 _TAPS = 3
 """Layers that an EAGLE-3 head reads, never more or fewer."""
@@ -50,9 +50,27 @@ def kind(facts: Header) -> str:
     """What a file drafts as: `model`, or the kind of its head."""
     if facts.architecture == "dflash":
         return "dspark" if "markov_w1.weight" in _tensors(facts) else "dflash"
-    if facts.architecture == "gemma4-assistant":
+    if facts.architecture == "gemma4-assistant" or _alone(facts):
         return "mtp"
     return "eagle3" if facts.architecture == "eagle3" else "model"
+
+
+def named(path: str) -> str:
+    """The kind of head that a file's name says: dspark-….gguf."""
+    name = path.rpartition("/")[2]
+    return next((word[:-1] for word in reference.HEADS if word in name), "model")
+
+
+def runs(facts: Header) -> bool:
+    """Whether a head can be used out of this file."""
+    return kind(facts) in RUN and _other(facts) is None
+
+
+def _alone(facts: Header) -> bool:
+    """Whether it is a layer that guesses without the model that it belongs to (mtp-….gguf)."""
+    own = _tensors(facts)
+    guesses = facts.number("nextn_predict_layers") > 0
+    return guesses and bool(own) and "blk.0.attn_norm.weight" not in own
 
 
 def layers(facts: Header) -> tuple[int, ...]:
@@ -70,16 +88,42 @@ def predicts(facts: Header) -> bool:
     return known and n == 1 and block in _tensors(facts)
 
 
+def drafting(target: Header, draft: Header) -> str:
+    """What a draft is beside this target: `model`, or the kind of head.
+
+    The target's own file twice is its own layer that guesses, where it has one.
+    """
+    return "mtp" if own(target, draft) else kind(draft)
+
+
+def own(target: Header, draft: Header) -> bool:
+    """Whether the draft is the target's own layer that guesses: the same file."""
+    same = draft is target or draft.tensors == target.tensors
+    return same and predicts(target)
+
+
 def beside(path: Path, target: Header) -> Path | None:
-    """The head in a model's folder that fits it: eagle3-…, as repositories name them."""
+    """The head in a model's folder that fits it: eagle3-…, as repositories name them.
+
+    A download that came later may lie in the folder of a later commit.
+    """
     for prefix in PREFIXES:
-        for found in sorted(path.parent.glob(f"{prefix}*.gguf")):
-            if _fits(target, found):
-                return found
+        for folder in _folders(path):
+            for found in sorted(folder.glob(f"{prefix}*.gguf")):
+                if fits(target, found):
+                    return found
     return None
 
 
-def _fits(target: Header, path: Path) -> bool:
+def _folders(path: Path) -> Iterator[Path]:
+    """The file's own; of one in the hub's cache those of the repository's other commits too."""
+    yield path.parent
+    if path.parent.parent.name == "snapshots":
+        yield from sorted(path.parent.parent.iterdir())
+
+
+def fits(target: Header, path: Path) -> bool:
+    """Whether a file is a head for this model."""
     try:
         header.check(path)
         return check(of(target), header.read(path)).compatible
@@ -87,12 +131,37 @@ def _fits(target: Header, path: Path) -> bool:
         return False
 
 
+def found(kind_: str, name: str) -> str:
+    """That a head is used though nobody named it, in a line."""
+    what = f"the {NAMES[kind_]} head {name} beside it"
+    if kind_ == "mtp":
+        what = "a layer of its own that predicts further tokens (MTP)"
+    return clean(f"Guesses come from {what}. Without: --draft none.", multiline=False)
+
+
 def check(target: Target, head: Header) -> Verdict:
     """Everything that llama.cpp would abort on, or silently compute nonsense with."""
+    if (refusal := misfit(target, head)) is not None:
+        return refusal
+    if kind(head) != "eagle3" and "tokenizer.ggml.mask_token_id" not in head.keys:
+        return _no("mask-token", "it has no mask token, which its blocks are made of")
+    return pairing.check(target.vocabulary, head.tokenizer)
+
+
+def judged(target: Header, draft: Header) -> Verdict:
+    """Whether a draft of any kind goes with a target, by their headers."""
+    if own(target, draft):
+        return Verdict("compatible", "own-layer", "it guesses by a layer of its own (MTP)")
+    if kind(draft) != "model":
+        return check(of(target), draft)
+    return pairing.check(target.tokenizer, draft.tokenizer)
+
+
+def misfit(target: Target, head: Header) -> Verdict | None:
+    """The same as far as it needs no vocabulary; None where nothing is wrong."""
     if (other := _other(head)) is not None:
         return _no("head-kind", f"it is a head of the kind {other}, which cannot be run yet")
-    refusal = next(_refusals(target, head), None)
-    return refusal or pairing.check(target.vocabulary, head.tokenizer)
+    return next(_refusals(target, head), None)
 
 
 def _other(head: Header) -> str | None:
@@ -101,6 +170,8 @@ def _other(head: Header) -> str | None:
         return "Gemma 4 assistant"
     if "selector_hidden.weight" in _tensors(head):
         return "DFlash2"
+    if _alone(head):
+        return "MTP in a file of its own"
     return "DeepSeek V4 DSpark" if head.number("hyper_connection_count") else None
 
 
@@ -143,8 +214,6 @@ def _of_widths(target: Target, head: Header) -> Iterator[Verdict]:
         yield _no("embeddings", detail)
     if not block and head.n_layer != 1:
         yield _no("head-layers", f"an EAGLE-3 head has one layer; it has {head.n_layer}")
-    if block and "tokenizer.ggml.mask_token_id" not in head.keys:
-        yield _no("mask-token", "it has no mask token, which its blocks are made of")
 
 
 def _of_reduced_vocabulary(head: Header) -> Iterator[Verdict]:

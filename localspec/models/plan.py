@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import AccessError, ChecksumError, ModelFileError, OfflineError
-from localspec.models import blueprint, header, names, pairing, reference, store
+from localspec.models import blueprint, header, heads, names, pairing, reference, store
 from localspec.models.catalog import Model
 from localspec.models.disk.stored import Stored
 from localspec.models.download import Job
@@ -55,8 +55,10 @@ class Item:
     licence: str | None = None
     gated: bool = False
     header: Header | None = None
-    """None for a head, which is no model by itself."""
+    """None where nobody could be asked."""
     notes: tuple[str, ...] = ()
+    beside: tuple[RemoteFile, ...] = ()
+    """Heads of its repository, which may draft for it."""
 
     @property
     def missing(self) -> int:
@@ -121,11 +123,14 @@ def make(hub: Hub, asked: Iterable[Asked], stop: Stop | None = None) -> Plan:
 
 
 def match(target: Item, draft: Item) -> Match | None:
-    """None where one is a head, of which headers tell nothing."""
+    """None where a header could not be had."""
     if target.header is None or draft.header is None:
         return None
-    verdict = pairing.check(target.header.tokenizer, draft.header.tokenizer)
-    return Match(target, draft, verdict, pairing.warnings(target.header, draft.header))
+    verdict = heads.judged(target.header, draft.header)
+    warnings = pairing.warnings(target.header, draft.header)
+    if heads.drafting(target.header, draft.header) != "model":
+        warnings = ()  # they are about models that draft
+    return Match(target, draft, verdict, warnings)
 
 
 def free(cache: Path) -> int:
@@ -158,10 +163,10 @@ class Planner:
         return self._items[wanted]
 
     def whole(self, item: Item) -> Header:
-        """Its header with the tensors of all its parts.  Raises ModelFileError for a head."""
+        """Its header with the tensors of all its parts.  Raises ModelFileError."""
         if item.header is None:
-            what = f"{item.wanted.title} is a head, which is no model by itself."
-            raise ModelFileError(what, "Its page says which target it drafts for.")
+            what = f"The header of {item.wanted.title} could not be read."
+            raise ModelFileError(what, "Connect, or give a file that is here.")
         if item.header.split is None or item.repo is None or item.revision is None:
             return item.header
         where = item.repo, item.revision
@@ -196,13 +201,11 @@ class Planner:
         notes = _agree(wanted.model, chosen)
         pieces = tuple(_piece(source, listing.revision, file) for file in chosen)
         first = pieces[0]
-        head: Header | None = None
-        if wanted.model is None or wanted.model.kind == "model":
-            if first.path is not None:
-                head = header.read(first.path)
-            else:
-                where = (source.repo, listing.revision, first.job.path)
-                head = self._hub.header(*where, self._stop)
+        if first.path is not None:
+            head = header.read(first.path)
+        else:
+            where = (source.repo, listing.revision, first.job.path)
+            head = self._hub.header(*where, self._stop)
         return Item(
             wanted=wanted,
             repo=source.repo,
@@ -215,6 +218,7 @@ class Planner:
             gated=listing.gated,
             header=head,
             notes=notes,
+            beside=reference.heads(listing.files, chosen[0].path),
         )
 
 
@@ -271,7 +275,6 @@ def _local(wanted: Wanted, path: Path) -> Item:
 
 
 def _kept(wanted: Wanted, stored: Stored) -> Item:
-    head = wanted.model is not None and wanted.model.kind != "model"
     return Item(
         wanted=wanted,
         repo=stored.repo,
@@ -280,5 +283,5 @@ def _kept(wanted: Wanted, stored: Stored) -> Item:
         path=stored.path,
         size=stored.size,
         licence=wanted.model.licence if wanted.model else None,
-        header=None if head else header.read(stored.path),
+        header=header.read(stored.path),
     )

@@ -15,7 +15,9 @@ from localspec.errors import NotFoundError, UsageError
 from localspec.models import names
 
 _DEFAULT_TAGS = ("Q4_K_M", "Q8_0")
-COMPANIONS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
+HEADS = ("eagle3-", "dspark-", "dflash-", "mtp-")
+"""How heads are called that lie in their target's repository; the best first."""
+COMPANIONS = ("mmproj", "imatrix", *HEADS)
 """What the name of a file holds that is no model by itself."""
 
 _HOSTS = ("huggingface.co/", "www.huggingface.co/", "hf.co/")
@@ -155,6 +157,12 @@ def companion(files: Sequence[RemoteFile], model: str, word: str) -> RemoteFile 
         and folders[: one.path.count("/")] == one.path.split("/")[:-1]
     ]
     return max(found, key=worth, default=None)
+
+
+def heads(files: Sequence[RemoteFile], model: str) -> tuple[RemoteFile, ...]:
+    """The heads that a repository has for a model, of each kind the best by that rule."""
+    found = (companion(files, model, word) for word in HEADS if is_model(model))
+    return tuple(one for one in found if one is not None)
 
 
 def _first(files: Sequence[RemoteFile], tag: str | None) -> RemoteFile | None:

@@ -42,6 +42,8 @@ class Dialogue:
     def pair(self) -> str:
         """`model + draft`, for a title."""
         draft = self.choice.draft
+        if draft == self.choice.target:
+            return f"{self.model} + its own layer (MTP)"
         return f"{self.model} + {_stem(draft.name)}" if draft else self.model
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from localspec.fit.advisor import Wish
-from localspec.launch import Choice
+from localspec.launch import Choice, says
 from localspec.protocol.wire import DRAFT_MAX, Load
 from localspec.tui import themes
 from localspec.tui.glyphs import RICH, Glyphs
@@ -41,4 +41,5 @@ class Options:
         draft = str(choice.draft) if choice.draft else None
         load = Load(str(choice.target), draft, draft_max=DRAFT_MAX)
         asked = self.asked.get(choice, WhatIf())
-        return Wish(load, ctx=asked.ctx or choice.suggested.ctx, kv=asked.kv)
+        ctx = asked.ctx or choice.suggested.ctx
+        return Wish(load, ctx=ctx, kv=asked.kv, found=says(choice))

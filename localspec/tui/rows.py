@@ -188,7 +188,7 @@ def _ready(shelf: Catalogue, seen: Survey) -> list[Row]:
             continue
         choice = Choice(target, draft, pair.spec, pair.why, pair.settings)
         bundled = pair.target.repo is None
-        about = f"{pair.title} · bundled" if bundled else ", ".join(pair.use)
+        about = f"{pair.title} · bundled" if bundled else _uses(pair)
         note = "try it now" if bundled else speeds.get(pair.id, "")
         rows.append(Row(pair.id, about, _size(choice), note, choice))
     return rows
@@ -203,10 +203,18 @@ def _path(model: Model | None, files: dict[tuple[str | None, str], Path]) -> Pat
 def _lately() -> list[Row]:
     rows = []
     for choice in recent.read():
-        draft = f"+ {_stem(choice.draft)}" if choice.draft else "no draft: copying"
+        draft = _beside(choice)
         where = clean(str(choice.target.parent), multiline=False)
         rows.append(Row(_stem(choice.target), draft, _size(choice), where, choice))
     return rows
+
+
+def _beside(choice: Choice) -> str:
+    if choice.draft is None:
+        return "no draft: copying"
+    if choice.draft == choice.target:
+        return "+ a layer of its own (MTP)"
+    return f"+ {_stem(choice.draft)}"
 
 
 def _suggested(seen: Survey) -> list[Row]:
@@ -240,9 +248,15 @@ def _matching(shelf: Catalogue, seen: Survey, wanted: str) -> list[Row]:
 
 
 def _away(pair: Pair, size: int, note: str = "") -> Row:
-    about = f"{', '.join(pair.use)} · {pair.status}" if pair.use else pair.status
+    about = f"{_uses(pair)} · {pair.status}" if _uses(pair) else pair.status
     shown = f"{gb(size)}" if size else "?"
     return Row(pair.id, about, shown, clean(note, multiline=False), reference=pair.id)
+
+
+def _uses(pair: Pair) -> str:
+    """What for, and which head drafts, if one does."""
+    head = f"{heads.NAMES[pair.kind]} head" if pair.kind in heads.NAMES else ""
+    return " · ".join(filter(None, (", ".join(pair.use), head)))
 
 
 def _found(one: Found) -> Row:
@@ -256,7 +270,7 @@ def _stem(path: Path) -> str:
 
 
 def _size(choice: Choice) -> str:
-    files = (choice.target, choice.draft)
+    files = {choice.target, choice.draft}
     try:
         return gib(sum(file.stat().st_size for file in files if file is not None))
     except OSError:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests import heads
 from tests.cli.command import Done, localspec
 from tests.fakehub import FakeHub
+from tests.tinygguf import Model
 from tests.zoo import Zoo
 
 BIG, SMALL, ODD = "org/Tiny-GGUF", "org/Tiny-Draft-GGUF", "else/Odd-GGUF"
+DEEP, INSIDE = "org/Deep-GGUF", "org/Inside-MTP-GGUF"
+"""A target with heads beside it, and one with a layer of its own that guesses."""
 CATALOGUE = """\
 schema: 1
 models:
   - {id: tiny, title: Tiny, repo: org/Tiny-GGUF, file: Tiny-Q8_0.gguf, licence: mit}
   - {id: tiny-draft, title: Tiny draft, repo: org/Tiny-Draft-GGUF, file: Tiny-Draft-Q8_0.gguf}
   - {id: odd, title: Odd, repo: else/Odd-GGUF, file: Odd-F32.gguf}
-  - {id: head, title: Head, repo: else/Odd-GGUF, file: Head-F32.gguf, kind: eagle3}
+  - {id: deep, title: Deep, repo: org/Deep-GGUF, file: Deep-Q8_0.gguf}
+  - {id: head, title: Head, repo: else/Odd-GGUF, file: Head-Q8_0.gguf, kind: eagle3}
 pairs:
   - {target: tiny, draft: tiny-draft}
   - {target: tiny, draft: odd}
-  - {target: tiny, draft: head}
+  - {target: deep, draft: head}
 """
 PAIR, BAD_PAIR = "tiny+tiny-draft", "tiny+odd"
 
@@ -40,10 +45,16 @@ class Household:
     def __init__(self, hub: FakeHub, zoo: Zoo, folder: Path) -> None:
         self.hub, self.folder = hub, folder
         self.cache = folder / "hub"
+        folder.mkdir(exist_ok=True)
         hub.add(BIG, "Tiny-Q8_0.gguf", zoo["target"].read_bytes())
         hub.add(SMALL, "Tiny-Draft-Q8_0.gguf", zoo["cousin"].read_bytes())
         hub.add(ODD, "Odd-F32.gguf", zoo["renamed"].read_bytes())
-        hub.add(ODD, "Head-F32.gguf", zoo["f32"].read_bytes())
+        hub.add(ODD, "Head-Q8_0.gguf", self._made(heads.eagle3()))
+        hub.add(DEEP, "Deep-Q8_0.gguf", self._made(heads.deep()))
+        hub.add(DEEP, "eagle3-Deep-Q8_0.gguf", self._made(heads.eagle3()))
+        hub.add(DEEP, "dflash-Deep-Q8_0.gguf", self._made(heads.eagle3(layers=(1, 2, 9))))
+        hub.add(DEEP, "mtp-Deep-Q8_0.gguf", self._made(heads.block()))
+        hub.add(INSIDE, "Inside-Q8_0.gguf", self._made(heads.mimo2()))
         hub.cards[BIG] = {"license": "mit"}
         own = folder / "config" / "models.yaml"
         own.parent.mkdir(parents=True)
@@ -54,6 +65,9 @@ class Household:
             "LOCALSPEC_CONFIG": str(own.with_name("config.toml")),
             "HOME": str(folder),
         }
+
+    def _made(self, model: Model) -> bytes:
+        return heads.quantised(model).write(self.folder / "made.gguf").read_bytes()
 
     def without_sockets(self) -> dict[str, str]:
         """For a process that dies of the first socket, and so do those that it starts."""

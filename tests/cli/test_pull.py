@@ -213,7 +213,7 @@ def test_search_and_the_files_of_what_it_found(house: Household) -> None:
     assert one["repo"] == SMALL and one["downloads"] == 12 and one["gated"] is False
     assert SMALL in house.do("search", "tiny-draft").text
     shown = house.do("show", ODD)
-    assert shown.code == 0 and "Head-F32.gguf" in shown.text
+    assert shown.code == 0 and "Head-Q8_0.gguf" in shown.text
     assert (
         house.do("show", "tiny", "--endpoint", house.hub.url, HF_ENDPOINT="http://x.invalid").code
         == 0
@@ -234,12 +234,6 @@ def test_a_model_alone_is_told_its_draft(house: Household) -> None:
     done = house.do("pull", "tiny", "-y", "-q")
     assert done.text == "Ready: localspec run tiny\n"
     assert done.err == f"A draft makes it faster: localspec pull {PAIR}\n"
-
-
-def test_a_pair_with_a_head_is_pulled(house: Household) -> None:
-    pulled = house.do("pull", "tiny+head", "-y")
-    assert pulled.code == 0 and "a head (eagle3)" in pulled.err
-    assert pulled.text == "Ready: localspec run tiny+head\n"
 
 
 def test_a_template_alone(house: Household, tmp_path: Path) -> None:

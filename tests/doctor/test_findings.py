@@ -7,6 +7,7 @@ import io
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -80,6 +81,31 @@ def test_this_engine_is_named_with_what_it_was_built_for() -> None:
     assert "llama-cpp-python" in found["versions"].what
     assert "libllama" in found["library"].what
     assert found["features"].level == "ok"
+    assert found["heads"].what == "can guess with EAGLE-3, MTP, DFlash and DSpark heads"
+
+
+def test_a_build_that_cannot_run_heads_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = listing.Listing((), False, "libllama.so", "", ("llama_get_embeddings_nextn",))
+    monkeypatch.setattr(listing, "listed", lambda refresh: told)
+    found = by_id(engine.findings())["no-heads"]
+    assert found.level == "notice" and "lacks llama_get_embeddings_nextn" in found.what
+    assert found.fix
+
+
+def test_what_is_looked_for_is_what_the_engine_calls() -> None:
+    from localspec.engine.llama import taps  # noqa: PLC0415
+    from localspec.engine.llama.library import C  # noqa: PLC0415
+    from localspec.machine import beside  # noqa: PLC0415
+
+    called = {name: ways[:2] for name, ways in taps._FUNCTIONS.items()}
+    assert called == beside._NEEDED
+    assert beside.lacking(C) == []
+
+    class Lacks(dict[str, int]):
+        def __missing__(self, name: str) -> int:
+            raise AttributeError(name)
+
+    assert beside.lacking(SimpleNamespace(_lib=Lacks())) == list(called)
 
 
 @pytest.mark.parametrize(

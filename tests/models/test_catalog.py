@@ -11,7 +11,7 @@ import pytest
 
 from localspec import paths
 from localspec.errors import NotFoundError, UsageError
-from localspec.models import catalog, names
+from localspec.models import catalog, heads, names
 from localspec.models.blueprint import Shape
 from localspec.models.catalog import Model, Pair, Settings
 from localspec.models.reference import is_model, is_safe
@@ -334,3 +334,17 @@ def test_the_pairs_of_a_target_in_order(own: Path) -> None:
 
 def test_our_own_file_is_where_the_packages_look() -> None:
     assert paths.catalogue().name == "models.yaml"
+
+
+def test_heads_are_pairs_with_what_is_known_of_them() -> None:
+    """Those that a person may get by name; which of them run here is said by their kind."""
+    known = catalog.load()
+    heads_ = [pair for pair in known.pairs.values() if pair.kind in heads.NAMES]
+    assert {pair.kind for pair in heads_} == set(heads.NAMES)
+    for pair in heads_:
+        assert pair.draft is not None
+        assert pair.draft.size and pair.draft.repo
+        assert pair.status != "verified"
+        assert bool(pair.source) == (pair.status == "reported")
+        beside = pair.draft.file.split("-")[0] == pair.kind
+        assert beside or pair.draft.repo.startswith("AtomicChat/"), "as sidecars are called"

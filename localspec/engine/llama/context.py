@@ -24,6 +24,7 @@ from localspec.engine.llama.weights import Weights
 from localspec.engine.protocols import Follower, Interrupted, Logits
 from localspec.errors import DoesNotFitError, EngineError, ModelFileError
 from localspec.machine import parameters
+from localspec.machine.ledger import HOST
 from localspec.machine.parameters import Role
 from localspec.protocol.wire import ContextSettings
 from localspec.units import gib
@@ -223,7 +224,10 @@ class Llama:
 
     def memory(self) -> dict[str, int]:
         """Bytes by device; empty where unknown."""
-        return self.weights.used_with(self._context, self._outputs)
+        used = self.weights.used_with(self._context, self._outputs)
+        if used and self._source is not None:
+            used[HOST] += 4 * self.n_batch * self._source.width
+        return used
 
     @property
     def context(self) -> Any:

@@ -23,11 +23,12 @@ from localspec.engine.llama.weights import Weights
 from localspec.engine.protocols import Logits, States
 from localspec.errors import EngineError
 from localspec.machine import parameters
+from localspec.machine.ledger import HOST
 from localspec.machine.parameters import Role
 from localspec.protocol.wire import ContextSettings
 
-BATCH = 64
-"""Rows of one pass: llama.cpp computes logits for each of them, wanted or not."""
+BATCH = parameters.HEAD_BATCH
+"""Rows of one pass."""
 
 
 class Head:
@@ -152,7 +153,10 @@ class Head:
 
     def memory(self) -> dict[str, int]:
         """Bytes by device; empty where unknown."""
-        return self.weights.used_with(self._context, self.n_batch, shared=self._inside)
+        used = self.weights.used_with(self._context, self.n_batch, shared=self._inside)
+        if used:
+            used[HOST] += 4 * self.n_batch * self.width
+        return used
 
     # --- the end ------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input, OptionList, Static
 
-from localspec import paths
+from localspec import launch, paths
 from localspec.chat import recent
 from localspec.clean import clean
 from localspec.errors import LocalspecError
@@ -200,6 +200,8 @@ class HomeScreen(Screen[None]):
     def open(self, choice: Choice) -> None:
         """Show the chat of a pair; it loads while one looks."""
         try:
+            if choice.draft is None and choice not in recent.read():
+                choice = launch.with_head(choice)  # nobody has said that it should have none
             for file in (choice.target, choice.draft):
                 if file is not None:
                     header.glance(file)

@@ -21,11 +21,20 @@ from localspec.clean import clean
 from localspec.errors import LocalspecError
 from localspec.fit.report import Place
 from localspec.launch import Choice
+from localspec.models import header, heads
 from localspec.tui.messages import EngineOpened, EngineRefused
 from localspec.tui.options import Options
 from localspec.tui.runner import Runner
 from localspec.tui.wizard.own import priced
 from localspec.units import gib
+
+_KINDS = {
+    "model": "a GGUF model",
+    "eagle3": "an EAGLE-3 head",
+    "mtp": "an MTP head",
+    "dflash": "a DFlash head",
+    "dspark": "a DSpark head",
+}
 
 
 class OpeningScreen(ModalScreen[Choice | None]):
@@ -106,7 +115,7 @@ class OpeningScreen(ModalScreen[Choice | None]):
         if not self._looked_at("target") or (draft and not self._looked_at("draft")):
             return
         try:
-            self._choice = launch.choose(self._path("target"), self._path("draft") or "none")
+            self._choice = launch.choose(self._path("target"), self._path("draft") or "auto")
         except LocalspecError as error:
             self._refuse(error)
             return
@@ -147,7 +156,8 @@ class OpeningScreen(ModalScreen[Choice | None]):
             self._say(name, f"{self._options.glyphs.bad} {error.message} {error.hint}", "$error")
             return False
         size = gib(found.stat().st_size)
-        self._say(name, f"{self._options.glyphs.good} a GGUF model, {size}", "$success")
+        what = _KINDS[heads.kind(header.read(found))]
+        self._say(name, f"{self._options.glyphs.good} {what}, {size}", "$success")
         return True
 
     def _path(self, name: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from localspec.fit import facts
 from localspec.fit.report import Fit
 from localspec.fit.subject import Subject
-from localspec.models import pairing
+from localspec.models import heads
 from localspec.models.catalog import Pair
 from localspec.models.pairing import Verdict
 from localspec.tui.wizard import words
@@ -28,7 +28,7 @@ class Refined:
 
     subject: Subject
     match: Verdict | None = None
-    """Of the vocabularies; None: there is no draft, or a header was only drawn."""
+    """Of what must be the same in both; None: there is no draft, or a header was only drawn."""
 
     @property
     def read(self) -> bool:
@@ -43,7 +43,7 @@ def refined(subject: Subject) -> Refined:
     known = Refined(subject)
     if draft is None or not known.read:
         return known
-    return Refined(subject, pairing.check(target.tokenizer, draft.tokenizer))
+    return Refined(subject, heads.judged(target, draft))
 
 
 def checks(
@@ -65,11 +65,21 @@ def checks(
 def _vocabularies(pair: Pair, match: Verdict | None) -> Check | None:
     if pair.draft is None:
         return None
+    if pair.kind in heads.NAMES:
+        return _head(heads.NAMES[pair.kind], match)
     if match is None:
         return Check(None, "vocabularies: compared before the download")
     if match.compatible:
         return Check(True, "vocabularies match")
     return Check(False, f"vocabularies differ: {match.detail}")
+
+
+def _head(name: str, match: Verdict | None) -> Check:
+    if match is None:
+        return Check(None, f"{name} head: compared with its target before the download")
+    if match.compatible:
+        return Check(True, f"{name} head fits its target")
+    return Check(False, f"{name} head does not fit: {match.detail}")
 
 
 def _fits(fit: Fit | None) -> Check | None:

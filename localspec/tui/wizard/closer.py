@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from localspec.fit import reason
 from localspec.models.catalog import Pair
 from localspec.tui.wizard.card import Page
 from localspec.tui.wizard.checks import Refined, checks
@@ -75,4 +76,4 @@ class Closer:
 def unlisted(pair: Pair) -> Candidate:
     """One that is not in the shortlist."""
     why = tuple(filter(None, (pair.why, pair.note)))
-    return Candidate(pair, pair.size or 0, reasons=why)
+    return Candidate(pair, pair.size or 0, reasons=why, why_draft=reason.of_head(pair.kind))

@@ -13,12 +13,13 @@ from localspec.fit.report import Fit, Place
 from localspec.fit.speed import Use
 from localspec.fit.subject import Subject
 from localspec.machine.parameters import DEFAULT_CTX
+from localspec.models import heads
 from localspec.models.catalog import Catalogue, Pair
 from localspec.protocol.wire import ContextSettings, Load
 from localspec.suggest import Suggestion
 from localspec.tui.wizard.whatif import WhatIf
 
-_RUNS = ("model", "lookup")
+_RUNS = ("model", "lookup", *heads.RUN)
 SHAPELESS = "its shape is not in the catalogue"
 
 

@@ -1,0 +1,123 @@
+"""Heads from the hub: offered beside their targets, pulled, found without being named, and said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.household import DEEP, INSIDE, Household
+
+HEAD = f"hf://{DEEP}/eagle3-Deep-Q8_0.gguf"
+ANSWER = ("-p", "a", "--max-tokens", "12", "--temperature", "0")
+
+
+def test_heads_beside_a_target_are_offered(house: Household) -> None:
+    shown = house.do("show", DEEP)
+    assert shown.code == 0, shown.err
+    assert f"EAGLE-3 head, 0.1 MB: localspec pull {HEAD}" in shown.text
+    assert "MTP head" in shown.text and "cannot be run here yet" in shown.text
+    about = house.do("show", DEEP, "--json").document["models"][0]
+    assert [one["kind"] for one in about["beside"]] == ["eagle3", "dflash", "mtp"]
+    assert about["file"] == "Deep-Q8_0.gguf"
+    pulled = house.do("pull", DEEP, "-y")
+    assert pulled.code == 0, pulled.err
+    assert f"Beside it: EAGLE-3 head, 0.1 MB: localspec pull {HEAD}" in pulled.err
+
+
+def test_a_pulled_head_is_used_and_said(house: Household) -> None:
+    """Through the links of the hub's cache, and from the folder of a later commit too."""
+    house.pulled(DEEP)
+    alone = house.do("run", DEEP, *ANSWER, "--json")
+    assert alone.code == 0, alone.err
+    assert alone.document["draft"] is None and "Guesses come from" not in alone.err
+    house.hub.commit = "2" * 40
+    pulled = house.do("pull", HEAD, "-y")
+    assert pulled.code == 0 and "used by itself" in pulled.err, pulled.err
+    told = house.do("run", DEEP, *ANSWER, "--json")
+    assert told.code == 0, told.err
+    assert told.document["draft"] == "eagle3-Deep-Q8_0.gguf"
+    assert told.document["text"] == alone.document["text"]
+    said = "Guesses come from the EAGLE-3 head eagle3-Deep-Q8_0.gguf beside it."
+    assert f"{said} Without: --draft none." in told.err
+    without = house.do("run", DEEP, *ANSWER, "--json", "--draft", "none")
+    assert without.document["draft"] is None and "Guesses come from" not in without.err
+    named = house.do("run", DEEP, *ANSWER, "--json", "--draft", HEAD)
+    assert named.document["draft"] == "eagle3-Deep-Q8_0.gguf"
+    assert "Guesses come from" not in named.err, "who named it knows"
+
+
+def test_a_model_that_predicts_uses_its_own_layer(house: Household) -> None:
+    house.pulled(INSIDE)
+    told = house.do("run", INSIDE, *ANSWER, "--json")
+    assert told.code == 0, told.err
+    said = "Guesses come from a layer of its own that predicts further tokens (MTP)."
+    assert f"{said} Without: --draft none." in told.err
+    without = house.do("run", INSIDE, *ANSWER, "--json", "--draft", "none")
+    assert without.document["text"] == told.document["text"] and "(MTP)" not in without.err
+    shown = house.do("show", INSIDE)
+    assert "MTP: a layer of its own" in shown.text
+
+
+@pytest.mark.parametrize("ref", ["deep+head", "deep"])
+def test_a_pair_of_the_catalogue_with_a_head(house: Household, ref: str) -> None:
+    pulled = house.do("pull", "deep+head", "-y")
+    assert pulled.code == 0, pulled.err
+    assert pulled.text == "Ready: localspec run deep+head\n"
+    assert "They go together" in pulled.err and "a head (EAGLE-3)" in pulled.err
+    told = house.do("run", ref, *ANSWER, "--json")
+    assert told.code == 0, told.err
+    assert told.document["draft"] == "Head-Q8_0.gguf"
+    listed = house.do("pair", "list", "--json").document["pairs"]
+    (entry,) = [one for one in listed if one["id"] == "deep+head"]
+    assert (entry["kind"], entry["here"]) == ("eagle3", True)
+
+
+def test_what_does_not_match_is_named(house: Household) -> None:
+    good = house.do("pair", "check", DEEP, HEAD, "--json")
+    assert good.code == 0, good.err
+    assert good.document["verdict"] == "compatible"
+    layers = house.do("pair", "check", DEEP, f"hf://{DEEP}/dflash-Deep-Q8_0.gguf", "--json")
+    assert layers.code == 5
+    assert layers.document["rule"] == "layers" and "layer 9" in layers.document["detail"]
+    width = house.do("pair", "check", "tiny", HEAD)
+    assert width.code == 5 and "They do not go together" in width.text
+    own = house.do("pair", "check", INSIDE, INSIDE)
+    assert own.code == 0 and "a layer of its own (MTP)" in own.text
+    fit = house.do("fit", "tiny", "--draft", HEAD)
+    assert fit.code == 5 and "it reads layer 2 of its target" in fit.err
+    assert not house.cache.exists(), "by headers alone"
+
+
+def test_fit_counts_what_run_would_use(house: Household) -> None:
+    house.pulled(DEEP, HEAD, INSIDE)
+    for ref, name in ((DEEP, "EAGLE-3"), (INSIDE, "MTP")):
+        said = house.do("fit", ref, "--gpu", "RTX 4090", "--json")
+        assert said.code == 0, said.err
+        document = said.document
+        assert document["method"] == "exact"
+        assert document["devices"][0]["draft"]["compute"] > 0
+        assert f"{name} heads" in document["speed"]["why"]
+    alone = house.do("fit", DEEP, "--draft", "none", "--json").document
+    assert alone["draft"] is None and alone["host"]["draft"]["compute"] == 0
+
+
+def test_fit_before_anything_is_downloaded(house: Household) -> None:
+    said = house.do("fit", "deep+head", "--json")
+    assert said.code == 0, said.err
+    assert said.document["method"] == "exact" and said.document["source"] == "hub"
+    assert said.document["host"]["draft"]["weights"] > 0
+    assert not house.cache.exists()
+
+
+def test_an_mtp_layer_without_its_model_is_refused(house: Household, tmp_path: Path) -> None:
+    from tests import heads  # noqa: PLC0415
+
+    house.pulled(INSIDE)
+    alone = heads.mimo2()
+    for name in list(alone.tensors):
+        if name.startswith(("blk.0.", "blk.1.", "blk.2.", "blk.3.")):
+            del alone.tensors[name]
+    path = heads.quantised(alone).write(tmp_path / "mtp-Inside.gguf")
+    done = house.do("run", INSIDE, *ANSWER, "--draft", path)
+    assert done.code == 5 and "MTP in a file of its own" in done.err

@@ -1,0 +1,144 @@
+"""Headers of heads as large as people run them, beside targets of tests/families.py; no data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from localspec.models import blueprint
+from localspec.models.blueprint import Shape
+from localspec.models.gguf.tensors import TYPES, Tensor
+from localspec.models.header import Header
+from tests.families import FAMILIES
+
+_Q8_0, _F32, _I64 = 8, 0, 27
+Row = tuple[str, tuple[int, ...], int]
+
+
+@dataclass(frozen=True)
+class Head:
+    """One head's numbers; those that are not here are its target's."""
+
+    family: str
+    kind: str
+    layers: int = 1
+    embd: int = 0
+    heads: int = 32
+    kv_heads: int = 8
+    ff: int = 14336
+    head_dim: int = 128
+    taps: tuple[int, ...] = (2, 16, 29)
+    own: bool = False
+    """It has embeddings and an output of its own."""
+    reduced: int = 0
+    """Tokens that it can guess."""
+    block: int = 7
+
+
+HEADS = {
+    "eagle3-llama-8b": Head("llama", "eagle3", reduced=32000),
+    "eagle3-llama-8b-whole": Head("llama", "eagle3"),
+    "eagle3-llama-8b-own": Head("llama", "eagle3", embd=2048, own=True, heads=16, ff=8192),
+    "eagle3-gpt-oss": Head("gpt-oss", "eagle3", kv_heads=8, head_dim=64, heads=64, ff=8640,
+                           taps=(2, 12, 21), reduced=64000),
+    "dflash-qwen3-8b": Head("qwen3", "dflash", layers=5, ff=12288, taps=(1, 9, 17, 25, 33),
+                            block=16),
+    "dspark-qwen3-8b": Head("qwen3", "dspark", layers=5, ff=12288, taps=(1, 9, 17, 25, 33)),
+    "dflash-gemma4": Head("gemma4", "dflash", layers=5, taps=(2, 7, 11)),
+}  # fmt: skip
+
+
+def header(name: str) -> Header:
+    """The head's."""
+    head, target = HEADS[name], of_target(name)
+    embd = head.embd or target.n_embd
+    arch = "eagle3" if head.kind == "eagle3" else "dflash"
+    numbers: dict[str, object] = {
+        "context_length": target.n_ctx_train,
+        "embedding_length": embd,
+        "block_count": head.layers,
+        "feed_forward_length": head.ff,
+        "attention.head_count": head.heads,
+        "attention.head_count_kv": head.kv_heads,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "attention.key_length": head.head_dim,
+        "attention.value_length": head.head_dim,
+        "rope.dimension_count": head.head_dim,
+        "target_layers": head.taps,
+    }
+    if arch == "eagle3":
+        numbers["target_hidden_size"] = target.n_embd
+    else:
+        numbers |= {"block_size": head.block, "attention.causal": False}
+    keys = {f"{arch}.{key}": value for key, value in numbers.items()}
+    keys |= {"general.architecture": arch, "tokenizer.ggml.mask_token_id": 5}
+    tensors = tuple(_placed(_rows(head, embd, target)))
+    found = replace(target, architecture=arch, name=name, keys=keys, tensors=tensors)  # type: ignore[arg-type]
+    return replace(found, size=len(blueprint.skeleton(found)) + blueprint.data_size(found))
+
+
+def pair(name: str) -> tuple[Header, Header]:
+    """A target and its head; of `mtp-qwen35` the very same."""
+    if name in HEADS:
+        return of_target(name), header(name)
+    inside = predicting()
+    return inside, inside
+
+
+def of_target(name: str) -> Header:
+    family = FAMILIES[HEADS[name].family]
+    return blueprint.header(family.full, family.quantisation)
+
+
+def predicting(shape: Shape | None = None) -> Header:
+    """A model with a layer of its own that guesses (MTP): a qwen35."""
+    shape = shape or FAMILIES["qwen35"].full
+    return blueprint.header(replace(shape, mtp_layers=1), "Q4_K_M")
+
+
+def _rows(head: Head, d: int, target: Header) -> Iterator[Row]:
+    vocab = target.tokenizer.n_tokens
+    wide, narrow = head.heads * head.head_dim, head.kv_heads * head.head_dim
+    eagle = head.kind == "eagle3"
+    yield "fc.weight", (len(head.taps) * target.n_embd, d), _Q8_0
+    yield "output_norm.weight", (d,), _F32
+    if not eagle:
+        yield "enc.output_norm.weight", (d,), _F32
+    if head.own:
+        yield "token_embd.weight", (d, vocab), _Q8_0
+    if head.reduced:
+        yield "d2t", (head.reduced,), _I64
+    if head.own or head.reduced:
+        yield "output.weight", (d, head.reduced or vocab), _Q8_0
+    if head.kind == "dspark":
+        yield "markov_w1.weight", (256, vocab), _Q8_0
+        yield "markov_w2.weight", (256, vocab), _Q8_0
+        yield "conf_proj.weight", (d + 256, 1), _F32
+        yield "conf_proj.bias", (1,), _F32
+    read = 2 * d if eagle else d
+    for il in range(head.layers):
+        at = f"blk.{il}."
+        yield at + "attn_norm.weight", (d,), _F32
+        if eagle:
+            yield at + "attn_norm_2.weight", (d,), _F32
+        else:
+            yield at + "attn_q_norm.weight", (head.head_dim,), _F32
+            yield at + "attn_k_norm.weight", (head.head_dim,), _F32
+        yield at + "attn_q.weight", (read, wide), _Q8_0
+        yield at + "attn_k.weight", (read, narrow), _Q8_0
+        yield at + "attn_v.weight", (read, narrow), _Q8_0
+        yield at + "attn_output.weight", (wide, d), _Q8_0
+        yield at + "ffn_norm.weight", (d,), _F32
+        yield at + "ffn_gate.weight", (d, head.ff), _Q8_0
+        yield at + "ffn_up.weight", (d, head.ff), _Q8_0
+        yield at + "ffn_down.weight", (head.ff, d), _Q8_0
+
+
+def _placed(rows: Iterator[Row]) -> Iterator[Tensor]:
+    offset = 0
+    for name, shape, kind in rows:
+        _, block, block_bytes = TYPES[kind]
+        tensor = Tensor(name, shape, kind, offset, 0)
+        n_bytes = tensor.n_elements // block * block_bytes
+        yield tensor._replace(n_bytes=n_bytes)
+        offset += n_bytes + -n_bytes % 32
