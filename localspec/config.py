@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from localspec import paths
 from localspec.clean import clean
@@ -23,6 +23,10 @@ class Config:
     """A person's own keys by their ids, as /keys shows them."""
     download_limit: float | None = None
     """MB a second that all downloads of the app may take together."""
+    private: bool = False
+    """Whether no chat is kept: `[chats] keep = false`."""
+    overflow: Literal["ask", "stop", "drop", "summarise"] = "ask"
+    """What to do where a chat outgrows its context, unless a chat is set otherwise."""
 
 
 def read() -> Config:
@@ -45,15 +49,20 @@ def read() -> Config:
 
 def _config(document: dict[str, Any]) -> Config:
     screen, keys = document.get("screen", {}), document.get("keys", {})
-    tables = (screen, keys, document.get("downloads", {}))
-    if not all(isinstance(table, dict) for table in tables):
-        raise ValueError("[screen], [keys] and [downloads] must be tables")
+    downloads, chats = document.get("downloads", {}), document.get("chats", {})
+    if not all(isinstance(table, dict) for table in (screen, keys, downloads, chats)):
+        raise ValueError("[screen], [keys], [downloads] and [chats] must be tables")
     theme = screen.get("theme")
     if theme is not None and not isinstance(theme, str):
         raise ValueError("screen.theme must be a name in quotes")
     if not all(isinstance(value, str) for value in keys.values()):
         raise ValueError("[keys] must be names of keys in quotes")
-    limit = document.get("downloads", {}).get("limit")
+    limit = downloads.get("limit")
     if limit is not None and not (isinstance(limit, int | float) and limit > 0):
         raise ValueError("downloads.limit must be a number of MB a second")
-    return Config(theme, bool(screen.get("ascii", False)), dict(keys), limit)
+    keep, overflow = chats.get("keep", True), chats.get("overflow", "ask")
+    if not isinstance(keep, bool):
+        raise ValueError("chats.keep must be true or false")
+    if overflow not in ("ask", "stop", "drop", "summarise"):
+        raise ValueError('chats.overflow must be "ask", "stop", "drop" or "summarise"')
+    return Config(theme, bool(screen.get("ascii", False)), dict(keys), limit, not keep, overflow)

@@ -69,6 +69,10 @@ class DeniedError(LocalspecError):
     """The hub does not let this person have the file: a gate or a token."""
 
 
+class InUseError(LocalspecError):
+    """Data that another localspec is writing, or that a newer one has written."""
+
+
 _CAUSES: dict[type[LocalspecError], tuple[str, int]] = {
     UsageError: ("usage", 2),
     NotFoundError: ("not-found", 3),
@@ -83,6 +87,7 @@ _CAUSES: dict[type[LocalspecError], tuple[str, int]] = {
     ModelFileError: ("model-file", 12),
     PromptTooLongError: ("prompt-too-long", 13),
     DeniedError: ("access-denied", 14),
+    InUseError: ("in-use", 15),
 }
 """The one table from cause to the code in JSON and the exit code (`contracts`: section 3)."""
 

@@ -19,7 +19,7 @@ from localspec.machine.ledger import HOST
 from localspec.models import catalog, header, heads, pairing, wanted
 from localspec.models.wanted import Asked, NotHere, Wanted
 from localspec.protocol.events import Event, Notice, Place, Ready
-from localspec.protocol.wire import Generate, Inspect, Load, Measured, Probe
+from localspec.protocol.wire import Count, Generate, Inspect, Load, Measured, Probe
 from localspec.units import gib
 from localspec.worker import crashes
 from localspec.worker.client import Worker
@@ -287,6 +287,10 @@ class Remembering:
         yield from self._worker.generate(request)
         if time.monotonic() - self._at >= _PAUSE:
             self._keep_news()
+
+    def count(self, count: Count) -> int:
+        """The tokens of a text, or of a chat's prompt.  Raises as `Worker.count`."""
+        return self._worker.count(count)
 
     def inspect(self, inspect: Inspect) -> tuple[Place, ...]:
         """What the target gives to an answer's tokens.  Raises as `Worker.inspect`."""

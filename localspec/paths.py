@@ -27,6 +27,11 @@ def state() -> Path:
     return Path(chosen) if chosen else platformdirs.user_data_path("localspec", appauthor=False)
 
 
+def chats() -> Path:
+    """The chats that are kept: in a folder of its own, which only its person may enter."""
+    return state() / "chats" / "chats.sqlite"
+
+
 def config() -> Path:
     """config.toml; LOCALSPEC_CONFIG names another file."""
     chosen = os.environ.get("LOCALSPEC_CONFIG")

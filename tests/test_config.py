@@ -24,6 +24,11 @@ def test_theme_ascii_and_keys(file: Path) -> None:
     assert config.read() == config.Config("high-contrast", True, {"chat.send": "f9"})
 
 
+def test_what_to_do_with_a_full_context(file: Path) -> None:
+    file.write_text('[chat]\noverflow = "summarise"\n')
+    assert config.read() == config.Config(overflow="summarise")
+
+
 def test_what_is_not_known_is_left_alone(file: Path) -> None:
     file.write_text('[tomorrow]\nx = 1\n[screen]\nblink = "never"\n')
     assert config.read() == config.Config()
@@ -35,8 +40,12 @@ def test_what_is_not_known_is_left_alone(file: Path) -> None:
         "[screen",
         'screen = "dark"',
         "keys = 3",
+        "chat = 3",
+        "[chat]\noverflow = 'forget'",
         "[screen]\ntheme = 3",
         "[keys]\na = 3",
+        "chats = 1",
+        "[chats]\nkeep = 1",
         "a = 1\na = 2",
     ],
 )

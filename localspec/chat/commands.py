@@ -55,9 +55,16 @@ COMMANDS = (
     Command("exit", "Quit.", aliases=("quit", "bye")),
     Command("clear", "Forget what was said; keep the system prompt and the settings."),
     Command("new", "Begin a new chat: as at the start, with another seed."),
+    Command("private", "Begin a new chat that is not saved."),
     Command("regen", "Answer the last message again, with another seed.", aliases=("retry",)),
     Command("undo", "Take back the last message and its answer."),
     Command("edit", "Change the last message and answer it again.", "[TEXT]"),
+    Command(
+        "turns",
+        "Earlier turns; N: back to one, to edit it; N B: its other branch B.",
+        "[N [B]]",
+        ("branches",),
+    ),
     Command("system", "Set the system prompt; without TEXT show it, `-` removes it.", "[TEXT]"),
     Command("set", "Change a setting for the next answer.", "NAME VALUE", choices=tuple(FIELDS)),
     Command("show", "Show the model, the settings and the context."),
@@ -75,7 +82,9 @@ COMMANDS = (
     Command("tokens", "Mark which tokens were guessed, kept, corrected.", "on|off", (), _SWITCH),
     Command("copy", "Copy the last answer."),
     Command("read", "Put a file before your next message.", "FILE"),
-    Command("save", "Save the chat; Markdown where FILE ends in .md.", "FILE"),
+    Command(
+        "save", "Save the chat, by its ending: .md, .html, .json or text.", "FILE", ("export",)
+    ),
     Command("keys", "Show the keys."),
     Command("logs", "Show what the engine last said, and where the rest is."),
 )

@@ -99,27 +99,27 @@ def _raw_lines(file: BinaryIO) -> Iterator[bytes]:
 
 def _sound(event: Event) -> bool:
     """Whether every field has the type it should, and counts are possible."""
-    if not _fits(event, type(event)):
+    if not fits(event, type(event)):
         return False
     if isinstance(event, Round):
         return 0 <= event.accepted <= event.drafted and event.accepted <= len(event.tokens)
     return not isinstance(event, Prefill) or min(event.done, event.total, event.reused) >= 0
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def fits(value: Any, hint: Any) -> bool:
     """Whether a value is of an annotated type, to its last part."""
     kind, parts = get_origin(hint), get_args(hint)
     if kind is Literal:
         return value in parts
     if kind in (types.UnionType, Union):
-        return any(_fits(value, part) for part in parts)
+        return any(fits(value, part) for part in parts)
     if kind in (tuple, dict):
         part = parts[0] if kind is tuple else parts[1]
         items = value.values() if isinstance(value, dict) else value
-        return isinstance(value, kind) and all(_fits(item, part) for item in items)
+        return isinstance(value, kind) and all(fits(item, part) for item in items)
     if is_dataclass(hint):
         return type(value) is hint and all(
-            _fits(getattr(value, name), part) for name, part in _hints(type(value)).items()
+            fits(getattr(value, name), part) for name, part in _hints(type(value)).items()
         )
     return hint is Any or isinstance(value, int | float if hint is float else hint)
 

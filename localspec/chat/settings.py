@@ -6,7 +6,7 @@ import difflib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 from localspec.chat.conversation import Conversation
 from localspec.errors import UsageError
@@ -16,6 +16,11 @@ from localspec.protocol.wire import DRAFT_MAX, Generate, Sampling, VerifyMode
 
 COMPLETION = 256
 """Tokens of an answer where nobody said how many, of a model that does not know when to end."""
+
+
+Overflow = Literal["ask", "stop", "drop", "summarise"]
+"""Where a chat outgrows its context: ask the person, end there, or leave out the oldest turns, the
+last with a summary in their place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,11 @@ class Settings:
     verify: VerifyMode = "coupled"
     exact: bool = False
     think: bool | None = None
+    think_budget: int | None = None
+    """Tokens after which thinking is ended and the answer begins."""
     show_thinking: bool = False
+    overflow: Overflow = "ask"
+    """What to do where a chat outgrows its context."""
 
     @classmethod
     def of(cls, suggested: catalog.Settings) -> Settings:
@@ -118,6 +127,7 @@ def _choice(values: Mapping[str, Any]) -> Callable[[str], Any]:
 _SWITCH = {"on": True, "off": False}
 _THINK = {**_SWITCH, "auto": None}
 _SPEC = {"auto": "auto", "on": "auto", "off": "off", "model": "model", "lookup": "lookup"}
+_OVERFLOW = {word: word for word in get_args(Overflow)}
 _VERIFY = {word: word for word in ("coupled", "rejection", "block", "match")}
 
 
@@ -179,7 +189,17 @@ FIELDS: Mapping[str, Field] = {
         _of("verify", "guesses are checked by", _VERIFY),
         _of("exact", "near-ties computed alone", _SWITCH),
         _of("think", "thinking", _THINK, none="auto"),
+        Field(
+            "think_budget",
+            "thinking ends after",
+            "a whole number of tokens, or auto",
+            _whole(0, none="auto"),
+            "think_budget",
+            none="auto",
+            words=("auto",),
+        ),
         _of("show_thinking", "thinking shown", _SWITCH),
+        _of("overflow", "when the context is full", _OVERFLOW),
     )
 }
 """By name, in the order of a screen."""
@@ -266,6 +286,7 @@ def request(
     return Generate(
         text="" if loaded.chats else conversation.text(),
         messages=conversation.messages() if loaded.chats else (),
+        said=() if loaded.chats else conversation.messages(),
         template=loaded.asked,
         sampling=replace(settings.sampling, seed=conversation.answer_seed),
         max_tokens=length,
@@ -273,6 +294,8 @@ def request(
         verify=settings.verify,
         spec=loaded.spec if automatic else settings.spec,
         why=loaded.why if automatic else "",
+        begun=conversation.turns[-1].tokens,
+        think_budget=settings.think_budget if loaded.chats else None,
         draft_length=settings.draft_length,
         exact=settings.exact,
         think=settings.think if loaded.chats else None,

@@ -7,7 +7,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from localspec.chat.conversation import Conversation
+from localspec.chat.conversation import Conversation, message
 from localspec.chat.thinking import said
 from localspec.clean import clean
 from localspec.errors import AccessError
@@ -60,6 +60,6 @@ def save(path: Path, text: str, *, overwrite: bool) -> None:
 
 def _spoken(conversation: Conversation, markers: Markers) -> list[tuple[str, str]]:
     return [
-        (clean(turn.question), clean(said(turn.answer, markers, turn.begins_inside)))
+        (clean(message(turn)), clean(said(turn.answer, markers, turn.begins_inside)))
         for turn in conversation.turns
     ]

@@ -29,6 +29,8 @@ _VERBS = {
     "search": "Find models on the hub.",
     "pair": "Which pairs there are, and which suit this computer.",
     "fit": "Whether a pair fits, how fast it will be, and what to change.",
+    "history": "Chats that are kept: list, search, show, rename, rm.",
+    "export": "A chat as Markdown, HTML or JSON.",
     "doctor": "What is wrong here, and how to mend it.",
     "completion": "Teach a shell these commands.",
     "version": "Show versions.",

@@ -10,12 +10,14 @@ from typing import Literal
 
 import click
 
-from localspec.chat import clipboard, commands, transcript
+from localspec.chat import clipboard, commands, export, transcript
 from localspec.chat.commands import COMMANDS, Call
+from localspec.chat.conversation import Attachment, Conversation
+from localspec.chat.keeping import Keeper
 from localspec.chat.settings import FIELDS
 from localspec.chat.thinking import said
 from localspec.clean import clean
-from localspec.cli import marks, status
+from localspec.cli import branches, marks, status
 from localspec.cli.state import State
 from localspec.errors import AccessError, NotFoundError, UsageError
 from localspec.units import count
@@ -63,24 +65,33 @@ def _exit(_: str, __: State, ___: Say) -> Next:
 
 
 def _clear(_: str, state: State, say: Say) -> Next:
-    state.conversation.turns.clear()
-    _forget(state)
+    state.begin(Conversation(state.conversation.seed, state.conversation.system))
     say("Forgotten: the model knows nothing of what was said before.")
     return "ask"
 
 
 def _new(_: str, state: State, say: Say) -> Next:
-    state.conversation.turns.clear()
-    state.conversation.seed = secrets.randbits(31)
-    state.conversation.system = state.system
     state.settings = state.initial
-    _forget(state)
+    state.begin(Conversation(secrets.randbits(31), state.system))
     say("A new chat.")
     return "ask"
 
 
-def _forget(state: State) -> None:
-    state.attached, state.last, state.died = "", None, False
+def _private(_: str, state: State, say: Say) -> Next:
+    state.begin(Conversation(secrets.randbits(31), state.system))
+    state.keeper = Keeper(state.conversation, None, state.keeper.pair, say=state.keeper.say)
+    say("A new chat, which is not saved.")
+    return "ask"
+
+
+def _turns(rest: str, state: State, say: Say) -> Next:
+    if rest:
+        say(branches.go(rest.split()[:2], state))
+    else:
+        _some(state)
+        for line in branches.lines(state.conversation):
+            say(line)
+    return "ask"
 
 
 def _regen(_: str, state: State, __: Say) -> Next:
@@ -94,19 +105,19 @@ def _regen(_: str, state: State, __: Say) -> Next:
 
 def _undo(_: str, state: State, say: Say) -> Next:
     _some(state)
-    turn = state.conversation.take_back()
+    turn = state.conversation.undo()
     state.died = False
-    say(f"Taken back: {_short(turn.question) or 'what was written on'}")
+    say(f"Taken back: {branches.asked(turn) or 'what was written on'}")
     return "ask"
 
 
 def _edit(text: str, state: State, __: Say) -> Next:
     _some(state)
+    last = state.conversation.turns[-1]
     if not text:
-        state.begun = f"/edit {clean(state.conversation.turns[-1].question)}"
+        state.begun = f"/edit {clean(last.question)}"
         return "ask"
-    state.conversation.take_back()
-    state.conversation.ask(text)
+    state.conversation.edit(last.id, text)
     return "answer"
 
 
@@ -135,6 +146,10 @@ def _show(_: str, state: State, say: Say) -> Next:
     say(_row(state, "template", template.get(loaded.template, str(loaded.template))))
     used = state.last.context if state.last else 0
     say(_row(state, "context", f"{count(used)} of {count(loaded.n_ctx)} tokens"))
+    cut = state.conversation.cut
+    if cut.turns and cut.holds(state.conversation.turns):
+        what = "a summary is sent" if cut.summary else "not sent any more"
+        say(_row(state, "oldest turns", f"{cut.turns}: {what}"))
     say(_row(state, "system prompt", _short(state.conversation.system) or "none"))
     for name, about in FIELDS.items():
         value = state.settings.shown(name)
@@ -232,7 +247,7 @@ def _read(text: str, state: State, say: Say) -> Next:
         what = "too large" if len(data) > _LARGEST else "no text"
         raise UsageError(f"{name} is {what}.", "Give the path of a text file of up to 4 MB.")
     added = data.decode("utf-8-sig", "replace").replace("\r\n", "\n").rstrip("\n")
-    state.attached = f"{state.attached}{added}\n\n"
+    state.attached = (*state.attached, Attachment(path.name, added))
     say(f"{count(added.count(chr(10)) + 1)} lines of {name} go before your next message.")
     return "ask"
 
@@ -240,8 +255,8 @@ def _read(text: str, state: State, say: Say) -> Next:
 def _save(text: str, state: State, say: Say) -> Next:
     _some(state)
     path = Path(os.path.abspath(os.path.expanduser(text)))
-    form = transcript.markdown if path.suffix.lower() == ".md" else transcript.plain
-    whole = form(state.conversation, state.name, state.loaded.thinking)
+    kept = export.so_far(state.conversation, state.keeper.pair, state.settings)
+    whole = export.written(kept, path.suffix)
     transcript.save(path, whole, overwrite=path in state.saved)
     state.saved.add(path)
     say(f"Saved: {clean(str(path), multiline=False)}")
@@ -281,6 +296,8 @@ _ACTIONS: dict[str, Callable[[str, State, Say], Next]] = {
     "exit": _exit,
     "clear": _clear,
     "new": _new,
+    "private": _private,
+    "turns": _turns,
     "regen": _regen,
     "undo": _undo,
     "edit": _edit,

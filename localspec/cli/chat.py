@@ -4,45 +4,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TextIO
+from dataclasses import replace
 
 import click
 
 from localspec import launch
 from localspec.chat import commands, settings
 from localspec.chat.commands import Call, Unknown
-from localspec.chat.conversation import Turn
+from localspec.chat.context import Full, Writer
+from localspec.chat.conversation import Attachment, Mark
+from localspec.chat.meter import How
 from localspec.clean import clean
-from localspec.cli import actions, marks, status
+from localspec.cli import actions, marks, room, status
 from localspec.cli.composer import Composer
 from localspec.cli.signals import Stopper, ending_well
-from localspec.cli.state import State
+from localspec.cli.state import Opening, State
 from localspec.cli.status import Answered
 from localspec.cli.teller import Teller
 from localspec.errors import LocalspecError, PromptTooLongError
-from localspec.fit.advisor import Wish
 from localspec.protocol.events import Dead, Event, Finished, Ready, Round, encode
 from localspec.units import count
 from localspec.worker import ending
 
 _ROOM = "/undo takes back the last turn, /clear all of them; --ctx N gives more room."
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """How the pair is loaded, now and after a death."""
-
-    wish: Wish
-    choice: launch.Choice
-    raw: bool = False
-    template: str | None = None
-    stats: bool = False
-    """Whether the numbers of each answer are shown."""
-    probabilities: bool = False
-    say: Callable[[Event], None] = lambda _: None
-    log: TextIO | None = None
-    """Where every event goes."""
 
 
 class Chat:
@@ -67,6 +51,7 @@ class Chat:
                     pass
                 return code
             finally:
+                self.state.keeper.close()
                 self._close()
 
     # --- the engine -----------------------------------------------------------------------
@@ -79,6 +64,9 @@ class Chat:
         self.state.ready = ready
         self.state.loaded = settings.Loaded.of(
             ready, choice.spec, choice.why, raw=opening.raw, template=opening.template
+        )
+        self.state.keeper.pair = replace(
+            self.state.keeper.pair, name=self.state.name, thinking=self.state.loaded.thinking
         )
         self._record(ready)
         for notice in ready.notices:
@@ -103,6 +91,8 @@ class Chat:
             self._say(f"{pair} · context {n_ctx} · /help shows commands, Ctrl+D quits")
         if not state.loaded.chats:
             self._say("This model completes text: it goes on with what you type. Enter: more.")
+        for line in state.shown:
+            self._say(line)
         if state.tokens and not state.look.plain:
             self._say(marks.legend(state.look.colour))
 
@@ -119,12 +109,14 @@ class Chat:
         except KeyboardInterrupt:
             return self._interrupted()
         self._hinted = False
-        before, attached = list(self.state.conversation.turns), self.state.attached
+        before, attached = self.state.conversation.mark(), self.state.attached
         try:
             follows = self._understood(text)
             if follows == "quit":
                 return 0
-            return self._answer(before, attached) if follows == "answer" else None
+            if follows == "answer":
+                return self._answer(before, attached)
+            self.state.keep().moved()
         except LocalspecError as error:
             self._tell(error)
         except KeyboardInterrupt:  # while it loads again, say
@@ -151,8 +143,8 @@ class Chat:
             return "ask"
         if not text.strip() and not state.attached:
             return self._nothing_typed()
-        state.conversation.ask((state.attached + commands.literal(text)).rstrip("\r"))
-        state.attached = ""
+        state.conversation.ask(commands.literal(text).rstrip("\r"), state.attached)
+        state.attached = ()
         return "answer"
 
     def _nothing_typed(self) -> actions.Next:
@@ -169,9 +161,10 @@ class Chat:
 
     # --- one answer -----------------------------------------------------------------------
 
-    def _answer(self, before: list[Turn], attached: str) -> int | None:
-        """Answer the last turn; `before` are the turns as they were, should it be refused."""
-        state = self.state
+    def _answer(self, before: Mark, attached: tuple[Attachment, ...]) -> int | None:
+        """Answer the last turn; `before` is the chat as it was, should it be refused."""
+        state, asked = self.state, self.state.conversation.turns[-1]
+        state.keep().sent(asked)
         engine = self._engine or self._reload(before)
         teller = Teller(
             state.look,
@@ -191,24 +184,29 @@ class Chat:
         finally:
             teller.end()
         if refusal is not None and not any(isinstance(event, Round) for event in heard):
-            state.conversation.turns[:], state.attached = before, attached
+            state.conversation.back_to(before)
+            state.keeper.withdrawn(asked)
+            state.attached = attached
             raise refusal
         state.conversation.hear(heard)
+        state.keeper.ended()
         if refusal is not None:
             self._tell(refusal)
         self._conclude(engine, teller, heard, stopped_ms)
         return None
 
-    def _reload(self, before: list[Turn]) -> launch.Remembering:
+    def _reload(self, before: Mark) -> launch.Remembering:
         """After a death.  Where it fails nothing is lost, and Enter tries again."""
-        turns = self.state.conversation.turns
+        conversation = self.state.conversation
         self.state.died = True
         self._say("Loading the pair again …")
         try:
             return self._open()
         except BaseException:
-            if len(turns) == len(before):
-                turns[:] = before
+            if len(conversation.turns) == len(before.path):
+                asked = conversation.turns[-1]
+                conversation.back_to(before)
+                self.state.keeper.withdrawn(asked)
             raise
 
     def _listen(
@@ -216,17 +214,19 @@ class Chat:
     ) -> float | None:
         """Hear the answer; how many ms it took to stop, where Ctrl+C stopped it."""
         state = self.state
-        asked = settings.request(
-            state.settings,
-            state.conversation,
-            state.loaded,
-            probabilities=self._opening.probabilities,
-        )
-        stopped_ms = None
-        with self._stopper.during(engine.stop):
-            for event in engine.generate(asked):
+        how = How(state.settings, state.loaded, self._opening.probabilities)
+
+        def choose(full: Full) -> settings.Overflow:
+            teller.pause()
+            return room.ask(full, self._say)
+
+        stopped_ms, stopper = None, self._stopper
+        with stopper.during(engine.stop):
+            writer = Writer(engine, state.conversation, how, choose, lambda: stopper.pressed)
+            for event in writer.events():
                 heard.append(event)
                 self._record(event)
+                state.keeper.heard((event,))
                 teller.take(event)
                 if isinstance(event, Finished):
                     stopped_ms = self._stopper.ms

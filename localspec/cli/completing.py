@@ -5,7 +5,11 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
+from localspec.clean import clean
 from localspec.errors import LocalspecError
+
+_MOST = 50
+"""Chats that are offered."""
 
 
 def models(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -16,6 +20,21 @@ def models(_: click.Context, __: click.Parameter, begun: str) -> list[Completion
 def only_models(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
     """The same without pairs."""
     return _offered(begun, pairs=False, models=True)
+
+
+def chats(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    """The chats that are kept, by their numbers; the last used first."""
+    from localspec.chat.history import History  # noqa: PLC0415  late, as below
+
+    try:
+        known = History.open(create=False).list(_MOST)
+    except LocalspecError:
+        return []
+    return [
+        CompletionItem(str(one.id), help=clean(one.title, multiline=False))
+        for one in known
+        if str(one.id).startswith(begun)
+    ]
 
 
 def _offered(begun: str, *, pairs: bool, models: bool) -> list[CompletionItem]:

@@ -123,6 +123,19 @@ OUTPUT = _options(
     click.option("--plain", is_flag=True, help="Words alone, for screen readers; also: TERM=dumb."),
 )
 
+KEEPING = _options(
+    click.option(
+        "--continue",
+        "chat",
+        is_flag=False,
+        flag_value="last",
+        metavar="[CHAT]",
+        shell_complete=completing.chats,
+        help="Go on with the last chat, or the one of this number.",
+    ),
+    click.option("--private", is_flag=True, help="Keep nothing of this chat."),
+)
+
 YES = click.option("-y", "--yes", is_flag=True, help="Download what is missing without asking.")
 
 

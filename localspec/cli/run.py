@@ -15,12 +15,14 @@ from typing import Any, TextIO
 
 import click
 
-from localspec import launch
+from localspec import config, launch
 from localspec.chat import recent
 from localspec.chat.conversation import Conversation
+from localspec.chat.history import Kept
+from localspec.chat.keeping import Keeper
 from localspec.chat.settings import Loaded, Settings, request
 from localspec.clean import clean
-from localspec.cli import choosing, options
+from localspec.cli import choosing, options, resuming
 from localspec.cli.printer import Printer, Show
 from localspec.errors import AccessError, LocalspecError, UsageError
 from localspec.protocol.events import Dead, Event, Notice, Ready, encode
@@ -38,40 +40,50 @@ _LENGTH = 512
 @options.SPECULATION
 @options.MACHINE
 @options.OUTPUT
+@options.KEEPING
 @options.YES
 def command(model: str | None, **given: Any) -> int:
     """Answer a prompt with MODEL; a chat where there is none.
 
     MODEL is a pair or a model of the catalogue, user/repo:QUANT, or the path of a .gguf file.
-    Without one: the pair of the last run, else the demo.
+    Without one: the pair of the last run, else the demo.  Chats are kept: localspec history
 
     \b
     localspec run demo -p "def fibonacci(n):" --tokens --stats
     localspec run qwen3-8b+qwen3-0.6b
     localspec run big.gguf --draft small.gguf -p "Once upon a time"
     localspec run big.gguf
+    localspec run --continue
     """
     chatting = _wants_chat(given)
+    kept = resuming.gone_on_with(chatting, given["chat"])
     text = "" if chatting else _prompt(given["prompt"])
     if given["raw"] and given["template"]:
         raise UsageError("--raw uses no template.", "Leave out --raw or --template.")
-    model, draft = choosing.again(model, given["draft"])
+    model, draft = resuming.asked(model, given["draft"], kept)
     if not given["quiet"] and sys.stderr.isatty():
         _say_what_is_missed()
     choice = choosing.choose(model, draft, yes=given["yes"], quiet=given["quiet"])
-    recent.used(*choosing.lasting(model, draft))
+    lasting = choosing.lasting(model, draft)
+    recent.used(*lasting)
     if given["spec"] == "model" and choice.draft is None:
         raise UsageError(
             "Speculating with a model needs a draft model.",
             "Give one with --draft FILE, or use --spec lookup.",
         )
-    seed = secrets.randbits(31) if given["seed"] is None else given["seed"]
-    conversation = Conversation(seed, given["system"])
+    conversation = kept.conversation if kept else _conversation(given)
     with _events_file(given["events"]) as log:
         if chatting:
-            return _chat(choice, conversation, log, given)
+            return _chat(
+                choice, resuming.keeper(lasting, conversation, kept, given), kept, log, given
+            )
         conversation.ask(text)
         return _one_shot(choice, conversation, log, given)
+
+
+def _conversation(given: dict[str, Any]) -> Conversation:
+    seed = secrets.randbits(31) if given["seed"] is None else given["seed"]
+    return Conversation(seed, given["system"])
 
 
 def _say_what_is_missed() -> None:
@@ -91,10 +103,14 @@ def _wants_chat(given: dict[str, Any]) -> bool:
 
 
 def _chat(
-    choice: launch.Choice, conversation: Conversation, log: TextIO | None, given: dict[str, Any]
+    choice: launch.Choice,
+    keeper: Keeper,
+    kept: Kept | None,
+    log: TextIO | None,
+    given: dict[str, Any],
 ) -> int:
-    from localspec.cli.chat import Chat, Opening  # noqa: PLC0415  late: one answer needs none
-    from localspec.cli.state import State  # noqa: PLC0415
+    from localspec.cli.chat import Chat  # noqa: PLC0415  late: one answer needs none
+    from localspec.cli.state import Opening, State  # noqa: PLC0415
     from localspec.cli.teller import Look  # noqa: PLC0415
 
     opening = Opening(
@@ -108,8 +124,17 @@ def _chat(
         log=log,
     )
     look = Look(_plain(given), _colour(given), given["quiet"])
-    chosen = _settings(given, choice)
-    state = State(conversation, chosen, look, given["system"], given["tokens"], initial=chosen)
+    chosen = replace(_settings(given, choice), overflow=config.read().overflow)
+    initial = chosen
+    if kept:
+        chosen = resuming.merged(kept.settings, chosen)
+    conversation = keeper.conversation
+    state = State(
+        conversation, chosen, look, keeper, given["system"], given["tokens"], initial=initial
+    )
+    if kept:
+        state.died = resuming.interrupted(kept)
+        state.shown = tuple(resuming.beginning(kept, plain=look.plain))
     return Chat(opening, state).run(_describe if given["verbose"] else lambda _: None)
 
 

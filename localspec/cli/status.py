@@ -40,6 +40,11 @@ class Answered:
         return int(known.get("prompt_tokens", 0)) + int(known.get("tokens", self.totals.tokens))
 
     @property
+    def unanswered(self) -> bool:
+        """Whether it ended before the thinking did."""
+        return bool(self.finished.totals.get("thinking", {}).get("open"))
+
+    @property
     def full(self) -> bool:
         return self.finished.reason == "context"
 
@@ -53,6 +58,8 @@ def line(answered: Answered) -> str:
         parts.append("limit of tokens reached")
     if answered.full:
         parts.append("context full")
+    if answered.unanswered:
+        parts.append("stopped in thinking")
     if answered.speedup is not None:
         parts.append(f"{answered.speedup:.1f}× plain")
     if answered.totals.drafted:
@@ -74,6 +81,8 @@ def sentences(answered: Answered) -> str:
         told.append("The limit of tokens is reached.")
     if answered.full:
         told.append("The context is full.")
+    if answered.unanswered:
+        told.append("It stopped in its thinking.")
     if answered.totals.drafted:
         kept = f"{answered.totals.accepted} of {answered.totals.drafted} guesses kept"
         faster = "" if answered.speedup is None else f", {answered.speedup:.1f} times plain speed"

@@ -65,13 +65,20 @@ class Teller:
         elif isinstance(event, Plan):
             self.plan = event
         elif isinstance(event, Notice):
-            self._wipe()
+            self.pause()
             self._talk(f"localspec: {clean(event.message, multiline=False)}\n")
         elif isinstance(event, Finished):
             self._wipe()
             self.finished = event
             self._text(event.tail)
         sys.stdout.flush()
+
+    def pause(self) -> None:
+        """What is said now about the answer begins on a line of its own."""
+        self._wipe()
+        self._unfold()
+        if not self._at_line_start:
+            self._talk("\n")
 
     def end(self) -> None:
         """Whatever happened, what follows begins on a line of its own."""

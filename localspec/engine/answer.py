@@ -10,11 +10,13 @@ from typing import Any, Protocol
 from localspec.engine.insight import Chance, Insight
 from localspec.engine.loop import End, Step
 from localspec.engine.text import TextStream
+from localspec.engine.thought import Thought
 from localspec.protocol.events import (
     Alternative,
     Event,
     Finished,
     FinishReason,
+    Notice,
     Plan,
     Prefill,
     Round,
@@ -46,10 +48,12 @@ class Answer:
         vocabulary: Vocabulary,
         why: str,
         news: Callable[[], Plan | None] = lambda: None,
+        thought: Thought | None = None,
     ) -> None:
         self._text = TextStream(request.stop)
         self._vocabulary = vocabulary
         self._why = why
+        self._thought = thought
         self._news = news
         """Asked after every round whether the way of speculating changed."""
         self._totals = Totals()
@@ -57,8 +61,13 @@ class Answer:
         self._first: float | None = None
         self._prompt_tokens = 0
         self._reused = 0
+        for token in request.begun:  # was told; what it left unfinished comes with the next one
+            self._text.push(self._piece(token))
 
     def events(self, loop: Iterator[Prefill | Step | End]) -> Iterator[Event]:
+        if self._text.stopped:
+            yield self._finished("stop")
+            return
         for step in loop:
             if isinstance(step, Prefill):
                 self._prompt_tokens, self._reused = step.total, step.reused
@@ -73,6 +82,8 @@ class Answer:
                 plan = self._news()
                 if plan is not None:
                     yield plan
+                if step.width == 0:
+                    yield _cut_short(self._thought)
                 if self._text.stopped:
                     yield self._finished("stop")
                     return
@@ -81,9 +92,8 @@ class Answer:
         drafted = len(step.draft.tokens)
         tokens: list[Token] = []
         for i, token in enumerate(step.tokens):
-            piece = b"" if self._vocabulary.is_end(token) else self._vocabulary.piece(token)
             kind = _class(i, drafted, step.accepted)
-            tokens.append(Token(token, self._text.push(piece), kind))
+            tokens.append(Token(token, self._text.push(self._piece(token)), kind))
             if self._text.stopped:
                 break
         if step.insights:
@@ -99,6 +109,9 @@ class Answer:
             ms=step.ms,
             guarded=step.guarded,
         )
+
+    def _piece(self, token: int) -> bytes:
+        return b"" if self._vocabulary.is_end(token) else self._vocabulary.piece(token)
 
     def _seen(self, token: Token, insight: Insight) -> Token:
         taken = insight.taken
@@ -132,7 +145,16 @@ class Answer:
             },
             "speculation": self._totals.speculation(),
         }
+        if self._thought is not None and self._thought.begun:
+            totals["thinking"] = {"tokens": self._thought.tokens, "open": self._thought.inside}
         return Finished(reason, self._text.finish(), totals)
+
+
+def _cut_short(thought: Thought | None) -> Notice:
+    n = thought.tokens if thought else 0
+    return Notice(
+        "info", "thinking-ended", f"The thinking was ended after {n:,} tokens: its budget."
+    )
 
 
 def alternatives(insight: Insight, words: Vocabulary) -> tuple[Alternative, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from localspec.engine.thought import Thought
 from localspec.errors import UsageError
 from localspec.models.chat import fallbacks, thinking
 from localspec.models.chat.renderer import LONGEST_SOURCE, Renderer
@@ -16,6 +17,15 @@ from localspec.protocol.wire import Count, Generate, Inspect, Message, Rendered
 class Vocabulary(Protocol):
     @property
     def add_bos(self) -> bool: ...
+
+    @property
+    def bos(self) -> int: ...
+
+    def tokenize(self, text: str) -> list[int]: ...
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for."""
+        ...
 
     def special_texts(self) -> dict[str, str]:
         """bos_token, eos_token, …; empty where the model has none."""
@@ -31,6 +41,8 @@ class Prompt:
     """What the target is to read, and what follows from how it was made."""
 
     text: str
+    said: tuple[Message, ...] = ()
+    """What it is made of, where that is known."""
     notices: tuple[Notice, ...] = ()
     thinking: bool = False
     """Whether it ends inside a thinking part."""
@@ -50,6 +62,7 @@ class Chat:
     """Makes prompts of chats for one loaded model."""
 
     def __init__(self, vocabulary: Vocabulary, source: str) -> None:
+        self._vocabulary = vocabulary
         self._tokens = vocabulary.special_texts()
         self._bos = self._tokens["bos_token"] if vocabulary.add_bos else ""
         self._markers = thinking.markers(source)
@@ -78,7 +91,7 @@ class Chat:
     def prompt(self, asked: Generate | Count | Inspect) -> Prompt:
         """The prompt of a request; its text as it is where there are no messages."""
         if not asked.messages:
-            return Prompt(asked.text)
+            return Prompt(asked.text, asked.said)
         rendered = self.render(asked.messages, asked.template, asked.think)
         question = asked.messages[-1].content.strip()
         own = rendered.template == "own"
@@ -87,6 +100,7 @@ class Chat:
             text = text.removeprefix(self._bos)
         return Prompt(
             text,
+            asked.messages,
             rendered.notices,
             own and thinking.is_open(text, question, self._markers),
             () if own else fallbacks.STOPS[rendered.template],
@@ -110,6 +124,15 @@ class Chat:
         from localspec.models.template import fallback  # noqa: PLC0415
 
         return fallback(messages, self._tokens, name)
+
+    def thought(self, asked: Prompt, limit: int | None) -> Thought:
+        """What follows the thinking of the answer to a prompt."""
+        words, found = self._vocabulary, self._markers
+        text = f"\n{thinking.closing(found).close}" if found else ""
+        closing = [token for token in words.tokenize(text) if token != words.bos] if found else []
+        return Thought(
+            found, inside=asked.thinking, limit=limit, piece=words.piece, closing=closing
+        )
 
     def news(self, notices: Sequence[Notice]) -> list[Notice]:
         """Those of a kind that was not told yet."""

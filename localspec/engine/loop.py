@@ -12,6 +12,7 @@ from localspec.engine.insight import Insight
 from localspec.engine.protocols import Draft, Drafter, Interrupted, Law, Logits, Verifier
 from localspec.engine.reader import Reader
 from localspec.engine.sampling import law
+from localspec.engine.thought import Thought
 from localspec.protocol.events import FinishReason, Prefill, Times
 from localspec.protocol.wire import Sampling
 
@@ -32,6 +33,10 @@ class Job:
     """Whether a row decides too narrowly after `recent`, at a place of the answer."""
     look: Callable[[Logits, Sequence[int], Draft], tuple[Insight, ...]] | None = None
     """Shown the row that each token of a round was decided by, where that was asked for."""
+    begun: tuple[int, ...] = ()
+    """Tokens of the answer that are written already; `max_tokens` counts them."""
+    thought: Thought | None = None
+    """Follows the answer's thinking, and may end it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ class Step:
     tokens: list[int]
     ms: Times
     width: int
-    """Tokens that the target read in this pass."""
+    """Tokens that the target read in this pass; 0 where these were given, not drawn."""
     guarded: int = 0
     """Tokens that were computed again, alone."""
     insights: tuple[Insight, ...] = ()
@@ -71,8 +76,11 @@ def generate(
 def _rounds(
     target: Reader, drafter: Drafter, verifier: Verifier, job: Job
 ) -> Iterator[Prefill | Step | End]:
-    tokens = list(job.prompt)
-    end = min(len(tokens) + job.max_tokens, target.model.n_ctx)
+    tokens = [*job.prompt, *job.begun]
+    end = min(len(job.prompt) + job.max_tokens, target.model.n_ctx)
+    if job.begun and (ended := _ended(tokens, end, target, job)) is not None:
+        yield ended
+        return
     reused = target.align(tokens)
     yield Prefill(reused, len(tokens), reused)
     for done in target.skim(tokens, target.model.n_batch, job.cancelled):
@@ -82,18 +90,32 @@ def _rounds(
         if job.cancelled():
             yield End("cancelled")
             return
-        step = _round(target, drafter, verifier, job, tokens, limit)
-        job.learn(step)
+        if closing := job.thought.closing() if job.thought else []:
+            step = _written(target, tokens, closing[: end - len(tokens)])
+        else:
+            step = _round(target, drafter, verifier, job, tokens, limit)
+            job.learn(step)
         yield step
-        if job.is_end(tokens[-1]):
-            yield End("eog")
-            return
-        if len(tokens) >= end:
-            full = len(tokens) >= target.model.n_ctx
-            yield End("context" if full else "length")
+        if (ended := _ended(tokens, end, target, job)) is not None:
+            yield ended
             return
         # The last token of a round is drawn, not drafted: one fewer may be guessed.
         limit = min(job.draft_length, end - len(tokens) - 1)
+
+
+def _written(target: Reader, tokens: list[int], more: list[int]) -> Step:
+    """A round in which nothing was drawn: these tokens are given."""
+    tokens += more
+    target.align(tokens)
+    return Step(Draft(reason="the thinking is ended"), 0, more, Times(0.0, 0.0, 0.0), 0)
+
+
+def _ended(tokens: list[int], end: int, target: Reader, job: Job) -> End | None:
+    if job.is_end(tokens[-1]):
+        return End("eog")
+    if len(tokens) >= end:
+        return End("context" if len(tokens) >= target.model.n_ctx else "length")
+    return None
 
 
 def _round(
@@ -116,6 +138,8 @@ def _round(
     width = len(fresh) + len(draft.tokens)
     accepted, new, rows, guarded = _decide(target, verifier, job, tokens, draft, rows)
     new = new[: next((i + 1 for i, t in enumerate(new) if job.is_end(t)), len(new))]
+    if job.thought is not None:
+        new = new[: job.thought.hear(new)]
     insights: tuple[Insight, ...] = ()
     if job.look is not None:
         paused = time.perf_counter()

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from localspec.engine import llama
-from localspec.engine.chat import Chat
+from localspec.engine.chat import Chat, Prompt
 from localspec.engine.drafters.blocks import BlockCompanion
 from localspec.engine.drafters.companion import Companion
+from localspec.engine.spelling import spelt
 from localspec.errors import PromptTooLongError, UsageError
 from localspec.machine import parameters
 from localspec.machine.parameters import Role
@@ -165,12 +166,17 @@ class Pair:
         total = sum(size or 0 for size in used.values())
         return {"used": total, **used} if used else {}
 
-    def prompt(self, text: str) -> list[int]:
-        """The ids of a text that leaves room for an answer.
+    def tokens(self, prompt: Prompt) -> list[int]:
+        """Its ids, those of earlier answers as they were written."""
+        words = self.target.vocabulary
+        return spelt(words.tokenize(prompt.text), prompt.said, words)
+
+    def prompt(self, asked: Prompt) -> list[int]:
+        """The ids of a prompt that leaves room for an answer.
 
         Raises UsageError where it is empty, PromptTooLongError.
         """
-        prompt = self.target.vocabulary.tokenize(text)
+        prompt = self.tokens(asked)
         if not prompt:
             raise UsageError("The prompt is empty.", "Give one: -p 'def fibonacci(n):'")
         if len(prompt) >= self.target.n_ctx:

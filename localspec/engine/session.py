@@ -10,6 +10,7 @@ from dataclasses import replace
 from localspec.engine import drafters, prober
 from localspec.engine.accept import verifier
 from localspec.engine.answer import Answer, alternatives
+from localspec.engine.chat import Prompt
 from localspec.engine.control.controller import Controller, Drafts
 from localspec.engine.control.costs import Costs
 from localspec.engine.control.pace import Experience
@@ -83,11 +84,13 @@ class Session:
         """
         self._stop = False
         asked = self._chat.prompt(request)
-        prompt = self._pair.prompt(asked.text)
+        prompt = self._pair.prompt(asked)
         request = replace(request, stop=(*request.stop, *asked.stop))
-        _check(request)
+        _check(request, self._target.n_vocab)
         name, plan = self._choose(request)
         words = self._target.vocabulary
+        thought = self._chat.thought(asked, request.think_budget)
+        thought.recall(request.begun)
         judge = verifier(request.verify, request.sampling.seed)
         needs = drafters.Needs(
             reader=self._reader,
@@ -112,12 +115,14 @@ class Session:
             controller.learn if controller else lambda _: None,
             self._guard(request) if request.exact else None,
             look if request.probabilities else None,
+            request.begun,
+            thought,
         )
         yield plan
         yield from self._chat.news(asked.notices)
         loop = generate(self._text, drafter, judge, job)
         news = controller.news if controller else lambda: None
-        yield from asked.told(Answer(request, words, plan.why, news).events(loop))
+        yield from asked.told(Answer(request, words, plan.why, news, thought).events(loop))
 
     def render(self, asked: Render) -> Rendered:
         """A chat as the text that `generate` would read."""
@@ -125,7 +130,7 @@ class Session:
 
     def count(self, asked: Count) -> Counted:
         """The tokens of a text, or of a chat's prompt."""
-        return Counted(len(self._target.vocabulary.tokenize(self._chat.prompt(asked).text)))
+        return Counted(len(self._pair.tokens(self._chat.prompt(asked))))
 
     # --- measuring ----------------------------------------------------------------------
 
@@ -168,12 +173,12 @@ class Session:
     def replay(self, asked: Replay) -> Replayed:
         """What the target alone says of an answer's tokens, in passes of the widths asked for."""
         self._stop = False
-        return replay(self._text, self._pair.prompt(asked.text), asked, self._asked_to_stop)
+        return replay(self._text, self._pair.prompt(Prompt(asked.text)), asked, self._asked_to_stop)
 
     def inspect(self, asked: Inspect) -> Iterator[Inspected]:
         """What the target gives to an answer's tokens; the memory ends as after writing it."""
         self._stop = False
-        words, prompt = self._target.vocabulary, self._pair.prompt(self._chat.prompt(asked).text)
+        words, prompt = self._target.vocabulary, self._pair.prompt(self._chat.prompt(asked))
         tokens, stop = asked.tokens, self._asked_to_stop
         for seen in reread(self._text, prompt, tokens, self._widest, stop):
             yield Inspected(
@@ -250,7 +255,7 @@ class Session:
         self._draft = None
 
 
-def _check(request: Generate) -> None:
+def _check(request: Generate, n_vocab: int) -> None:
     sampling = request.sampling
     wrong: LocalspecError | None = None
     if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
@@ -264,5 +269,7 @@ def _check(request: Generate) -> None:
         wrong = UsageError("The repeat penalty must be above 0.", "1 is off; 1.1 is common.")
     elif request.max_tokens < 1:
         wrong = UsageError("At least one token must be asked for.", "Use --max-tokens 1 or more.")
+    elif not all(0 <= token < n_vocab for token in request.begun):
+        wrong = UsageError("The answer's beginning is not made of this model's tokens.")
     if wrong is not None:
         raise wrong

@@ -106,6 +106,8 @@ class Message:
 
     role: str
     content: str
+    tokens: tuple[int, ...] = ()
+    """Of an answer: the ids it was written as, so that they are found in memory again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +131,19 @@ class Generate:
     why: str = ""
     """Why this way of speculating, when whoever asked knows better than the engine."""
     messages: tuple[Message, ...] = ()
+    said: tuple[Message, ...] = ()
+    """Without `messages`: parts of `text`, in order, answers among them with their tokens."""
+    begun: tuple[int, ...] = ()
+    """What is written of the answer; it goes on after these, as if it had never stopped.
+
+    They count towards `max_tokens`, and their text is not told again.
+    """
     template: str | None = None
     """A fallback's name, to use it whatever the model brings; None: the model's own, if any."""
     think: bool | None = None
     """Given to templates that ask; None: as the template wants."""
+    think_budget: int | None = None
+    """Tokens of thinking, after which it is ended as the template ends it."""
     probabilities: bool = False
     """Whether every token comes with its probabilities, rank and alternatives."""
 
@@ -182,6 +193,7 @@ class Count:
     messages: tuple[Message, ...] = ()
     template: str | None = None
     think: bool | None = None
+    said: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +209,7 @@ class Inspect:
     messages: tuple[Message, ...] = ()
     template: str | None = None
     think: bool | None = None
+    said: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from localspec.chat.conversation import Conversation, Turn
-from localspec.chat.settings import Loaded, Settings, request
+from localspec.chat.context import Choose, Writer
+from localspec.chat.conversation import Attachment, Conversation, Turn
+from localspec.chat.history import History, Kept, Pair
+from localspec.chat.keeping import Keeper
+from localspec.chat.meter import Engine as Writing
+from localspec.chat.meter import How
+from localspec.chat.settings import Loaded, Settings
 from localspec.clean import clean
+from localspec.errors import LocalspecError
 from localspec.launch import SETTINGS, Choice, Engine
-from localspec.protocol.events import Event, FinishReason
+from localspec.protocol.events import Event, FinishReason, Notice
 from localspec.protocol.wire import Generate, Inspect
 from localspec.tui.figures import Figures
 
@@ -24,15 +31,40 @@ _ENDS: dict[FinishReason, str] = {
 class Dialogue:
     """No widgets here: a screen may come and go."""
 
-    def __init__(self, choice: Choice, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        choice: Choice,
+        seed: int | None = None,
+        history: History | None = None,
+        kept: Kept | None = None,
+    ) -> None:
+        """`kept`: a chat of the history, to go on with."""
         self.choice = choice
-        self.settings = Settings.of(choice.suggested)
-        self.conversation = Conversation(secrets.randbits(31) if seed is None else seed)
+        self.settings = kept.settings if kept else Settings.of(choice.suggested)
+        self.conversation = (
+            kept.conversation
+            if kept
+            else Conversation(secrets.randbits(31) if seed is None else seed)
+        )
+        self._news: deque[Notice] = deque()
+        self.keeper = Keeper(
+            self.conversation, history, self._pair(kept), kept=kept, say=self._news.append
+        )
+        self.attached: tuple[Attachment, ...] = ()
+        """Files to go with the next question."""
         self.figures = Figures()
         self.loaded: Loaded | None = None
+        self.thinking = self.keeper.pair.thinking
+        """The markers around what the model thinks, as far as they are known."""
         self.chosen = ""
         """With what settings it was loaded, and why."""
         self._asked: Generate | None = None
+
+    def _pair(self, kept: Kept | None) -> Pair:
+        if kept is not None:
+            return kept.listed.pair
+        draft = str(self.choice.draft) if self.choice.draft else "none"
+        return Pair(str(self.choice.target), draft, self.model)
 
     @property
     def model(self) -> str:
@@ -55,6 +87,8 @@ class Dialogue:
     def opened(self, engine: Engine) -> None:
         """A pair is loaded, perhaps not for the first time."""
         self.loaded = Loaded.of(engine.ready, self.choice.spec, self.choice.why)
+        self.thinking = self.loaded.thinking
+        self.keeper.pair = replace(self.keeper.pair, name=self.model, thinking=self.thinking)
         told = [one.message for one in engine.ready.notices if one.code == SETTINGS]
         self.chosen = clean("\n".join(told))
         self.learn(engine)
@@ -65,20 +99,86 @@ class Dialogue:
         if known is not None and known.t1_ms > 0:
             self.figures.plain = 1e3 / known.t1_ms
 
-    def clear(self) -> None:
-        """Another chat, with the same system prompt and settings."""
+    def clear(self, *, private: bool = False) -> None:
+        """Another chat, with the same system prompt and settings; perhaps one not to be kept."""
         plain = self.figures.plain
         self.conversation = Conversation(secrets.randbits(31), self.conversation.system)
+        self.keeper = self.keeper.another(self.conversation)
+        if private:
+            self.keeper = Keeper(self.conversation, None, self.keeper.pair)
+        self.attached = ()
         self.figures = Figures(plain=plain)
 
-    def request(self, probabilities: bool) -> Generate:
-        """What to ask the engine for the last turn."""
+    # --- turns ----------------------------------------------------------------------------
+
+    def ask(self, question: str) -> None:
+        """Begin a turn, with the files that wait.  Raises InUseError, and is as before."""
+        self._begin(lambda: self.conversation.ask(question, self.attached))
+        self.attached = ()
+
+    def again(self) -> None:
+        """Answer the last question anew.  Raises InUseError, and is as before."""
+        self._begin(self.conversation.again)
+
+    def restart(self) -> None:
+        """Write the answer that was cut off.  Raises InUseError, and is as before."""
+        self._begin(self.conversation.restart)
+
+    def _begin(self, begun: Callable[[], Turn]) -> None:
+        """It is on the disk before it is shown as sent."""
+        before = self.conversation.mark()
+        self.keeper.settings = self.settings
+        try:
+            self.keeper.sent(begun())
+        except LocalspecError:
+            self.conversation.back_to(before)
+            raise
+
+    def take_back(self, turn_id: int | None = None) -> str:
+        """Leave a turn, the last unless said which; its question, to be edited.
+
+        Its files wait.
+        """
+        conversation = self.conversation
+        turn = conversation.undo() if turn_id is None else conversation.leave(turn_id)
+        self.attached = turn.attached
+        self.moved()
+        return turn.question
+
+    def moved(self) -> None:
+        """Another branch is shown, or other settings hold: that is kept too."""
+        self.keeper.settings = self.settings
+        self.keeper.moved()
+
+    def news(self) -> list[Notice]:
+        """What became of saving it, once."""
+        found = list(self._news)
+        for _ in found:
+            self._news.popleft()
+        return found
+
+    def close(self) -> None:
+        """Another window may have the chat."""
+        self.keeper.close()
+
+    # --- answers --------------------------------------------------------------------------
+
+    def writer(
+        self, engine: Writing, choose: Choose, stopped: Callable[[], bool], *, probabilities: bool
+    ) -> Iterator[Event]:
+        """The answer to the last turn, on the thread that calls it."""
         assert self.loaded is not None
-        self.figures.begin()
-        self._asked = request(
-            self.settings, self.conversation, self.loaded, probabilities=probabilities
-        )
-        return self._asked
+        how = How(self.settings, self.loaded, probabilities)
+        writer = Writer(engine, self.conversation, how, choose, stopped)
+        for event in writer.events():
+            self._asked = writer.request
+            yield event
+
+    @property
+    def left_out(self) -> int:
+        """Turns that the model is not sent any more."""
+        cut = self.conversation.cut
+        return cut.turns if cut.holds(self.conversation.turns) else 0
 
     def inspection(self) -> Inspect | None:
         """What to ask about the last answer; None where its tokens came with their chances."""
@@ -87,7 +187,7 @@ class Dialogue:
         if asked is None or asked.probabilities or not tokens:
             return None
         ids = tuple(token.id for token in tokens)
-        return Inspect(ids, asked.text, asked.messages, asked.template, asked.think)
+        return Inspect(ids, asked.text, asked.messages, asked.template, asked.think, asked.said)
 
     def hear(self, events: Sequence[Event]) -> Turn:
         self.figures.take(events)
@@ -95,6 +195,12 @@ class Dialogue:
 
     def change(self, **fields: object) -> None:
         self.settings = replace(self.settings, **fields)  # type: ignore[arg-type]
+
+
+def branch(conversation: Conversation, turn: Turn) -> str:
+    """`2 of 3` where something else was said in a turn's place too."""
+    ids = [one.id for one in conversation.branches(turn.id)]
+    return f"{ids.index(turn.id) + 1} of {len(ids)}" if len(ids) > 1 else ""
 
 
 def ending(turn: Turn, stopped_ms: float | None) -> str:

@@ -62,6 +62,7 @@ KEYS = (
     Key("home.unfilter", "escape", "unfilter", "Show the few again", "home"),
     Key("home.pause", "p", "pause", "Pause or resume the download", "home"),
     Key("home.cancel", "x", "cancel", "Cancel the download; what has come is kept", "home"),
+    Key("home.remove", "delete,d", "remove", "Delete the chat for good", "home"),
     Key("home.replay", "r", "open_recording", "Replay a recording", "home"),
     Key("wizard.take", "enter", "take", "Download both, if need be, and chat", "wizard"),
     *(
@@ -124,6 +125,14 @@ KEYS = (
         "f7",
         "replay",
         "Replay the last answer round by round",
+        "chat",
+        priority=True,
+    ),
+    Key(
+        "chat.turns",
+        "f8",
+        "turns",
+        "Earlier turns: edit one, see another branch",
         "chat",
         priority=True,
     ),
@@ -200,6 +209,7 @@ def name(keys: str) -> str:
         "slash": "/",
         "escape": "esc",
         "question_mark": "?",
+        "delete": "del",
         "pageup": "pgup",
         "pagedown": "pgdn",
     }

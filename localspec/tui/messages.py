@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 from textual.message import Message
 
+from localspec.chat.context import Full
+from localspec.chat.settings import Overflow
 from localspec.errors import LocalspecError
 from localspec.launch import Engine
 from localspec.protocol.events import Event, Place
@@ -35,6 +39,25 @@ class EngineTold(Message):
 
 class EngineSpoke(Message, bubble=False):
     """There are events of the answer to fetch.  Sent once until they are fetched."""
+
+
+class RoomWanted(Message):
+    """The context is full; a thread waits until `answer` is called."""
+
+    def __init__(self, full: Full) -> None:
+        super().__init__()
+        self.full = full
+        self._told = threading.Event()
+        self._wish: Overflow = "stop"
+
+    def answer(self, wish: Overflow) -> None:
+        self._wish = wish
+        self._told.set()
+
+    def wait(self) -> Overflow:
+        """On the thread that writes the answer."""
+        self._told.wait()
+        return self._wish
 
 
 class AnswerEnded(Message):

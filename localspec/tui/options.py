@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from localspec.chat.settings import Overflow
 from localspec.fit.advisor import Wish
 from localspec.launch import Choice, says
 from localspec.protocol.wire import DRAFT_MAX, Load
 from localspec.tui import themes
+from localspec.tui.chats import Chats
 from localspec.tui.glyphs import RICH, Glyphs
 from localspec.tui.wizard.whatif import WhatIf
 
@@ -28,6 +30,10 @@ class Options:
     """A person's own keys by the ids of keys.py."""
     download_limit: float | None = None
     """Bytes a second."""
+    chats: Chats | None = None
+    """Where chats are kept; None: only as long as the app runs."""
+    overflow: Overflow = "ask"
+    """What a new chat does where it outgrows its context."""
     asked: dict[Choice, WhatIf] = field(default_factory=dict)
     """What a pair is to be loaded with, where the wizard was told."""
 

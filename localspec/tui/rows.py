@@ -49,6 +49,10 @@ class Row:
     reference: str | None = None
     """What to pull."""
     state: State | None = None
+    chat: int | None = None
+    """One that was kept."""
+    found: bool = False
+    """Whether `about` is what was found in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +166,8 @@ def doing(row: Row | None, own: Mapping[str, str]) -> str:
         return ""
     if row.state is not None:
         return downloads.doing(row.state, own)
+    if row.chat is not None:
+        return f"enter go on  {name(keys_of('home.remove', own)[0])} delete"
     return "enter open" if row.choice is not None else "enter download"
 
 

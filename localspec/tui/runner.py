@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from localspec import errors, launch
 from localspec.fit.advisor import Wish
 from localspec.launch import Engine
 from localspec.protocol.events import Dead, Event, Place
-from localspec.protocol.wire import Generate, Inspect
+from localspec.protocol.wire import Count, Inspect
 from localspec.tui.messages import (
     AnswerEnded,
     AnswerInspected,
@@ -35,9 +35,15 @@ class Closing(Protocol):
 
 
 class Inspecting(Engine, Protocol):
-    """An engine that can also look at an answer afterwards."""
+    """An engine that can also count, and look at an answer afterwards."""
+
+    def count(self, count: Count) -> int: ...
 
     def inspect(self, inspect: Inspect) -> tuple[Place, ...]: ...
+
+
+Writing = Callable[[Inspecting], Iterator[Event]]
+"""One answer by an engine."""
 
 
 class Opener(Protocol):
@@ -108,8 +114,13 @@ class Runner:
 
         threading.Thread(target=work, daemon=True, name="open").start()
 
-    def ask(self, request: Generate, post: Post) -> None:
-        """Answer; posts `EngineSpoke` whenever `fetch` has something new."""
+    def ask(
+        self, write: Writing, post: Post, heard: Callable[[Event], None] = lambda _: None
+    ) -> None:
+        """Answer; posts `EngineSpoke` whenever `fetch` has something new.
+
+        `heard` is given every event on the thread that listens.
+        """
         engine, generation = self.engine, self._generation
         assert engine is not None, "asked before a pair was opened"
 
@@ -121,9 +132,10 @@ class Runner:
             error: errors.LocalspecError | None = None
             dead = False
             try:
-                for event in engine.generate(request):
+                for event in write(engine):
                     if isinstance(event, Dead):
                         error, dead = ending.error(event), True
+                    heard(event)
                     add(event)
             except errors.LocalspecError as failure:
                 error = failure

@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.chat import transcript
+from localspec.chat import export, transcript
 from localspec.chat.commands import Call, Unknown
 from localspec.chat.commands import command as known
+from localspec.chat.conversation import Attachment
 from localspec.clean import clean
 from localspec.errors import LocalspecError
 
@@ -94,23 +95,29 @@ async def _edit(screen: ChatScreen, rest: str) -> None:
 async def _undo(screen: ChatScreen, rest: str) -> None:
     await screen.run_action("edit")
     screen.composer.put("")
+    screen.dialogue.attached = ()
 
 
 def _read(screen: ChatScreen, rest: str) -> None:
+    """The file goes with the next question; `-` takes those that wait away."""
+    if rest == "-":
+        screen.dialogue.attached = ()
+        screen.draw()
+        return
     path = Path(rest).expanduser()
     if path.stat().st_size > _LARGEST:
         screen.notify("That file is too long to read into a message.", markup=False)
         return
     text = clean(path.read_text(encoding="utf-8", errors="replace"))
-    screen.composer.put(f"{text.rstrip()}\n")
+    file = Attachment(clean(path.name, multiline=False), text)
+    screen.dialogue.attached = (*screen.dialogue.attached, file)
+    screen.draw()
 
 
 def _save(screen: ChatScreen, rest: str) -> None:
     dialogue, path = screen.dialogue, Path(rest).expanduser()
-    markers = dialogue.loaded.thinking if dialogue.loaded else None
-    write = transcript.markdown if path.suffix == ".md" else transcript.plain
-    text = write(dialogue.conversation, dialogue.model, markers)
-    transcript.save(path, text, overwrite=False)
+    kept = export.so_far(dialogue.conversation, dialogue.keeper.pair, dialogue.settings)
+    transcript.save(path, export.written(kept, path.suffix), overwrite=False)
     screen.notify(f"Saved to {clean(str(path), multiline=False)}", markup=False)
 
 
@@ -119,9 +126,11 @@ _DEEDS: dict[str, Deed] = {
     "exit": _action("app.quit"),
     "clear": _action("new"),
     "new": _action("new"),
+    "private": _action("new(True)"),
     "regen": _action("again"),
     "undo": _undo,
     "edit": _edit,
+    "turns": _action("turns"),
     "system": _system,
     "set": _set,
     "show": _action("settings"),

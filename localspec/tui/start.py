@@ -13,6 +13,7 @@ from localspec.errors import UsageError
 from localspec.protocol.events import Event, Round
 from localspec.tui import glyphs, themes
 from localspec.tui.app import LocalspecApp
+from localspec.tui.chats import Chats
 from localspec.tui.options import Options
 from localspec.tui.runner import Runner
 from localspec.tui.screens.replay import ReplayScreen
@@ -57,6 +58,8 @@ def options() -> Options:
         glyphs=glyphs.suited(known.ascii),
         colour=not os.environ.get("NO_COLOR"),
         keymap=known.keys,
+        overflow=known.overflow,
+        chats=Chats(private=known.private),
         download_limit=known.download_limit * 1e6 if known.download_limit else None,
     )
     if theme is not None:

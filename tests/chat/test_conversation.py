@@ -1,8 +1,14 @@
-"""Turns of a chat, and what the engine is asked for the next one."""
+"""Turns of a chat as a tree, and what the engine is asked for the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from localspec.chat.conversation import Conversation
+from localspec.chat.conversation import Attachment, Conversation, Turn, message
 from localspec.protocol.events import Finished, Prefill, Round, Times, Token
 from localspec.protocol.wire import Message
 
@@ -19,6 +25,10 @@ def chat(*turns: tuple[str, str], system: str = "") -> Conversation:
     return conversation
 
 
+def questions(conversation: Conversation) -> list[str]:
+    return [turn.question for turn in conversation.turns]
+
+
 def test_an_answer_grows_and_ends() -> None:
     conversation = chat()
     conversation.ask("hi")
@@ -30,6 +40,7 @@ def test_an_answer_grows_and_ends() -> None:
         2,
         4,
     )
+    assert conversation.turns == (turn,) == conversation.all
 
 
 def test_a_chat_model_is_asked_with_every_turn_so_far() -> None:
@@ -38,7 +49,7 @@ def test_a_chat_model_is_asked_with_every_turn_so_far() -> None:
     assert conversation.messages() == (
         Message("system", "be brief"),
         Message("user", "a"),
-        Message("assistant", "b"),
+        Message("assistant", "b", (1,)),
         Message("user", "c"),
     )
 
@@ -53,6 +64,22 @@ def test_an_empty_question_goes_on_with_the_text_as_it_is() -> None:
     conversation = chat(("def f(", "x"))
     conversation.ask("")
     assert conversation.text() == "def f(x"
+
+
+def test_files_go_before_the_question() -> None:
+    files = (Attachment("a.py", "import os"), Attachment("b.md", "```\ncode\n```"))
+    conversation = chat()
+    conversation.ask("what is this?", files)
+    assert conversation.messages() == (
+        Message(
+            "user",
+            "a.py:\n```\nimport os\n```\n\nb.md:\n````\n```\ncode\n```\n````\n\nwhat is this?",
+        ),
+    )
+    assert conversation.text() == "import os\n\n```\ncode\n```\n\nwhat is this?"
+    assert message(Turn("", attached=files[:1])) == "a.py:\n```\nimport os\n```"
+    for changed in (conversation.again(), conversation.edit(conversation.turns[-1].id, "and?")):
+        assert changed.attached == files
 
 
 def test_a_retry_differs_and_a_replay_does_not() -> None:
@@ -70,14 +97,101 @@ def test_every_turn_has_a_seed_of_its_own() -> None:
     assert 0 <= conversation.answer_seed < 2**63 and conversation.answer_seed != first
 
 
-def test_the_last_turn_can_be_taken_back() -> None:
+def test_what_is_taken_back_stays_a_branch() -> None:
     conversation = chat(("a", "b"), ("c", "d"))
-    assert conversation.take_back().question == "c"
-    assert [turn.question for turn in conversation.turns] == ["a"]
+    left = conversation.undo()
+    assert (left.question, left.answer, questions(conversation)) == ("c", "d", ["a"])
+    conversation.ask("e")
+    assert questions(conversation) == ["a", "e"]
+    assert [turn.question for turn in conversation.branches(left.id)] == ["c", "e"]
+    conversation.switch(left.id)
+    assert questions(conversation) == ["a", "c"]
+
+
+def test_an_early_turn_edited() -> None:
+    conversation = chat(("a", "b"), ("c", "d"), ("e", "f"), ("g", "h"))
+    second = conversation.turns[1]
+    edited = conversation.edit(second.id, "C")
+    assert questions(conversation) == ["a", "C"]
+    assert conversation.messages()[-1] == Message("user", "C")
+    conversation.hear([said("D"), Finished("eog")])
+    conversation.switch(second.id)
+    assert questions(conversation) == ["a", "c", "e", "g"]
+    conversation.switch(edited.id)
+    assert [turn.answer for turn in conversation.turns] == ["b", "D"]
+
+
+def test_a_branch_is_shown_as_far_as_it_was_last_written() -> None:
+    conversation = chat(("a", "b"), ("c", "d"), ("e", "f"))
+    first, second, third = conversation.turns
+    conversation.again()  # beside the third
+    conversation.edit(second.id, "C")
+    conversation.switch(first.id)
+    assert questions(conversation) == ["a", "C"]  # the latest of all
+    conversation.switch(second.id)
+    assert conversation.turns[-1].attempt == 1  # the latest below the second
+    conversation.switch(third.id)
+    assert conversation.turns[-1] == third
+
+
+def test_what_was_refused_was_never_asked() -> None:
+    conversation = chat(("a", "b"))
+    before = conversation.mark()
+    changes: list[Callable[[], object]] = [conversation.again, conversation.restart]
+    changes.append(lambda: conversation.ask("c"))
+    for change in changes:
+        change()
+        conversation.back_to(before)
+        assert conversation.all == conversation.turns == before.path
 
 
 def test_there_is_nothing_to_take_back_from_an_empty_chat() -> None:
-    with pytest.raises(IndexError):
-        chat().take_back()
-    with pytest.raises(IndexError):
-        chat().again()
+    for change in (chat().undo, chat().again, chat().restart):
+        with pytest.raises(IndexError):
+            change()
+
+
+MOVES = st.lists(
+    st.tuples(
+        st.sampled_from(["ask", "again", "restart", "edit", "undo", "switch"]), st.integers(0, 50)
+    ),
+    max_size=30,
+)
+
+
+@given(MOVES)
+@settings(deadline=None)
+def test_whatever_is_done_nothing_is_lost(moves: list[tuple[str, int]]) -> None:
+    """Every answer stays where it was, seeds differ in one place, the path is a path."""
+    conversation = Conversation(3)
+    answers: dict[int, tuple[str, str]] = {}
+    for number, (move, where) in enumerate(moves):
+        turns = conversation.turns
+        anyone = conversation.all[where % len(conversation.all)].id if turns else 0
+        if move == "ask" or not turns:
+            conversation.ask(f"q{number}")
+        elif move == "edit":
+            conversation.edit(anyone, f"q{number}")
+        elif move == "switch":
+            conversation.switch(anyone)
+        else:
+            getattr(conversation, move)()
+        last = conversation.turns[-1] if conversation.turns else None
+        if last is not None and not last.answer:
+            last = conversation.hear([said(f"a{number}"), Finished("eog")])
+            answers[last.id] = (last.question, last.answer)
+        sound(conversation, answers)
+
+
+def sound(conversation: Conversation, answers: dict[int, tuple[str, str]]) -> None:
+    assert {turn.id: (turn.question, turn.answer) for turn in conversation.all} == answers
+    path = conversation.turns
+    assert [turn.parent for turn in path] == [None, *(turn.id for turn in path)][: len(path)]
+    assert conversation.head == (path[-1].id if path else None)
+    for turn in conversation.all:
+        assert turn.parent is None or turn.parent < turn.id
+        branches = conversation.branches(turn.id)
+        assert turn in branches
+        assert len({branch.attempt for branch in branches}) == len(branches)
+    kept = Conversation(3, "", conversation.all, conversation.head)
+    assert (kept.all, kept.turns) == (conversation.all, path)

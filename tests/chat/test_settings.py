@@ -35,6 +35,9 @@ from localspec.protocol.wire import Message, Sampling
         ("think", "off", False, "off"),
         ("think", "auto", None, "auto"),
         ("show_thinking", " on ", True, "on"),
+        ("think_budget", "0", 0, "0"),
+        ("think-budget", "auto", None, "auto"),
+        ("overflow", "Drop", "drop", "drop"),
     ],
 )
 def test_a_value(name: str, text: str, value: object, shown: str) -> None:

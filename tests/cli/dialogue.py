@@ -102,6 +102,10 @@ class Dialogue:
         self._at_rest()
         self._process.send_signal(number)
 
+    def kill(self) -> None:
+        """As a power cut does."""
+        self._process.kill()
+
     def hang_up(self) -> None:
         """The terminal closes."""
         os.close(self._ours)

@@ -80,9 +80,12 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
         "//help": "tok/s",
         "/tokens off": "not marked",
         "/hlep": "Did you mean /help?",
+        "/turns": "  2  /help",
+        "/turns 9": "There is no",
         "/undo": "Taken back: /help",
         "/logs": "engine",
         "/new": "A new chat",
+        "/private": "not saved",
         "/clear": "Forgotten",
         "/regen": "Nothing was said yet",
     }
@@ -91,7 +94,9 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
     for line, words in typed.items():
         assert words in demo.line(line), line
     text = kept.read_text(encoding="utf-8")
-    assert text.startswith("# A chat with demo-target\n\n## You\n\nclass A:\n\n## demo-target\n\n")
+    file = "notes.txt:\n```\nimport sys\nimport os\n```"  # it stays with the edited question
+    asked = f"# A chat with demo-target\n\n## You\n\n{file}\n\nclass A:\n\n## demo-target\n\n"
+    assert text.startswith(asked)
 
 
 def test_tab_completes_a_command(demo: Dialogue) -> None:
@@ -232,10 +237,43 @@ def test_a_full_context_keeps_the_chat(zoo: Zoo) -> None:
         told = chat.line("a")
         assert "context full" in told
         assert "/undo takes back the last turn" in told
+        assert "overflow: stop" in chat.line("/set overflow stop")
         told = chat.line("b")
         assert "The prompt has" in told
         assert "Your message was not sent; Up brings it back." in told
+        assert "overflow: ask" in chat.line("/set overflow ask")
+        chat.type("b\n")
+        asked = chat.until("chooses for good):")
+        assert "258 of 256 tokens" in asked
+        assert "do not send it" in asked
+        assert "summarise" not in asked, "it completes text"
+        assert "Your message was not sent" in chat.line("s")
+        chat.type("b\n")
+        chat.until("chooses for good):")
+        assert "the 1 oldest turn is not sent to the model any more" in chat.line("d")
+        assert "oldest turns    1: not sent any more" in chat.line("/show")
+        assert "Taken back: b" in chat.line("/undo")
         assert "Taken back: a" in chat.line("/undo")
+
+
+@pytest.mark.parametrize("key", ["d", CTRL_C])
+def test_a_full_context_in_the_middle_of_an_answer(zoo: Zoo, key: str) -> None:
+    with Dialogue("run", zoo["chatty"], *GREEDY, "--ctx", "256") as chat:
+        chat.until("> ")
+        for _ in range(2):
+            assert "Anything else?" in chat.line("Hi?", then=" · context ")
+            chat.until("\n> ")
+        chat.type("Hi again?\n")
+        asked = chat.until("chooses for good):")
+        assert "summarise them" in asked
+        chat.press(key) if key == CTRL_C else chat.type(f"{key}\n")
+        if key == CTRL_C:
+            chat.until("context full")
+        else:
+            chat.until("not sent to the model any more.\n?\n")
+            chat.until(" · context ")
+            chat.until("\n> ")
+            assert "oldest turns" in chat.line("/show")
 
 
 def test_a_model_that_fails_keeps_the_chat(zoo: Zoo) -> None:

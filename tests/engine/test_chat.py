@@ -194,6 +194,13 @@ class Words:
     """A vocabulary of nothing but what a chat asks for."""
 
     add_bos = True
+    bos = 1
+
+    def tokenize(self, text: str) -> list[int]:
+        raise AssertionError(f"no model thinks here: {text}")
+
+    def piece(self, token: int) -> bytes:
+        raise AssertionError(f"no model thinks here: {token}")
 
     def special_texts(self) -> dict[str, str]:
         return {"bos_token": "<s>", "eos_token": "</s>"}

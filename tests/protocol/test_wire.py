@@ -11,6 +11,7 @@ from localspec.protocol import wire
 from localspec.protocol.events import Alternative, Notice, Place
 
 MESSAGES = (wire.Message("system", "Be brief."), wire.Message("user", 'é "\n\ud800'))
+SAID = (wire.Message("assistant", "hi", (7, 8)),)
 COMMANDS: list[wire.Command] = [
     wire.Load(
         "a.gguf",
@@ -21,11 +22,13 @@ COMMANDS: list[wire.Command] = [
     wire.Load("a.gguf"),
     wire.Generate("hi", wire.Sampling(seed=3), stop=("a", "b")),
     wire.Generate(messages=MESSAGES, template="chatml", think=False, probabilities=True),
+    wire.Generate("hi", said=SAID, begun=(3, 4), think_budget=0),
     wire.Probe(),
     wire.Replay("hi", (1, 2), (3,), (4,), wire.Sampling(temperature=0)),
     wire.Render(MESSAGES, think=True),
     wire.Count("hi"),
     wire.Count(messages=MESSAGES, template="llama3"),
+    wire.Count("hi", said=SAID),
     wire.Inspect(messages=MESSAGES, tokens=(1, 2)),
     wire.Stop(),
     wire.Bye(),

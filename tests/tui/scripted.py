@@ -28,7 +28,7 @@ from localspec.protocol.events import (
     Token,
     TokenClass,
 )
-from localspec.protocol.wire import Generate, Inspect, Load, Measured
+from localspec.protocol.wire import Count, Generate, Inspect, Load, Measured
 from localspec.tui.runner import Closing, Inspecting
 
 LIMIT = 20.0
@@ -132,13 +132,15 @@ class ScriptedEngine:
         ready: Ready = ready(),  # noqa: B008  frozen
         measured: Measured | None = MEASURED,
         pace: float = 0.0,
+        sizes: Callable[[int], int] = lambda messages: 8 * messages,
     ) -> None:
+        """`sizes`: tokens of a chat of so many messages."""
         self.ready = ready
         self.measured = measured
         self.asked: list[Generate] = []
         self.closed = False
         self._scripts = scripts
-        self._pace = pace
+        self._pace, self._sizes = pace, sizes
         self._stop = threading.Event()
 
     def generate(self, request: Generate) -> Iterator[Event]:
@@ -161,6 +163,9 @@ class ScriptedEngine:
 
     def stop(self) -> None:
         self._stop.set()
+
+    def count(self, count: Count) -> int:
+        return self._sizes(len(count.messages))
 
     def inspect(self, inspect: Inspect) -> tuple[Place, ...]:
         """Half sure of everything."""

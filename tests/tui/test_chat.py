@@ -250,6 +250,7 @@ AFTER = {
     "help": "Everywhere",
     "clear": "Say something",
     "new": "Say something",
+    "private": "Say something",
     "undo": "Say something",
     "set temperature 0.1": "temperature: 0.1",
     "show": "top-k",
@@ -285,9 +286,10 @@ async def test_commands_that_ask_again(tmp_path: Path) -> None:
         await chat.send("/edit hello")
         assert [a.messages[-1].content for a in engine.asked] == ["hi", "hi", "hello"]
         await chat.send(f"/read {tmp_path / 'notes.txt'}")
-        assert chat.typed == "some notes\n"
+        assert "+ notes.txt, 12 characters" in chat.shown and chat.typed == ""
         await chat.send("//help")
         assert chat.questions[-1] == "/help"
+        assert "notes.txt:" in engine.asked[-1].messages[-1].content
         await chat.send("/copy")
         await chat.send("/tokens off")
         assert not chat.screen.transcript.tokens
@@ -306,7 +308,7 @@ async def test_exit() -> None:
 
 async def test_every_command_is_tried() -> None:
     tried = {words.split()[0] for words in AFTER}
-    tried |= {"regen", "edit", "read", "copy", "stats", "exit"}
+    tried |= {"regen", "edit", "read", "copy", "stats", "exit", "turns"}  # turns: test_turns.py
     assert {command.name for command in COMMANDS} <= tried
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,20 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from localspec import paths
+from localspec.chat.context import Full
+from localspec.chat.history import History
 from localspec.models import catalog, plan
 from localspec.models.remote import Hub
+from localspec.tui.chats import Chats
 from localspec.tui.downloads import Downloads
 from localspec.tui.glyphs import ASCII
 from localspec.tui.options import Options
 from localspec.tui.rows import Survey
 from localspec.tui.screens.opening import OpeningScreen
+from localspec.tui.screens.room import RoomScreen
 from localspec.tui.themes import MONOCHROME
 from localspec.tui.wizard.shortlist import Candidate
+from tests.chat.talk import put
 from tests.fakehub import FakeHub
 from tests.tui import scenes, wizards
 from tests.tui.scenes import Steps, asking, settled, surveyed, walking
@@ -292,3 +299,56 @@ def test_opening(
     for name in ("llama-3.2-1b.gguf", "小さな.gguf"):
         Path("models", name).symlink_to(zoo["f32"])
     assert snap_compare(scenes.home(), terminal_size=(80, 24), run_before=dialog)
+
+
+# --- chats that are kept ------------------------------------------------------------------
+
+
+def chats_of_long_ago() -> Chats:
+    """Three, on a day that stays the same."""
+    told = (
+        ("Why does my loop allocate?", "It builds a new list."),
+        ("Letter to the landlord about the heating that has not worked since Tuesday", "Dear Sir"),
+        ("大規模言語モデルは一行に収まらないほど長い題名を持つことがあるのでしょうか", "はい"),
+    )
+    with closing(History.open()) as history:
+        for question, said in told:
+            put(history, (question, said))
+    with closing(sqlite3.connect(paths.chats())) as database:
+        database.execute("UPDATE chats SET updated = 1700000000")
+        database.commit()
+    return Chats()
+
+
+@EACH_SIZE
+def test_home_with_chats(snap_compare: Compare, size: tuple[int, int]) -> None:
+    app = scenes.home(Options(seed=1, chats=chats_of_long_ago()))
+    assert snap_compare(app, terminal_size=size, run_before=pressed("down", "down"))
+
+
+@EACH_SIZE
+def test_turns(snap_compare: Compare, size: tuple[int, int]) -> None:
+    """A branch, and what was taken back."""
+
+    async def steps(pilot: Pilot[Any]) -> None:
+        await asking()(pilot)
+        await asking("And a comprehension?")(pilot)
+        await asking("And a generator, then, with all that it brings?", before=("f6",))(pilot)
+        await asking("One more")(pilot)
+        await pilot.press("f6", "f8")
+        await settled(pilot)
+
+    app = scenes.chat(scenes.spoken)
+    assert snap_compare(app, terminal_size=size, run_before=steps)
+
+
+@EACH_SIZE
+def test_room(snap_compare: Compare, size: tuple[int, int]) -> None:
+    """The context is full: what is to be done?"""
+
+    async def steps(pilot: Pilot[Any]) -> None:
+        await scenes.opened(pilot)
+        pilot.app.push_screen(RoomScreen(Full(8102, 8192, 11, writing=True)))
+        await settled(pilot)
+
+    assert snap_compare(scenes.chat(scenes.spoken), terminal_size=size, run_before=steps)

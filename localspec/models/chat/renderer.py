@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 
 from localspec import children
 from localspec.protocol.events import Notice
@@ -92,7 +91,7 @@ class Renderer:
         asked = {
             "source": self._source,
             "tokens": self._tokens,
-            "messages": [asdict(message) for message in messages],
+            "messages": [{"role": one.role, "content": one.content} for one in messages],
             "think": think,
         }
         if not self._ready:

@@ -13,7 +13,6 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.events import DescendantFocus
 from textual.message import Message
-from textual.screen import Screen
 from textual.widgets import Input, OptionList, Static
 
 from localspec import launch, paths
@@ -23,14 +22,14 @@ from localspec.errors import LocalspecError
 from localspec.fit import places
 from localspec.launch import Choice
 from localspec.models import header
-from localspec.tui import downloads, rows
-from localspec.tui.dialogue import Dialogue
+from localspec.tui import chats, downloads, rows
 from localspec.tui.downloads import Downloads
 from localspec.tui.keys import bindings, fitting, footer
 from localspec.tui.options import Options
 from localspec.tui.rows import Row, Survey
 from localspec.tui.runner import Runner
 from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.kept import KeptScreen
 from localspec.tui.screens.opening import OpeningScreen
 from localspec.tui.screens.pull import PullScreen
 from localspec.tui.screens.wizard import WizardScreen
@@ -51,7 +50,7 @@ _TEACH = (
 )
 
 
-class HomeScreen(Screen[None]):
+class HomeScreen(KeptScreen):
     """Enter opens a pair that is here, and offers to download one that is not."""
 
     BINDINGS = bindings("home")
@@ -73,9 +72,8 @@ class HomeScreen(Screen[None]):
         closer: Callable[[Survey], Survey] = rows.closer,
     ) -> None:
         """`survey` looks at this computer, `closer` once more where that takes a second."""
-        super().__init__()
+        super().__init__(options)
         self._runner = runner
-        self._options = options
         self._survey, self._closer = survey, closer
         self._seen = Survey()
         self._found: tuple[Found, ...] = ()
@@ -86,8 +84,6 @@ class HomeScreen(Screen[None]):
         """Of the person's own catalogue, as it was said."""
         self._awaited: dict[str, WhatIf] = {}
         """Pairs that are opened when they have come, and with what."""
-        self._dialogues: dict[Choice, Dialogue] = {}
-        """Chats of this session: leaving one does not lose it."""
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="title"):
@@ -99,15 +95,16 @@ class HomeScreen(Screen[None]):
         yield Static("", id="hints", markup=False)
 
     def on_mount(self) -> None:
-        self._fill()
+        self.fill()
         self.look()
         self.set_interval(_TICK, self._tick)
 
     def on_unmount(self) -> None:
         self._downloads.close()
+        self.dialogues.close()
 
     def on_resize(self) -> None:
-        self._fill()
+        self.fill()
 
     # --- what there is --------------------------------------------------------------------
 
@@ -116,6 +113,7 @@ class HomeScreen(Screen[None]):
         before = self._seen
 
         def work() -> None:
+            _ = self.dialogues.history  # opened here, where nobody waits
             seen = self._survey()
             if before.place is not None:  # what suits it was found out before
                 seen = replace(
@@ -134,24 +132,20 @@ class HomeScreen(Screen[None]):
             self.notify(message.survey.missed, severity="warning", markup=False, timeout=15)
         self._seen = message.survey
         self.query_one("#machine", Static).update(Content(self._seen.machine))
-        self._fill()
+        self.fill()
         self._open_awaited()
 
-    @property
-    def finder(self) -> Finder:
-        return self.query_one(Finder)
-
-    def _fill(self) -> None:
+    def fill(self) -> None:
         """The list anew, the pointer where it was."""
         shelf, error = rows.known()
         if error is not None and error.message != self._damage:
-            self._warn(error)
+            self.warn(error)
         self._damage = error.message if error is not None else ""
         states = self._downloads.states()
         own = self._options.keymap
-        found = rows.sections(shelf, self._seen, self.finder.wanted, states, self._found, own)
-        pairs = self.query_one(Pairs)
-        pairs.fill(found)
+        wanted = self.finder.wanted
+        found = rows.sections(shelf, self._seen, wanted, states, self._found, own)
+        self.query_one(Pairs).fill(chats.before(found, self.chats(bool(self._seen.machine))))
         self._explain()
 
     @on(OptionList.OptionHighlighted)
@@ -179,8 +173,7 @@ class HomeScreen(Screen[None]):
         return self.size.height - pairs.option_count >= 10
 
     def _note(self, row: Row) -> str:
-        known = self._dialogues.get(row.choice) if row.choice else None
-        n = len(known.conversation.turns) if known else 0
+        n = self.dialogues.turns(row.choice) if row.choice else 0
         return f"{n} turn{'s' * (n != 1)} in this chat" if n else row.note
 
     # --- opening --------------------------------------------------------------------------
@@ -192,6 +185,8 @@ class HomeScreen(Screen[None]):
             return
         if row.choice is not None:
             self.open(row.choice)
+        elif row.chat is not None:
+            self.go_on(row.chat)
         elif row.reference is not None:
             self._pull(row.reference)
         elif row.state is not None:
@@ -206,18 +201,18 @@ class HomeScreen(Screen[None]):
                 if file is not None:
                     header.glance(file)
         except LocalspecError as error:
-            self._warn(error)
+            self.warn(error)
             return
         if paths.data() not in choice.target.parents:
             recent.used(str(choice.target), str(choice.draft) if choice.draft else "none")
-        if choice not in self._dialogues:
-            self._dialogues[choice] = Dialogue(choice, self._options.seed)
 
         def left(_: None) -> None:
             self._runner.close()
-            self._fill()
+            self.fill()
 
-        self.app.push_screen(ChatScreen(self._dialogues[choice], self._runner, self._options), left)
+        self.app.push_screen(
+            ChatScreen(self.dialogues.of(choice), self._runner, self._options), left
+        )
 
     def action_open_files(self) -> None:
         def chosen(choice: Choice | None) -> None:
@@ -254,7 +249,7 @@ class HomeScreen(Screen[None]):
             self._open_with(chosen.choice, chosen.what)
         elif chosen.pair is not None:
             self._awaited = {chosen.pair.id: chosen.what}
-            self._fill()
+            self.fill()
             self.look()  # everything may be here already
             self.notify("It opens when it is here.", markup=False)
 
@@ -276,10 +271,6 @@ class HomeScreen(Screen[None]):
     def action_open_recording(self) -> None:
         self.notify("On the command line: localspec replay FILE", markup=False)
 
-    def _warn(self, error: LocalspecError) -> None:
-        words = clean(f"{error.message} {error.hint}", multiline=False)
-        self.notify(words, severity="error", markup=False)
-
     # --- looking for more -----------------------------------------------------------------
 
     def action_filter(self) -> None:
@@ -292,7 +283,9 @@ class HomeScreen(Screen[None]):
     @on(Input.Changed, "#filter")
     def _filtered(self) -> None:
         self._found = ()
-        self._fill()
+        self.in_chats = replace(self.in_chats, rows=())
+        self.fill()
+        self.look_in_chats()
 
     @on(Input.Submitted, "#filter")
     def _submitted(self) -> None:
@@ -309,10 +302,10 @@ class HomeScreen(Screen[None]):
     def _searched(self, message: Finder.Answered) -> None:
         self._found = message.found
         if message.error is not None:
-            self._warn(message.error)
+            self.warn(message.error)
         elif not message.found:
             self.notify("The hub has nothing of that name.", markup=False)
-        self._fill()
+        self.fill()
 
     def action_unfilter(self) -> None:
         self.finder.hide()
@@ -323,7 +316,7 @@ class HomeScreen(Screen[None]):
     def _pull(self, reference: str) -> None:
         def left(begun: bool | None) -> None:
             if begun:
-                self._fill()
+                self.fill()
 
         self.app.push_screen(PullScreen(reference, self._downloads, self._options.glyphs), left)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from textual import on
 from textual.screen import Screen
 
+from localspec.chat.conversation import Turn
 from localspec.tui import clipping
-from localspec.tui.dialogue import Dialogue
+from localspec.tui.dialogue import Dialogue, branch, ending
 from localspec.tui.options import Options
 from localspec.tui.screens.replay import ReplayScreen
+from localspec.tui.text.turn import Speaker
 from localspec.tui.widgets.composer import Composer
 from localspec.tui.widgets.story import Story
 from localspec.tui.widgets.transcript import Transcript
@@ -33,6 +35,23 @@ class ReadingScreen(Screen[None]):
     def draw(self, state: str = "") -> None:
         """Everything that is not the transcript."""
         raise NotImplementedError
+
+    # --- the path -------------------------------------------------------------------------
+
+    def show_turn(self, turn: Turn) -> None:
+        """One more, at the end; before a pair is loaded it is taken for a chat model's."""
+        loaded = self.dialogue.loaded
+        raw = loaded is not None and not loaded.chats
+        speaker = Speaker(self.dialogue.model, self.dialogue.thinking, raw)
+        self.transcript.add(turn, speaker, branch(self.dialogue.conversation, turn))
+
+    def show_path(self) -> None:
+        """All turns anew: another branch, or another chat."""
+        self.transcript.clear()
+        for turn in self.dialogue.conversation.turns:
+            self.show_turn(turn)
+            self.transcript.heard(turn.events)
+            self.transcript.end(ending(turn, None))
 
     def inspect(self) -> None:
         """Find out the chances of the last answer's tokens, where they are not known."""

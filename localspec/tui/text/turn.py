@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from rich.segment import Segment
 
-from localspec.chat.conversation import Turn
+from localspec.chat.conversation import Attachment, Turn
 from localspec.chat.thinking import Splitter
 from localspec.clean import clean
 from localspec.protocol.events import Event, Finished, Place, Prefill, Round
@@ -15,6 +15,7 @@ from localspec.tui.glyphs import Glyphs
 from localspec.tui.text.flow import Flow
 from localspec.tui.text.part import Gap, Part, Stack, Styles, Words
 from localspec.tui.text.prose import Look, Prose
+from localspec.units import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,20 @@ class Speaker:
     """A completion model: its text stands as it came, after the question."""
 
 
+def attached(file: Attachment) -> str:
+    """A file in a line."""
+    return f"+ {clean(file.name, multiline=False)}, {count(len(file.text))} characters"
+
+
 class TurnText:
     """Markdown, or for completion models the text itself; or the same tokens as they came."""
 
-    def __init__(self, turn: Turn, speaker: Speaker, glyphs: Glyphs, look: Look) -> None:
+    def __init__(
+        self, turn: Turn, speaker: Speaker, glyphs: Glyphs, look: Look, branch: str = ""
+    ) -> None:
+        """`branch`: which of several that stand in this place it is."""
         self._speaker = speaker
+        self._branch = f"  {glyphs.dot} {branch}" if branch else ""
         self._glyphs = glyphs
         self._splitter = Splitter(speaker.thinking)
         self._thought = ""
@@ -42,6 +52,7 @@ class TurnText:
         self.rounds: list[Round] = []
         self.ended = False
         self._question = clean(turn.question)
+        self._files = [Words(attached(file), "muted") for file in turn.attached]
         self._thinking = Words(style="thinking")
         self._note = Words(style="muted")
         self._stack = Stack()
@@ -53,8 +64,13 @@ class TurnText:
         if self._speaker.raw:
             parts.append(self.flow)
         else:
-            if self._question:
-                parts += [Words("You", "role"), Words(self._question), Gap()]
+            if self._question or self._files:
+                parts += [
+                    Words(f"You{self._branch}", "role"),
+                    *self._files,
+                    Words(self._question),
+                    Gap(),
+                ]
             parts.append(Words(clean(self._speaker.name, multiline=False), "speaker"))
             parts += [self.flow] if self._tokens else [self._thinking, self.prose]
         self._stack.parts = [*parts, self._note]

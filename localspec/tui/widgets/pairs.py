@@ -14,6 +14,8 @@ from localspec.tui.glyphs import Glyphs
 from localspec.tui.rows import Row, Section
 from localspec.tui.text.wrapping import fitted
 
+_MODEL = 16
+"""Cells for the model of a chat."""
 Note = Callable[[Row], str]
 """What is said of a row at its end."""
 
@@ -89,6 +91,8 @@ class Pairs(OptionList):
             line = told(row.state, self._glyphs, wide - 6)
             return Content.assemble((f"{sign} ", "$accent"), line)
         name, about = (34, 34) if wide >= 110 else (27, 32) if wide >= 80 else (26, 0)
+        if row.chat is not None and about and not row.found:  # a title says more than a model
+            name, about = name + about - _MODEL, _MODEL
         room = max(0, wide - name - about - 20)
         return Content.assemble(
             (f"{sign} ", "$accent"),

@@ -61,6 +61,8 @@ def _numbers(dialogue: Dialogue, phase: str) -> str:
         parts.append(f"reading {figures.reading.done:,} / {figures.reading.total:,}")
     if dialogue.loaded is not None:
         parts.append(f"ctx {_short(figures.context)} / {_short(dialogue.loaded.n_ctx)}")
+    if dialogue.left_out:
+        parts.append(f"oldest {dialogue.left_out} out")
     if figures.reused:
         parts.append(f"reused {_short(figures.reused)}")
     if figures.first_token_ms is not None and phase != "answering":

@@ -74,9 +74,9 @@ class Transcript(Lines, can_focus=False):
 
     # --- turns come and go ----------------------------------------------------------------
 
-    def add(self, turn: Turn, speaker: Speaker) -> None:
+    def add(self, turn: Turn, speaker: Speaker, branch: str = "") -> None:
         """One more turn, at the end; what comes is followed again."""
-        text = TurnText(turn, speaker, self._glyphs, self._look())
+        text = TurnText(turn, speaker, self._glyphs, self._look(), branch)
         text.show_tokens(self.tokens, self.marks)
         text.fold_thinking(self._unfolded)
         self.turns.append(text)

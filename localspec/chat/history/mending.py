@@ -1,0 +1,181 @@
+"""A damaged file of chats: what can be read goes into a new one, and the old one is kept aside."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localspec.chat.history import locks, tables
+
+_PATIENCE = 20.0
+"""Seconds to wait for another process that does the same."""
+_GAP = 1_000_000
+"""Rows that are looked for one by one between those that a damaged place divides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """What was done."""
+
+    aside: Path
+    """The damaged file, as it was."""
+    chats: int
+    """How many of them were saved."""
+
+
+def mend(path: Path) -> Mended | None:
+    """Put a sound file in its place; None where another process has just done so.
+
+    Raises OSError and sqlite3.Error; the damaged file is there then as it was.
+    """
+    with closing(_alone(path.with_name("mending.lock"))):
+        if _is_sound(path):
+            return None
+        new = path.with_name(f"{path.name}.new")
+        _remove(new)
+        os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        chats = _saved(path, new)
+        return Mended(_exchanged(path, new), chats)
+
+
+def _alone(path: Path) -> locks.Hold:
+    """When no other process is at it.  Raises OSError where that takes too long."""
+    deadline = time.monotonic() + _PATIENCE
+    while (held := locks.hold(path)) is None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(110, "another localspec has been mending it for long", str(path))
+        time.sleep(0.05)
+    return held
+
+
+def _is_sound(path: Path) -> bool:
+    try:
+        with closing(tables.reading(path)) as connection:
+            tables.check(connection)
+    except tables.FAILURES:
+        return False
+    return True
+
+
+def _exchanged(path: Path, new: Path) -> Path:
+    """The new file is in the place of the old; where that is now."""
+    utc = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    aside, n = path.with_name(f"{path.name}.corrupt-{utc}"), 1
+    while aside.exists():
+        n += 1
+        aside = path.with_name(f"{path.name}.corrupt-{utc}-{n}")
+    for end in ("", "-wal"):
+        old = path.with_name(path.name + end)
+        if old.exists() and (not end or old.stat().st_size):
+            _kept(old, aside.with_name(aside.name + end))
+    for end in ("-wal", "-shm"):
+        path.with_name(path.name + end).unlink(missing_ok=True)
+    os.replace(new, path)
+    _settle(path.parent)
+    return aside
+
+
+def _kept(old: Path, aside: Path) -> None:
+    """Under both names where links are possible: at no moment is there none."""
+    try:
+        os.link(old, aside)
+    except OSError:
+        os.replace(old, aside)
+
+
+def _settle(folder: Path) -> None:
+    """The names, too, are on the disk."""
+    if os.name == "posix":
+        with suppress(OSError):
+            file = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
+
+
+def _remove(path: Path) -> None:
+    for end in ("", "-wal", "-shm", "-journal"):
+        path.with_name(path.name + end).unlink(missing_ok=True)
+
+
+# --- what can be read ---------------------------------------------------------------------
+
+
+def _saved(damaged: Path, new: Path) -> int:
+    """Copy all rows that can be read; how many chats these are."""
+    with closing(sqlite3.connect(new, isolation_level=None)) as connection:
+        tables.make(connection)
+        connection.execute("BEGIN")
+        with suppress(*tables.FAILURES), closing(_opened(damaged)) as source:
+            for table in ("chats", "turns", "events"):
+                _copy(source, connection, table)
+            (name,) = source.execute("SELECT name FROM state").fetchone()
+            connection.execute("UPDATE state SET name = ?", (str(name),))
+        _put_together(connection)
+        connection.execute("COMMIT")
+        (chats,) = connection.execute("SELECT count(*) FROM chats").fetchone()
+    return int(chats)
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    connection.text_factory = lambda body: body.decode("utf-8", "replace")
+    return connection
+
+
+def _copy(source: sqlite3.Connection, connection: sqlite3.Connection, table: str) -> None:
+    for row in _rows(source, table):
+        marks = ",".join("?" * len(row))
+        with suppress(*tables.FAILURES):  # a value that cannot be
+            connection.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", row)
+
+
+def _rows(source: sqlite3.Connection, table: str) -> Iterator[tuple[Any, ...]]:
+    """From both ends to where it breaks off, then one by one what lies between."""
+    known: set[int] = set()
+    whole = yield from _scan(source, table, "ASC", known)
+    if whole:
+        return
+    below = max(known, default=0)
+    yield from _scan(source, table, "DESC", known)
+    above = min((id_ for id_ in known if id_ > below), default=below)
+    for id_ in range(below + 1, min(above, below + _GAP)):
+        with suppress(*tables.FAILURES):
+            row = source.execute(f"SELECT * FROM {table} WHERE rowid = ?", (id_,)).fetchone()
+            if row is not None:
+                yield row
+
+
+def _scan(
+    source: sqlite3.Connection, table: str, order: str, known: set[int]
+) -> Generator[tuple[Any, ...], None, bool]:
+    """The rows in one order until the first that is known or broken; whether all were read."""
+    try:
+        for id_, *row in source.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid {order}"):
+            if id_ in known:
+                return False
+            known.add(id_)
+            yield tuple(row)
+    except tables.FAILURES:
+        return False
+    return True
+
+
+def _put_together(connection: sqlite3.Connection) -> None:
+    """Turns without their chat get one; events without their turn are nothing."""
+    connection.execute(
+        "INSERT INTO chats SELECT chat, substr(question, 1, 80), 0, '', '{}', '{}', max(id), '', "
+        "count(*), 0, 0, 0 FROM turns WHERE chat NOT IN (SELECT id FROM chats) GROUP BY chat"
+    )
+    connection.execute("DELETE FROM events WHERE turn NOT IN (SELECT key FROM turns)")
+    connection.execute(
+        "UPDATE state SET clock = 1 + max((SELECT coalesce(max(touched), 0) FROM chats), "
+        "(SELECT coalesce(max(changed), 0) FROM turns))"
+    )

@@ -1,0 +1,144 @@
+"""The tables of the history's file, and the ways to open it."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from pathlib import Path
+
+from localspec.errors import InUseError
+
+VERSION = 1
+PATIENCE = 2.0
+"""Seconds to wait for another process that writes."""
+
+CHECKED = 32 * 1024 * 1024
+"""Bytes of a file that is looked through when it is opened: some tens of ms."""
+
+TABLES = {
+    "chats": """id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT NOT NULL, seed INTEGER NOT NULL,
+        system TEXT NOT NULL, settings TEXT NOT NULL, pair TEXT NOT NULL, head INTEGER,
+        cut TEXT NOT NULL, turns INTEGER NOT NULL, created REAL NOT NULL, updated REAL NOT NULL,
+        touched INTEGER NOT NULL""",
+    "turns": """key INTEGER PRIMARY KEY AUTOINCREMENT, chat INTEGER NOT NULL, id INTEGER NOT NULL,
+        parent INTEGER, question TEXT NOT NULL, attached TEXT NOT NULL, answer TEXT NOT NULL,
+        reason TEXT, attempt INTEGER NOT NULL, inside INTEGER NOT NULL, changed INTEGER NOT NULL,
+        UNIQUE (chat, id)""",
+    "events": """key INTEGER PRIMARY KEY, turn INTEGER NOT NULL, n INTEGER NOT NULL,
+        body BLOB NOT NULL, UNIQUE (turn, n)""",
+    "state": "name TEXT NOT NULL, clock INTEGER NOT NULL",
+}
+"""`state` is one row: what file this is, and a counter by which everything is ordered."""
+_INDEX = "CREATE INDEX IF NOT EXISTS touched ON chats (touched)"
+
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
+_SHORT = sqlite3.SQLITE_IOERR | (2 << 8)  # read beyond the end of a truncated file
+
+
+def writing(path: Path) -> sqlite3.Connection:
+    """Open the file, and make its tables where it is new.
+
+    Raises InUseError where a newer version wrote it, and sqlite3.Error.
+    """
+    connection = _connected(str(path), uri=False)
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > VERSION:
+            raise InUseError(
+                "The chats were written by a newer localspec.", "They can be read; update to write."
+            )
+        if version == VERSION and path.stat().st_size <= CHECKED:
+            check(connection)  # before anything is written to it
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA secure_delete = ON")
+        if version < VERSION:
+            make(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def reading(path: Path) -> sqlite3.Connection:
+    """Open the file without changing anything.  Raises sqlite3.Error."""
+    uri = path.absolute().as_uri()
+    try:
+        return _looked_at(f"{uri}?mode=ro")
+    except sqlite3.OperationalError:  # the folder takes no file beside it
+        return _looked_at(f"{uri}?mode=ro&immutable=1")
+
+
+def make(connection: sqlite3.Connection) -> None:
+    """What is missing of the tables."""
+    connection.execute("BEGIN IMMEDIATE")
+    for name, columns in TABLES.items():
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
+    connection.execute(_INDEX)
+    if connection.execute("SELECT count(*) FROM state").fetchone() == (0,):
+        connection.execute("INSERT INTO state VALUES (?, 0)", (secrets.token_hex(8),))
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+    connection.execute("COMMIT")
+
+
+def check(connection: sqlite3.Connection) -> None:
+    """Raises sqlite3.DatabaseError where the file is not what it was made."""
+    try:
+        (said,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    except UnicodeDecodeError:  # damage inside what it complains of
+        raise _damage("not ok") from None
+    if said != "ok" or connection.execute("SELECT count(*) FROM state").fetchone() != (1,):
+        raise _damage(str(said))
+
+
+FAILURES = (sqlite3.Error, UnicodeDecodeError)
+"""What Python makes of SQLite's errors; the second where its words are damaged, too."""
+
+
+def damaged(error: Exception) -> bool:
+    """Whether the file itself is at fault."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
+    code = getattr(error, "sqlite_errorcode", 0)
+    if code == sqlite3.SQLITE_ERROR:  # a table or a column that is not there
+        return str(error).startswith("no such")
+    return code & 0xFF in _DAMAGE or code == _SHORT
+
+
+def tick(connection: sqlite3.Connection) -> int:
+    """The next number of the counter."""
+    connection.execute("UPDATE state SET clock = clock + 1")
+    (clock,) = connection.execute("SELECT clock FROM state").fetchone()
+    return int(clock)
+
+
+def name(connection: sqlite3.Connection) -> str:
+    """Of this file, and no other."""
+    (known,) = connection.execute("SELECT name FROM state").fetchone()
+    return str(known)
+
+
+def _damage(words: str) -> sqlite3.DatabaseError:
+    error = sqlite3.DatabaseError(words)
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error
+
+
+def _looked_at(uri: str) -> sqlite3.Connection:
+    connection = _connected(uri, uri=True)
+    try:
+        connection.execute("SELECT count(*) FROM chats").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connected(name: str, *, uri: bool) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        name, timeout=PATIENCE, isolation_level=None, check_same_thread=False, uri=uri
+    )
+    connection.text_factory = lambda body: body.decode("utf-8", "replace")
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+    return connection

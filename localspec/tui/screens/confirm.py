@@ -1,0 +1,29 @@
+"""A question before something that cannot be undone."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+
+class ConfirmScreen(ModalScreen[bool]):
+    """Only `y` is yes: enter is pressed too easily."""
+
+    BINDINGS = [  # noqa: RUF012
+        Binding("y", "dismiss(True)", "Yes"),
+        Binding("n,escape,enter", "dismiss(False)", "No"),
+    ]
+
+    def __init__(self, question: str, yes: str) -> None:
+        """`yes`: what is done then, in a word or two."""
+        super().__init__()
+        self._question, self._yes = question, yes
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="sheet"):
+            yield Static(Content(self._question), markup=False)
+            yield Static(f"y {self._yes}   esc no", classes="hint", markup=False)

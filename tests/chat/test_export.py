@@ -1,0 +1,92 @@
+"""A kept chat as a document: whole, escaped, and readable by others."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from localspec.chat import export
+from localspec.chat.conversation import Attachment, Conversation
+from localspec.chat.history import History, Kept
+from localspec.protocol import events
+from tests.chat.talk import about, answer
+
+HOSTILE = "<script>alert('x')</script> & \"q\" \x1b[2J\u202e"
+CODE = "see:\n```python\nif a < b:\n    pass\n```\nand <b>that</b>"
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Kept:
+    talk = Conversation(3, f"be brief {HOSTILE}")
+    first = talk.ask(HOSTILE, [Attachment(f"a{HOSTILE}.txt", HOSTILE)])
+    talk.hear(answer("they ask</think>", CODE, thinking=True))
+    talk.edit(first.id, "another")
+    talk.hear(answer("way"))
+    talk.switch(first.id)
+    talk.ask("more")
+    talk.hear(answer("cut o")[:-1])
+    with closing(History.open(tmp_path / "chats" / "chats.sqlite")) as history:
+        place = history.keep(None, about(talk), talk.all)
+        return history.read(place.chat)
+
+
+class Page(HTMLParser):
+    """What a browser makes of it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        assert not {name for name, _ in attrs} & {"src", "href", "onclick"}
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_a_page_by_itself(kept: Kept) -> None:
+    text = export.page(kept)
+    page = Page(text)
+    allowed = "html head meta title style body h1 h2 div details summary pre code p em footer"
+    assert set(page.tags) <= set(allowed.split())
+    assert "<script>alert('x')</script> & \"q\" \ufffd" in page.texts
+    assert "if a < b:\n    pass\n" in page.texts
+    assert page.texts.count("Thinking") == 1 and "they ask" in page.texts
+    assert "interrupted" in page.texts and "way" not in page.texts
+    assert "\x1b" not in text and "\u202e" not in text
+
+
+def test_json(kept: Kept) -> None:
+    chat = json.loads(export.document(kept))["chat"]
+    assert chat["path"] == [1, 3] and [turn["parent"] for turn in chat["turns"]] == [None, None, 1]
+    first, second, third = chat["turns"]
+    assert (first["thinking"], first["answer"]) == ("they ask", CODE)
+    assert first["attached"] == [{"name": f"a{HOSTILE}.txt", "text": HOSTILE}]
+    assert (second["attempt"], second["finish_reason"], second["interrupted"]) == (1, "eog", False)
+    assert (third["answer"], third["finish_reason"], third["interrupted"]) == ("cut o", None, True)
+    assert "events" not in first and chat["created"].endswith("+00:00")
+
+
+def test_json_with_rounds(kept: Kept) -> None:
+    body = json.loads(export.document(kept, rounds=True))["chat"]["turns"][0]["events"]
+    again = tuple(events.from_body(one) for one in body)
+    assert again == kept.conversation.turns[0].events
+
+
+def test_markdown(kept: Kept) -> None:
+    text = export.markdown(kept)
+    assert text.startswith("# A chat with Qwen3 8B\n\n## System\n")
+    assert CODE in text and "they ask" not in text
+    assert text.endswith("cut o\n\n*(interrupted)*\n")
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), 1e300, -1e300])
+def test_a_moment_that_is_none(seconds: float) -> None:
+    assert export.when(seconds) == "1970-01-01T00:00:00+00:00"

@@ -1,0 +1,391 @@
+"""Chats that are kept: read as they were written, found, removed; and whose file it is."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.chat.conversation import Attachment, Conversation
+from localspec.chat.history import History, locks, rows, tables
+from localspec.chat.history.words import Words
+from localspec.chat.settings import Settings
+from localspec.errors import AccessError, InUseError, LocalspecError, NotFoundError
+from tests.chat.talk import PAIR, about, answer, chat, put, said
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX")
+not_root = pytest.mark.skipif(
+    sys.platform == "win32" or os.geteuid() == 0, reason="root may write anywhere"
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "chats" / "chats.sqlite"
+
+
+@pytest.fixture
+def history(path: Path) -> Iterator[History]:
+    with closing(History.open(path)) as known:
+        yield known
+
+
+# --- read as written ----------------------------------------------------------------------
+
+
+def test_a_chat_comes_back_as_it_was(path: Path) -> None:
+    talk = chat(("hello", "Hi!"), ("and?", "No."))
+    talk.edit(talk.turns[0].id, "hello\ud83d there\0")
+    talk.hear(answer("hm</think>", "Hello", thinking=True))
+    talk.ask("read", [Attachment("a.py", "import os")])
+    settings = Settings().changed("temperature", "0.3").changed("max_tokens", "99")
+    with closing(History.open(path)) as first:
+        place = first.keep(None, about(talk, settings), talk.all)
+    with closing(History.open(path)) as second:
+        kept = second.read(place.chat)
+    assert (kept.place, kept.settings, kept.listed.pair) == (place, settings, PAIR)
+    again = kept.conversation
+    assert (again.seed, again.system, again.head) == (talk.seed, talk.system, talk.head)
+    assert again.all[2].question == "hello? there\0"  # a lone surrogate is no character
+    assert [t.events for t in again.all] == [t.events for t in talk.all]
+    assert [t.attached for t in again.all] == [t.attached for t in talk.all]
+    assert [(t.id, t.parent, t.attempt, t.answer, t.reason) for t in again.all] == [
+        (t.id, t.parent, t.attempt, t.answer, t.reason) for t in talk.all
+    ]
+    assert again.answer_seed == talk.answer_seed
+
+
+def test_answers_without_their_rounds(history: History) -> None:
+    talk = Conversation(1)
+    talk.ask("a")
+    talk.hear(answer("hm</think>", "b", thinking=True))
+    place = history.keep(None, about(talk), talk.all)
+    (turn,) = history.read(place.chat, rounds=False).conversation.turns
+    assert (turn.answer, turn.rounds, turn.begins_inside) == ("hm</think>b", (), True)
+    assert tuple(history.events(place.chat, 1)) == talk.turns[0].events
+    assert history.events(place.chat, 2) == ()
+
+
+def test_the_last_used_comes_first_whatever_the_clock_says(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = put(history, ("one", "1")), put(history, ("two", "2"))
+    monkeypatch.setattr(time, "time", lambda: 5.0)  # the clock was set back
+    third = put(history, ("three", "3"))
+    assert [one.id for one in history.list()] == [third.chat, second.chat, first.chat]
+    history.go_on(first, 1, answer("more"))
+    assert [one.id for one in history.list()] == [first.chat, third.chat, second.chat]
+    assert [one.id for one in history.list(1, 1)] == [third.chat]
+    assert history.last() == first.chat
+
+
+def test_a_list_reads_no_turns(history: History, path: Path) -> None:
+    put(history, ("one", "1"), ("two", "2"))
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("DROP TABLE turns")
+    (listed,) = history.list()
+    assert (listed.title, listed.turns, listed.pair.name) == ("one", 2, "Qwen3 8B")
+
+
+def test_an_answer_grows_by_checkpoints(history: History) -> None:
+    talk = Conversation(1)
+    talk.ask("q")
+    place = history.keep(None, about(talk), talk.all)
+    for part in (answer("a", "b")[:3], answer("c", "d")[3:]):
+        talk.hear(part)
+        history.go_on(place, 1, part)
+    (turn,) = history.read(place.chat).conversation.turns
+    assert turn == talk.turns[0]
+    with pytest.raises(NotFoundError):
+        history.go_on(place, 2, answer("x"))
+
+
+def test_what_is_not_there(history: History) -> None:
+    for missing in (history.read, history.about, lambda chat: history.rename(chat, "x")):
+        with pytest.raises(NotFoundError, match="no chat 9"):
+            missing(9)
+    with pytest.raises(NotFoundError):
+        history.last()
+
+
+def test_a_new_title(history: History) -> None:
+    place = put(history, ("one", "1"))
+    history.rename(place.chat, "  About\n\x1b[2J one ")
+    assert history.about(place.chat).title == "About \x1b[2J one"  # shown with clean()
+
+
+def test_a_tree_that_makes_no_sense_is_one_again(history: History, path: Path) -> None:
+    place = put(history, ("one", "1"), ("two", "2"), ("three", "3"))
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("UPDATE turns SET parent = 99, reason = 7 WHERE id = 2")
+        other.execute("UPDATE turns SET attached = '[1', answer = x'ff' WHERE id = 3")
+        other.execute("UPDATE chats SET head = 77, settings = '{\"exact\": 5}', seed = 'x'")
+    kept = history.read(place.chat)
+    assert [turn.question for turn in kept.conversation.turns] == ["two", "three"]
+    assert kept.settings == Settings()
+
+
+@given(st.binary(max_size=60))
+def test_a_damaged_checkpoint_is_no_error(body: bytes) -> None:
+    assert isinstance(rows.unpacked(body), list)
+    whole = rows.packed(answer("a", "b"))
+    assert rows.unpacked(whole) == answer("a", "b")
+    rows.unpacked(whole[: len(body)] + body)
+
+
+# --- searching ----------------------------------------------------------------------------
+
+TALKS = (
+    ("Fibonacci in Python", "def fib(n): return n"),
+    ("Überraschung?", "STRASSE und Straße"),
+    ("漢字かな交じり文", "単語の間に空白がない"),
+    ('a "quoted" AND word*', "NEAR(x) OR nothing"),
+    ("fib again", "Python once more"),
+)
+
+
+def words_of(history: History, text: str) -> list[tuple[int, int | None]]:
+    return [(found.listed.id, found.turn) for found in history.search(text)]
+
+
+def test_search(history: History) -> None:
+    places = [put(history, talk) for talk in TALKS]
+    ids = [place.chat for place in places]
+    assert words_of(history, "fib python") == [(ids[0], None), (ids[4], 1), (ids[0], 1)]
+    assert words_of(history, "überr") == [(ids[1], None), (ids[1], 1)]
+    assert words_of(history, "空白") == [(ids[2], 1)]
+    assert words_of(history, "nothing at all") == words_of(history, "  ") == []
+    history.go_on(places[0], 1, answer(" memoised"))
+    (found,) = history.search("memoised")
+    assert found.excerpt == "Fibonacci in Python def fib(n): return n memoised"
+    with pytest.raises(NotFoundError):
+        history.remove([99])
+    history.remove([ids[0]])
+    assert words_of(history, "fib") == [(ids[4], None), (ids[4], 1)]
+
+
+@pytest.mark.parametrize("text", ["fib", "a", "ß", "strasse", '"', "and word*", "の 空", "x) or"])
+def test_the_index_finds_what_looking_at_everything_finds(
+    text: str, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for talk in TALKS:
+        put(history, talk)
+    quickly = history.search(text)
+    monkeypatch.setattr(Words, "candidates", lambda *_: None)  # as where SQLite has no FTS5
+    assert history.search(text) == quickly
+
+
+def test_a_search_beside_waits_for_nobody_and_holds_nobody_up(history: History) -> None:
+    put(history, TALKS[0])
+    with closing(history.beside()) as other:
+        assert words_of(other, "fib") == words_of(history, "fib")
+        history._base._lock.acquire()  # somebody writes, for long
+        try:
+            thread = threading.Thread(target=lambda: other.search("python"))
+            thread.start()
+            thread.join(10)
+            assert not thread.is_alive()
+        finally:
+            history._base._lock.release()
+
+
+@pytest.mark.parametrize("harm", [b"no database at all" * 99, b""])
+def test_a_damaged_index_is_made_anew(harm: bytes, history: History, path: Path) -> None:
+    put(history, TALKS[0])
+    assert history.search("fib")
+    path.with_name("words.sqlite").write_bytes(harm)
+    assert history.search("fib")
+    assert history.search("fib")
+    assert path.with_name("words.sqlite").stat().st_size > 1000
+
+
+# --- removing -----------------------------------------------------------------------------
+
+
+def traces(folder: Path, text: str) -> list[str]:
+    """Files in which a text stands, in any case."""
+    forms = {text.encode(), text.lower().encode(), text[3:-3].encode()}
+    return [
+        file.name
+        for file in folder.rglob("*")
+        if file.is_file() and any(form in file.read_bytes() for form in forms)
+    ]
+
+
+def test_nothing_is_left_of_what_was_removed(history: History, path: Path) -> None:
+    secret = "Xylophonsonate"
+    other = put(history, *[(f"question {n}", f"answer {n} " * 50) for n in range(50)])
+    place = put(history, *[(f"{secret} {n}", f"{secret} " * n) for n in range(200)])
+    for n in range(60):
+        history.go_on(place, 1 + n, answer(secret, f"{secret}s" * 9))
+    history.rename(place.chat, secret)
+    assert history.search(secret)
+    assert traces(path.parent, secret)
+    removed = history.remove([place.chat])
+    assert removed.wiped and removed.chats == 1
+    assert traces(path.parent, secret) == []
+    assert list(said(history)) == [other.chat]
+    assert put(history, ("new", "1")).chat > place.chat  # a number means one chat for ever
+
+
+def test_a_reader_keeps_traces_and_that_is_said(history: History, path: Path) -> None:
+    place = put(history, ("Xylophonsonate", "1"))
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM chats").fetchall()
+        assert not history.remove([place.chat]).wiped
+    assert history.remove([put(history, ("b", "c")).chat]).wiped
+    assert traces(path.parent, "Xylophonsonate") == []
+
+
+def test_an_open_chat_stays(history: History, path: Path) -> None:
+    kept, open_ = put(history, ("a", "b")), put(history, ("c", "d"))
+    with closing(History.open(path)) as other, closing(other.hold(open_.chat)):
+        with pytest.raises(InUseError, match="another window"):
+            history.hold(open_.chat)
+        with pytest.raises(InUseError):
+            history.remove([kept.chat, open_.chat])
+    assert len(history.list()) == 2
+    history.remove([kept.chat, open_.chat])
+    assert history.list() == [] and list(path.parent.glob("open/*")) == []
+
+
+def test_a_disk_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(_: int) -> None:
+        raise OSError(38, "not supported")
+
+    monkeypatch.setattr(locks, "_take", none)
+    with closing(History.open(tmp_path / "a" / "b.sqlite")) as known:
+        place = put(known, ("a", "b"))
+        held = known.hold(place.chat)
+        assert not held.sure
+        held.close()
+        held.close()
+
+
+# --- whose it is --------------------------------------------------------------------------
+
+
+@posix
+def test_only_its_person_may_look(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with closing(History.open(path)) as known:
+            put(known, ("a", "b"))
+            known.search("abc")
+            known.hold(1).close()
+            files = [file for file in path.parent.rglob("*") if file.is_file()]
+            assert len(files) >= 4
+            for file in files:
+                assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+            for folder in (path.parent, path.parent / "open"):
+                assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    finally:
+        os.umask(before)
+    path.parent.chmod(0o755)
+    History.open(path).close()
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_nothing_is_made_to_read_nothing(path: Path) -> None:
+    with closing(History.open(path, create=False)) as known:
+        assert known.list() == []
+        with pytest.raises(LocalspecError):
+            put(known, ("a", "b"))
+    assert not path.parent.exists()
+
+
+def test_a_newer_version_is_read_and_never_written(path: Path) -> None:
+    with closing(History.open(path)) as known:
+        place = put(known, ("a", "b"))
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA journal_mode = DELETE")
+        other.execute(f"PRAGMA user_version = {tables.VERSION + 1}")
+    before = path.read_bytes()
+    with closing(History.open(path)) as known:
+        assert said(known) == {place.chat: [("a", "b")]}
+        assert known.search("a")
+        writes = (
+            lambda: put(known, ("c", "d")),
+            lambda: known.remove([place.chat]),
+            lambda: known.rename(place.chat, "x"),
+            lambda: known.hold(place.chat),
+        )
+        for write in writes:
+            with pytest.raises(InUseError, match="newer"):
+                write()
+    assert path.read_bytes() == before
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file")
+    with pytest.raises(AccessError, match="cannot be written"):
+        History.open(tmp_path / "data" / "chats" / "chats.sqlite")
+
+
+@not_root
+def test_a_folder_that_may_only_be_read(path: Path) -> None:
+    with closing(History.open(path)) as known:
+        place = put(known, ("a", "b"))
+    path.chmod(0o400)
+    path.parent.chmod(0o500)
+    try:
+        with closing(History.open(path)) as known:
+            assert said(known) == {place.chat: [("a", "b")]}
+            assert isinstance(known.refusal, AccessError)
+    finally:
+        path.parent.chmod(0o700)
+
+
+def test_a_disk_that_takes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root may write anywhere: the system call refuses."""
+    with closing(History.open(path)) as known:
+        place = put(known, ("a", "b"))
+    real = os.open
+
+    def refusing(name: str | Path, flags: int, *more: int) -> int:
+        if flags & (os.O_RDWR | os.O_CREAT):
+            raise OSError(30, "Read-only file system", str(name))
+        return real(name, flags, *more)
+
+    monkeypatch.setattr(os, "open", refusing)
+    before = path.read_bytes()
+    with closing(History.open(path)) as known:
+        assert said(known) == {place.chat: [("a", "b")]}
+        assert known.search("a")
+        with pytest.raises(AccessError, match="Read-only"):
+            put(known, ("c", "d"))
+    assert path.read_bytes() == before
+
+
+def test_many_at_once(path: Path) -> None:
+    """Each with a connection of its own, from the first moment: nothing is lost, none refused."""
+    failed: list[BaseException] = []
+
+    def work(name: int) -> None:
+        try:
+            with closing(History.open(path)) as known:
+                for n in range(10):
+                    put(known, (f"{name}.{n}", "x"))
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    with closing(History.open(path)) as known:
+        titles = {one.title for one in known.list()}
+    assert titles == {f"{name}.{n}" for name in range(4) for n in range(10)}

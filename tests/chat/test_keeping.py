@@ -1,0 +1,421 @@
+"""A chat is kept while it is had, and what happens when it cannot be."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from localspec.chat import keeping
+from localspec.chat.conversation import Conversation, Turn
+from localspec.chat.history import History
+from localspec.chat.keeping import TOKENS, Keeper
+from localspec.chat.settings import Settings
+from localspec.errors import InUseError
+from localspec.protocol.events import Event, Finished, Notice
+from tests.chat.talk import PAIR, answer, spoken
+from tests.cli.command import ROOT, environment
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX")
+
+
+class Talk:
+    """A conversation with its keeper, as a screen has them."""
+
+    def __init__(self, path: Path, chat: int | None = None, *, private: bool = False) -> None:
+        self.path = path
+        self.history = History.open(path)
+        self.told: list[Notice] = []
+        kept = self.history.read(chat) if chat is not None else None
+        self.conversation = kept.conversation if kept else Conversation(5, "be brief")
+        where = None if private else self.history
+        self.keeper = Keeper(self.conversation, where, PAIR, kept=kept, say=self.told.append)
+
+    def send(self, turn: Turn, *events: Event) -> None:
+        self.keeper.sent(turn)
+        self.hear(*events)
+
+    def hear(self, *events: Event) -> None:
+        for event in events:
+            self.keeper.heard([event])
+        self.conversation.hear(events)
+        if events and isinstance(events[-1], Finished):
+            self.keeper.ended()
+
+    def ask(self, question: str, *texts: str) -> Turn:
+        turn = self.conversation.ask(question)
+        self.send(turn, *answer(*texts))
+        return turn
+
+    def on_disk(self) -> Conversation:
+        """As another program reads it now."""
+        assert self.keeper.chat is not None
+        with closing(History.open(self.path)) as other:
+            return other.read(self.keeper.chat).conversation
+
+    @property
+    def codes(self) -> list[str]:
+        return [notice.code for notice in self.told]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "chats" / "chats.sqlite"
+
+
+@pytest.fixture
+def talk(path: Path) -> Iterator[Talk]:
+    made = Talk(path)
+    yield made
+    made.keeper.close()
+    made.history.close()
+
+
+def test_what_was_sent_is_there_before_the_answer(talk: Talk) -> None:
+    assert talk.keeper.chat is None
+    talk.keeper.sent(talk.conversation.ask("hello"))
+    (turn,) = talk.on_disk().turns
+    assert (turn.question, turn.answer, turn.reason) == ("hello", "", None)
+
+
+def test_all_of_a_chat_is_there_in_the_end(talk: Talk) -> None:
+    first = talk.ask("a", "b", "c")
+    talk.ask("d", "e")
+    talk.send(talk.conversation.again(), *answer("E"))
+    talk.send(talk.conversation.edit(first.id, "A"), *answer("B"))
+    talk.keeper.settings = Settings().changed("temperature", "0")
+    talk.conversation.system = "be long"
+    talk.keeper.moved()
+    read = talk.on_disk()
+    assert (read.all, read.head, read.system) == (
+        talk.conversation.all,
+        talk.conversation.head,
+        "be long",
+    )
+    talk.conversation.switch(first.id)
+    talk.keeper.moved()
+    assert talk.on_disk().turns == talk.conversation.turns
+    assert talk.told == []
+    (listed,) = talk.history.list()
+    assert (listed.title, listed.turns) == ("a", len(talk.conversation.turns))
+    assert talk.history.read(listed.id).settings == talk.keeper.settings
+
+
+def test_no_more_than_a_checkpoint_is_not_on_the_disk(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    talk.keeper.sent(talk.conversation.ask("q"))
+    said = ""
+    for n in range(200):
+        now += 0.001
+        talk.hear(spoken(f"word{n} ", n))
+        said += f"word{n} "
+        behind = said.removeprefix(talk.on_disk().turns[0].answer)
+        assert len(behind.split()) * 2 < TOKENS
+    now += 1.0
+    talk.hear(spoken("end", 200))  # a second went by
+    assert talk.on_disk().turns[0].answer == f"{said}end"
+
+
+def test_a_chat_is_gone_on_with(talk: Talk) -> None:
+    talk.ask("a", "b")
+    talk.keeper.sent(talk.conversation.ask("c"))
+    talk.hear(*answer("d" * 90, "e")[:3])
+    chat = talk.keeper.chat
+    talk.keeper.close()  # as at the end of the program
+    more = Talk(talk.path, chat)
+    assert more.conversation.turns == talk.conversation.turns
+    assert more.conversation.turns[-1].reason is None
+    more.send(more.conversation.restart(), *answer("D"))
+    more.ask("f", "g")
+    assert more.on_disk().all == more.conversation.all
+    assert [turn.answer for turn in more.on_disk().turns] == ["b", "D", "g"]
+    assert [one.id for one in more.history.list()] == [chat]
+    more.keeper.close()
+
+
+def test_an_answer_that_is_written_again_replaces_the_old_when_it_is_longer(talk: Talk) -> None:
+    talk.keeper.sent(talk.conversation.ask("q"))
+    talk.hear(*answer("x" * 500)[:3])
+    talk.keeper.close()
+    again = Talk(talk.path, talk.keeper.chat)
+    again.keeper.sent(again.conversation.restart())
+    assert again.on_disk().turns[0].answer == "x" * 500
+    for n in range(TOKENS):
+        again.hear(spoken("yyyy", n))
+    assert again.on_disk().turns[0].answer == "x" * 500  # were it killed now
+    for n in range(3 * TOKENS):
+        again.hear(spoken("yyyy", n))
+    assert again.on_disk().turns[0].answer.startswith("y" * 4 * 100)
+    again.hear(Finished("eog"))
+    assert again.on_disk().all == again.conversation.all
+    again.keeper.close()
+
+
+def test_an_answer_that_goes_on_is_added_to(talk: Talk) -> None:
+    talk.keeper.sent(talk.conversation.ask("q"))
+    talk.hear(*answer("begun ")[:3], Finished("length"))
+    talk.keeper.sent(talk.conversation.turns[-1])
+    for n in range(TOKENS):
+        talk.hear(spoken("more ", n))
+    assert talk.on_disk().turns[0].answer.startswith("begun more more ")
+    assert talk.on_disk().turns[0].reason is None  # were it killed now
+    talk.hear(Finished("eog"))
+    assert talk.on_disk().turns == talk.conversation.turns
+
+
+@pytest.mark.parametrize("change", ["ask", "again", "restart"])
+def test_what_was_refused_was_never_asked(change: str, talk: Talk) -> None:
+    talk.ask("a", "b")
+    before, mark = talk.on_disk(), talk.conversation.mark()
+    turn = getattr(talk.conversation, change)(*["c"] * (change == "ask"))
+    talk.keeper.sent(turn)
+    talk.conversation.back_to(mark)
+    talk.keeper.withdrawn(turn)
+    assert (talk.on_disk().all, talk.on_disk().head) == (before.all, before.head)
+    talk.ask("d", "e")
+    assert talk.on_disk().all == talk.conversation.all
+
+
+def test_a_chat_whose_only_message_was_refused_is_none(talk: Talk) -> None:
+    mark = talk.conversation.mark()
+    turn = talk.conversation.ask("too long")
+    talk.keeper.sent(turn)
+    talk.conversation.back_to(mark)
+    talk.keeper.withdrawn(turn)
+    assert talk.history.list() == [] and talk.keeper.chat is None
+    talk.ask("a", "b")
+    assert [one.title for one in talk.history.list()] == ["a"]
+    assert talk.told == []
+
+
+def test_private(path: Path) -> None:
+    talk = Talk(path, private=True)
+    talk.ask("secret", "said")
+    talk.conversation.undo()
+    talk.keeper.moved()
+    talk.keeper.another(Conversation(1)).close()
+    assert talk.history.list() == [] and not talk.keeper.on and talk.keeper.chat is None
+    for file in path.parent.iterdir():
+        assert b"secret" not in file.read_bytes()
+
+
+def test_another_chat(talk: Talk) -> None:
+    talk.ask("a", "b")
+    first = talk.keeper.chat
+    talk.conversation = Conversation(6)
+    talk.keeper = talk.keeper.another(talk.conversation)
+    talk.ask("c", "d")
+    assert [one.title for one in talk.history.list()] == ["c", "a"]
+    assert first is not None
+    talk.history.hold(first).close()  # it is free
+
+
+def test_a_second_window_only_reads(talk: Talk) -> None:
+    talk.ask("a", "b")
+    second = Talk(talk.path, talk.keeper.chat)
+    assert isinstance(second.keeper.refusal, InUseError)
+    with pytest.raises(InUseError):
+        second.keeper.sent(second.conversation.ask("c"))
+    second.conversation.undo()
+    second.keeper.moved()
+    second.keeper.close()
+    assert talk.on_disk().all == talk.conversation.all
+    talk.keeper.close()
+    third = Talk(talk.path, talk.keeper.chat)
+    assert third.keeper.refusal is None
+    third.keeper.close()
+
+
+# --- where it cannot be saved -------------------------------------------------------------
+
+
+def test_a_failed_save_is_said_once_and_made_good(talk: Talk) -> None:
+    talk.ask("a", "b")
+    with closing(sqlite3.connect(talk.path, isolation_level=None)) as other:
+        talk.history._base._connection.execute("PRAGMA busy_timeout = 20")
+        other.execute("BEGIN IMMEDIATE")  # another program writes, for long
+        talk.ask("c", "d")
+        talk.ask("e", "f")
+        assert talk.codes == ["not-saved"]
+        assert len(talk.on_disk().all) == 1
+        other.execute("ROLLBACK")
+    talk.keeper.moved()
+    assert talk.codes == ["not-saved", "saved-again"]
+    assert talk.on_disk().all == talk.conversation.all
+
+
+def test_what_was_refused_while_it_could_not_be_saved(talk: Talk) -> None:
+    talk.history._base._connection.execute("PRAGMA busy_timeout = 20")
+    with closing(sqlite3.connect(talk.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        mark = talk.conversation.mark()
+        turn = talk.conversation.ask("too long")
+        talk.keeper.sent(turn)
+        talk.conversation.back_to(mark)
+        talk.keeper.withdrawn(turn)
+        other.execute("ROLLBACK")
+    talk.keeper.moved()
+    assert talk.history.list() == []
+    talk.ask("a", "b")
+    assert talk.on_disk().all == talk.conversation.all
+
+
+@pytest.mark.parametrize("when", ["before", "while", "after"])
+def test_a_file_that_goes_away_is_written_anew(when: str, talk: Talk) -> None:
+    talk.ask("a", "b")
+    if when != "before":
+        talk.keeper.sent(talk.conversation.ask("c"))
+    if when == "after":
+        talk.hear(*answer("d"))
+    for file in talk.path.parent.glob("chats.sqlite*"):
+        file.unlink()
+    if when == "before":
+        talk.keeper.sent(talk.conversation.ask("c"))
+    if when != "after":
+        talk.hear(*answer("d"))
+    talk.ask("e", "f")
+    assert talk.on_disk().all == talk.conversation.all
+    assert talk.codes == []
+
+
+def test_a_chat_that_lies_in_damage_is_written_anew(talk: Talk) -> None:
+    for n in range(30):
+        talk.ask(f"question {n}", "answer " * 200)
+    talk.history._base._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    size = talk.path.stat().st_size
+    with talk.path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (size - 4096))
+    with closing(History.open(talk.path)) as other:
+        assert [notice.code for notice in other.notices()] == ["history-mended"]
+    talk.ask("more", "said")
+    assert talk.on_disk().all == talk.conversation.all
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from tests.chat.test_keeping import Talk
+limit, path = int(sys.argv[1]), Path(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+try:
+    talk = Talk(path)
+except Exception as error:
+    print("refused", type(error).__name__)
+    raise SystemExit
+for n in range(40):
+    talk.ask(f"question {n} " * 9, f"answer {n} " * 20)
+    if not talk.told:
+        print("safe", n, flush=True)
+assert talk.codes == ["not-saved"], talk.codes
+assert len(talk.conversation.turns) == 40
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+if len(sys.argv) > 3:  # somebody made room
+    talk.keeper.moved()
+    assert talk.codes == ["not-saved", "saved-again"], talk.codes
+    assert talk.on_disk().all == talk.conversation.all
+print("full", flush=True)
+"""
+
+
+@posix
+@pytest.mark.parametrize("room", [[], ["room"]])
+@pytest.mark.parametrize("limit", [1, 5000, 20_000, 33_333, 60_000, 120_000])
+def test_a_full_disk_keeps_what_was_saved(limit: int, room: list[str], path: Path) -> None:
+    """The system refuses to let any file grow beyond a size."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(limit), path, *room],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    lines = done.stdout.split("\n")
+    assert done.returncode == 0, done.stderr
+    assert "refused AccessError" in lines or "full" in lines
+    safe = sum(line.startswith("safe") for line in lines)
+    with closing(History.open(path)) as history:
+        kept = [turn for one in history.list() for turn in history.read(one.id).conversation.turns]
+        assert len(kept) == 40 if room and "full" in lines else len(kept) >= safe
+        assert history.notices() == []
+    assert integrity(path) == "ok"
+
+
+def integrity(path: Path) -> str:
+    with closing(sqlite3.connect(path)) as base:
+        return str(base.execute("PRAGMA integrity_check").fetchone()[0])
+
+
+# --- killed -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("times", [20, pytest.param(150, marks=pytest.mark.long)])
+@pytest.mark.timeout(600)
+@posix
+def test_killed_at_any_moment(times: int, path: Path) -> None:
+    """Nothing that was acknowledged is lost, and of an answer no more than a checkpoint."""
+    dice = random.Random(times)
+    for n in range(times):
+        lines = killed(path, seed=n, after=dice.randrange(1, 400))
+        with closing(History.open(path)) as history:
+            assert history.notices() == []
+            for check in (sent, heard):
+                check(lines, history)
+            last = history.list(1)
+            assert not last or history.read(last[0].id)
+        assert integrity(path) == "ok"
+
+
+def killed(path: Path, seed: int, after: int) -> list[list[str]]:
+    """Chat until so many lines came, then die; all lines."""
+    command = [sys.executable, "-m", "tests.chat.writer", str(path), str(seed)]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+    assert process.stdout is not None
+    with process.stdout as out:
+        lines = [line for _, line in zip(range(after), out, strict=False)]
+        process.kill()
+        with suppress(OSError):
+            lines += out.readlines()
+    process.wait()
+    assert len(lines) >= after
+    return [line.split() for line in lines if line.endswith("\n")]
+
+
+def sent(lines: list[list[str]], history: History) -> None:
+    for what, chat, turn, question in lines:
+        if what == "sent":
+            asked = history.read(int(chat)).conversation.turn(int(turn)).question
+            assert asked.startswith(question)
+
+
+def heard(lines: list[list[str]], history: History) -> None:
+    """Of each answer, the last that was said of it."""
+    best = {(chat, turn): (what, n) for what, chat, turn, n in lines if what != "sent"}
+    for (chat, turn), (what, n) in best.items():
+        read = history.read(int(chat)).conversation.turn(int(turn))
+        tokens = sum(len(one.tokens) for one in read.rounds)
+        assert tokens >= int(n) - (TOKENS if what == "heard" else 0)
+        assert read.answer == "".join(t.text for one in read.rounds for t in one.tokens)
+        assert (read.reason == "eog") or what == "heard"
+
+
+def test_a_title() -> None:
+    chat = Conversation(1)
+    assert keeping.title(chat) == ""
+    chat.ask("  ")
+    chat.ask(" a\n b " + "c" * 300)
+    assert keeping.title(chat) == ("a b " + "c" * 300)[:200]

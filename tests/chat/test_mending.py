@@ -1,0 +1,188 @@
+"""A file of chats that is damaged anywhere: the rest is read, and nothing is thrown away."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec.chat.history import History, mending
+from localspec.errors import AccessError, LocalspecError
+from tests.chat.talk import put, said
+
+CHATS = 12
+STEPS = [3001, pytest.param(64, marks=pytest.mark.long)]
+"""Every so many bytes a file is cut."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[int, Any]]:
+    """The bytes of a file with some chats, and what they say."""
+    path = tmp_path_factory.mktemp("whole") / "chats" / "chats.sqlite"
+    with closing(History.open(path)) as known:
+        for n in range(CHATS):
+            put(known, *[(f"question {n}.{m}", f"answer {n}.{m} " * 20) for m in range(3)])
+        known.search("answer")
+        chats = said(known)
+    assert not path.with_name("chats.sqlite-wal").exists()
+    return path.read_bytes(), chats
+
+
+def laid(tmp_path: Path, body: bytes) -> Path:
+    path = tmp_path / "chats" / "chats.sqlite"
+    path.parent.mkdir(exist_ok=True)
+    for old in path.parent.iterdir():
+        old.unlink()
+    path.write_bytes(body)
+    return path
+
+
+def works(path: Path, body: bytes) -> dict[int, Any]:
+    """What can be read of a damaged file; writing works, and what was damaged is still there."""
+    with closing(History.open(path)) as known:
+        place = put(known, ("after", "all"))
+        found = said(known)
+        assert found.pop(place.chat) == [("after", "all")]
+        assert known.search("after")
+        notices = known.notices()
+    aside = list(path.parent.glob("chats.sqlite.corrupt-*"))
+    assert len(aside) == len(notices) <= 1
+    if aside:
+        assert aside[0].read_bytes() == body
+        assert str(aside[0]) in notices[0].hint
+    with closing(sqlite3.connect(path)) as base:
+        assert base.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    return found
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_cut_anywhere(step: int, whole: tuple[bytes, dict[int, Any]], tmp_path: Path) -> None:
+    body, chats = whole
+    best = 0
+    for cut in range(0, len(body), step):
+        found = works(laid(tmp_path, body[:cut]), body[:cut])
+        wrong = [turn for id_, turns in found.items() for turn in turns if turn not in chats[id_]]
+        assert len(wrong) <= 1, cut  # in whose middle it was cut
+        best = max(best, len(found))
+    assert best >= CHATS - 2  # cut near its end, nearly all of it is there
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_flips(seed: int, whole: tuple[bytes, dict[int, Any]], tmp_path: Path) -> None:
+    body, _ = whole
+    dice = random.Random(seed)
+    harmed = bytearray(body)
+    for _ in range(dice.choice((1, 8, 200))):
+        harmed[dice.randrange(len(harmed))] ^= 1 << dice.randrange(8)
+    works(laid(tmp_path, bytes(harmed)), bytes(harmed))
+
+
+def test_a_damaged_page_costs_its_own_chats_only(
+    whole: tuple[bytes, dict[int, Any]], tmp_path: Path
+) -> None:
+    body, chats = whole
+    for page in range(1, len(body) // 4096):
+        harmed = body[: page * 4096] + b"\xff" * 4096 + body[(page + 1) * 4096 :]
+        found = works(laid(tmp_path, harmed), harmed)
+        read = {turn for turns in found.values() for turn in turns}
+        every = {turn for turns in chats.values() for turn in turns}
+        assert len(read & every) >= len(every) * 0.5 or page <= 4, page
+
+
+@pytest.mark.parametrize("body", [b"", b"\0" * 4096, b"x", b"no database" * 1000])
+def test_a_file_that_is_none(body: bytes, tmp_path: Path) -> None:
+    assert works(laid(tmp_path, body), body) == {}
+
+
+def test_a_file_damaged_while_it_is_open(
+    whole: tuple[bytes, dict[int, Any]], tmp_path: Path
+) -> None:
+    path = laid(tmp_path, whole[0])
+    with closing(History.open(path)) as known:
+        known.list()
+        with path.open("r+b") as file:
+            file.seek(4096)
+            file.write(b"\xff" * (len(whole[0]) - 4096))
+        with closing(History.open(path)) as other:  # it finds out, and mends
+            assert other.notices()
+        put(known, ("after", "all"))  # follows to the new file
+        assert ("after", "all") in [turn for turns in said(known).values() for turn in turns]
+
+
+def test_a_file_that_was_removed_while_it_is_open(tmp_path: Path) -> None:
+    path = tmp_path / "chats" / "chats.sqlite"
+    with closing(History.open(path)) as known:
+        put(known, ("a", "b"))
+        for file in path.parent.glob("chats.sqlite*"):
+            file.unlink()
+        assert said(known) == {}
+        put(known, ("c", "d"))
+    with closing(History.open(path)) as known:
+        assert list(said(known).values()) == [[("c", "d")]]
+
+
+CALLS = ("open", "link", "replace", "unlink")
+
+
+def test_whatever_call_fails_the_damaged_file_is_there(
+    whole: tuple[bytes, dict[int, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fail the first call, the second, …, until none fails any more."""
+    body = whole[0][:-6000]
+    for nth in range(1, 100):
+        path = laid(tmp_path, body)
+        with monkeypatch.context() as patch:
+            counter = Failing(nth, patch)
+            with suppress(OSError, LocalspecError):
+                mending.mend(path)
+        kept = [path, *path.parent.glob("chats.sqlite.corrupt-*")]
+        assert body in [file.read_bytes() for file in kept if file.exists()], nth
+        works_after_all(path)
+        if not counter.fired:
+            return
+    raise AssertionError("it never came through")
+
+
+def works_after_all(path: Path) -> None:
+    with closing(History.open(path)) as known:
+        assert put(known, ("after", "all"))
+
+
+class Failing:
+    """The nth of some calls fails as a bad disk does."""
+
+    def __init__(self, nth: int, patch: pytest.MonkeyPatch) -> None:
+        self.left, self.fired = nth, False
+        for name in CALLS:
+            patch.setattr(os, name, self._failing(getattr(os, name)))
+
+    def _failing(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **more: Any) -> Any:
+            self.left -= 1
+            if self.left == 0:
+                self.fired = True
+                raise OSError(5, "Input/output error")
+            return real(*arguments, **more)
+
+        return call
+
+
+def test_what_cannot_be_mended_is_left_alone(
+    whole: tuple[bytes, dict[int, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = b"no database" * 1000
+    path = laid(tmp_path, body)
+
+    def refused(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(mending, "_saved", refused)
+    with pytest.raises(AccessError):
+        History.open(path)
+    assert path.read_bytes() == body

@@ -1,0 +1,236 @@
+"""Chats that are kept, on the command line: listed, found, shown, exported, removed, continued."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from localspec import paths
+from localspec.chat.history import History, tables
+from tests.chat.talk import put, said
+from tests.cli.command import localspec
+from tests.zoo import CHAT_TEXT, HELLO_TEXT, Zoo
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+if sys.platform != "win32":
+    from tests.cli.dialogue import Dialogue
+
+GREEDY = ("--temperature", "0", "--spec", "off")
+CTRL_D = "\x04"
+
+
+@pytest.fixture
+def two() -> tuple[int, int]:
+    """Two chats that are kept."""
+    with closing(History.open()) as history:
+        first = put(history, ("What is a tree?", "A graph <without> cycles."), ("And?", "No."))
+        return first.chat, put(history, ("hello \x1b[2J", "Hi!")).chat
+
+
+def test_nothing_is_kept_yet() -> None:
+    done = localspec("history", "list")
+    assert (done.code, done.out) == (0, b"") and "No chats" in done.err
+    assert localspec("history", "list", "--json").document == {"schema": 1, "chats": []}
+    assert localspec("history", "show").code == 3
+    assert localspec("export").code == 3
+    assert not paths.chats().exists()
+
+
+def test_list(two: tuple[int, int]) -> None:
+    lines = localspec("history", "list").text.splitlines()
+    assert [line.split()[0] for line in lines] == ["CHAT", str(two[1]), str(two[0])]
+    assert lines[1].endswith("Qwen3 8B  hello") and "\x1b" not in "".join(lines)
+    (one,) = localspec("history", "list", "-n", "1", "--json").document["chats"]
+    assert (one["id"], one["turns"], one["model"]) == (two[1], 1, "Qwen3 8B")
+    assert one["pair"] == {"model": "qwen3-8b", "draft": "qwen3-0.6b"}
+
+
+def test_search(two: tuple[int, int]) -> None:
+    done = localspec("history", "search", "GRAPH", "cycles")
+    assert (done.code, done.text) == (0, f"{two[0]}  What is a tree? A graph <without> cycles.\n")
+    (one,) = localspec("history", "search", "cycles", "--json").document["found"]
+    assert (one["chat"]["id"], one["turn"]) == (two[0], 1)
+    assert localspec("history", "search", "elephants").text == ""
+
+
+def test_show(two: tuple[int, int]) -> None:
+    done = localspec("history", "show", str(two[0]))
+    assert done.text == (
+        "System: be brief\n\nYou: What is a tree?\n\nQwen3 8B: A graph <without> cycles.\n\n"
+        "You: And?\n\nQwen3 8B: No.\n"
+    )
+    assert localspec("history", "show", "last", "--json").document["chat"]["id"] == two[1]
+    wrong = localspec("history", "show", "99", "--json")
+    assert (wrong.code, wrong.document["error"]["code"]) == (3, "not-found")
+    assert localspec("history", "show", "x" * 99).code == 3
+
+
+def test_export(two: tuple[int, int], tmp_path: Path) -> None:
+    first = str(two[0])
+    assert localspec("export", first).text.startswith("# A chat with Qwen3 8B\n")
+    assert "A graph &lt;without&gt; cycles." in localspec("export", first, "--html").text
+    whole = localspec("export", first, "--json", "--rounds").document["chat"]
+    assert whole["turns"][0]["events"][0]["ev"] == "plan"
+    assert localspec("export", first, "--rounds").code == 2
+    page = tmp_path / "chat.html"
+    assert localspec("export", first, "-o", page).code == 0
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    again = localspec("export", first, "-o", page)
+    assert again.code == 8 and "exists already" in again.err
+    assert localspec("export", first, "-o", page, "-f").code == 0
+
+
+def test_rm(two: tuple[int, int]) -> None:
+    assert localspec("history", "rm").code == 2
+    assert localspec("history", "rm", str(two[0])).code == 2  # nobody can be asked
+    assert localspec("history", "rm", str(two[0]), "99", "-y").code == 3
+    done = localspec("history", "rm", str(two[0]), "-y", "--json").document
+    assert done == {"schema": 1, "removed": [two[0]], "wiped": True}
+    assert localspec("history", "rename", "last", "greeting").code == 0
+    assert localspec("history", "list").text.splitlines()[1].endswith("greeting")
+    with closing(History.open()) as history, closing(history.hold(two[1])):
+        open_ = localspec("history", "rm", "--all", "-y", "--json")
+        assert (open_.code, open_.document["error"]["code"]) == (15, "in-use")
+    assert localspec("history", "rm", "--all", "-y").text == "1 chat removed.\n"
+    assert localspec("history", "rm", "--all", "-y").text == "0 chats removed.\n"
+
+
+def test_a_newer_version_is_left_alone(two: tuple[int, int]) -> None:
+    with closing(sqlite3.connect(paths.chats())) as base:
+        base.execute(f"PRAGMA user_version = {tables.VERSION + 1}")
+    assert localspec("history", "show", str(two[0])).code == 0
+    done = localspec("history", "rm", "--all", "-y")
+    assert done.code == 15 and "newer" in done.err
+
+
+def test_the_shell_completes_numbers(two: tuple[int, int]) -> None:
+    asked = {
+        "_LOCALSPEC_COMPLETE": "zsh_complete",
+        "COMP_WORDS": "localspec export ",
+        "COMP_CWORD": "2",
+    }
+    assert str(two[0]) in localspec(env=asked).text.split("\n")
+
+
+def test_continuing_needs_a_terminal(two: tuple[int, int]) -> None:
+    done = localspec("run", "--continue", "-p", "hello")
+    assert done.code == 2 and "terminal" in done.err
+
+
+# --- chats at a terminal ------------------------------------------------------------------
+
+
+def kept() -> list[list[tuple[str, str]]]:
+    """What another program reads, the last used first."""
+    with closing(History.open()) as history:
+        return [list(turns) for turns in said(history).values()]
+
+
+def ask(chat: Dialogue, line: str) -> None:
+    """The answer itself holds what looks like a prompt."""
+    chat.line(line, "tok/s")
+    chat.until("\n> ")
+
+
+@posix
+def test_a_chat_is_kept_and_gone_on_with(zoo: Zoo) -> None:
+    with Dialogue("run", zoo["chatty"], *GREEDY, "--system", "Be brief.") as chat:
+        chat.until("> ")
+        for question in ("one", "two"):
+            ask(chat, question)
+        chat.line("/undo")
+        ask(chat, "three")
+        chat.line("/set top_k 7")
+        chat.type(CTRL_D)
+        assert chat.end() == 0
+    assert kept() == [[("one", CHAT_TEXT), ("three", CHAT_TEXT)]]
+    with Dialogue("run", "--continue") as chat:
+        told = chat.until("Anything else?") + chat.until("Anything else?")
+        chat.until("\n> ")
+        assert "Chat 1, 2 turns: one" in told
+        assert "\n> three\n…\n" in told
+        shown = chat.line("/show")
+        assert "system prompt   Be brief." in shown
+        assert "top_k           7" in shown and "temperature     0 " in shown
+        ask(chat, "four")
+        ask(chat, "/retry")
+        with Dialogue("run", "--continue", "1") as second:
+            assert second.end() == 15
+            assert "open in another window" in second.seen
+        chat.line("/new")
+        ask(chat, "five")
+    assert kept() == [
+        [("five", CHAT_TEXT)],
+        [("one", CHAT_TEXT), ("three", CHAT_TEXT), ("four", CHAT_TEXT)],
+    ]
+    document = localspec("history", "show", "1", "--json").document["chat"]
+    questions = [turn["question"] for turn in document["turns"]]
+    assert questions == ["one", "two", "three", "four", "four"]
+    assert len(document["path"]) == 3 and document["system"] == "Be brief."
+    whole = localspec("export", "1", "--json", "--rounds").document["chat"]["turns"]
+    assert all("round" in {event["ev"] for event in turn["events"]} for turn in whole)
+
+
+@posix
+@pytest.mark.parametrize("how", ["--private", "config"])
+def test_a_private_chat(how: str, zoo: Zoo, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("[chats]\nkeep = false\n" if how == "config" else "")
+    options = ["--private"] if how == "--private" else []
+    env = {"LOCALSPEC_CONFIG": str(config)}
+    with Dialogue("run", zoo["parrot"], *GREEDY, *options, env=env) as chat:
+        chat.until("> ")
+        assert HELLO_TEXT in chat.line("a")
+        chat.line("/new")
+        chat.type(CTRL_D)
+        assert chat.end() == 0
+    assert not paths.chats().exists()
+
+
+@posix
+def test_a_killed_chat_is_there_and_can_be_finished(zoo: Zoo) -> None:
+    asked = ("run", zoo["chatter"], *GREEDY, "--max-tokens", "400")
+    with Dialogue(*asked) as chat:
+        chat.until("> ")
+        chat.type("count\r")
+        for _ in range(9):
+            chat.until("seven eight nine one")
+        chat.kill()
+        assert chat.end() == -signal.SIGKILL
+    ((question, answer),) = kept()[0]
+    assert question == "count" and len(answer.split()) > 9 * 9 - 64
+    assert localspec("history", "show", "--json").document["chat"]["turns"][0]["interrupted"]
+    with Dialogue("run", "--continue", "last", *GREEDY, "--max-tokens", "400") as chat:
+        assert "The last answer was interrupted: Enter" in chat.until("finishes it.")
+        chat.until("\n> ")
+        chat.line("")
+    ((question, whole),) = kept()[0]
+    assert question == "count" and whole.startswith(answer) and len(whole) > len(answer)
+
+
+@posix
+def test_a_message_that_was_refused_is_not_kept(zoo: Zoo) -> None:
+    with Dialogue("run", zoo["chatter"], *GREEDY, "--ctx", "256") as chat:
+        chat.until("> ")
+        chat.line("a")
+        assert "was not sent" in chat.line("b")
+        chat.type(CTRL_D)
+        assert chat.end() == 0
+    assert [[question for question, _ in turns] for turns in kept()] == [["a"]]
+
+
+@posix
+def test_a_place_that_cannot_be_written(zoo: Zoo, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "chats").write_text("a file")
+    with Dialogue("run", zoo["parrot"], *GREEDY) as chat:
+        told = chat.until("\n> ")
+        assert "This chat will not be saved" in told
+        assert HELLO_TEXT in chat.line("a")
+        assert "saved" not in chat.line("b")
+    assert localspec("history", "list", "--json").document["chats"] == []

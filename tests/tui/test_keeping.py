@@ -1,0 +1,154 @@
+"""A chat on the screen is kept as it is had."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+import pytest
+
+from localspec import paths
+from localspec.chat.conversation import Turn
+from localspec.chat.history import History
+from localspec.errors import InUseError
+from localspec.tui import start
+from localspec.tui.dialogue import Dialogue
+from tests.tui.scenes import PAIR
+from tests.tui.scripted import Gate, Script, ScriptedEngine, answer, wait_until
+from tests.tui.test_chat import Chat, said
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def history() -> Iterator[History]:
+    with closing(History.open()) as known:
+        yield known
+
+
+def kept(chat: Chat, history: History) -> None:
+    chat.screen.dialogue = Dialogue(PAIR, 1, history)
+
+
+def on_disk() -> Sequence[Turn]:
+    """The path of the chat that was used last, as another program reads it."""
+    with closing(History.open()) as other:
+        return other.read(other.last()).conversation.turns
+
+
+async def test_what_was_said_is_on_the_disk(history: History) -> None:
+    chat = Chat()
+    kept(chat, history)
+    async with chat:
+        await chat.send("one")
+        await chat.send("two")
+        assert on_disk() == chat.screen.dialogue.conversation.turns
+        await chat.press("f5")
+        await chat.until("ready")
+        await chat.send("/undo")
+        assert [turn.question for turn in on_disk()] == ["one"]
+        await chat.send("/new")
+        await chat.send("three")
+    assert [one.title for one in history.list()] == ["three", "one"]
+    assert len(history.read(1).conversation.all) == 3
+
+
+async def test_a_message_is_there_before_the_engine_is_asked(history: History) -> None:
+    asked: list[str] = []
+
+    def script() -> Script:
+        asked.extend(turn.question for turn in on_disk())
+        return said()
+
+    chat = Chat(ScriptedEngine(script))
+    kept(chat, history)
+    async with chat:
+        await chat.send("hello")
+    assert asked == ["hello"]
+
+
+async def test_an_answer_is_saved_by_the_thread_that_hears_it(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, threads = Gate(), set[str]()
+
+    def long() -> Script:
+        whole = answer([f"word{n} " for n in range(300)])
+        return [*whole[:-1], gate, whole[-1]]
+
+    real = History.go_on
+
+    def go_on(self: History, *arguments: object) -> None:
+        threads.add(threading.current_thread().name)
+        real(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(History, "go_on", go_on)
+    chat = Chat(ScriptedEngine(long))
+    kept(chat, history)
+    async with chat:
+        chat.screen.composer.put("count")
+        await chat.press("enter")
+        await wait_until(chat.pilot, lambda: "word299" in chat.screen.transcript.shown)
+        assert len(on_disk()[0].answer.split()) > 300 - 64
+        assert on_disk()[0].reason is None
+        assert threads == {"answer"}
+        gate.set()
+        await chat.until("ready")
+    assert on_disk()[0].reason == "eog"
+
+
+async def test_leaving_in_the_middle_keeps_what_came(history: History) -> None:
+    chat = Chat(ScriptedEngine(lambda: [*answer(["a ", "b ", "c "])[:-1], Gate()]))
+    kept(chat, history)
+    async with chat:
+        chat.screen.composer.put("hello")
+        await chat.press("enter")
+        await wait_until(chat.pilot, lambda: "b c" in chat.screen.transcript.shown)
+    (turn,) = on_disk()
+    assert (turn.answer, turn.reason) == ("a b c ", None)
+    with pytest.raises(InUseError):  # in memory it may go on: no other window may write it
+        history.hold(history.last())
+    chat.screen.dialogue.keeper.close()
+    history.hold(history.last()).close()
+
+
+async def test_a_chat_that_another_window_has(history: History) -> None:
+    first = Chat()
+    kept(first, history)
+    async with first:
+        await first.send("one")
+    first.screen.dialogue.keeper.close()
+    chat = history.last()
+    with closing(history.hold(chat)):
+        second = Chat()
+        second.screen.dialogue = Dialogue(PAIR, 1, history, history.read(chat))
+        async with second:
+            assert second.questions == ["one"]
+            await second.send("two")
+            assert "another window" in second.shown
+            assert (second.typed, second.questions) == ("two", ["one"])
+            await second.press("f5")
+    assert len(on_disk()) == 1
+
+
+async def test_a_place_that_cannot_be_is_said_once() -> None:
+    paths.chats().parent.parent.mkdir()
+    paths.chats().parent.write_text("a file")
+    chats = start.options().chats
+    assert chats is not None and chats.history is None
+    assert ["Chats are not saved" in notice.message for notice in chats.notices()] == [True]
+    assert not chats.notices()
+    chat = Chat(chats=chats)
+    async with chat:
+        await chat.send("one")
+        assert "not saved" in chat.shown
+
+
+async def test_private(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = paths.state() / "config.toml"
+    file.parent.mkdir()
+    file.write_text("[chats]\nkeep = false\n")
+    monkeypatch.setenv("LOCALSPEC_CONFIG", str(file))
+    chats = start.options().chats
+    assert chats is not None and chats.history is None and not paths.chats().exists()

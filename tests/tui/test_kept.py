@@ -1,0 +1,211 @@
+"""Chats on the screen that outlive it: kept, listed, found, gone on with, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from localspec.chat.history import History
+from localspec.tui.app import LocalspecApp
+from localspec.tui.chats import Chats, when
+from localspec.tui.options import Options
+from localspec.tui.rows import Survey
+from localspec.tui.runner import Runner
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.home import HomeScreen
+from tests.tui.scenes import MACHINE, as_it_is, settled
+from tests.tui.scripted import Gate, Opening, Script, ScriptedEngine, answer, painted, wait_until
+
+
+def said() -> Script:
+    return answer(["Well", ", ", "hello", "."])
+
+
+def halted() -> Script:
+    whole = list(said())
+    return [*whole[:-1], Gate(), *whole[-1:]]
+
+
+class App:
+    """The whole app with a history; Home is on top, and the demo opened by enter."""
+
+    def __init__(self, pilot: Pilot[Any], options: Options) -> None:
+        self.pilot, self.options = pilot, options
+
+    @property
+    def shown(self) -> str:
+        return painted(self.pilot.app.screen)
+
+    @property
+    def chat(self) -> ChatScreen:
+        screen = self.pilot.app.screen
+        assert isinstance(screen, ChatScreen)
+        return screen
+
+    @property
+    def history(self) -> History:
+        assert self.options.chats is not None
+        found = self.options.chats.history
+        assert found is not None
+        return found
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+        await settled(self.pilot)
+
+    async def until(self, *phases: str) -> None:
+        def there() -> bool:
+            screen = self.pilot.app.screen
+            return isinstance(screen, ChatScreen) and screen.phase in phases
+
+        await wait_until(self.pilot, there)
+
+    async def send(self, text: str) -> None:
+        self.chat.composer.put(text)
+        await self.pilot.press("enter")
+        await self.until("ready", "failed")
+        await settled(self.pilot)
+
+
+@asynccontextmanager
+async def app(
+    *scripts: Any, private: bool = False, size: tuple[int, int] = (100, 30)
+) -> AsyncIterator[App]:
+    options = Options(seed=1, chats=Chats(private=private))
+    engines = [ScriptedEngine(*(scripts or (said,))) for _ in range(9)]
+    runner = Runner(Opening(engines))
+    home = HomeScreen(runner, options, lambda: Survey(MACHINE), closer=as_it_is)
+    running = LocalspecApp(options, runner, lambda: home).run_test(size=size, notifications=True)
+    async with running as pilot:
+        one = App(pilot, options)
+        await wait_until(pilot, lambda: "Ready to run" in one.shown and MACHINE in one.shown)
+        await settled(pilot)
+        yield one
+
+
+@pytest.mark.asyncio
+async def test_a_chat_is_there_again_after_the_app() -> None:
+    async with app() as first:
+        await first.press("enter")
+        await first.until("ready")
+        await first.send("Why does my loop allocate?")
+        await first.send("/read /nowhere/at/all")
+        await first.send("and now?")
+    async with app() as second:
+        assert "Recent chats" in second.shown and "2 turns" in second.shown
+        await second.press("down", "enter")
+        await second.until("ready")
+        turns = second.chat.dialogue.conversation.turns
+        assert [turn.question for turn in turns] == ["Why does my loop allocate?", "and now?"]
+        assert [turn.answer for turn in turns] == ["Well, hello."] * 2
+        assert turns[0].rounds and "Well, hello." in second.shown
+        await second.send("third")
+        assert second.history.list()[0].turns == 3
+
+
+@pytest.mark.asyncio
+async def test_what_was_sent_is_on_the_disk_before_the_answer() -> None:
+    async with app(halted) as one:
+        await one.press("enter")
+        await one.until("ready")
+        one.chat.composer.put("first")
+        await one.pilot.press("enter")
+        await wait_until(one.pilot, lambda: one.chat.phase == "answering")
+        seen = History.open()
+        kept = seen.read(seen.last())
+        assert [turn.question for turn in kept.conversation.turns] == ["first"]
+        assert kept.conversation.turns[0].reason is None
+        seen.close()
+
+
+@pytest.mark.asyncio
+async def test_what_is_said_in_a_chat_is_found() -> None:
+    async with app() as one:
+        await one.press("enter")
+        await one.until("ready")
+        await one.send("the landlord's letter")
+        await one.press("escape", "slash", *"landlord")
+        await wait_until(one.pilot, lambda: "In your chats" in one.shown)
+        assert "letter" in one.shown
+        await one.press("escape", "slash", *"nothing of the kind")
+        assert "In your chats" not in one.shown
+
+
+@pytest.mark.asyncio
+async def test_deleted_for_good() -> None:
+    async with app() as one:
+        await one.press("enter")
+        await one.until("ready")
+        await one.send("a secret")
+        await one.press("escape")
+        await one.press("down", "d")
+        assert "Delete “a secret”?" in one.shown
+        await one.press("enter")
+        assert len(one.history.list()) == 1
+        await one.press("d", "y")
+        assert not one.history.list() and "Recent chats" not in one.shown
+
+
+@pytest.mark.asyncio
+async def test_nothing_private_is_kept() -> None:
+    async with app() as one:
+        await one.press("enter")
+        await one.until("ready")
+        await one.send("/private")
+        assert "not saved" in one.shown
+        await one.send("a secret")
+        assert not one.history.list()
+    async with app(private=True) as one:
+        await one.press("enter")
+        await one.until("ready")
+        await one.send("a secret")
+        assert "not saved" in one.shown
+    assert not list(Path(History.open()._base.path.parent).glob("*secret*"))
+
+
+@pytest.mark.asyncio
+async def test_a_chat_that_is_open_elsewhere_is_read_only() -> None:
+    async with app() as one:
+        await one.press("enter")
+        await one.until("ready")
+        await one.send("mine")
+        await one.press("escape")
+        async with app() as other:
+            await other.press("down", "enter")
+            await other.until("ready")
+            assert "open in another window" in other.shown
+            await other.send("yours")
+            assert [t.question for t in other.chat.dialogue.conversation.turns] == ["mine"]
+            assert other.chat.composer.text == "yours"
+        assert one.history.list()[0].turns == 1
+
+
+@pytest.mark.asyncio
+async def test_branches_are_kept() -> None:
+    async with app() as first:
+        await first.press("enter")
+        await first.until("ready")
+        await first.send("one")
+        await first.press("f6", "ctrl+a")
+        await first.send("first")
+        await first.press("f8", "left", "escape")
+    async with app() as second:
+        await second.press("down", "enter")
+        await second.until("ready")
+        conversation = second.chat.dialogue.conversation
+        assert [t.question for t in conversation.turns] == ["one"]
+        assert [t.question for t in conversation.branches(1)] == ["one", "first"]
+        assert "You · 1 of 2" in second.shown
+
+
+def test_days() -> None:
+    now = datetime(2026, 3, 3, 12, 0).astimezone()
+    days = [when((now - timedelta(days=n)).timestamp(), now) for n in (0, 1, 2, 7)]
+    assert days == ["today 12:00", "yesterday", "Sunday", "2026-02-24"]
+    assert when(float("1e300"), now) == ""

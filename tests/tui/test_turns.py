@@ -1,0 +1,106 @@
+"""The sheet of turns: nothing is lost by editing, answering again or taking back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localspec.protocol.wire import Message
+from localspec.tui.screens.turns import TurnsScreen
+from tests.tui.scenes import settled
+from tests.tui.scripted import Script, ScriptedEngine, answer
+from tests.tui.test_chat import Chat, said
+
+pytestmark = pytest.mark.asyncio
+
+
+def other() -> Script:
+    return answer(["Other", "wise", "."])
+
+
+async def three() -> Chat:
+    return Chat(ScriptedEngine(said, said, said, other, other))
+
+
+def answers(chat: Chat) -> list[str]:
+    return [turn.answer for turn in chat.screen.dialogue.conversation.turns]
+
+
+async def asked(chat: Chat) -> None:
+    for question in ("one", "two", "three"):
+        await chat.send(question)
+
+
+async def test_an_earlier_question_is_edited() -> None:
+    async with await three() as chat:
+        await asked(chat)
+        await chat.press("f8")
+        assert isinstance(chat.app.screen, TurnsScreen)
+        await chat.press("up", "up", "enter")
+        assert chat.on_top and chat.typed == "one" and not chat.questions
+        await chat.press("ctrl+a")
+        await chat.send("first")
+        assert chat.questions == ["first"] and answers(chat) == ["Otherwise."]
+        assert len(chat.screen.transcript.turns) == 1 and "You · 2 of 2" in chat.shown
+
+
+async def test_the_other_branch_is_shown_and_goes_on() -> None:
+    async with await three() as chat:
+        await asked(chat)
+        await chat.press("f8", "up", "e")
+        await chat.send("second")
+        assert chat.questions == ["one", "second"]
+        await chat.press("f8", "left", "escape")
+        assert chat.questions == ["one", "two", "three"]
+        assert answers(chat) == ["Well, hello."] * 3
+        assert len(chat.screen.transcript.turns) == 3 and "You · 1 of 2" in chat.shown
+        await chat.press("f8", "up", "right", "escape")
+        assert chat.questions == ["one", "second"]
+
+
+async def test_what_was_taken_back_comes_again() -> None:
+    async with await three() as chat:
+        await asked(chat)
+        await chat.press("f6")
+        assert chat.questions == ["one", "two"]
+        await chat.press("f8")
+        await settled(chat.pilot)
+        assert "taken back: three" in chat.shown
+        await chat.press("down", "right", "escape")
+        assert chat.questions == ["one", "two", "three"]
+
+
+async def test_an_earlier_answer_again() -> None:
+    async with await three() as chat:
+        await asked(chat)
+        await chat.press("f8", "up", "r")
+        await chat.until("ready")
+        assert chat.questions == ["one", "two"] and answers(chat)[-1] == "Otherwise."
+        seeds = {turn.attempt for turn in chat.screen.dialogue.conversation.all if turn.parent == 1}
+        assert seeds == {0, 1}
+
+
+async def test_nothing_is_said_yet() -> None:
+    async with Chat() as chat:
+        await chat.press("f8", "enter", "r", "right")
+        assert isinstance(chat.app.screen, TurnsScreen)
+        await chat.press("escape")
+        assert chat.on_top
+
+
+async def test_a_file_goes_with_the_next_question(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("seven")
+    async with await three() as chat:
+        await chat.send(f"/read {tmp_path / 'notes.txt'}")
+        assert "+ notes.txt, 5 characters" in chat.shown
+        await chat.send("what?")
+        conversation = chat.screen.dialogue.conversation
+        assert "+ notes.txt" in chat.shown and "/read -" not in chat.shown
+        assert conversation.messages()[-1] == Message(
+            "user", "notes.txt:\n```\nseven\n```\n\nwhat?"
+        )
+        await chat.press("f6")
+        assert chat.typed == "what?" and "/read -" in chat.shown
+        await chat.send("/read -")
+        assert "/read -" not in chat.shown
