@@ -72,12 +72,20 @@ def choose(model: str | None, draft: str) -> Choice:
     """
     choice = _files(wanted.read(model or "demo"), draft)
     header.check(choice.target)
+    _check_is_model(choice.target)
     if draft == "auto":
         choice = with_head(choice)
     if choice.draft is not None:
         header.check(choice.draft)
         _check_pair(choice.target, choice.draft)
     return choice
+
+
+def file(text: str) -> Path:
+    """The file that a reference means, looked at.  Raises as `choose`."""
+    found = wanted.read(text).target.located()
+    header.check(found)
+    return found
 
 
 def _files(asked: Asked, draft: str) -> Choice:
@@ -137,9 +145,17 @@ def with_head(choice: Choice) -> Choice:
     return replace(choice, draft=draft, found=heads.kind(header.read(draft)))
 
 
+def _check_is_model(target: Path) -> None:
+    """Raise ModelFileError for a head: llama.cpp would abort for some."""
+    if heads.is_head(header.read(target)):
+        name = clean(target.name, multiline=False)
+        what = f"{name} is a head, which is no model by itself."
+        raise ModelFileError(what, f"Give its target: localspec run TARGET --draft {name}")
+
+
 def _check_pair(target: Path, draft: Path) -> None:
     """Raise IncompatiblePairError by the headers alone, before an engine is started."""
-    verdict = heads.judged(header.read(target), header.read(draft))
+    verdict = heads.judge(header.read(target), header.read(draft), draft)
     if not verdict.compatible:
         raise pairing.refusal(verdict, target.name, draft.name)
 

@@ -43,6 +43,7 @@ from statistics import median
 from typing import Any
 
 from localspec.machine.parameters import has_amx, threads
+from localspec.models import header, heads
 from localspec.protocol.wire import DRAFT_MAX
 
 HEADS = {
@@ -170,11 +171,21 @@ def speculative_simple(
     raise BenchError(f"{command[0]} printed no speed, {TRIES} times.")
 
 
+@cache
+def drafting(settings: Settings) -> str:
+    """What llama.cpp calls the way in which the draft guesses; a target drafts for itself (MTP)."""
+    kind = heads.kind(header.read(Path(settings.draft)))
+    if settings.draft == settings.target:
+        return "mtp"
+    return "simple" if kind == "model" else kind
+
+
 def _speculative_simple_command(settings: Settings, case: Case) -> list[str]:
     n, layers = str(settings.threads), str(settings.gpu_layers)
     command = [
-        *(settings.speculative_simple or "", "-m", settings.target, "-md", settings.draft),
-        *("--spec-type", "draft-simple", "--spec-draft-n-max", str(case.gamma)),
+        *(settings.speculative_simple or "", "-m", settings.target),
+        *([] if settings.draft == settings.target else ["-md", settings.draft]),
+        *("--spec-type", f"draft-{drafting(settings)}", "--spec-draft-n-max", str(case.gamma)),
         *("-p", case.prompt, "--no-escape", "-n", str(settings.tokens - 1)),
         *("-c", str(settings.ctx), "-fit", "off", "-ngl", layers, "-ngld", layers),
         *("-t", n, "-tb", n, "-td", n, "-tbd", n),

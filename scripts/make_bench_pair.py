@@ -16,6 +16,9 @@ a third of the extra weights has to be zero.
 matrix is a copy of the embeddings with the rows rotated by half the vocabulary, so it proposes
 token (t + 2048) % 4096 where the draft proposes t.
 
+`--head FILE`, repeatable, grows an EAGLE-3, DFlash or DSpark head of the demo target with it
+(grow_heads.py): it guesses as before and costs what a layer or two of the larger target cost.
+
 The draft's share of the target's parameters (what a step costs where memory is the limit) and of
 its layers (where launching kernels is): 0.5b 0.10 and 0.13, 1b 0.11 and 0.19, 3b 0.09 and 0.14.
 """
@@ -423,6 +426,17 @@ def make_pair(stem: str, shapes: Pair, kind: Kind, demo: Path, hopeless: bool) -
         yield make(Path(f"{stem}-hopeless.gguf"), draft, shapes.draft, kind, turn)
 
 
+def make_heads(stem: str, shape: Shape, kind: Kind, demo: Path, heads: list[Path]) -> None:
+    """Write STEM-NAME.gguf for each head demo-NAME.gguf."""
+    import grow_heads  # noqa: PLC0415  beside this script, and only for this
+
+    growth = Growth(trained_model(demo / "demo-target.gguf"), shape, kind)
+    for head in heads:
+        path = Path(f"{stem}-{head.stem.removeprefix('demo-')}.gguf")
+        parameters = grow_heads.write(path, grow_heads.Head(head, growth, blank))
+        print(f"{path}: {path.stat().st_size / 1e6:,.0f} MB, {parameters / 1e6:,.1f} M parameters")
+
+
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("out", type=Path, metavar="OUT_DIR")
@@ -430,6 +444,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--type", choices=list(TOLERANCE), default="BF16")
     parser.add_argument("--hopeless", action="store_true", help="also a draft that is always wrong")
     parser.add_argument("--pair", type=Path, default=DEMO, metavar="DIR", help="the trained pair")
+    parser.add_argument("--head", type=Path, action="append", default=[], metavar="FILE")
     args = parser.parse_args()
     if not (args.pair / "demo-target.gguf").exists():
         parser.error(f"no demo-target.gguf in {args.pair}")
@@ -445,6 +460,7 @@ def main() -> int:
     for one in make_pair(stem, shapes, Kind[args.type], args.pair, args.hopeless):
         made.append(one)
         print(one.report(tolerance), flush=True)
+    make_heads(stem, shapes.target, Kind[args.type], args.pair, args.head)
     target, *drafts = made
     for draft in drafts:
         same = agreement(draft.logits, target.logits)

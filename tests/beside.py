@@ -51,17 +51,19 @@ def opened(target_path: Path, path: Path, n_ubatch: int = 32) -> Beside:
     inside = path == target_path
     target = Llama(target_path, settings, outputs=17, rollback=16, predicting=inside)
     source: Taps | LastStates
-    if inside:
+    predicting = heads.kind(header.read(path)) == "mtp"
+    if inside or predicting:
         source = LastStates(target.context, target.weights)
     else:
         source = Taps(target.context, target.weights, heads.layers(header.read(path)))
     kind, width = heads.kind(header.read(path)), source.width
     if kind in ("dflash", "dspark"):
-        markov = kind == "dspark"
-        head: Head = Block(path, settings, target, taken_width=width, markov=markov)
+        form = heads.form(header.read(path))
+        head: Head = Block(path, settings, target, taken_width=width, form=form)
     else:
-        head = Head(None if inside else path, settings, target, taken_width=width)
-    return Beside(target, head, source, 0 if inside else 1)
+        own = None if inside else path
+        head = Head(own, settings, target, taken_width=width, predicting=predicting)
+    return Beside(target, head, source, 0 if inside or predicting else 1)
 
 
 def ids(path: Path, text: str) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
@@ -14,6 +15,7 @@ from tests.tinygguf import Model, Shape
 
 DEEP = Shape(n_layer=4)
 TAPS = (1, 2, 3)
+_SEED = 9
 
 
 def quantised(model: Model) -> Model:
@@ -27,18 +29,22 @@ def deep() -> Model:
 
 
 def eagle3(
-    seed: int = 9,
     *,
     n_embd: int = DEEP.n_embd,
     layers: Sequence[int] = TAPS,
     reduced: Iterable[int] | None = None,
     of: int = DEEP.n_embd,
+    spoken: Path | None = None,
+    like: Shape | None = None,
 ) -> Model:
-    """Narrower than its target it has embeddings of its own; `reduced` are the ids it can guess."""
-    shape = Shape(n_embd=n_embd, n_layer=1, n_ff=2 * n_embd, n_head=2, n_head_kv=2)
+    """Narrower than its target it has embeddings of its own; `reduced` are the ids it can guess.
+
+    `spoken`: as a model's; its attention and feed-forward network are `like` those of a shape.
+    """
+    shape = _shape(n_embd, 1, like)
     head = n_embd // shape.n_head
-    model = Model("eagle3", keys=_keys(shape, layers) | {"target_hidden_size": of})
-    rng = np.random.default_rng(seed)
+    model = Model("eagle3", spoken=spoken, keys=_keys(shape, layers) | {"target_hidden_size": of})
+    rng = np.random.default_rng(_SEED)
 
     def matrix(name: str, rows: int, columns: int, std: float = 0.2) -> None:
         model.tensors[f"{name}.weight"] = _normal(rng, rows, columns) * std
@@ -64,14 +70,19 @@ def eagle3(
 
 
 def block(
-    seed: int = 9, *, markov: bool = False, n_embd: int = DEEP.n_embd, size: int = 6
+    *,
+    markov: bool = False,
+    n_embd: int = DEEP.n_embd,
+    size: int = 6,
+    spoken: Path | None = None,
+    like: Shape | None = None,
 ) -> Model:
     """A head that guesses blocks: DFlash, or DSpark with its Markov matrices and confidence."""
-    shape = Shape(n_embd=n_embd, n_layer=2, n_ff=2 * n_embd, n_head=2, n_head_kv=2)
-    model = Model("dflash", keys=_keys(shape, TAPS) | {"block_size": size})
+    shape = _shape(n_embd, 2, like)
+    model = Model("dflash", spoken=spoken, keys=_keys(shape, TAPS) | {"block_size": size})
     model.keys["attention.causal"] = False
     model.mask = len(model.vocabulary()) - 1
-    rng, head = np.random.default_rng(seed), n_embd // shape.n_head
+    rng, head = np.random.default_rng(_SEED), n_embd // shape.n_head
 
     def matrix(name: str, rows: int, columns: int, std: float = 0.2) -> None:
         model.tensors[f"{name}.weight"] = _normal(rng, rows, columns) * std
@@ -83,8 +94,10 @@ def block(
     ones("enc.output_norm", n_embd)
     ones("output_norm", n_embd)
     for at in ("blk.0", "blk.1"):
-        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+        for name in ("attn_q", "attn_output"):
             matrix(f"{at}.{name}", n_embd, n_embd)
+        for name in ("attn_k", "attn_v"):
+            matrix(f"{at}.{name}", shape.n_head_kv * head, n_embd)
         for name in ("attn_q_norm", "attn_k_norm"):
             ones(f"{at}.{name}", head)
         for name in ("attn_norm", "ffn_norm"):
@@ -131,6 +144,11 @@ def mimo2(seed: int = 9, *, window: int = 32) -> Model:
     for name in ("attn_norm", "ffn_norm", "nextn.enorm", "nextn.hnorm"):
         model.tensors[f"blk.{n}.{name}.weight"] = np.ones(n_embd, np.float32)
     return model
+
+
+def _shape(n_embd: int, n_layer: int, like: Shape | None) -> Shape:
+    like = like or Shape(n_ff=2 * n_embd, n_head=2, n_head_kv=2)
+    return replace(like, n_embd=n_embd, n_layer=n_layer)
 
 
 def _keys(shape: Shape, layers: Sequence[int]) -> dict[str, object]:

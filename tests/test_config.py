@@ -25,7 +25,7 @@ def test_theme_ascii_and_keys(file: Path) -> None:
 
 
 def test_what_to_do_with_a_full_context(file: Path) -> None:
-    file.write_text('[chat]\noverflow = "summarise"\n')
+    file.write_text('[chats]\noverflow = "summarise"\n')
     assert config.read() == config.Config(overflow="summarise")
 
 
@@ -40,8 +40,8 @@ def test_what_is_not_known_is_left_alone(file: Path) -> None:
         "[screen",
         'screen = "dark"',
         "keys = 3",
-        "chat = 3",
-        "[chat]\noverflow = 'forget'",
+        "chats = 3",
+        "[chats]\noverflow = 'forget'",
         "[screen]\ntheme = 3",
         "[keys]\na = 3",
         "chats = 1",

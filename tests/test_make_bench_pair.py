@@ -1,5 +1,6 @@
 """The benchmark pair computes what the demo pair computes."""
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
+
+from localspec.engine.drafters.blocks import BlockCompanion
+from tests import beside, demoheads
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "make_bench_pair.py"
 
@@ -80,6 +84,49 @@ def test_the_header_is_the_sources_with_the_new_shape(made: dict[str, Any], role
     assert not any(key.startswith("tokenizer.") for key in changed)
     assert "llama.vocab_size" not in changed
     assert grown.shape == getattr(TINY, role)
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "dspark", "dflash"])
+def test_a_grown_head_guesses_as_before(
+    made: dict[str, Any], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both in F32, where nothing but the order of sums differs."""
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    grow_heads = importlib.import_module("grow_heads")
+    head, source = demoheads.pair(kind, tmp_path).head, bench.trained_model(demoheads.TARGET)
+    rows = []
+    for name, shape in (("small", source.shape), ("large", TINY.target)):
+        growth = bench.Growth(source, shape, Kind.F32)
+        target, path = tmp_path / f"{name}.gguf", tmp_path / f"{name}-{kind}.gguf"
+        if name == "small":
+            bench.write(target, growth)
+        else:
+            target = made["target"].path
+        grow_heads.write(path, grow_heads.Head(head, growth, bench.blank))
+        rows.append(guesses(target, path))
+    small, large = rows
+    assert bench.distance(large, small) < 1e-3
+    assert bench.agreement(large, small) == 1
+
+
+def guesses(target: Path, head: Path, places: int = 6, n: int = 4) -> Any:
+    """The rows of the likeliest guesses, after ever more of a text."""
+    pair = beside.opened(target, head)
+    try:
+        companion = pair.followed()
+        tokens = pair.target.vocabulary.tokenize("def twice(n):\n    return 2 * n\n\n\ndef three")
+        found = []
+        for place in range(len(tokens) - places, len(tokens)):
+            pair.target.read(tokens[pair.target.n_past : place], 0)
+            if isinstance(companion, BlockCompanion):
+                found += list(companion.begin(tokens[place], n)[0].copy())
+                continue
+            found.append(companion.begin(tokens[place]).copy())
+            for _ in range(n - 1):
+                found.append(companion.after(int(found[-1].argmax())).copy())
+        return np.stack(found)
+    finally:
+        pair.close()
 
 
 def test_a_smaller_shape_is_refused() -> None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
-from gguf import GGUFWriter, TokenType
+from gguf import GGUFReader, GGUFWriter, TokenType
 from gguf.quants import quantize
 from numpy.typing import NDArray
 
 LETTERS = tuple(map(chr, range(33, 127)))
 WORDS = ("▁", *LETTERS, "▁a", "▁t", "▁th", "▁the", "in", "er", "on", "é", "漢字", "▁s", "es")
 BOS, EOS, FIRST_BYTE = 1, 2, 3
+_TOKENS = "tokenizer.ggml.tokens"
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,16 @@ class Model:
     template: str = ""
     mask: int | None = None
     """The token that a block's unknown places are filled with."""
+    spoken: Path | None = None
+    """A file whose vocabulary it has, whatever that is."""
+    exact: Collection[str] = ()
+    """Tensors that stay float 32."""
 
     def vocabulary(self) -> list[str]:
         """An SPM vocabulary: three special tokens, the 256 bytes, the words."""
+        if self.spoken is not None:
+            tokens: list[str] = GGUFReader(self.spoken).fields[_TOKENS].contents()
+            return tokens
         if self.tokens is not None:
             return self.tokens
         bytes_ = [f"<0x{i:02X}>" for i in range(256)]
@@ -67,7 +75,7 @@ class Model:
         for name, values in self.tensors.items():
             if values.dtype.kind == "i":
                 writer.add_tensor(name, values)
-            elif self.kind is Kind.F32 or values.ndim < 2 or values.shape[-1] % 32:
+            elif not self._quantised(name, values):
                 writer.add_tensor(name, values.astype(np.float32))
             else:
                 writer.add_tensor(name, quantize(values, self.kind), raw_dtype=self.kind)
@@ -77,7 +85,16 @@ class Model:
         writer.close()
         return path
 
+    def _quantised(self, name: str, values: NDArray[Any]) -> bool:
+        rows = values.ndim > 1 and not values.shape[-1] % 32
+        return self.kind is not Kind.F32 and rows and name not in self.exact
+
     def _write_vocabulary(self, writer: GGUFWriter) -> None:
+        if self.spoken is not None:
+            _copy_vocabulary(writer, self.spoken)
+            if self.mask is not None:
+                writer.add_mask_token_id(self.mask)
+            return
         tokens = self.vocabulary()
         types = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL, *[TokenType.BYTE] * 256]
         types += [
@@ -100,6 +117,13 @@ class Model:
             writer.add_eot_token_id(tokens.index(self.controls[-1]))
         if self.template:
             writer.add_chat_template(self.template)
+
+
+def _copy_vocabulary(writer: GGUFWriter, path: Path) -> None:
+    for key, field_ in GGUFReader(path).fields.items():
+        if key.startswith("tokenizer.ggml."):
+            inner = field_.types[-1] if len(field_.types) > 1 else None
+            writer.add_key_value(key, field_.contents(), field_.types[0], inner)
 
 
 def _add(writer: GGUFWriter, key: str, value: Any) -> None:

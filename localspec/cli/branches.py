@@ -29,7 +29,7 @@ def branch(conversation: Conversation, turn: Turn) -> str:
 def asked(turn: Turn) -> str:
     """A question, short."""
     words = turn.question or ", ".join(file.name for file in turn.attached)
-    shown = " ".join(clean(words, multiline=False).split())
+    shown = clean(words, multiline=False).strip()
     return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
 
 

@@ -60,40 +60,51 @@ class Pair:
         return f"the {name} head" if name else "the draft model"
 
     def _load_draft(self, path: Path, load: Load) -> None:
-        if self._predicting:
-            self._use_own_layer(load)
-        elif heads.kind(header.read(path)) != "model":
-            self._load_head(path, load)
-        else:
+        if not self._predicting and not heads.is_head(header.read(path)):
             self._load_model(path, load)
+            return
+        try:
+            if self._predicting:
+                self._use_layer(None, load)
+            else:
+                self._load_head(path, load)
+        except llama.NoHeadsError as missing:
+            what = f"This build of llama.cpp cannot run {heads.NAMES[self.kind]} heads"
+            said = f"{what}: it lacks {missing.lacks}. {path.name} is not used."
+            self.notices.append(Notice("warning", "no-heads", said, missing.hint))
+            self.kind = "model"
 
     def _load_head(self, path: Path, load: Load) -> None:
         facts, weights, name = header.read(path), self.target.weights, Path(load.target).name
         target = heads.Target(
             weights.architecture, weights.n_layer, weights.n_embd, self.target.vocabulary
         )
-        verdict = heads.check(target, facts)
+        verdict = heads.check(target, facts, path)
         if not verdict.compatible:
             raise pairing.refusal(verdict, name, path.name)
         self.kind = heads.kind(facts)
+        if self.kind == "mtp":
+            self._use_layer(path, load)
+            return
         taps = llama.Taps(self.target.context, weights, heads.layers(facts))
         settings, width, batch = load.draft_settings, taps.width, self.target.n_batch
         if self.kind == "eagle3":
             self.draft = head = llama.Head(path, settings, self.target, taken_width=width)
             self.companion = Companion(head, batch)
         else:
-            markov = self.kind == "dspark"
             self.draft = block = llama.Block(
-                path, settings, self.target, taken_width=width, markov=markov
+                path, settings, self.target, taken_width=width, form=heads.form(facts)
             )
             self.companion = BlockCompanion(block, batch)
         self.target.follow(taps, self.companion)
 
-    def _use_own_layer(self, load: Load) -> None:
+    def _use_layer(self, path: Path | None, load: Load) -> None:
+        """One that predicts: without a path the target's own."""
         self.kind = "mtp"
         last = llama.LastStates(self.target.context, self.target.weights)
+        settings, width = load.draft_settings, last.width
         self.draft = head = llama.Head(
-            None, load.draft_settings, self.target, taken_width=last.width
+            path, settings, self.target, taken_width=width, predicting=True
         )
         self.companion = Companion(head, self.target.n_batch, first=0)
         self.target.follow(last, self.companion)

@@ -9,27 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from localspec.clean import clean
 from localspec.errors import LocalspecError
-from localspec.models import header, pairing, reference
+from localspec.models import header, pairing, reference, soundness
 from localspec.models.gguf import architectures
 from localspec.models.header import Header
 from localspec.models.pairing import Verdict, Vocabulary
-
-if TYPE_CHECKING:
-    from localspec.models.gguf.tensors import Tensor
+from localspec.models.soundness import tensors as _tensors
 
 NAMES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "dspark": "DSpark"}
 """Kinds of heads as people write them."""
-RUN = frozenset({"eagle3", "dflash", "dspark"})
-"""Those that can be used out of a file of their own; MTP runs inside its target's only."""
-PREFIXES = tuple(word for word in reference.HEADS if word != "mtp-")
+RUN = frozenset(NAMES)
+"""Those that this localspec can use."""
+PREFIXES = ("mtp-", "eagle3-", "dspark-", "dflash-")
 """How the files of heads begin that lie beside their targets; the best first."""
 _TAPS = 3
 """Layers that an EAGLE-3 head reads, never more or fewer."""
-_I64 = 27
+_BLOCK = 16
+"""Rows of a block whose file does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +41,45 @@ class Target:
 
 
 def of(facts: Header) -> Target:
-    return Target(facts.architecture, facts.n_layer, facts.n_embd, facts.tokenizer)
+    """Layers that guess further tokens (MTP) stand behind those that can be read."""
+    n_layer = facts.n_layer - facts.number("nextn_predict_layers")
+    return Target(facts.architecture, n_layer, facts.n_embd, facts.tokenizer)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the blocks of a DFlash or DSpark head are like.
+
+    `size` is how many rows a block may have: with more, llama.cpp leaves out the Markov matrices
+    without a word.  `first` is the row whose logits are the first guess's.
+    """
+
+    size: int
+    first: int
+    confident: bool
+    """Whether it tells how sure it is of each guess."""
+    causal: bool
+
+
+def form(facts: Header) -> Form:
+    own, keys = _tensors(facts), facts.keys
+    markov = "markov_w1.weight" in own
+    anchored = markov and keys.get("dflash.sample_from_anchor", True) is True
+    told = keys.get("dflash.has_confidence_head", True) is True
+    return Form(
+        size=facts.number("block_size", _BLOCK),
+        first=0 if anchored else 1,
+        # Without the matrix llama.cpp would give what was in that memory before.
+        confident=markov and told and "conf_proj.weight" in own,
+        causal=keys.get("dflash.attention.causal") is True,
+    )
 
 
 def kind(facts: Header) -> str:
     """What a file drafts as: `model`, or the kind of its head."""
     if facts.architecture == "dflash":
         return "dspark" if "markov_w1.weight" in _tensors(facts) else "dflash"
-    if facts.architecture == "gemma4-assistant" or _alone(facts):
+    if facts.architecture == "gemma4-assistant" or _layers_only(facts):
         return "mtp"
     return "eagle3" if facts.architecture == "eagle3" else "model"
 
@@ -66,8 +95,8 @@ def runs(facts: Header) -> bool:
     return kind(facts) in RUN and _other(facts) is None
 
 
-def _alone(facts: Header) -> bool:
-    """Whether it is a layer that guesses without the model that it belongs to (mtp-….gguf)."""
+def _layers_only(facts: Header) -> bool:
+    """Whether it holds layers that guess without the model that they belong to (mtp-….gguf)."""
     own = _tensors(facts)
     guesses = facts.number("nextn_predict_layers") > 0
     return guesses and bool(own) and "blk.0.attn_norm.weight" not in own
@@ -82,6 +111,20 @@ def layers(facts: Header) -> tuple[int, ...]:
 
 def predicts(facts: Header) -> bool:
     """Whether a model brings a layer of its own that guesses (MTP): its file is then its head."""
+    return _has_predicting_layer(facts) and not alone(facts)
+
+
+def alone(facts: Header) -> bool:
+    """Whether a file holds such a layer and not the model it belongs to, whose name it has."""
+    return _has_predicting_layer(facts) and _layers_only(facts)
+
+
+def is_head(facts: Header) -> bool:
+    """No model by itself."""
+    return facts.architecture in architectures.HEADS or _layers_only(facts)
+
+
+def _has_predicting_layer(facts: Header) -> bool:
     known = facts.architecture in architectures.PREDICTING
     n = facts.number("nextn_predict_layers")
     block = f"blk.{facts.n_layer - 1}.nextn.eh_proj.weight"
@@ -126,8 +169,8 @@ def fits(target: Header, path: Path) -> bool:
     """Whether a file is a head for this model."""
     try:
         header.check(path)
-        return check(of(target), header.read(path)).compatible
-    except LocalspecError:
+        return judge(target, header.read(path), path).compatible
+    except (LocalspecError, OSError):
         return False
 
 
@@ -139,29 +182,36 @@ def found(kind_: str, name: str) -> str:
     return clean(f"Guesses come from {what}. Without: --draft none.", multiline=False)
 
 
-def check(target: Target, head: Header) -> Verdict:
-    """Everything that llama.cpp would abort on, or silently compute nonsense with."""
-    if (refusal := misfit(target, head)) is not None:
-        return refusal
-    if kind(head) != "eagle3" and "tokenizer.ggml.mask_token_id" not in head.keys:
-        return _no("mask-token", "it has no mask token, which its blocks are made of")
-    return pairing.check(target.vocabulary, head.tokenizer)
-
-
-def judged(target: Header, draft: Header) -> Verdict:
-    """Whether a draft of any kind goes with a target, by their headers."""
+def judge(target: Header, draft: Header, path: Path | None = None) -> Verdict:
+    """Whether a draft of any kind can speculate for a target; its `path` if its data is here."""
     if own(target, draft):
         return Verdict("compatible", "own-layer", "it guesses by a layer of its own (MTP)")
-    if kind(draft) != "model":
-        return check(of(target), draft)
-    return pairing.check(target.tokenizer, draft.tokenizer)
+    if not is_head(draft):
+        return pairing.check(target.tokenizer, draft.tokenizer)
+    return check(of(target), draft, path)
+
+
+def check(target: Target, head: Header, path: Path | None = None) -> Verdict:
+    """Everything that llama.cpp would abort on, or silently compute nonsense with."""
+    if (refusal := next(_problems(target, head), None)) is not None:
+        return refusal
+    verdict = pairing.check(target.vocabulary, head.tokenizer)
+    if verdict.compatible and (refusal := next(_later(target, head, path), None)) is not None:
+        return refusal
+    return verdict
 
 
 def misfit(target: Target, head: Header) -> Verdict | None:
     """The same as far as it needs no vocabulary; None where nothing is wrong."""
+    found = (one for one in _problems(target, head) if one.rule != "mask-token")
+    return next(found, None)
+
+
+def _problems(target: Target, head: Header) -> Iterator[Verdict]:
     if (other := _other(head)) is not None:
-        return _no("head-kind", f"it is a head of the kind {other}, which cannot be run yet")
-    return next(_refusals(target, head), None)
+        yield _no("head-kind", f"it is a head of the kind {other}, which cannot be run yet")
+        return
+    yield from _refusals(target, head)
 
 
 def _other(head: Header) -> str | None:
@@ -170,15 +220,39 @@ def _other(head: Header) -> str | None:
         return "Gemma 4 assistant"
     if "selector_hidden.weight" in _tensors(head):
         return "DFlash2"
-    if _alone(head):
-        return "MTP in a file of its own"
+    if _layers_only(head) and not alone(head):
+        return f"MTP of {clean(head.architecture[:40], multiline=False)} models"
     return "DeepSeek V4 DSpark" if head.number("hyper_connection_count") else None
 
 
 def _refusals(target: Target, head: Header) -> Iterator[Verdict]:
+    if alone(head):
+        yield from _of_the_layer(target, head)
+        return
     yield from _of_taps(target, head)
     yield from _of_widths(target, head)
-    yield from _of_reduced_vocabulary(head)
+    yield from (_no(*problem) for problem in soundness.problems(head))
+
+
+def _of_the_layer(target: Target, head: Header) -> Iterator[Verdict]:
+    """It goes on from what leaves the last layer of the very model that it was taken out of."""
+    if head.architecture != target.architecture:
+        mine, theirs = (clean(one.architecture[:40], multiline=False) for one in (head, target))
+        yield _no("architecture", f"it is a layer of {mine} models, and the target is of {theirs}")
+    if head.n_embd != target.n_embd:
+        detail = f"it reads hidden states {head.n_embd:,} wide; the target's are {target.n_embd:,}"
+        yield _no("hidden-size", detail)
+    if (own := of(head).n_layer) != target.n_layer:
+        yield _no("layers", f"it belongs behind {own} layers; the target has {target.n_layer}")
+
+
+def _later(target: Target, head: Header, path: Path | None) -> Iterator[Verdict]:
+    """What matters only between vocabularies that go together, or is slow to see."""
+    if alone(head):  # it brings its own matrices
+        return
+    yield from _of_what_it_borrows(target, head)
+    if path is not None:
+        yield from (_no(*problem) for problem in soundness.problems_of_data(path, head))
 
 
 def _of_taps(target: Target, head: Header) -> Iterator[Verdict]:
@@ -212,26 +286,21 @@ def _of_widths(target: Target, head: Header) -> Iterator[Verdict]:
             f"the target's is {target.n_embd:,}"
         )
         yield _no("embeddings", detail)
-    if not block and head.n_layer != 1:
-        yield _no("head-layers", f"an EAGLE-3 head has one layer; it has {head.n_layer}")
 
 
-def _of_reduced_vocabulary(head: Header) -> Iterator[Verdict]:
+def _of_what_it_borrows(target: Target, head: Header) -> Iterator[Verdict]:
+    """Of the target's own matrices llama.cpp reads as many rows as the head has tokens."""
     own = _tensors(head)
-    map_, output = own.get("d2t"), own.get("output.weight")
-    if map_ is None:
-        return
-    if map_.type != _I64:
-        detail = f"its reduced vocabulary (d2t) is of type {map_.type_name} and must be I64"
-        yield _no("reduced-vocabulary", detail)
-    if output is None or output.shape[-1] != map_.shape[0]:
-        rows = "none" if output is None else f"{output.shape[-1]:,}"
-        detail = f"its reduced vocabulary (d2t) has {map_.shape[0]:,} tokens, its output has {rows}"
-        yield _no("reduced-vocabulary", detail)
-
-
-def _tensors(facts: Header) -> dict[str, Tensor]:
-    return {tensor.name: tensor for tensor in facts.tensors}
+    n, theirs = head.tokenizer.n_tokens, target.vocabulary.n_tokens
+    block = kind(head) != "eagle3"
+    output = "output.weight" in own or (block and "token_embd.weight" in own)
+    if not output and n != theirs:
+        detail = f"it has no output of its own for its {n:,} tokens; the target's has {theirs:,}"
+        yield _no("output", detail)
+    mask = head.keys.get("tokenizer.ggml.mask_token_id")
+    embedded = "token_embd.weight" in own
+    if block and not embedded and isinstance(mask, int) and mask >= theirs:
+        yield _no("mask-token", f"its mask token {mask:,} is none of the target's {theirs:,}")
 
 
 def _no(rule: str, detail: str) -> Verdict:

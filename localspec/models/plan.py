@@ -126,7 +126,7 @@ def match(target: Item, draft: Item) -> Match | None:
     """None where a header could not be had."""
     if target.header is None or draft.header is None:
         return None
-    verdict = heads.judged(target.header, draft.header)
+    verdict = heads.judge(target.header, draft.header, draft.path)
     warnings = pairing.warnings(target.header, draft.header)
     if heads.drafting(target.header, draft.header) != "model":
         warnings = ()  # they are about models that draft

@@ -185,7 +185,7 @@ def _ready(shelf: Catalogue, seen: Survey) -> list[Row]:
     """The catalogue's pairs of which every file is here; the bundled one first."""
     files = {(one.repo, one.file): one.path for one in seen.listing}
     speeds = {one.pair.id: _speed(one) for one in seen.suggested}
-    rows = []
+    rows: list[Row] = []
     for pair in shelf.pairs.values():
         target, draft = _path(pair.target, files), _path(pair.draft, files)
         if target is None or (pair.draft is not None and draft is None):
@@ -194,6 +194,8 @@ def _ready(shelf: Catalogue, seen: Survey) -> list[Row]:
             continue
         choice = Choice(target, draft, pair.spec, pair.why, pair.settings)
         bundled = pair.target.repo is None
+        if bundled and rows:  # its other drafts are for who asks for them
+            continue
         about = f"{pair.title} · bundled" if bundled else _uses(pair)
         note = "try it now" if bundled else speeds.get(pair.id, "")
         rows.append(Row(pair.id, about, _size(choice), note, choice))

@@ -16,7 +16,7 @@ def test_heads_beside_a_target_are_offered(house: Household) -> None:
     shown = house.do("show", DEEP)
     assert shown.code == 0, shown.err
     assert f"EAGLE-3 head, 0.1 MB: localspec pull {HEAD}" in shown.text
-    assert "MTP head" in shown.text and "cannot be run here yet" in shown.text
+    assert f"MTP head, 0.1 MB: localspec pull hf://{DEEP}/mtp-Deep-Q8_0.gguf" in shown.text
     about = house.do("show", DEEP, "--json").document["models"][0]
     assert [one["kind"] for one in about["beside"]] == ["eagle3", "dflash", "mtp"]
     assert about["file"] == "Deep-Q8_0.gguf"
@@ -110,7 +110,7 @@ def test_fit_before_anything_is_downloaded(house: Household) -> None:
     assert not house.cache.exists()
 
 
-def test_an_mtp_layer_without_its_model_is_refused(house: Household, tmp_path: Path) -> None:
+def test_an_mtp_layer_in_a_file_of_its_own(house: Household, tmp_path: Path) -> None:
     from tests import heads  # noqa: PLC0415
 
     house.pulled(INSIDE)
@@ -119,5 +119,6 @@ def test_an_mtp_layer_without_its_model_is_refused(house: Household, tmp_path: P
         if name.startswith(("blk.0.", "blk.1.", "blk.2.", "blk.3.")):
             del alone.tensors[name]
     path = heads.quantised(alone).write(tmp_path / "mtp-Inside.gguf")
-    done = house.do("run", INSIDE, *ANSWER, "--draft", path)
-    assert done.code == 5 and "MTP in a file of its own" in done.err
+    done = house.do("run", INSIDE, *ANSWER, "--draft", path, "--json")
+    assert done.code == 0 and done.document["draft"] == path.name
+    assert house.do("run", path, *ANSWER).code == 12, "no model by itself"

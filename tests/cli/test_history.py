@@ -218,7 +218,9 @@ def test_a_message_that_was_refused_is_not_kept(zoo: Zoo) -> None:
     with Dialogue("run", zoo["chatter"], *GREEDY, "--ctx", "256") as chat:
         chat.until("> ")
         chat.line("a")
-        assert "was not sent" in chat.line("b")
+        chat.type("b\r")
+        chat.until("chooses for good):")
+        assert "was not sent" in chat.line("s")
         chat.type(CTRL_D)
         assert chat.end() == 0
     assert [[question for question, _ in turns] for turns in kept()] == [["a"]]

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests import heads
 from tests.cli.command import ROOT, command, environment, localspec
+from tests.tinygguf import Model
 from tests.zoo import Zoo
+
+
+def heads_without_window() -> Model:
+    model = heads.block()
+    model.keys["attention.sliding_window"] = 32
+    model.keys["attention.sliding_window_pattern"] = [False, False]
+    return model
 
 
 def test_pairs_for_a_gpu() -> None:
@@ -53,6 +63,38 @@ def test_two_files(zoo: Zoo, draft: str, code: int, verdict: str) -> None:
     words = localspec("pair", "check", zoo["target"], zoo[draft])
     assert words.code == code
     assert words.text.startswith("They do not go together: " if code else "They go together: ")
+
+
+HEADS: dict[str, tuple[str, Callable[[], Model], int, str]] = {
+    "a head that fits": ("deep", heads.eagle3, 0, "the very same"),
+    "a layer that is not there": (
+        "deep",
+        lambda: heads.eagle3(layers=(1, 2, 4)),
+        5,
+        "it reads layer 4 of its target, whose layers are 0 to 3",
+    ),
+    "another width": ("deep", lambda: heads.eagle3(of=96), 5, "96 wide; the target's are 64"),
+    "a target that shows nothing": ("sliding", heads.eagle3, 5, "does not give of gemma3 models"),
+    "a map beyond the vocabulary": ("deep", lambda: heads.eagle3(reduced=[5, 4000]), 5, "4000"),
+    "a window that no layer has": ("deep", heads_without_window, 12, "sliding_window_pattern"),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_that_llama_cpp_would_die_of(zoo: Zoo, tmp_path: Path, name: str) -> None:
+    """By `pair check` and by `run` alike, which starts no engine for them."""
+    target, make, code, words = HEADS[name]
+    path = make().write(tmp_path / "head.gguf")
+    checked = localspec("pair", "check", zoo[target], path)
+    assert checked.code == code
+    assert words in (checked.text + checked.err)
+    asked = ("-p", "the one", "--raw", "--max-tokens", "8", "--temperature", "0", "--json")
+    done = localspec("run", zoo[target], "--draft", path, "--spec", "model", *asked)
+    assert done.code == code, done.err
+    if code:
+        assert words in done.document["error"]["message"]
+    else:
+        assert set(done.document["speculation"]["by_source"]) == {"eagle3"}
 
 
 def test_one_file_is_no_pair(zoo: Zoo) -> None:

@@ -16,6 +16,9 @@ from localspec.engine.reader import Reader
 from tests.beside import Beside
 from tests.fakes import GREEDY
 
+_NEAR = 0.05
+"""Of logits that differ by how wide the passes were from which they come."""
+
 
 class Compared:
     """Drafts as the one head does, and checks that a fresh one computes the same rows."""
@@ -45,7 +48,9 @@ class Compared:
         assert draft.rows is not None
         for mine, theirs in zip(draft.rows, rows, strict=True):
             assert mine is not None
-            np.testing.assert_allclose(mine, theirs, atol=0.05)
+            np.testing.assert_allclose(mine, theirs, atol=_NEAR)
+            if isinstance(self._companion, BlockCompanion) and _doubtful(theirs):
+                break  # DSpark's next row goes on from this one's likeliest token
         self.compared += len(rows)
         return draft
 
@@ -61,12 +66,12 @@ class Compared:
 
 
 def check_rows(one: Beside, fresh: Beside, text: str) -> None:
-    """Over three turns: the text, the chat as it goes on, and parting in the middle of that."""
+    """Over four turns: the text, the chat as it goes on, another end, and an old turn edited."""
     companion, reader, judge = one.followed(), Reader(one.target), verifier("coupled", 0)
     prompt = one.target.vocabulary.tokenize(text)
     try:
         drafter: Compared | None = None
-        for turn in range(3):
+        for turn in range(4):
             needs = Needs(
                 reader=None,
                 verifier=judge,
@@ -83,10 +88,20 @@ def check_rows(one: Beside, fresh: Beside, text: str) -> None:
             steps = [s for s in generate(reader, drafter, judge, job) if isinstance(s, Step)]
             assert drafter.compared > 20
             said = [token for step in steps for token in step.tokens]
-            prompt = [*prompt, *said, 9, 8, 7] if turn == 0 else [*prompt[:-7], 40, 41]
+            prompt = {
+                0: [*prompt, *said, 9, 8, 7],
+                1: [*prompt[:-7], 40, 41],
+                2: [*prompt[: len(prompt) // 2], 50, 51],
+            }.get(turn, [])
     finally:
         one.close()
         fresh.close()
+
+
+def _doubtful(row: Logits) -> bool:
+    """Whether last bits decide which token is the likeliest."""
+    second, first = np.partition(row, -2)[-2:]
+    return bool(first - second < 2 * _NEAR)
 
 
 def _drafter(companion: Companion | BlockCompanion, needs: Needs) -> Drafter:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from localspec.engine.drafters.blocks import BlockCompanion
 from localspec.engine.llama import Block
 from localspec.engine.session import Session
 from localspec.errors import EngineError
@@ -118,6 +119,26 @@ def test_an_answer_may_be_closed_after_any_event(zoo: Zoo, taught: Path) -> None
                 pass
             events.close()  # type: ignore[attr-defined]
             assert say(session, PROMPT * 9, spec="model", max_tokens=30).ids == wanted
+
+
+def test_positions_along_several_axes_are_those_along_one(zoo: Zoo, tmp_path: Path) -> None:
+    """M-RoPE, as heads of such targets have it: a text has the same position on each axis."""
+    model = heads.block()
+    model.keys["rope.dimension_sections"] = [16, 0, 0, 0]
+    path = model.write(tmp_path / "axes.gguf")
+    one, several = (beside.opened(zoo["deep"], head) for head in (zoo["dflash"], path))
+    try:
+        rows = []
+        for pair in (one, several):
+            companion = pair.followed()
+            assert isinstance(companion, BlockCompanion)
+            for start in range(0, 60, 30):
+                pair.target.read(range(5 + start, 35 + start), 0)
+            rows.append(companion.begin(7, 5)[0].copy())
+        np.testing.assert_allclose(rows[0], rows[1], atol=1e-4)
+    finally:
+        one.close()
+        several.close()
 
 
 def test_what_would_be_silently_wrong_is_refused(zoo: Zoo) -> None:

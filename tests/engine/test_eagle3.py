@@ -174,6 +174,7 @@ def test_exact_decisions_say_the_same(zoo: Zoo, taught: Path) -> None:
 def test_it_is_called_by_its_name(zoo: Zoo) -> None:
     with loaded(zoo["deep"], zoo["eagle3"]) as session:
         assert session.ready.draft == "eagle3.gguf"
+        assert not session.ready.notices  # whoever found it says so
         plan = next(iter(session.generate(Generate(PROMPT, GREEDY))))
         assert isinstance(plan, Plan)
         assert plan.why.startswith("the EAGLE-3 head and copying")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec import launch
-from localspec.engine.llama import LastStates, Llama
+from localspec.engine.llama import Head, LastStates, Llama
 from localspec.engine.session import Session
 from localspec.errors import EngineError
 from localspec.protocol.wire import Generate, Probe, Sampling
@@ -104,10 +104,13 @@ def test_it_is_found_by_itself_and_can_be_left_out(zoo: Zoo) -> None:
 
 def test_a_model_without_such_a_layer_is_not_asked(zoo: Zoo) -> None:
     """llama.cpp would give garbage for its states, and abort where the layer was not loaded."""
-    for name in ("deep", "mimo"):
-        model = Llama(zoo[name], SETTINGS, outputs=1, rollback=0)
-        try:
-            with pytest.raises(EngineError, match="no layer that predicts"):
-                LastStates(model.context, model.weights)
-        finally:
-            model.close()
+    deep = Llama(zoo["deep"], SETTINGS, outputs=1, rollback=0)
+    mimo = Llama(zoo["mimo"], SETTINGS, outputs=1, rollback=0)
+    try:
+        with pytest.raises(EngineError, match="No layer predicts"):
+            LastStates(deep.context, deep.weights)
+        with pytest.raises(EngineError, match="no layer that predicts"):
+            Head(None, SETTINGS, mimo, taken_width=64)
+    finally:
+        deep.close()
+        mimo.close()

@@ -67,7 +67,7 @@ def test_our_own_catalogue_is_sound(own: Path) -> None:
     for pair in known.pairs.values():
         if pair.draft and pair.draft.family and pair.target.family:
             assert pair.draft.family == pair.target.family, pair.id
-        assert pair.status != "verified" or pair.id == "demo", "we have run no other yet"
+        assert pair.status != "verified" or pair.target.path, "we have run no other yet"
     drafted = {pair.target.id for pair in known.pairs.values()}
     for model in known.models.values():
         assert not model.use or model.id in drafted, f"{model.id} has a use and no pair"
@@ -343,6 +343,8 @@ def test_heads_are_pairs_with_what_is_known_of_them() -> None:
     assert {pair.kind for pair in heads_} == set(heads.NAMES)
     for pair in heads_:
         assert pair.draft is not None
+        if pair.target.path is not None:  # ours
+            continue
         assert pair.draft.size and pair.draft.repo
         assert pair.status != "verified"
         assert bool(pair.source) == (pair.status == "reported")

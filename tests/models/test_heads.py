@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from localspec import launch
-from localspec.errors import IncompatiblePairError
+from localspec.errors import IncompatiblePairError, ModelFileError
 from localspec.models import header, heads
 from tests import heads as made
-from tests.tinygguf import Model
+from tests.tinygguf import WORDS, Model
 from tests.zoo import Zoo
 
 
@@ -30,12 +30,52 @@ def _narrow_map(model: Model) -> None:
     model.tensors["d2t"] = model.tensors["d2t"].astype(np.int32)
 
 
+def _own(name: str, rows: int) -> Callable[[], Model]:
+    """A narrow head, one of whose own matrices has another number of rows."""
+    model = made.eagle3(n_embd=32)
+    model.tensors[name] = model.tensors[name][:rows]
+    return lambda: model
+
+
+def _mapped(at: int, token: int) -> Callable[[], Model]:
+    return lambda: _changed(lambda m: m.tensors["d2t"].__setitem__(at, token))
+
+
+def _block(change: Callable[[Model], object], *, markov: bool = False) -> Model:
+    model = made.block(markov=markov)
+    change(model)
+    return model
+
+
+def _keys(**values: object) -> Callable[[Model], object]:
+    return lambda m: m.keys.update({k.replace("__", "."): v for k, v in values.items()})
+
+
+def _padded(model: Model) -> None:
+    model.words = [*WORDS, "▁pad"]
+
+
+def _padded_without_output() -> Model:
+    model = made.eagle3()
+    _padded(model)
+    return model
+
+
+def _masked_beyond(model: Model) -> None:
+    """It has an output of its own, but the target's embeddings, which lack its mask token."""
+    _padded(model)
+    model.mask = len(model.vocabulary()) - 1
+    model.tensors["output.weight"] = np.zeros((model.mask + 1, 64), np.float32)
+
+
 def _renamed(model: Model) -> None:
     tokens = model.vocabulary()
     tokens[300] = "▁other"
     model.tokens = tokens
 
 
+KINDS = ("eagle3", "dflash", "dspark")
+SELECTOR = {"selector_hidden.weight": np.zeros((4, 64), np.float32)}
 WRONG: dict[str, tuple[Callable[[], Model], str, str]] = {
     "two layers": (lambda: made.eagle3(layers=(1, 2)), "layers", "names 2"),
     "no such layer": (lambda: made.eagle3(layers=(1, 2, 4)), "layers", "layers are 0 to 3"),
@@ -58,6 +98,89 @@ WRONG: dict[str, tuple[Callable[[], Model], str, str]] = {
         "head-layers",
         "it has 2",
     ),
+    "a map beyond the vocabulary": (_mapped(7, 9999), "reduced-vocabulary", "token 9999 of 365"),
+    "a map below it": (_mapped(7, -1), "reduced-vocabulary", "names token -1"),
+    "a map of differences": (
+        lambda: _changed(lambda m: m.tensors.update(d2t=np.arange(150) // 2)),
+        "reduced-vocabulary",
+        "names tokens twice",
+    ),
+    "too few embeddings": (_own("token_embd.weight", 50), "embeddings", "50 embeddings for 365"),
+    "the target's output, and more tokens": (
+        _padded_without_output,
+        "output",
+        "366 tokens; the target's has 365",
+    ),
+    "heads that cannot share": (
+        lambda: _changed(_keys(attention__head_count=3)),
+        "attention",
+        "3 attention heads cannot share 2",
+    ),
+    "no attention heads": (
+        lambda: _changed(_keys(attention__head_count=0)),
+        "attention",
+        "0 attention heads",
+    ),
+    "narrower values": (
+        lambda: _changed(_keys(attention__value_length=16)),
+        "attention",
+        "keys are 32 wide and its values 16",
+    ),
+    "an odd rotation": (
+        lambda: _changed(_keys(rope__dimension_count=31)),
+        "attention",
+        "turns 31 of 32",
+    ),
+    "too wide a rotation": (
+        lambda: _block(_keys(rope__dimension_count=64)),
+        "attention",
+        "turns 64 of 32",
+    ),
+    "blocks without a mask": (
+        lambda: _block(lambda m: setattr(m, "mask", None)),
+        "mask-token",
+        "it has no mask token",
+    ),
+    "a mask beyond the vocabulary": (
+        lambda: _block(lambda m: setattr(m, "mask", 5000)),
+        "mask-token",
+        "mask token 5,000 is beyond its 365",
+    ),
+    "a mask beyond the target's": (
+        lambda: _block(_masked_beyond),
+        "mask-token",
+        "mask token 365 is none of the target's 365",
+    ),
+    "blocks of another width": (
+        lambda: made.block(n_embd=96),
+        "hidden-size",
+        "96 wide; the target's are 64",
+    ),
+    "blocks that read nothing": (
+        lambda: _block(lambda m: m.keys.pop("target_layers")),
+        "layers",
+        "names no layers",
+    ),
+    "blocks of an unknown length": (
+        lambda: _block(lambda m: m.keys.pop("block_size"), markov=True),
+        "block-size",
+        "how long its blocks are",
+    ),
+    "blocks of no length": (
+        lambda: _block(_keys(block_size=0), markov=True),
+        "block-size",
+        "blocks of 0 tokens",
+    ),
+    "blocks of one token": (
+        lambda: _block(_keys(block_size=1)),
+        "block-size",
+        "blocks of 1 tokens",
+    ),
+    "another kind of block": (
+        lambda: _block(lambda m: m.tensors.update(SELECTOR)),
+        "head-kind",
+        "DFlash2",
+    ),
     "another vocabulary": (lambda: _changed(_renamed), "token-text", "token 300"),
 }
 
@@ -66,7 +189,7 @@ WRONG: dict[str, tuple[Callable[[], Model], str, str]] = {
 def test_what_is_wrong_is_named(zoo: Zoo, tmp_path: Path, name: str) -> None:
     make, rule, words = WRONG[name]
     path = make().write(tmp_path / "wrong.gguf")
-    verdict = heads.check(heads.of(header.read(zoo["deep"])), header.read(path))
+    verdict = heads.judge(header.read(zoo["deep"]), header.read(path), path)
     assert not verdict.compatible
     assert verdict.rule == rule
     assert words in verdict.detail
@@ -76,7 +199,7 @@ def test_what_is_wrong_is_named(zoo: Zoo, tmp_path: Path, name: str) -> None:
     assert "--draft none" in refused.value.hint
 
 
-@pytest.mark.parametrize("name", ["eagle3", "eagle3-own", "eagle3-reduced"])
+@pytest.mark.parametrize("name", ["eagle3", "eagle3-own", "eagle3-reduced", "dflash", "dspark"])
 def test_what_fits_is_taken(zoo: Zoo, name: str) -> None:
     assert launch.choose(str(zoo["deep"]), str(zoo[name])).draft == zoo[name]
 
@@ -86,10 +209,63 @@ def test_a_target_without_taps_is_refused(zoo: Zoo) -> None:
         launch.choose(str(zoo["sliding"]), str(zoo["eagle3"]))
 
 
-def test_kinds(zoo: Zoo, tmp_path: Path) -> None:
-    assert heads.kind(header.read(zoo["deep"])) == "model"
-    assert heads.kind(header.read(zoo["eagle3"])) == "eagle3"
-    assert heads.layers(header.read(zoo["eagle3"])) == made.TAPS
+def test_kinds(zoo: Zoo) -> None:
+    kinds = {name: heads.kind(header.read(zoo[name])) for name in (*KINDS, "deep")}
+    assert kinds == {"eagle3": "eagle3", "dflash": "dflash", "dspark": "dspark", "deep": "model"}
+    assert all(heads.layers(header.read(zoo[name])) == made.TAPS for name in KINDS)
+
+
+def test_a_layer_that_guesses_is_none_to_be_read(zoo: Zoo, tmp_path: Path) -> None:
+    """mimo2 has four layers and one that guesses; what leaves the fourth can be read."""
+    path = made.eagle3(layers=(1, 2, 4)).write(tmp_path / "last.gguf")
+    assert launch.choose(str(zoo["mimo"]), str(path)).draft == path
+    beyond = made.eagle3(layers=(1, 2, 5)).write(tmp_path / "beyond.gguf")
+    with pytest.raises(IncompatiblePairError, match="layers are 0 to 4"):
+        launch.choose(str(zoo["mimo"]), str(beyond))
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        (_keys(), heads.Form(6, 0, confident=True, causal=False)),
+        (_keys(sample_from_anchor=False), heads.Form(6, 1, confident=True, causal=False)),
+        (_keys(attention__causal=True), heads.Form(6, 0, confident=True, causal=True)),
+        (_keys(has_confidence_head=False), heads.Form(6, 0, confident=False, causal=False)),
+        (
+            lambda m: (m.keys.pop("sample_from_anchor"), m.keys.pop("has_confidence_head")),
+            heads.Form(6, 0, confident=True, causal=False),
+        ),
+        (
+            lambda m: m.tensors.pop("conf_proj.weight"),
+            heads.Form(6, 0, confident=False, causal=False),
+        ),
+    ],
+)
+def test_the_form_of_blocks(
+    tmp_path: Path, change: Callable[[Model], object], wanted: heads.Form
+) -> None:
+    """A missing key is as llama.cpp takes it; a confidence without its matrix is none."""
+    path = _block(change, markov=True).write(tmp_path / "dspark.gguf")
+    assert heads.form(header.read(path)) == wanted
+
+
+def test_blocks_without_markov_matrices_leave_their_first_row_out(zoo: Zoo) -> None:
+    assert heads.form(header.read(zoo["dflash"])) == heads.Form(6, 1, False, False)
+
+
+@pytest.mark.parametrize("make", [made.mimo2, made.block])
+def test_a_window_that_no_layer_has(tmp_path: Path, make: Callable[[], Model]) -> None:
+    """llama.cpp aborts for it, whether it is a target or a head."""
+    model = make()
+    model.keys["attention.sliding_window"] = 32
+    for pattern, sound in (([False] * 5, False), ([False] * 4 + [True], True)):
+        model.keys["attention.sliding_window_pattern"] = pattern
+        path = model.write(tmp_path / "windows.gguf")
+        if sound:
+            header.check(path)
+        else:
+            with pytest.raises(ModelFileError, match="sliding_window_pattern is without a layer"):
+                header.check(path)
 
 
 def test_a_head_that_lies_beside_its_target_is_found(zoo: Zoo, tmp_path: Path) -> None:

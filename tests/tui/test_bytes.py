@@ -201,17 +201,17 @@ def test_a_hostile_model_and_its_file_name(zoo: Zoo, tmp_path: Path) -> None:
     name = "".join(ATTACKS[:4]) + "[red][$accent]\u202e[bold]x"
     path = tmp_path / f"{name.replace('/', '')}.gguf"
     shutil.copy(zoo["hostile"], path)
-    seen = from_the_list(path)
+    seen = from_the_list(path, DOWN * 2)  # past the chat that was kept
     assert "one" in text(seen)
     assert not leaked(seen)
     assert not shapes(seen) - shapes(own)
 
 
-def from_the_list(model: Path) -> bytes:
+def from_the_list(model: Path, down: bytes = DOWN) -> bytes:
     recent.add(Choice(model, None))
     with Terminal(command(), size=(120, 40), env={"COLORTERM": "truecolor"}, answers=True) as here:
         here.wait_for("Opened lately")
-        here.type(DOWN + b"\r")
+        here.type(down + b"\r")
         here.wait_for("goes on with a text")
         ask(here, "a", "first token")
         before = len(here.seen)

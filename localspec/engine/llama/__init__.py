@@ -4,6 +4,6 @@ from localspec.engine.llama.block import Block
 from localspec.engine.llama.context import Llama
 from localspec.engine.llama.head import Head
 from localspec.engine.llama.library import devices, versions
-from localspec.engine.llama.taps import LastStates, Taps
+from localspec.engine.llama.taps import LastStates, NoHeadsError, Taps
 
-__all__ = ["Block", "Head", "LastStates", "Llama", "Taps", "devices", "versions"]
+__all__ = ["Block", "Head", "LastStates", "Llama", "NoHeadsError", "Taps", "devices", "versions"]

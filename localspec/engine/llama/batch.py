@@ -12,17 +12,22 @@ from localspec.engine.protocols import States
 
 _SHORT = 32
 """Tokens that are written one by one."""
+_OF_TEXT = 3
+"""Axes of a position that tell where a text's token stands; the fourth is 0."""
 
 
 class Batch:
     """Room for `n` rows: tokens, hidden states `width` wide, or both.
 
     llama.cpp takes a row's width from the model, not from here: a wrong one reads out of bounds.
+    So it does with the axes of a position (time, height and width: M-RoPE), which rows without
+    a token have.
     """
 
-    def __init__(self, n: int, *, tokens: bool = True, width: int = 0) -> None:
+    def __init__(self, n: int, *, tokens: bool = True, width: int = 0, axes: int = 1) -> None:
         self._tokens = np.zeros(n, np.int32)
-        self._positions = np.zeros(n, np.int32)
+        self._positions = np.zeros(n * axes, np.int32)
+        self._axes = axes
         self._wanted = np.zeros(n, np.int8)
         self._states = np.zeros((n, width), np.float32)
         self._counts = np.ones(n, np.int32)
@@ -55,6 +60,10 @@ class Batch:
                 position[i] = past + i
         else:
             np.add(self._steps[:n], past, out=self._positions[:n])
+        for axis in range(1, min(self._axes, _OF_TEXT)):  # a text has the same on each
+            self._positions[axis * n : (axis + 1) * n] = self._positions[:n]
+        if self._axes > _OF_TEXT:
+            self._positions[_OF_TEXT * n : self._axes * n] = 0
         if self._pattern != (n, outputs):
             self._wanted[: n - outputs] = 0
             self._wanted[n - outputs : n] = 1

@@ -12,17 +12,14 @@ from localspec.engine.llama.head import Head
 from localspec.engine.llama.library import C
 from localspec.engine.protocols import Logits, States
 from localspec.errors import EngineError
+from localspec.models.heads import Form
 from localspec.protocol.wire import ContextSettings
-
-_USUAL = 16
-"""Rows of a block whose file does not say."""
 
 
 class Block(Head):
     """Its memory holds the target's states, one a token; a block stands behind them for a while.
 
-    `size` is how many rows a block may have: with more, llama.cpp leaves out the Markov matrices
-    without a word.  `first` is the row whose logits are the first guess's.
+    `size` and `first` are its form's.
     """
 
     def __init__(
@@ -32,24 +29,22 @@ class Block(Head):
         target: Llama,
         *,
         taken_width: int,
-        markov: bool,
+        form: Form,
     ) -> None:
-        """`markov`: whether the file has Markov matrices, which makes it DSpark."""
-        self._markov = markov
+        self._form = form
         super().__init__(path, settings, target, taken_width=taken_width)
 
     def _open(self, settings: ContextSettings) -> None:
         super()._open(settings)
-        key, weights = self.weights.key, self.weights
-        self.size = min(int(key("dflash.block_size") or _USUAL), self.n_batch)
-        self.first = 0 if self._markov and key("dflash.sample_from_anchor") != "false" else 1
-        self.confident = self._markov and key("dflash.has_confidence_head") == "true"
+        weights = self.weights
+        self.size = min(self._form.size, self.n_batch)
+        self.first = self._form.first
         self._mask = int(C.llama_vocab_mask(C.llama_model_get_vocab(weights.handle)))
         if not 0 <= self._mask < self.n_vocab:
             raise EngineError("The head has no mask token, which its blocks are made of.")
         self._read = Batch(self.n_batch)
         # Left on, it computes other guesses without an error.
-        C.llama_set_causal_attn(self._context, key("dflash.attention.causal") == "true")
+        C.llama_set_causal_attn(self._context, self._form.causal)
 
     def inject(self, states: States) -> None:
         """Append the target's states, which the block attends to."""
@@ -72,7 +67,7 @@ class Block(Head):
         past = self.n_past
         logits = self.read([last, *[self._mask] * (rows - 1)], rows)[self.first :]
         sure: States | None = None
-        if self.confident:
+        if self._form.confident:
             sure = taps.next_states(self._context, rows, self.width)[self.first :, 0].copy()
         self.forget(past)
         return logits, sure

@@ -53,7 +53,7 @@ def context_error(path: Path) -> LocalspecError:
             "Use a smaller --ctx, --kv q8_0, or fewer --gpu-layers.",
         )
     reason = _reason((LOG.errors() or ["llama.cpp gave no reason"])[-1])
-    hint = "Try --kv f16 and --flash-attn auto."
+    hint = "Try --kv f16 and --flash-attn auto, or --draft none."
     return UsageError(f"No context for {path.name} with these settings: {reason}", hint)
 
 

@@ -35,21 +35,35 @@ class Head:
     """A `Model` whose every token comes with a hidden state, `width` wide.
 
     An EAGLE-3 head first makes that of the target's own, `taken_width` wide, by `encode`.
-    Without a path it is the target's own layer that predicts (MTP), which takes them as they are.
+    `predicting`: it is a layer that predicts (MTP), which takes them as they are; without a path
+    the target's own.
     """
 
     def __init__(
-        self, path: Path | None, settings: ContextSettings, target: Llama, *, taken_width: int
+        self,
+        path: Path | None,
+        settings: ContextSettings,
+        target: Llama,
+        *,
+        taken_width: int,
+        predicting: bool = False,
     ) -> None:
         taps.require()
         self._context: Any = None
         self._target = target  # lives longer
         self._inside = path is None
-        self.weights = target.weights if path is None else Weights(path, settings)
+        self._predicts = predicting or self._inside
+        self.weights = target.weights
+        if path is not None:
+            self.weights = Weights(path, settings, predicting=predicting)
         try:
+            if self._predicts and self.weights.n_predicting < 1:  # llama.cpp would abort
+                raise EngineError("The model has no layer that predicts further tokens (MTP).")
             self.vocabulary = self.weights.vocabulary
             self.n_vocab: int = self.vocabulary.n_tokens
-            self.width: int = taken_width if self._inside else self.weights.n_embd
+            self.width: int = self.weights.n_embd_out if self._predicts else self.weights.n_embd
+            if self._predicts and taken_width != self.width:
+                raise EngineError(f"the layer takes no states {taken_width} wide")
             self.taken_width = taken_width
             self._open(settings)
         except BaseException:
@@ -60,7 +74,8 @@ class Head:
         role = Role(replace(settings, n_ubatch=BATCH), BATCH, 0)
         params = parameters.context(C, self.weights.handle, role, self._target.n_ctx)
         params.ctx_other = self._target.context
-        params.ctx_type = C.LLAMA_CONTEXT_TYPE_MTP if self._inside else C.LLAMA_CONTEXT_TYPE_DEFAULT
+        if self._predicts:
+            params.ctx_type = C.LLAMA_CONTEXT_TYPE_MTP
         self.n_threads: int = params.n_threads
         LOG.lines.clear()
         self._context = C.llama_init_from_model(self.weights.handle, params)
@@ -72,14 +87,15 @@ class Head:
         self.n_batch: int = C.llama_n_ubatch(self._context)
         self.n_past, self.seconds = 0, 0.0
         self._read, self._outputs = Batch(self.n_batch, width=self.width), 0
-        self._taken = Batch(self.n_batch, tokens=False, width=self.taken_width)
+        axes = self.weights.n_axes
+        self._taken = Batch(self.n_batch, tokens=False, width=self.taken_width, axes=axes)
 
     # --- passes -------------------------------------------------------------------------
 
     def encode(self, states: States) -> States:
         """What the head makes of the target's states; a copy.  Its memory stays as it is."""
         n = self._checked(states, self.taken_width)
-        if self._inside:
+        if self._predicts:
             return states
         self._taken.fill(states)
         # Positions go on from the memory's, although the encoder has no use for them.

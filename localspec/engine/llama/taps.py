@@ -52,7 +52,14 @@ dlsym adds by itself), what Microsoft's compiler makes of it, arguments and resu
 
 
 class NoHeadsError(EngineError):
-    """This build of llama.cpp lacks what heads need."""
+    """This build of llama.cpp lacks what heads need: the function `lacks`."""
+
+    def __init__(self, lacks: str) -> None:
+        super().__init__(
+            f"This build of llama.cpp cannot run heads: it lacks {lacks}.",
+            "Install the llama-cpp-python that localspec names, or leave it out: --draft none.",
+        )
+        self.lacks = lacks
 
 
 @cache
@@ -64,11 +71,7 @@ def function(name: str) -> Any:
         if found is not None:
             found.argtypes, found.restype = arguments, result
             return found
-    raise NoHeadsError(
-        "This build of llama.cpp cannot run heads that read the target's hidden states: "
-        f"it lacks {name}.",
-        "Install the llama-cpp-python that localspec names, or use another draft: --draft none.",
-    )
+    raise NoHeadsError(name)
 
 
 def require() -> None:
@@ -122,12 +125,12 @@ class Taps:
 
 
 class LastStates:
-    """What leaves the target's last layer: what its own predicting layer goes on from (MTP)."""
+    """What leaves the target's last layer: what a predicting layer goes on from (MTP)."""
 
     def __init__(self, context: Any, of: Weights) -> None:
         # Of another model llama.cpp gives garbage, not an error.
-        if of.architecture not in architectures.PREDICTING or of.n_predicting < 1:
-            raise EngineError("The model has no layer that predicts further tokens (MTP).")
+        if of.architecture not in architectures.PREDICTING:
+            raise EngineError("No layer predicts further tokens of such models (MTP).")
         require()
         self._context, self._width = context, of.n_embd_out
         ask_for_next_states(context, of_outputs_only=False)

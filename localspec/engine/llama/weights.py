@@ -16,6 +16,9 @@ from localspec.machine import breakdown, parameters
 from localspec.machine.ledger import HOST
 from localspec.protocol.wire import ContextSettings
 
+_AXES = (C.LLAMA_ROPE_TYPE_MROPE, C.LLAMA_ROPE_TYPE_IMROPE)
+"""Ways of turning by position along several axes."""
+
 
 class Weights:
     """`predicting`: with the layers that guess further tokens, where the file has such (MTP)."""
@@ -54,6 +57,11 @@ class Weights:
     @property
     def recurrent(self) -> bool:
         return parameters.is_recurrent(C, self.handle)
+
+    @property
+    def n_axes(self) -> int:
+        """Numbers in the position of a row that has no token."""
+        return 4 if C.llama_model_rope_type(self.handle) in _AXES else 1
 
     def key(self, name: str) -> str:
         """A value of the file's header, as text; empty where there is none."""

@@ -33,11 +33,15 @@ ENCODERS = _names(
 HEADS = _names("eagle3 dflash gemma4-assistant")
 """Drafts that read the target's hidden states: no models of their own."""
 TAPPED = _names(
-    "llama qwen3 qwen3moe gpt-oss gemma4 qwen35 qwen35moe qwen3next qwen4exp lfm2 mimo2 nemotron_h "
-    "minimax-01 minimax-m2 hunyuan_vl muse-glimmer nanbeige bailingmoe3 deepseek4"
+    "llama qwen3 qwen3moe gpt-oss gemma4 qwen35 qwen35moe qwen3next lfm2 lfm2moe mimo2 nemotron_h "
+    "nemotron_h_moe minimax-01 minimax-m2 hunyuan_vl hunyuan-dense muse-glimmer nanbeige "
+    "bailingmoe3 deepseek4"
 )
-"""Those whose graphs publish the inputs of their layers (t_layer_inp); asking another aborts."""
-TAPPED_AFTER_LAST = _names("mimo2 nemotron_h deepseek4")
+"""Those whose graphs publish the inputs of their layers (t_layer_inp); asking another aborts.
+
+So does qwen4exp, whose inputs are several times as wide as llama.cpp itself takes them to be.
+"""
+TAPPED_AFTER_LAST = _names("mimo2 nemotron_h nemotron_h_moe deepseek4")
 """Of these, those that publish what leaves the last layer, as layer n_layer."""
 PREDICTING = _names(
     "mimo2 qwen35 qwen35moe qwen3next glm4moe deepseek2 deepseek32 hy_v3 step35 bailingmoe3 "

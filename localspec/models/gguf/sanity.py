@@ -17,6 +17,11 @@ SLACK = 65_536
 """Bytes that may stand behind the last tensor: padding."""
 ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 _ONE_EXPERT_IS_NONE = ("hunyuan_vl", "hunyuan-dense")
+_WINDOW_BY_LAYER = (
+    *("dflash", "dots3note", "gemma4", "gemma4-assistant", "granite_swa", "maple", "mimo2"),
+    *("spark2_5", "step35"),
+)
+"""They say for each layer whether it has the sliding window, and one must."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ def check(contents: Contents, architecture: str) -> None:
     if layers is not None and predicting > layers:
         raise _wrong("nextn_predict_layers", predicting)
     _check_experts(number, architecture)
+    _check_windows(contents, number, architecture)
     scaling = contents.keys.get(f"{architecture}.rope.scaling.type", "none")
     if scaling not in ROPE_SCALINGS:
         raise _wrong("rope.scaling.type", scaling)
@@ -109,6 +115,14 @@ def _check_experts(number: _Numbers, architecture: str) -> None:
         raise _wrong("expert_group_count", groups)
     if groups > 1 and (experts % groups or not 0 < groups_used < groups):
         raise _wrong("expert_group_used_count", groups_used)
+
+
+def _check_windows(contents: Contents, number: _Numbers, architecture: str) -> None:
+    key = "attention.sliding_window_pattern"
+    layers = contents.keys.get(f"{architecture}.{key}")
+    none = isinstance(layers, tuple) and not any(layers)
+    if none and architecture in _WINDOW_BY_LAYER and number("attention.sliding_window"):
+        raise _wrong(key, "without a layer")
 
 
 def _wrong(key: str, value: object) -> DamagedError:

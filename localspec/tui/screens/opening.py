@@ -151,7 +151,7 @@ class OpeningScreen(ModalScreen[Choice | None]):
         try:
             if not path:
                 raise LocalspecError("A path is needed.", "Such as ~/models/big.gguf")
-            found = launch.choose(path, "none").target
+            found = launch.file(path)
         except LocalspecError as error:
             self._say(name, f"{self._options.glyphs.bad} {error.message} {error.hint}", "$error")
             return False

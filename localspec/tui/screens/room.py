@@ -51,13 +51,17 @@ class RoomScreen(ModalScreen[Chosen]):
         turns = f"{full.turns} older turn{'s' * (full.turns != 1)}"
         with Vertical(id="sheet"):
             yield Static(head, classes="heading", markup=False)
-            yield Static(f"{full.used:,} of {full.n_ctx:,} tokens, {turns} among them.")
+            yield Static(
+                f"{full.used:,} of {full.n_ctx:,} tokens, {turns} among them.", markup=False
+            )
             yield OptionList(
                 *(Option(self._line(choice), id=choice) for choice in full.choices),
                 id="choices",
                 markup=False,
             )
-            yield Static("enter once   a for all of this chat   esc stop", classes="hint")
+            yield Static(
+                "enter once   a for all of this chat   esc stop", classes="hint", markup=False
+            )
 
     def _line(self, choice: Overflow) -> Content:
         not_sent = choice == "stop" and not self._full.writing

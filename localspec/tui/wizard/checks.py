@@ -43,7 +43,7 @@ def refined(subject: Subject) -> Refined:
     known = Refined(subject)
     if draft is None or not known.read:
         return known
-    return Refined(subject, heads.judged(target, draft))
+    return Refined(subject, heads.judge(target, draft))
 
 
 def checks(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from llama_cpp import llama_cpp_ext
 
 from localspec.engine.llama import Head, Llama, Taps, taps
+from localspec.engine.llama.batch import Batch
 from localspec.errors import EngineError
 from tests.engine.llama.opening import Open
 from tests.heads import TAPS
-from tests.sessions import SETTINGS
+from tests.sessions import SETTINGS, loaded, say
 from tests.zoo import Zoo
 
 
@@ -61,16 +64,62 @@ def test_an_architecture_that_llama_cpp_would_abort_on(opened: Open) -> None:
         Taps(target.context, target.weights, (0,))
 
 
-def test_a_build_without_the_functions_says_so(
-    target: Llama, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def old_build(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A llama.cpp without the functions that heads need."""
     taps.function.cache_clear()
     with monkeypatch.context() as build:
         build.setattr(taps, "C", SimpleNamespace(_lib=object()))
-        with pytest.raises(taps.NoHeadsError, match="cannot run heads") as refused:
-            Taps(target.context, target.weights, TAPS)
+        yield
+    taps.function.cache_clear()
+
+
+@pytest.mark.usefixtures("old_build")
+def test_a_build_without_the_functions_says_so(target: Llama) -> None:
+    with pytest.raises(taps.NoHeadsError, match="cannot run heads") as refused:
+        Taps(target.context, target.weights, TAPS)
     assert "--draft none" in refused.value.hint
-    Taps(target.context, target.weights, TAPS)
+
+
+@pytest.mark.usefixtures("old_build")
+@pytest.mark.parametrize(
+    ("pair", "kind"),
+    [
+        (("deep", "eagle3"), "EAGLE-3"),
+        (("deep", "dspark"), "DSpark"),
+        (("deep", "dflash"), "DFlash"),
+        (("mimo", "mimo"), "MTP"),
+    ],
+)
+def test_on_such_a_build_a_pair_runs_plain_and_says_so(
+    zoo: Zoo, pair: tuple[str, str], kind: str
+) -> None:
+    with loaded(zoo[pair[0]], zoo[pair[1]]) as session:
+        (notice,) = [one for one in session.ready.notices if one.code == "no-heads"]
+        assert f"cannot run {kind} heads: it lacks llama_" in notice.message
+        assert session.ready.draft is None
+        assert set(say(session, "the one ", max_tokens=20).speculation["by_source"]) <= {"lookup"}
+
+
+def test_the_functions_are_called_as_llama_cpp_python_calls_those_that_it_has() -> None:
+    """It binds two of the four, for Linux, macOS and Windows."""
+    source = inspect.getsource(llama_cpp_ext)
+    known = [name for name in taps._FUNCTIONS if f'"{name}"' in source]
+    assert known == ["llama_set_embeddings_nextn", "llama_get_embeddings_nextn"]
+    for name in known:
+        gnu, microsoft, _, _ = taps._FUNCTIONS[name]
+        assert f'"{gnu}"' in source and f'"{microsoft}"' in source
+
+
+@pytest.mark.parametrize("n", [3, 40])
+def test_a_position_has_as_many_axes_as_the_model(n: int) -> None:
+    """llama.cpp reads four numbers for each row without a token, wherever a model turns by axes."""
+    batch = Batch(40, tokens=False, width=8, axes=4)
+    for past in (0, 7):
+        batch.place(n, past, 0)
+        found = np.ctypeslib.as_array(batch.struct.pos, (4, n))
+        text = np.arange(past, past + n)
+        np.testing.assert_array_equal(found, [text, text, text, np.zeros(n)])
 
 
 def test_a_head_refuses_states_of_another_width(head: Head) -> None:

@@ -1,0 +1,145 @@
+"""Heads of the demo target grown with it: the same guesses at a real head's cost.
+
+As make_bench_pair.py grows a model: the layers of a head get the width, heads and FFN of the larger
+target, so that a guess costs what a layer of that costs; embeddings and output stay the target's.
+What it reads of the target stands at other places then, and in other layers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gguf
+import numpy as np
+from gguf.quants import dequantize, quantize
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from make_bench_pair import Growth
+
+Array = NDArray[np.float32]
+
+AXES = {
+    "fc": ("embd", "taps"),
+    "attn_q": ("q", "in"),
+    "attn_k": ("kv", "in"),
+    "attn_v": ("kv", "in"),
+    "attn_output": ("embd", "q"),
+    "ffn_gate": ("ff", "embd"),
+    "ffn_up": ("ff", "embd"),
+    "ffn_down": ("embd", "ff"),
+    "token_embd": ("all", "embd"),
+    "output": ("all", "embd"),
+    "conf_proj": ("all", "judged"),
+}
+"""What the rows and the columns of matrices stand for; all other tensors stay as they are."""
+NOISY = ("attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up")
+NORMS = {
+    "attn_norm": "embd",
+    "attn_norm_2": "embd",
+    "ffn_norm": "embd",
+    "output_norm": "embd",
+    "enc.output_norm": "fused",
+}
+
+
+class Head:
+    """A head's file, and where each of its axes goes when its target grows."""
+
+    def __init__(self, path: Path, growth: Growth, blank: Callable[..., Array]) -> None:
+        self.reader = gguf.GGUFReader(path)
+        self.growth, self.blank = growth, blank
+        self.arch = str(self.reader.fields["general.architecture"].contents())
+        if self.arch not in ("eagle3", "dflash"):
+            raise ValueError(f"{path.name}: only EAGLE-3, DFlash and DSpark heads are grown")
+        self.small, self.big = growth.small.n_embd, growth.big.n_embd
+        self.taps = len(self.value("target_layers"))
+
+    def value(self, key: str) -> Any:
+        return self.reader.fields[f"{self.arch}.{key}"].contents()
+
+    def places(self, axis: str, n: int) -> tuple[NDArray[np.int64], int]:
+        """Where each of the n indices of an axis goes, and how long it is then."""
+        if axis == "in":  # EAGLE-3 reads a token's embedding and a state, side by side
+            return self.repeated(2 if self.arch == "eagle3" else 1)
+        if axis == "fused":  # EAGLE-3 norms the states before they are fused, the others after
+            return self.repeated(self.taps if n > self.small else 1)
+        if axis == "taps":
+            return self.repeated(self.taps)
+        if axis == "judged":  # a state, and a row of the Markov matrix
+            rest = np.arange(self.small, n) + self.big - self.small
+            return np.concatenate([np.arange(self.small), rest]), n + self.big - self.small
+        if axis == "all":
+            return np.arange(n), n
+        return self.growth.places[axis], self.growth.big.axis(axis)
+
+    def repeated(self, times: int) -> tuple[NDArray[np.int64], int]:
+        parts = [np.arange(self.small) + i * self.big for i in range(times)]
+        return np.concatenate(parts), times * self.big
+
+    def grown(self, tensor: Any) -> tuple[Any, gguf.GGMLQuantizationType]:
+        """What is to be written for a tensor, and its type."""
+        name, kind = _plain(tensor.name), tensor.tensor_type
+        if name in NORMS:
+            values = dequantize(tensor.data, kind)
+            at, n = self.places(NORMS[name], len(values))
+            wide = np.zeros(n, np.float32)
+            wide[at] = values * math.sqrt(self.growth.shrink)
+            return wide, gguf.GGMLQuantizationType.F32
+        if name not in AXES or tensor.name.endswith(".bias"):
+            return tensor.data, kind
+        values = np.atleast_2d(dequantize(tensor.data, kind))
+        (rows, n_rows), (columns, n_columns) = (
+            self.places(axis, n) for axis, n in zip(AXES[name], values.shape, strict=True)
+        )
+        full = self.blank((n_rows, n_columns), name in NOISY)
+        full[np.ix_(rows, columns)] = values
+        if name == "conf_proj":
+            return full, gguf.GGMLQuantizationType.F32
+        return quantize(full, self.growth.kind), self.growth.kind
+
+    def header(self) -> dict[str, Any]:
+        """The metadata in which the grown head differs."""
+        big, growth = self.big, self.growth
+        epsilon = "attention.layer_norm_rms_epsilon"
+        step = growth.big.n_layer, growth.small.n_layer
+        changed = {
+            "embedding_length": big,
+            "feed_forward_length": growth.big.n_ff,
+            "attention.head_count": growth.big.n_head,
+            "attention.head_count_kv": growth.big.n_head_kv,
+            "target_hidden_size": big,
+            "target_layers": [layer * step[0] // step[1] for layer in self.value("target_layers")],
+            epsilon: self.value(epsilon) * growth.shrink,
+        }
+        return {f"{self.arch}.{key}": value for key, value in changed.items()}
+
+
+def write(path: Path, head: Head) -> int:
+    """Write the grown head; returns its number of parameters."""
+    out = gguf.GGUFWriter(path, head.arch)
+    changed, n = head.header(), 0
+    for key, field in head.reader.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            inner = field.types[-1] if len(field.types) > 1 else None
+            out.add_key_value(key, changed.get(key, field.contents()), field.types[0], inner)
+    for tensor in head.reader.tensors:
+        data, kind = head.grown(tensor)
+        n += (
+            math.prod(data.shape) // gguf.GGML_QUANT_SIZES[kind][1] * gguf.GGML_QUANT_SIZES[kind][0]
+        )
+        out.add_tensor(tensor.name, data, raw_dtype=kind)
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+    return n
+
+
+def _plain(name: str) -> str:
+    """A tensor's name without its layer and its ending."""
+    *_, name = name.removesuffix(".weight").rsplit("blk.", 1)
+    return name.split(".", 1)[1] if name[:1].isdigit() else name

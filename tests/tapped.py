@@ -1,0 +1,80 @@
+"""Targets of the architectures whose hidden states heads read: small, random, with a vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from gguf import GGMLQuantizationType as Kind
+from numpy.typing import NDArray
+
+from localspec.models import blueprint
+from localspec.models.gguf.tensors import Tensor
+from tests.families import FAMILIES
+from tests.tinygguf import EOS, Model
+
+_ENDS = ("output.weight", "token_embd.weight")
+
+
+def target(name: str, seed: int = 0) -> Model:
+    """One of the families; Q8_0, which computes the same at every width.
+
+    Untied, lest the likeliest token after any be the same again.
+    """
+    family = FAMILIES[name].small
+    model = Model(family.architecture, kind=Kind.Q8_0)
+    shape = replace(family, vocab=len(model.vocabulary()), context=1024, tied=False)
+    if shape.conv and shape.full_every:  # as few layers as show the pattern
+        shape = replace(shape, layers=min(shape.layers, max(4, shape.full_every)))
+    header = blueprint.header(shape, "Q8_0")
+    prefix = f"{shape.architecture}."
+    model.keys = {
+        key.removeprefix(prefix): list(value) if isinstance(value, tuple) else value
+        for key, value in header.keys.items()
+        if key.startswith(prefix)
+    }
+    rng = np.random.default_rng(seed)
+    model.tensors = {tensor.name: _weights(rng, tensor) for tensor in header.tensors}
+    model.exact = {tensor.name for tensor in header.tensors if tensor.type_name == "F32"}
+    model.tensors[_ENDS[0]][EOS] = 0
+    return model
+
+
+def with_layer(model: Model, like: int, seed: int = 9) -> Model:
+    """With one more layer, which predicts (MTP); its shapes are those of the layer `like`."""
+    rng, n_embd = np.random.default_rng(seed), model.keys["embedding_length"]
+    at = model.keys["block_count"]
+    old, new = f"blk.{like}.", f"blk.{at}."
+    for name in [name for name in model.tensors if name.startswith(old)]:
+        shape, copied = model.tensors[name].shape, name.replace(old, new)
+        ones = len(shape) < 2
+        model.tensors[copied] = np.ones(shape, np.float32) if ones else _normal(rng, shape)
+    model.tensors[f"{new}nextn.eh_proj.weight"] = _normal(rng, (n_embd, 2 * n_embd))
+    for name in ("enorm", "hnorm"):
+        model.tensors[f"{new}nextn.{name}.weight"] = np.ones(n_embd, np.float32)
+    model.keys |= {"block_count": at + 1, "nextn_predict_layers": 1}
+    return model
+
+
+def layer_alone(model: Model) -> Model:
+    """Of a model with such a layer, that and what it needs to run: as its own file (mtp-…)."""
+    last = f"blk.{model.keys['block_count'] - 1}."
+    kept = (*_ENDS, "output_norm.weight")
+    tensors = {k: v for k, v in model.tensors.items() if k.startswith(last) or k in kept}
+    return replace(model, tensors=tensors)
+
+
+def _weights(rng: np.random.Generator, tensor: Tensor) -> NDArray[np.float32]:
+    """Of such a size that what passes through neither grows nor dies out."""
+    name, shape = tensor.name, tensor.shape[::-1]
+    if "norm" in name or "rope_freqs" in name or "scale" in name:
+        return np.ones(shape, np.float32)
+    if name.endswith("ssm_a"):
+        return np.full(shape, -1.0, np.float32)
+    if len(shape) < 2:
+        return np.zeros(shape, np.float32)
+    return _normal(rng, shape) * np.float32(8.0 if name == _ENDS[1] else 1.0)
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    return np.asarray(rng.standard_normal(shape) / np.sqrt(shape[-1]), np.float32)

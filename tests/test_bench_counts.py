@@ -1,0 +1,28 @@
+"""scripts/bench_counts.py: rounds of both programs, as far as they can be compared."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(SCRIPTS)
+    return importlib.import_module("bench_counts")
+
+
+@pytest.mark.parametrize(("tokens", "n"), [(0, 1), (3, 1), (4, 2), (5, 3), (99, 3)])
+def test_rounds_up_to_where_drafts_are_cut(counts: Any, tokens: int, n: int) -> None:
+    assert counts.compared([(3, 3), (0, 3), (1, 3)], tokens) == n
+
+
+def test_a_report_says_how_many_are_the_same(counts: Any) -> None:
+    same = counts.Counts("eagle3", 3, "a.py", [(1, 3), (3, 3)], [(1, 3), (3, 3)], same_text=True)
+    ended = counts.Counts("eagle3", 3, "b.py", [(1, 3), (0, 3)], [(1, 2), (0, 3)], same_text=False)
+    said = counts.report([same, ended], markdown=True)
+    assert "| 4/6 " in said and "| 1/5 " in said
+    assert said.endswith("3 of 4 rounds are the same.")
