@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Store what torch computes with a demo head, for the test that llama.cpp computes the same.
+
+scripts/demo_head_logits.py localspec/data/demo/demo-eagle3.gguf tests/demo-eagle3.npz
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import torch
+from demo_blocks import BLOCK, DFlash, DSpark
+from demo_heads import Eagle3, Read, read
+from head_files import Source
+from torch import Tensor
+from torch.nn.functional import linear
+from train_demo_heads import DEMO, load_head, new_head, target_of, tokenizer_of
+from train_demo_pair import Llama, read_corpus
+
+CUTS = (24, 48, 72)
+"""Tokens that the target has read; the head is given one more."""
+GUESSES = 3
+
+
+def taught(path: Path, target: Llama) -> tuple[Eagle3 | DFlash, str]:
+    source = Source(path)
+    arch = source.value("general.architecture")
+    names = {tensor.name for tensor in source.reader.tensors}
+    kind = "eagle3" if arch == "eagle3" else "dspark" if "markov_w1.weight" in names else "dflash"
+    mask = 0 if kind == "eagle3" else int(source.value("tokenizer.ggml.mask_token_id"))
+    head = new_head(kind, mask)
+    head.start_from(target)
+    load_head(head, path)
+    return head, kind
+
+
+def seen_by(target: Llama, ids: Tensor) -> Read:
+    """In full precision; heads draft without the chances."""
+    return Read(ids, *read(target, ids), torch.empty(0))
+
+
+def unrolled(head: Eagle3, target: Llama, ids: Tensor) -> list[Tensor]:
+    """Logits of greedy guesses after the last token."""
+    found: list[Tensor] = []
+    first = len(ids) - 2
+    for step in range(GUESSES):
+        guessed = torch.tensor([x.argmax() for x in found], dtype=torch.int64)
+        row = torch.cat((ids, guessed, ids[:1]))[None]  # The last is not looked at.
+        seen = seen_by(target, row)
+        states = head(*head.inputs(target, seen), step + 1)
+        found.append(linear(states[step][0, first + step].float(), target.token_embd.weight))
+    return found
+
+
+def block(head: DFlash, target: Llama, ids: Tensor) -> list[Tensor]:
+    anchor = torch.tensor([[len(ids) - 1]])
+    seen = seen_by(target, ids[None])
+    states = head(*head.inputs(target, seen, anchor), anchor, torch.tensor([[BLOCK]]))[0, 0]
+    found, before = [], ids[-1]
+    for row in states[head.first :]:
+        joined = head.with_before(row, before)
+        found.append(linear(joined.float(), head.output(target)))
+        before = found[-1].argmax() if isinstance(head, DSpark) else before
+    return found
+
+
+@torch.no_grad()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("head", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--target", type=Path, default=DEMO / "demo-target.gguf")
+    args = parser.parse_args()
+    torch.compiler.set_stance("force_eager")
+    target = target_of(args.target)
+    head, _ = taught(args.head, target)
+    text = read_corpus().held_out[0]
+    ids = torch.tensor(tokenizer_of(Source(args.target)).encode(text).ids[: CUTS[-1] + 1])
+    compute = unrolled if isinstance(head, Eagle3) else block
+    logits = [torch.stack(compute(head, target, ids[: cut + 1])) for cut in CUTS]
+    stored = torch.stack(logits).numpy().astype(np.float16)
+    np.savez_compressed(args.out, ids=ids.numpy(), cuts=np.array(CUTS), logits=stored)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,291 @@
+"""The networks of the demo target's unrolled heads, EAGLE-3 and MTP, and what all heads share.
+
+Parameters are named as llama.cpp's tensors, so `state_dict` is what the file holds.  A head
+shares the target's embeddings and output matrix, reads its hidden states and never changes it.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from train_demo_pair import TARGET, Llama, rope_table, rotate
+
+SHAPE = TARGET
+TAPS = (1, 3, 5)
+"""The target's layers whose inputs a head reads."""
+READ_AT_ONCE = 8
+"""Windows."""
+LENGTH = 256
+"""Tokens of a training window."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """What the target says about a batch of windows."""
+
+    ids: Tensor
+    taps: Tensor
+    """[rows, tokens, taps × n_embd]: the inputs of the tapped layers."""
+    last: Tensor
+    """[rows, tokens, n_embd]: the output of the last layer, before the final norm."""
+    chances: Tensor
+    """[rows, tokens, vocabulary]: at each position, of the next token."""
+
+
+@torch.compile(dynamic=False)
+def read(target: Llama, ids: Tensor) -> tuple[Tensor, Tensor]:
+    x = target.token_embd(ids)
+    taps = []
+    for i, block in enumerate(target.blk):
+        if i in TAPS:
+            taps.append(x)
+        x = block(x, target.table)
+    return torch.cat(taps, -1), x
+
+
+@torch.compile(dynamic=False)
+def _chances(target: Llama, last: Tensor) -> Tensor:
+    logits = F.linear(target.output_norm(last.float()), target.token_embd.weight)
+    return logits.float().softmax(-1).bfloat16()
+
+
+class Reading:
+    """What the target says about all windows, kept: each is read once and trained on many times."""
+
+    def __init__(self, target: Llama, ids: Tensor, threads: int = 1) -> None:
+        self.target, self.ids = target, ids
+        size = SHAPE.n_embd
+        self.taps = torch.empty(*ids.shape, len(TAPS) * size, dtype=torch.bfloat16)
+        self.last = torch.empty(*ids.shape, size, dtype=torch.bfloat16)
+        first, *others = range(0, len(ids), READ_AT_ONCE)
+        self._take(first)  # Compiled by one thread alone.
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(self._take, others))
+
+    def _take(self, start: int) -> None:
+        part = slice(start, start + READ_AT_ONCE)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            self.taps[part], self.last[part] = read(self.target, self.ids[part])
+
+    @torch.no_grad()
+    def of(self, windows: Tensor) -> Read:
+        last = self.last[windows]
+        with torch.autocast("cpu", torch.bfloat16):
+            chances = _chances(self.target, last)
+        return Read(self.ids[windows], self.taps[windows], last, chances)
+
+
+def norm(size: int = SHAPE.n_embd) -> nn.RMSNorm:
+    return nn.RMSNorm(size, SHAPE.eps)
+
+
+def linear(inputs: int, outputs: int) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs, bias=False)
+    nn.init.normal_(layer.weight, std=0.02)
+    return layer
+
+
+def heads(x: Tensor) -> Tensor:
+    """[rows, tokens, heads × size] to [rows, heads, tokens, size]."""
+    return x.unflatten(-1, (-1, SHAPE.head)).transpose(1, 2)
+
+
+def spread(x: Tensor) -> Tensor:
+    """One KV head for each query head."""
+    return x.repeat_interleave(SHAPE.n_head // SHAPE.n_head_kv, 1)
+
+
+def rotate_halves(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
+    """RoPE over the two halves of a head, as llama.cpp's newer architectures store it."""
+    cos, sin = (t[..., : x.shape[-2], :] for t in table)
+    first, second = x.float().chunk(2, -1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).type_as(x)
+
+
+def in_halves(weight: Tensor) -> Tensor:
+    """The rows of a query or key matrix, from neighbouring pairs to halves."""
+    return weight.unflatten(0, (-1, SHAPE.head // 2, 2)).transpose(1, 2).flatten(0, 2)
+
+
+def later(x: Tensor) -> Tensor:
+    """Each row's state becomes the next row's; the first row, whose loss is not taken, stays."""
+    return torch.cat((x[:, :1], x[:, :-1]), 1)
+
+
+def unrolled(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
+    """Attention of the last of several steps, each fed with the states of the one before.
+
+    At step j row i stands for the j-th guess after row i - j: it sees what was known up to
+    there (the first step's rows) and one row of each later step.  Rows below j mean nothing.
+    """
+    step, length = len(keys) - 1, query.shape[2]
+    if step == 0:
+        return F.scaled_dot_product_attention(query, keys[0], values[0], is_causal=True)
+    row = torch.arange(length)
+    known = row[None, :] <= row[:, None] - step
+    scale = SHAPE.head**-0.5
+    scores = [(query @ keys[0].transpose(-1, -2)).float().masked_fill(~known, -1e9)]
+    moved = []
+    for i in range(1, step + 1):
+        key, value = (t[i].roll(step - i, 2) for t in (keys, values))
+        scores.append((query.float() * key.float()).sum(-1, keepdim=True))
+        moved.append(value)
+    share = (torch.cat(scores, -1) * scale).softmax(-1).to(query.dtype)
+    total = share[..., :length] @ values[0]
+    for i, value in enumerate(moved):
+        total = total + share[..., length + i, None] * value
+    return total
+
+
+class Eagle3Block(nn.Module):
+    """A layer that reads the token's embedding beside the state, and adds to the state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        d, q, kv = SHAPE.n_embd, SHAPE.n_head * SHAPE.head, SHAPE.n_head_kv * SHAPE.head
+        self.attn_norm, self.attn_norm_2, self.ffn_norm = norm(), norm(), norm()
+        self.attn_q, self.attn_k, self.attn_v = (
+            linear(2 * d, q),
+            linear(2 * d, kv),
+            linear(2 * d, kv),
+        )
+        self.attn_output = linear(q, d)
+        self.ffn_gate, self.ffn_up = linear(d, SHAPE.n_ff), linear(d, SHAPE.n_ff)
+        self.ffn_down = linear(SHAPE.n_ff, d)
+
+    def forward(
+        self, embedding: Tensor, state: Tensor, keys: list[Tensor], values: list[Tensor],
+        table: tuple[Tensor, Tensor],
+    ) -> Tensor:  # fmt: skip
+        h = torch.cat((self.attn_norm(embedding), self.attn_norm_2(state)), -1)
+        keys.append(spread(rotate(heads(self.attn_k(h)), table)))
+        values.append(spread(heads(self.attn_v(h))))
+        a = unrolled(rotate(heads(self.attn_q(h)), table), keys, values)
+        x = state + self.attn_output(a.transpose(1, 2).flatten(-2))
+        h = self.ffn_norm(x)
+        return x + self.ffn_down(F.silu(self.ffn_gate(h)) * self.ffn_up(h))
+
+
+class Eagle3(nn.Module):
+    """One layer over the taps: row p holds token p + 1 and guesses token p + 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = linear(len(TAPS) * SHAPE.n_embd, SHAPE.n_embd)
+        self.blk = nn.ModuleList([Eagle3Block()])
+        self.output_norm = norm()
+        self.table = rope_table(SHAPE, LENGTH)
+
+    @torch.no_grad()
+    def start_from(self, target: Llama) -> None:
+        """Begin as the target's last layer over the highest tap."""
+        block, theirs = self.blk[0], target.blk[-1]
+        d = SHAPE.n_embd
+        self.fc.weight[:, -d:] += torch.eye(d)
+        self.output_norm.load_state_dict(target.output_norm.state_dict())
+        block.attn_norm_2.load_state_dict(theirs.attn_norm.state_dict())
+        for name in ("attn_q", "attn_k", "attn_v"):
+            getattr(block, name).weight[:, d:] = getattr(theirs, name).weight
+        for name in ("attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down"):
+            getattr(block, name).load_state_dict(getattr(theirs, name).state_dict())
+
+    def inputs(self, target: Llama, seen: Read) -> tuple[Tensor, Tensor]:
+        return target.token_embd(seen.ids[:, 1:-1]), seen.taps[:, :-2]
+
+    def guessed(self, x: Tensor) -> Tensor:
+        """Of what stands for each token, that for the token before each row's first guess."""
+        return x[:, 1:-1]
+
+    def forward(self, embedding: Tensor, taps: Tensor, steps: int) -> list[Tensor]:
+        """The normed states of each step."""
+        state = self.fc(taps).float()
+        keys: list[Tensor] = []
+        values: list[Tensor] = []
+        found = []
+        for _ in range(steps):
+            state = self.blk[0](embedding, state, keys, values, self.table)
+            found.append(self.output_norm(state).bfloat16())
+            state = later(state)
+        return found
+
+
+class MtpBlock(nn.Module):
+    """The `mimo2` architecture's extra layer: fused attention after a matrix joins its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        d, q, kv = SHAPE.n_embd, SHAPE.n_head * SHAPE.head, SHAPE.n_head_kv * SHAPE.head
+        self.attn_norm, self.ffn_norm = norm(), norm()
+        self.attn_qkv = linear(d, q + 2 * kv)
+        self.attn_output = linear(q, d)
+        self.ffn_gate, self.ffn_up = linear(d, SHAPE.n_ff), linear(d, SHAPE.n_ff)
+        self.ffn_down = linear(SHAPE.n_ff, d)
+        self.nextn = nn.ModuleDict(
+            {
+                "eh_proj": linear(2 * d, d),
+                "enorm": norm(),
+                "hnorm": norm(),
+                "shared_head_norm": norm(),
+            }
+        )
+        self.split = [q, kv, kv]
+
+    def forward(
+        self, embedding: Tensor, state: Tensor, keys: list[Tensor], values: list[Tensor],
+        table: tuple[Tensor, Tensor],
+    ) -> Tensor:  # fmt: skip
+        both = torch.cat((self.nextn["enorm"](embedding), self.nextn["hnorm"](state)), -1)
+        x = self.nextn["eh_proj"](both).float()
+        q, k, v = map(heads, self.attn_qkv(self.attn_norm(x)).split(self.split, -1))
+        keys.append(spread(rotate_halves(k, table)))
+        values.append(spread(v))
+        a = unrolled(rotate_halves(q, table), keys, values)
+        x = x + self.attn_output(a.transpose(1, 2).flatten(-2))
+        h = self.ffn_norm(x)
+        return x + self.ffn_down(F.silu(self.ffn_gate(h)) * self.ffn_up(h))
+
+
+class Mtp(nn.Module):
+    """One layer inside the target's file: row p holds token p and the target's state at p - 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blk = nn.ModuleDict({str(SHAPE.n_layer): MtpBlock()})
+        self.table = rope_table(SHAPE, LENGTH)
+
+    @property
+    def block(self) -> MtpBlock:
+        return self.blk[str(SHAPE.n_layer)]
+
+    @torch.no_grad()
+    def start_from(self, target: Llama) -> None:
+        block, theirs = self.block, target.blk[-1]
+        d = SHAPE.n_embd
+        block.nextn["eh_proj"].weight[:, d:] += 2 * torch.eye(d)
+        block.nextn["shared_head_norm"].load_state_dict(target.output_norm.state_dict())
+        q, k = (in_halves(m.weight) for m in (theirs.attn_q, theirs.attn_k))
+        block.attn_qkv.weight.copy_(torch.cat((q, k, theirs.attn_v.weight)))
+        for name in ("attn_norm", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down"):
+            getattr(block, name).load_state_dict(getattr(theirs, name).state_dict())
+
+    def inputs(self, target: Llama, seen: Read) -> tuple[Tensor, Tensor]:
+        state = later(seen.last[:, :-2].float())
+        state = torch.cat((torch.zeros_like(state[:, :1]), state[:, 1:]), 1)
+        return target.token_embd(seen.ids[:, :-2]), state
+
+    def guessed(self, x: Tensor) -> Tensor:
+        return x[:, :-2]
+
+    def forward(self, embedding: Tensor, state: Tensor, steps: int) -> list[Tensor]:
+        keys: list[Tensor] = []
+        values: list[Tensor] = []
+        found = []
+        for _ in range(steps):
+            state = self.block(embedding, state, keys, values, self.table)
+            found.append(self.block.nextn["shared_head_norm"](state).bfloat16())
+            state = later(state)
+        return found

@@ -1,0 +1,137 @@
+"""What the demo target's heads learn: their losses' gradients, and how often they are right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from demo_blocks import BLOCK, RANK, DFlash, DSpark
+from demo_heads import Eagle3, Mtp, Reading
+from soft_loss import agree, soft_loss
+from torch import Tensor
+from train_demo_pair import Llama
+
+STEPS_UNROLLED = 3
+DECAY = 0.8
+"""What a later guess's loss counts, as it is reached only if those before it were kept."""
+ANCHORS = 32
+"""Blocks of a window, at random places that may overlap."""
+FADING = 4.0
+"""Guesses of a block after which one counts 1 / e."""
+SURENESS = 0.2
+"""What the loss of DSpark's confidence counts."""
+
+Gradients = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Batch:
+    windows: Tensor
+    """Their places in the reading."""
+    weight: Tensor
+    """[windows, tokens]: what the target's chances after each token count."""
+    seed: int = 0
+
+    def parts(self, count: int) -> list[Batch]:
+        pairs = zip(self.windows.chunk(count), self.weight.chunk(count), strict=True)
+        return [Batch(*pair, self.seed * count + i) for i, pair in enumerate(pairs)]
+
+    def own(self) -> Tensor:
+        """Where the target speaks itself."""
+        return self.weight == self.weight.amax(-1, keepdim=True)
+
+
+class Unrolled:
+    """EAGLE-3 and MTP: each step is fed with the states of the one before."""
+
+    def __init__(self, head: Eagle3 | Mtp, target: Llama) -> None:
+        self.head, self.target = head, target
+        self.table = target.token_embd.weight.bfloat16()
+        self.run = torch.compile(head.forward, dynamic=False)
+
+    def gradients(self, reading: Reading, batch: Batch, steps: int) -> tuple[float, Gradients]:
+        with torch.autocast("cpu", torch.bfloat16):
+            seen = reading.of(batch.windows)
+            states = self.run(*self.head.inputs(self.target, seen), steps)
+        chances, weight = self.head.guessed(seen.chances), self.head.guessed(batch.weight)
+        total, pushes = 0.0, []
+        for i, state in enumerate(states):
+            found = soft_loss(state[:, i:], self.table, chances[:, i:], weight[:, i:] * DECAY**i)
+            total += found.loss.item()
+            pushes.append(F.pad(found.states, (0, 0, i, 0)))
+        return total, torch.autograd.grad(states, list(self.head.parameters()), pushes)
+
+    @torch.no_grad()
+    def hits(self, head: Eagle3 | Mtp, reading: Reading, batch: Batch) -> Tensor:
+        """[rows, tokens, guesses] of what the target said: 1 where a guess is the target's."""
+        with torch.autocast("cpu", torch.bfloat16):
+            seen = reading.of(batch.windows)
+            states = head(*head.inputs(self.target, seen), STEPS_UNROLLED)
+        chances, most = head.guessed(seen.chances), STEPS_UNROLLED
+        found = [
+            agree(x[:, i:], self.table, chances[:, i:])[:, : x.shape[1] - most]
+            for i, x in enumerate(states)
+        ]
+        own = head.guessed(batch.own())[:, :-most]
+        return torch.stack(found, -1)[own]
+
+
+def blocks_in(batch: Batch, shortest: int) -> tuple[Tensor, Tensor]:
+    """Where blocks begin, and how many rows of each are used: a short draft is a short block."""
+    rng = np.random.default_rng(batch.seed)
+    own = batch.own().numpy()
+    low, last = own.argmax(-1).clip(4), own.shape[1] - 1 - own[:, ::-1].argmax(-1)
+    high = np.minimum(last + 1, own.shape[1] - BLOCK)
+    size = (len(own), ANCHORS)
+    anchors = rng.integers(low[:, None], high[:, None], size)
+    lengths = rng.integers(shortest, BLOCK + 1, size)
+    lengths[rng.random(size) < 0.5] = BLOCK
+    return torch.from_numpy(anchors), torch.from_numpy(lengths)
+
+
+class Blocks:
+    """DFlash and DSpark: blocks at random places of what the target said."""
+
+    def __init__(self, head: DFlash, target: Llama) -> None:
+        self.head, self.target = head, target
+        self.run = torch.compile(head.forward, dynamic=False)
+        self.learnt = RANK if isinstance(head, DSpark) else 0
+
+    def table(self) -> Tensor:
+        return self.head.output(self.target).detach().bfloat16()
+
+    def gradients(self, reading: Reading, batch: Batch, steps: int) -> tuple[float, Gradients]:
+        head = self.head
+        anchors, lengths = blocks_in(batch, 1 + head.first)
+        with torch.autocast("cpu", torch.bfloat16):
+            seen = reading.of(batch.windows)
+            states = self.run(*head.inputs(self.target, seen, anchors), anchors, lengths)
+        both, chances = head.guesses(states, seen, anchors)
+        place = torch.arange(both.shape[2])
+        weight = torch.exp(-place / FADING) * (place + head.first < lengths[..., None])
+        total = batch.weight.sum() / weight.sum()
+        table = self.table()
+        found = soft_loss(both.detach(), table, chances, weight * total, self.learnt)
+        outputs, pushes, parameters = [both], [found.states], list(head.parameters())
+        if isinstance(head, DSpark):
+            right = agree(both[:1], table, chances[:1])
+            sure = F.binary_cross_entropy_with_logits(head.sureness(both[:1]), right)
+            outputs.append(sure * SURENESS * total)
+            pushes.append(torch.ones(()))
+        grads = list(torch.autograd.grad(outputs, parameters, pushes, allow_unused=True))
+        if isinstance(head, DSpark):
+            at = next(i for i, p in enumerate(parameters) if p is head.markov_w2.weight)
+            grads[at] = found.columns
+        return found.loss.item(), tuple(grads)
+
+    @torch.no_grad()
+    def hits(self, head: DFlash, reading: Reading, batch: Batch) -> Tensor:
+        anchors, lengths = blocks_in(batch, BLOCK)
+        with torch.autocast("cpu", torch.bfloat16):
+            seen = reading.of(batch.windows)
+            inputs = head.inputs(self.target, seen, anchors)
+            states = head(*inputs, anchors, lengths)
+        both, chances = head.guesses(states, seen, anchors)
+        return agree(both, head.output(self.target).bfloat16(), chances).flatten(0, 1)

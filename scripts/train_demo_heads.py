@@ -1,0 +1,256 @@
+#!/usr/bin/env python3
+"""Train heads for the bundled demo target: EAGLE-3, DSpark, DFlash or MTP.
+
+    pip install -e '.[train]'
+    scripts/train_demo_heads.py --kind eagle3 --out localspec/data/demo/demo-eagle3.gguf
+
+The text is that of train_demo_pair.py; most windows are begun by it and ended by the target, the
+bundled Q8_0 file, whose hidden states the head reads.  EAGLE-3 and MTP are unrolled: from a tenth
+of the steps on they are fed with their own states, as they will be when they draft.  Same
+interpreter, same torch, same number of threads: same file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import head_files
+import torch
+from demo_blocks import BLOCK, DFlash, DSpark
+from demo_heads import LENGTH, TAPS, Eagle3, Mtp, Reading
+from demo_learning import STEPS_UNROLLED, Batch, Blocks, Unrolled
+from demo_said import Plan, kept_in, said
+from demo_windows import HELD_OUT, Windows, begin_of, functions_of, windows_of
+from head_files import Source
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor, nn
+from train_demo_pair import (
+    EOS,
+    SEED,
+    TARGET,
+    VOCAB,
+    Llama,
+    keep_freed_memory,
+    load_weights,
+    read_corpus,
+    to_ids,
+)
+
+DEMO = Path(__file__).resolve().parents[1] / "localspec" / "data" / "demo"
+ALONE = 0.1
+"""Of the steps, the share at the start that is not unrolled."""
+UNROLLED_EACH = 2
+"""Of so many steps one is unrolled, which costs more than twice as much."""
+FORGOTTEN = 0.02
+"""Of the mean of the weights, which is what is written, at each step."""
+
+# --- the data -------------------------------------------------------------------------
+
+
+def tokenizer_of(source: Source) -> Tokenizer:
+    """The target's own, so that another Python's library cannot change it."""
+    tokens = source.value("tokenizer.ggml.tokens")
+    merges = [tuple(m.split(" ")) for m in source.value("tokenizer.ggml.merges")]
+    vocabulary = {t: i for i, t in enumerate(tokens) if t != EOS}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([EOS])
+    if tokenizer.token_to_id(EOS) != tokens.index(EOS):
+        raise SystemExit("the target's end token is not its last")
+    return tokenizer
+
+
+# --- training -------------------------------------------------------------------------
+
+
+class Optimizer:
+    """Muon for the matrices, AdamW for tables and norms; linear warm-up, linear decay."""
+
+    def __init__(self, model: nn.Module, lr: float) -> None:
+        named = list(model.named_parameters())
+        matrices = [p for n, p in named if p.dim() == 2 and not n.startswith(("markov", "conf"))]
+        others = [p for n, p in named if p.dim() != 2 or n.startswith(("markov", "conf"))]
+        self.parts = [
+            torch.optim.Muon(matrices, lr=lr, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.98), weight_decay=0.01),
+        ]
+        self.model, self.lr = model, lr
+
+    def step(self, progress: float) -> None:
+        scale = min(1.0, (progress + 0.001) / 0.02, (1 - progress) / 0.5)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for part in self.parts:
+            for group in part.param_groups:
+                group["lr"] = self.lr * scale
+            part.step()
+            part.zero_grad(set_to_none=True)
+
+
+class Training:
+    """One head beside its frozen target, each thread with its share of a batch."""
+
+    def __init__(self, work: Unrolled | Blocks, args: argparse.Namespace) -> None:
+        self.work, self.threads = work, args.threads
+        self.parameters = list(work.head.parameters())
+        self.mean = deepcopy(work.head)
+        self.optimizer = Optimizer(work.head, args.lr)
+        self.pool = ThreadPoolExecutor(args.threads)
+        self.warm = set[int]()
+        self.done, self.alone = 0, ALONE if args.go_on is None else 0.0
+
+    def step(self, reading: Reading, batch: Batch, progress: float) -> float:
+        steps = 1 if progress < self.alone or self.done % UNROLLED_EACH else STEPS_UNROLLED
+        parts = batch.parts(2 * self.threads)
+        if steps not in self.warm:  # Compiled by one thread alone.
+            self.work.gradients(reading, parts[0], steps)
+            self.warm.add(steps)
+        found = list(self.pool.map(lambda part: self.work.gradients(reading, part, steps), parts))
+        for p, *grads in zip(self.parameters, *(g for _, g in found), strict=True):
+            p.grad = torch.stack(grads).sum(0)
+        self.optimizer.step(progress)
+        with torch.no_grad():
+            for mean, p in zip(self.mean.parameters(), self.parameters, strict=True):
+                mean.lerp_(p, max(FORGOTTEN, 1 / (1 + self.done)))
+        self.done += 1
+        return sum(loss for loss, _ in found)
+
+
+# --- the files ------------------------------------------------------------------------
+
+
+def write_head(path: Path, head: nn.Module, source: Source, kind: str) -> None:
+    arch = {"eagle3": "eagle3", "mtp": "mimo2"}.get(kind, "dflash")
+    description = f"{kind} head of localspec demo: drafts Python code for it"
+    out = head_files.begin(path, source, arch, f"localspec demo {kind}", description)
+    {"eagle3": add_eagle3, "mtp": add_mtp}.get(kind, add_block)(out, head)
+    weights = {k: v.detach().float().numpy() for k, v in head.state_dict().items()}
+    head_files.add_tensors(out, weights)
+    head_files.finish(out)
+
+
+def add_eagle3(out: Any, head: nn.Module) -> None:
+    out.add_block_count(1)
+    out.add_array("eagle3.target_layers", list(TAPS))
+    out.add_uint32("eagle3.target_hidden_size", TARGET.n_embd)
+    out.add_bool("eagle3.norm_before_residual", False)
+    out.add_bool("eagle3.norm_before_fc", False)
+
+
+def add_block(out: Any, head: nn.Module) -> None:
+    out.add_block_count(len(head.blk))
+    out.add_array("dflash.target_layers", list(TAPS))
+    out.add_uint32("dflash.block_size", BLOCK)
+    out.add_bool("dflash.attention.causal", False)
+    out.add_uint32("tokenizer.ggml.mask_token_id", head.mask)
+    if isinstance(head, DSpark):
+        out.add_bool("dflash.sample_from_anchor", True)
+        out.add_bool("dflash.has_confidence_head", True)
+
+
+def add_mtp(out: Any, head: nn.Module) -> None:
+    """Only the extra layer; demo_mtp.py joins it with the target."""
+    out.add_block_count(TARGET.n_layer + 1)
+    out.add_uint32("mimo2.nextn_predict_layers", 1)
+
+
+# --- the run --------------------------------------------------------------------------
+
+
+def options(given: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kind", choices=["eagle3", "dspark", "dflash", "mtp"], required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--target", type=Path, default=DEMO / "demo-target.gguf")
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--rows", type=int, default=8, help=f"windows of {LENGTH} tokens a step")
+    parser.add_argument("--lr", type=float, default=1.4e-2)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--every", type=int, default=60, help="write the file every so many steps")
+    parser.add_argument(
+        "--said", type=int, default=16, help="batches of windows that the target writes"
+    )
+    parser.add_argument("--said-file", type=Path, help="kept there, or read from there")
+    parser.add_argument("--go-on", type=Path, help="start from this head")
+    return parser.parse_args(given)
+
+
+def new_head(kind: str, mask: int) -> nn.Module:
+    if kind in ("eagle3", "mtp"):
+        return Eagle3() if kind == "eagle3" else Mtp()
+    return DSpark(mask) if kind == "dspark" else DFlash(mask)
+
+
+def work_of(head: nn.Module, target: Llama) -> Unrolled | Blocks:
+    return Blocks(head, target) if isinstance(head, DFlash) else Unrolled(head, target)
+
+
+def target_of(path: Path) -> Llama:
+    target = Llama(TARGET).eval().requires_grad_(False)
+    load_weights(target, path)
+    return target
+
+
+def rarest(parts: list[Tensor]) -> int:
+    """The token that the text uses least, for the places of a block that are to be guessed."""
+    return int(torch.bincount(torch.cat(parts), minlength=VOCAB)[: VOCAB - 1].argmin())
+
+
+def load_head(head: nn.Module, path: Path) -> None:
+    state = {k: torch.from_numpy(v.copy()) for k, v in Source(path).weights().items()}
+    head.load_state_dict({k: v for k, v in state.items() if k in head.state_dict()}, strict=False)
+
+
+def kept(hits: Tensor) -> dict[str, float]:
+    """The share of drafted tokens that the target keeps, for drafts of 1, 3, … tokens."""
+    chain = hits.cumprod(-1)
+    return {f"kept@{k}": round(chain[:, :k].mean().item(), 3) for k in (1, 3, hits.shape[1])}
+
+
+def train(
+    work: Training, windows: Windows, held_out: tuple[Reading, Batch], args: argparse.Namespace
+) -> None:
+    source = Source(args.target)
+    began = time.monotonic()
+    for step in range(args.steps):
+        loss = work.step(windows.reading, windows.next(), step / args.steps)
+        if (step + 1) % args.every == 0 or step + 1 == args.steps:
+            write_head(args.out, work.mean, source, args.kind)
+            shares = kept(work.work.hits(work.mean, *held_out))
+            seconds = time.monotonic() - began
+            speed = (step + 1) * args.rows * LENGTH / seconds
+            now = f"step {step + 1} {seconds:.0f} s loss {loss:.3f} {shares}"
+            print(f"{now} {speed:.0f} tok/s", flush=True)
+
+
+def main() -> None:
+    args = options()
+    keep_freed_memory()
+    torch.manual_seed(SEED)
+    torch.set_num_threads(1)  # Each thread of Training computes alone.
+    source = Source(args.target)
+    tokenizer = tokenizer_of(source)
+    corpus = read_corpus()
+    texts = [to_ids(tokenizer, t) for t in (corpus.library, corpus.tests, corpus.edits)]
+    unseen = to_ids(tokenizer, corpus.held_out)
+    print("text:", corpus.sha256(), "tokens:", [len(t) for t in texts], flush=True)
+    target = target_of(args.target)
+    head = new_head(args.kind, rarest(texts))
+    head.start_from(target)
+    if args.go_on is not None:
+        load_head(head, args.go_on)
+    print("parameters:", sum(p.numel() for p in head.parameters()), flush=True)
+    plan, places = Plan(args.said, SEED + 4), functions_of(texts[0], source)
+    spoken = kept_in(args.said_file, lambda: said(target, texts[0], places, plan))
+    held_out = begin_of(target, said(target, unseen, functions_of(unseen, source), HELD_OUT))
+    windows = Windows(target, *windows_of(texts, spoken), args.rows, args.threads)
+    train(Training(work_of(head, target), args), windows, held_out, args)
+
+
+if __name__ == "__main__":
+    main()
