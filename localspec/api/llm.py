@@ -13,9 +13,10 @@ from localspec.api.answer import Answer, Piece
 from localspec.api.asking import Messages, Question
 from localspec.api.desk import Desk
 from localspec.api.jobs import Answering, Job
-from localspec.api.options import AnswerOptions, MachineOptions, Spec, Way, spelled, way
+from localspec.api.options import AnswerOptions, MachineOptions, Way, spelled, way
 from localspec.api.stream import Stream
 from localspec.protocol.events import Notice, Ready
+from localspec.protocol.wire import Spec
 
 
 class LLM:

@@ -10,7 +10,6 @@ from localspec import launch
 from localspec.api.options import (
     LARGEST_SEED,
     MachineOptions,
-    Spec,
     known,
     one_of,
     whole,
@@ -20,7 +19,15 @@ from localspec.fit.advisor import Wish
 from localspec.models.chat import fallbacks
 from localspec.models.wanted import NotHere
 from localspec.protocol.events import Event, Notice
-from localspec.protocol.wire import DRAFT_MAX, ContextSettings, FlashAttention, KvType, Load, Split
+from localspec.protocol.wire import (
+    DRAFT_MAX,
+    ContextSettings,
+    FlashAttention,
+    KvType,
+    Load,
+    Spec,
+    Split,
+)
 from localspec.worker.client import Worker
 
 

@@ -8,14 +8,13 @@ import operator
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypedDict, TypeVar, get_args
+from typing import Any, TypedDict, TypeVar, get_args
 
 from localspec.chat.settings import Settings
 from localspec.errors import UsageError
 from localspec.models import catalog
-from localspec.protocol.wire import FlashAttention, KvType, Split, VerifyMode
+from localspec.protocol.wire import FlashAttention, KvType, Spec, Split, VerifyMode
 
-Spec = Literal["auto", "off", "model", "lookup"]
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 LARGEST_SEED = 2**63 - 1
 

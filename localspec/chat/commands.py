@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
+from typing import get_args
 
 from localspec.chat.settings import FIELDS, names
+from localspec.protocol.wire import Spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Unknown:
 
 
 _SWITCH = ("on", "off")
-_SPEC = ("on", "off", "auto", "model", "lookup")
+_SPEC = ("on", *get_args(Spec))
 
 COMMANDS = (
     Command("help", "Show these commands.", aliases=("?",)),
@@ -68,9 +70,7 @@ COMMANDS = (
     Command("system", "Set the system prompt; without TEXT show it, `-` removes it.", "[TEXT]"),
     Command("set", "Change a setting for the next answer.", "NAME VALUE", choices=tuple(FIELDS)),
     Command("show", "Show the model, the settings and the context."),
-    Command(
-        "spec", "How to speculate; N: at most N guesses.", "on|off|auto|model|lookup|N", (), _SPEC
-    ),
+    Command("spec", "How to speculate; N: at most N guesses.", "|".join((*_SPEC, "N")), (), _SPEC),
     Command("stats", "Show the numbers of the last answer."),
     Command(
         "think",

@@ -12,7 +12,7 @@ from localspec.chat.conversation import Conversation
 from localspec.errors import UsageError
 from localspec.models import catalog
 from localspec.protocol.events import Ready
-from localspec.protocol.wire import DRAFT_MAX, Generate, Sampling, VerifyMode
+from localspec.protocol.wire import DRAFT_MAX, Generate, Sampling, Spec, VerifyMode
 
 COMPLETION = 256
 """Tokens of an answer where nobody said how many, of a model that does not know when to end."""
@@ -126,9 +126,9 @@ def _choice(values: Mapping[str, Any]) -> Callable[[str], Any]:
 
 _SWITCH = {"on": True, "off": False}
 _THINK = {**_SWITCH, "auto": None}
-_SPEC = {"auto": "auto", "on": "auto", "off": "off", "model": "model", "lookup": "lookup"}
+_SPEC = {"on": "auto"} | {word: word for word in get_args(Spec)}
 _OVERFLOW = {word: word for word in get_args(Overflow)}
-_VERIFY = {word: word for word in ("coupled", "rejection", "block", "match")}
+_VERIFY = {word: word for word in get_args(VerifyMode)}
 
 
 def _of(name: str, label: str, values: Mapping[str, Any], none: str = "") -> Field:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -12,7 +12,14 @@ from localspec import launch
 from localspec.cli import completing
 from localspec.fit.advisor import Wish
 from localspec.models.chat import fallbacks
-from localspec.protocol.wire import DRAFT_MAX, ContextSettings, Load
+from localspec.protocol.wire import (
+    DRAFT_MAX,
+    WITHOUT_DRAFT,
+    ContextSettings,
+    Load,
+    Spec,
+    VerifyMode,
+)
 
 
 def _layers(_: click.Context, option: click.Parameter, value: str) -> int:
@@ -79,7 +86,7 @@ SPECULATION = _options(
     ),
     click.option(
         "--spec",
-        type=click.Choice(["auto", "off", "model", "lookup"]),
+        type=click.Choice(get_args(Spec)),
         default="auto",
         help="What guesses.",
     ),
@@ -88,7 +95,7 @@ SPECULATION = _options(
     ),
     click.option(
         "--verify",
-        type=click.Choice(["coupled", "rejection", "block", "match"]),
+        type=click.Choice(get_args(VerifyMode)),
         default="coupled",
         show_default=True,
         help="How guesses are checked; each keeps the model's own distribution.",
@@ -157,7 +164,7 @@ def wish(choice: launch.Choice, given: dict[str, Any]) -> Wish:
         n_gpu_layers=given["draft_gpu_layers"],
         n_threads=given["draft_threads"] or given["threads"],
     )
-    wanted = given["spec"] not in ("off", "lookup")
+    wanted = given["spec"] not in WITHOUT_DRAFT
     path = str(choice.draft) if choice.draft and wanted else None
     return Wish(
         Load(str(choice.target), path, target, draft, DRAFT_MAX),

@@ -200,7 +200,7 @@ class Session:
         if name not in drafters.NAMES:
             known = ", ".join(["auto", "off", *drafters.NAMES[1:]])
             raise UsageError(f"There is no way of speculating called {name!r}.", f"Use: {known}.")
-        if name != "lookup":  # `model` is the draft, whatever it is
+        if name not in drafters.ALONE:  # `model` is the draft, whatever it is
             self._require_draft(name)
             name = self._pair.kind
         return name, Plan("on", request.why or f"{length} guesses a round, {name}")

@@ -13,7 +13,9 @@ from localspec.engine.protocols import Drafter, Follower, Verifier
 from localspec.engine.reader import Reader
 from localspec.protocol.wire import Sampling
 
-NAMES = ("none", "lookup", "model", "eagle3", "mtp", "dspark", "dflash")
+ALONE = ("none", "lookup")
+"""Those that need no draft model."""
+NAMES = (*ALONE, "model", "eagle3", "mtp", "dspark", "dflash")
 
 
 @dataclass(frozen=True, slots=True)

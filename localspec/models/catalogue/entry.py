@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from localspec import paths
 from localspec.models import names
 from localspec.models.catalogue import table, values
 from localspec.models.catalogue.node import Damaged, Node
 from localspec.models.reference import is_safe, part
+from localspec.protocol.wire import Spec
 
 if TYPE_CHECKING:
     from localspec.models.blueprint.shape import Shape
@@ -25,7 +26,7 @@ USES = ("chat", "code", "writing", "documents")
 KINDS = ("model", "eagle3", "mtp", "dflash", "dspark")
 STATES = ("verified", "reported", "untested")
 MEMORIES = ("attention", "swa", "hybrid-rollback", "hybrid-checkpoint")
-_SPECS = ("auto", "off", "model", "lookup")
+_SPECS = get_args(Spec)
 
 _ID = re.compile(r"[a-z0-9][a-z0-9._+-]{0,95}\Z")
 
