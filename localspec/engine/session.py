@@ -56,7 +56,6 @@ class Session:
         self._lookup: Drafter | None = None
         survival = load.measured.survival if load.measured else {}
         self._known = {name: Experience(Survival(kept)) for name, kept in survival.items()}
-        self._host_ms = load.measured.host_ms if load.measured else 0.0
         self._difference = load.measured.difference if load.measured else None
         self._pair = Pair(load, self._asked_to_stop)
         self._target, self._draft = self._pair.target, self._pair.draft
@@ -164,7 +163,6 @@ class Session:
             t1_ms=round(plain, 4),
             curve=self._costs.curve(),
             c=round(self._costs.c, 5) if self._draft else None,
-            host_ms=round(self._host_ms, 4),
             threads=self._target.n_threads,
             difference=self._difference,
             survival={name: known.survival.counts() for name, known in self._known.items()},

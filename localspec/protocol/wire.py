@@ -85,7 +85,6 @@ class Measured:
     t1_ms: float
     curve: dict[str, float]
     c: float | None = None
-    host_ms: float = 0.0
     threads: int | None = None
     difference: float | None = None
     survival: dict[str, Any] = field(default_factory=dict)

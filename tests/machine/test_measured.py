@@ -16,7 +16,6 @@ SHOWN = Measured(
     t1_ms=20.5,
     curve={"1": 1.0, "4": 1.3},
     c=0.1,
-    host_ms=0.3,
     threads=4,
     difference=None,
     survival={"greedy": {"model": {"b3": [2.0, 5.0]}}},
