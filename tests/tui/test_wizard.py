@@ -14,8 +14,9 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from localspec import paths
-from localspec.fit import subject
-from localspec.fit.report import Room
+from localspec.fit import places, subject
+from localspec.fit.report import Fit, Place, Room
+from localspec.fit.speed import Use
 from localspec.fit.subject import Part, Subject
 from localspec.machine.ledger import Bytes
 from localspec.models import header
@@ -35,7 +36,7 @@ from localspec.tui.screens.wizard import WizardScreen
 from localspec.tui.wizard import bar, listing, words
 from localspec.tui.wizard.latest import Latest
 from localspec.tui.wizard.shortlist import Candidate, Prices, suggested
-from localspec.tui.wizard.stock import Stock
+from localspec.tui.wizard.stock import Stock, by_llama
 from localspec.tui.wizard.whatif import CONTEXTS, Places, WhatIf, every_card, named
 from tests.tui import wizards
 from tests.tui.scripted import Opening, ScriptedEngine, answer, painted, wait_until
@@ -238,6 +239,23 @@ async def test_headers_refine_what_the_catalogue_estimated(tmp_path: Path, zoo: 
         await wizard.sees("from the files' headers", "vocabularies match", "target 0.0")
         await wizard.press("t")
         await wizard.sees("phi-4", "estimated from the catalogue")
+
+
+@pytest.mark.asyncio
+async def test_what_headers_say_is_asked_of_llama_once(tmp_path: Path, zoo: Zoo) -> None:
+    asked: list[Fit] = []
+    part = Part("chatty", header.read(zoo["chatty"]), "file", zoo["chatty"])
+
+    def confirm(fit: Fit, found: Subject, place: Place, use: Use) -> Fit:
+        asked.append(fit)
+        return by_llama(fit, found, place, use)
+
+    refine = {"refine": lambda _: Subject(part, part), "confirm": confirm}
+    async with shown(wizards.stock(tmp_path, places.here(), **refine), "1", "enter") as wizard:
+        await wizard.sees("exact, from the files' headers")
+        await wizard.press("escape", "enter")
+        await wizard.sees("exact, from the files' headers")
+    assert len(asked) == 1 and asked[0].projection.method == "analytic"
 
 
 @pytest.mark.asyncio

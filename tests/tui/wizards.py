@@ -139,7 +139,7 @@ def stock(folder: Path, place: Place = PLACE, **more: object) -> Stock:
         {},
         unasked,
         candidates,
-        lambda: 212 * 10**9,
+        disk=lambda: 212 * 10**9,
     )
     return replace(found, **more)  # type: ignore[arg-type]
 

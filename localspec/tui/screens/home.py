@@ -35,7 +35,7 @@ from localspec.tui.screens.pull import PullScreen
 from localspec.tui.screens.wizard import WizardScreen
 from localspec.tui.widgets.finder import Finder
 from localspec.tui.widgets.pairs import Pairs
-from localspec.tui.wizard.stock import Chosen, Reader, Stock, free_disk
+from localspec.tui.wizard.stock import Chosen, Reader, Stock, by_llama, free_disk
 from localspec.tui.wizard.whatif import WhatIf
 
 if TYPE_CHECKING:
@@ -233,6 +233,7 @@ class HomeScreen(KeptScreen):
             (lambda: place) if place is not None else places.here,
             rows.ready(shelf, self._seen),
             reader,
+            confirm=by_llama,
             disk=free_disk,
         )
 

@@ -3,62 +3,44 @@
 from __future__ import annotations
 
 import sys
-import time
-from dataclasses import replace
 
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.screen import Screen
-from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from localspec.errors import LocalspecError
+from localspec.fit.report import Fit
+from localspec.fit.speed import Use
 from localspec.launch import Choice
-from localspec.machine.cards import Card
 from localspec.models.catalog import Pair
 from localspec.tui.downloads import Downloads
 from localspec.tui.keys import bindings
 from localspec.tui.options import Options
 from localspec.tui.runner import Runner
-from localspec.tui.screens.cards import CardScreen
 from localspec.tui.screens.opening import OpeningScreen
+from localspec.tui.screens.pricing import Key, PricingScreen
 from localspec.tui.screens.pull import PullScreen
 from localspec.tui.widgets.shortlist import Shortlist
-from localspec.tui.wizard import card, frame, listing, whatif
+from localspec.tui.wizard import card, frame, listing
 from localspec.tui.wizard.checks import Refined, refined
-from localspec.tui.wizard.closer import Closer, unlisted
+from localspec.tui.wizard.closer import unlisted
 from localspec.tui.wizard.latest import Latest
-from localspec.tui.wizard.shortlist import Candidate, Prices
+from localspec.tui.wizard.shortlist import Candidate
 from localspec.tui.wizard.stock import Chosen, Stock
-from localspec.tui.wizard.whatif import DIALS, Dial, Places, WhatIf
 
-_BUDGET = 0.005
-"""Seconds for which prices are made before the screen looks for keys again."""
-_PAUSE = 0.02
 _SWITCH = 0.0005
 """Seconds until a thread that prices the catalogue gives way to a key; Python's own are 0.005."""
-_REST = 0.3
-"""Seconds without a turn of a dial before the whole catalogue is priced: that slows keys down."""
-Key = tuple[str, WhatIf]
 
 
-class WizardScreen(Screen[Chosen | None]):
+class WizardScreen(PricingScreen):
     """Every change of a dial is drawn at once; what takes longer comes from threads."""
 
     BINDINGS = bindings("wizard")
     AUTO_FOCUS = "#uses"
-
-    class Listed(Message):
-        """The shortlist for a use and the dials."""
-
-        def __init__(self, key: Key, found: tuple[Candidate, ...]) -> None:
-            super().__init__()
-            self.key, self.found = key, found
 
     class Read(Message):
         """What the headers of a pair's files say; None: they could not be had."""
@@ -67,24 +49,20 @@ class WizardScreen(Screen[Chosen | None]):
             super().__init__()
             self.pair, self.known, self.disk = pair, known, disk
 
+    class Summed(Message):
+        """A price by llama.cpp's own sums."""
+
+        def __init__(self, one: Candidate, key: Key, fit: Fit) -> None:
+            super().__init__()
+            self.one, self.key, self.fit = one, key, fit
+
     def __init__(
         self, runner: Runner, options: Options, downloads: Downloads, stock: Stock
     ) -> None:
-        super().__init__()
+        super().__init__(stock)
         self._runner, self._options, self._downloads = runner, options, downloads
-        self._stock = stock
-        self.step = 1
-        self.what = WhatIf()
-        self._dial: Dial = "card"
-        self._use = "chat"
-        self._places = Places(stock.here)
-        self._prices = Prices()
-        self._closer = Closer(stock, self._prices)
-        self._key: Key | None = None
-        """Of the shortlist as it stands."""
-        self._resting: Timer | None = None
         self._interval = sys.getswitchinterval()
-        self._lists, self._reads = Latest("shortlist"), Latest("headers")
+        self._reads, self._sums = Latest("headers"), Latest("sums")
 
     def compose(self) -> ComposeResult:
         yield Static("", id="head", markup=False)
@@ -100,14 +78,14 @@ class WizardScreen(Screen[Chosen | None]):
     def on_mount(self) -> None:
         self._interval = sys.getswitchinterval()
         sys.setswitchinterval(_SWITCH)
-        self._lists.ask(self._warm)  # a second, while a person reads
+        self.warm()  # a second, while a person reads
         self._go(1)
 
     def on_unmount(self) -> None:
         sys.setswitchinterval(self._interval)
 
     def on_resize(self) -> None:
-        self._draw()
+        self.draw()
 
     # --- steps ----------------------------------------------------------------------------
 
@@ -117,9 +95,9 @@ class WizardScreen(Screen[Chosen | None]):
         for name in ("uses", "columns", "shortlist", "card"):
             self.query_one(f"#{name}", Widget).display = name in shown
         if step == 2:
-            self._reprice()
+            self.reprice()
         self.set_focus(self.query_one({1: "#uses", 2: "#shortlist", 3: "#card"}[step], Widget))
-        self._draw()
+        self.draw()
 
     @on(OptionList.OptionSelected, "#uses")
     def _for(self, event: OptionList.OptionSelected) -> None:
@@ -131,7 +109,7 @@ class WizardScreen(Screen[Chosen | None]):
             return
         self._use = use
         self._go(2)
-        self._ask()
+        self.ask()
 
     @on(OptionList.OptionSelected, "#shortlist")
     def _picked(self) -> None:
@@ -151,113 +129,11 @@ class WizardScreen(Screen[Chosen | None]):
         dials = dict.fromkeys(("turn", "dial", "settings", "card"), (2, 3))
         return self.step in (steps | dials).get(action, (1, 2, 3))
 
-    # --- the shortlist --------------------------------------------------------------------
-
-    def _warm(self) -> None:
-        """On a thread: what every price needs."""
-        self._places.of(None)
-        whatif.every_card()
-
-    def _ask(self) -> None:
-        """The pairs for this use and these dials, on a thread."""
-        key = self._use, self.what
-        if key == self._key:
-            return
-
-        def work() -> None:
-            place = self._places.of(key[1].card)
-            try:
-                found = self._stock.suggest(place, *key, self._stock.catalogue)
-            except LocalspecError:  # what is said of each pair says it too
-                found = ()
-            self.post_message(self.Listed(key, found))
-
-        self._lists.ask(work)
-
-    @on(Listed)
-    def _listed(self, message: Listed) -> None:
-        if message.key != (self._use, self.what):
-            return
-        self._key = message.key
-        self._prices.keep(*message.key, message.found)
-        self.query_one(Shortlist).fill(message.found)
-        if self._closer.one is not None:
-            self._closer.one = self._priced(self._closer.one)
-        self._draw()
-
-    def _priced(self, one: Candidate) -> Candidate:
-        """As it stands with these dials; without a fit where the place is not known yet."""
-        place = self._places.known(self.what.card)
-        if place is None:
-            return one
-        return self._prices.price(one, place, self._use, self.what)
-
-    def _price_some(self) -> None:
-        """As many lines as there is time for, from the pointer on; the rest after the next keys."""
-        shown, until = self.query_one(Shortlist), time.monotonic() + _BUDGET
-        at = shown.highlighted or 0
-        for one in [*shown.candidates[at:], *shown.candidates[:at]]:
-            if one.fit is not None or one.unknown:
-                continue
-            if time.monotonic() >= until:
-                self.set_timer(_PAUSE, self._price_some)
-                return
-            shown.put(self._priced(one))
-            if shown.candidate is not None and shown.candidate.pair.id == one.pair.id:
-                self._draw_head()
-
-    # --- the dials ------------------------------------------------------------------------
-
-    def action_turn(self, by: int) -> None:
-        self._set(self.what.turned(self._dial, by))
-
-    def _set(self, what: WhatIf) -> None:
-        """Drawn at once: the pair in sight first, the others as soon as there is time."""
-        self.what = what
-        if self._resting is not None:
-            self._resting.stop()
-        self._resting = self.set_timer(_REST, self._ask)
-        if self.step == 3 and self._closer.one is not None:
-            self._closer.one = self._priced(self._closer.one)
-        self._reprice()
-        self._draw()
-
-    def _reprice(self) -> None:
-        """The lines with what is known for these dials; where they are seen, the rest soon."""
-        shown, what = self.query_one(Shortlist), self.what
-        known = [self._prices.get(one, self._use, what) for one in shown.candidates]
-        shown.candidates = [
-            new or replace(old, fit=None, unknown="")
-            for old, new in zip(shown.candidates, known, strict=True)
-        ]
-        if self.step == 2:
-            if shown.candidate is not None:
-                shown.candidates[shown.highlighted or 0] = self._priced(shown.candidate)
-            shown.draw_all()
-            self.set_timer(_PAUSE, self._price_some)  # after this picture
-
-    def action_dial(self) -> None:
-        self._dial = DIALS[(DIALS.index(self._dial) + 1) % len(DIALS)]
-        self._draw_head()
-
-    def action_settings(self) -> None:
-        """Context, then the type of keys and values."""
-        self._dial = "kv" if self._dial == "context" else "context"
-        self._draw_head()
-
-    def action_card(self) -> None:
-        def chosen(picked: tuple[Card | None] | None) -> None:
-            if picked is not None:
-                self._dial = "card"
-                self._set(WhatIf(picked[0], self.what.ctx, self.what.kv))
-
-        self.app.push_screen(CardScreen(self.what.card), chosen)
-
     # --- the card of a pair ---------------------------------------------------------------
 
     def _look_at(self, one: Candidate) -> None:
         """Its price at once; its files' headers when they come."""
-        self._closer.one = self._priced(one)
+        self._closer.one = self.priced(one)
         pair = one.pair
         if self._closer.was_read(pair):
             return
@@ -274,8 +150,35 @@ class WizardScreen(Screen[Chosen | None]):
         self._closer.disk = message.disk
         self._closer.heard(message.pair, message.known)
         if self._closer.one is not None:
-            self._closer.one = self._priced(self._closer.one)
-        self._draw()
+            self._closer.one = self.priced(self._closer.one)
+        self.draw()
+        self._confirm()
+
+    def rested(self) -> None:
+        super().rested()
+        self._confirm()
+
+    def _confirm(self) -> None:
+        """What formulas priced, asked of llama.cpp."""
+        place, key = self._places.known(self.what.card), (self._use, self.what)
+        one = self._closer.one
+        if self.step != 3 or place is None or one is None or (fit := one.fit) is None:
+            return
+        if (found := self._closer.unsure(*key)) is None:
+            return
+
+        def work() -> None:
+            sure = self._stock.confirm(fit, found, place, Use(key[0]))
+            self.post_message(self.Summed(one, key, sure))
+
+        self._sums.ask(work)
+
+    @on(Summed)
+    def _summed(self, message: Summed) -> None:
+        self._prices.confirm(message.one, *message.key, message.fit)
+        if self._closer.one is not None and self.step == 3:
+            self._closer.one = self.priced(self._closer.one)
+            self.draw()
 
     def action_other_draft(self) -> None:
         pair = self._closer.other_draft()
@@ -292,7 +195,8 @@ class WizardScreen(Screen[Chosen | None]):
     def _show(self, pair: Pair) -> None:
         listed = {one.pair.id: one for one in self.query_one(Shortlist).candidates}
         self._look_at(listed.get(pair.id) or unlisted(pair))
-        self._draw()
+        self.draw()
+        self._confirm()
 
     def action_take(self) -> None:
         """Open the pair; what is missing of it is downloaded first."""
@@ -320,8 +224,8 @@ class WizardScreen(Screen[Chosen | None]):
 
     # --- how it is drawn ------------------------------------------------------------------
 
-    def _draw(self) -> None:
-        self._draw_head()
+    def draw(self) -> None:
+        self.draw_head()
         if self.step == 2:
             self._draw_list()
         if self.step == 3 and self._closer.one is not None:
@@ -341,7 +245,7 @@ class WizardScreen(Screen[Chosen | None]):
         """Lines between the head and the keys."""
         return self.size.height - (4 if self.size.height >= 20 else 2)
 
-    def _draw_head(self) -> None:
+    def draw_head(self) -> None:
         width = self.size.width - 4
         one = self._closer.one if self.step == 3 else self.query_one(Shortlist).candidate
         fit = one.fit if one is not None else None
@@ -368,7 +272,7 @@ class WizardScreen(Screen[Chosen | None]):
 
     @on(OptionList.OptionHighlighted, "#shortlist")
     def _moved(self) -> None:
-        self._draw_head()
+        self.draw_head()
         self._draw_about()
 
     def _draw_about(self) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from localspec.fit import reason
+from localspec.fit.subject import Subject
 from localspec.models.catalog import Pair
 from localspec.tui.wizard.card import Page
 from localspec.tui.wizard.checks import Refined, checks
 from localspec.tui.wizard.shortlist import Candidate, Prices, others
 from localspec.tui.wizard.stock import Stock
+from localspec.tui.wizard.whatif import WhatIf
 
 
 class Closer:
@@ -21,10 +23,22 @@ class Closer:
         self.disk: int | None = None
         """Bytes free where files will be."""
         self._read: dict[str, Refined | None] = {}
+        self._confirmed = set[tuple[str, str, WhatIf]]()
+        """Or tried to be."""
 
     def was_read(self, pair: Pair) -> bool:
         """Or tried, in vain."""
         return pair.id in self._read
+
+    def unsure(self, use: str, what: WhatIf) -> Subject | None:
+        """The files' headers, where the price by formulas can be confirmed and was not; once."""
+        if self.one is None or self.one.fit is None:
+            return None
+        known, key = self._read.get(self.one.pair.id), (self.one.pair.id, use, what)
+        if known is None or not known.read or key in self._confirmed:
+            return None
+        self._confirmed.add(key)
+        return known.subject
 
     def heard(self, pair: Pair, known: Refined | None) -> None:
         """What the headers of its files say; None: they could not be had."""

@@ -96,6 +96,10 @@ class Prices:
         """As it was priced for this, or None."""
         return self._known.get((one.pair.id, use, what))
 
+    def confirm(self, one: Candidate, use: str, what: WhatIf, fit: Fit) -> None:
+        """Priced anew, with the same headers."""
+        self._known[one.pair.id, use, what] = replace(one, fit=fit)
+
     def price(self, one: Candidate, place: Place, use: str, what: WhatIf) -> Candidate:
         """In some milliseconds."""
         known = self.get(one, use, what) or self._priced(one, place, use, what)

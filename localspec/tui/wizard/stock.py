@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from localspec.errors import LocalspecError
-from localspec.fit import subject
-from localspec.fit.report import Place
+from localspec.fit import exact, subject
+from localspec.fit.report import Fit, Place
+from localspec.fit.speed import Use
 from localspec.fit.subject import Subject
 from localspec.launch import Choice
 from localspec.models import wanted
@@ -33,6 +34,14 @@ def no_disk() -> int | None:
     return None
 
 
+Confirm = Callable[[Fit, Subject, Place, Use], Fit]
+"""The same settings with llama.cpp's own sums, or as they were; called on a thread."""
+
+
+def as_it_was(fit: Fit, _subject: Subject, _place: Place, _use: Use) -> Fit:
+    return fit
+
+
 @dataclass(frozen=True, slots=True)
 class Stock:
     """Given by Home; slow things are asked on threads."""
@@ -43,6 +52,7 @@ class Stock:
     """Pairs whose files are here."""
     refine: Refine = unasked
     suggest: Suggesting = suggested
+    confirm: Confirm = as_it_was
     disk: Callable[[], int | None] = no_disk
     """Bytes free where files will be."""
 
@@ -78,6 +88,14 @@ class Reader:
         """Nobody waits any more."""
         if self._stop is not None:
             self._stop.set()
+
+
+def by_llama(fit: Fit, subject: Subject, place: Place, use: Use) -> Fit:
+    """Asked in a child that ends with the answer: about a second."""
+    from localspec.machine.probe import Probe  # noqa: PLC0415  not before it is needed
+
+    with Probe() as probe:
+        return exact.confirmed(fit, subject, place, probe, use)
 
 
 def free_disk() -> int | None:
