@@ -103,6 +103,21 @@ class StubbornModel(HistoryModel):
         super().forget(n_past if n_past == self.n_past else 0)
 
 
+class MarkedModel(HistoryModel):
+    """Its memory can be cut only at its marks."""
+
+    def __init__(self, seed: int, **more: int) -> None:
+        super().__init__(seed, **more)
+        self.marks: list[int] = []
+
+    def mark(self) -> None:
+        self.marks.append(self.n_past)
+
+    def forget(self, n_past: int) -> None:
+        self.marks = [mark for mark in self.marks if mark <= n_past]
+        super().forget(n_past if n_past == self.n_past else max(self.marks, default=0))
+
+
 def table(seed: int, n_vocab: int = N_VOCAB, *, scale: float = 2.0) -> Logits:
     """Random logits for every two tokens, shape (n_vocab, n_vocab, n_vocab)."""
     shape = (n_vocab, n_vocab, n_vocab)

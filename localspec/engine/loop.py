@@ -83,7 +83,7 @@ def _rounds(
         return
     reused = target.align(tokens)
     yield Prefill(reused, len(tokens), reused)
-    for done in target.skim(tokens, target.model.n_batch, job.cancelled):
+    for done in target.approach(tokens, job.cancelled):
         yield Prefill(done, len(tokens), reused)
     limit = 0
     while True:

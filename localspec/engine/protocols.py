@@ -79,7 +79,7 @@ class Model(Protocol):
         ...
 
     def forget(self, n_past: int) -> None:
-        """Keep the first n_past tokens, or none at all where the memory cannot be cut."""
+        """Keep the first n_past tokens; fewer where the memory cannot be cut there."""
         ...
 
 
@@ -140,6 +140,14 @@ class Follower(Protocol):
 
     def forgot(self, n_past: int) -> None:
         """The target holds its first n_past tokens, no more."""
+        ...
+
+    def state(self) -> States | None:
+        """What was heard of the newest token, where it would be needed to go on from here."""
+        ...
+
+    def returned(self, state: States) -> None:
+        """`state` is what `state()` was when the target had read what it holds now."""
         ...
 
 

@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 from localspec.engine.protocols import Logits, Model
 
+_TAIL = 8
+"""Tokens at a prompt's end that the next turn may spell otherwise: how an answer begins."""
+
 
 class Reader:
     """Keeps the part of its memory that a text shares, and reads only the rest."""
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    def __init__(self, model: Model, mark: Callable[[], None] | None = None) -> None:
+        """`mark` lets the model return to what is read now, where it cannot cut its memory."""
+        self.model, self._mark = model, mark
         self._read: list[int] = []
         self._text: Sequence[int] = ()
         self._checked = 0
@@ -37,17 +41,29 @@ class Reader:
         return kept
 
     def skim(
-        self, tokens: Sequence[int], room: int, cancelled: Callable[[], bool]
+        self, tokens: Sequence[int], room: int, cancelled: Callable[[], bool], left: int = 1
     ) -> Iterator[int]:
         """Read on in whole batches until at most `room` tokens are left; yield how many are read.
 
-        Ends early when cancelled.  Call `align` first.
+        At least `left` are not read.  Ends early when cancelled.  Call `align` first.
         """
         batch = self.model.n_batch
         while len(tokens) - self.n_read > min(room, batch) and not cancelled():
-            n = min(batch, len(tokens) - self.n_read - 1)
+            n = min(batch, len(tokens) - self.n_read - left)
             self.read(tokens[self.n_read : self.n_read + n], 0)
             yield self.n_read
+
+    def approach(self, tokens: Sequence[int], cancelled: Callable[[], bool]) -> Iterator[int]:
+        """Skim a prompt, with marks where a chat comes back to: see `_TAIL`."""
+        if self._mark is None:
+            yield from self.skim(tokens, self.model.n_batch, cancelled)
+            return
+        self._mark()
+        tail = min(_TAIL, self.model.n_batch)
+        for done in self.skim(tokens, tail, cancelled, left=tail):
+            if len(tokens) - self.n_read == tail:
+                self._mark()
+            yield done
 
     def read(self, tokens: Sequence[int], outputs: int) -> Logits:
         """Read on; logits of the last `outputs` tokens."""

@@ -61,7 +61,8 @@ class Session:
         self._target, self._draft = self._pair.target, self._pair.draft
         self._costs = self._costs_of(load.measured)
         self._chat = self._pair.chat
-        self._text = Reader(self._target)
+        marked = self._target.mark if self._target.needs_marks else None
+        self._text = Reader(self._target, marked)
         self._reader = Reader(self._draft) if isinstance(self._draft, Llama) else None
         self._most = self._pair.most
         self._widest = load.draft_max + 1

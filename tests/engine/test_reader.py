@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.engine.reader import Reader, common_prefix
-from tests.fakes import HistoryModel, Stop, StubbornModel
+from tests.fakes import HistoryModel, MarkedModel, Stop, StubbornModel
 
 
 def never() -> bool:
@@ -19,21 +19,22 @@ def never() -> bool:
 def read_all(reader: Reader, text: Sequence[int]) -> list[float]:
     """Read the text, however it comes; the logits after its last token."""
     reader.align(text)
-    for _ in reader.skim(text, reader.model.n_batch, never):
+    for _ in reader.approach(text, never):
         pass
     return [float(x) for x in reader.read(text[reader.n_read :], 1)[0]]
 
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=14)
+KINDS = st.sampled_from([HistoryModel, StubbornModel, MarkedModel])
 
 
 @settings(deadline=None, derandomize=True, max_examples=80)
-@given(st.lists(TOKENS, min_size=1, max_size=6), st.integers(1, 5), st.booleans())
+@given(st.lists(TOKENS, min_size=1, max_size=6), st.integers(1, 5), KINDS)
 def test_whatever_was_read_before_the_logits_are_of_the_text(
-    texts: list[list[int]], n_batch: int, stubborn: bool
+    texts: list[list[int]], n_batch: int, kind: type[HistoryModel]
 ) -> None:
-    model = (StubbornModel if stubborn else HistoryModel)(1, n_batch=n_batch)
-    reader = Reader(model)
+    model = kind(1, n_batch=n_batch)
+    reader = Reader(model, model.mark if isinstance(model, MarkedModel) else None)
     for text in texts:
         logits = read_all(reader, text)
         assert model.memory == text
@@ -51,6 +52,21 @@ def test_what_is_shared_is_not_read_again(first: list[int], second: list[int]) -
     read_all(reader, second)
     shared = min(common_prefix(first, second), len(second) - 1)
     assert model.reads == [len(second) - shared]
+
+
+def test_a_memory_that_cannot_be_cut_goes_back_to_a_mark() -> None:
+    """The end of a prompt may be spelt otherwise by the next, so one stands before it."""
+    model = MarkedModel(1, n_batch=32)
+    reader = Reader(model, model.mark)
+    read_all(reader, [1] * 20)
+    assert model.reads == [12, 8]
+    read_all(reader, [1] * 30)
+    model.reads.clear()
+    read_all(reader, [*[1] * 20, 2, 2])  # another answer, or none at all: after the first prompt
+    assert model.reads == [2], "it stood there when the second prompt came"
+    model.reads.clear()
+    read_all(reader, [*[1] * 15, 2])
+    assert model.reads == [4]
 
 
 @settings(deadline=None, derandomize=True, max_examples=80)

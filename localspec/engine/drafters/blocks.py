@@ -44,6 +44,12 @@ class BlockCompanion:
         self._taken = min(self._taken, n_past)
         self._waiting = min(self._waiting, n_past - self._taken)
 
+    def state(self) -> States | None:
+        return None  # rows of the head's memory stay true
+
+    def returned(self, state: States) -> None:
+        pass
+
     @property
     def able(self) -> bool:
         """Whether the head has all states but those that wait."""

@@ -43,6 +43,12 @@ class Companion:
     def forgot(self, n_past: int) -> None:
         self._trail.forget(n_past)
 
+    def state(self) -> States | None:
+        return self._trail.state()
+
+    def returned(self, state: States) -> None:
+        self._trail.returned(state)
+
     # --- guessing -----------------------------------------------------------------------
 
     def ready(self, tokens: Sequence[int]) -> bool:

@@ -69,6 +69,20 @@ class Trail:
         del self.text[n_past:]
         self._start = min(self._start, n_past)
 
+    def state(self) -> States | None:
+        """A copy of the newest token's state."""
+        last = len(self.text) - 1
+        if last < max(0, self._start):
+            return None
+        state: States = self._states[last - self._start].copy()
+        return state
+
+    def returned(self, state: States) -> None:
+        """As `Follower.returned`, after `forget`."""
+        last = len(self.text) - 1
+        if self._start > last >= 0:
+            self._states[0], self._start = state, last
+
     def reopen(self) -> bool:
         """Make the newest token's row wait again; False where no state is kept for it."""
         last = len(self.text) - 1

@@ -19,6 +19,7 @@ from localspec.engine import pulse
 from localspec.engine.llama import failures
 from localspec.engine.llama.batch import Batch
 from localspec.engine.llama.library import LOG, LOGITS, C
+from localspec.engine.llama.marks import Marks
 from localspec.engine.llama.taps import Source
 from localspec.engine.llama.weights import Weights
 from localspec.engine.protocols import Follower, Interrupted, Logits
@@ -82,6 +83,7 @@ class Llama:
         if not self._context:
             raise failures.context_error(self.weights.path)
         self._memory = C.llama_get_memory(self._context)
+        self._marks = Marks(self._context)
         self.n_ctx: int = C.llama_n_ctx(self._context)
         self.n_batch: int = C.llama_n_ubatch(self._context)
         self._outputs = role.outputs
@@ -94,6 +96,8 @@ class Llama:
         """Asked during a long read; True ends it with Interrupted.  On the CPU only."""
         self._asks = C.ggml_abort_callback(self._asked)
         self.rollback = self._probed_rollback(role.rollback)
+        windowed = self.weights.n_swa > 0 and not params.swa_full
+        self.needs_marks: bool = self.recurrent or windowed
 
     def _context_size(self, settings: ContextSettings) -> int:
         weights = self.weights
@@ -187,10 +191,16 @@ class Llama:
         pulse.beat()
         return self.interrupted()
 
+    def mark(self) -> None:
+        """What is read now can be returned to, also where the memory cannot be cut."""
+        if self.needs_marks and self.n_past > 0:
+            self._marks.set(self.n_past, self._follower.state() if self._follower else None)
+
     def forget(self, n_past: int) -> None:
-        """Keep the first n_past tokens; none where the memory cannot be cut there."""
+        """Keep the first n_past tokens, or fewer: to a mark or none where it cannot be cut."""
         if n_past >= self.n_past:
             return
+        self._marks.forget(n_past)
         if self._follower is not None:
             n_past = self._follower.keeps(n_past)
         # Snapshots are of the last read only; llama.cpp would take older, stale ones for good.
@@ -202,10 +212,24 @@ class Llama:
             # Where it left all that is to be kept, there is no oldest: -1.
             oldest = C.llama_memory_seq_pos_min(self._memory, 0)
             cut = 0 <= oldest <= max(0, n_past - window)
-        if not cut:
+        if cut:
+            self._marks.forget(n_past)
+            self._now(n_past)
+        else:
+            self._return()
+
+    def _return(self) -> None:
+        """To the last mark, or to the beginning."""
+        mark = self._marks.restore()
+        if mark is None:
             C.llama_memory_clear(self._memory, True)
-            n_past = 0
-        self._now(n_past)
+            self._marks.forget(0)
+            self._now(0)
+            return
+        self._now(mark.n_past)
+        self._read_at = mark.n_past
+        if self._follower is not None and mark.state is not None:
+            self._follower.returned(mark.state)
 
     def use_threads(self, n: int) -> None:
         """Compute with so many threads from the next read on."""
