@@ -410,6 +410,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "welcomed").touch()  # else the very first start shows another screen
         for name in asked.only:
             PARTS[name](asked.quick, folder)
     return None

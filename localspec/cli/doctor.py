@@ -3,52 +3,83 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
-from localspec.doctor import Finding, build, examination
-
-_SIGNS = {"ok": "  ", "notice": "- ", "warning": "! ", "error": "x "}
-_WORST_FIRST = ("error", "warning", "notice")
+from localspec.cli import pulling
+from localspec.doctor import Finding, build, examination, report
+from localspec.doctor.errand import Errand
+from localspec.doctor.finding import Action
+from localspec.errors import LocalspecError, UsageError
 
 
 @click.command("doctor")
 @click.option("--dismiss", metavar="FINDING", help="Do not say it at every start any more.")
+@click.option("--fix", is_flag=True, help="Mend what can be mended from here, each when you agree.")
+@click.option("-y", "--yes", is_flag=True, help="With --fix: do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def command(dismiss: str | None, as_json: bool) -> int:
-    """Look at the engine, devices, disk, settings, terminal and models.
+def command(dismiss: str | None, fix: bool, yes: bool, as_json: bool) -> int:
+    """Look at the engine, devices, disk, chats, settings, terminal and models.
 
-    Nothing is changed and nobody is asked; the output shows no names and may be pasted into an
-    issue. Exit code 1 where something keeps localspec from working.
+    Without --fix nothing is changed and nobody is asked; the output shows no names and may be
+    pasted into an issue. Exit code 1 where something keeps localspec from working.
     """
     if dismiss is not None:
         build.dismiss(dismiss)
+    if fix and not yes and (as_json or not pulling.can_ask()):
+        raise UsageError("Nobody can be asked here.", "Say it beforehand: --fix -y")
     found = examination.examine()
+    if not as_json:
+        click.echo(report.text(found))
+    if fix and _mended(found, yes):
+        found = examination.examine()
+        if not as_json:
+            click.echo(f"Now: {report.verdict(found)}")
     if as_json:
-        click.echo(json.dumps({"schema": 1, "findings": [asdict(one) for one in found]}))
-    else:
-        for line in _lines(found):
-            click.echo(line)
+        click.echo(json.dumps({"schema": 1, "findings": [_told(one) for one in found]}))
     return int(any(one.level == "error" for one in found))
 
 
-def _lines(found: Sequence[Finding]) -> Iterator[str]:
-    for area in examination.AREAS:
-        yield area
-        for one in (one for one in found if one.area == area):
-            yield f"  {_SIGNS[one.level]}{one.what}"
-            if one.fix and one.level != "ok":
-                yield f"      {one.fix}"
-        yield ""
-    yield _verdict(found)
+def _told(one: Finding) -> dict[str, Any]:
+    told = {"id": one.id, "area": one.area, "level": one.level, "what": one.what, "fix": one.fix}
+    return told | {"means": one.means, "action": one.action.name if one.action else None}
 
 
-def _verdict(found: Sequence[Finding]) -> str:
-    levels = [one.level for one in found]
-    counts = [(level, levels.count(level)) for level in _WORST_FIRST if level in levels]
-    if not counts:
-        return "Nothing is wrong."
-    told = ", ".join(f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts)
-    return f"{told}; signs: x error, ! warning, - notice."
+def _mended(found: Sequence[Finding], yes: bool) -> int:
+    """How many of them were gone about."""
+    able = [(one, one.action) for one in found if one.action is not None]
+    if not able:
+        click.echo("There is nothing that could be mended from here.", err=True)
+    done = 0
+    for one, action in able:
+        click.echo(f"\n{one.what}", err=True)
+        click.echo(action.question, err=True)
+        if yes or click.confirm(f"{action.name}?", default=False, err=True):
+            _do(action)
+            done += 1
+    return done
+
+
+def _do(action: Action) -> None:
+    """What fails is told, and the next is gone about."""
+
+    def say(line: str) -> None:
+        click.echo(f"  {line}", err=True)
+
+    if action.commands:
+        errand = Errand(action.commands, say)
+        try:
+            code = errand.run()
+        except KeyboardInterrupt:
+            errand.stop()
+            raise
+        say(f"It failed with exit code {code}." if code else "Done.")
+    if action.do is not None:
+        try:
+            say(action.do())
+        except LocalspecError as error:
+            say(f"{error.message} {error.hint}")
+        except OSError as error:
+            say(f"That failed: {error.strerror or error}")

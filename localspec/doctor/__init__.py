@@ -1,6 +1,7 @@
-"""What is wrong with this installation, and the one line that mends it; nothing is changed.
+"""What is wrong with this installation, and what mends it: a line to type, often an action too.
 
-No socket is opened.  `examination.py` looks everywhere; what is asked at every start stands here.
+Looking changes nothing and opens no socket; `mends.py` has what is done once a person agreed.
+`examination.py` looks everywhere; what is asked at every start stands here.
 """
 
 from localspec.doctor.build import cpu_only_beside_gpu, dismiss

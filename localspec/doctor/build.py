@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import platform
+import shutil
 import sys
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
 from localspec import paths
-from localspec.doctor.finding import Finding, private
+from localspec.doctor.finding import Command, Finding, private
 from localspec.machine import backends, installing, library
 from localspec.machine.backends import Choice
 
@@ -47,6 +48,35 @@ def fix(choice: Choice) -> str:
             return f"set {backends.VARIABLE}={choice.backend}&& py scripts\\run doctor"
         return f"{backends.VARIABLE}={choice.backend} scripts/run doctor"
     return installing.advice(choice, metadata.version(installing.PACKAGE), sys.executable)
+
+
+def pinned() -> str:
+    """The llama-cpp-python that this localspec needs, as a requirement; empty where unknown."""
+    with suppress(metadata.PackageNotFoundError):
+        needed = (one.split(";")[0] for one in metadata.requires("localspec") or ())
+        return next((one.strip() for one in needed if one.startswith(installing.PACKAGE)), "")
+    return ""
+
+
+def install(choice: Choice) -> tuple[Command, ...]:
+    """The same as `fix`, to be run from here; nothing where that could not work."""
+    if _own_checkout():
+        words = (sys.executable, str(paths.PACKAGE.parent / "scripts" / "run"), "version")
+        return (Command(words, ((backends.VARIABLE, choice.backend),)),)
+    return anew(choice)
+
+
+def anew(choice: Choice) -> tuple[Command, ...]:
+    """Install this build of the release that is here, or of the one that is needed."""
+    release = pinned().partition("==")[2]
+    with suppress(metadata.PackageNotFoundError):
+        release = metadata.version(installing.PACKAGE)
+    makes = choice.index or choice.compilable(shutil.which)
+    if not (release and makes and installing.can_install()):
+        return ()
+    environ = (("CMAKE_ARGS", choice.cmake),) if choice.cmake and not choice.index else ()
+    lines = installing.commands(choice, release, sys.executable)
+    return tuple(Command(tuple(line), environ) for line in lines)
 
 
 def _special(hardware: backends.Hardware) -> bool:

@@ -20,6 +20,7 @@ from localspec.machine.devices import Device
 from localspec.machine.probe import ProbeError
 from localspec.models import heads
 from localspec.units import gib
+from localspec.worker import crashes, ending
 
 _CPU_FLAGS = {
     "SSE3": "pni",
@@ -70,6 +71,7 @@ def findings() -> Iterator[Finding]:
     yield from _features(heard.features, _cpu_flags())
     if (found := build.mismatch()) is not None:
         yield found
+    yield from _crashes()
 
 
 def _versions() -> Finding:
@@ -79,7 +81,7 @@ def _versions() -> Finding:
     try:
         what += f", llama-cpp-python {metadata.version('llama-cpp-python')}"
     except metadata.PackageNotFoundError:
-        fix = f"{sys.executable} -m pip install localspec"
+        fix = f"{sys.executable} -m pip install {build.pinned() or 'localspec'}"
         return Finding("engine-missing", "engine", "error", f"{what}, no llama-cpp-python", fix)
     return Finding("versions", "engine", "ok", what)
 
@@ -98,6 +100,16 @@ def _broken(why: str) -> Finding:
             return Finding("illegal-instruction", "engine", "error", what, fix)
         return Finding("engine-fails", "engine", "error", f"llama.cpp fails: {why}", fix)
     return Finding("engine-fails", "engine", "error", f"llama.cpp fails: {why}", "Install it again")
+
+
+def _crashes() -> Iterator[Finding]:
+    """Pairs that died again and again."""
+    if loops := crashes.loops():
+        of = ", ".join(sorted({ending.say(how) for hows in loops for how in hows}))
+        n = len(loops)
+        what = f"{n} pair{'s' * (n > 1)} crashed each of the last times: {of}"
+        fix = "Try a smaller context or no draft; localspec doctor --fix forgets the crashes"
+        yield Finding("crash-loops", "engine", "notice", what, fix)
 
 
 def _heads(lacking: Sequence[str]) -> Finding:

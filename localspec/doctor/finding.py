@@ -4,13 +4,43 @@ from __future__ import annotations
 
 import getpass
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from localspec.clean import clean
+from localspec.machine import installing
 
 Level = Literal["ok", "notice", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program to run, as it is given to the system."""
+
+    words: tuple[str, ...]
+    environ: tuple[tuple[str, str], ...] = ()
+    """What it is to be told besides."""
+
+    def __str__(self) -> str:
+        """As one would type it."""
+        told = [f"{name}={installing.quoted([value])}" for name, value in self.environ]
+        return " ".join([*told, installing.quoted(self.words)])
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What mends a finding from here, once a person has agreed to it."""
+
+    name: str
+    """In a word or two, after a key: remove them."""
+    question: str
+    """What exactly is going to happen."""
+    do: Callable[[], str] | None = None
+    """At once; what was done, in words.  Raises LocalspecError or OSError."""
+    commands: tuple[Command, ...] = ()
+    """One after another, which may take minutes; they replace what an engine has open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +54,10 @@ class Finding:
     what: str
     fix: str = ""
     """One line: what to do or to type."""
+    means: str = ""
+    """What that does to whoever uses it; empty where all is well."""
+    action: Action | None = None
+    """What localspec can do itself."""
 
 
 def private(finding: Finding) -> Finding:

@@ -16,7 +16,7 @@ _SMALLEST = (60, 15)
 def findings(
     environ: Mapping[str, str] = os.environ, out: TextIO | None = None
 ) -> Iterator[Finding]:
-    out = out or sys.stdout
+    out = out or sys.__stdout__ or sys.stdout  # an app puts its own in the place of sys.stdout
     yield _kind(environ, out)
     yield from _size(out)
     yield from _letters(out)

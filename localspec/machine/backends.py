@@ -221,5 +221,12 @@ def _cuda(here: Hardware) -> dict[str, Any] | None:
     return None
 
 
+def libraries(generation: str) -> tuple[str, ...]:
+    """What a CUDA wheel of a generation (11, 12, 13) needs and does not carry."""
+    wheels = table()["cuda"]["wheels"]
+    found = (wheel for wheel in wheels if wheel["index"].startswith(f"cu{generation}"))
+    return tuple(next(found, {"libraries": ()})["libraries"])
+
+
 def version(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text)))

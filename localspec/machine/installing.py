@@ -39,13 +39,26 @@ def source(release: str, python: str, uv: str | None) -> list[str]:
 
 def advice(choice: Choice, release: str, python: str) -> str:
     """One line for a terminal that installs this build beside this Python."""
-    uv = None if importlib.util.find_spec("pip") else shutil.which("uv")
+    lines = [quoted(line) for line in commands(choice, release, python)]
+    return " && ".join(lines) if choice.index else _with_cmake(choice.cmake, lines[0])
+
+
+def commands(choice: Choice, release: str, python: str) -> list[list[str]]:
+    """The same, to be run one after another; without a wheel CMAKE_ARGS says what to build."""
     if not choice.index:
-        return _with_cmake(choice.cmake, quoted(source(release, python, uv)))
-    lines = [quoted(wheel(choice, release, python, uv))]
-    if choice.libraries:
-        lines.append(quoted(libraries(choice, python, uv)))
-    return " && ".join(lines)
+        return [source(release, python, uv())]
+    more = [libraries(choice, python, uv())] if choice.libraries else []
+    return [wheel(choice, release, python, uv()), *more]
+
+
+def uv() -> str | None:
+    """The program to install with where this Python has no pip."""
+    return None if importlib.util.find_spec("pip") else shutil.which("uv")
+
+
+def can_install() -> bool:
+    """Whether there is a program that installs packages."""
+    return bool(importlib.util.find_spec("pip") or uv())
 
 
 def quoted(command: Sequence[str]) -> str:

@@ -100,7 +100,14 @@ class LocalspecApp(App[None]):
         self.push_screen(HelpScreen(self.options.keymap))
 
     def action_log(self) -> None:
-        self.push_screen(LogScreen())
+        if not isinstance(self.screen, LogScreen):
+            self.push_screen(LogScreen(self.options))
+
+    def action_doctor(self) -> None:
+        from localspec.tui.screens.doctor import DoctorScreen  # noqa: PLC0415  looks at much
+
+        if not isinstance(self.screen, DoctorScreen):
+            self.push_screen(DoctorScreen(self.runner, self.options))
 
     def action_interrupt(self) -> None:
         """Copy what is selected; else stop the answer; else ask for a second time, and quit."""

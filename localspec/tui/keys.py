@@ -9,7 +9,9 @@ from typing import Literal
 
 from textual.binding import Binding
 
-Where = Literal["app", "home", "wizard", "composer", "chat", "tokens", "replay"]
+Where = Literal[
+    "app", "home", "wizard", "composer", "chat", "tokens", "replay", "doctor", "log", "first"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ KEYS = (
         priority=True,
     ),
     Key("app.log", "ctrl+l", "log", "What the engine said", "app"),
+    Key("app.doctor", "f9", "doctor", "What is wrong here, and how to mend it", "app"),
     Key("home.wizard", "w", "wizard", "Find a pair for this computer", "home", "wizard"),
     Key("home.open", "o", "open_files", "Open models by their paths", "home", "open files"),
     Key(
@@ -158,6 +161,23 @@ KEYS = (
     Key("replay.first", "home,g", "first", "First round", "replay"),
     Key("replay.last", "end,G", "last", "Last round", "replay"),
     Key("replay.back", "escape,q", "back", "Back", "replay", "back"),
+    Key("doctor.mend", "enter", "mend", "Mend what is pointed at, after a question", "doctor"),
+    Key(
+        "doctor.copy", "c", "copy", "Copy all as text, to be pasted into an issue", "doctor", "copy"
+    ),
+    Key("doctor.again", "r", "again", "Look again", "doctor", "again"),
+    Key("doctor.log", "l", "log", "The logs", "doctor", "logs"),
+    Key("doctor.back", "escape,q", "back", "Back", "doctor", "back"),
+    Key("log.other", "tab", "other", "The other log", "log", "other log", priority=True),
+    Key("log.find", "slash", "find", "Find", "log", "find"),
+    Key("log.next", "n", "leap(1)", "The next place that was found", "log"),
+    Key("log.previous", "N", "leap(-1)", "The place before", "log"),
+    Key("log.end", "end,G", "end", "To the end, and follow it", "log", "follow"),
+    Key("log.copy", "c", "copy", "Copy what is shown", "log", "copy"),
+    Key("log.back", "escape,q,ctrl+l", "back", "Back", "log", "back"),
+    Key("first.demo", "enter", "demo", "Open the demo", "first"),
+    Key("first.wizard", "w", "wizard", "Find a pair for this computer", "first"),
+    Key("first.skip", "escape", "skip", "To the list of pairs", "first"),
 )
 
 

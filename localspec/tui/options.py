@@ -34,6 +34,8 @@ class Options:
     """Where chats are kept; None: only as long as the app runs."""
     overflow: Overflow = "ask"
     """What a new chat does where it outgrows its context."""
+    first_run: bool = False
+    """Whether nobody was here before."""
     asked: dict[Choice, WhatIf] = field(default_factory=dict)
     """What a pair is to be loaded with, where the wizard was told."""
 

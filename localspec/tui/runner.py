@@ -76,6 +76,11 @@ class Runner:
         self._inbox: list[Event | AnswerEnded] = []
         self._lock = threading.Lock()
 
+    @property
+    def busy(self) -> bool:
+        """Whether an engine is there, or on its way."""
+        return self.engine is not None or self._loading is not None
+
     def open(self, asked: Wish, post: Post) -> None:
         """Load a pair; posts `EngineOpened` or `EngineRefused`, and `EngineTold` on the way.
 

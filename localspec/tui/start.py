@@ -11,7 +11,7 @@ from textual.screen import Screen
 from localspec import config
 from localspec.errors import UsageError
 from localspec.protocol.events import Event, Round
-from localspec.tui import glyphs, themes
+from localspec.tui import glyphs, themes, welcome
 from localspec.tui.app import LocalspecApp
 from localspec.tui.chats import Chats
 from localspec.tui.options import Options
@@ -61,6 +61,7 @@ def options() -> Options:
         overflow=known.overflow,
         chats=Chats(private=known.private),
         download_limit=known.download_limit * 1e6 if known.download_limit else None,
+        first_run=welcome.due(),
     )
     if theme is not None:
         wanted.theme = theme

@@ -56,6 +56,16 @@ def count(key: str) -> int:
     return len(deaths(key))
 
 
+def loops() -> list[tuple[str, ...]]:
+    """What each pair died of that is not restarted unasked."""
+    return [tuple(hows) for hows in _read().values() if len(hows) >= LOOP]
+
+
+def forget_all() -> None:
+    """Whatever pairs died of, they may begin anew.  Raises OSError where that cannot be kept."""
+    _file().unlink(missing_ok=True)
+
+
 def warning(load: Load) -> Notice | None:
     """What to say before the pair is started once more; None where it may be, even unasked."""
     hows = deaths(key(load))

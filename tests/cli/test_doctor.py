@@ -13,7 +13,7 @@ def test_a_report_by_area_made_to_be_pasted(tmp_path: Path) -> None:
     env = {"HOME": str(home), "HF_HOME": str(home / "hf"), "HF_TOKEN": "hf_secret"}
     done = localspec("doctor", env=env)
     assert done.code == 0, done.text
-    for area in ("engine", "devices", "disk", "network", "terminal", "models"):
+    for area in ("engine", "devices", "disk", "chats", "network", "terminal", "models"):
         assert f"\n{area}\n" in "\n" + done.text
     assert str(home) not in done.text
     assert "~/hf/hub" in done.text
@@ -26,7 +26,7 @@ def test_the_same_as_a_document(tmp_path: Path) -> None:
     document = done.document
     assert document["schema"] == 1
     for one in document["findings"]:
-        assert set(one) == {"id", "area", "level", "what", "fix"}
+        assert set(one) == {"id", "area", "level", "what", "fix", "means", "action"}
         assert one["level"] in ("ok", "notice", "warning", "error")
 
 
@@ -46,3 +46,23 @@ def test_an_engine_that_is_gone_is_a_finding(tmp_path: Path) -> None:
     assert levels["engine-fails"] == "error"
     assert levels["devices-unknown"] == "warning"
     assert "memory" in levels
+
+
+def test_what_can_be_mended_is_mended_when_one_agrees(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("[screen")
+    env = {"LOCALSPEC_CONFIG": str(config), "HF_HOME": str(tmp_path)}
+    found = localspec("doctor", "--json", env=env).document["findings"]
+    assert [one["action"] for one in found if one["id"] == "config-damaged"] == ["set it aside"]
+    asked = localspec("doctor", "--fix", env=env)
+    assert asked.code == 2 and "--fix -y" in asked.err
+    assert config.exists()
+    done = localspec("doctor", "--fix", "-y", env=env)
+    assert done.code == 0, done.text
+    assert "1 error" in done.text and "Now: Nothing is wrong." in done.text
+    assert "It is now" in done.err
+    (aside,) = tmp_path.glob("config.toml.damaged-*")
+    assert aside.read_text() == "[screen" and not config.exists()
+    again = localspec("doctor", "--fix", "-y", "--json", env=env)
+    assert again.code == 0 and "nothing that could be mended" in again.err
+    assert "config-damaged" not in {one["id"] for one in again.document["findings"]}

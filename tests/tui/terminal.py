@@ -13,10 +13,12 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tests.cli.command import environment
+from tests.tui.before import been_here
 
 TIMEOUT = 30
 """Seconds."""
@@ -38,13 +40,19 @@ class Terminal:
         size: tuple[int, int] = (80, 24),
         env: Mapping[str, str] | None = None,
         answers: bool = False,
+        first: bool = False,
     ) -> None:
-        """`answers`: it knows synchronized output, and only whole frames are looked at."""
+        """`answers`: it knows synchronized output, and only whole frames are looked at.
+
+        `first`: nobody was here before.
+        """
         self._ours, theirs = pty.openpty()
         self._answers = answers
         self.resize(*size)
         self.cooked: list[Any] = termios.tcgetattr(theirs)
         self.seen = b""
+        if not first:
+            been_here(Path({**os.environ, **(env or {})}["LOCALSPEC_DATA_DIR"]))
         self._closed = False
         self._lock = threading.Lock()
         self._came = threading.Condition(self._lock)

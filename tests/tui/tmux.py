@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.cli.command import environment
+from tests.tui.before import been_here
 
 LIMIT = 60.0
 """Seconds until what must come is there; for a machine that does much else besides."""
@@ -24,7 +25,10 @@ ENTER, ESCAPE, BACKTAB = "Enter", "Escape", "BTab"
 class Tmux:
     """A server of its own, with one window of one size."""
 
-    def __init__(self, size: tuple[int, int], data: Path) -> None:
+    def __init__(self, size: tuple[int, int], data: Path, *, first: bool = False) -> None:
+        """`first`: nobody was here before."""
+        if not first:
+            been_here(data)
         self._name = f"localspec-test-{uuid.uuid4().hex[:12]}"
         env = environment(
             {"LOCALSPEC_DATA_DIR": str(data), "PS1": PROMPT, "TERM": "xterm-256color"}

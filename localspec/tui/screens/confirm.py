@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
@@ -25,5 +25,6 @@ class ConfirmScreen(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sheet"):
-            yield Static(Content(self._question), markup=False)
+            with VerticalScroll(id="question"):
+                yield Static(Content(self._question), markup=False)
             yield Static(f"y {self._yes}   esc no", classes="hint", markup=False)

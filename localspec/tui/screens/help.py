@@ -22,6 +22,8 @@ _PLACES: dict[Where, str] = {
     "chat": "Chat",
     "tokens": "Token view",
     "replay": "Replay",
+    "doctor": "Doctor",
+    "log": "Logs",
 }
 
 

@@ -21,7 +21,7 @@ from localspec.clean import clean
 from localspec.errors import LocalspecError
 from localspec.fit import places
 from localspec.launch import Choice
-from localspec.models import header
+from localspec.models import catalog, header
 from localspec.tui import chats, downloads, rows
 from localspec.tui.downloads import Downloads
 from localspec.tui.keys import bindings, fitting, footer
@@ -29,6 +29,7 @@ from localspec.tui.options import Options
 from localspec.tui.rows import Row, Survey
 from localspec.tui.runner import Runner
 from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.first import FirstScreen, Next
 from localspec.tui.screens.kept import KeptScreen
 from localspec.tui.screens.opening import OpeningScreen
 from localspec.tui.screens.pull import PullScreen
@@ -98,6 +99,9 @@ class HomeScreen(KeptScreen):
         self.fill()
         self.look()
         self.set_interval(_TICK, self._tick)
+        if self._options.first_run:
+            self._options.first_run = False
+            self.app.push_screen(FirstScreen(self._options), self._welcomed)
 
     def on_unmount(self) -> None:
         self._downloads.close()
@@ -105,6 +109,15 @@ class HomeScreen(KeptScreen):
 
     def on_resize(self) -> None:
         self.fill()
+
+    def _welcomed(self, wanted: Next | None) -> None:
+        """What was chosen at the very first."""
+        if wanted == "wizard":
+            self.action_wizard()
+        elif wanted == "demo":
+            demo = rows.ready(catalog.load(paths.catalogue()), Survey()).get("demo")
+            if demo is not None:
+                self.open(demo)
 
     # --- what there is --------------------------------------------------------------------
 
@@ -128,9 +141,12 @@ class HomeScreen(KeptScreen):
 
     @on(Surveyed)
     def _surveyed(self, message: Surveyed) -> None:
-        if message.survey.missed and not self._seen.missed:
+        first = [one for one in self.app.screen_stack if isinstance(one, FirstScreen)]
+        if message.survey.missed and not self._seen.missed and not first:
             self.notify(message.survey.missed, severity="warning", markup=False, timeout=15)
         self._seen = message.survey
+        for screen in first:
+            screen.tell(self._seen)
         self.query_one("#machine", Static).update(Content(self._seen.machine))
         self.fill()
         self._open_awaited()

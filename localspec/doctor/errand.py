@@ -1,0 +1,97 @@
+"""Commands run one after another, their words told line by line; they can be stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from localspec.clean import clean
+from localspec.doctor.finding import Command
+
+STOPPED = 130
+_GRACE = 15.0
+"""Seconds for a stopped installer to put back what it was replacing."""
+_LONGEST = 2_000
+"""Characters of a line."""
+_QUIET = {
+    "PIP_NO_INPUT": "1",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PIP_PROGRESS_BAR": "off",
+    "PYTHONUNBUFFERED": "1",
+    "NO_COLOR": "1",
+}
+
+
+class Errand:
+    """Runs them on the thread that asks; `stop` may come from any other."""
+
+    def __init__(self, commands: Sequence[Command], say: Callable[[str], None]) -> None:
+        """`say` hears every line, harmless in a terminal."""
+        self._commands, self._say = commands, say
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped = threading.Event()
+
+    def run(self) -> int:
+        """The exit code of the first that fails, 0 where none does, STOPPED after `stop`."""
+        for command in self._commands:
+            if self._stopped.is_set():
+                return STOPPED
+            self._say(f"$ {clean(str(command), multiline=False)}")
+            code = self._one(command)
+            if self._stopped.is_set():
+                return STOPPED
+            if code:
+                return code
+        return 0
+
+    def stop(self) -> None:
+        """Ask the program to end, and its children; one that does not is killed in a while."""
+        self._stopped.set()
+        if (process := self._process) is not None and process.poll() is None:
+            _signal(process, signal.SIGINT)
+            threading.Thread(target=_see_to_it, args=(process,), daemon=True).start()
+
+    def _one(self, command: Command) -> int:
+        windows, group = sys.platform == "win32", "CREATE_NEW_PROCESS_GROUP"
+        try:
+            process = subprocess.Popen(
+                command.words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **_QUIET, **dict(command.environ)},
+                start_new_session=not windows,  # its compilers are stopped with it
+                creationflags=getattr(subprocess, group, 0) if windows else 0,
+            )
+        except OSError as error:
+            self._say(f"It cannot be started: {error.strerror or error}")
+            return 127
+        self._process = process
+        if self._stopped.is_set():  # before there was anything to stop
+            self.stop()
+        with process:
+            assert process.stdout is not None, "a pipe was asked for"
+            for line in process.stdout:
+                words = clean(line.decode("utf-8", "replace").rstrip(), multiline=False)
+                self._say(words[:_LONGEST])
+        return process.returncode
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    with suppress(OSError):
+        if sys.platform == "win32":
+            process.terminate()
+        else:
+            os.killpg(process.pid, number)
+
+
+def _see_to_it(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(_GRACE)
+    except subprocess.TimeoutExpired:
+        _signal(process, getattr(signal, "SIGKILL", signal.SIGTERM))

@@ -1,0 +1,253 @@
+"""The first screen of all: once ever, and what it says of this computer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from localspec import paths
+from localspec.chat import recent
+from localspec.chat.history import History
+from localspec.fit import hardware
+from localspec.fit.report import Place
+from localspec.launch import Choice
+from localspec.machine.devices import Device
+from localspec.tui import welcome
+from localspec.tui.app import LocalspecApp
+from localspec.tui.options import Options
+from localspec.tui.rows import Survey
+from localspec.tui.runner import Runner
+from localspec.tui.screens import first
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.first import FirstScreen
+from localspec.tui.screens.home import HomeScreen
+from localspec.tui.screens.wizard import WizardScreen
+from localspec.tui.wizard.whatif import WhatIf
+from tests.tui import wizards
+from tests.tui.scenes import as_it_is, settled
+from tests.tui.scripted import Opening, ScriptedEngine, answer, painted, wait_until
+from tests.tui.wizards import CARD, CPU, GIB, NO_CARD
+
+SMALLER = replace(CARD, name="CUDA1", description="NVIDIA GeForce GTX 1660", total=6 * GIB)
+COMPUTERS = {
+    "no-gpu": NO_CARD,
+    "one-card": wizards.PLACE,
+    "several-cards": Place(
+        (CARD, replace(CARD, name="CUDA1")), CPU, hardware.of((CARD, CARD), hardware.TYPICAL_CPU)
+    ),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def survey(folder: Path, computer: str, **more: Any) -> Survey:
+    place = COMPUTERS[computer]
+    found = wizards.candidates(place, "chat", WhatIf(), wizards.catalogue(folder))
+    listed = found[1:] if computer == "several-cards" else found
+    return Survey("8 cores", place=place, suggested=listed, **more)
+
+
+def app(seen: Callable[[], Survey], closer: Callable[[Survey], Survey] = as_it_is) -> LocalspecApp:
+    runner = Runner(Opening([ScriptedEngine(lambda: answer(["a"]))]))
+    options = Options(seed=1, first_run=welcome.due())
+    return LocalspecApp(options, runner, lambda: HomeScreen(runner, options, seen, None, closer))
+
+
+async def told(pilot: Pilot[Any]) -> None:
+    await wait_until(pilot, lambda: "Looking at" not in painted(pilot.app.screen))
+    await settled(pilot)
+
+
+# --- once ever ----------------------------------------------------------------------------
+
+
+def test_it_is_due_where_nobody_was_before_and_never_again() -> None:
+    assert welcome.due()
+    assert not paths.state().exists()  # to ask leaves no trace
+    welcome.shown()
+    assert not welcome.due()
+    assert sorted(p.name for p in paths.state().iterdir()) == ["welcomed"]
+
+
+@pytest.mark.parametrize("trace", ["chat", "pair", "run"])
+def test_it_is_not_due_where_somebody_was(trace: str, tmp_path: Path) -> None:
+    if trace == "chat":
+        History.open().close()
+    elif trace == "pair":
+        (tmp_path / "a.gguf").touch()
+        recent.add(Choice(tmp_path / "a.gguf", None))
+    else:
+        recent.used("demo", "auto")
+    assert not welcome.due()
+
+
+@pytest.mark.asyncio
+async def test_it_is_shown_once_and_escape_leads_home(folder: Path) -> None:
+    for time in (1, 2):
+        async with app(lambda: survey(folder, "one-card")).run_test(size=(80, 24)) as pilot:
+            await settled(pilot)
+            assert isinstance(pilot.app.screen, FirstScreen if time == 1 else HomeScreen)
+            await pilot.press("escape")
+            await settled(pilot)
+            assert isinstance(pilot.app.screen, HomeScreen)
+
+
+@pytest.mark.asyncio
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="nothing is refused")
+async def test_where_nothing_can_be_written_it_is_shown_all_the_same(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(closed / "data"))
+    await _shown_in_spite(folder)
+
+
+@pytest.mark.asyncio
+async def test_where_the_data_folder_cannot_be_it_is_shown_all_the_same(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path / "file" / "data"))
+    await _shown_in_spite(folder)
+
+
+async def _shown_in_spite(folder: Path) -> None:
+    async with app(lambda: survey(folder, "no-gpu")).run_test(size=(80, 24)) as pilot:
+        await told(pilot)
+        assert isinstance(pilot.app.screen, FirstScreen)
+        await pilot.press("escape")
+        await settled(pilot)
+        assert isinstance(pilot.app.screen, HomeScreen)
+
+
+# --- where it leads -----------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("key", "screen"), [("enter", ChatScreen), ("w", WizardScreen)])
+async def test_the_demo_and_the_wizard_are_one_key_away(
+    key: str, screen: type, folder: Path
+) -> None:
+    async with app(lambda: survey(folder, "one-card")).run_test(size=(80, 24)) as pilot:
+        await told(pilot)
+        await pilot.press(key)
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, screen))
+        if isinstance(pilot.app.screen, ChatScreen):
+            assert pilot.app.screen.dialogue.choice.target.name == "demo-target.gguf"
+        await settled(pilot)
+
+
+# --- what it says -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("computer", "words"),
+    [
+        ("no-gpu", "No GPU: small models on the processor, 32.0 GiB of memory"),
+        ("one-card", "NVIDIA GeForce RTX 4070, 12.0 GiB, 10.9 GiB free"),
+        ("several-cards", "2 × NVIDIA GeForce RTX 4070, together 24.0 GiB, 21.8 GiB free"),
+    ],
+)
+def test_what_this_computer_can_do(computer: str, words: str, folder: Path) -> None:
+    line, room, pace = first._can(survey(folder, computer))
+    assert line == words
+    if computer == "several-cards":
+        assert room == "Fits models of about 15 billion parameters: phi-4+lookup"
+    else:
+        assert room == "Fits models of about 8 billion parameters: qwen3-8b+qwen3-0.6b"
+        assert pace == "It would write 76–106 tok/s, 2.0–2.4× plain"
+
+
+def test_what_is_unknown_is_said_to_be(folder: Path) -> None:
+    seen = survey(folder, "one-card")
+    strange = replace(wizards.PLACE, devices=(Device("Vulkan0", "\x1b[31mcard"), SMALLER))
+    line, _, pace = first._can(replace(seen, place=strange, suggested=seen.suggested[2:]))
+    assert line == "card and 1 more, together memory unknown"
+    assert pace == "How fast that is will be known when it has run."
+    assert first._can(replace(seen, suggested=())).__next__() == first._computer(wizards.PLACE)
+    assert "the demo runs" in list(first._can(replace(seen, suggested=())))[1]
+    idle = list(first._can(replace(seen, place=NO_CARD, missed="a card is here")))
+    assert idle[2] == "A card is here that this llama.cpp cannot use: f9 mends that."
+
+
+@pytest.mark.asyncio
+async def test_it_waits_for_nothing_and_what_is_found_out_is_put_in(folder: Path) -> None:
+    import threading  # noqa: PLC0415
+
+    gate = threading.Event()
+
+    def closer(seen: Survey) -> Survey:
+        gate.wait(20)
+        return survey(folder, "one-card", missed="it cannot be used")
+
+    async with app(lambda: Survey("8 cores"), closer).run_test(
+        size=(80, 24), notifications=True
+    ) as pilot:
+        await settled(pilot)
+        before = painted(pilot.app.screen)
+        assert "Looking at this computer …" in before and "enter the demo" in before
+        gate.set()
+        await told(pilot)
+        assert "RTX 4070" in painted(pilot.app.screen)
+        assert "cannot be used" not in painted(pilot.app.screen)  # it is said in other words
+
+
+# --- in a terminal ------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="there is no tmux")
+@pytest.mark.parametrize("size", [(80, 24), (60, 15)], ids=["80x24", "60x15"])
+def test_the_very_first_start(tmp_path: Path, size: tuple[int, int]) -> None:
+    from tests.tui.tmux import ENTER, ESCAPE, Tmux  # noqa: PLC0415  not on Windows
+
+    with Tmux(size, tmp_path / "data", first=True) as tmux:
+        tmux.run()
+        seen = tmux.wait_for(lambda now: "billion" in now or "Little memory" in now)
+        for words in ("Chat with models", "enter", "find a model", "skip"):
+            assert words in seen
+        tmux.press(ENTER)
+        tmux.wait_for("goes on with a text")
+        tmux.press("C-q")
+        tmux.wait_for("shell>")
+        tmux.run()
+        tmux.wait_for("Ready to run")
+        tmux.press(ESCAPE, "C-q")
+
+
+# --- pictures -----------------------------------------------------------------------------
+
+SIZES = {"80x24": (80, 24), "120x40": (120, 40), "60x15": (60, 15)}
+
+
+@pytest.mark.pictures
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("computer", COMPUTERS)
+def test_first_run(
+    snap_compare: Callable[..., bool], size: tuple[int, int], computer: str, folder: Path
+) -> None:
+    shown = app(lambda: survey(folder, computer))
+    assert snap_compare(shown, terminal_size=size, run_before=told)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("computer", COMPUTERS)
+async def test_there_is_nothing_to_scroll(
+    computer: str, size: tuple[int, int], folder: Path
+) -> None:
+    async with app(lambda: survey(folder, computer)).run_test(size=size) as pilot:
+        await told(pilot)
+        assert pilot.app.screen.max_scroll_y == 0
+        assert "skip" in painted(pilot.app.screen)
