@@ -10,7 +10,12 @@ from typing import Protocol
 
 from localspec import paths
 from localspec.clean import clean
-from localspec.errors import DoesNotFitError, ModelFileError, OutOfMemoryError
+from localspec.errors import (
+    DoesNotFitError,
+    IncompatiblePairError,
+    ModelFileError,
+    OutOfMemoryError,
+)
 from localspec.fit import calibration, places, subject
 from localspec.fit.advisor import Advice, Advisor, Wish
 from localspec.fit.report import Fit
@@ -157,7 +162,9 @@ def _check_pair(target: Path, draft: Path) -> None:
     """Raise IncompatiblePairError by the headers alone, before an engine is started."""
     verdict = heads.judge(header.read(target), header.read(draft), draft)
     if not verdict.compatible:
-        raise pairing.refusal(verdict, target.name, draft.name)
+        error = pairing.refusal(verdict, target.name, draft.name)
+        more = "Some that go together: localspec pair suggest MODEL"
+        raise IncompatiblePairError(error.message, f"{error.hint} {more}")
 
 
 def fitted(wish: Wish) -> Advice | None:
@@ -176,7 +183,7 @@ def fitted(wish: Wish) -> Advice | None:
     except ModelFileError:
         return None
     fit = advice.fit
-    if fit.verdict == "no" and fit.missing > fit.projection.error:
+    if fit.verdict == "no" and fit.missing > fit.projection.error and not wish.anyway:
         raise _does_not_fit(advisor, fit, Path(load.target).name)
     return advice
 
@@ -191,7 +198,7 @@ def _does_not_fit(advisor: Advisor, fit: Fit, name: str) -> DoesNotFitError:
     if (longest := advisor.longest(fit)) is not None:
         others = [f"--ctx {longest}", *(flags for flags in others if "--ctx" not in flags)]
     hint = f"This fits: {' or '.join(others)}." if others else "Smaller: localspec pair suggest."
-    return DoesNotFitError(what, f"{hint} More: localspec fit")
+    return DoesNotFitError(what, f"{hint} More: localspec fit; all the same: run --anyway")
 
 
 def start(

@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from localspec import launch
-from localspec.errors import IncompatiblePairError, ModelFileError, NotFoundError, UsageError
+from localspec.errors import (
+    DoesNotFitError,
+    IncompatiblePairError,
+    ModelFileError,
+    NotFoundError,
+    UsageError,
+)
+from localspec.fit import hardware, places
+from localspec.fit.advisor import Wish
+from localspec.fit.report import Place
+from localspec.machine.devices import Device
 from localspec.models.wanted import NotHere
 from localspec.paths import data
+from localspec.protocol.wire import Load
 from tests.zoo import Zoo
 
 DEMO = data() / "demo"
+
+
+def test_what_seems_not_to_fit_can_be_loaded_all_the_same(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a system says is free may be wrong; then a person has the last word."""
+    cpu = Device("CPU", kind="cpu", free=1 << 20, total=1 << 20, unified=True)
+    tiny = Place((), cpu, hardware.of((), hardware.TYPICAL_CPU))
+    monkeypatch.setattr(places, "here", lambda refresh=False: tiny)
+    wish = Wish(Load(str(zoo["target"])))
+    with pytest.raises(DoesNotFitError) as refused:
+        launch.fitted(wish)
+    assert "run --anyway" in refused.value.hint
+    advice = launch.fitted(replace(wish, anyway=True))
+    assert advice is not None
+    assert advice.fit.verdict == "no"
 
 
 @pytest.mark.parametrize("model", [None, "demo"])
@@ -95,6 +123,12 @@ def test_a_missing_draft_is_named_alone(zoo: Zoo) -> None:
     with pytest.raises(NotHere) as missing:
         launch.choose(str(zoo["target"]), "qwen3-0.6b")
     assert missing.value.asked == "qwen3-0.6b"
+
+
+def test_a_refused_pair_is_told_where_others_are(zoo: Zoo) -> None:
+    with pytest.raises(IncompatiblePairError) as refused:
+        launch.choose(str(zoo["target"]), str(zoo["wide"]))
+    assert "localspec pair suggest MODEL" in refused.value.hint
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,12 @@ class Turn:
         """Whether the answer began inside a thinking part."""
         return any(isinstance(event, Prefill) and event.thinking for event in self.events)
 
+    @property
+    def ends_inside(self) -> bool:
+        """Whether the answer ended before its thinking did."""
+        ends = (event.totals for event in self.events if isinstance(event, Finished))
+        return any(totals.get("thinking", {}).get("open") for totals in ends)
+
     def heard(self, events: Sequence[Event]) -> Turn:
         """The turn, with what just came from the engine."""
         text = [self.answer]

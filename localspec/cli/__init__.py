@@ -94,8 +94,7 @@ places.add(localspec)
 def _app(context: click.Context) -> int:
     """The screens, or the help where there is no terminal for them."""
     ends = (sys.stdin, sys.stdout)
-    dumb = os.environ.get("TERM", "") == "dumb"
-    if dumb or not all(end is not None and end.isatty() for end in ends):
+    if places.plain() or not all(end is not None and end.isatty() for end in ends):
         click.echo(context.get_help(), err=True)
         return 2
     from localspec.tui import start  # noqa: PLC0415  200 ms that no other command needs

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import click
 
 from localspec import launch
 from localspec.bench import here, report, results, trial, workloads
-from localspec.cli import bench_table, choosing, completing, options
+from localspec.cli import bench_table, choosing, completing, options, places
 from localspec.errors import LocalspecError
 from localspec.protocol.wire import Measured, Probe
 
@@ -159,7 +158,7 @@ class _Progress:
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
-        self._terminal = sys.stderr.isatty()
+        self._terminal = places.redraws()
         self._shown = False
         self._done = self._all = 0
         self._guess = 0.0

@@ -26,6 +26,7 @@ from localspec.protocol.events import Dead, Event, Finished, Ready, Round, encod
 from localspec.units import count
 from localspec.worker import ending
 
+_UNANSWERED = "/set think_budget N ends thinking after N tokens; /think off leaves it out."
 _ROOM = "/undo takes back the last turn, /clear all of them; --ctx N gives more room."
 
 
@@ -267,6 +268,8 @@ class Chat:
             self._say(click.style(words, dim=True) if state.look.colour else words)
         if state.last.full:
             self._say(_ROOM)
+        if state.last.unanswered:
+            self._say(_UNANSWERED)
         if self._opening.stats:
             actions.act(Call("stats"), state, self._say)
 

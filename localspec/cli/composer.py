@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import select
 import sys
 from collections.abc import Callable
@@ -104,8 +105,10 @@ def _candidate(prefix: str, number: int) -> str | None:
 
 
 def _pastes_line_by_line(readline: Any) -> bool:
-    """Whether a paste arrives as if typed: without readline, and with editline."""
-    return readline is None or "libedit" in (readline.__doc__ or "")
+    """Whether a paste arrives as if typed: without readline, with editline, where no terminal is
+    known that could mark it."""
+    unmarked = readline is None or "libedit" in (readline.__doc__ or "")
+    return unmarked or os.environ.get("TERM") == "dumb"
 
 
 def _never() -> bool:

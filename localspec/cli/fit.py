@@ -60,7 +60,8 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     if as_json:
         click.echo(json.dumps({"schema": 1} | fitting.document(advice, options, subject)))
     else:
-        for line in fitting.lines(advice, options, subject, sys.stdout.encoding.lower() == "utf-8"):
+        unicode, plain = sys.stdout.encoding.lower() == "utf-8", where.plain()
+        for line in fitting.lines(advice, options, subject, unicode, plain=plain):
             click.echo(line)
     return 4 if advice.fit.verdict == "no" else 0
 

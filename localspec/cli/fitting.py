@@ -33,14 +33,19 @@ _GAIN = 1.05
 
 
 def lines(
-    advice: Advice, options: Sequence[Option], subject: Subject, unicode: bool = True
+    advice: Advice,
+    options: Sequence[Option],
+    subject: Subject,
+    unicode: bool = True,
+    *,
+    plain: bool = False,
 ) -> Iterator[str]:
-    """For a person."""
+    """For a person; `plain`: to be read aloud, without bars."""
     fit = advice.fit
     yield clean(subject.name, multiline=False)
     for room in (*fit.rooms, fit.host):
         if room.total:
-            yield from _room(room, unicode)
+            yield from _room(room, unicode, plain=plain)
     yield from _speed(fit)
     if fit.load.draft and (head := _head(subject)):
         yield f"Draft: {head}."
@@ -62,15 +67,18 @@ def _head(subject: Subject) -> str:
     return reason.of_head(heads.drafting(subject.target.header, subject.draft.header))
 
 
-def _room(room: Room, unicode: bool) -> Iterator[str]:
+def _room(room: Room, unicode: bool, *, plain: bool) -> Iterator[str]:
     device = room.device
     name = clean(device.description or device.name, multiline=False)
     total = device.total or device.free or room.total
     free = device.free if device.free is not None else total
     yield ""
     yield f"{name}: {gib(free)} free of {gib(total)}, {gib(room.reserve)} left to others"
-    yield f"  {bar(room, _WIDE, unicode)}"
-    yield f"  {_legend(room, unicode)}"
+    if plain:
+        yield "  " + ", ".join(f"{name} {gib(size)}" for name, size in _parts(room) if size)
+    else:
+        yield f"  {bar(room, _WIDE, unicode)}"
+        yield f"  {_legend(room, unicode)}"
     spare, short = room.spare, _SHORT[room.verdict]
     left = (
         ""

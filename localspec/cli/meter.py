@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from types import TracebackType
 
 import click
 
 from localspec.clean import clean
+from localspec.cli import places
 from localspec.models.download import Phase, State
 from localspec.units import bytes_per_second, duration, gb, percent
 
@@ -30,7 +30,7 @@ class Meter:
         self._name = clean(name, multiline=False)
         self._place = f"{number}/{of} " if of > 1 else ""
         self._quiet = quiet
-        self._live = sys.stderr is not None and sys.stderr.isatty()
+        self._live = places.redraws()
         self._said = ""
         self._at = time.monotonic()
         self._loaded = False

@@ -65,6 +65,10 @@ PROMPT = _options(
     ),
     click.option("--max-tokens", type=click.IntRange(1), help="Default: 512; in a chat, no limit."),
     click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable."),
+    click.option("--think", type=click.Choice(["on", "off"]), help="For models that are asked."),
+    click.option(
+        "--think-budget", type=click.IntRange(0), metavar="N", help="End thinking after N tokens."
+    ),
 )
 SAMPLING = _options(
     click.option(
@@ -113,6 +117,7 @@ MACHINE = _options(
     click.option("--threads", type=int, help="Default: physical cores less one."),
     click.option("--draft-threads", type=int, help="Default: as --threads."),
     click.option("--flash-attn", type=click.Choice(["auto", "on", "off"]), default="auto"),
+    click.option("--anyway", is_flag=True, help="Load even what seems not to fit."),
 )
 OUTPUT = _options(
     click.option("--tokens", is_flag=True, help="Mark which tokens were guessed, kept, corrected."),
@@ -127,7 +132,6 @@ OUTPUT = _options(
     click.option("-q", "--quiet", is_flag=True, help="No notices."),
     click.option("-v", "--verbose", is_flag=True, help="Show what is loaded, and how."),
     click.option("--no-color", is_flag=True, help="Also: NO_COLOR in the environment."),
-    click.option("--plain", is_flag=True, help="Words alone, for screen readers; also: TERM=dumb."),
 )
 
 KEEPING = _options(
@@ -173,4 +177,5 @@ def wish(choice: launch.Choice, given: dict[str, Any]) -> Wish:
         layers=None if target.n_gpu_layers < 0 else target.n_gpu_layers,
         draft_layers=None if draft.n_gpu_layers < 0 else draft.n_gpu_layers,
         found=launch.says(choice) if path else "",
+        anyway=given["anyway"],
     )

@@ -1,4 +1,4 @@
-"""Options that every verb has: where files lie, and whether the network may be used.
+"""Options that every verb has: where files lie, whether the network may be used, who reads.
 
 They set the variables that are read wherever a file or the hub is looked for, so that they hold
 for the processes that we start, too.
@@ -7,8 +7,11 @@ for the processes that we start, too.
 from __future__ import annotations
 
 import os
+import sys
 
 import click
+
+_PLAIN = "LOCALSPEC_PLAIN"
 
 
 def _folder(variable: str) -> click.Option:
@@ -30,6 +33,21 @@ def _offline(_: click.Context, __: click.Parameter, value: bool) -> None:
         os.environ["HF_HUB_OFFLINE"] = "1"
 
 
+def _plain(_: click.Context, __: click.Parameter, value: bool) -> None:
+    if value:
+        os.environ[_PLAIN] = "1"  # not TERM: it also tells readline what it may do
+
+
+def plain() -> bool:
+    """Whether words alone are wanted: a screen reader reads signs and redrawn lines aloud."""
+    return bool(os.environ.get(_PLAIN)) or os.environ.get("TERM") == "dumb"
+
+
+def redraws() -> bool:
+    """Whether progress may be one line of standard error that is written over."""
+    return sys.stderr is not None and sys.stderr.isatty() and not plain()
+
+
 def _options() -> tuple[click.Option, ...]:
     offline = click.Option(
         ["--offline"],
@@ -38,7 +56,14 @@ def _options() -> tuple[click.Option, ...]:
         callback=_offline,
         help="Never use the network; also: HF_HUB_OFFLINE=1.",
     )
-    return (offline, _folder("LOCALSPEC_MODELS_DIR"), _folder("LOCALSPEC_DATA_DIR"))
+    words = click.Option(
+        ["--plain"],
+        is_flag=True,
+        expose_value=False,
+        callback=_plain,
+        help="Words alone, for screen readers; also: TERM=dumb.",
+    )
+    return (offline, words, _folder("LOCALSPEC_MODELS_DIR"), _folder("LOCALSPEC_DATA_DIR"))
 
 
 def add(command: click.Command) -> click.Command:

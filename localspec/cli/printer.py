@@ -24,6 +24,11 @@ from localspec.protocol.events import (
 )
 from localspec.units import gib
 
+_UNANSWERED = (
+    "localspec: It ended in its thinking: there is no answer yet.\n"
+    "  More room: --max-tokens N.  Less thinking: --think-budget N, or --think off"
+)
+
 
 @dataclass(frozen=True)
 class Show:
@@ -105,6 +110,8 @@ class Printer:
         elif self.finished is not None:
             if self._show.tokens and not self._show.quiet:
                 self._explain()
+            if self.finished.totals.get("thinking", {}).get("open") and not self._show.quiet:
+                click.echo(_UNANSWERED, err=True)
             if self._show.stats:
                 totals, plain = self.finished.totals, self._show.plain
                 for line in marks.summary(self._plan, totals, seed, plain=plain):

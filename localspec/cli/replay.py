@@ -10,15 +10,14 @@ import click
 
 from localspec.chat import recording
 from localspec.clean import clean
-from localspec.cli import marks, rounds
+from localspec.cli import marks, places, rounds
 from localspec.protocol.events import Event, Finished, Notice, Ready, Round
 
 
 @click.command("replay")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--plain", is_flag=True, help="Words alone, for screen readers; also: TERM=dumb.")
 @click.option("--no-color", is_flag=True, help="Also: NO_COLOR in the environment.")
-def command(file: Path, plain: bool, no_color: bool) -> int:
+def command(file: Path, no_color: bool) -> int:
     """Show the answers in FILE, as `localspec run … --events FILE` recorded them.
 
     \b
@@ -26,7 +25,7 @@ def command(file: Path, plain: bool, no_color: bool) -> int:
     localspec replay answer.jsonl
     """
     events = recording.read(file)
-    plain = plain or os.environ.get("TERM") == "dumb"
+    plain = places.plain()
     if not plain and _on_a_terminal():
         return _screen(events)
     colour = not plain and not no_color and _colour()

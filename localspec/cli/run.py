@@ -22,7 +22,7 @@ from localspec.chat.history import Kept
 from localspec.chat.keeping import Keeper
 from localspec.chat.settings import Loaded, Settings, request
 from localspec.clean import clean
-from localspec.cli import choosing, options, resuming
+from localspec.cli import choosing, options, places, resuming
 from localspec.cli.printer import Printer, Show
 from localspec.errors import AccessError, LocalspecError, UsageError
 from localspec.protocol.events import Dead, Event, Notice, Ready, encode
@@ -123,7 +123,7 @@ def _chat(
         say=_measuring(given["quiet"]),
         log=log,
     )
-    look = Look(_plain(given), _colour(given), given["quiet"])
+    look = Look(places.plain(), _colour(given), given["quiet"])
     chosen = replace(_settings(given, choice), overflow=config.read().overflow)
     initial = chosen
     if kept:
@@ -149,7 +149,7 @@ def _one_shot(
         given["as_json"],
         given["quiet"],
         _colour(given),
-        _plain(given),
+        places.plain(),
     )
     probe = chosen.spec == choice.spec == "auto"
     say = _measuring(given["quiet"])
@@ -231,15 +231,13 @@ def _settings(given: dict[str, Any], choice: launch.Choice) -> Settings:
         draft_length=suggested.draft_length if most is None else most,
         verify=given["verify"],
         exact=given["exact"],
+        think=None if given["think"] is None else given["think"] == "on",
+        think_budget=given["think_budget"],
     )
 
 
-def _plain(given: dict[str, Any]) -> bool:
-    return bool(given["plain"]) or os.environ.get("TERM") == "dumb"
-
-
 def _colour(given: dict[str, Any]) -> bool:
-    if given["no_color"] or _plain(given) or os.environ.get("NO_COLOR"):
+    if given["no_color"] or places.plain() or os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
 

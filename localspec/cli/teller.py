@@ -9,7 +9,7 @@ import click
 
 from localspec.chat.thinking import Part, Splitter
 from localspec.clean import clean
-from localspec.cli import marks, rounds
+from localspec.cli import marks, places, rounds
 from localspec.protocol.events import Event, Finished, Notice, Plan, Prefill, Round
 from localspec.protocol.stats import Totals
 from localspec.units import count
@@ -174,7 +174,7 @@ class Teller:
             self._splitter = Splitter(self._markers, event.thinking)
         if self._look.plain or self._look.quiet or event.total - event.reused < _LONG:
             return
-        if sys.stderr.isatty():
+        if places.redraws():
             self._wipe()
             words = f"reading {count(event.done)} / {count(event.total)}"
             self._progress = len(words)

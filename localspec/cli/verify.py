@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 import click
@@ -12,7 +11,7 @@ from localspec import launch
 from localspec.bench.losslessness import Effort, check
 from localspec.bench.verdict import Doing, Report
 from localspec.clean import clean
-from localspec.cli import choosing, completing, findings, options
+from localspec.cli import choosing, completing, findings, options, places
 
 
 @click.command("verify")
@@ -71,7 +70,7 @@ class _Progress:
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
-        self._live = sys.stderr.isatty()
+        self._live = places.redraws()
         self._part = ""
 
     def say(self, doing: Doing) -> None:

@@ -39,6 +39,8 @@ class Wish:
     draft_layers: int | None = None
     found: str = ""
     """What a person should know of a draft that they did not name."""
+    anyway: bool = False
+    """Whether to load what does not fit by our reckoning."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ _ENDS: dict[FinishReason, str] = {
     "context": "the context is full: ctrl+n begins a new chat",
     "error": "ended by an error",
 }
+_UNANSWERED = "before it had thought enough to answer: /set think_budget N, or /think off"
 
 
 class Dialogue:
@@ -205,11 +206,10 @@ def branch(conversation: Conversation, turn: Turn) -> str:
 
 def ending(turn: Turn, stopped_ms: float | None) -> str:
     """Why an answer ended, where that is worth a line."""
-    if turn.reason == "cancelled" and stopped_ms is not None:
-        return f"stopped in {stopped_ms:.0f} ms"
+    why = _ENDS.get(turn.reason, "") if turn.reason else ""
     if turn.reason == "cancelled":
-        return "stopped"
-    return _ENDS.get(turn.reason, "") if turn.reason else ""
+        why = "stopped" if stopped_ms is None else f"stopped in {stopped_ms:.0f} ms"
+    return f"{why or 'ended'}, {_UNANSWERED}" if turn.ends_inside else why
 
 
 def _stem(name: str) -> str:

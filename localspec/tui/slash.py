@@ -58,7 +58,9 @@ def _change(screen: ChatScreen, name: str, value: str) -> None:
     dialogue = screen.dialogue
     dialogue.settings = dialogue.settings.changed(name, value)
     shown = clean(f"{name}: {dialogue.settings.shown(name)}", multiline=False)
-    screen.notify(f"{shown}, from the next answer on.", markup=False)
+    when = "" if name == "show_thinking" else ", from the next answer on"
+    screen.notify(f"{shown}{when}.", markup=False)
+    screen.draw()
 
 
 def _spec(screen: ChatScreen, rest: str) -> None:

@@ -308,6 +308,17 @@ def test_thinking_is_folded_or_shown(zoo: Zoo) -> None:
         assert "They greet me; I greet back.\nHello there.\n" in chat.line("hi")
 
 
+def test_thinking_that_left_no_answer_is_told(zoo: Zoo) -> None:
+    with Dialogue("run", zoo["thinker"], *GREEDY, "--no-color", "--max-tokens", "4") as chat:
+        chat.until("> ")
+        told = chat.line("hi")
+        assert "stopped in thinking" in told
+        assert "/set think_budget N ends thinking after N tokens; /think off" in told
+        chat.line("/set think_budget 2")
+        chat.line("/set max_tokens 60")
+        assert "Hello there.\n" in chat.line("hi")
+
+
 @pytest.mark.parametrize("how", ["--plain", "TERM"])
 def test_plain(how: str, zoo: Zoo) -> None:
     """Role words and sentences; no signs, no colours, nothing that moves."""
@@ -328,6 +339,14 @@ def test_plain(how: str, zoo: Zoo) -> None:
         assert chat.end() == 0
         assert chat.seen.isascii()
         assert not harmful(chat.seen.encode())
+
+
+def test_words_alone_open_no_screen() -> None:
+    """The app redraws its screen, which nobody can listen to: what there is instead is told."""
+    with Dialogue("--plain") as shown:
+        shown.until("Complete a prompt")
+        assert shown.end() == 2
+        assert not harmful(shown.seen.encode())
 
 
 def test_thinking_in_plain_words(zoo: Zoo) -> None:
@@ -357,6 +376,19 @@ def test_nothing_hostile_reaches_the_terminal(env: dict[str, str], zoo: Zoo) -> 
 def test_piped_input_stays_one_answer(zoo: Zoo) -> None:
     done = localspec("run", zoo["parrot"], *GREEDY, stdin=b"a")
     assert (done.code, done.text) == (0, HELLO_TEXT + "\n")
+
+
+def test_one_answer_may_end_in_its_thinking(zoo: Zoo) -> None:
+    asked = ("run", zoo["thinker"], "-p", "hello", *GREEDY)
+    short = localspec(*asked, "--max-tokens", "4")
+    assert short.code == 0
+    assert "there is no answer yet" in short.err
+    assert "--think-budget N, or --think off" in short.err
+    assert "no answer yet" not in localspec(*asked, "--max-tokens", "4", "--quiet").err
+    budget = localspec(*asked, "--think-budget", "2")
+    assert budget.text.endswith("Hello there.\n")
+    assert "no answer yet" not in budget.err
+    assert len(budget.out) < len(localspec(*asked).out)
 
 
 def test_one_answer_of_a_chat_model(zoo: Zoo) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from localspec.cli import composer
 from localspec.cli.composer import Composer
 
 
@@ -62,3 +63,13 @@ def test_commands_typed_ahead_are_not_joined() -> None:
 def test_the_end() -> None:
     with pytest.raises(EOFError):
         Composer("> ", Typist().ask, lambda: False).message()
+
+
+def test_a_terminal_that_marks_no_paste_has_its_lines_joined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with TERM=dumb: what waits already belongs to what was read."""
+    monkeypatch.setenv("TERM", "dumb")
+    assert composer._pastes_line_by_line(object())
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert not composer._pastes_line_by_line(object())

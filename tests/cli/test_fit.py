@@ -93,6 +93,15 @@ def test_run_refuses_before_loading_what_cannot_fit(zoo: Zoo) -> None:
     assert done.out == b""
 
 
+@pytest.mark.parametrize("how", ["--plain", "TERM"])
+def test_bars_are_words_for_a_screen_reader(how: str) -> None:
+    options, env = (("--plain",), {}) if how == "--plain" else ((), {"TERM": "dumb"})
+    done = localspec("fit", "demo", *options, env=env)
+    assert done.code == 0, done.err
+    assert "target 0.01 GiB, draft 0.00 GiB, KV 0.00 GiB, work" in done.text
+    assert not set("█▓▒░·[]=") & set(done.text)
+
+
 def test_stats_show_what_was_foretold_beside_what_is_used(zoo: Zoo) -> None:
     done = localspec("run", zoo["parrot"], "-p", "Hello", "--stats", "--max-tokens", "3")
     assert done.code == 0, done.err

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests import heads
+from tests import heads, tinygguf
 from tests.cli.command import ROOT, command, environment, localspec
 from tests.tinygguf import Model
 from tests.zoo import Zoo
@@ -63,6 +64,20 @@ def test_two_files(zoo: Zoo, draft: str, code: int, verdict: str) -> None:
     words = localspec("pair", "check", zoo["target"], zoo[draft])
     assert words.code == code
     assert words.text.startswith("They do not go together: " if code else "They go together: ")
+
+
+def test_a_verdict_is_of_the_files_as_they_are_now(zoo: Zoo, tmp_path: Path) -> None:
+    """An image part beside them changes nothing, and no verdict outlives the file it was of."""
+    target, draft = tmp_path / "big.gguf", tmp_path / "small.gguf"
+    shutil.copy(zoo["target"], target)
+    shutil.copy(zoo["wide"], draft)
+    check = ("pair", "check", target, draft, "--json")
+    assert localspec(*check).document["verdict"] == "incompatible"
+    image = tinygguf.llama(0)
+    replace(image, arch="clip").write(tmp_path / "mmproj-big.gguf")
+    assert localspec(*check).document["verdict"] == "incompatible"
+    shutil.copy(zoo["cousin"], draft)
+    assert localspec(*check).document["verdict"] == "compatible"
 
 
 HEADS: dict[str, tuple[str, Callable[[], Model], int, str]] = {

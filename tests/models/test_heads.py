@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -180,6 +181,11 @@ WRONG: dict[str, tuple[Callable[[], Model], str, str]] = {
         lambda: _block(lambda m: m.tensors.update(SELECTOR)),
         "head-kind",
         "DFlash2",
+    ),
+    "another kind of head": (
+        lambda: replace(made.eagle3(), arch="gemma4-assistant"),
+        "head-kind",
+        "of the kind Gemma 4 assistant, which cannot be run yet",
     ),
     "another vocabulary": (lambda: _changed(_renamed), "token-text", "token 300"),
 }

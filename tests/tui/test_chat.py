@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 
 from localspec.chat.commands import COMMANDS
 from localspec.errors import LocalspecError, UsageError
+from localspec.protocol.events import Finished
 from localspec.tui import start
 from localspec.tui.app import LocalspecApp
 from localspec.tui.dialogue import Dialogue
@@ -21,6 +22,7 @@ from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.help import HelpScreen
 from localspec.tui.screens.log import LogScreen
 from localspec.tui.screens.settings import SettingsScreen
+from localspec.tui.widgets.transcript import Transcript
 from tests.tui.scenes import PAIR, REFUSED, thought
 from tests.tui.scripted import (
     Gate,
@@ -206,6 +208,78 @@ async def test_thinking_is_folded_until_it_is_asked_for() -> None:
         await chat.press("ctrl+t")
         assert "They ask about lists" not in chat.shown
         assert "think>" not in chat.shown
+
+
+async def test_thinking_stays_unfolded_where_that_is_set() -> None:
+    """By the command, the settings sheet or the key: it is one setting, of the whole chat."""
+    engine = ScriptedEngine(thought, ready=ready(thinking=("<think>", "</think>")))
+    async with Chat(engine) as chat:
+        await chat.send("/set show_thinking on")
+        await chat.send("hi")
+        assert "They ask about lists" in chat.shown
+        await chat.press("ctrl+t")
+        assert "They ask about lists" not in chat.shown
+        assert not chat.screen.dialogue.settings.show_thinking
+        await chat.send("/think show")
+        await chat.send("again")
+        assert chat.shown.count("They ask about lists") == 2
+
+
+async def test_an_answer_that_ended_in_its_thinking_says_so() -> None:
+    def endless() -> Script:
+        totals = {"timings": {}, "thinking": {"tokens": 3, "open": True}}
+        return [*answer(["<think>", "on ", "and "])[:-1], Finished("length", "", totals)]
+
+    engine = ScriptedEngine(endless, ready=ready(thinking=("<think>", "</think>")))
+    async with Chat(engine) as chat:
+        await chat.send("hi")
+        assert "before it had thought enough to answer: /set think_budget N" in chat.shown
+
+
+async def test_what_is_copied_is_the_answer_without_its_thinking(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SSH_CONNECTION", "somewhere")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("TMUX", raising=False)
+    written: list[str] = []
+    engine = ScriptedEngine(thought, ready=ready(thinking=("<think>", "</think>")))
+    async with Chat(engine) as chat:
+        await chat.send("hi")
+        driver = chat.app._driver
+        assert driver is not None
+        monkeypatch.setattr(driver, "write", written.append)
+        await chat.press("ctrl+o")
+    (text,) = [_copied(one) for one in written if one.startswith("\x1b]52;")]
+    assert text and "They ask" not in text and "think>" not in text
+
+
+async def test_lines_marked_with_the_mouse_are_copied_without_the_margin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SSH_CONNECTION", "somewhere")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("TMUX", raising=False)
+    written: list[str] = []
+    code = answer(["```python\n", "def f(x):\n", "    return x\n", "```\n"])
+    async with Chat(ScriptedEngine(lambda: code)) as chat:
+        await chat.send("hi")
+        driver = chat.app._driver
+        assert driver is not None
+        monkeypatch.setattr(driver, "write", written.append)
+        lines = chat.screen.transcript.shown.splitlines()
+        top = next(n for n, line in enumerate(lines) if "def f(x)" in line)
+        left, below = lines[top].index("def"), lines[top + 1]
+        await chat.pilot.mouse_down(Transcript, offset=(left, top))
+        await chat.pilot.hover(Transcript, offset=(len(below.rstrip()), top + 1))
+        await chat.pilot.mouse_up(Transcript, offset=(len(below.rstrip()), top + 1))
+        await chat.press("ctrl+c")
+    (text,) = [_copied(one) for one in written if one.startswith("\x1b]52;")]
+    assert [line.rstrip() for line in text.splitlines()] == ["def f(x):", "    return x"]
+
+
+def _copied(sequence: str) -> str:
+    return base64.b64decode(sequence.removeprefix("\x1b]52;c;").removesuffix("\x07")).decode()
 
 
 async def test_scrolling_away_stops_following_until_one_comes_back() -> None:

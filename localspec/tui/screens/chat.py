@@ -96,6 +96,7 @@ class ChatScreen(AnsweringScreen):
     def draw(self, state: str = "") -> None:
         """Everything that is not the transcript."""
         dialogue = self.dialogue
+        self.transcript.show_thinking(dialogue.settings.show_thinking)
         for notice in dialogue.news():
             self._notice(notice)
         topic = self._private() + dialogue.title

@@ -6,6 +6,7 @@ from textual import on
 from textual.screen import Screen
 
 from localspec.chat.conversation import Turn
+from localspec.chat.thinking import said
 from localspec.tui import clipping
 from localspec.tui.dialogue import Dialogue, branch, ending
 from localspec.tui.options import Options
@@ -103,13 +104,17 @@ class ReadingScreen(Screen[None]):
 
     def action_copy(self) -> None:
         turns = self.dialogue.conversation.turns
-        if turns and turns[-1].answer:
-            self.notify(clipping.copy(self.app, turns[-1].answer), markup=False)
+        last = turns[-1] if turns else None
+        text = said(last.answer, self.dialogue.thinking, last.begins_inside) if last else ""
+        if text:
+            self.notify(clipping.copy(self.app, text), markup=False)
         else:
             self.notify("There is no answer to copy yet.", markup=False)
 
     def action_thinking(self) -> None:
-        self.transcript.fold_thinking()
+        """The setting itself, which is kept with the chat."""
+        self.dialogue.change(show_thinking=not self.dialogue.settings.show_thinking)
+        self.draw()
 
     # --- scrolling ------------------------------------------------------------------------
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from itertools import groupby
 from operator import attrgetter
+from textwrap import dedent
 
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.geometry import Region, Size
+from textual.geometry import Offset, Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
@@ -156,12 +157,23 @@ class Lines(ScrollView, can_focus=False):
     @property
     def shown(self) -> str:
         """All lines, as they stand under one another."""
-        room = " " * max(self._ROOM, (self.size.width - self._width) // 2)
         lines = (
-            room + "".join(segment.text for segment in self._stack.line(y, self.looks))
+            self._margin + "".join(segment.text for segment in self._stack.line(y, self.looks))
             for y in range(self.virtual_size.height)
         )
         return "\n".join(lines)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        return selection.extract(self.shown), "\n"
+        """What is marked, without the margin and the indent that all its lines share."""
+        shown = self.shown
+        text = selection.extract(shown)
+        at = selection.start or Offset(0, 0)
+        before = shown.split("\n")[at.y][: at.x]
+        if not before.strip():  # marked from where its line begins
+            return dedent(before + text), "\n"
+        first, *rest = text.split("\n")
+        return "\n".join([first, *(line.removeprefix(self._margin) for line in rest)]), "\n"
+
+    @property
+    def _margin(self) -> str:
+        return " " * max(self._ROOM, (self.size.width - self._width) // 2)

@@ -52,7 +52,8 @@ class Transcript(Lines, can_focus=False):
         """Glyphs beside the colours."""
         self.tokens = False
         """Every token in its class, not the text as it is meant to be read."""
-        self._unfolded = False
+        self.unfolded = False
+        """Whether what was thought is shown."""
         self._turn: int | None = None
         """Of the cursor."""
 
@@ -78,7 +79,7 @@ class Transcript(Lines, can_focus=False):
         """One more turn, at the end; what comes is followed again."""
         text = TurnText(turn, speaker, self._glyphs, self._look(), branch)
         text.show_tokens(self.tokens, self.marks)
-        text.fold_thinking(self._unfolded)
+        text.fold_thinking(self.unfolded)
         self.turns.append(text)
         self._drawn()
         self.follow()
@@ -149,11 +150,13 @@ class Transcript(Lines, can_focus=False):
             turn.show_tokens(self.tokens, self.marks)
         self._drawn()
 
-    def fold_thinking(self, unfolded: bool | None = None) -> None:
-        """Show or hide what was thought; the other way unless said which."""
-        self._unfolded = not self._unfolded if unfolded is None else unfolded
+    def show_thinking(self, shown: bool) -> None:
+        """Show or hide what was thought."""
+        if shown == self.unfolded:
+            return
+        self.unfolded = shown
         for turn in self.turns:
-            turn.fold_thinking(self._unfolded)
+            turn.fold_thinking(shown)
         self._drawn()
 
     # --- the cursor -----------------------------------------------------------------------

@@ -1,0 +1,93 @@
+"""Loading a pair while another is there, or while nobody waits for it any more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import Queue
+
+from textual.message import Message
+
+from localspec.fit.advisor import Wish
+from localspec.protocol.events import Event
+from localspec.protocol.wire import Load
+from localspec.tui.messages import EngineOpened
+from localspec.tui.runner import Closing, Inspecting, Runner
+from tests.tui.scripted import LIMIT, ScriptedEngine, answer
+
+ONE, OTHER = Wish(Load("one.gguf", None)), Wish(Load("other.gguf", None))
+
+
+class Leaving(ScriptedEngine):
+    """An engine whose end takes until it is let go."""
+
+    def __init__(self, name: str, loader: Loader) -> None:
+        super().__init__(lambda: answer(["hello"]))
+        self._name, self._loader = name, loader
+
+    def close(self) -> None:
+        self._loader.told.append(f"{self._name} leaves")
+        self._loader.leaving.set()
+        self._loader.let_go.wait(LIMIT)
+        self._loader.told.append(f"{self._name} is gone")
+
+
+@dataclass
+class Loader:
+    """An opener that tells what it does; it waits before the end of a load while held."""
+
+    told: list[str] = field(default_factory=list)
+    leaving: threading.Event = field(default_factory=threading.Event)
+    let_go: threading.Event = field(default_factory=threading.Event)
+    begun: threading.Event = field(default_factory=threading.Event)
+    finish: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(
+        self,
+        asked: Wish,
+        *,
+        probe: bool,
+        say: Callable[[Event], None],
+        hold: Callable[[Closing], None],
+    ) -> Inspecting:
+        name = asked.load.target.removesuffix(".gguf")
+        engine = Leaving(name, self)
+        self.told.append(f"{name} loads")
+        hold(engine)
+        self.begun.set()
+        assert self.finish.wait(LIMIT)
+        return engine
+
+
+def test_a_pair_is_gone_before_another_is_measured_and_loaded() -> None:
+    """Else the memory of the first would count as taken, and both may not fit."""
+    loader = Loader()
+    loader.finish.set()
+    runner = Runner(loader)
+    opened: Queue[Message] = Queue()
+    runner.open(ONE, opened.put)
+    assert isinstance(opened.get(timeout=LIMIT), EngineOpened)
+    runner.open(OTHER, opened.put)
+    assert loader.leaving.wait(LIMIT)
+    assert "other loads" not in loader.told
+    loader.let_go.set()
+    assert isinstance(opened.get(timeout=LIMIT), EngineOpened)
+    assert loader.told == ["one loads", "one leaves", "one is gone", "other loads"]
+
+
+def test_a_load_is_stopped_while_it_loads() -> None:
+    loader = Loader()
+    loader.let_go.set()
+    runner = Runner(loader)
+    heard: list[Message] = []
+    runner.open(ONE, heard.append)
+    assert loader.begun.wait(LIMIT)
+    runner.close(wait=LIMIT)
+    assert loader.told[:3] == ["one loads", "one leaves", "one is gone"]
+    loader.finish.set()
+    for thread in threading.enumerate():
+        if thread.name == "open":
+            thread.join(LIMIT)
+    assert heard == [], "nobody waits for it any more"
+    assert runner.engine is None
