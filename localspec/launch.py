@@ -24,7 +24,16 @@ from localspec.machine.ledger import HOST
 from localspec.models import catalog, header, heads, pairing, wanted
 from localspec.models.wanted import Asked, NotHere, Wanted
 from localspec.protocol.events import Event, Notice, Place, Ready
-from localspec.protocol.wire import Count, Generate, Inspect, Load, Measured, Probe
+from localspec.protocol.wire import (
+    Count,
+    Generate,
+    Inspect,
+    Load,
+    Measured,
+    Probe,
+    Replay,
+    Replayed,
+)
 from localspec.units import gib
 from localspec.worker import crashes
 from localspec.worker.client import Worker
@@ -299,7 +308,7 @@ class Remembering:
 
     @property
     def worker(self) -> Worker:
-        """For what only a process of its own can be asked: to probe, to replay."""
+        """For what only a process of its own can be asked: whether it is alive."""
         return self._worker
 
     @property
@@ -318,6 +327,14 @@ class Remembering:
     def inspect(self, inspect: Inspect) -> tuple[Place, ...]:
         """What the target gives to an answer's tokens.  Raises as `Worker.inspect`."""
         return self._worker.inspect(inspect)
+
+    def probe(self, probe: Probe) -> Iterator[Event]:
+        """Measure what passes cost.  Raises as `Worker.probe`."""
+        return self._worker.probe(probe)
+
+    def replay(self, replay: Replay) -> Replayed:
+        """Feed an answer to the target alone.  Raises as `Worker.replay`."""
+        return self._worker.replay(replay)
 
     def _keep_news(self) -> None:
         told = self._worker.measured

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +22,42 @@ class Engine(Protocol):
     def probe(self, probe: Probe) -> Iterator[Event]: ...
 
     def replay(self, replay: Replay) -> Replayed: ...
+
+
+class Stopped(Exception):  # noqa: N818  no error
+    """Somebody did not want to wait for the answer's end."""
+
+
+class Stoppable:
+    """An engine whose answers end with `Stopped` once they are not wanted any more."""
+
+    def __init__(self, engine: Engine, stopped: Callable[[], bool]) -> None:
+        self._engine, self._stopped = engine, stopped
+
+    @property
+    def measured(self) -> Measured | None:
+        return self._engine.measured
+
+    def generate(self, request: Generate) -> Iterator[Event]:
+        events = self._engine.generate(request)
+        try:
+            for event in events:
+                self._look()
+                yield event
+        finally:
+            if isinstance(events, Generator):  # at once: the engine still writes
+                events.close()
+
+    def probe(self, probe: Probe) -> Iterator[Event]:
+        return self._engine.probe(probe)
+
+    def replay(self, replay: Replay) -> Replayed:
+        self._look()
+        return self._engine.replay(replay)
+
+    def _look(self) -> None:
+        if self._stopped():
+            raise Stopped
 
 
 @dataclass(frozen=True, slots=True)

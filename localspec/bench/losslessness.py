@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from localspec.bench.answers import Engine
+from localspec.bench.answers import Engine, Stoppable, Stopped
 from localspec.bench.equality import Way, compare
 from localspec.bench.openings import OPENINGS
 from localspec.bench.uniformity import Amount, Sample, draw
@@ -32,12 +33,23 @@ class Effort:
     """Tokens to sample of each way of verifying."""
 
 
-def check(engine: Engine, *, draft: bool, effort: Effort | None = None) -> Iterator[Finding]:
+def check(
+    engine: Engine,
+    *,
+    draft: bool,
+    effort: Effort | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[Finding]:
     """Everything, part by part; whoever stops listening keeps what was found.
 
-    `draft`: whether there is a draft model.  Raises what the engine raised, or died of.
+    `draft`: whether there is a draft model.  Ends early, within an answer, once `stopped`.  Raises
+    what the engine raised, or died of.
     """
-    effort = effort or Effort()
+    with suppress(Stopped):
+        yield from _parts(Stoppable(engine, stopped), draft, effort or Effort())
+
+
+def _parts(engine: Engine, draft: bool, effort: Effort) -> Iterator[Finding]:
     yield Doing("widths", "measuring how far passes of different widths disagree")
     for _ in engine.probe(Probe(seconds=1.0, difference=True)):
         pass
@@ -59,12 +71,14 @@ def _ways(draft: bool) -> list[Way]:
 def _equal(
     engine: Engine, part: Part, sampling: Sampling, ways: Sequence[Way], effort: Effort
 ) -> Iterator[Finding]:
-    until = time.monotonic() + effort.seconds
+    began = time.monotonic()
     kind = "temperature 0" if part == "greedy" else "the same seed"
     for n, text in enumerate(effort.prompts):
-        if n >= _LEAST_PROMPTS and time.monotonic() > until:
+        over = _over(time.monotonic() - began, effort.seconds)
+        if n >= _LEAST_PROMPTS and over > 1:
             return
-        yield Doing(part, f"{kind}: prompt {n + 1} of {len(effort.prompts)}")
+        share = max(n / len(effort.prompts), min(n / _LEAST_PROMPTS, over))
+        yield Doing(part, f"{kind}: prompt {n + 1} of {len(effort.prompts)}", min(share, 1.0))
         seeded = Sampling(sampling.temperature, seed=n)
         yield Equality(part, compare(engine, ways, n, text, seeded, tokens=effort.tokens))
 
@@ -77,11 +91,20 @@ def _sampled(
     spec = "model" if draft else "lookup"
     for again in (False, True):
         sample = Sample(verify, again=again)
+        began = time.monotonic()
         for _ in draw(engine, sample, spec, effort.prompts, amount, seed + again * _CONFIRMING):
-            yield Doing("sampled", f"sampling, {verify}: {sample.tokens} tokens")
+            over = _over(time.monotonic() - began, effort.seconds)
+            share = max(sample.tokens / amount.most, min(sample.tokens / effort.least, over))
+            what = f"sampling, {verify}: {sample.tokens} tokens"
+            yield Doing("sampled", what, min(share, 1.0), verify)
             if sample.impossible:
                 yield Sampled(sample)
                 return
         yield Sampled(sample)
         if not sample.bent(len(MODES)):
             return
+
+
+def _over(elapsed: float, seconds: float) -> float:
+    """How much of the time for a part is over; more than 1 where it is all."""
+    return elapsed / seconds if seconds else 2.0

@@ -91,6 +91,18 @@ class Run:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Going:
+    """An answer that is being written."""
+
+    task: Task
+    arm: Arm
+    tokens: int
+    """So far."""
+    tokens_per_second: float | None
+    """After the first round, by the parent's clock."""
+
+
 def schedule(
     workloads: Sequence[Workload], temperatures: Sequence[float], turns: int
 ) -> list[tuple[Task, Arm]]:
@@ -128,31 +140,49 @@ def measure(
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Run]:
     """Each job's run; ends early after `engine.stop()`.  Raises what the engine died of."""
+    return (told for told in follow(engine, jobs, way, clock) if isinstance(told, Run))
+
+
+def follow(
+    engine: Engine,
+    jobs: Sequence[tuple[Task, Arm]],
+    way: Way,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[Going | Run]:
+    """As `measure`, and every answer while it is being written."""
     for task, arm in jobs:
-        run = _answered(engine, task, arm, way, clock)
-        if run is None:
+        whole = False
+        for told in _answered(engine, task, arm, way, clock):
+            whole = isinstance(told, Run)
+            yield told
+        if not whole:
             return
-        yield run
 
 
 def _answered(
     engine: Engine, task: Task, arm: Arm, way: Way, clock: Callable[[], float]
-) -> Run | None:
-    """None where it was stopped."""
+) -> Iterator[Going | Run]:
+    """The last is the run, unless it was stopped."""
     rounds: list[Round] = []
     arrivals: list[float] = []
+    tokens = 0
     began = clock()
     for event in engine.generate(_request(task, arm, way)):
         if isinstance(event, Round):
             arrivals.append(clock() - began)
             rounds.append(event)
+            tokens += len(event.tokens)
+            took = arrivals[-1] - arrivals[0]
+            yield Going(
+                task, arm, tokens, (tokens - len(rounds[0].tokens)) / took if took else None
+            )
         elif isinstance(event, Dead):
             raise ending.error(event)
         elif isinstance(event, Finished):
-            if event.reason == "cancelled":
-                return None
-            timings = event.totals.get("timings", {})
-            return Run(task, arm, tuple(rounds), tuple(arrivals), timings, event.tail)
+            if event.reason != "cancelled":
+                timings = event.totals.get("timings", {})
+                yield Run(task, arm, tuple(rounds), tuple(arrivals), timings, event.tail)
+            return
     raise EngineError("The engine's answer has no end.", "This is a bug.")
 
 

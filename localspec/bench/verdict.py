@@ -26,6 +26,10 @@ class Doing:
 
     part: Part
     what: str
+    share: float = 0.0
+    """Of the part that is done."""
+    verify: VerifyMode | None = None
+    """Which way of verifying is sampled."""
 
 
 @dataclass(frozen=True, slots=True)

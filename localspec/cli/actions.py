@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -269,6 +270,14 @@ def _keys(_: str, state: State, say: Say) -> Next:
     return "ask"
 
 
+def _bench(_: str, state: State, say: Say) -> Next:
+    pair = state.keeper.pair
+    draft = f" --draft {shlex.quote(pair.draft)}" if pair.draft != "auto" else ""
+    say("Leave first, so that nothing else is at work; then type:")
+    say(clean(f"localspec bench {shlex.quote(pair.model)}{draft}", multiline=False))
+    return "ask"
+
+
 def _logs(_: str, __: State, say: Say) -> Next:
     path = engine_log.file()
     try:
@@ -311,6 +320,7 @@ _ACTIONS: dict[str, Callable[[str, State, Say], Next]] = {
     "copy": _copy,
     "read": _read,
     "save": _save,
+    "bench": _bench,
     "keys": _keys,
     "logs": _logs,
 }

@@ -8,10 +8,11 @@ from typing import Any
 import click
 
 from localspec import launch
+from localspec.bench import findings
 from localspec.bench.losslessness import Effort, check
 from localspec.bench.verdict import Doing, Report
 from localspec.clean import clean
-from localspec.cli import choosing, completing, findings, options, places
+from localspec.cli import choosing, completing, options, places
 
 
 @click.command("verify")
@@ -44,7 +45,7 @@ def command(pair: str | None, **given: Any) -> int:
     report, progress = Report(), _Progress(given["quiet"])
     effort = Effort(given["seconds"], given["tokens"])
     try:
-        for finding in check(engine.worker, draft=engine.ready.draft is not None, effort=effort):
+        for finding in check(engine, draft=engine.ready.draft is not None, effort=effort):
             report.take(finding)
             if isinstance(finding, Doing):
                 progress.say(finding)
@@ -55,8 +56,7 @@ def command(pair: str | None, **given: Any) -> int:
         progress.clear()
         engine.close()
     if given["as_json"]:
-        pair_names = {"model": engine.ready.model, "draft": engine.ready.draft}
-        click.echo(json.dumps({"schema": 1} | pair_names | report.document()))
+        click.echo(json.dumps(findings.document(report, engine.ready)))
     else:
         for line in findings.lines(report, engine.ready):
             click.echo(clean(line))

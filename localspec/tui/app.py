@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 from rich.text import Text
 from textual.app import App, SystemCommand
@@ -19,11 +20,10 @@ from textual.screen import Screen
 from localspec import paths
 from localspec.tui import clipping, themes
 from localspec.tui.barrier import Barrier
-from localspec.tui.keys import KEYS, bindings
+from localspec.tui.keys import KEYS, Where, bindings
 from localspec.tui.lettering import Lettering
 from localspec.tui.options import Options
 from localspec.tui.runner import Runner
-from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.help import HelpScreen
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.log import LogScreen
@@ -32,6 +32,16 @@ _TWICE = 1.0
 """Seconds within which a second ctrl+c quits."""
 _GRACE = 1.5
 """Seconds to leave in good order after a signal; a terminal that is gone would hold us."""
+
+
+@runtime_checkable
+class _Stoppable(Protocol):
+    """A screen on which the engine may be at work."""
+
+    @property
+    def busy(self) -> bool: ...
+
+    def action_stop(self) -> None: ...
 
 
 class LocalspecApp(App[None]):
@@ -84,7 +94,8 @@ class LocalspecApp(App[None]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The key table by name, and the themes."""
-        where = {"app", "chat"} if isinstance(screen, ChatScreen) else {"app", "home"}
+        places: tuple[Where, ...] = getattr(screen, "PLACES", ("home",))
+        where = {"app", *places}
         for key in KEYS:
             if key.where in where and key.id != "app.palette":
                 node = self if key.where == "app" else screen
@@ -121,7 +132,7 @@ class LocalspecApp(App[None]):
             return
         self._interrupted = time.monotonic()
         screen = self.screen
-        if isinstance(screen, ChatScreen) and screen.phase == "answering":
+        if isinstance(screen, _Stoppable) and screen.busy:
             screen.action_stop()
         else:
             self.notify("Once more, or ctrl+q, to quit.", markup=False, timeout=2)

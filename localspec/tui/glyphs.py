@@ -36,6 +36,10 @@ class Glyphs:
     """In such a bar: free."""
     others: str
     """In such a bar: what other programs have."""
+    strokes: str
+    """As `bars`, but thin: for bars right below each other."""
+    tick: str
+    """In a stroke: where something else stands."""
 
     @property
     def ascii_only(self) -> bool:
@@ -43,15 +47,23 @@ class Glyphs:
 
     def bar(self, share: float, width: int) -> str:
         """A bar of at most `width` cells."""
-        last = len(self.bars) - 1
-        eighths = round(max(0.0, min(1.0, share)) * width * last)
-        full, part = divmod(eighths, last)
-        return self.bars[last] * full + (self.bars[part] if part else "")
+        return _filled(self.bars, share, width)
+
+    def stroke(self, share: float, width: int) -> str:
+        """A thin one."""
+        return _filled(self.strokes, share, width)
 
     def line(self, heights: Sequence[float]) -> str:
         """A sparkline of numbers from 0 to 1."""
         top = len(self.steps) - 1
         return "".join(self.steps[round(max(0.0, min(1.0, h)) * top)] for h in heights)
+
+
+def _filled(signs: str, share: float, width: int) -> str:
+    """`signs`: a cell from empty to full."""
+    last = len(signs) - 1
+    full, part = divmod(round(max(0.0, min(1.0, share)) * width * last), last)
+    return signs[last] * full + (signs[part] if part else "")
 
 
 RICH = Glyphs(
@@ -70,6 +82,8 @@ RICH = Glyphs(
     parts="█▓▒░",
     room="·",
     others="╱",
+    strokes=" ╸━",
+    tick="┃",
 )
 ASCII = Glyphs(
     marks={"accepted": "~", "bonus": "+", "correction": "^", "plain": "."},
@@ -87,6 +101,8 @@ ASCII = Glyphs(
     parts="#=+:",
     room=".",
     others="/",
+    strokes=" =",
+    tick="|",
 )
 
 

@@ -10,7 +10,19 @@ from typing import Literal
 from textual.binding import Binding
 
 Where = Literal[
-    "app", "home", "wizard", "composer", "chat", "tokens", "replay", "doctor", "log", "first"
+    "app",
+    "home",
+    "wizard",
+    "composer",
+    "chat",
+    "tokens",
+    "replay",
+    "measuring",
+    "bench",
+    "verify",
+    "doctor",
+    "log",
+    "first",
 ]
 
 
@@ -51,6 +63,8 @@ KEYS = (
     ),
     Key("app.log", "ctrl+l", "log", "What the engine said", "app"),
     Key("app.doctor", "f9", "doctor", "What is wrong here, and how to mend it", "app"),
+    Key("home.bench", "b", "bench", "Measure the pair here, plain and with guesses", "home"),
+    Key("home.verify", "v", "verify", "Check that guessing changes nothing here", "home"),
     Key("home.wizard", "w", "wizard", "Find a pair for this computer", "home", "wizard"),
     Key("home.open", "o", "open_files", "Open models by their paths", "home", "open files"),
     Key(
@@ -178,6 +192,25 @@ KEYS = (
     Key("first.demo", "enter", "demo", "Open the demo", "first"),
     Key("first.wizard", "w", "wizard", "Find a pair for this computer", "first"),
     Key("first.skip", "escape", "skip", "To the list of pairs", "first"),
+    Key("measuring.start", "enter", "start", "Start; when it is done, again", "measuring", "start"),
+    Key("bench.toggle", "space", "choose", "With or without what one stands on", "bench"),
+    Key("bench.save", "s", "save", "Save the card to a file", "bench"),
+    Key("verify.less", "left", "turn(-1)", "A quicker look", "verify"),
+    Key("verify.more", "right", "turn(1)", "A longer look", "verify"),
+    Key("verify.document", "j", "document", "Copy everything as JSON", "verify"),
+    Key("measuring.copy", "c", "copy", "Copy what was found, to share it", "measuring"),
+    Key("measuring.up", "up", "move(-1)", "Up", "measuring"),
+    Key("measuring.down", "down", "move(1)", "Down", "measuring"),
+    Key("measuring.page_up", "pageup", "move(-8)", "A page up", "measuring"),
+    Key("measuring.page_down", "pagedown", "move(8)", "A page down", "measuring"),
+    Key(
+        "measuring.back",
+        "escape",
+        "back",
+        "Stop, and keep what there is; then: back",
+        "measuring",
+        "back",
+    ),
 )
 
 

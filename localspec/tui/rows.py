@@ -168,7 +168,9 @@ def doing(row: Row | None, own: Mapping[str, str]) -> str:
         return downloads.doing(row.state, own)
     if row.chat is not None:
         return f"enter go on  {name(keys_of('home.remove', own)[0])} delete"
-    return "enter open" if row.choice is not None else "enter download"
+    if row.choice is not None:
+        return f"enter open  {name(keys_of('home.bench', own)[0])} bench"
+    return "enter download"
 
 
 def _holding(rows: Iterable[Row], wanted: str) -> tuple[Row, ...]:

@@ -13,7 +13,7 @@ from localspec import errors, launch
 from localspec.fit.advisor import Wish
 from localspec.launch import Engine
 from localspec.protocol.events import Dead, Event, Place
-from localspec.protocol.wire import Count, Inspect
+from localspec.protocol.wire import Count, Inspect, Probe, Replay, Replayed
 from localspec.tui.messages import (
     AnswerEnded,
     AnswerInspected,
@@ -35,11 +35,15 @@ class Closing(Protocol):
 
 
 class Inspecting(Engine, Protocol):
-    """An engine that can also count, and look at an answer afterwards."""
+    """An engine that can also count, look at an answer afterwards, and be measured."""
 
     def count(self, count: Count) -> int: ...
 
     def inspect(self, inspect: Inspect) -> tuple[Place, ...]: ...
+
+    def probe(self, probe: Probe) -> Iterator[Event]: ...
+
+    def replay(self, replay: Replay) -> Replayed: ...
 
 
 Writing = Callable[[Inspecting], Iterator[Event]]

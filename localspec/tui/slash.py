@@ -143,6 +143,7 @@ _DEEDS: dict[str, Deed] = {
     "copy": _action("copy"),
     "read": _read,
     "save": _save,
+    "bench": _action("bench"),
     "keys": _action("app.help"),
     "logs": _action("app.log"),
 }

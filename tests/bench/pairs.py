@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from localspec.engine.session import Session
-from localspec.protocol.events import Event, Finished, Round, Times, Token
+from localspec.protocol.events import Event, Finished, Ready, Round, Times, Token
 from localspec.protocol.wire import Generate, Load, Measured, Probe, Replay, Replayed
 from tests.sessions import SETTINGS
 
@@ -60,6 +60,10 @@ class Scripted:
     def __init__(self, says: Draw, *, margin: float = 1.0, rounds: bool = False) -> None:
         self._says, self._margin, self._rounds = says, margin, rounds
         self.measured: Measured | None = None
+        self.ready = Ready({}, "big.gguf", "small.gguf", (), {}, {}, 1.0)
+
+    def close(self) -> None:
+        pass
 
     def probe(self, probe: Probe) -> Iterator[Event]:
         assert probe.difference

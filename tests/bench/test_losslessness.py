@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ import pytest
 from localspec.bench.answers import Engine
 from localspec.bench.losslessness import Effort, check
 from localspec.bench.openings import OPENINGS
-from localspec.bench.verdict import Report, Sampled
+from localspec.bench.verdict import Doing, Report, Sampled
 from localspec.engine import accept
 from localspec.engine.protocols import Draft, LawAt
 from localspec.engine.reader import Reader, common_prefix
+from localspec.protocol.events import Event
 from localspec.protocol.wire import Generate, Sampling
 from tests.bench.pairs import DIFFERENCE, Draw, Scripted, honest, opened
 from tests.sessions import require_same_logits_at_every_width
@@ -262,3 +264,43 @@ def test_seeds_of_samples_never_meet() -> None:
     report(Scripted(says), Effort(seconds=0, tokens=8, least=800))
     drawn = [s.seed for _, s in seen if s.seed >= 1_000_000]
     assert len(drawn) == len(set(drawn)) >= 300
+
+
+# --- stopping ---------------------------------------------------------------------------------
+
+
+class Listening(Scripted):
+    """Notices when nobody listens to an answer any more."""
+
+    asked = 0
+    left: int | None = None
+
+    def generate(self, request: Generate) -> Iterator[Event]:
+        self.asked += 1
+        try:
+            yield from super().generate(request)
+        except GeneratorExit:
+            self.left = self.asked
+            raise
+
+
+def test_stopped_within_an_answer_what_was_compared_is_kept() -> None:
+    engine, found = Listening(honest), Report()
+
+    def stopped() -> bool:
+        return engine.asked == 8  # the second prompt's third answer
+
+    for finding in check(engine, draft=True, effort=QUICK, stopped=stopped):
+        found.take(finding)
+    assert engine.asked == engine.left == 8, "the engine is told to stop writing it"
+    assert (found.greedy.prompts, found.seeded.prompts, found.verdict) == (1, 0, None)
+
+
+def test_how_far_a_part_is_never_goes_back() -> None:
+    shares: dict[str, list[float]] = {}
+    for finding in check(Scripted(honest), draft=True, effort=QUICK):
+        if isinstance(finding, Doing):
+            shares.setdefault(finding.verify or finding.part, []).append(finding.share)
+    assert list(shares) == ["widths", "greedy", "seeded", "coupled", "rejection", "block"]
+    assert all(each == sorted(each) and 0 <= each[-1] <= 1 for each in shares.values())
+    assert shares["greedy"] == [0, 0.5] and shares["coupled"][-1] == 1

@@ -83,6 +83,7 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
         "/turns": "  2  /help",
         "/turns 9": "There is no",
         "/undo": "Taken back: /help",
+        "/bench": "localspec bench demo",
         "/logs": "engine",
         "/new": "A new chat",
         "/private": "not saved",

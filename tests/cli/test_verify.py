@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,10 +28,9 @@ def late(request: Generate, place: int) -> int:
     return (honest(request, place) + wrong) % 8
 
 
-def scripted(monkeypatch: pytest.MonkeyPatch, worker: Scripted) -> None:
+def scripted(monkeypatch: pytest.MonkeyPatch, engine: Scripted) -> None:
     """The command gets this engine, whatever it asks for."""
-    ready = Ready({}, "big.gguf", "small\x1b[2J.gguf", (), {}, {}, 1.0)
-    engine = SimpleNamespace(ready=ready, worker=worker, close=lambda: None)
+    engine.ready = Ready({}, "big.gguf", "small\x1b[2J.gguf", (), {}, {}, 1.0)
     monkeypatch.setattr(launch, "start", lambda *_, **__: engine)
 
 

@@ -28,7 +28,16 @@ from localspec.protocol.events import (
     Token,
     TokenClass,
 )
-from localspec.protocol.wire import Count, Generate, Inspect, Load, Measured
+from localspec.protocol.wire import (
+    Count,
+    Generate,
+    Inspect,
+    Load,
+    Measured,
+    Probe,
+    Replay,
+    Replayed,
+)
 from localspec.tui.runner import Closing, Inspecting
 
 LIMIT = 20.0
@@ -170,6 +179,12 @@ class ScriptedEngine:
     def inspect(self, inspect: Inspect) -> tuple[Place, ...]:
         """Half sure of everything."""
         return tuple(Place(0.5, 1, (Alternative(9, "else", 0.25, 2),)) for _ in inspect.tokens)
+
+    def probe(self, probe: Probe) -> Iterator[Event]:
+        yield from ()
+
+    def replay(self, replay: Replay) -> Replayed:
+        raise AssertionError("a chat replays nothing")
 
     def close(self) -> None:
         self.closed = True

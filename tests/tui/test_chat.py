@@ -382,7 +382,8 @@ async def test_exit() -> None:
 
 async def test_every_command_is_tried() -> None:
     tried = {words.split()[0] for words in AFTER}
-    tried |= {"regen", "edit", "read", "copy", "stats", "exit", "turns"}  # turns: test_turns.py
+    tried |= {"regen", "edit", "read", "copy", "stats", "exit", "turns", "bench"}
+    # turns: test_turns.py; bench: test_bench.py
     assert {command.name for command in COMMANDS} <= tried
 
 

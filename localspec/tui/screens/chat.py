@@ -35,6 +35,7 @@ class ChatScreen(AnsweringScreen):
     """One chat with one pair."""
 
     BINDINGS = bindings("chat")
+    PLACES = ("chat",)
     AUTO_FOCUS = "#composer"  # before the first picture: what is typed at once is not lost
 
     def __init__(self, dialogue: Dialogue, runner: Runner, options: Options) -> None:
@@ -205,11 +206,34 @@ class ChatScreen(AnsweringScreen):
         else:
             await self.ask(question)
 
+    @property
+    def busy(self) -> bool:
+        """Whether there is something to stop."""
+        return self.phase == "answering"
+
     def _busy(self) -> bool:
         if self.phase not in ("answering", "inspecting"):
             return False
         self.notify("Stop the answer first: esc.", markup=False)
         return True
+
+    def action_bench(self) -> None:
+        """With the engine that is loaded; what it has read of this chat it reads again later."""
+        from localspec.tui.screens.bench import BenchScreen  # noqa: PLC0415  most chats need none
+
+        if self._busy():
+            return
+        if self.phase == "loading":
+            self.notify("Wait until the pair is loaded.", markup=False)
+            return
+
+        def left(_: None) -> None:
+            if self.runner.engine is None:
+                self.load()
+
+        self.app.push_screen(
+            BenchScreen(self.dialogue.pair, self.dialogue.choice, self.runner, self.options), left
+        )
 
     def action_new(self, private: bool = False) -> None:
         if self._busy():

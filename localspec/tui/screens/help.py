@@ -24,6 +24,9 @@ _PLACES: dict[Where, str] = {
     "replay": "Replay",
     "doctor": "Doctor",
     "log": "Logs",
+    "measuring": "Bench and Verify",
+    "bench": "Bench",
+    "verify": "Verify",
 }
 
 

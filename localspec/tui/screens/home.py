@@ -13,6 +13,7 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.events import DescendantFocus
 from textual.message import Message
+from textual.screen import Screen
 from textual.widgets import Input, OptionList, Static
 
 from localspec import launch, paths
@@ -41,6 +42,8 @@ from localspec.tui.wizard.whatif import WhatIf
 
 if TYPE_CHECKING:
     from localspec.models.remote import Found
+    from localspec.tui.screens.bench import BenchScreen
+    from localspec.tui.screens.verify import VerifyScreen
 
 _TICK = 0.25
 """Seconds from one look at the downloads to the next."""
@@ -210,6 +213,16 @@ class HomeScreen(KeptScreen):
 
     def open(self, choice: Choice) -> None:
         """Show the chat of a pair; it loads while one looks."""
+        looked_at = self._looked_at(choice)
+        if looked_at is None:
+            return
+        choice = looked_at
+        if paths.data() not in choice.target.parents:
+            recent.used(str(choice.target), str(choice.draft) if choice.draft else "none")
+        self._show(ChatScreen(self.dialogues.of(choice), self._runner, self._options))
+
+    def _looked_at(self, choice: Choice) -> Choice | None:
+        """As it can be loaded: with a head that is there; None where a file is no good."""
         try:
             if choice.draft is None and choice not in recent.read():
                 choice = launch.with_head(choice)  # nobody has said that it should have none
@@ -218,17 +231,37 @@ class HomeScreen(KeptScreen):
                     header.glance(file)
         except LocalspecError as error:
             self.warn(error)
-            return
-        if paths.data() not in choice.target.parents:
-            recent.used(str(choice.target), str(choice.draft) if choice.draft else "none")
+            return None
+        return choice
+
+    def _show(self, screen: Screen[None]) -> None:
+        """A screen with an engine; it ends when one comes back."""
 
         def left(_: None) -> None:
             self._runner.close()
             self.fill()
 
-        self.app.push_screen(
-            ChatScreen(self.dialogues.of(choice), self._runner, self._options), left
-        )
+        self.app.push_screen(screen, left)
+
+    def action_bench(self) -> None:
+        from localspec.tui.screens.bench import BenchScreen  # noqa: PLC0415  not at the start
+
+        self._measure(BenchScreen)
+
+    def action_verify(self) -> None:
+        from localspec.tui.screens.verify import VerifyScreen  # noqa: PLC0415  as above
+
+        self._measure(VerifyScreen)
+
+    def _measure(self, kind: type[BenchScreen] | type[VerifyScreen]) -> None:
+        """The pair that one stands on."""
+        row = self.query_one(Pairs).row
+        if row is None or row.choice is None:
+            self.notify("Stand on a pair that is ready to run first.", markup=False)
+            return
+        choice = self._looked_at(row.choice)
+        if choice is not None:
+            self._show(kind(row.name, choice, self._runner, self._options))
 
     def action_open_files(self) -> None:
         def chosen(choice: Choice | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from localspec.bench.equality import Divergence, Sums
 from localspec.bench.uniformity import Sample
@@ -13,6 +14,7 @@ from localspec.units import percent
 
 _SHOWN = 12
 """Divergences that are told one by one."""
+NOTHING_GUESSED = "Nothing was guessed, so there was nothing to go wrong: this model runs plain."
 _VERDICTS = {
     "lossless": "lossless here. Speculating gave plain decoding's own tokens, every one.",
     "near-ties": "near-ties here. Some answers differ, and only where two tokens were as good as "
@@ -24,43 +26,58 @@ _VERDICTS = {
 
 
 def lines(report: Report, ready: Ready) -> Iterator[str]:
+    """The whole of it as text."""
     pair = ready.model + (f" with {ready.draft}" if ready.draft else " without a draft model")
     yield f"{clean(pair, multiline=False)}: {_VERDICTS[report.verdict]}"
     if report.whole and not report.drafted:
-        yield "Nothing was guessed, so there was nothing to go wrong: this model runs plain."
+        yield NOTHING_GUESSED
     yield ""
-    yield _widths(report)
-    yield _equality("temperature 0", report.greedy)
-    yield _equality("same seed", report.seeded)
-    for sample in report.samples.values():
-        yield _sample(sample)
+    for name, what in rows(report):
+        yield f"{name:<14} {what}"
     if report.divergences:
         yield ""
+    yield from divergences(report)
+
+
+def document(report: Report, ready: Ready) -> dict[str, Any]:
+    """`verify --json`, described in docs/json.md."""
+    return {"schema": 1, "model": ready.model, "draft": ready.draft} | report.document()
+
+
+def rows(report: Report) -> Iterator[tuple[str, str]]:
+    """Each part that was looked at, by its name, and what was found."""
+    yield "rounding", _widths(report)
+    yield "temperature 0", _equality(report.greedy)
+    yield "same seed", _equality(report.seeded)
+    for sample in report.samples.values():
+        yield sample.verify, _sample(sample)
+
+
+def divergences(report: Report) -> Iterator[str]:
+    """The first of them, one by one."""
     for each in report.divergences[:_SHOWN]:
         yield _divergence(each, report.limit)
     if len(report.divergences) > _SHOWN:
-        yield f"… and {len(report.divergences) - _SHOWN} more; --json has all."
+        yield f"… and {len(report.divergences) - _SHOWN} more; the JSON has all."
 
 
 def _widths(report: Report) -> str:
     if report.difference is None:
-        return _row("rounding", "not measured")
+        return "not measured"
     if not report.difference:
-        return _row("rounding", "passes over 1 to 8 tokens agree to the last bit")
-    return _row(
-        "rounding",
+        return "passes over 1 to 8 tokens agree to the last bit"
+    return (
         f"passes over 1 to 8 tokens move a logit by up to {report.difference:.2g}; "
-        f"up to {report.limit:.2g} counts as a near-tie",
+        f"up to {report.limit:.2g} counts as a near-tie"
     )
 
 
-def _equality(name: str, sums: Sums) -> str:
+def _equality(sums: Sums) -> str:
     if not sums.answers:
-        return _row(name, "not compared")
+        return "not compared"
     different = len(sums.divergences)
     same = "all as plain" if not different else f"{different} differ from plain"
-    what = f"{sums.prompts} prompts, {sums.answers} answers, {sums.tokens:,} tokens: {same}"
-    return _row(name, what)
+    return f"{sums.prompts} prompts, {sums.answers} answers, {sums.tokens:,} tokens: {same}"
 
 
 def _sample(sample: Sample) -> str:
@@ -76,7 +93,7 @@ def _sample(sample: Sample) -> str:
     else:
         what += f"the model's own distribution (p = {sample.p:.2g}; "
         what += f"a shift of {percent(shift)} would have shown)"
-    return _row(sample.verify, what)
+    return what
 
 
 def _divergence(each: Divergence, limit: float) -> str:
@@ -99,7 +116,3 @@ def _divergence(each: Divergence, limit: float) -> str:
 def _quoted(token: Token | None) -> str:
     """The token as a Python string: control characters and line ends show."""
     return "nothing" if token is None else repr(token.text) if token.text else f"#{token.id}"
-
-
-def _row(name: str, what: str) -> str:
-    return f"{name:<14} {what}"

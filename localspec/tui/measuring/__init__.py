@@ -1,0 +1,1 @@
+"""What the bench and verify screens show, and the thread that finds it out."""

@@ -1,0 +1,202 @@
+"""Engines for the bench and verify screens, the screens with them, and how a test gets there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from textual.pilot import Pilot
+
+from localspec.bench.losslessness import Effort
+from localspec.errors import LocalspecError
+from localspec.fit.advisor import Wish
+from localspec.launch import Choice
+from localspec.protocol.events import Dead, Event, Place, Plan, Ready, Round
+from localspec.protocol.wire import Count, Generate, Inspect, Measured, Probe, Replay, Replayed
+from localspec.tui.app import LocalspecApp
+from localspec.tui.options import Options
+from localspec.tui.runner import Closing, Inspecting, Runner
+from localspec.tui.screens.bench import BenchScreen
+from localspec.tui.screens.measuring import MeasuringScreen
+from localspec.tui.screens.verify import VerifyScreen
+from tests.bench.fake_engine import Clock, FakeEngine
+from tests.bench.pairs import Draw, Scripted, honest
+from tests.tui.scripted import LIMIT, Gate, wait_until
+
+PAIR = Choice(Path("qwen3-8b-q4_k_m.gguf"), Path("qwen3-0.6b-q8_0.gguf"))
+READY = Ready(
+    {"llama_cpp_python": "0.3.36"}, PAIR.target.name, "qwen3-0.6b-q8_0.gguf", ("CPU",), {}, {}, 1.0
+)
+COSTS = Measured(24.0, {"1": 1.0, "2": 1.04, "4": 1.11, "8": 1.32, "16": 2.1}, c=0.087)
+DEAD = Dead("oom-gpu", ("cudaMalloc failed",), "Try a smaller --ctx, or --draft none.")
+
+
+class Unasked:
+    """What neither screen asks for."""
+
+    def count(self, count: Count) -> int:
+        raise AssertionError("nothing is counted")
+
+    def inspect(self, inspect: Inspect) -> tuple[Place, ...]:
+        raise AssertionError("nothing is inspected")
+
+
+@dataclass
+class Measurable(Unasked, FakeEngine):
+    """As fast as it is told, on its own clock; kinds of text differ.
+
+    `gates`: by the number of an answer, where it waits after its first rounds.
+    """
+
+    clock: Clock = field(default_factory=Clock)
+    ready: Ready = READY
+    measured: Measured | None = COSTS
+    gates: dict[int, Gate] = field(default_factory=dict)
+    dies_at: int | None = None
+    closed: bool = False
+    probes: int = 0
+
+    def probe(self, probe: Probe) -> Iterator[Event]:
+        self.probes += 1
+        yield Plan("probing", "measuring passes of several tokens")
+        self.measured = COSTS
+
+    def generate(self, request: Generate) -> Iterator[Event]:
+        answer = len(self.asked)
+        self.keeps = (3, 2, 3) if "def " in request.text else (0, 2, 1)
+        for n, event in enumerate(super().generate(request)):
+            yield event
+            if n < 6:
+                continue
+            if answer == self.dies_at:
+                yield DEAD
+                return
+            gate = self.gates.get(answer)
+            while gate is not None and not gate.wait(0.005) and not self.closed:
+                pass
+
+    def replay(self, replay: Replay) -> Replayed:
+        raise AssertionError("a bench replays nothing")
+
+    def _round(self, n: int, says: Sequence[int], at: int, *, plain: bool) -> Round:
+        """A pass takes 24 ms, not a second."""
+        before = self.clock.now
+        event = super()._round(n, says, at, plain=plain)
+        self.clock.now = before + (self.clock.now - before) * 0.024
+        return event
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Checkable(Unasked, Scripted):
+    """Says what it is told; waits at the gates, by the number of an answer."""
+
+    def __init__(
+        self,
+        says: Draw = honest,
+        *,
+        margin: float = 1.0,
+        rounds: bool = False,
+        gates: dict[int, Gate] | None = None,
+        dies_at: int | None = None,
+    ) -> None:
+        super().__init__(says, margin=margin, rounds=rounds)
+        self.ready = READY
+        self.answers = 0
+        self.closed = False
+        self._gates, self._dies_at = gates or {}, dies_at
+
+    def generate(self, request: Generate) -> Iterator[Event]:
+        answer, self.answers = self.answers, self.answers + 1
+        for n, event in enumerate(super().generate(request)):
+            yield event
+            if n == 2 and answer == self._dies_at:
+                yield DEAD
+                return
+            gate = self._gates.get(answer) if n == 2 else None
+            while gate is not None and not gate.wait(0.005) and not self.closed:
+                pass
+
+    def stop(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def late(request: Generate, place: int) -> int:
+    """Another greedy token at one place, where guessing."""
+    wrong = request.spec != "off" and not request.sampling.temperature and place == 17
+    return (honest(request, place) + wrong) % 8
+
+
+@dataclass
+class Loading:
+    """An `Opener`: gives these, one a load; the last again and again."""
+
+    engines: Sequence[Measurable | Checkable | LocalspecError]
+    gate: Gate | None = None
+    """Where a load waits."""
+    loads: int = 0
+
+    def __call__(
+        self,
+        asked: Wish,
+        *,
+        probe: bool,
+        say: Callable[[Event], None],
+        hold: Callable[[Closing], None],
+    ) -> Inspecting:
+        found = self.engines[min(self.loads, len(self.engines) - 1)]
+        self.loads += 1
+        if self.gate is not None:
+            self.gate.wait(LIMIT)
+        if isinstance(found, LocalspecError):
+            raise found
+        found.closed = False
+        hold(found)
+        return found
+
+
+QUICK = Effort(seconds=0, tokens=40, least=240)
+"""For scripted engines: the same of everything each time."""
+
+
+def bench(
+    *engines: Measurable | LocalspecError, gate: Gate | None = None, **options: Any
+) -> LocalspecApp:
+    wanted = Options(seed=1, **options)
+    runner = Runner(Loading(engines, gate))
+    clock = next((e.clock for e in engines if isinstance(e, Measurable)), Clock())
+    screen = lambda: BenchScreen("qwen3-8b+qwen3-0.6b", PAIR, runner, wanted, clock)  # noqa: E731
+    return LocalspecApp(wanted, runner, screen)
+
+
+def verify(
+    *engines: Checkable | LocalspecError, effort: Effort | None = QUICK, **options: Any
+) -> LocalspecApp:
+    wanted = Options(seed=1, **options)
+    runner = Runner(Loading(engines))
+
+    def screen() -> VerifyScreen:
+        return VerifyScreen("qwen3-8b+qwen3-0.6b", PAIR, runner, wanted, effort, lambda: 0.0)
+
+    return LocalspecApp(wanted, runner, screen)
+
+
+def measuring(pilot: Pilot[Any]) -> MeasuringScreen[Any]:
+    screen = pilot.app.screen
+    assert isinstance(screen, MeasuringScreen)
+    return screen
+
+
+async def until(pilot: Pilot[Any], *phases: str) -> None:
+    await wait_until(pilot, lambda: measuring(pilot).phase in phases)
+
+
+def held() -> Gate:
+    """One that no test opens: whoever waits is let go when the app ends."""
+    return Gate()

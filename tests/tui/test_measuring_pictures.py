@@ -1,0 +1,124 @@
+"""Pictures of the bench and verify screens: before, while, done, stopped, failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from textual.app import App
+from textual.pilot import Pilot
+
+from localspec.tui.glyphs import ASCII
+from localspec.tui.themes import MONOCHROME
+from tests.bench.pairs import DIFFERENCE, honest
+from tests.tui import laboratory
+from tests.tui.laboratory import Checkable, Measurable, held, late, until
+from tests.tui.scenes import Steps, settled
+from tests.tui.scripted import Gate, wait_until
+from tests.tui.test_bench import answers
+
+pytestmark = pytest.mark.pictures
+
+Compare = Callable[..., bool]
+Made = tuple[App[None], Steps]
+SIZES = {"80x24": (80, 24), "120x40": (120, 40), "60x15": (60, 15), "200x50": (200, 50)}
+EACH_SIZE = pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+BENCHED, CHECKED = 25, 20
+"""Answers before the one that is being written in the pictures."""
+
+
+async def ready(pilot: Pilot[Any]) -> None:
+    await until(pilot, "ready", "failed")
+    await settled(pilot)
+
+
+async def over(pilot: Pilot[Any]) -> None:
+    await until(pilot, "ready")
+    await pilot.press("enter")
+    await until(pilot, "done", "failed")
+    await settled(pilot)
+
+
+def bench(what: str, **options: Any) -> Made:
+    gate = held() if what == "running" else Gate()
+    engine = Measurable(gates={BENCHED: gate}, dies_at=30 if what == "failed" else None)
+
+    async def running(pilot: Pilot[Any]) -> None:
+        await until(pilot, "ready")
+        await pilot.press("down", "down", "enter")
+        await answers(pilot, engine, BENCHED + 1)
+        await settled(pilot)
+
+    async def stopped(pilot: Pilot[Any]) -> None:
+        await running(pilot)
+        await pilot.press("escape")
+        gate.set()
+        await until(pilot, "done")
+        await settled(pilot)
+
+    if what not in ("running", "stopped"):
+        gate.set()
+    steps = {"before": ready, "running": running, "stopped": stopped}.get(what, over)
+    return laboratory.bench(engine, **options), steps
+
+
+def verify(what: str, **options: Any) -> Made:
+    tied = what in ("near-ties", "failed")
+    gate = held() if what == "running" else Gate()
+    engine = Checkable(
+        late if tied or what == "differs" else honest,
+        margin=DIFFERENCE,
+        rounds=tied,
+        gates={CHECKED: gate},
+        dies_at=22 if what == "failed" else None,
+    )
+
+    async def running(pilot: Pilot[Any]) -> None:
+        await until(pilot, "ready")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: engine.answers == CHECKED + 1)
+        await settled(pilot)
+
+    async def stopped(pilot: Pilot[Any]) -> None:
+        await running(pilot)
+        await pilot.press("escape")
+        gate.set()
+        await until(pilot, "done")
+        await settled(pilot)
+
+    if what not in ("running", "stopped"):
+        gate.set()
+    steps = {"before": ready, "running": running, "stopped": stopped}.get(what, over)
+    effort = None if what == "before" else laboratory.QUICK
+    return laboratory.verify(engine, effort=effort, **options), steps
+
+
+@EACH_SIZE
+@pytest.mark.parametrize("what", ["before", "running", "done", "stopped", "failed"])
+def test_bench(snap_compare: Compare, size: tuple[int, int], what: str) -> None:
+    app, steps = bench(what)
+    assert snap_compare(app, terminal_size=size, run_before=steps)
+
+
+@EACH_SIZE
+@pytest.mark.parametrize(
+    "what", ["before", "running", "done", "near-ties", "differs", "stopped", "failed"]
+)
+def test_verify(snap_compare: Compare, size: tuple[int, int], what: str) -> None:
+    app, steps = verify(what)
+    assert snap_compare(app, terminal_size=size, run_before=steps)
+
+
+LOOKS: dict[str, dict[str, Any]] = {
+    "ascii": {"colour": False, "glyphs": ASCII},
+    "monochrome": {"theme": MONOCHROME},
+    "light": {"theme": "localspec-light"},
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("what", ["bench", "verify"])
+def test_look(snap_compare: Compare, look: str, what: str) -> None:
+    made = bench("running", **LOOKS[look]) if what == "bench" else verify("differs", **LOOKS[look])
+    assert snap_compare(made[0], terminal_size=(100, 30), run_before=made[1])

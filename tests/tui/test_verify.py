@@ -1,0 +1,237 @@
+"""The verify screen: its parts, its one word, what it found; and with the real demo pair."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from localspec.bench.losslessness import Effort
+from localspec.bench.verdict import Doing, Widths
+from localspec.errors import OutOfMemoryError
+from localspec.tui import clipping
+from localspec.tui.app import LocalspecApp
+from localspec.tui.measuring.parts import NAMES, Parts
+from localspec.tui.options import Options
+from localspec.tui.runner import Runner
+from localspec.tui.screens import verify
+from localspec.tui.screens.home import HomeScreen
+from localspec.tui.screens.verify import VerifyScreen
+from tests.bench.pairs import DIFFERENCE
+from tests.tui import laboratory, scenes
+from tests.tui.laboratory import Checkable, held, late, measuring, until
+from tests.tui.scripted import Gate, painted, wait_until
+
+pytestmark = pytest.mark.asyncio
+
+SIZE = (120, 50)
+LONG = 90.0
+"""Seconds for a real pair on a busy machine."""
+ANSWERS = 10 + 6
+"""That are compared: two prompts, plain and four ways greedily, plain and two ways with a seed."""
+
+
+def shown(pilot: Pilot[Any]) -> str:
+    return painted(pilot.app.screen)
+
+
+def screen(pilot: Pilot[Any]) -> VerifyScreen:
+    found = measuring(pilot)
+    assert isinstance(found, VerifyScreen)
+    return found
+
+
+async def checked(app: LocalspecApp, *keys: str) -> tuple[str, VerifyScreen]:
+    """What is on the screen when it is over, and some keys were pressed."""
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await until(pilot, "ready")
+        await pilot.press("enter")
+        await until(pilot, "done", "failed")
+        await pilot.press(*keys)
+        await pilot.pause()
+        return shown(pilot), screen(pilot)
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What goes to the clipboard."""
+    texts: list[str] = []
+
+    def copy(_: object, text: str) -> str:
+        texts.append(text)
+        return "Copied."
+
+    monkeypatch.setattr(clipping, "copy", copy)
+    return texts
+
+
+# --- before -----------------------------------------------------------------------------------
+
+
+async def test_what_will_be_checked_and_how_long_that_takes() -> None:
+    engine = Checkable()
+    async with laboratory.verify(engine, effort=None).run_test(size=SIZE) as pilot:
+        await until(pilot, "ready")
+        assert all(name in shown(pilot) for name in NAMES)
+        assert "About 1 min 41 s" in shown(pilot)
+        await pilot.press("left", "left")
+        assert "About 26 s" in shown(pilot)
+        await pilot.press("right", "right")
+        assert "About 7 min 31 s" in shown(pilot)
+        assert not engine.answers
+
+
+# --- while it runs ----------------------------------------------------------------------------
+
+
+async def test_parts_one_after_the_other() -> None:
+    gate = held()
+    engine = Checkable(gates={ANSWERS + 2: gate})
+    async with laboratory.verify(engine).run_test(size=SIZE) as pilot:
+        await until(pilot, "ready")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: "80 tokens" in shown(pilot))  # of 240, two answers
+        states = {part.name: part.state for part in screen(pilot)._parts or ()}
+        assert [states[name] for name in NAMES] == ["done"] * 3 + ["doing"] + ["waiting"] * 2
+        shares = {part.name: part.share for part in screen(pilot)._parts or ()}
+        assert shares["coupled"] == pytest.approx(1 / 3)
+        assert "2 prompts, 8 answers, 320 tokens: all as plain" in shown(pilot)
+
+
+async def test_esc_stops_within_an_answer_and_keeps_what_was_found() -> None:
+    gate = Gate()
+    engine = Checkable(gates={12: gate})  # in the second seeded prompt
+    async with laboratory.verify(engine).run_test(size=SIZE) as pilot:
+        await until(pilot, "ready")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: engine.answers == 13)
+        await pilot.press("escape")
+        assert "stopping" in shown(pilot)
+        gate.set()
+        await until(pilot, "done")
+        assert engine.answers == 13
+        report = screen(pilot).report
+        assert not report.whole and report.verdict is None
+        assert (report.greedy.prompts, report.seeded.prompts) == (2, 0)
+        assert "Not finished" in shown(pilot) and "Nothing wrong was found so far" in shown(pilot)
+
+
+async def test_esc_twice_ends_the_engine() -> None:
+    engine = Checkable(gates={3: held()})
+    async with laboratory.verify(engine).run_test(size=SIZE) as pilot:
+        await until(pilot, "ready")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: engine.answers == 4)
+        await pilot.press("escape", "escape")
+        await wait_until(pilot, lambda: engine.closed)
+
+
+# --- what it says -----------------------------------------------------------------------------
+
+
+async def test_nothing_differs() -> None:
+    words, found = await checked(laboratory.verify(Checkable()))
+    assert "Nothing differs" in words and found.report.verdict == "lossless"
+    assert "guesses looked at" in words
+    assert "the model's own distribution" in words
+
+
+async def test_near_ties_only() -> None:
+    engine = Checkable(late, margin=DIFFERENCE, rounds=True)
+    words, found = await checked(laboratory.verify(engine))
+    assert "Near-ties only" in words and "Nothing is wrong" in words
+    assert found.report.verdict == "near-ties"
+    assert "8 differ from plain" in words and "✗" not in words
+    assert "Where they differ" in words and "a near-tie" in words
+
+
+async def test_it_differs_and_says_where() -> None:
+    words, found = await checked(laboratory.verify(Checkable(late)))
+    assert "DIFFERS" in words and found.report.verdict == "divergent"
+    assert "✗ temperature 0" in words and "✓ same seed" in words
+    assert "prompt 1, token 18 (model, 5 guesses)" in words and "A bug." in words
+
+
+async def test_copied_as_text_and_as_json(copied: list[str]) -> None:
+    await checked(laboratory.verify(Checkable(late)), "c", "j")
+    text, document = copied
+    assert text.startswith("qwen3-8b-q4_k_m.gguf with qwen3-0.6b-q8_0.gguf: DIVERGENT here.")
+    body = json.loads(document)
+    assert (body["schema"], body["verdict"]) == (1, "divergent")
+    assert body["greedy"]["divergences"][0]["position"] == 17
+
+
+async def test_there_is_nothing_to_copy_before(copied: list[str]) -> None:
+    async with laboratory.verify(Checkable()).run_test(size=SIZE, notifications=True) as pilot:
+        await until(pilot, "ready")
+        await pilot.press("c", "j")
+        await pilot.pause()
+        assert not copied and "There is nothing to copy yet." in shown(pilot)
+
+
+# --- where it fails ---------------------------------------------------------------------------
+
+
+async def test_an_engine_that_dies_leaves_what_was_found() -> None:
+    engine = Checkable(late, dies_at=11)
+    words, found = await checked(laboratory.verify(engine))
+    assert found.phase == "failed" and "the GPU ran out of memory" in words
+    assert "8 differ from plain" in words and "not finished" in words
+    assert "enter load it again" in words and "ctrl+l log" in words
+
+
+async def test_a_pair_that_cannot_be_loaded() -> None:
+    app = laboratory.verify(OutOfMemoryError("It does not fit.", "Take less."), Checkable())
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "failed")
+        assert "It does not fit." in shown(pilot)
+        await pilot.press("enter")
+        await until(pilot, "done")
+        assert "Nothing differs" in shown(pilot)
+
+
+# --- from Home, with a real pair --------------------------------------------------------------
+
+
+async def test_the_demo_from_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(verify.EFFORTS, "usual", Effort(seconds=0, tokens=8))
+    options, runner = Options(seed=1), Runner()
+    app = LocalspecApp(options, runner, lambda: HomeScreen(runner, options))
+    try:
+        async with app.run_test(size=SIZE) as pilot:
+            await scenes.surveyed(pilot)
+            await pilot.press("v")
+            await wait_until(pilot, lambda: isinstance(app.screen, VerifyScreen))
+            await wait_until(pilot, lambda: measuring(pilot).phase == "ready", LONG)
+            await pilot.press("enter")
+            await wait_until(pilot, lambda: measuring(pilot).phase in ("done", "failed"), LONG)
+            assert screen(pilot).error is None
+            assert screen(pilot).report.verdict in ("lossless", "near-ties")
+            assert screen(pilot).report.drafted > 0
+            await pilot.press("escape")
+            await wait_until(pilot, lambda: isinstance(app.screen, HomeScreen))
+    finally:
+        runner.close(wait=10)
+
+
+# --- time left --------------------------------------------------------------------------------
+
+
+async def test_the_time_left_falls_as_parts_are_done() -> None:
+    now = 0.0
+    parts = Parts(20.0, lambda: now)
+    assert parts.seconds_left == 101
+    parts.take(Doing("widths", "measuring"))
+    parts.take(Widths(0.0))
+    assert parts.seconds_left == 100
+    parts.take(Doing("greedy", "temperature 0: prompt 3 of 8"))
+    now = 10.0
+    parts.take(Doing("greedy", "temperature 0: prompt 5 of 8", 0.5))
+    assert parts.seconds_left == pytest.approx(90)
+    assert next(part.what for part in parts if part.state == "doing") == "prompt 5 of 8"
+    parts.take(Doing("seeded", "the same seed: prompt 1 of 8"))
+    assert parts.seconds_left == pytest.approx(80)
+    parts.finish()
+    assert parts.seconds_left == 0
