@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn, TextIO
 
-import click
-from click.shell_completion import CompletionItem
+try:
+    import click
+    from click.shell_completion import CompletionItem
+except ImportError as missing:  # before there is anything that could tell it better
+    sys.exit(f"localspec: {missing}.\n  Install localspec again: pip install localspec")
 
 from localspec import __version__, errors
 from localspec.clean import clean
@@ -120,6 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except OSError as error:  # standard output or a file of ours: a full disk, say
         what = f"The output cannot be written: {error.strerror or error}."
         code = _tell(errors.AccessError(what, "Make room, or write somewhere else."), argv)
+    except ImportError as error:
+        code = _tell(_part_missing(error), argv)
     except Exception as error:  # ours: a person gets one line, a developer asks for more
         if os.environ.get("LOCALSPEC_DEBUG"):
             raise
@@ -128,6 +133,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _tell(errors.LocalspecError(f"Something went wrong inside: {what}", hint), argv)
     _finish(sys.stdout)
     sys.exit(code)
+
+
+def _part_missing(error: ImportError) -> errors.LocalspecError:
+    if os.environ.get("LOCALSPEC_DEBUG"):
+        raise error
+    what = f"A part that localspec needs cannot be used: {error}."
+    again = f"Install it again: {sys.executable} -m pip install --force-reinstall localspec"
+    return errors.LocalspecError(what, again)
 
 
 def _finish(stream: TextIO) -> None:

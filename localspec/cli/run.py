@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 import click
 
@@ -208,10 +208,20 @@ def _prompt(given: str | None) -> str:
     elif sys.stdin is None or sys.stdin.isatty():
         raise UsageError("There is no prompt.", 'Give one: localspec run demo -p "import os"')
     else:
-        text = sys.stdin.buffer.read(_LONGEST_PROMPT).decode("utf-8", "replace")
+        text = _piped(sys.stdin.buffer)
     if not text:
         raise UsageError("The prompt is empty.", 'Give one: localspec run demo -p "import os"')
     return text
+
+
+def _piped(stdin: IO[bytes]) -> str:
+    """What came through a pipe; blank lines alone are the nothing of an empty variable."""
+    read = stdin.read(_LONGEST_PROMPT + 1)
+    if len(read) > _LONGEST_PROMPT:
+        raise UsageError(
+            f"The prompt is longer than {_LONGEST_PROMPT >> 20} MiB.", "No context holds that."
+        )
+    return read.decode("utf-8", "replace") if read.strip() else ""
 
 
 def _settings(given: dict[str, Any], choice: launch.Choice) -> Settings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from localspec.engine import llama
 from localspec.engine.chat import Chat, Prompt
@@ -111,10 +111,18 @@ class Pair:
 
     def _load_model(self, path: Path, load: Load) -> None:
         self.draft = draft = _opened(path, parameters.of_draft(load, self.target.n_ctx))
-        if path.resolve() != Path(load.target).resolve():
+        same = path.resolve() == Path(load.target).resolve()
+        if not same:
             verdict = pairing.check(self.target.vocabulary, draft.vocabulary)
             if not verdict.compatible:
                 raise pairing.refusal(verdict, Path(load.target).name, path.name)
+        if same or draft.weights.n_bytes() > self.target.weights.n_bytes():
+            how = "the target itself" if same else "larger than its target"
+            said = f"The draft is {how}: a guess costs as much as an answer, so nothing is gained."
+            level: Literal["info", "warning"] = "info" if same else "warning"
+            self.notices.append(
+                Notice(level, "large-draft", said, "Take a smaller draft, or --draft none.")
+            )
         if draft.recurrent:  # it would read the text again after each rejection
             draft.close()
             self.draft = None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from localspec.clean import clean
 from localspec.errors import AccessError, ModelFileError, NotFoundError
-from localspec.models.gguf import architectures, beginning, sanity, tokenizer
+from localspec.models.gguf import architectures, beginning, kinds, sanity, tokenizer
 from localspec.models.gguf import parser as gguf
 from localspec.models.gguf.parser import DamagedError, Incomplete, Source, Value
 from localspec.models.gguf.sanity import Split
@@ -165,9 +165,8 @@ def check(path: Path) -> None:
     glance(path)
     header = read(path)
     name = _named(path)
-    if header.architecture == "clip":
-        what = f"{name} is the image part of a model (mmproj)."
-        raise ModelFileError(what, "Give the main file of the model.")
+    if (reason := kinds.no_writer(header.architecture, header.keys)) is not None:
+        raise ModelFileError(f"{name} {reason.what}.", reason.hint)
     if header.tokenizer.add_bos and header.tokenizer.bos < 0:
         what = f"{name} has a damaged vocabulary: it begins texts with a BOS token and has none."
         raise ModelFileError(what, "Convert it again, or take another publisher's file.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import subprocess
 import sys
@@ -30,6 +31,8 @@ class Patience:
     load: float = 600
     answer: float = 120
     stop: float = 5
+    word: float = 30
+    """After which a person is told that it still goes on."""
 
 
 def _command() -> list[str]:
@@ -53,6 +56,8 @@ class Worker:
         self._dead: Dead | None = None
         self._pair = ""
         """What stands for the loaded pair among those that crash."""
+        self._files: ending.Files = {}
+        """Those of the pair, as they were when it was loaded."""
         self._told: wire.Answer | None = None
         """The answer of a command that has one."""
         self._places: list[Place] = []
@@ -60,13 +65,13 @@ class Worker:
         """What the engine last said of the pair's costs."""
         self._pipe = threading.Lock()
         self._stop_wanted = False
+        self._stopping = False
+        """Whether the command in progress is to end."""
         self._answers: queue.SimpleQueue[tuple[int, wire.Answer | None]] = queue.SimpleQueue()
         try:
             self._process = children.start(start())
         except OSError as error:
-            raise errors.EngineError(
-                f"The engine cannot be started: {error.strerror}.", "Install localspec again."
-            ) from error
+            raise ending.not_started(error) from error
         self._log = Log(self.pid)
         self._threads = [
             threading.Thread(target=work, daemon=True) for work in (self._hear, self._drain)
@@ -93,6 +98,7 @@ class Worker:
     def load(self, load: wire.Load) -> Ready:
         """Load a pair.  Raises what the engine raised, or what it died of."""
         self._pair = crashes.key(load)
+        self._files = ending.looked_at(load.target, load.draft)
         for event in self._carry_out(load, self._patience.load):
             if isinstance(event, Ready):
                 self.ready = event
@@ -145,8 +151,12 @@ class Worker:
         return tuple(self._places)
 
     def stop(self) -> None:
-        """End the answer after the llama_decode in progress, a long one on the CPU within it."""
-        self._stop_wanted = True
+        """End the answer after the llama_decode in progress, a long one on the CPU within it.
+
+        An engine that has not got anywhere for long, or says nothing, is ended.
+        """
+        self._stop_wanted = self._stopping = True
+        self._answers.put((-1, None))  # whoever waits is to look at its patience again
         self._send_stop()
 
     def close(self) -> None:
@@ -176,9 +186,12 @@ class Worker:
             yield self._dead
             return
         self._number += 1
+        self._stopping = False
         self._send(self._number, command)
+        word = self._patience.word
         while True:
-            answer = self._next(self._number, patience)
+            answer = self._next(self._number, patience, word=word)
+            word = math.inf if answer is ending.SLOW else word
             if isinstance(answer, wire.Done):
                 return
             if isinstance(answer, wire.Failed):
@@ -194,21 +207,32 @@ class Worker:
             if isinstance(answer, Dead):
                 return
 
-    def _next(self, number: int, patience: float, stuck: float | None = None) -> wire.Answer:
+    def _next(
+        self, number: int, patience: float, stuck: float | None = None, word: float = math.inf
+    ) -> wire.Answer:
         """The next answer to this command; `Dead` where none will come.
 
-        Waits `patience` seconds for a line, and lets the engine be `stuck` for as many.
+        Waits `patience` seconds for a line, and lets the engine be `stuck` for as many; SLOW
+        where it has not got anywhere for `word` seconds.
         """
-        limit = patience if stuck is None else stuck
+        limit, own = patience if stuck is None else stuck, self._patience
         while True:
+            quiet = min(patience, word)
+            if self._stopping:
+                quiet, limit = min(quiet, own.stop), min(limit, own.word + own.stop)
             try:
-                told, answer = self._answers.get(timeout=patience)
+                told, answer = self._answers.get(timeout=quiet)
             except queue.Empty:
-                return self._end(ending.hang)
-            if isinstance(answer, wire.Alive) and told == number and answer.stuck > limit:
-                return self._end(ending.hang)
+                slow = word < patience and not self._stopping
+                return ending.SLOW if slow else self._end(ending.hang)
+            if (
+                isinstance(answer, wire.Alive)
+                and told == number
+                and answer.stuck > min(limit, word)
+            ):
+                return ending.SLOW if answer.stuck <= limit else self._end(ending.hang)
             if isinstance(answer, Dead):
-                self._bury(answer)
+                answer = self._bury(answer)
             if answer is not None and (told == number or self._dead is not None):
                 return answer
 
@@ -216,8 +240,10 @@ class Worker:
         answer = self._next(0, self._patience.hello)
         if isinstance(answer, Dead):
             raise ending.error(answer)
-        if not isinstance(answer, wire.Hello) or answer.protocol != wire.PROTOCOL:
+        if not isinstance(answer, wire.Hello):
             raise ending.error(self._end(ending.protocol))
+        if answer.protocol != wire.PROTOCOL:
+            raise ending.error(self._end(ending.another_version))
 
     def _send(self, number: int, command: wire.Command) -> None:
         """A process that is gone says so on its other pipe."""
@@ -261,6 +287,7 @@ class Worker:
         return self._bury(why(list(self._log.lines)))
 
     def _bury(self, dead: Dead) -> Dead:
+        dead = ending.of_files(dead, self._files)
         self._dead = dead
         self._log.keep([f"localspec: this engine ended: {dead.how}"])
         if self._pair:

@@ -333,6 +333,20 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
         History.open(tmp_path / "data" / "chats" / "chats.sqlite")
 
 
+@posix
+def test_somebody_elses_folder_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link to a folder of another person, who could read what is written there."""
+    theirs = path.parent.with_name("theirs")
+    theirs.mkdir(parents=True)
+    if os.geteuid() == 0:
+        os.chown(theirs, 4242, -1)
+    path.parent.symlink_to(theirs)
+    monkeypatch.setattr(os, "geteuid", lambda: 4243)
+    with pytest.raises(AccessError, match="it belongs to somebody else"):
+        History.open(path)
+    assert list(theirs.iterdir()) == []
+
+
 @not_root
 def test_a_folder_that_may_only_be_read(path: Path) -> None:
     with closing(History.open(path)) as known:

@@ -15,7 +15,7 @@ import pytest
 
 from localspec.chat import keeping
 from localspec.chat.conversation import Conversation, Turn
-from localspec.chat.history import History
+from localspec.chat.history import History, locks
 from localspec.chat.keeping import TOKENS, Keeper
 from localspec.chat.settings import Settings
 from localspec.errors import InUseError
@@ -83,6 +83,30 @@ def test_what_was_sent_is_there_before_the_answer(talk: Talk) -> None:
     talk.keeper.sent(talk.conversation.ask("hello"))
     (turn,) = talk.on_disk().turns
     assert (turn.question, turn.answer, turn.reason) == ("hello", "", None)
+
+
+def test_words_that_are_no_text_are_kept(talk: Talk) -> None:
+    """Halves of surrogate pairs, which no encoding has."""
+    talk.conversation.system = "s\ud83d"
+    talk.ask("a\ud83db", "x\udc00y")
+    assert talk.codes == []
+    (turn,) = talk.on_disk().all
+    assert (turn.question, turn.answer) == ("a?b", "x?y")
+    assert talk.history.search("a\ud83d") == []
+
+
+def test_a_disk_without_locks_is_said_once(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network drive, say: the chat is kept all the same."""
+
+    def none(_: int) -> None:
+        raise OSError(38, "not supported")
+
+    monkeypatch.setattr(locks, "_take", none)
+    talk.ask("a", "b")
+    talk.ask("c", "d")
+    assert talk.codes == ["no-locks"]
+    assert "open a chat in one window only" in talk.told[0].message
+    assert talk.on_disk().all == talk.conversation.all
 
 
 def test_all_of_a_chat_is_there_in_the_end(talk: Talk) -> None:

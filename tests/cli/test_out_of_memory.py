@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,3 +37,18 @@ def test_a_context_that_finds_no_room_is_explained(zoo: Zoo) -> None:
             assert "Expected " in said
             return
     raise AssertionError(codes)
+
+
+def test_a_draft_that_finds_no_room_is_named(zoo: Zoo, tmp_path: Path) -> None:
+    """Where the target still fits; without the draft it answers."""
+    draft = Path(shutil.copy(zoo["vast"], tmp_path / "small.gguf"))
+    ask = ("run", zoo["vast"], "-p", "x", "--ctx", "1048576", "--max-tokens", "1")
+    told = []
+    for kib in range(4_000_000, 400_000, -150_000):
+        done = limited(kib, *ask, "--draft", draft)
+        told.append(done.stderr.decode())
+        if done.returncode == _OUT_OF_MEMORY and "small.gguf" in told[-1]:
+            assert "--draft none" in told[-1]
+            assert limited(kib, *ask, "--draft", "none").returncode == 0
+            return
+    raise AssertionError(told)

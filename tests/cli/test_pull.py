@@ -349,3 +349,18 @@ def test_run_without_a_terminal_says_how(house: Household) -> None:
     done = house.do("run", PAIR, "-p", "a")
     assert done.code == 3 and f"localspec pull {PAIR}" in done.err
     assert house.do("run", PAIR, "-p", "a", "--max-tokens", "2", "-y").code == 0
+
+
+def test_a_model_that_somebody_deleted(house: Household) -> None:
+    """Its name in the cache leads nowhere now."""
+    house.pulled(PAIR)
+    (name,) = house.cache.glob("models--*/snapshots/*/Tiny-Q8_0.gguf")
+    name.resolve().unlink()
+    listed = house.do("list", "--json")
+    assert listed.code == 0
+    assert [Path(one["path"]).name for one in listed.document["models"]] == ["Tiny-Draft-Q8_0.gguf"]
+    done = house.do("run", PAIR, "-p", "a")
+    assert done.code == 3, done.err
+    assert f"localspec pull {PAIR}" in done.err
+    house.pulled(PAIR)
+    assert house.do("run", PAIR, "-p", "a", "--max-tokens", "2").code == 0

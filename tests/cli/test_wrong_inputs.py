@@ -6,13 +6,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import GGUFWriter
 
 from localspec.paths import data
+from tests import tinygguf
 from tests.cli.command import Done, command, environment, harmful, localspec
+from tests.tinygguf import Shape
 from tests.zoo import Zoo
 
 USAGE, NOT_FOUND, DOES_NOT_FIT, INCOMPATIBLE, STORAGE = 2, 3, 4, 5, 8
@@ -128,6 +132,20 @@ def test_a_file_without_a_vocabulary(files: Files) -> None:
 def test_a_vocabulary_that_makes_llama_cpp_abort(files: Files) -> None:
     """The engine's process dies of it, and only that."""
     told(localspec("run", files("no-bytes"), "-p", "жж"), ENGINE, "llama.cpp gave up")
+
+
+def test_parts_of_two_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part is sound and has the right name; together they are no model."""
+    parts = partial(GGUFWriter, split_max_tensors=11)
+    monkeypatch.setattr(tinygguf, "GGUFWriter", parts)
+    tinygguf.llama(0).write(tmp_path / "a.gguf")
+    tinygguf.llama(0, shape=Shape(n_ff=64)).write(tmp_path / "b.gguf")
+    first, second = (tmp_path / f"a-0000{n}-of-00002.gguf" for n in (1, 2))
+    assert localspec("run", first, *ASK).code == 0
+    (tmp_path / "b-00002-of-00002.gguf").replace(second)
+    wrong(first, *ASK, code=MODEL_FILE, words="wrong shape")
+    second.unlink()
+    wrong(first, *ASK, code=MODEL_FILE, words="needs a-00002-of-00002.gguf beside it")
 
 
 # --- pairs and names ----------------------------------------------------------------------------

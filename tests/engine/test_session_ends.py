@@ -102,6 +102,20 @@ def test_a_context_beyond_the_trained_one_is_warned_of(zoo: Zoo) -> None:
         assert session.ready.settings["target"]["n_ctx"] == 2048
 
 
+@pytest.mark.parametrize(
+    ("draft", "level", "words"),
+    [("padded", "warning", "larger than its target"), ("f32", "info", "the target itself")],
+)
+def test_a_draft_as_large_as_its_target_is_told(
+    draft: str, level: str, words: str, zoo: Zoo
+) -> None:
+    with loaded(zoo["f32"], zoo[draft]) as session:
+        (notice,) = session.ready.notices
+        assert (notice.level, notice.code) == (level, "large-draft")
+        assert words in notice.message and "--draft none" in notice.hint
+        assert say(session, PROMPT, spec="model").speculation["drafted"], "it is used all the same"
+
+
 def test_sums_agree_with_the_rounds(zoo: Zoo) -> None:
     with loaded(zoo["target"], zoo["cousin"]) as session:
         said = say(session, PROMPT, max_tokens=77)

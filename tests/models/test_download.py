@@ -478,3 +478,31 @@ def test_a_folder_that_leads_elsewhere_is_refused(desk: Desk, tmp_path: Path) ->
         desk.fetch()
     assert list(elsewhere.iterdir()) == []
     assert desk.hub.bodies() == []
+
+
+def test_a_file_that_the_hub_replaced_between_two_tries(desk: Desk) -> None:
+    """What came of the old one is never joined with the new one."""
+    desk.hub.faults[BODY].append(Fault("drop", after=MIB))
+    desk.hub.always[BODY] = Fault("drop", after=0)
+    with pytest.raises(DownloadError):
+        desk.fetch()
+    asked = [seen.path for seen in desk.hub.seen if "/resolve/" in seen.path]
+    assert all(f"/resolve/{COMMIT}/" in path for path in asked[1:]), "one commit, found first"
+    desk.hub.always.clear()
+    new = DATA[:1000] + bytes(len(DATA) - 1000)
+    desk.hub.add(REPO, FILE, new)
+    desk.hub.commit = "b" * 40
+    path = desk.fetch()
+    assert path.read_bytes() == new
+    assert "b" * 40 in path.parts
+    assert desk.ranges()[-1] is None
+    assert desk.part.read_bytes() == DATA[:MIB], "left for `rm --leftovers`"
+
+
+def test_a_file_that_the_hub_replaces_on_the_way(desk: Desk) -> None:
+    """Under the same commit, which no honest hub does: its digest does not agree."""
+    desk.hub.faults[BODY].append(Fault("drop", after=MIB))
+    desk.hub.always[BODY] = Fault("swap")
+    with pytest.raises(ChecksumError, match="damaged twice"):
+        desk.fetch()
+    assert desk.files() == set()

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from localspec.errors import AccessError
+from localspec.errors import AccessError, exit_code
 from tests.downloads import DATA, FILE, MIB, REPO, Desk
 from tests.fakehub import BODY, FakeHub, Fault
 
@@ -228,3 +228,52 @@ def test_a_file_system_with_a_largest_size(desk: Desk) -> None:
     assert (parts, final) == ([MIB], [])
     assert then == len(DATA)
     assert desk.ranges() == [None, f"bytes={MIB}-"]
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "The disk of"),
+        (errno.EDQUOT, "Your quota on the disk of"),
+        (errno.EFBIG, "cannot hold a file of that size"),
+        (errno.EIO, "Input/output error"),
+        (errno.EROFS, "Read-only file system"),
+        (errno.ESTALE, "Stale file handle"),
+    ],
+)
+def test_a_disk_that_refuses_says_why_and_where(
+    number: int, words: str, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched, pytest.raises(AccessError) as raised:
+        patched.setattr(os, "write", refusing)
+        desk.fetch()
+    assert exit_code(raised.value) == 8
+    assert words in raised.value.message and str(desk.store) in raised.value.message
+    assert raised.value.hint
+    assert desk.final() == []
+    assert desk.is_whole(desk.fetch())
+
+
+def test_two_processes_fetch_it_once(desk: Desk) -> None:
+    desk.hub.always[BODY] = Fault("slow", rate=6 * MIB)
+    both = [start(desk), start(desk)]
+    for child in both:
+        end(child, 30)
+        assert child.returncode == 0
+    assert len(desk.hub.bodies()) == 1
+    assert desk.is_whole(desk.fetch())
+
+
+def test_a_killed_process_lets_go_for_the_one_that_waits(desk: Desk) -> None:
+    desk.hub.faults[BODY].append(Fault("stall", after=MIB))
+    first = start(desk)
+    desk.hub.wait_sent(MIB)
+    second = start(desk)
+    end(first, 0)
+    end(second, 30)
+    assert second.returncode == 0
+    assert [from_byte(one) > 0 for one in desk.ranges()] == [False, True]
+    assert desk.is_whole(desk.fetch())

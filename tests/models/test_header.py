@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import sys
@@ -266,3 +267,68 @@ def test_the_image_part_of_a_model(tmp_path: Path) -> None:
 def test_a_bos_that_is_to_be_added_and_is_not_there(tmp_path: Path) -> None:
     file = gguffile.model(tokenizer=b"gemma4").add(b"tokenizer.ggml.add_bos_token", BOOL, False)
     assert "has none" in failure_of(written(tmp_path, file.data())).message
+
+
+@pytest.mark.parametrize("cut", range(64))
+def test_a_file_cut_at_any_64th(cut: int, tmp_path: Path) -> None:
+    demo = data() / "demo" / "demo-draft.gguf"
+    whole = demo.read_bytes()
+    size = len(whole) * cut // 64
+    error = failure_of(written(tmp_path, whole[:size]))
+    assert isinstance(error, ModelFileError) and error.hint == "Download it again."
+    assert ("is incomplete" if cut else "is empty") in error.message
+    if size > header.read(demo).data_offset:
+        assert f"{size:,} bytes of " in error.message
+
+
+# --- sound files that write no text -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arch", "words"),
+    [
+        ("bert", "makes vectors of texts"),
+        ("nomic-bert", "makes vectors of texts"),
+        ("whisper", "is a model of speech: whisper"),
+        ("wavtokenizer-dec", "is a model of speech"),
+        ("flux", "makes images"),
+        ("dream", "does not write from left to right"),
+        ("t5", "reads and writes in two halves"),
+        ("clip", "is the image part of a model"),
+    ],
+)
+def test_what_writes_no_text(arch: str, words: str, tmp_path: Path) -> None:
+    error = failure_of(written(tmp_path, gguffile.model(arch=arch.encode()).data()))
+    assert isinstance(error, ModelFileError)
+    assert words in error.message
+
+
+def test_a_writer_that_was_trained_to_embed_or_to_rank(tmp_path: Path) -> None:
+    for pooling in (1, 2, 3, 4):
+        file = gguffile.model().add(b"llama.pooling_type", U32, pooling)
+        assert "embedding or reranker" in failure_of(written(tmp_path, file.data())).message
+    file = gguffile.model().add(b"llama.attention.causal", BOOL, False)
+    assert "embedding or reranker" in failure_of(written(tmp_path, file.data())).message
+    file = gguffile.model().add(b"llama.pooling_type", U32, 0)
+    header.check(written(tmp_path, file.add(b"llama.attention.causal", BOOL, True).data()))
+
+
+def test_an_adapter_is_no_model(tmp_path: Path) -> None:
+    file = gguffile.model().add(b"general.type", STRING, b"adapter")
+    error = failure_of(written(tmp_path, file.data()))
+    assert "is an adapter (LoRA)" in error.message and error.hint == "Give the model itself."
+
+
+def test_a_disk_that_gives_no_bytes_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a network drive that went away: the system's own words, and which file."""
+
+    def lost(file: object, n: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    path = written(tmp_path, gguffile.model().data())
+    monkeypatch.setattr(header, "_exactly", lost)
+    error = failure_of(path)
+    assert isinstance(error, AccessError)
+    assert error.message == "model.gguf cannot be read: Input/output error."

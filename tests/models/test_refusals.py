@@ -13,6 +13,7 @@ from localspec.errors import DeniedError, DownloadError, LocalspecError, NotFoun
 from localspec.models.hub import refusals
 from localspec.models.hub.errand import Broken, Patience
 
+UNVERIFIED = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed:"
 ASKED = ("https://hub.example", "org/m", "")
 
 
@@ -70,6 +71,16 @@ def test_a_status(status: int, word: str, kind: type[LocalspecError]) -> None:
         (httpx.ConnectTimeout("x"), OfflineError, "cannot be reached"),
         (httpx.ProxyError("x"), OfflineError, "cannot be reached"),
         (httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED]"), DownloadError, "certificate"),
+        (
+            httpx.ConnectError(f"{UNVERIFIED} certificate is not yet valid (_ssl.c:1006)"),
+            DownloadError,
+            "is not valid yet: this computer's date is",
+        ),
+        (
+            httpx.ConnectError(f"{UNVERIFIED} certificate has expired (_ssl.c:1006)"),
+            DownloadError,
+            "has expired: this computer's date is",
+        ),
         (httpx.ReadTimeout("x"), Broken, "does not answer"),
         (httpx.ReadError("x"), Broken, "lost"),
         (httpx.RemoteProtocolError("x"), Broken, "lost"),

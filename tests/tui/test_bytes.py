@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shutil
 import sys
@@ -205,6 +206,15 @@ def test_a_hostile_model_and_its_file_name(zoo: Zoo, tmp_path: Path) -> None:
     assert "one" in text(seen)
     assert not leaked(seen)
     assert not shapes(seen) - shapes(own)
+
+
+def test_a_file_name_that_is_no_utf8(zoo: Zoo, tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"bad\xff\xfe.gguf")
+    try:
+        shutil.copy(zoo["parrot"], path)
+    except OSError:
+        pytest.skip("no such name on this disk")
+    assert "Hello" in text(from_the_list(path))
 
 
 def from_the_list(model: Path, down: bytes = DOWN) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,52 @@ async def test_what_is_pasted_is_clean_and_never_sends() -> None:
         assert "\x1b" not in chat.typed
         assert "\u202e" not in chat.typed
         assert chat.typed.startswith("def f():\n    pass\n")
+
+
+async def test_a_paste_of_a_megabyte() -> None:
+    """It can be sent and goes on being shown; some seconds of work would show as a standstill."""
+    async with Chat() as chat:
+        words = ("some words of a line, " * 4 + "\x1b[31mred\n") * 11_500
+        began = time.process_time()
+        chat.app.post_message(events.Paste(words))
+        await wait_until(chat.pilot, lambda: len(chat.typed) > 1_000_000)
+        assert time.process_time() - began < 2, "0.9 s where nothing else runs"
+        assert "\x1b" not in chat.typed
+        await chat.press("x")
+        assert chat.typed.endswith("x")
+        began = time.process_time()
+        await chat.press("enter")
+        await chat.until("ready")
+        assert time.process_time() - began < 3
+        assert len(chat.questions[0]) > 1_000_000 and "Well, hello." in chat.shown
+        assert not chat.typed
+        assert "characters more" in chat.shown
+
+
+async def test_words_that_are_no_text_are_sent() -> None:
+    """Half of a surrogate pair cannot be pasted, but a script may put it there."""
+    async with Chat() as chat:
+        await chat.send("a\ud83db")
+        assert chat.screen.phase == "ready"
+        assert "Well, hello." in chat.shown
+
+
+async def test_nothing_is_sent_where_nothing_is_written() -> None:
+    async with Chat() as chat:
+        for typed in ("", "  ", "\n\n"):
+            chat.screen.composer.put(typed)
+            await chat.press("enter")
+            assert "There is nothing to send yet." in chat.shown
+        assert not chat.questions
+
+
+async def test_a_terminal_of_40_by_10_shows_question_answer_and_composer() -> None:
+    async with Chat() as chat:
+        await chat.pilot.resize_terminal(40, 10)
+        await chat.send("hi there")
+        assert "Well, hello." in chat.shown
+        composer = chat.screen.composer.region
+        assert composer.height >= 1 and composer.bottom <= 10 and composer.right <= 40
 
 
 # --- asking -----------------------------------------------------------------------------------

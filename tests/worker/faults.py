@@ -7,6 +7,8 @@ import signal
 import time
 from collections.abc import Callable
 
+from localspec.protocol import wire
+
 FLOOD = 100 * 1024 * 1024
 
 
@@ -37,6 +39,11 @@ def _full_disk() -> None:
         file.write(b"x")
 
 
+def _newer(out: int) -> None:
+    """What the engine of another version of localspec says first."""
+    os.write(out, wire.encode_answer(0, wire.Hello(wire.PROTOCOL + 1, os.getpid())))
+
+
 def faults(out: int) -> dict[str, Callable[[], object]]:
     return {
         "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
@@ -50,6 +57,7 @@ def faults(out: int) -> dict[str, Callable[[], object]]:
         "disk": _full_disk,
         "flood": _flood,
         "exit": lambda: os._exit(3),
+        "newer": lambda: _newer(out),
         "silent": lambda: os._exit(0),
         "none": lambda: None,
     }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -176,3 +178,62 @@ def test_a_stop_while_a_command_is_on_its_way_follows_it(
     monkeypatch.setattr(Worker, "_write", write)
     assert said(list(engine.generate(Generate("x" * 300_000)))) == "one two three four"
     assert [b"generate" in lines[0], b"stop" in lines[1]] == [True, True]
+
+
+def test_an_engine_of_another_version_is_not_talked_to() -> None:
+    """localspec was updated while it ran: the next engine is the new one's."""
+    with pytest.raises(errors.EngineError, match="The engine stopped") as raised:
+        worker("hello", "newer")
+    assert raised.value.hint == "localspec was updated while it ran: leave it, and start it again."
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_an_answer_that_stands_still_is_said_to_go_on_before_it_is_given_up(phase: str) -> None:
+    patience = Patience(hello=20, load=20, answer=2, stop=1, word=0.3)
+    parent = str(os.getpid())
+    engine = Worker(lambda: [sys.executable, str(FAKE), parent, phase, "hang"], patience)
+    try:
+        engine.load(Load("a.gguf"))
+        events = list(engine.generate(Generate("hi")))
+    finally:
+        engine.close()
+    *_, told, last = events
+    assert told == ending.SLOW and "Esc ends the answer" in told.hint
+    assert events.count(told) == 1
+    assert isinstance(last, Dead) and last.how == "hang"
+
+
+@pytest.mark.parametrize("when", ["told", "at once"])
+def test_a_hung_engine_that_is_to_stop_is_ended(when: str) -> None:
+    """As Esc does, from another thread than the one that listens; two minutes are not waited."""
+    patience = Patience(hello=20, load=20, answer=120, stop=0.5, word=0.5)
+    parent = str(os.getpid())
+    engine = Worker(lambda: [sys.executable, str(FAKE), parent, "decode", "hang"], patience)
+    try:
+        engine.load(Load("a.gguf"))
+        began = time.monotonic()
+        events: list[Event] = []
+        for event in engine.generate(Generate("hi")):
+            events.append(event)
+            if event == ending.SLOW or (when == "at once" and said(events) == "one two "):
+                threading.Thread(target=engine.stop).start()
+        assert time.monotonic() - began < 10
+        assert said(events) == "one two "
+        assert isinstance(events[-1], Dead) and events[-1].how == "hang"
+    finally:
+        engine.close()
+
+
+def test_a_hung_engine_is_given_up_when_its_answer_is_not_wanted(
+    start: Callable[[str, str], Worker],
+) -> None:
+    """As Esc does: it has `stop` seconds."""
+    engine = start("decode", "hang")
+    engine.load(Load("a.gguf"))
+    answer = engine.generate(Generate("hi"))
+    while not isinstance(next(answer), Round):
+        pass
+    began = time.monotonic()
+    answer.close()  # type: ignore[attr-defined]
+    assert time.monotonic() - began < 2 * IMPATIENT.stop + 2
+    assert not engine.alive

@@ -119,6 +119,7 @@ def test_a_model_file_cut_while_it_is_used_is_named(zoo: Zoo, tmp_path: Path) ->
     assert isinstance(last, Dead)
     assert last.how == "signal SIGBUS"
     assert "changed or its disk went away" in last.hint
+    assert f"{model}; it has 0 bytes now" in last.hint
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", pytest.param("SIGTERM", marks=LONG)])

@@ -148,7 +148,7 @@ class Controller:
             self._guesses.append(_Guess(table, bucket, len(ahead) + i, True))
         reason = f"draft expects {growth.expected:.1f} of {len(draft.tokens)} kept"
         if not draft.tokens:
-            reason = "the draft is not sure enough"
+            reason = draft.reason or "the draft is not sure enough"
         return replace(draft, reason=reason)
 
     def _extended_by_model(self, tokens: Sequence[int], limit: int, draft: Draft) -> Draft:

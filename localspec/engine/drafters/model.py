@@ -33,7 +33,7 @@ class ModelDrafter:
         reader, model = self._reader, self._reader.model
         limit = min(limit, model.n_ctx - len(tokens) - len(ahead))
         if limit <= 0:
-            return Draft()
+            return Draft(reason="the draft's context is full")
         before = model.seconds
         reader.align(tokens)
         unread = [*tokens[reader.n_read :], *ahead]

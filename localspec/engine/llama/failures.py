@@ -50,7 +50,7 @@ def context_error(path: Path) -> LocalspecError:
     if "allocate" in text or "memory" in text:
         return OutOfMemoryError(
             f"Not enough memory for the context of {path.name}.",
-            "Use a smaller --ctx, --kv q8_0, or fewer --gpu-layers.",
+            "Use a smaller --ctx, --kv q8_0, fewer --gpu-layers, or --draft none.",
         )
     reason = _reason((LOG.errors() or ["llama.cpp gave no reason"])[-1])
     hint = "Try --kv f16 and --flash-attn auto, or --draft none."

@@ -32,6 +32,26 @@ except (ImportError, OSError, RuntimeError, AttributeError) as error:
         "Install it again: pip install --force-reinstall --no-cache-dir llama-cpp-python",
     ) from error
 
+_AS_KNOWN = (2048, -1.0, 1, 1, 0, 1, False)
+
+
+def _check_structs() -> None:
+    """A library of another release would find our settings in other places, and say nothing.
+
+    What it sets unasked stands before, between and after the fields that releases add.
+    """
+    context, model = C.llama_context_default_params(), C.llama_model_default_params()
+    first = (context.n_batch, context.yarn_ext_factor, context.type_k, context.type_v)
+    if (*first, context.n_samplers, model.split_mode, model.vocab_only) != _AS_KNOWN:
+        raise EngineError(
+            f"llama-cpp-python {metadata.version('llama-cpp-python')} and the llama.cpp library "
+            "that it loads are of different releases.",
+            "Install it again, and take LLAMA_CPP_LIB_PATH out of the environment.",
+        )
+
+
+_check_structs()
+
 LOGITS = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(("llama_get_logits", C._lib))
 """llama_get_logits giving a plain address: asked once a pass, a pointer object costs too much."""
 

@@ -50,6 +50,10 @@ PREDICTING = _names(
 """Those that llama.cpp can run with a layer of their own that predicts one token more (MTP)."""
 OTHERS = _names("clip wavtokenizer-dec qwen3tts pockettts t5")
 """Known, but no plain writers of text."""
+SPEECH = _names("whisper wavtokenizer-dec qwen3tts pockettts")
+"""Some of them are no language models to llama.cpp either."""
+IMAGES = _names("flux sd1 sdxl sd3 aura hidream cosmos ltxv hyvid wan lumina2 qwen_image")
+"""They come as GGUF too, for other programs."""
 PLAIN = _names(
     "llama llama4 deci falcon grok gpt2 gptj gptneox mpt baichuan starcoder refact bloom "
     "stablelm qwen qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe phi2 phi3 phimoe "

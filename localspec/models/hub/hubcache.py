@@ -225,8 +225,9 @@ def storing(cache: Path) -> Iterator[None]:
 def _refusal(error: OSError, cache: Path) -> AccessError:
     where = error.filename or cache
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        whose = "Your quota on the disk" if error.errno == errno.EDQUOT else "The disk"
         return AccessError(
-            f"The disk of {cache} is full.",
+            f"{whose} of {cache} is full.",
             "Free some space and run the same command again: it goes on from there.",
         )
     if error.errno == errno.EFBIG:

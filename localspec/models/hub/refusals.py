@@ -87,10 +87,7 @@ def _network(error: Exception, endpoint: str) -> LocalspecError:
     from huggingface_hub.utils import httpx  # noqa: PLC0415
 
     if "CERTIFICATE" in str(error):
-        return DownloadError(
-            f"The certificate of {endpoint} is not accepted.",
-            "Is this computer's date right?  Does a proxy stand between?",
-        )
+        return _certificate(str(error), endpoint)
     if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)):
         return OfflineError(f"{endpoint} cannot be reached.", OFFLINE_HINT)
     if isinstance(error, httpx.TimeoutException):
@@ -100,6 +97,22 @@ def _network(error: Exception, endpoint: str) -> LocalspecError:
     if isinstance(error, (ValueError, KeyError, TypeError)):  # JSON that is none
         return not_a_hub(endpoint)
     return DownloadError(f"The hub cannot be asked: {type(error).__name__}.", OFFLINE_HINT)
+
+
+def _certificate(words: str, endpoint: str) -> DownloadError:
+    """A clock that stands wrong makes every certificate look too new or too old."""
+    now = datetime.now().astimezone()
+    today = f"{now.day} {now:%B %Y}"
+    for sign, how in (("not yet valid", "is not valid yet"), ("has expired", "has expired")):
+        if sign in words:
+            return DownloadError(
+                f"The certificate of {endpoint} {how}: this computer's date is {today}.",
+                "Set the date right, and run the same command again.",
+            )
+    return DownloadError(
+        f"The certificate of {endpoint} is not accepted.",
+        "Is this computer's date right?  Does a proxy stand between?",
+    )
 
 
 def _wait(headers: Mapping[str, str]) -> float | None:

@@ -17,6 +17,10 @@ from localspec.tui.text.part import Gap, Part, Stack, Styles, Words
 from localspec.tui.text.prose import Look, Prose
 from localspec.units import count
 
+_LONG = 50_000
+"""Characters of a question from which only a part is drawn: to wrap a megabyte takes seconds."""
+_PART = 5_000
+
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
@@ -33,6 +37,20 @@ def attached(file: Attachment) -> str:
     return f"+ {clean(file.name, multiline=False)}, {count(len(file.text))} characters"
 
 
+def first_part(question: str, more: str) -> str:
+    """What is drawn of a question; of a very long one the first lines."""
+    if len(question) <= _LONG:
+        return question
+    return f"{question[:_PART]}\n{more} and {count(len(question) - _PART)} characters more"
+
+
+def last_part(text: str, more: str) -> str:
+    """What is drawn of a text that is gone on with; of a very long one the last lines."""
+    if len(text) <= _LONG:
+        return text
+    return f"{count(len(text) - _PART)} characters, then {more}\n{text[-_PART:]}"
+
+
 class TurnText:
     """Markdown, or for completion models the text itself; or the same tokens as they came."""
 
@@ -47,11 +65,11 @@ class TurnText:
         self._thought = ""
         self._unfolded = False
         self._tokens = False
-        self.flow = Flow(turn.question if speaker.raw else "", glyphs)
+        self.flow = Flow(last_part(turn.question, glyphs.more) if speaker.raw else "", glyphs)
         self.prose = Prose(look)
         self.rounds: list[Round] = []
         self.ended = False
-        self._question = clean(turn.question)
+        self._question = first_part(clean(turn.question), glyphs.more)
         self._files = [Words(attached(file), "muted") for file in turn.attached]
         self._thinking = Words(style="thinking")
         self._note = Words(style="muted")

@@ -11,6 +11,9 @@ from textual.widgets import TextArea
 from localspec.clean import clean
 from localspec.tui.keys import keys_of
 
+_LONG = 50_000
+"""Characters from which lines are not wrapped: to wrap a megabyte takes seconds."""
+
 
 class Composer(TextArea):
     """A multi-line editor with a history; what is pasted never sends."""
@@ -49,6 +52,7 @@ class Composer(TextArea):
             self._past.append(text)
         self._place = len(self._past)
         self.text = ""
+        self.soft_wrap = True
         self.post_message(self.Sent(text))
 
     def give_back(self, text: str) -> None:
@@ -57,6 +61,7 @@ class Composer(TextArea):
 
     def put(self, text: str) -> None:
         """Replace everything; the cursor stands at the end."""
+        self._make_room(len(text))
         self.text = text
         self.move_cursor(self.document.end)
 
@@ -89,7 +94,11 @@ class Composer(TextArea):
     async def _on_paste(self, event: events.Paste) -> None:
         event.prevent_default()
         event.stop()
-        result = self.replace(
-            clean(event.text.replace("\r\n", "\n").replace("\r", "\n")), *self.selection
-        )
+        pasted = clean(event.text.replace("\r\n", "\n").replace("\r", "\n"))
+        self._make_room(len(self.text) + len(pasted))
+        result = self.replace(pasted, *self.selection)
         self.move_cursor(result.end_location)
+
+    def _make_room(self, length: int) -> None:
+        """Before so many characters are put in."""
+        self.soft_wrap = length <= _LONG

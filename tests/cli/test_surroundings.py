@@ -1,0 +1,239 @@
+"""What a computer may be short of or have otherwise: it works, or one line says why not."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import ROOT, TIMEOUT, Done, command, environment, harmful, localspec
+from tests.zoo import HELLO_TEXT, Zoo
+
+if sys.platform == "win32":
+    pytest.skip("POSIX limits, mounts and names", allow_module_level=True)
+
+ASK = ("-p", "a", "--temperature", "0", "--draft", "none")
+
+
+def in_shell(before: str, *arguments: str | Path, env: dict[str, str] | None = None) -> Done:
+    """The command after other words in a shell of its own, whose limits and mounts it has."""
+    words = " ".join(map(shlex.quote, map(str, command(*arguments))))
+    done = subprocess.run(
+        ["sh", "-c", f"{before} {words}"],
+        env=environment(env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    return Done(done.returncode, done.stdout, done.stderr.decode())
+
+
+def answers(done: Done) -> None:
+    assert (done.code, done.text) == (0, f"{HELLO_TEXT}\n"), done.err
+
+
+def one_line(done: Done, code: int, words: str) -> None:
+    """What happened, and what to do."""
+    assert done.code == code, done.err
+    assert words in done.err
+    assert len(done.err.splitlines()) == 2 and "Traceback" not in done.err
+    assert "This is a bug" not in done.err
+
+
+# --- limits and places ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("files", [8, 16, 64])
+def test_few_files_may_be_open(files: int, zoo: Zoo) -> None:
+    done = in_shell(f"ulimit -n {files}; exec", "run", zoo["parrot"], *ASK)
+    if files == 8:
+        one_line(done, 9, "Too many open files")
+        assert "ulimit -n" in done.err
+    else:
+        answers(done)
+
+
+@pytest.mark.skipif(not shutil.which("unshare"), reason="no disk can be mounted here")
+@pytest.mark.parametrize(
+    "mount",
+    ["-o size=4k,noexec tmpfs /tmp", "-o ro tmpfs /tmp", "-o ro tmpfs /dev/shm"],
+    ids=["full-and-noexec-tmp", "read-only-tmp", "no-shm"],
+)
+def test_no_room_for_temporary_files(mount: str, zoo: Zoo, tmp_path: Path) -> None:
+    place = Path("/var/tmp") / f"localspec-{os.getpid()}"
+    place.mkdir()
+    try:
+        model = shutil.copy(zoo["parrot"], place / "model.gguf")
+        shell = f"mount -t tmpfs {mount} && exec"
+        asked = command("run", model, *ASK)
+        words = ["unshare", "-rm", "sh", "-c", f'{shell} "$@"', "sh"]
+        if subprocess.run([*words, "true"], capture_output=True, check=False).returncode:
+            pytest.skip("no disk can be mounted here")
+        env = environment({"LOCALSPEC_DATA_DIR": str(place / "data")})
+        done = subprocess.run(
+            [*words, *asked], env=env, capture_output=True, timeout=TIMEOUT, check=False
+        )
+        answers(Done(done.returncode, done.stdout, done.stderr.decode()))
+    finally:
+        shutil.rmtree(place)
+
+
+@pytest.mark.parametrize("home", ["", "/proc/nowhere", "/dev/null"])
+def test_a_home_that_is_none(home: str, zoo: Zoo, tmp_path: Path) -> None:
+    """One answer needs no place to write; nothing to write to is no reason to refuse it."""
+    away = "env -u HOME -u LOCALSPEC_DATA_DIR -u HF_HOME"
+    before = f"{away} HOME={home}" if home else away
+    answers(in_shell(f"exec {before}", "run", zoo["parrot"], *ASK))
+    listed = in_shell(f"exec {before}", "list")
+    assert listed.code == 0 and "Traceback" not in listed.err
+
+
+def test_a_data_folder_that_takes_nothing(zoo: Zoo) -> None:
+    env = {"LOCALSPEC_DATA_DIR": "/proc/nowhere"}
+    answers(localspec("run", zoo["parrot"], *ASK, env=env))
+    one_line(localspec("history", "rm", "1", "-y", env=env), 3, "There is no chat")
+
+
+# --- Python and its parts ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", ["1", "2"])
+def test_python_without_assertions(level: str, zoo: Zoo) -> None:
+    answers(localspec("run", zoo["parrot"], *ASK, env={"PYTHONOPTIMIZE": level}))
+    assert localspec("run", "--help", env={"PYTHONOPTIMIZE": level}).code == 0
+
+
+@pytest.mark.parametrize(
+    ("part", "code", "words"),
+    [
+        ("click", 1, "No module named 'click'"),
+        ("yaml", 1, "A part that localspec needs cannot be used: No module named 'yaml'."),
+        ("numpy", 9, "No module named 'numpy'"),
+        ("psutil", 9, "No module named 'psutil'"),
+        ("llama_cpp", 9, "No module named 'llama_cpp'"),
+    ],
+)
+def test_a_part_that_is_missing(part: str, code: int, words: str, zoo: Zoo, tmp_path: Path) -> None:
+    missing = f"raise ModuleNotFoundError(\"No module named '{part}'\", name='{part}')\n"
+    (tmp_path / f"{part}.py").write_text(missing)
+    env = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = localspec("run", zoo["parrot"], *ASK, env=env)
+    one_line(done, code, words)
+    assert "nstall" in done.err
+
+
+# --- names ------------------------------------------------------------------------------------
+
+NAMES = {
+    "space": "with a space",
+    "dash": "-p",
+    "line": "two\nlines",
+    "unicode": "уни漢字🙂",
+    "255-bytes": "a" * 250,
+    "no-utf-8": os.fsdecode(b"bad\xff\xfe"),
+    "escape": "\x1b]0;owned\x07",
+}
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_a_file_of_any_name(name: str, zoo: Zoo, tmp_path: Path) -> None:
+    """It runs, alone, as its own draft and as a link; it is shown, listed and removed."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    try:
+        path = Path(shutil.copy(zoo["parrot"], folder / f"{name}.gguf"))
+    except OSError:
+        pytest.skip("no such name on this disk")
+    env = {"LOCALSPEC_MODELS_DIR": str(folder)}
+    answers(localspec("run", path, *ASK, env=env))
+    inside = localspec(*("run", "-p", "a", "--temperature", "0"), "--", path.name, cwd=folder)
+    assert inside.code == 0, inside.err
+    drafted = localspec("run", path, "--draft", path, "-p", "a", "--json", env=env)
+    assert drafted.code == 0 and drafted.document["draft"], drafted.err
+    for verb in ("show", "fit"):
+        done = localspec(verb, path, env=env)
+        assert done.code == 0 and not harmful(done.out), done.err
+    listed = localspec("list", env=env)
+    assert listed.code == 0 and "models folder" in listed.text and not harmful(listed.out)
+    assert "not verified" in listed.text, "where nobody said what it should hold"
+    assert localspec("list", "--json", env=env).code == 0
+    removed = localspec("rm", "-y", "--", path, env=env)
+    assert removed.code == 0, removed.err
+    assert not path.exists()
+
+
+# --- prompts ----------------------------------------------------------------------------------
+
+INVALID = os.fsdecode(b"a\xff\xed\xa0\xbd")
+
+
+@pytest.mark.parametrize("form", [[], ["--json"], ["--tokens", "--stats", "-v"]])
+def test_bytes_that_are_no_text_in_any_argument(form: list[str], zoo: Zoo) -> None:
+    """A stray byte, and half of a surrogate pair."""
+    done = localspec(
+        *("run", zoo["chatty"], "-p", INVALID, "--system", INVALID, "--stop", INVALID),
+        *("--max-tokens", "3", *form),
+    )
+    assert done.code == 0, done.err
+    for more in (("show", INVALID), ("history", "search", INVALID), ("export", INVALID)):
+        assert "Traceback" not in localspec(*more).err
+
+
+@pytest.mark.parametrize("blank", [b"", b"\n", b" \t\r\n\n"])
+def test_a_pipe_that_brings_nothing(blank: bytes, zoo: Zoo) -> None:
+    one_line(localspec("run", zoo["parrot"], stdin=blank), 2, "The prompt is empty")
+
+
+def test_a_prompt_of_a_megabyte(zoo: Zoo) -> None:
+    began = time.monotonic()
+    done = localspec("run", zoo["parrot"], stdin=b"word " * 200_000)
+    one_line(done, 13, "the context holds 1,024")
+    assert time.monotonic() - began < 20
+
+
+def test_a_prompt_without_end_is_not_cut_unsaid(zoo: Zoo) -> None:
+    shell = f"head -c {65 * 2**20} /dev/zero |"
+    one_line(in_shell(shell, "run", zoo["parrot"]), 2, "The prompt is longer than 64 MiB")
+
+
+# --- words that a terminal may not know -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "locale",
+    [
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"PYTHONIOENCODING": "ascii"},
+        {"PYTHONIOENCODING": "latin-1"},
+    ],
+    ids=["C", "ascii", "latin-1"],
+)
+def test_characters_that_cannot_be_written(locale: dict[str, str], zoo: Zoo) -> None:
+    done = localspec("run", zoo["chatty"], "-p", "é漢", "--temperature", "0", env=locale)
+    assert done.code == 0, done.err
+    assert b"**??** and a caf" in done.out
+    assert localspec("list", env=locale).code == 0
+
+
+@pytest.mark.parametrize(
+    ("env", "coloured"),
+    [
+        ({}, False),
+        ({"NO_COLOR": "1"}, False),
+        ({"FORCE_COLOR": "1"}, True),
+        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+    ],
+)
+def test_colour_is_as_the_environment_wants_it(
+    env: dict[str, str], coloured: bool, zoo: Zoo
+) -> None:
+    model = zoo["parrot"]
+    done = localspec("run", model, "--draft", model, "-p", "a", "--tokens", env=env)
+    assert (b"\x1b[" in done.out) is coloured

@@ -1,0 +1,110 @@
+"""What an engine died of, and the next step for each end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from localspec import errors
+from localspec.protocol.events import Dead
+from localspec.worker import ending
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+
+BUS = Dead("signal SIGBUS", (), "")
+
+
+@pytest.mark.parametrize(
+    ("number", "how", "code", "hint"),
+    [
+        (signal.SIGSEGV, "signal SIGSEGV", 9, "Try another file"),
+        (signal.SIGILL, "signal SIGILL", 9, "processor instructions that this computer lacks"),
+        (signal.SIGFPE, "signal SIGFPE", 9, "Try another file"),
+        (signal.SIGBUS, "signal SIGBUS", 9, "changed or its disk went away"),
+        (signal.SIGKILL, "oom-system", 11, "Try a smaller --ctx"),
+    ],
+)
+def test_a_signal_is_named(number: signal.Signals, how: str, code: int, hint: str) -> None:
+    dead = ending.classify(-number, ())
+    assert dead.how == how and hint in dead.hint
+    error = ending.error(dead)
+    assert errors.exit_code(error) == code
+    assert number.name in error.message or how == "oom-system"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "CUDA error: out of memory",
+        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 9 MiB: cudaMalloc failed",
+        "HIP error: out of memory",
+        "vk::Device::allocateMemory: ErrorOutOfDeviceMemory",
+    ],
+)
+def test_a_gpu_without_memory(line: str) -> None:
+    """As these backends write it; the abort that follows is the same."""
+    dead = ending.classify(-signal.SIGABRT, (line,))
+    assert dead.how == "oom-gpu" and "fewer --gpu-layers" in dead.hint
+    assert errors.exit_code(ending.error(dead)) == 11
+
+
+@pytest.mark.parametrize(
+    "line", ["CUDA error: device not ready", "CUDA error: unspecified launch failure"]
+)
+def test_a_gpu_that_was_lost(line: str) -> None:
+    """After a suspend, say: the engine's end, with llama.cpp's words, and no end of ours."""
+    dead = ending.classify(-signal.SIGABRT, ("some line", line))
+    assert dead.how == "assert"
+    assert line in ending.error(dead).message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ModuleNotFoundError: No module named 'numpy'",
+        "ImportError: cannot import name 'x'",
+        "AttributeError: module 'llama_cpp.llama_cpp' has no attribute 'llama_x'",
+    ],
+)
+def test_a_part_that_is_missing(line: str) -> None:
+    dead = ending.classify(1, ("Traceback (most recent call last):", line))
+    assert (dead.how, "Install localspec again" in dead.hint) == ("exit 1", True)
+    assert line in ending.error(dead).message
+
+
+def test_a_file_that_changed_is_named(tmp_path: Path) -> None:
+    paths = [tmp_path / "a\x1b[2J.gguf", tmp_path / "b.gguf"]
+    for path in paths:
+        path.write_bytes(b"GGUF" * 100)
+    before = ending.looked_at(*map(str, paths), None)
+    assert ending.of_files(BUS, before) == BUS, "a disk that went away shows nothing"
+    os.truncate(paths[1], 5)
+    told = ending.of_files(BUS, before).hint
+    assert told.startswith("The model file changed or its disk went away while it was in use: ")
+    assert told.endswith("b.gguf; it has 5 bytes now.")
+    paths[0].unlink()
+    told = ending.of_files(BUS, before).hint
+    assert told.endswith(".gguf; it cannot be looked at any more.") and told.isprintable()
+    other = Dead("assert", (), "x")
+    assert ending.of_files(other, before) == other
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.EMFILE, "ulimit -n"),
+        (errno.ENFILE, "Close other programs"),
+        (errno.EAGAIN, "ulimit -u"),
+        (errno.ENOMEM, "Close other programs"),
+        (errno.ENOENT, "Install localspec again"),
+    ],
+)
+def test_why_it_cannot_be_started(number: int, hint: str) -> None:
+    error = ending.not_started(OSError(number, os.strerror(number)))
+    assert os.strerror(number) in error.message and hint in error.hint
+    assert errors.exit_code(error) == 9
