@@ -38,6 +38,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test remembers for itself: one that kills an engine must not warn the next."""
     monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path / "config.toml"))
 
 
 @pytest.fixture(scope="session")

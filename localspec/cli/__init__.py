@@ -34,11 +34,14 @@ _VERBS = {
     "fit": "Whether a pair fits, how fast it will be, and what to change.",
     "history": "Chats that are kept: list, search, show, rename, rm.",
     "export": "A chat as Markdown, HTML or JSON.",
+    "config": "What you want otherwise than it comes: list, get, set, edit.",
     "doctor": "What is wrong here, and how to mend it.",
     "completion": "Teach a shell these commands.",
     "version": "Show versions.",
 }
 _ALIASES = {"ls": "list"}
+_WITHOUT_CONFIG = ("config", "doctor", "completion", "version")
+"""Verbs that go on whatever is wrong with config.toml."""
 
 _READER_GONE = 141
 """`localspec run … | head -1` ends quietly, as a shell counts SIGPIPE."""
@@ -88,10 +91,28 @@ def localspec(context: click.Context) -> int | None:
     \b
     Try:  localspec run demo -p "def fibonacci(n):" --tokens --stats
     """
-    return None if context.invoked_subcommand else _app(context)
+    verb = context.invoked_subcommand
+    if verb is None:
+        return _app(context)
+    if verb not in _WITHOUT_CONFIG:
+        context.default_map = _heed_config(context.obj or ())
+    return None
 
 
 places.add(localspec)
+
+
+def _heed_config(argv: Sequence[str]) -> dict[str, dict[str, object]]:
+    """Values of config.toml where an option was not given.  Raises UsageError for a wrong one."""
+    from localspec import config  # noqa: PLC0415  5 ms that --help has no use for
+
+    view = config.sound()
+    known = config.Config.of(view)
+    if not {"-q", "--quiet"} & {*argv}:
+        for warning in view.warnings:
+            click.echo(f"localspec: {warning}", err=True)
+    usual: dict[str, object] = {"temperature": known.temperature, "spec": known.spec}
+    return {"run": usual, "pull": {"limit": known.download_limit}}
 
 
 def _app(context: click.Context) -> int:
@@ -102,7 +123,7 @@ def _app(context: click.Context) -> int:
         return 2
     from localspec.tui import start  # noqa: PLC0415  200 ms that no other command needs
 
-    return start.run()
+    return start.run(flags=places.flags(context))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -110,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     _prepare_streams()
     argv = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = localspec.main(argv, prog_name="localspec", standalone_mode=False) or 0
+        code = localspec.main(argv, "localspec", standalone_mode=False, obj=argv) or 0
         sys.stdout.flush()
     except click.ClickException as error:
         code = _tell_usage(error, argv)

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from localspec import launch
+from localspec import config, launch
 from localspec.chat import recent
 from localspec.models.wanted import NotHere
 
@@ -30,9 +30,14 @@ def choose(
 
 
 def again(model: str | None, draft: str) -> tuple[str, str]:
-    """What to open where no model was named: the pair of the last run, else the demo."""
+    """What to open where no model was named: that of config.toml, of the last run, or the demo.
+
+    What was set on purpose goes before what happened to be last: otherwise it would count once.
+    """
     if model is not None:
         return model, draft
+    if (usual := config.read().pair) is not None:
+        return usual, draft
     last_model, last_draft = recent.last() or ("demo", "auto")
     return last_model, last_draft if draft == "auto" else draft
 

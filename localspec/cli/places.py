@@ -1,7 +1,7 @@
 """Options that every verb has: where files lie, whether the network may be used, who reads.
 
 They set the variables that are read wherever a file or the hub is looked for, so that they hold
-for the processes that we start, too.
+for the processes that we start, too; that an option did it is remembered for `config list`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,20 @@ import sys
 import click
 
 _PLAIN = "LOCALSPEC_PLAIN"
+_FLAGS = "localspec.flags"
+
+
+def flags(context: click.Context) -> dict[str, str]:
+    """The options of this command line, by the variables that they have set."""
+    found: dict[str, str] = context.meta.setdefault(_FLAGS, {})
+    return found
 
 
 def _folder(variable: str) -> click.Option:
-    def put(_: click.Context, __: click.Parameter, value: str | None) -> None:
+    def put(context: click.Context, __: click.Parameter, value: str | None) -> None:
         if value:
             os.environ[variable] = os.path.abspath(os.path.expanduser(value))
+            flags(context)[variable] = name
 
     name, about = {
         "LOCALSPEC_MODELS_DIR": ("--models-dir", "A folder of .gguf files of your own."),
@@ -28,9 +36,10 @@ def _folder(variable: str) -> click.Option:
     )
 
 
-def _offline(_: click.Context, __: click.Parameter, value: bool) -> None:
+def _offline(context: click.Context, __: click.Parameter, value: bool) -> None:
     if value:
         os.environ["HF_HUB_OFFLINE"] = "1"
+        flags(context)["HF_HUB_OFFLINE"] = "--offline"
 
 
 def _plain(_: click.Context, __: click.Parameter, value: bool) -> None:
@@ -54,7 +63,7 @@ def _options() -> tuple[click.Option, ...]:
         is_flag=True,
         expose_value=False,
         callback=_offline,
-        help="Never use the network; also: HF_HUB_OFFLINE=1.",
+        help="Never use the network; also: HF_HUB_OFFLINE=1, network.offline.",
     )
     words = click.Option(
         ["--plain"],

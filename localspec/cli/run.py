@@ -46,7 +46,8 @@ def command(model: str | None, **given: Any) -> int:
     """Answer a prompt with MODEL; a chat where there is none.
 
     MODEL is a pair or a model of the catalogue, user/repo:QUANT, or the path of a .gguf file.
-    Without one: the pair of the last run, else the demo.  Chats are kept: localspec history
+    Without one: the pair of config.toml, of the last run, or the demo.  Chats are kept: see
+    localspec history.
 
     \b
     localspec run demo -p "def fibonacci(n):" --tokens --stats
@@ -124,7 +125,10 @@ def _chat(
         log=log,
     )
     look = Look(places.plain(), _colour(given), given["quiet"])
-    chosen = replace(_settings(given, choice), overflow=config.read().overflow)
+    usual = config.read()
+    chosen = replace(
+        _settings(given, choice), overflow=usual.overflow, show_thinking=usual.show_thinking
+    )
     initial = chosen
     if kept:
         chosen = resuming.merged(kept.settings, chosen)

@@ -27,7 +27,7 @@ def findings() -> Iterator[Finding]:
     yield from _leftovers()
     yield _folder("data", "what was learnt, and logs", paths.state())
     if (folder := store.models_folder()) is not None and not folder.is_dir():
-        fix = "Make it, or change LOCALSPEC_MODELS_DIR"
+        fix = "Make it, or name another: localspec config set models.folder FOLDER"
         yield Finding("models-folder", "disk", "warning", f"{folder} is no folder", fix)
     yield from _settings()
 
@@ -81,8 +81,12 @@ def _leftovers() -> Iterator[Finding]:
 
 
 def _settings() -> Iterator[Finding]:
-    for name, read in (("config", config.read), ("catalogue", catalog.load)):
-        try:
-            read()
-        except UsageError as error:
-            yield Finding(f"{name}-damaged", "disk", "error", error.message, error.hint)
+    view = config.look()
+    for fault in view.faults:
+        yield Finding("config-damaged", "disk", "error", fault, config.MEND)
+    for warning in view.warnings:
+        yield Finding("config-unknown", "disk", "warning", warning, config.MEND)
+    try:
+        catalog.load()
+    except UsageError as error:
+        yield Finding("catalogue-damaged", "disk", "error", error.message, error.hint)

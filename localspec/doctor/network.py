@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from localspec import config
 from localspec.doctor.finding import Finding
 
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -29,6 +30,11 @@ def _offline(environ: Mapping[str, str]) -> Iterator[Finding]:
         if environ.get(name, "").lower() in _TRUE:
             fix = f"unset {name}, to download models"
             yield Finding("offline", "network", "notice", f"{name} forbids the network", fix)
+    said = config.look(environ).held["network.offline"]
+    if said.now and not said.locked:
+        what = f"network.offline in {said.where} forbids the network"
+        fix = "localspec config set network.offline false, to download models"
+        yield Finding("offline", "network", "notice", what, fix)
 
 
 def _endpoint(value: str) -> Finding:

@@ -11,7 +11,7 @@ from logging import NullHandler
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
-from localspec import __version__
+from localspec import __version__, config
 from localspec.clean import clean
 from localspec.errors import DownloadError, OfflineError, UsageError
 from localspec.models import names
@@ -82,7 +82,7 @@ class Hub:
         self.endpoint = chosen.rstrip("/")
         if not self.endpoint.startswith(("https://", "http://")):
             raise UsageError(f"{self.endpoint!r} is not an address.", f"It is like {DEFAULT}.")
-        self.offline = offline or _is_true(os.environ.get("HF_HUB_OFFLINE", ""))
+        self.offline = offline or config.so_far().offline
         self.patience = patience or Patience()
         self._token = token
 
@@ -130,7 +130,10 @@ class Hub:
     def check_online(self) -> None:
         """Raise OfflineError where the network is not to be used."""
         if self.offline:
-            raise OfflineError("The network is turned off.", refusals.OFFLINE_HINT)
+            said = config.look().held["network.offline"]
+            by = f"{said.where} says so (network.offline). What is on disk works without."
+            hint = by if said.now else refusals.OFFLINE_HINT
+            raise OfflineError("The network is turned off.", hint)
 
     def _ask(self, call: Callable[[], _T], repo: str, stop: Stop | None) -> _T:
         self.check_online()
@@ -292,8 +295,3 @@ def _texts(said: object) -> tuple[str, ...]:
     """One, several or none: cards have all three."""
     several = said if isinstance(said, list) else [said]
     return tuple(text for text in map(_text, several) if text)
-
-
-def _is_true(value: str) -> bool:
-    """As the hub's library reads its environment."""
-    return value.upper() in {"1", "ON", "YES", "TRUE"}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from localspec import config
 from localspec.errors import AccessError, NotFoundError
 from localspec.models import names
 from localspec.models.disk import neighbours, snapshots, verified
@@ -23,9 +24,8 @@ _CHUNK = 1 << 20
 
 
 def models_folder() -> Path | None:
-    """The folder that --models-dir or LOCALSPEC_MODELS_DIR names."""
-    chosen = os.environ.get("LOCALSPEC_MODELS_DIR")
-    return Path(os.path.abspath(os.path.expanduser(chosen))) if chosen else None
+    """The folder that --models-dir, LOCALSPEC_MODELS_DIR or config.toml names."""
+    return config.so_far().models_folder
 
 
 def files() -> Iterator[Stored]:

@@ -18,7 +18,8 @@ from textual.filter import LineFilter, NoColor
 from textual.screen import Screen
 
 from localspec import paths
-from localspec.tui import clipping, themes
+from localspec.config import View
+from localspec.tui import clipping, preferring, themes
 from localspec.tui.barrier import Barrier
 from localspec.tui.keys import KEYS, Where, bindings
 from localspec.tui.lettering import Lettering
@@ -26,7 +27,9 @@ from localspec.tui.options import Options
 from localspec.tui.runner import Runner
 from localspec.tui.screens.help import HelpScreen
 from localspec.tui.screens.home import HomeScreen
+from localspec.tui.screens.keyboard import KeyScreen
 from localspec.tui.screens.log import LogScreen
+from localspec.tui.screens.preferences import PreferencesScreen
 
 _TWICE = 1.0
 """Seconds within which a second ctrl+c quits."""
@@ -42,6 +45,13 @@ class _Stoppable(Protocol):
     def busy(self) -> bool: ...
 
     def action_stop(self) -> None: ...
+
+
+@runtime_checkable
+class _Preferring(Protocol):
+    """A screen that shows what the preferences say."""
+
+    def preferred(self) -> None: ...
 
 
 class LocalspecApp(App[None]):
@@ -61,11 +71,7 @@ class LocalspecApp(App[None]):
         first: Callable[[], Screen[None]] | None = None,
     ) -> None:
         self.options = options or Options()
-        self._ours: list[LineFilter] = [Barrier()]
-        if self.options.glyphs.ascii_only:
-            self._ours.append(Lettering())
-        if not self.options.colour:
-            self._ours.append(NoColor())
+        self._ours = _filters(self.options)
         super().__init__()
         self.runner = runner or Runner()
         self._first = first
@@ -119,6 +125,27 @@ class LocalspecApp(App[None]):
 
         if not isinstance(self.screen, DoctorScreen):
             self.push_screen(DoctorScreen(self.runner, self.options))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """While a new key is waited for, none of ours does anything."""
+        return not isinstance(self.screen, KeyScreen)
+
+    def action_preferences(self) -> None:
+        if not any(isinstance(one, PreferencesScreen) for one in self.screen_stack):
+            self.push_screen(PreferencesScreen(self.options, self.prefer))
+
+    def prefer(self, view: View) -> None:
+        """What was changed in the preferences holds at once, wherever that can be."""
+        options = self.options
+        preferring.take_over(options, view)
+        self.theme = options.theme
+        self.set_class(options.marks, "-mono")
+        self.set_keymap(dict(options.keymap))
+        self._ours = _filters(options)
+        for screen in self.screen_stack:
+            if isinstance(screen, _Preferring):
+                screen.preferred()
+        self.refresh(layout=True)
 
     def action_interrupt(self) -> None:
         """Copy what is selected; else stop the answer; else ask for a second time, and quit."""
@@ -180,3 +207,13 @@ class LocalspecApp(App[None]):
             Text(f"localspec: Something went wrong inside: {said}\n  This is a bug. {hint}\n")
         )
         self._close_messages_no_wait()
+
+
+def _filters(options: Options) -> list[LineFilter]:
+    """Through which every line goes to the terminal."""
+    found: list[LineFilter] = [Barrier()]
+    if options.glyphs.ascii_only:
+        found.append(Lettering())
+    if not options.colour:
+        found.append(NoColor())
+    return found

@@ -27,11 +27,17 @@ class Chats:
         self._lock = threading.Lock()
         self._history: History | None = None
         self._notices: list[Notice] = []
-        self._opened = private
+        self._opened = False
+
+    def keep(self, kept: bool) -> None:
+        """For chats that begin from now on."""
+        self.private = not kept
 
     @property
     def history(self) -> History | None:
         """None where nothing is kept, and nothing can be read either."""
+        if self.private:
+            return None
         with self._lock:
             if not self._opened:
                 self._opened = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from localspec import launch
 from localspec.chat.history import History
 from localspec.launch import Choice
@@ -27,9 +29,17 @@ class Dialogues:
         """That of a pair, or a new one."""
         if choice not in self._open:
             new = Dialogue(choice, self._options.seed, self.history)
-            new.change(overflow=self._options.overflow)
+            self._settle(new)
             self._open[choice] = new
         return self._open[choice]
+
+    def _settle(self, new: Dialogue) -> None:
+        """As a person wants every new chat."""
+        wanted = self._options
+        new.change(overflow=wanted.overflow, show_thinking=wanted.show_thinking, spec=wanted.spec)
+        if wanted.temperature is not None:
+            warmth = replace(new.settings.sampling, temperature=wanted.temperature)
+            new.change(sampling=warmth)
 
     def turns(self, choice: Choice) -> int:
         """How many it has."""

@@ -42,6 +42,17 @@ class Downloads:
             self._hub = self._make()
         return self._hub
 
+    def change(self, limit: float | None, offline: bool) -> None:
+        """From now on, whatever is under way; what must not go on can be resumed later."""
+        self._limit = limit
+        if self._queue is not None:
+            self._queue.limit(limit)
+        if self._hub is not None:
+            self._hub.offline = offline
+        for state in self.states() if offline else ():
+            if self._queue is not None and state.phase.value in ("loading", "waiting"):
+                self._queue.pause(state.job)
+
     def add(self, jobs: Iterable[Job]) -> None:
         if self._queue is None:
             from localspec.models.hub.queue import Queue  # noqa: PLC0415  as above

@@ -23,6 +23,7 @@ Where = Literal[
     "doctor",
     "log",
     "first",
+    "preferences",
 ]
 
 
@@ -65,6 +66,7 @@ KEYS = (
     Key("app.doctor", "f9", "doctor", "What is wrong here, and how to mend it", "app"),
     Key("home.bench", "b", "bench", "Measure the pair here, plain and with guesses", "home"),
     Key("home.verify", "v", "verify", "Check that guessing changes nothing here", "home"),
+    Key("app.preferences", "f10", "preferences", "Preferences: colours, keys, privacy, …", "app"),
     Key("home.wizard", "w", "wizard", "Find a pair for this computer", "home", "wizard"),
     Key("home.open", "o", "open_files", "Open models by their paths", "home", "open files"),
     Key(
@@ -211,6 +213,23 @@ KEYS = (
         "measuring",
         "back",
     ),
+    Key(
+        "preferences.reset",
+        "f5",
+        "reset",
+        "As it comes: take it out of the file",
+        "preferences",
+        "as it comes",
+    ),
+    Key(
+        "preferences.edit",
+        "f6",
+        "edit",
+        "Open config.toml in your editor",
+        "preferences",
+        "edit the file",
+    ),
+    Key("preferences.back", "escape", "back", "Back", "preferences", "back"),
 )
 
 

@@ -26,8 +26,8 @@ class Options:
     """None: shown where there is room."""
     seed: int | None = None
     """Of every chat; None: drawn anew for each."""
-    keymap: Mapping[str, str] = field(default_factory=dict)
-    """A person's own keys by the ids of keys.py."""
+    keymap: dict[str, str] = field(default_factory=dict)
+    """A person's own keys by the ids of keys.py; changed in place, for whoever holds it."""
     download_limit: float | None = None
     """Bytes a second."""
     chats: Chats | None = None
@@ -36,6 +36,18 @@ class Options:
     """What a new chat does where it outgrows its context."""
     first_run: bool = False
     """Whether nobody was here before."""
+    show_thinking: bool = False
+    """Whether a new chat unfolds what is thought."""
+    temperature: float | None = None
+    """Of a new chat; None: the pair's own."""
+    spec: str = "auto"
+    """How a new chat speculates."""
+    offline: bool = False
+    """Whether the network is never used."""
+    trouble: tuple[str, ...] = ()
+    """What is wrong with the person's settings, to be said until it is mended."""
+    flags: Mapping[str, str] = field(default_factory=dict)
+    """Options of the command line by the variables they have set."""
     asked: dict[Choice, WhatIf] = field(default_factory=dict)
     """What a pair is to be loaded with, where the wizard was told."""
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from textual.screen import Screen
 
 from localspec import config
-from localspec.errors import UsageError
 from localspec.protocol.events import Event, Round
-from localspec.tui import glyphs, themes, welcome
+from localspec.tui import preferring, rebinding, welcome
 from localspec.tui.app import LocalspecApp
 from localspec.tui.chats import Chats
 from localspec.tui.options import Options
@@ -19,9 +18,11 @@ from localspec.tui.runner import Runner
 from localspec.tui.screens.replay import ReplayScreen
 
 
-def run(first: Callable[[Options], Screen[None]] | None = None) -> int:
-    """Show the app until it is quit; the exit code."""
-    wanted = options()
+def run(
+    first: Callable[[Options], Screen[None]] | None = None, flags: Mapping[str, str] | None = None
+) -> int:
+    """Show the app until it is quit; the exit code.  `flags`: see `config.look`."""
+    wanted = options(flags)
     runner = Runner()
     spare_pauses()
     app = LocalspecApp(wanted, runner, (lambda: first(wanted)) if first else None)
@@ -48,21 +49,14 @@ def spare_pauses() -> None:
     gc.set_threshold(5_000, 20, 100)
 
 
-def options() -> Options:
-    """From the person's configuration and what the terminal says of itself."""
-    known = config.read()
-    theme = known.theme
-    if theme is not None and theme not in themes.NAMES:
-        raise UsageError(f"There is no theme {theme!r}.", f"Known: {', '.join(themes.NAMES)}.")
+def options(flags: Mapping[str, str] | None = None) -> Options:
+    """From the person's configuration and what the terminal says of itself.  Never raises."""
+    view = config.look(flags=flags, ids=frozenset(rebinding.BY_ID))
     wanted = Options(
-        glyphs=glyphs.suited(known.ascii),
         colour=not os.environ.get("NO_COLOR"),
-        keymap=known.keys,
-        overflow=known.overflow,
-        chats=Chats(private=known.private),
-        download_limit=known.download_limit * 1e6 if known.download_limit else None,
+        chats=Chats(),
+        flags=flags or {},
         first_run=welcome.due(),
     )
-    if theme is not None:
-        wanted.theme = theme
+    preferring.take_over(wanted, view)
     return wanted

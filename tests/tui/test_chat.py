@@ -12,7 +12,7 @@ from textual import events
 from textual.pilot import Pilot
 
 from localspec.chat.commands import COMMANDS
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import LocalspecError
 from localspec.protocol.events import Finished
 from localspec.tui import start
 from localspec.tui.app import LocalspecApp
@@ -466,8 +466,10 @@ async def test_keys_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         '[screen]\ntheme = "light"\n[keys]\n"chat.send" = "ctrl+s"\n"chat.tokens" = "f8"\n'
     )
     monkeypatch.setenv("LOCALSPEC_CONFIG", str(config))
-    with pytest.raises(UsageError, match="no theme 'light'"):
-        start.options()
+    wanted = start.options()  # it starts, as it comes, and says what is wrong and where
+    assert wanted.theme == "localspec-dark"
+    assert any("config.toml:2: screen.theme must be" in said for said in wanted.trouble)
+    assert config.read_text().count("light") == 1, "nothing is written"
     config.write_text(config.read_text().replace("light", "localspec-light"))
     wanted = start.options()
     assert wanted.theme == "localspec-light"

@@ -19,6 +19,7 @@ from localspec.chat.context import Full
 from localspec.chat.history import History
 from localspec.models import catalog, plan
 from localspec.models.remote import Hub
+from localspec.tui import start
 from localspec.tui.chats import Chats
 from localspec.tui.downloads import Downloads
 from localspec.tui.glyphs import ASCII
@@ -31,6 +32,7 @@ from localspec.tui.wizard.shortlist import Candidate
 from tests.chat.talk import put
 from tests.fakehub import FakeHub
 from tests.tui import scenes, wizards
+from tests.tui.before import been_here
 from tests.tui.scenes import Steps, asking, settled, surveyed, walking
 from tests.tui.scripted import painted, wait_until
 from tests.tui.wizards import fit
@@ -352,3 +354,39 @@ def test_room(snap_compare: Compare, size: tuple[int, int]) -> None:
         await settled(pilot)
 
     assert snap_compare(scenes.chat(scenes.spoken), terminal_size=size, run_before=steps)
+
+
+# --- preferences ------------------------------------------------------------------------------
+
+PREFERRED = """\
+[screen]
+theme = "high-contrast"
+[chats]
+keep = false
+[keys]
+"chat.send" = "ctrl+s"
+"""
+PREFERENCES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "values": (PREFERRED, ("f10", "down", "down")),
+    "wrong": ("", ("f10", *["up"] * 2, *"fast")),
+    "damaged": ("[screen]\ntheme = \n", ("f10", "down", "right")),
+    "keys": (PREFERRED, ("f10", "up", "enter", "down", "enter", "ctrl+q")),
+    "key": ("", ("f10", "up", "enter", "enter")),
+    "banner": ("[screen]\ntheme = \n", ()),
+}
+
+
+@EACH_SIZE
+@pytest.mark.parametrize("what", PREFERENCES)
+def test_preferences(
+    snap_compare: Compare, size: tuple[int, int], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a path that stays the same."""
+    text, keys = PREFERENCES[what]
+    been_here(paths.state())
+    paths.config().write_text(text)
+    monkeypatch.chdir(paths.config().parent)
+    monkeypatch.setenv("LOCALSPEC_CONFIG", "config.toml")
+    options = start.options()
+    options.seed, options.chats = 1, None
+    assert snap_compare(scenes.home(options), terminal_size=size, run_before=pressed(*keys))

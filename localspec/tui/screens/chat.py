@@ -238,6 +238,7 @@ class ChatScreen(AnsweringScreen):
     def action_new(self, private: bool = False) -> None:
         if self._busy():
             return
+        private = private or (self.options.chats is not None and self.options.chats.private)
         self.dialogue.clear(private=private)
         self.transcript.clear()
         self.composer.focus()

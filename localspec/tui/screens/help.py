@@ -14,7 +14,7 @@ from textual.widgets import Static
 from localspec.chat.commands import COMMANDS
 from localspec.tui.keys import KEYS, Where, name
 
-_PLACES: dict[Where, str] = {
+PLACES: dict[Where, str] = {
     "app": "Everywhere",
     "home": "Home",
     "wizard": "Wizard",
@@ -27,6 +27,7 @@ _PLACES: dict[Where, str] = {
     "measuring": "Bench and Verify",
     "bench": "Bench",
     "verify": "Verify",
+    "preferences": "Preferences",
 }
 
 
@@ -48,7 +49,7 @@ class HelpScreen(ModalScreen[None]):
 
     def _text(self, width: int) -> Content:
         parts: list[tuple[str, str] | str] = []
-        for place, words in _PLACES.items():
+        for place, words in PLACES.items():
             parts.append((f"{words}\n", "bold $accent"))
             for key in KEYS:
                 if key.where == place:

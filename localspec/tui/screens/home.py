@@ -23,7 +23,7 @@ from localspec.errors import LocalspecError
 from localspec.fit import places
 from localspec.launch import Choice
 from localspec.models import catalog, header
-from localspec.tui import chats, downloads, rows
+from localspec.tui import chats, downloads, preferring, rows
 from localspec.tui.downloads import Downloads
 from localspec.tui.keys import bindings, fitting, footer
 from localspec.tui.options import Options
@@ -93,6 +93,7 @@ class HomeScreen(KeptScreen):
         with Horizontal(id="title"):
             yield Static("localspec", id="brand", markup=False)
             yield Static("", id="machine", markup=False)
+        yield Static("", id="banner", markup=False)
         yield Finder(self._search_hub)
         yield Pairs(self._options.glyphs, self._note)
         yield Static("", id="teach", markup=False)
@@ -121,6 +122,12 @@ class HomeScreen(KeptScreen):
             demo = rows.ready(catalog.load(paths.catalogue()), Survey()).get("demo")
             if demo is not None:
                 self.open(demo)
+
+    def preferred(self) -> None:
+        """Something was changed in the preferences."""
+        self._downloads.change(self._options.download_limit, self._options.offline)
+        self.fill()
+        self.look()
 
     # --- what there is --------------------------------------------------------------------
 
@@ -156,6 +163,9 @@ class HomeScreen(KeptScreen):
 
     def fill(self) -> None:
         """The list anew, the pointer where it was."""
+        banner = self.query_one("#banner", Static)
+        banner.update(Content(said := preferring.banner(self._options)))
+        banner.display = bool(said)
         shelf, error = rows.known()
         if error is not None and error.message != self._damage:
             self.warn(error)

@@ -116,6 +116,11 @@ class ReadingScreen(Screen[None]):
         self.dialogue.change(show_thinking=not self.dialogue.settings.show_thinking)
         self.draw()
 
+    def preferred(self) -> None:
+        """Something was changed in the preferences."""
+        if self.transcript.marks != self.options.marks:
+            self.transcript.toggle_marks()
+
     # --- scrolling ------------------------------------------------------------------------
 
     def action_page_up(self) -> None:

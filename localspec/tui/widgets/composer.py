@@ -27,8 +27,7 @@ class Composer(TextArea):
 
     def __init__(self, keymap: Mapping[str, str]) -> None:
         super().__init__(id="composer", compact=True, highlight_cursor_line=False)
-        self._send = keys_of("chat.send", keymap)
-        self._newline = keys_of("chat.newline", keymap)
+        self._keymap = keymap
         self.cursor_blink = False
         self._past: list[str] = []
         self._place = 0
@@ -36,9 +35,9 @@ class Composer(TextArea):
 
     async def _on_key(self, event: events.Key) -> None:
         """Here and not as bindings: those would overtake letters that were typed before."""
-        if event.key in self._send:
+        if event.key in keys_of("chat.send", self._keymap):
             self._send_off()
-        elif event.key in self._newline:
+        elif event.key in keys_of("chat.newline", self._keymap):
             self.insert("\n")
         else:
             return

@@ -1,0 +1,179 @@
+"""`localspec config`, and what a damaged config.toml does to other commands."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Done, harmful, localspec
+from tests.cli.household import Household
+
+KEY = "downloads.limit"
+
+
+class Own:
+    """A config.toml of one's own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def do(self, *arguments: str, **env: str) -> Done:
+        return localspec(*arguments, env={"LOCALSPEC_CONFIG": str(self.path)} | env)
+
+    def config(self, *arguments: str, **env: str) -> Done:
+        return self.do("config", *arguments, **env)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Own:
+    return Own(tmp_path / "mine" / "config.toml")
+
+
+def test_path_needs_no_file(own: Own) -> None:
+    assert own.config("path").text.strip() == str(own.path)
+    assert not own.path.exists()
+
+
+def test_set_get_list_and_back_again(own: Own) -> None:
+    assert own.config("set", "screen.theme", "monochrome").code == 0
+    assert own.config("set", "keys.chat.send", "ctrl+s").code == 0
+    assert own.path.read_text() == (
+        '[screen]\ntheme = "monochrome"\n\n[keys]\n"chat.send" = "ctrl+s"\n'
+    )
+    assert own.config("get", "screen.theme").text == "monochrome\n"
+    assert own.config("get", "keys.chat.send").text == "ctrl+s\n"
+    assert own.config("get", KEY).text == "\n"
+    lines = own.config("list").text.splitlines()
+    assert any(line.split()[:3] == ["screen.theme", "monochrome", "config.toml"] for line in lines)
+    assert any("keys.chat.send" in line and "config.toml" in line for line in lines)
+    assert any(KEY in line and "as it comes" in line for line in lines)
+    assert own.config("set", "screen.theme", "--default").code == 0
+    assert own.config("get", "screen.theme").text == "localspec-dark\n"
+
+
+def test_json_says_where_each_value_comes_from(own: Own) -> None:
+    own.config("set", "chats.keep", "off")
+    said = own.config("list", "--json", LOCALSPEC_DOWNLOADS_LIMIT="3").document
+    values = {value["key"]: value for value in said["values"]}
+    assert (said["schema"], said["path"], said["faults"]) == (1, str(own.path), [])
+    assert values["chats.keep"]["value"] is False and values["chats.keep"]["default"] is True
+    assert values["chats.keep"]["origin"] == "config.toml"
+    assert values[KEY]["origin"] == "environment"
+    assert values[KEY]["from"] == "LOCALSPEC_DOWNLOADS_LIMIT"
+    assert values["screen.theme"]["origin"] == "default"
+    one = own.do("--offline", "config", "get", "network.offline", "--json").document
+    assert (one["value"], one["origin"], one["from"]) == (True, "command line", "--offline")
+    after = own.config("get", "models.folder", "--json", "--models-dir", str(own.path.parent))
+    assert after.document["from"] == "--models-dir"
+    keys = own.config("list", "--keys", "--json").document["keys"]
+    assert {"keys.app.quit", "keys.chat.send"} <= {key["key"] for key in keys}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("set", "screen.theme", "pink"), 'It must be "localspec-dark"'),
+        (("set", "screen.tehme", "x"), "Did you mean screen.theme?"),
+        (("get", "limit"), "Did you mean downloads.limit?"),
+        (("set", KEY, "0"), "above 0"),
+        (("set", KEY), "--default"),
+        (("set", KEY, "3", "--default"), "--default"),
+        (("set", "models.folder", "/no/such/folder"), "There is no folder"),
+        (("set", "keys.chat.sned", "f9"), "Did you mean keys.chat.send?"),
+        (("set", "keys.chat.send", "ctl+s"), "There is no key called"),
+        (("set", "keys.chat.panel", "f2"), "f2 is another's already"),
+        (("set", "keys.chat.panel", "p"), "p is needed for typing"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_written(
+    own: Own, arguments: tuple[str, ...], said: str
+) -> None:
+    done = own.config(*arguments)
+    assert done.code == 2 and said in done.err and not done.out
+    assert not own.path.exists()
+
+
+def test_one_that_does_not_count_now_is_said(own: Own) -> None:
+    done = own.config("set", KEY, "5", LOCALSPEC_DOWNLOADS_LIMIT="3")
+    assert done.code == 0 and "LOCALSPEC_DOWNLOADS_LIMIT goes before it" in done.err
+
+
+def test_a_damaged_file_stops_commands_and_is_never_written(own: Own) -> None:
+    own.path.parent.mkdir()
+    own.path.write_text("[screen]\ntheme = \n")
+    where = f"{own.path}:2:9: invalid value"
+    for verb in (("list",), ("run", "demo", "-p", "x"), ("pair", "list"), ("history", "list")):
+        done = own.do(*verb)
+        assert done.code == 2 and where in done.err and "localspec config edit" in done.err
+    document = own.do("list", "--json").document
+    assert document["error"]["code"] == "usage" and where in document["error"]["message"]
+    listed = own.config("list")
+    assert listed.code == 2 and where in listed.err and "screen.theme" in listed.text
+    assert own.config("set", "screen.ascii", "on").code == 2
+    assert own.path.read_text() == "[screen]\ntheme = \n"
+    for verb in (("version",), ("completion", "bash"), ("config", "path")):
+        assert own.do(*verb).code == 0
+    assert where in own.do("doctor").text
+
+
+def test_unknown_keys_are_said_and_stop_nothing(own: Own) -> None:
+    own.path.parent.mkdir()
+    own.path.write_text("[screen]\ntehme = 'x'\n\x1b")
+    assert own.do("list").code == 2  # the escape is no TOML
+    own.path.write_text("[screen]\ntehme = 'x'\n")
+    done = own.do("list")
+    assert done.code == 0 and "did you mean screen.theme?" in done.err
+    quiet = own.do("run", "demo", "-q", "-p", "x", "--max-tokens", "1")
+    assert quiet.code == 0 and "tehme" not in quiet.err
+
+
+def test_what_stands_in_it_is_harmless_on_a_terminal(own: Own) -> None:
+    own.path.parent.mkdir()
+    own.path.write_bytes(b'["\\u001b[31m"]\nx = 1\n[screen]\ntheme = "\\u001b]0;x\\u0007"\n')
+    done = own.config("list")
+    assert done.code == 2
+    assert not harmful(done.out) and not harmful(done.err.encode())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the editor is a script of the shell")
+def test_edit_says_what_is_wrong_afterwards(own: Own, tmp_path: Path) -> None:
+    editor = tmp_path / "an editor"
+    editor.write_text('#!/bin/sh\nprintf "screen.ascii = 3\\n" >> "$2"\n')
+    editor.chmod(0o755)
+    done = own.config("edit", VISUAL=f"'{editor}' --wait", EDITOR="/never")
+    assert done.code == 2 and "screen.ascii" in done.err
+    assert "# theme = " in own.path.read_text()  # it began with everything as comments
+    own.path.write_text("")
+    editor.write_text("#!/bin/sh\n")
+    assert own.config("edit", EDITOR=f"'{editor}'", VISUAL="").code == 0
+    gone = own.config("edit", VISUAL="/no/such/editor")
+    assert gone.code == 3 and "VISUAL" in gone.err
+
+
+def test_the_shell_completes_keys_and_values(own: Own) -> None:
+    def offered(line: str) -> list[str]:
+        words = {"_LOCALSPEC_COMPLETE": "bash_complete", "COMP_WORDS": line}
+        done = own.do(**words, COMP_CWORD=str(len(line.split()) - (not line.endswith(" "))))
+        return [one.partition(",")[2] for one in done.text.splitlines()]
+
+    assert "screen.theme" in offered("localspec config set scr")
+    assert "high-contrast" in offered("localspec config set screen.theme h")
+    assert "keys.chat.send" in offered("localspec config get keys.chat.s")
+
+
+def test_pull_and_run_heed_it(house: Household) -> None:
+    config = Path(house.env["LOCALSPEC_CONFIG"])
+    config.write_text("[network]\noffline = true\n")
+    done = house.do("pull", "-y", "tiny")
+    assert done.code == 10 and "config.toml says so (network.offline)" in done.err
+    config.write_text('[run]\npair = "nothing-of-the-kind"\n')
+    done = house.do("run", "-p", "x")
+    assert done.code == 3 and "nothing-of-the-kind" in done.err
+    config.write_text('[answers]\ntemperature = 0\nspec = "off"\n')
+    answer = json.loads(house.do("run", "demo", "-p", "def f(", "--max-tokens", "8", "--json").out)
+    assert answer["speculation"]["drafted"] == 0
+    again = house.do("run", "demo", "-p", "def f(", "--max-tokens", "8", "--json")
+    assert again.document["text"] == answer["text"]  # temperature 0, though no seed was given

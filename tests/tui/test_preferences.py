@@ -1,0 +1,366 @@
+"""Preferences: the file on the screen, changed in place, and at once in use."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.screen import Screen
+from textual.widgets import Input, OptionList
+
+from localspec import paths
+from localspec.config import VALUES
+from localspec.tui import rebinding, start
+from localspec.tui.app import LocalspecApp
+from localspec.tui.keys import KEYS
+from localspec.tui.lettering import Lettering
+from localspec.tui.options import Options
+from localspec.tui.rows import Survey
+from localspec.tui.runner import Runner
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.home import HomeScreen
+from localspec.tui.screens.keyboard import KeyboardScreen
+from localspec.tui.screens.preferences import PreferencesScreen
+from tests.tui import scenes
+from tests.tui.before import been_here
+from tests.tui.scenes import as_it_is, settled, surveyed
+from tests.tui.scripted import Opening, ScriptedEngine, painted, ready, wait_until
+
+pytestmark = pytest.mark.asyncio
+
+
+class Shown:
+    """The preferences, opened over Home."""
+
+    def __init__(self, pilot: Pilot[Any], options: Options) -> None:
+        self.pilot, self.options = pilot, options
+
+    @property
+    def app(self) -> LocalspecApp:
+        assert isinstance(self.pilot.app, LocalspecApp)
+        return self.pilot.app
+
+    @property
+    def words(self) -> str:
+        return painted(self.app.screen)
+
+    @property
+    def file(self) -> dict[str, Any]:
+        path = paths.config()
+        return tomllib.loads(path.read_text()) if path.exists() else {}
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+        await self.pilot.pause()
+
+    async def go(self, key: str) -> None:
+        """To a value."""
+        self.app.screen.set_focus(next(w for w in self.app.screen.focus_chain if w.name == key))
+        await self.pilot.pause()
+
+    async def go_to_key(self, id_: str) -> None:
+        """To a key in the list of all."""
+        keys = self.app.screen.query_one("#keyboard", OptionList)
+        assert isinstance(self.app.screen, KeyboardScreen)
+        shown = [key.id if key else "" for key in self.app.screen._shown]
+        keys.highlighted = shown.index(id_)
+        await self.pilot.pause()
+
+
+@pytest.fixture(autouse=True)
+def started_before() -> None:
+    been_here(paths.state())
+
+
+@asynccontextmanager
+async def preferences(
+    text: str | None = None, flags: dict[str, str] | None = None
+) -> AsyncIterator[Shown]:
+    if text is not None:
+        paths.config().write_text(text)
+    options = start.options(flags)
+    options.seed = 1
+    app = scenes.home(options)
+    async with app.run_test(size=(100, 40)) as pilot:
+        await surveyed(pilot)
+        await pilot.press("f10")
+        await wait_until(pilot, lambda: isinstance(app.screen, PreferencesScreen))
+        await pilot.pause()
+        yield Shown(pilot, options)
+
+
+async def test_each_value_has_its_words_and_where_it_comes_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DOWNLOADS_LIMIT", "3")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    flags = {"HF_HUB_OFFLINE": "--offline"}
+    async with preferences("[chats]\nkeep = false\n", flags) as shown:
+        for words in (
+            "colours ‹ localspec-dark › as it comes",
+            "chats are kept off config.toml",
+            "never use the network on --offline",
+            "downloads, MB a second 3 LOCALSPEC_DOWNLOADS_L",
+            'screen.theme = "localspec-dark"',
+            "keys of the app as they come",
+        ):
+            assert words in shown.words
+        assert str(paths.config())[-20:] in shown.words
+        await shown.go("downloads.limit")
+        await shown.press("right", "enter")
+        assert "LOCALSPEC_DOWNLOADS_LIMIT goes before the file" in shown.words
+        assert "limit" not in paths.config().read_text()
+
+
+async def test_a_choice_is_in_the_file_and_on_the_screen_at_once() -> None:
+    async with preferences("# mine\n") as shown:
+        await shown.press("right")
+        assert shown.app.theme == "localspec-light"
+        assert paths.config().read_text().startswith("# mine\n")
+        assert shown.file["screen"]["theme"] == "localspec-light"
+        assert "‹ localspec-light › config.toml" in shown.words
+        await shown.press("left", "left")
+        assert shown.app.theme == "monochrome" and shown.app.has_class("-mono")
+        await shown.press("f5")
+        assert shown.app.theme == "localspec-dark" and not shown.app.has_class("-mono")
+        assert shown.file == {"screen": {}}
+        await shown.go("screen.ascii")
+        await shown.press("space")
+        assert any(isinstance(one, Lettering) for one in shown.app.get_line_filters())
+        assert "< on >" in shown.words
+        await shown.press("enter")
+        assert "‹ off ›" in shown.words
+
+
+async def test_a_text_is_taken_over_where_one_leaves_it_and_a_wrong_one_is_not() -> None:
+    async with preferences() as shown:
+        await shown.go("downloads.limit")
+        await shown.press(*"fast")
+        assert "downloads.limit must be a number of MB a second, above 0" in shown.words
+        await shown.press("enter")
+        assert shown.file == {} and shown.options.download_limit is None
+        await shown.go("downloads.limit")
+        assert "fast" in shown.words
+        await shown.press("2", ",", "5", "up")
+        assert shown.file == {"downloads": {"limit": 2.5}}
+        assert shown.options.download_limit == 2.5e6
+        assert "2.5 config.toml" in shown.words and "must be" not in shown.words
+        await shown.press("down", "delete", "tab")  # all of it is selected
+        assert shown.file == {"downloads": {}} and shown.options.download_limit is None
+        await shown.go("downloads.limit")
+        await shown.press("7", "escape")  # what was written last is taken over
+        await wait_until(shown.pilot, lambda: isinstance(shown.app.screen, HomeScreen))
+        assert shown.file == {"downloads": {"limit": 7}}
+
+
+async def test_a_folder_must_be_there(tmp_path: Path) -> None:
+    async with preferences() as shown:
+        await shown.go("models.folder")
+        field = shown.app.focused
+        assert isinstance(field, Input)
+        field.value = str(tmp_path / "nowhere")
+        await shown.press("enter")
+        assert "There is no folder" in shown.words and shown.file == {}
+        await shown.go("models.folder")
+        field.value = str(tmp_path)
+        await shown.press("enter")
+        assert shown.file == {"models": {"folder": str(tmp_path)}}
+
+
+async def test_a_damaged_file_starts_with_everything_as_it_comes_and_is_left_alone() -> None:
+    damaged = "[screen]\ntheme = \n# precious\n"
+    paths.config().write_text(damaged)
+    options = start.options()
+    app = scenes.home(options)
+    async with app.run_test(size=(100, 40)) as pilot:
+        await surveyed(pilot)
+        assert app.theme == "localspec-dark"
+        assert "config.toml:2:9: invalid value. All is as it comes" in painted(app.screen)
+        shown = Shown(pilot, options)
+        await shown.press("f10", "right")
+        assert "Nothing was changed" in shown.words
+        assert paths.config().read_text() == damaged
+        paths.config().write_text("[screen]\ntheme = 'high-contrast'\n")  # mended elsewhere
+        await shown.press("right", "escape")
+        await settled(pilot)
+        assert shown.file["screen"]["theme"] != "high-contrast"  # the next after it
+        assert "config.toml:" not in painted(app.screen)
+
+
+async def test_unknown_keys_are_said_in_the_banner() -> None:
+    async with preferences("[screen]\ntehme = 'x'\n[keys]\n'chat.sned' = 'f9'\n") as shown:
+        assert "there is no screen.tehme; did you mean screen.theme?" in shown.words
+        assert "did you mean keys.chat.send?" in shown.words
+        await shown.press("escape")
+        assert "did you mean screen.theme? And 1 more. f10 shows it." in shown.words
+
+
+async def test_arrows_and_tab_lead_to_every_value_and_round() -> None:
+    async with preferences() as shown:
+        reached = []
+        for key in ("down", "tab") * 6:
+            reached.append(str(getattr(shown.app.focused, "name", "")))
+            await shown.press(key)
+        assert reached == [*VALUES, "keys"]
+        assert shown.app.focused is not None and shown.app.focused.name == reached[0]
+        await shown.press("up", "shift+tab")
+        assert shown.app.focused.name == reached[-2]
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+async def test_a_key_is_another_from_now_on() -> None:
+    async with preferences() as shown:
+        await shown.go("keys")
+        await shown.press("enter")
+        await shown.go_to_key("home.wizard")
+        await shown.press("enter", "z")
+        assert shown.file == {"keys": {"home.wizard": "z"}}
+        assert "z config.toml" in shown.words
+        await shown.press("escape", "escape")
+        await wait_until(shown.pilot, lambda: isinstance(shown.app.screen, HomeScreen))
+        await settled(shown.pilot)
+        assert "z wizard" in shown.words and "w wizard" not in shown.words
+        await shown.press("w")
+        assert isinstance(shown.app.screen, HomeScreen)
+        await shown.press("z")
+        assert not isinstance(shown.app.screen, HomeScreen)
+
+
+TAKEN = (
+    ("home.wizard", "o", "o is another's already: Open models by their paths"),
+    ("home.wizard", "ctrl+q", "ctrl+q is another's already: Quit"),
+    ("home.wizard", "enter", "enter is needed for the list"),
+    ("chat.panel", "p", "p is needed for typing"),
+    ("chat.panel", "f2", "f2 is another's already: Show how every token came"),
+    ("app.quit", "ctrl+c", "ctrl+c is another's already: Copy what is selected"),
+)
+
+
+async def test_a_key_that_is_taken_is_refused_and_does_nothing_meanwhile() -> None:
+    async with preferences() as shown:
+        await shown.go("keys")
+        await shown.press("enter")
+        for id_, key, why in TAKEN:
+            await shown.go_to_key(id_)
+            await shown.press("enter", key)
+            assert why in shown.words and shown.file == {}
+            assert isinstance(shown.app.screen, KeyboardScreen)
+
+
+async def test_a_key_comes_back() -> None:
+    async with preferences("[keys]\n'home.wizard' = 'z'\n'home.open' = 'w'\n") as shown:
+        await shown.go("keys")
+        assert "2 of your own" in shown.words
+        await shown.press("enter")
+        await shown.go_to_key("home.wizard")
+        await shown.press("f5")
+        assert "w is another's already: Open models" in shown.words
+        await shown.go_to_key("home.open")
+        await shown.press("f5")
+        await shown.go_to_key("home.wizard")
+        await shown.press("enter", "escape")  # nothing is changed by esc
+        assert shown.file == {"keys": {"home.wizard": "z"}}
+        await shown.press("f5")
+        assert shown.file == {"keys": {}} and shown.options.keymap == {}
+
+
+def told(own: dict[str, str]) -> str:
+    return " ".join(rebinding.sound(own)[1])
+
+
+async def test_every_key_of_the_table_may_be_what_it_is() -> None:
+    assert [why for key in KEYS if (why := rebinding.fault(key.id, key.keys, {}))] == []
+
+
+async def test_keys_of_the_file() -> None:
+    assert rebinding.sound({"chat.panel": "f2", "chat.tokens": "f3"})[1] == ()  # changed places
+    assert "given to keys.chat.tokens, too" in told({"chat.panel": "f9", "chat.tokens": "f9"})
+    assert "no key called 'ctl+s'" in told({"chat.send": "ctl+s"})
+    assert rebinding.sound({"chat.tokens": "f8"}) == ({"chat.tokens": "f8"}, ())
+
+
+# --- in use ---------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def chatting(text: str) -> AsyncIterator[Shown]:
+    """Home, with the demo opened in a chat that waits for its first question."""
+    paths.config().write_text(text)
+    options = start.options()
+    loaded = ready(chats=True, thinking=("<think>", "</think>"))
+    engines = [ScriptedEngine(scenes.thought, scenes.thought, ready=loaded)]
+    runner = Runner(Opening(engines))
+    app = LocalspecApp(options, runner, lambda: HomeScreen(runner, options, Survey, None, as_it_is))
+    async with app.run_test(size=(110, 40)) as pilot:
+        await settled(pilot)
+        await pilot.press("enter")
+        await scenes.opened(pilot)
+        yield Shown(pilot, options)
+
+
+def on(screen: Screen[Any]) -> ChatScreen:
+    assert isinstance(screen, ChatScreen)
+    return screen
+
+
+async def test_a_new_chat_is_as_it_was_wished() -> None:
+    text = "[chats]\nshow_thinking = true\noverflow = 'drop'\nkeep = false\n"
+    text += "[answers]\nspec = 'lookup'\ntemperature = 0.1\n"
+    async with chatting(text) as shown:
+        chosen = on(shown.app.screen).dialogue.settings
+        assert (chosen.spec, chosen.sampling.temperature) == ("lookup", 0.1)
+        assert (chosen.overflow, chosen.show_thinking) == ("drop", True)
+        assert "not saved" in shown.words
+        await scenes.asking()(shown.pilot)
+        assert "They ask about lists." in shown.words  # what it thought, unfolded
+        await shown.press("ctrl+t")
+        assert "They ask about lists." not in shown.words
+        assert not on(shown.app.screen).dialogue.settings.show_thinking
+
+
+async def test_thinking_is_folded_as_it_comes_and_a_setting_of_the_chat() -> None:
+    async with chatting("") as shown:
+        await scenes.asking()(shown.pilot)
+        assert "They ask about lists." not in shown.words
+        await scenes.asking("/set show_thinking on")(shown.pilot)
+        assert "They ask about lists." in shown.words
+
+
+async def test_over_a_chat_the_answer_goes_on_and_new_keys_count_there_too() -> None:
+    async with chatting("") as shown:
+        await shown.press("f10")
+        assert isinstance(shown.app.screen, PreferencesScreen)
+        await shown.press("f10")  # one is enough
+        assert len([one for one in shown.app.screen_stack if one is shown.app.screen]) == 1
+        await shown.go("keys")
+        await shown.press("enter")
+        await shown.go_to_key("chat.send")
+        await shown.press("enter", "ctrl+s", "escape")
+        await shown.go("chats.keep")
+        await shown.press("right", "escape")
+        await wait_until(shown.pilot, lambda: isinstance(shown.app.screen, ChatScreen))
+        await shown.press("a", "enter")
+        assert on(shown.app.screen).composer.text == "a\n"  # enter sends no more
+        assert on(shown.app.screen).dialogue.keeper.on  # this one was begun before
+        await shown.press("ctrl+n")
+        assert not on(shown.app.screen).dialogue.keeper.on
+
+
+async def test_downloads_heed_it_at_once() -> None:
+    async with preferences() as shown:
+        home = shown.app.screen_stack[-2]
+        assert isinstance(home, HomeScreen)
+        hub = home._downloads.hub
+        assert not hub.offline
+        await shown.go("network.offline")
+        await shown.press("right")
+        assert hub.offline
+        await shown.press("right")
+        assert not hub.offline
