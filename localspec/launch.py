@@ -76,6 +76,15 @@ class Choice:
     """By the pair's entry; what a person says goes before."""
     found: str = ""
     """What kind of head was found, though nobody named it; the draft is that."""
+    asked: tuple[str, str] | None = field(default=None, compare=False)
+    """The reference by which they were opened, and what drafts: another, `auto` or `none`."""
+
+    @property
+    def lasting(self) -> tuple[str, str]:
+        """What to ask for to have the same another day, perhaps from another folder."""
+        if self.asked is not None:
+            return self.asked
+        return lasting(str(self.target), str(self.draft) if self.draft else "none")
 
 
 def choose(model: str | None, draft: str) -> Choice:
@@ -93,6 +102,12 @@ def choose(model: str | None, draft: str) -> Choice:
         header.check(choice.draft)
         _check_pair(choice.target, choice.draft)
     return choice
+
+
+def lasting(model: str, draft: str) -> tuple[str, str]:
+    """The same arguments, so that they mean the same files from another folder, too."""
+    word = draft in ("auto", "none")
+    return wanted.lasting(model), draft if word else wanted.lasting(draft)
 
 
 def file(text: str) -> Path:

@@ -16,7 +16,7 @@ import pytest
 
 from localspec.chat.commands import Call
 from localspec.chat.commands import parse as slash_command
-from localspec.chat.settings import FIELDS
+from localspec.chat.fields import FIELDS
 from localspec.cli import localspec
 
 ROOT = Path(__file__).resolve().parents[1]

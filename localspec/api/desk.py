@@ -13,8 +13,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from localspec import flags
 from localspec.api.jobs import Job
-from localspec.errors import UsageError
+from localspec.errors import LocalspecError, UsageError
 from localspec.launch import Remembering
 from localspec.protocol.events import Notice, Ready
 from localspec.worker.client import Worker
@@ -124,6 +125,8 @@ class Desk:
             job.carry_out(engine)
         except BaseException as failure:
             error = _closed() if self.closed else failure
+            if isinstance(error, LocalspecError):
+                error.hint = flags.in_python(error.hint)
         with self._lock:
             self._current = None
         job.end(error)

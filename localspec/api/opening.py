@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from localspec import launch
+from localspec import flags, launch
 from localspec.api.options import (
     LARGEST_SEED,
     MachineOptions,
@@ -14,7 +14,7 @@ from localspec.api.options import (
     one_of,
     whole,
 )
-from localspec.errors import UsageError
+from localspec.errors import LocalspecError, UsageError
 from localspec.fit.advisor import Wish
 from localspec.models.chat import fallbacks
 from localspec.models.wanted import NotHere
@@ -73,6 +73,9 @@ def files(model: str, draft: str, *, pull: bool) -> launch.Choice:
                 missing.hint += " — or say LLM(…, pull=True)."
                 raise
             _pull(missing.asked)
+        except LocalspecError as error:
+            error.hint = flags.in_python(error.hint)
+            raise
     return launch.choose(model, draft)
 
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import get_args
 
-from localspec.chat.settings import FIELDS, names
+from localspec.chat.fields import FIELDS, names
 from localspec.protocol.wire import Spec
 
 

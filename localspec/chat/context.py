@@ -10,10 +10,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from localspec.chat import settings
-from localspec.chat.conversation import Conversation, Cut, Turn, chat_of
+from localspec.chat.conversation import Conversation, chat_of
+from localspec.chat.fields import Overflow
 from localspec.chat.meter import Engine, How, count
-from localspec.chat.settings import Overflow
 from localspec.chat.thinking import said
+from localspec.chat.turn import Cut, Turn
 from localspec.errors import LocalspecError, PromptTooLongError
 from localspec.protocol.events import Event, Finished, Notice, Prefill, Round
 from localspec.protocol.wire import Count, Generate, Message
@@ -65,6 +66,8 @@ class Writer:
         self._engine, self._conversation, self._how = engine, conversation, how
         self._choose, self._stopped = choose, stopped
         self._tokens = list(conversation.turns[-1].tokens)
+        self._rounds = 0
+        """Told so far."""
         self.request = self._asked()
         """What the engine was asked last."""
 
@@ -91,12 +94,18 @@ class Writer:
         return replace(asked, begun=tuple(self._tokens))
 
     def _leg(self) -> Generator[Event, None, Finished | None]:
-        """The answer up to the end of the context, which is returned and not told."""
+        """The answer up to the end of the context, which is returned and not told.
+
+        Its rounds are counted on: whatever room it takes, it is one answer.
+        """
         self.request = self._asked()
         end: Finished | None = None
+        before = self._rounds
         for event in self._engine.generate(self.request):
             if isinstance(event, Round):
                 self._tokens += [token.id for token in event.tokens]
+                event = replace(event, n=before + event.n)  # noqa: PLW2901
+                self._rounds = event.n + 1
             if isinstance(event, Finished) and event.reason == "context":
                 end = event
             else:

@@ -11,11 +11,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from localspec.chat import transcript
-from localspec.chat.conversation import Attachment, Conversation, Turn
+from localspec.chat.conversation import Conversation
 from localspec.chat.history import Kept, Listed, Pair, Place
 from localspec.chat.keeping import title
 from localspec.chat.settings import Settings
 from localspec.chat.thinking import split
+from localspec.chat.turn import Attachment, Turn
 from localspec.clean import clean
 from localspec.protocol import events
 
@@ -129,6 +130,7 @@ def _turn(turn: Turn, chat: Kept, rounds: bool) -> dict[str, Any]:
         "id": turn.id,
         "parent": turn.parent,
         "attempt": turn.attempt,
+        "model": turn.model,
         "question": turn.question,
         "attached": [asdict(file) for file in turn.attached],
         "thinking": "".join(part.text for part in parts if part.thought),
@@ -152,7 +154,7 @@ def page(chat: Kept) -> str:
     blocks = [f"<h2>System</h2>\n{_said(system)}"] if system else []
     for turn in chat.conversation.turns:
         blocks += _asked(turn)
-        blocks.append(f"<h2>{name}</h2>")
+        blocks.append(f"<h2>{_safe(turn.model, multiline=False) or name}</h2>")
         blocks += _answered(turn, chat)
     footer = f"{name} · {when(chat.listed.updated)} · localspec"
     return _PAGE.format(title=title, body="\n".join(blocks), footer=footer)

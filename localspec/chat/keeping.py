@@ -6,12 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from localspec.chat.conversation import Conversation, Turn
+from localspec.chat.conversation import Conversation
 from localspec.chat.history import About, History, Kept, Pair, Place
 from localspec.chat.history.locks import Hold
+from localspec.chat.pending import Pending
 from localspec.chat.settings import Settings
+from localspec.chat.turn import Turn
 from localspec.errors import InUseError, LocalspecError, NotFoundError
-from localspec.protocol.events import Dead, Event, Finished, Notice, Ready, Round
+from localspec.protocol.events import Event, Notice
 
 TOKENS = 64
 SECONDS = 1.0
@@ -54,7 +56,7 @@ class Keeper:
         self._stale: dict[int, Turn] = {}
         """Turns to be written whole with the next save."""
         self._written: About | None = None
-        self._answer: _Answer | None = None
+        self._answer: Pending | None = None
         if kept is not None and self._history is not None:
             self._resume(self._history, kept)
 
@@ -93,10 +95,12 @@ class Keeper:
         """
         if self.refusal is not None:
             raise self.refusal
+        if not turn.answer:
+            turn = self.conversation.signed(self.pair.name)
         with self._lock:
             self._flush()
             again = turn.id in self._lengths and not turn.answer
-            self._answer = _Answer(turn, whole=again)
+            self._answer = Pending(turn, whole=again)
             if not again and not (turn.id in self._lengths and turn.answer):
                 self._stale[turn.id] = turn
             self._save()
@@ -163,7 +167,7 @@ class Keeper:
                 self._stale[answer.turn.id] = answer.now
         self._answer = None
 
-    def _checkpoint(self, answer: _Answer, *, force: bool) -> None:
+    def _checkpoint(self, answer: Pending, *, force: bool) -> None:
         history, place, turn = self._history, self._place, answer.turn
         events = answer.unsaved
         if history is None or not events:
@@ -257,40 +261,6 @@ class Keeper:
             chat.cut,
             len(chat.turns),
         )
-
-
-class _Answer:
-    """One answer as it comes, and what of it is not on the disk."""
-
-    def __init__(self, turn: Turn, *, whole: bool) -> None:
-        self.turn = turn
-        self.whole = whole
-        """Whether it replaces another text of the same turn."""
-        self.tokens = 0
-        self.over = False
-        self.saved_at = time.monotonic()
-        self._heard: list[Event] = []
-        self._saved = 0
-
-    def take(self, events: Sequence[Event]) -> None:
-        for event in events:
-            if isinstance(event, Round):
-                self.tokens += len(event.tokens)
-            self.over = self.over or isinstance(event, Finished | Dead)
-            if not isinstance(event, Ready):
-                self._heard.append(event)
-
-    @property
-    def unsaved(self) -> list[Event]:
-        return self._heard[self._saved :]
-
-    @property
-    def now(self) -> Turn:
-        return self.turn.heard(self._heard)
-
-    def saved(self) -> None:
-        self.whole = False
-        self._saved, self.tokens, self.saved_at = len(self._heard), 0, time.monotonic()
 
 
 def title(conversation: Conversation) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from localspec.chat.conversation import Conversation, Cut
+from localspec.chat.conversation import Conversation
 from localspec.chat.settings import Loaded, Settings
+from localspec.chat.turn import Cut
 from localspec.protocol.events import Event
 from localspec.protocol.wire import Count, Generate
 

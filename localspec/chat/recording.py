@@ -17,6 +17,8 @@ from localspec.protocol.wire import LONGEST_LINE
 _LARGEST = 512 * 1024 * 1024
 _NAMED = 5
 """Lines that are named one by one; more are counted."""
+ROOM = ("context-dropped", "context-summarised")
+"""The codes of the notices that tell how an answer got room to go on."""
 LEFT_OUT = ("damaged-line", "unknown-event")
 """The codes of the notices that `read` adds."""
 _HINT = "Make one: localspec run … --events FILE"
@@ -49,17 +51,28 @@ def read(path: str | Path) -> list[Event]:
 def answers(events: list[Event]) -> list[tuple[Event, ...]]:
     """The events of each answer by itself; a chat's file holds several."""
     found: list[list[Event]] = [[]]
+    makes_room = False
     for event in events:
         if isinstance(event, Ready):
             continue
-        ended = bool(found[-1]) and isinstance(found[-1][-1], Finished | Dead)
-        begins = isinstance(event, Prefill) or (
-            isinstance(event, Round) and event.n <= _last(found[-1])
-        )
-        if ended or (begins and _last(found[-1]) >= 0):
+        if _begins(event, found[-1], makes_room):
             found.append([])
+        makes_room = _is_room(event) or (makes_room and not isinstance(event, Round))
         found[-1].append(event)
     return [tuple(answer) for answer in found if _last(answer) >= 0]
+
+
+def _begins(event: Event, answer: list[Event], makes_room: bool) -> bool:
+    """Whether another answer begins with it; not where this one got room, and is read anew."""
+    if answer and isinstance(answer[-1], Finished | Dead):
+        return True
+    if makes_room or _last(answer) < 0:
+        return False
+    return isinstance(event, Prefill) or (isinstance(event, Round) and event.n <= _last(answer))
+
+
+def _is_room(event: Event) -> bool:
+    return isinstance(event, Notice) and event.code in ROOM
 
 
 def _last(answer: list[Event]) -> int:

@@ -21,9 +21,9 @@ def markdown(conversation: Conversation, model: str, markers: Markers = None) ->
     blocks = [f"# A chat with {name}"]
     if conversation.system:
         blocks += ["## System", clean(conversation.system)]
-    for question, answer in _spoken(conversation, markers):
+    for question, answer, by in _spoken(conversation, markers):
         blocks += ["## You", question] if question else []
-        blocks += [f"## {name}", answer]
+        blocks += [f"## {by or name}", answer]
     return "\n\n".join(block.strip("\n") for block in blocks) + "\n"
 
 
@@ -31,9 +31,9 @@ def plain(conversation: Conversation, model: str, markers: Markers = None) -> st
     """Role words before each turn; thinking is left out."""
     name = clean(model, multiline=False)
     blocks = [f"System: {clean(conversation.system)}"] if conversation.system else []
-    for question, answer in _spoken(conversation, markers):
+    for question, answer, by in _spoken(conversation, markers):
         blocks += [f"You: {question}"] if question else []
-        blocks += [f"{name}: {answer}"]
+        blocks += [f"{by or name}: {answer}"]
     return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
 
 
@@ -58,8 +58,13 @@ def save(path: Path, text: str, *, overwrite: bool) -> None:
         ) from error
 
 
-def _spoken(conversation: Conversation, markers: Markers) -> list[tuple[str, str]]:
+def _spoken(conversation: Conversation, markers: Markers) -> list[tuple[str, str, str]]:
+    """Question, answer, and who gave it, as far as that is known."""
     return [
-        (clean(message(turn)), clean(said(turn.answer, markers, turn.begins_inside)))
+        (
+            clean(message(turn)),
+            clean(said(turn.answer, markers, turn.begins_inside)),
+            clean(turn.model, multiline=False),
+        )
         for turn in conversation.turns
     ]

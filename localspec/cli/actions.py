@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shlex
 from collections.abc import Callable
-from pathlib import Path
 from typing import Literal
 
-import click
-
-from localspec.chat import clipboard, commands, export, transcript
+from localspec.chat import commands
 from localspec.chat.commands import COMMANDS, Call
-from localspec.chat.conversation import Attachment, Conversation
+from localspec.chat.conversation import Conversation
+from localspec.chat.fields import FIELDS
 from localspec.chat.keeping import Keeper
-from localspec.chat.settings import FIELDS
-from localspec.chat.thinking import said
 from localspec.clean import clean
-from localspec.cli import branches, marks, status
+from localspec.cli import branches, marks, status, texts
 from localspec.cli.state import State
-from localspec.errors import AccessError, NotFoundError, UsageError
+from localspec.cli.texts import Say
+from localspec.errors import UsageError
 from localspec.units import count
 from localspec.worker import log as engine_log
 
-_LARGEST = 4 * 1024 * 1024
 _LOG_LINES = 12
 
 Next = Literal["ask", "answer", "quit"]
@@ -39,10 +34,6 @@ KEYS = (
     ("Ctrl+C", "stops the answer; twice: quit"),
     ("Ctrl+D", "quit"),
 )
-
-
-Say = Callable[[str], None]
-"""Shows lines of talk."""
 
 
 def act(call: Call, state: State, say: Say) -> Next:
@@ -89,14 +80,14 @@ def _turns(rest: str, state: State, say: Say) -> Next:
     if rest:
         say(branches.go(rest.split()[:2], state))
     else:
-        _some(state)
+        state.must_have_turns()
         for line in branches.lines(state.conversation):
             say(line)
     return "ask"
 
 
 def _regen(_: str, state: State, __: Say) -> Next:
-    _some(state)
+    state.must_have_turns()
     if state.died:
         state.conversation.restart()
     else:
@@ -105,7 +96,7 @@ def _regen(_: str, state: State, __: Say) -> Next:
 
 
 def _undo(_: str, state: State, say: Say) -> Next:
-    _some(state)
+    state.must_have_turns()
     turn = state.conversation.undo()
     state.died = False
     say(f"Taken back: {branches.asked(turn) or 'what was written on'}")
@@ -113,7 +104,7 @@ def _undo(_: str, state: State, say: Say) -> Next:
 
 
 def _edit(text: str, state: State, __: Say) -> Next:
-    _some(state)
+    state.must_have_turns()
     last = state.conversation.turns[-1]
     if not text:
         state.begun = f"/edit {clean(last.question)}"
@@ -216,54 +207,6 @@ def _tokens(text: str, state: State, say: Say) -> Next:
     return "ask"
 
 
-def _copy(_: str, state: State, say: Say) -> Next:
-    _some(state)
-    turn = state.conversation.turns[-1]
-    text = clean(said(turn.answer, state.loaded.thinking, turn.begins_inside))
-    tool = clipboard.native(text)
-    if tool:
-        say(f"Copied with {tool}.")
-        return "ask"
-    sequence = None if state.look.plain else clipboard.osc52(text)
-    if sequence is None:
-        raise AccessError("The clipboard cannot be reached from here.", "Type: /save answer.txt")
-    click.echo(sequence, nl=False)
-    say("Copied, if this terminal allows it (OSC 52).")
-    return "ask"
-
-
-def _read(text: str, state: State, say: Say) -> Next:
-    name = clean(text, multiline=False)
-    path = Path(os.path.expanduser(text))
-    try:
-        if path.is_dir() or (path.exists() and not path.is_file()):
-            raise UsageError(f"{name} is no file.", "Give the path of a text file.")
-        with path.open("rb") as file:
-            data = file.read(_LARGEST + 1)
-    except FileNotFoundError as error:
-        raise NotFoundError(f"There is no file {name}.", "Type: /read FILE") from error
-    except (OSError, ValueError) as error:
-        raise AccessError(f"{name} cannot be read: {error}.", "Type: /read FILE") from error
-    if len(data) > _LARGEST or b"\0" in data:
-        what = "too large" if len(data) > _LARGEST else "no text"
-        raise UsageError(f"{name} is {what}.", "Give the path of a text file of up to 4 MB.")
-    added = data.decode("utf-8-sig", "replace").replace("\r\n", "\n").rstrip("\n")
-    state.attached = (*state.attached, Attachment(path.name, added))
-    say(f"{count(added.count(chr(10)) + 1)} lines of {name} go before your next message.")
-    return "ask"
-
-
-def _save(text: str, state: State, say: Say) -> Next:
-    _some(state)
-    path = Path(os.path.abspath(os.path.expanduser(text)))
-    kept = export.so_far(state.conversation, state.keeper.pair, state.settings)
-    whole = export.written(kept, path.suffix)
-    transcript.save(path, whole, overwrite=path in state.saved)
-    state.saved.add(path)
-    say(f"Saved: {clean(str(path), multiline=False)}")
-    return "ask"
-
-
 def _keys(_: str, state: State, say: Say) -> Next:
     for key, what in KEYS:
         say(f"{key}: {what}." if state.look.plain else f"  {key:<15} {what}")
@@ -290,11 +233,6 @@ def _logs(_: str, __: State, say: Say) -> Next:
     return "ask"
 
 
-def _some(state: State) -> None:
-    if not state.conversation.turns:
-        raise UsageError("Nothing was said yet.", "Type a message.")
-
-
 def _short(text: str, longest: int = 60) -> str:
     shown = clean(text, multiline=False).strip()
     return shown if len(shown) <= longest else shown[: longest - 1] + "…"
@@ -317,9 +255,9 @@ _ACTIONS: dict[str, Callable[[str, State, Say], Next]] = {
     "stats": _stats,
     "think": _think,
     "tokens": _tokens,
-    "copy": _copy,
-    "read": _read,
-    "save": _save,
+    "copy": texts.copy,
+    "read": texts.read,
+    "save": texts.save,
     "bench": _bench,
     "keys": _keys,
     "logs": _logs,

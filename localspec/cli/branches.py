@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from localspec.chat.conversation import Conversation, Turn
+from localspec.chat.conversation import Conversation
+from localspec.chat.turn import Turn
 from localspec.clean import clean
 from localspec.cli.state import State
 from localspec.errors import UsageError

@@ -12,8 +12,10 @@ from localspec import launch
 from localspec.chat import commands, settings
 from localspec.chat.commands import Call, Unknown
 from localspec.chat.context import Full, Writer
-from localspec.chat.conversation import Attachment, Mark
+from localspec.chat.conversation import Mark
+from localspec.chat.fields import Overflow
 from localspec.chat.meter import How
+from localspec.chat.turn import Attachment
 from localspec.clean import clean
 from localspec.cli import actions, marks, room, status
 from localspec.cli.composer import Composer
@@ -217,7 +219,7 @@ class Chat:
         state = self.state
         how = How(state.settings, state.loaded, self._opening.probabilities)
 
-        def choose(full: Full) -> settings.Overflow:
+        def choose(full: Full) -> Overflow:
             teller.pause()
             return room.ask(full, self._say)
 

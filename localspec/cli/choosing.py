@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from localspec import config, launch
@@ -40,12 +38,6 @@ def again(model: str | None, draft: str) -> tuple[str, str]:
         return usual, draft
     last_model, last_draft = recent.last() or ("demo", "auto")
     return last_model, last_draft if draft == "auto" else draft
-
-
-def lasting(model: str, draft: str) -> tuple[str, str]:
-    """So that the same files are meant from another folder, too."""
-    names = [os.path.abspath(name) if os.path.isfile(name) else name for name in (model, draft)]
-    return names[0], names[1]
 
 
 def _pull(missing: NotHere, yes: bool, quiet: bool) -> None:

@@ -10,11 +10,12 @@ import click
 from click.core import ParameterSource
 
 from localspec import config
-from localspec.chat.conversation import Conversation, Turn, message
+from localspec.chat.conversation import Conversation, message
 from localspec.chat.history import History, Kept, Pair
 from localspec.chat.keeping import Keeper
 from localspec.chat.settings import Settings
 from localspec.chat.thinking import said
+from localspec.chat.turn import Turn
 from localspec.clean import clean
 from localspec.cli import choosing
 from localspec.errors import LocalspecError, NotFoundError, UsageError
@@ -133,8 +134,8 @@ def beginning(chat: Kept, *, plain: bool) -> Iterator[str]:
     yield f"Chat {listed.id}, {about}: {clean(listed.title, multiline=False)}"
     if n > _TURNS:
         yield "The last of it:" if plain else "…"
-    name = clean(listed.pair.name, multiline=False) or "Answer"
     for turn in turns[-_TURNS:]:
+        name = clean(turn.model or listed.pair.name, multiline=False) or "Answer"
         yield from _shown(turn, chat, "You: " if plain else "> ", f"{name}: " if plain else "")
     if interrupted(chat):
         yield "The last answer was interrupted: Enter, or /retry, finishes it."

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from localspec.chat.context import Full
-from localspec.chat.settings import Overflow
+from localspec.chat.fields import Overflow
 
 _WORDS: dict[Overflow, str] = {
     "drop": "leave out the oldest turns",

@@ -65,7 +65,7 @@ def command(model: str | None, **given: Any) -> int:
     if not given["quiet"] and sys.stderr.isatty():
         _say_what_is_missed()
     choice = choosing.choose(model, draft, yes=given["yes"], quiet=given["quiet"])
-    lasting = choosing.lasting(model, draft)
+    lasting = launch.lasting(model, draft)
     recent.used(*lasting)
     if given["spec"] == "model" and choice.draft is None:
         raise UsageError(

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TextIO
 
 from localspec import launch
-from localspec.chat.conversation import Attachment, Conversation
+from localspec.chat.conversation import Conversation
 from localspec.chat.keeping import Keeper
 from localspec.chat.settings import Loaded, Settings
+from localspec.chat.turn import Attachment
 from localspec.clean import clean
 from localspec.cli.status import Answered
 from localspec.cli.teller import Look
+from localspec.errors import UsageError
 from localspec.fit.advisor import Wish
 from localspec.protocol.events import Event, Ready
 
@@ -70,6 +72,11 @@ class State:
         """Who keeps this chat, with the settings as they are now."""
         self.keeper.settings = self.settings
         return self.keeper
+
+    def must_have_turns(self) -> None:
+        """Raises UsageError where nothing was said."""
+        if not self.conversation.turns:
+            raise UsageError("Nothing was said yet.", "Type a message.")
 
     @property
     def name(self) -> str:

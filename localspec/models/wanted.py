@@ -116,6 +116,16 @@ def of(model: Model) -> Wanted:
     return Wanted(model.id, source, model)
 
 
+def lasting(text: str) -> str:
+    """The same from any folder; the id of a file that comes along, wherever that is installed."""
+    known = catalog.load()
+    if text in known.pairs or text in known.models or not os.path.isfile(text):
+        return text
+    path = os.path.abspath(text)
+    ours = (model.id for model in known.models.values() if str(model.path) == path)
+    return next(ours, path)
+
+
 def ready(listing: Sequence[Stored]) -> list[Pair]:
     """The catalogue's pairs of which both files are among these, or come with localspec."""
     here = {(one.repo, one.file) for one in listing}

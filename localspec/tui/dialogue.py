@@ -7,13 +7,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from localspec import launch
 from localspec.chat.context import Choose, Writer
-from localspec.chat.conversation import Attachment, Conversation, Turn
+from localspec.chat.conversation import Conversation
 from localspec.chat.history import History, Kept, Pair
 from localspec.chat.keeping import Keeper
 from localspec.chat.meter import Engine as Writing
 from localspec.chat.meter import How
 from localspec.chat.settings import Loaded, Settings
+from localspec.chat.turn import Attachment, Turn
 from localspec.clean import clean
 from localspec.errors import LocalspecError
 from localspec.launch import SETTINGS, Choice, Engine
@@ -63,9 +65,10 @@ class Dialogue:
 
     def _pair(self, kept: Kept | None) -> Pair:
         if kept is not None:
-            return kept.listed.pair
-        draft = str(self.choice.draft) if self.choice.draft else "none"
-        return Pair(str(self.choice.target), draft, self.model)
+            pair = kept.listed.pair
+            model, draft = launch.lasting(pair.model, pair.draft)
+            return replace(pair, model=model, draft=draft)
+        return Pair(*self.choice.lasting, self.model)
 
     @property
     def model(self) -> str:

@@ -7,7 +7,7 @@ import threading
 from textual.message import Message
 
 from localspec.chat.context import Full
-from localspec.chat.settings import Overflow
+from localspec.chat.fields import Overflow
 from localspec.errors import LocalspecError
 from localspec.launch import Engine
 from localspec.protocol.events import Event, Place

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from localspec.chat.settings import Overflow
+from localspec.chat.fields import Overflow
 from localspec.fit.advisor import Wish
 from localspec.launch import Choice, says
 from localspec.protocol.wire import DRAFT_MAX, Load

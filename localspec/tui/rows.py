@@ -194,7 +194,7 @@ def _ready(shelf: Catalogue, seen: Survey) -> list[Row]:
             continue
         if pair.kind not in _RUN:
             continue
-        choice = Choice(target, draft, pair.spec, pair.why, pair.settings)
+        choice = Choice(target, draft, pair.spec, pair.why, pair.settings, asked=(pair.id, "auto"))
         bundled = pair.target.repo is None
         if bundled and rows:  # its other drafts are for who asks for them
             continue

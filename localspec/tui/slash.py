@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from localspec.chat import export, transcript
 from localspec.chat.commands import Call, Unknown
 from localspec.chat.commands import command as known
-from localspec.chat.conversation import Attachment
+from localspec.chat.turn import Attachment
 from localspec.clean import clean
 from localspec.errors import LocalspecError
 
@@ -57,6 +57,7 @@ def _set(screen: ChatScreen, rest: str) -> None:
 def _change(screen: ChatScreen, name: str, value: str) -> None:
     dialogue = screen.dialogue
     dialogue.settings = dialogue.settings.changed(name, value)
+    dialogue.moved()
     shown = clean(f"{name}: {dialogue.settings.shown(name)}", multiline=False)
     when = "" if name == "show_thinking" else ", from the next answer on"
     screen.notify(f"{shown}{when}.", markup=False)
@@ -78,6 +79,7 @@ def _system(screen: ChatScreen, rest: str) -> None:
     conversation = screen.dialogue.conversation
     if rest:
         conversation.system = "" if rest == "-" else rest
+        screen.dialogue.moved()
     shown = clean(conversation.system, multiline=False) or "none"
     screen.notify(f"System prompt: {shown}", markup=False)
 

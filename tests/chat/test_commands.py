@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from localspec.chat.commands import COMMANDS, Call, Unknown, complete, literal, parse
-from localspec.chat.settings import FIELDS
+from localspec.chat.fields import FIELDS
 from localspec.cli import actions
 
 

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from localspec.chat import recording
 from localspec.chat.context import Choose, Full, Writer
-from localspec.chat.conversation import SUMMARY, Conversation, Cut
+from localspec.chat.conversation import SUMMARY, Conversation
+from localspec.chat.fields import Overflow
 from localspec.chat.meter import How, Meter, meter
-from localspec.chat.settings import Loaded, Overflow, Settings
+from localspec.chat.settings import Loaded, Settings
+from localspec.chat.turn import Cut
 from localspec.engine.session import Session
 from localspec.errors import EngineError, PromptTooLongError
 from localspec.protocol.events import Dead, Event, Finished, Notice, Prefill, Round
@@ -124,6 +127,8 @@ def test_an_answer_goes_on_wherever_the_end_of_the_context_meets_it(
             assert [len(request.begun) for request in one.asked] == [0, room]
             assert conversation.turns[-1].tokens == tuple(said.ids)
             assert conversation.cut.turns == 2
+            assert [heard.n for heard in said.rounds] == list(range(len(said.rounds)))
+            assert recording.answers([*events, *events]) == [tuple(events)] * 2
             system, *_, last = writer.request.messages
             assert (system.content, last.content) == ("Be kind.", conversation.turns[-1].question)
             # As one that speculates nothing says, and remembers nothing.

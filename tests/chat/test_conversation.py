@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.chat.conversation import Attachment, Conversation, Turn, message
+from localspec.chat.conversation import Conversation, message
+from localspec.chat.turn import Attachment, Turn
 from localspec.protocol.events import Finished, Prefill, Round, Times, Token
 from localspec.protocol.wire import Message
 

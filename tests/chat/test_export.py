@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from localspec.chat import export
-from localspec.chat.conversation import Attachment, Conversation
+from localspec.chat.conversation import Conversation
 from localspec.chat.history import History, Kept
+from localspec.chat.turn import Attachment
 from localspec.protocol import events
 from tests.chat.talk import about, answer
 
@@ -61,6 +62,17 @@ def test_a_page_by_itself(kept: Kept) -> None:
     assert page.texts.count("Thinking") == 1 and "they ask" in page.texts
     assert "interrupted" in page.texts and "way" not in page.texts
     assert "\x1b" not in text and "\u202e" not in text
+
+
+def test_each_answer_has_the_name_of_its_model(kept: Kept) -> None:
+    kept.conversation.signed("Llama <3>\x1b[2J")
+    body = export.markdown(kept)
+    assert body.startswith("# A chat with Qwen3 8B\n") and body.count("## Qwen3 8B\n") == 1
+    assert body.count("## Llama <3>\n") == 1 and "\x1b" not in export.plain(kept)
+    assert "\n\nLlama <3>: cut o" in export.plain(kept)
+    assert "<h2>Llama &lt;3&gt;</h2>" in export.page(kept)
+    turns = json.loads(export.document(kept))["chat"]["turns"]
+    assert [turn["model"] for turn in turns] == ["", "", "Llama <3>\x1b[2J"]
 
 
 def test_json(kept: Kept) -> None:

@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.conversation import Attachment, Conversation
+from localspec.chat.conversation import Conversation
 from localspec.chat.history import History, locks, rows, tables
 from localspec.chat.history.words import Words
 from localspec.chat.settings import Settings
+from localspec.chat.turn import Attachment
 from localspec.errors import AccessError, InUseError, LocalspecError, NotFoundError
 from tests.chat.talk import PAIR, about, answer, chat, put, said
 
@@ -303,6 +304,53 @@ def test_nothing_is_made_to_read_nothing(path: Path) -> None:
         with pytest.raises(LocalspecError):
             put(known, ("a", "b"))
     assert not path.parent.exists()
+
+
+@pytest.fixture
+def first(path: Path) -> Path:
+    """A file as it was before answers were kept with their model."""
+    with closing(History.open(path)) as known:
+        put(known, *[(f"question {n}", f"answer {n} " * 20) for n in range(60)])
+        put(known, ("c", "d"))
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("ALTER TABLE turns DROP COLUMN model")
+        other.execute("VACUUM")
+    return path
+
+
+def test_an_older_file_grows(first: Path) -> None:
+    with closing(History.open(first)) as known:
+        assert known.notices() == [] and known.refusal is None
+        assert [len(turns) for turns in said(known).values()] == [1, 60]
+        talk = known.read(2).conversation
+        assert talk.turns[0].model == ""
+        talk.ask("more")
+        talk.signed("Qwen3 8B")
+        known.keep(known.read(2).place, about(talk), talk.all)
+    with closing(History.open(first)) as known:
+        assert [turn.model for turn in known.read(2).conversation.all] == ["", "Qwen3 8B"]
+
+
+def test_an_older_file_is_read_where_it_cannot_grow(first: Path) -> None:
+    with closing(sqlite3.connect(first, isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode = DELETE")
+        other.execute(f"PRAGMA user_version = {tables.VERSION + 1}")
+    before = first.read_bytes()
+    with closing(History.open(first)) as known:
+        assert known.refusal is not None
+        assert [len(turns) for turns in said(known).values()] == [1, 60]
+        assert len(known.search("answer 41")) == 1
+    assert first.read_bytes() == before
+
+
+def test_an_older_file_that_is_damaged_is_mended(first: Path) -> None:
+    pages = first.stat().st_size // 4096
+    with first.open("r+b") as file:
+        file.seek(pages // 2 * 4096)
+        file.write(b"\xff" * 4096)
+    with closing(History.open(first)) as known:
+        assert [notice.code for notice in known.notices()] == ["history-mended"]
+        assert sum(len(turns) for turns in said(known).values()) > 30
 
 
 def test_a_newer_version_is_read_and_never_written(path: Path) -> None:

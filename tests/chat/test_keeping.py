@@ -9,15 +9,17 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from localspec.chat import keeping
-from localspec.chat.conversation import Conversation, Turn
+from localspec.chat.conversation import Conversation
 from localspec.chat.history import History, locks
 from localspec.chat.keeping import TOKENS, Keeper
 from localspec.chat.settings import Settings
+from localspec.chat.turn import Turn
 from localspec.errors import InUseError
 from localspec.protocol.events import Event, Finished, Notice
 from tests.chat.talk import PAIR, answer, spoken
@@ -148,6 +150,17 @@ def test_no_more_than_a_checkpoint_is_not_on_the_disk(
     now += 1.0
     talk.hear(spoken("end", 200))  # a second went by
     assert talk.on_disk().turns[0].answer == f"{said}end"
+
+
+def test_an_answer_is_kept_with_the_model_that_gave_it(talk: Talk) -> None:
+    talk.ask("a", "b")
+    talk.keeper.pair = replace(PAIR, name="Llama 3")  # the chat goes on with another
+    talk.ask("c", "d")
+    talk.send(talk.conversation.turns[-1], *answer("and more"))  # gone on with: still its own
+    talk.keeper.pair = replace(PAIR, name="Phi 4")
+    talk.send(talk.conversation.again(), *answer("e"))
+    assert [turn.model for turn in talk.on_disk().all] == ["Qwen3 8B", "Llama 3", "Phi 4"]
+    assert talk.on_disk().all == talk.conversation.all
 
 
 def test_a_chat_is_gone_on_with(talk: Talk) -> None:

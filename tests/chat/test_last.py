@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from localspec import paths
+import pytest
+
+from localspec import launch, paths
 from localspec.chat import recent
 from localspec.cli import choosing
 
@@ -34,8 +36,22 @@ def test_a_file_that_is_gone_is_forgotten(tmp_path: Path) -> None:
 def test_files_are_meant_from_any_folder(tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
     target = str(tmp_path / "a.gguf")
-    assert choosing.lasting(target, "auto") == (target, "auto")
-    assert choosing.lasting("qwen3-8b", "auto") == ("qwen3-8b", "auto")
+    assert launch.lasting(target, "auto") == (target, "auto")
+    assert launch.lasting("qwen3-8b", "auto") == ("qwen3-8b", "auto")
+
+
+def test_a_bundled_file_is_meant_wherever_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(paths.data() / "demo")
+    assert launch.lasting("demo-target.gguf", "none") == ("demo-target", "none")
+    draft = str(paths.data() / "demo" / "demo-draft.gguf")
+    assert launch.lasting("demo-target", draft) == ("demo-target", "demo-draft")
+
+
+def test_words_and_ids_are_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("demo", "auto"):
+        (tmp_path / name).write_bytes(b"GGUF")
+    assert launch.lasting("demo", "auto") == ("demo", "auto")
 
 
 def test_a_damaged_file_is_as_good_as_none() -> None:

@@ -66,6 +66,18 @@ def test_answers_of_a_chat(file: Path) -> None:
     assert found == [tuple(ANSWER), tuple(died), tuple(ANSWER), tuple(cut), tuple(cut)]
 
 
+@pytest.mark.parametrize("code", recording.ROOM)
+def test_an_answer_that_got_room_is_one(code: str) -> None:
+    room = Notice("info", code, "The context is full: …")
+    begun: list[Event] = [Plan("on", "it pays"), Prefill(9, 9, 0), said(0), said(1), room]
+    for first in (0, 2):  # rounds were once counted anew
+        rest: list[Event] = [Plan("on", "it pays"), Prefill(7, 7, 2), said(first), said(first + 1)]
+        whole: list[Event] = [*begun, *rest, Finished("eog")]
+        led: list[Event] = [room, *whole]  # one that needed room at once
+        found = recording.answers([READY, *ANSWER, *led, *whole, *ANSWER])
+        assert found == [tuple(ANSWER), tuple(led), tuple(whole), tuple(ANSWER)]
+
+
 DAMAGED = {
     "not JSON": "{",
     "no event": '{"v":1}',

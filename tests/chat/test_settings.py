@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from localspec.chat.conversation import Conversation
-from localspec.chat.settings import COMPLETION, FIELDS, Loaded, Settings, request
+from localspec.chat.fields import FIELDS
+from localspec.chat.settings import COMPLETION, Loaded, Settings, request
 from localspec.errors import UsageError
 from localspec.protocol.events import Ready
 from localspec.protocol.wire import Message, Sampling

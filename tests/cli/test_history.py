@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sqlite3
 import sys
@@ -13,7 +14,7 @@ import pytest
 from localspec import paths
 from localspec.chat.history import History, tables
 from tests.chat.talk import put, said
-from tests.cli.command import localspec
+from tests.cli.command import ROOT, localspec
 from tests.zoo import CHAT_TEXT, HELLO_TEXT, Zoo
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
@@ -174,6 +175,28 @@ def test_a_chat_is_kept_and_gone_on_with(zoo: Zoo) -> None:
     assert len(document["path"]) == 3 and document["system"] == "Be brief."
     whole = localspec("export", "1", "--json", "--rounds").document["chat"]["turns"]
     assert all("round" in {event["ev"] for event in turn["events"]} for turn in whole)
+
+
+@posix
+def test_a_chat_of_bundled_files_outlives_the_installation(tmp_path: Path) -> None:
+    for place in ("before", "after"):
+        shutil.copytree(ROOT / "localspec", tmp_path / place / "localspec")
+        shutil.copy(ROOT / "models.yaml", tmp_path / place)
+    env = {"PYTHONPATH": str(tmp_path / "before")}
+    demo = tmp_path / "before" / "localspec" / "data" / "demo"
+    options = ("--max-tokens", "8", "--spec", "off")
+    files = (demo / "demo-target.gguf", "--draft", demo / "demo-draft.gguf")
+    with Dialogue("run", *files, *options, env=env) as chat:
+        chat.until("> ")
+        ask(chat, "import os")
+    shutil.rmtree(tmp_path / "before")
+    env = {"PYTHONPATH": str(tmp_path / "after")}
+    with Dialogue("run", "--continue", *options, env=env) as chat:
+        assert "Chat 1, 1 turn" in chat.until("\n> ")
+        ask(chat, "import re")
+    assert [question for question, _ in kept()[0]] == ["import os", "import re"]
+    (one,) = localspec("history", "list", "--json").document["chats"]
+    assert one["pair"] == {"model": "demo-target", "draft": "demo-draft"}
 
 
 @posix

@@ -12,7 +12,7 @@ import pytest
 if shutil.which("tmux") is None:
     pytest.skip("there is no tmux", allow_module_level=True)
 
-from localspec.chat.settings import FIELDS
+from localspec.chat.fields import FIELDS
 from localspec.tui.widgets.story import LEGEND
 from tests.tui.tmux import BACKTAB, ENTER, ESCAPE, PROMPT, Tmux, context
 from tests.zoo import Zoo

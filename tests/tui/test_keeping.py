@@ -9,8 +9,8 @@ from contextlib import closing
 import pytest
 
 from localspec import paths
-from localspec.chat.conversation import Turn
 from localspec.chat.history import History
+from localspec.chat.turn import Turn
 from localspec.errors import InUseError
 from localspec.tui import start
 from localspec.tui.dialogue import Dialogue
@@ -52,6 +52,18 @@ async def test_what_was_said_is_on_the_disk(history: History) -> None:
         await chat.send("three")
     assert [one.title for one in history.list()] == ["three", "one"]
     assert len(history.read(1).conversation.all) == 3
+
+
+async def test_what_was_changed_is_kept_without_another_message(history: History) -> None:
+    chat = Chat()
+    kept(chat, history)
+    async with chat:
+        await chat.send("one")
+        await chat.send("/system be brief")
+        await chat.send("/set top_k 7")
+        with closing(History.open()) as other:
+            read = other.read(other.last())
+        assert (read.conversation.system, read.settings.sampling.top_k) == ("be brief", 7)
 
 
 async def test_a_message_is_there_before_the_engine_is_asked(history: History) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,20 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from localspec.chat.history import History
+from localspec import paths
+from localspec.chat.history import History, Pair
+from localspec.models import catalog
+from localspec.models.disk.stored import Stored
+from localspec.tui import rows
 from localspec.tui.app import LocalspecApp
 from localspec.tui.chats import Chats, when
+from localspec.tui.dialogue import Dialogue
 from localspec.tui.options import Options
 from localspec.tui.rows import Survey
 from localspec.tui.runner import Runner
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
+from tests.chat import talk
 from tests.tui.scenes import MACHINE, as_it_is, settled
 from tests.tui.scripted import Gate, Opening, Script, ScriptedEngine, answer, painted, wait_until
 
@@ -202,6 +209,52 @@ async def test_branches_are_kept() -> None:
         assert [t.question for t in conversation.turns] == ["one"]
         assert [t.question for t in conversation.branches(1)] == ["one", "first"]
         assert "You · 1 of 2" in second.shown
+
+
+@pytest.mark.asyncio
+async def test_a_bundled_pair_is_kept_by_its_name() -> None:
+    """Not by where it lies: that changes with the next installation."""
+    async with app() as one:
+        await one.press("enter")
+        await one.until("ready")
+        await one.send("hello")
+        pair = one.history.list()[0].pair
+        assert (pair.model, pair.draft, pair.name) == ("demo", "auto", "demo-target")
+        await one.send("/new")
+        await one.send("another")
+        assert one.history.list()[0].pair == pair
+
+
+@pytest.mark.asyncio
+async def test_a_chat_of_files_is_gone_on_with() -> None:
+    """As older versions kept those of the bundled pair, too."""
+    demo = paths.data() / "demo"
+    target, draft = str(demo / "demo-target.gguf"), str(demo / "demo-draft.gguf")
+    with closing(History.open()) as history:
+        old = talk.chat(("before", "said"))
+        pair = Pair(target, draft, "demo-target")
+        history.keep(None, replace(talk.about(old), pair=pair), old.all)
+    async with app() as one:
+        await one.press("down", "enter")
+        await one.until("ready")
+        choice = one.chat.dialogue.choice
+        assert (str(choice.target), str(choice.draft)) == (target, draft)
+        await one.send("more")
+        kept = one.history.list()[0]
+        assert (kept.turns, kept.pair.model, kept.pair.draft) == (2, "demo-target", "demo-draft")
+
+
+def test_a_pair_of_the_catalogue_is_kept_by_its_id(tmp_path: Path) -> None:
+    shelf = catalog.load()
+    pair = next(one for one in shelf.pairs.values() if one.kind == "model" and one.target.repo)
+    assert pair.draft is not None
+    listing = [
+        Stored(tmp_path / f"{n}.gguf", 1, model.repo, model.file, None, None, False, "hub", True)
+        for n, model in enumerate((pair.target, pair.draft))
+    ]
+    choice = rows.ready(shelf, Survey(listing=tuple(listing)))[pair.id]
+    assert choice.lasting == (pair.id, "auto")
+    assert Dialogue(choice).keeper.pair.model == pair.id
 
 
 def test_days() -> None:

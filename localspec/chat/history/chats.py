@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from localspec import paths
-from localspec.chat.conversation import Conversation, Turn
+from localspec.chat.conversation import Conversation
 from localspec.chat.history import locks, rows, tables, writing
 from localspec.chat.history.base import Base
 from localspec.chat.history.kept import About, Found, Kept, Listed, Place
 from localspec.chat.history.words import Words
 from localspec.chat.history.writing import no_chat
+from localspec.chat.turn import Turn
 from localspec.errors import InUseError, LocalspecError, NotFoundError
 from localspec.protocol.events import Event, Notice
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from localspec.chat.conversation import Conversation, Cut
+from localspec.chat.conversation import Conversation
 from localspec.chat.settings import Settings
+from localspec.chat.turn import Cut
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,10 +131,13 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def _copy(source: sqlite3.Connection, connection: sqlite3.Connection, table: str) -> None:
+    """By the places of the columns: new ones are added at the end, and names may be damaged."""
+    names = tables.columns(connection, table)
     for row in _rows(source, table):
         marks = ",".join("?" * len(row))
+        insert = f"INSERT OR IGNORE INTO {table} ({','.join(names[: len(row)])}) VALUES ({marks})"
         with suppress(*tables.FAILURES):  # a value that cannot be
-            connection.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", row)
+            connection.execute(insert, row)
 
 
 def _rows(source: sqlite3.Connection, table: str) -> Iterator[tuple[Any, ...]]:

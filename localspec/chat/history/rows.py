@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, get_args
 
 from localspec.chat import recording
-from localspec.chat.conversation import Attachment, Cut, Turn
 from localspec.chat.history.kept import Listed, Pair
 from localspec.chat.settings import Settings
+from localspec.chat.turn import Attachment, Cut, Turn
 from localspec.protocol import events
 from localspec.protocol.events import Event, FinishReason, Prefill
 from localspec.protocol.parts import made
@@ -19,7 +19,7 @@ from localspec.protocol.parts import made
 _LARGEST = 256 * 1024 * 1024
 """Bytes of one checkpoint, unpacked: a damaged one must not fill the memory."""
 
-TURN = "key, id, parent, question, attached, answer, reason, attempt, inside"
+TURN = "key, id, parent, question, attached, answer, reason, attempt, inside, model"
 """The columns of which `turn` makes a turn."""
 LISTED = "id, title, pair, turns, created, updated"
 
@@ -137,7 +137,7 @@ def turn(row: Sequence[Any], heard: Sequence[Event] | None = None) -> Turn:
 
     Raises ValueError where the row makes no sense.
     """
-    _, id_, parent, question, files, answer, reason, attempt, inside = row
+    _, id_, parent, question, files, answer, reason, attempt, inside, model = row
     if heard is None:
         heard = [Prefill(0, 0, 0, thinking=True)] if inside else []
     if not isinstance(id_, int) or not isinstance(attempt, int):
@@ -151,6 +151,7 @@ def turn(row: Sequence[Any], heard: Sequence[Event] | None = None) -> Turn:
         attached(files),
         id_,
         parent if isinstance(parent, int) else None,
+        str(model),
     )
 
 
@@ -159,9 +160,5 @@ def grown(turns: Iterable[Turn]) -> list[Turn]:
     known: dict[int, Turn] = {}
     for one in sorted(turns, key=lambda turn: turn.id):
         orphan = one.parent is not None and one.parent not in known
-        known[one.id] = _root(one) if orphan else one
+        known[one.id] = replace(one, parent=None) if orphan else one
     return list(known.values())
-
-
-def _root(one: Turn) -> Turn:
-    return Turn(one.question, one.answer, one.reason, one.attempt, one.events, one.attached, one.id)

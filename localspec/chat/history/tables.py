@@ -23,12 +23,14 @@ TABLES = {
     "turns": """key INTEGER PRIMARY KEY AUTOINCREMENT, chat INTEGER NOT NULL, id INTEGER NOT NULL,
         parent INTEGER, question TEXT NOT NULL, attached TEXT NOT NULL, answer TEXT NOT NULL,
         reason TEXT, attempt INTEGER NOT NULL, inside INTEGER NOT NULL, changed INTEGER NOT NULL,
-        UNIQUE (chat, id)""",
+        model TEXT NOT NULL DEFAULT '', UNIQUE (chat, id)""",
     "events": """key INTEGER PRIMARY KEY, turn INTEGER NOT NULL, n INTEGER NOT NULL,
         body BLOB NOT NULL, UNIQUE (turn, n)""",
     "state": "name TEXT NOT NULL, clock INTEGER NOT NULL",
 }
 """`state` is one row: what file this is, and a counter by which everything is ordered."""
+_LATER = ("turns", "model", "TEXT NOT NULL DEFAULT ''")
+"""A column that the first files do not have; whoever does not know it leaves it alone."""
 _INDEX = "CREATE INDEX IF NOT EXISTS touched ON chats (touched)"
 
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
@@ -54,6 +56,8 @@ def writing(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA secure_delete = ON")
         if version < VERSION:
             make(connection)
+        elif not _is_whole(connection):
+            _grow(connection)
     except BaseException:
         connection.close()
         raise
@@ -78,6 +82,24 @@ def make(connection: sqlite3.Connection) -> None:
     if connection.execute("SELECT count(*) FROM state").fetchone() == (0,):
         connection.execute("INSERT INTO state VALUES (?, 0)", (secrets.token_hex(8),))
     connection.execute(f"PRAGMA user_version = {VERSION}")
+    connection.execute("COMMIT")
+
+
+def columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    """Their names; none where there is no such table."""
+    return [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
+
+
+def _is_whole(connection: sqlite3.Connection) -> bool:
+    return _LATER[1] in columns(connection, _LATER[0])
+
+
+def _grow(connection: sqlite3.Connection) -> None:
+    """Add what later versions keep; where another process was faster, nothing."""
+    table, name, kind = _LATER
+    connection.execute("BEGIN IMMEDIATE")
+    if not _is_whole(connection):
+        connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
     connection.execute("COMMIT")
 
 
@@ -128,6 +150,10 @@ def _looked_at(uri: str) -> sqlite3.Connection:
     connection = _connected(uri, uri=True)
     try:
         connection.execute("SELECT count(*) FROM chats").fetchone()
+        if not _is_whole(connection):  # seen as if it were, as nothing may be written
+            table, name, _ = _LATER
+            connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute(f"CREATE TEMP VIEW {table} AS SELECT *, '' {name} FROM main.{table}")
     except BaseException:
         connection.close()
         raise

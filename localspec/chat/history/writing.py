@@ -6,9 +6,9 @@ import sqlite3
 import time
 from collections.abc import Sequence
 
-from localspec.chat.conversation import Turn
 from localspec.chat.history import rows, tables
 from localspec.chat.history.kept import About, Place
+from localspec.chat.turn import Turn
 from localspec.errors import NotFoundError
 from localspec.protocol.events import Event
 
@@ -61,6 +61,7 @@ def put_turn(db: sqlite3.Connection, chat: int, turn: Turn, clock: int) -> None:
         "attempt": turn.attempt,
         "inside": turn.begins_inside,
         "changed": clock,
+        "model": rows.plain(turn.model),
     }
     names = ", ".join(f":{name}" for name in values)
     added = db.execute(f"INSERT INTO turns ({', '.join(values)}) VALUES ({names})", values)

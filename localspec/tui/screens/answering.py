@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 
 from textual import on
 
+from localspec import flags
 from localspec.chat.context import Full
-from localspec.chat.settings import Overflow
+from localspec.chat.fields import Overflow
 from localspec.clean import clean
 from localspec.errors import LocalspecError
 from localspec.launch import SETTINGS
@@ -114,7 +115,7 @@ class AnsweringScreen(ReadingScreen):
         return (_FINISH_KEY, *_RELOAD_KEYS) if cut_off else _RELOAD_KEYS
 
     def _notice(self, notice: Notice) -> None:
-        words = clean(f"{notice.message} {notice.hint}", multiline=False)
+        words = clean(flags.in_words(f"{notice.message} {notice.hint}"), multiline=False)
         severity = "information" if notice.level == "info" else notice.level
         self.notify(words, severity=severity, markup=False, timeout=8)
 

@@ -228,7 +228,7 @@ class HomeScreen(KeptScreen):
             return
         choice = looked_at
         if paths.data() not in choice.target.parents:
-            recent.used(str(choice.target), str(choice.draft) if choice.draft else "none")
+            recent.used(*choice.lasting)
         self._show(ChatScreen(self.dialogues.of(choice), self._runner, self._options))
 
     def _looked_at(self, choice: Choice) -> Choice | None:

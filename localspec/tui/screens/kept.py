@@ -9,6 +9,7 @@ from textual import on
 from textual.message import Message
 from textual.screen import Screen
 
+from localspec import flags
 from localspec.clean import clean
 from localspec.errors import LocalspecError
 from localspec.launch import Choice
@@ -53,7 +54,7 @@ class KeptScreen(Screen[None]):
         raise NotImplementedError
 
     def warn(self, error: LocalspecError) -> None:
-        words = clean(f"{error.message} {error.hint}", multiline=False)
+        words = clean(f"{error.message} {flags.in_words(error.hint)}", multiline=False)
         self.notify(words, severity="error", markup=False)
 
     # --- chats ----------------------------------------------------------------------------

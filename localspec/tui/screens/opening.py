@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.suggester import Suggester
 from textual.widgets import Input, Static
 
-from localspec import launch
+from localspec import flags, launch
 from localspec.chat import recent
 from localspec.clean import clean
 from localspec.errors import LocalspecError
@@ -137,8 +137,11 @@ class OpeningScreen(ModalScreen[Choice | None]):
     def _refused(self, message: EngineRefused) -> None:
         self._refuse(message.error)
 
+    def _wrong(self, error: LocalspecError) -> str:
+        return f"{self._options.glyphs.bad} {error.message} {flags.in_words(error.hint)}"
+
     def _refuse(self, error: LocalspecError) -> None:
-        self._say("draft", f"{self._options.glyphs.bad} {error.message} {error.hint}", "$error")
+        self._say("draft", self._wrong(error), "$error")
         self.query_one("#draft", Input).focus()
 
     def _done(self, choice: Choice) -> None:
@@ -153,7 +156,7 @@ class OpeningScreen(ModalScreen[Choice | None]):
                 raise LocalspecError("A path is needed.", "Such as ~/models/big.gguf")
             found = launch.file(path)
         except LocalspecError as error:
-            self._say(name, f"{self._options.glyphs.bad} {error.message} {error.hint}", "$error")
+            self._say(name, self._wrong(error), "$error")
             return False
         size = gib(found.stat().st_size)
         what = _KINDS[heads.kind(header.read(found))]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from textual import on
 from textual.screen import Screen
 
-from localspec.chat.conversation import Turn
 from localspec.chat.thinking import said
+from localspec.chat.turn import Turn
+from localspec.clean import clean
 from localspec.tui import clipping
 from localspec.tui.dialogue import Dialogue, branch, ending
 from localspec.tui.options import Options
@@ -43,7 +44,8 @@ class ReadingScreen(Screen[None]):
         """One more, at the end; before a pair is loaded it is taken for a chat model's."""
         loaded = self.dialogue.loaded
         raw = loaded is not None and not loaded.chats
-        speaker = Speaker(self.dialogue.model, self.dialogue.thinking, raw)
+        name = clean(turn.model, multiline=False) or self.dialogue.model
+        speaker = Speaker(name, self.dialogue.thinking, raw)
         self.transcript.add(turn, speaker, branch(self.dialogue.conversation, turn))
 
     def show_path(self) -> None:

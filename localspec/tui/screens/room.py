@@ -14,7 +14,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.chat.context import Full
-from localspec.chat.settings import Overflow
+from localspec.chat.fields import Overflow
 
 _WORDS: dict[Overflow, tuple[str, str]] = {
     "drop": ("Leave out the oldest turns", "They stay in the chat; the model no longer reads them"),

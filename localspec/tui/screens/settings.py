@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static, TextArea
 
-from localspec.chat.settings import FIELDS
+from localspec.chat.fields import FIELDS
 from localspec.clean import clean
 from localspec.errors import UsageError
 from localspec.tui.dialogue import Dialogue

@@ -14,8 +14,9 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from localspec.chat.conversation import Conversation, Turn
+from localspec.chat.conversation import Conversation
 from localspec.chat.thinking import said
+from localspec.chat.turn import Turn
 from localspec.clean import clean
 from localspec.tui.dialogue import branch
 from localspec.tui.glyphs import Glyphs

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from rich.segment import Segment
 
-from localspec.chat.conversation import Attachment, Turn
 from localspec.chat.thinking import Splitter
+from localspec.chat.turn import Attachment, Turn
 from localspec.clean import clean
 from localspec.protocol.events import Event, Finished, Place, Prefill, Round
 from localspec.tui.glyphs import Glyphs

@@ -8,7 +8,8 @@ from itertools import accumulate
 
 from textual.message import Message
 
-from localspec.chat.conversation import Turn
+from localspec import flags
+from localspec.chat.turn import Turn
 from localspec.clean import clean
 from localspec.errors import LocalspecError
 from localspec.protocol.events import Event, Place, Round, Token
@@ -114,7 +115,7 @@ class Transcript(Lines, can_focus=False):
     def fail(self, error: LocalspecError, keys: Sequence[str]) -> None:
         """Something ended badly: said below everything else."""
         bar = self._glyphs.bar_left
-        said = (error.message, "error"), (error.hint, "text")
+        said = (error.message, "error"), (flags.in_words(error.hint), "text")
         self._failure = [Gap()]
         self._failure += [Words(clean(t, multiline=False), style, bar) for t, style in said if t]
         self._failure.append(Hints(keys, bar))
