@@ -123,7 +123,7 @@ class Desk:
             with self._lock:
                 self._current = job
             job.carry_out(engine)
-        except BaseException as failure:
+        except BaseException as failure:  # it is the caller's, on another thread
             error = _closed() if self.closed else failure
             if isinstance(error, LocalspecError):
                 error.hint = flags.in_python(error.hint)

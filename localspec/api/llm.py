@@ -155,6 +155,7 @@ class LLM:
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called; what is asked then raises."""
         return self._desk.closed
 
     def close(self) -> None:

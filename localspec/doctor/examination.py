@@ -35,7 +35,7 @@ def _guarded(area: str) -> Iterator[Finding]:
     try:
         for found in AREAS[area]():
             yield found if found.level == "ok" else _explained(found)
-    except Exception as error:
+    except Exception as error:  # one area that breaks must not hide the others
         what = f"looking here failed: {type(error).__name__}: {error}"
         yield Finding("failed", area, "error", what, "Report this, with the whole output.")
 

@@ -24,6 +24,7 @@ class Law:
     probs: NDArray[np.float64]
 
     def prob(self, token: int) -> float:
+        """Its probability; 0 where it was cut off."""
         hits = (self.ids == token).nonzero()[0]
         return float(self.probs[hits[0]]) if len(hits) else 0.0
 
@@ -53,10 +54,14 @@ class Model(Protocol):
     """A language model with a memory of the tokens it has read, at positions 0 to n_past - 1."""
 
     @property
-    def n_vocab(self) -> int: ...
+    def n_vocab(self) -> int:
+        """Tokens it knows: the width of a row of logits."""
+        ...
 
     @property
-    def n_ctx(self) -> int: ...
+    def n_ctx(self) -> int:
+        """Tokens its memory has room for."""
+        ...
 
     @property
     def n_batch(self) -> int:
@@ -64,7 +69,9 @@ class Model(Protocol):
         ...
 
     @property
-    def n_past(self) -> int: ...
+    def n_past(self) -> int:
+        """Tokens in its memory."""
+        ...
 
     @property
     def seconds(self) -> float:
@@ -113,7 +120,9 @@ class Denoiser(Model, Protocol):
     """Of these, how many stand before the first guess."""
 
     @property
-    def taken_width(self) -> int: ...
+    def taken_width(self) -> int:
+        """How wide the target's states are that it takes."""
+        ...
 
     def inject(self, states: States) -> None:
         """Append the target's states, at most n_batch of them."""

@@ -116,7 +116,7 @@ def _looked(refresh: bool) -> Machine:
     try:
         heard = listing.listed(refresh)
         return machine(heard.devices, heard.offloads, ram, _sources())
-    except Exception as error:
+    except Exception as error:  # a computer whose devices are unknown still has a processor
         why = clean(str(error) or type(error).__name__, multiline=False)
         return Machine((), processor(ram), note=f"llama.cpp does not tell its devices: {why}")
 
@@ -128,7 +128,7 @@ def _sources() -> tuple[Seen, ...]:
     for ask in asked:
         try:
             found += ask()
-        except Exception:
+        except Exception:  # drivers are cross-checks, and of many makes
             continue
     return tuple(found)
 

@@ -107,5 +107,5 @@ def persist(call: Callable[[], _T], stop: Stop, patience: Patience) -> _T:
 def _settle(future: Future[_T], call: Callable[[], _T]) -> None:
     try:
         future.set_result(call())
-    except BaseException as error:
+    except BaseException as error:  # whoever waits is to have it
         future.set_exception(error)
