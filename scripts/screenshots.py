@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Make the README's pictures, docs/{run,chat,tokens}.svg, from the demo pair as it runs here.
+"""Make the pictures of README.md and docs/tour.md, from the demo pair as it runs here.
 
-.venv/bin/python scripts/screenshots.py [--only run|chat|tokens] [--folder docs]
+.venv/bin/python scripts/screenshots.py [--only run|chat|tokens|tour] [--folder docs]
+
+They are docs/{run,chat,tokens}.svg and docs/tour/*.svg.
 
 The text is the same everywhere (a fixed seed); speeds and lengths of guesses are this machine's.
 """
@@ -11,14 +13,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import re
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 
+import tour
+from pictures import svg, until
 from rich.console import Console
 from rich.text import Text
 from textual.pilot import Pilot
@@ -29,8 +31,8 @@ from localspec.tui.options import Options
 from localspec.tui.screens.chat import ChatScreen
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = ("run", "chat", "tokens")
-SIZE, SEED, TEMPERATURE, LENGTH, PATIENCE = (110, 32), 5, "0.7", "71", 120
+NAMES = ("run", "chat", "tokens", "tour")
+SIZE, SEED, TEMPERATURE, LENGTH = (110, 32), 5, "0.7", "71"
 CODE = "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):"
 PROMPT = "import os\nimport sys\n\ndef main():\n    parser = argparse"
 ARGUMENTS = ["run", "demo", "--max-tokens", "72", "--seed", "3", "--temperature", "0.7"]
@@ -73,8 +75,13 @@ async def answered(pilot: Pilot[None]) -> ChatScreen:
     await pilot.press("f2")  # so that chances come with the answer
     screen.composer.put(CODE)
     await pilot.press("enter")
-    turns = screen.dialogue.conversation.turns
-    await until(pilot, lambda: bool(turns and turns[-1].reason) and screen.phase == "ready")
+    conversation = screen.dialogue.conversation
+
+    def over() -> bool:
+        turns = conversation.turns  # another tuple each time
+        return bool(turns and turns[-1].reason) and screen.phase == "ready"
+
+    await until(pilot, over)
     await pilot.press("f2")
     return screen
 
@@ -82,14 +89,6 @@ async def answered(pilot: Pilot[None]) -> ChatScreen:
 def phase(pilot: Pilot[None]) -> str:
     screen = pilot.app.screen
     return screen.phase if isinstance(screen, ChatScreen) else ""
-
-
-async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
-    ends = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > ends:
-            raise TimeoutError("the demo pair did not get there")
-        await pilot.pause(0.05)
 
 
 async def to_a_correction(pilot: Pilot[None], screen: ChatScreen) -> None:
@@ -127,11 +126,6 @@ async def pictures_of_app(names: Collection[str]) -> dict[str, str]:
     return {name: picture for name, picture in made.items() if name in names}
 
 
-def svg(app: LocalspecApp, name: str) -> str:
-    """Without the random name that each export gets: a picture made again differs less."""
-    return re.sub(r"terminal-\d+-", f"localspec-{name}-", app.export_screenshot(title="localspec"))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", choices=NAMES, help="this picture; repeatable")
@@ -139,12 +133,16 @@ def main() -> None:
     args = parser.parse_args()
     names = args.only or NAMES
     with tempfile.TemporaryDirectory() as data:  # nothing of whoever makes the pictures is in them
-        os.environ |= {"LOCALSPEC_DATA_DIR": data, "GGML_NO_BACKTRACE": "1"}
+        os.environ |= {"LOCALSPEC_DATA_DIR": f"{data}/data", "GGML_NO_BACKTRACE": "1"}
         made = asyncio.run(pictures_of_app(names)) if {"chat", "tokens"} & set(names) else {}
         if "run" in names:
             made["run"] = picture_of_run()
+        if "tour" in names:
+            toured = asyncio.run(tour.pictures(Path(data)))
+            made |= {f"tour/{name}": picture for name, picture in toured.items()}
     for name, picture in made.items():
         path = args.folder / f"{name}.svg"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(picture, encoding="utf-8")
         print(path)
 

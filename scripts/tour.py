@@ -1,0 +1,190 @@
+"""The pictures of docs/tour.md: `scripts/screenshots.py --only tour`.
+
+The app, the catalogue, the estimates and the demo pair are the real ones.  Pretended are a graphics
+card, two downloads, and what the doctor finds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import chdir
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pictures import still, svg, until
+from textual.pilot import Pilot
+
+from localspec.doctor.finding import Action, Finding
+from localspec.fit import hardware
+from localspec.fit.report import Place
+from localspec.machine.devices import Device
+from localspec.models import catalog
+from localspec.models.download import Job, Phase, State
+from localspec.tui import start
+from localspec.tui.app import LocalspecApp
+from localspec.tui.downloads import Downloads
+from localspec.tui.options import Options
+from localspec.tui.rows import Survey
+from localspec.tui.runner import Runner
+from localspec.tui.screens.doctor import DoctorScreen
+from localspec.tui.screens.first import FirstScreen
+from localspec.tui.screens.home import HomeScreen
+from localspec.tui.screens.measuring import MeasuringScreen
+from localspec.tui.wizard.shortlist import suggested
+from localspec.tui.wizard.whatif import WhatIf
+
+SIZE = (120, 30)
+GIB = 1 << 30
+CARD = Device("CUDA0", "NVIDIA RTX 4070", "gpu", int(10.9 * GIB), 12 * GIB, "CUDA", driver="570")
+CPU = Device("CPU", "8 cores", "cpu", 24 * GIB, 32 * GIB, "CPU", unified=True)
+PLACE = Place((CARD,), CPU, hardware.of((CARD,), hardware.TYPICAL_CPU))
+MACHINE = "NVIDIA RTX 4070 · 12.0 GiB, 10.9 GiB free · CUDA"
+PAIR = "qwen3-8b+qwen3-0.6b"
+
+
+class Coming(Downloads):
+    """Two files that are half here, for good, once they were asked for."""
+
+    asked = False
+
+    def states(self) -> tuple[State, ...]:
+        if not self.asked:
+            return ()
+        pair = catalog.load().pairs[PAIR]
+        assert pair.draft is not None
+        return (_state(pair.draft, 1.0), _state(pair.target, 0.61))
+
+
+def _state(model: catalog.Model, share: float) -> State:
+    job, total = Job(str(model.repo), "main", str(model.file)), model.size or 0
+    if share == 1:
+        return State(job, Phase.DONE, total, total)
+    left = (1 - share) * total
+    return State(job, Phase.LOADING, int(total * share), total, rate=48e6, eta=left / 48e6)
+
+
+def _on_a_card(seen: Survey) -> Survey:
+    found = suggested(PLACE, "chat", WhatIf(), catalog.load())
+    return replace(seen, machine=MACHINE, place=PLACE, suggested=found)
+
+
+def findings(area: str) -> Iterator[Finding]:
+    """Of a computer whose llama.cpp cannot use its card."""
+    line = "LOCALSPEC_BACKEND=cuda scripts/run doctor"
+    found = (
+        Finding(
+            "cpu-only-build",
+            "engine",
+            "warning",
+            "an NVIDIA driver (570.86) is here, but the installed llama.cpp can use the CPU only",
+            line,
+            "The card is idle: answers come several times slower than they could.",
+            Action("install it", f"Run this?\n\n{line}"),
+        ),
+        Finding(
+            "leftovers",
+            "disk",
+            "notice",
+            "4.1 GB in 2 files of downloads that ended early",
+            "localspec pull goes on with them; localspec rm --leftovers takes them away",
+            "They take room. A download that is asked for again goes on from them.",
+            Action("remove them", "Remove 2 unfinished downloads, 4.1 GB?"),
+        ),
+        Finding("versions", "engine", "ok", "localspec 0.1.0, Python 3.11.7"),
+        Finding("memory", "devices", "ok", "8 cores: 24.0 GiB of 32.0 GiB memory free"),
+        Finding("room", "disk", "ok", "65.5 GB free for models"),
+        Finding("unicode", "terminal", "ok", "Unicode"),
+    )
+    yield from (one for one in found if one.area == area)
+
+
+# --- the walk ---------------------------------------------------------------------------------
+
+
+async def pictures(folder: Path) -> dict[str, str]:
+    """By their names; `folder` is empty, and the app's own for as long as this takes."""
+    os.environ |= {"HF_HOME": str(folder / "hub"), "HF_HUB_OFFLINE": "1"}
+    os.environ["LOCALSPEC_CONFIG"] = "config.toml"  # a path that tells of no computer
+    with chdir(folder):
+        return {**await _choosing(), **await _measuring(), **await _rest()}
+
+
+def _app(options: Options, downloads: Downloads | None = None) -> LocalspecApp:
+    runner = Runner()
+
+    def home() -> HomeScreen:
+        return HomeScreen(runner, options, Survey, downloads, _on_a_card)
+
+    return LocalspecApp(options, runner, home)
+
+
+async def _choosing() -> dict[str, str]:
+    """First screen, Home, wizard, download."""
+    coming = Coming()
+    app = _app(Options(seed=1, first_run=True), coming)
+    made: dict[str, str] = {}
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: isinstance(app.screen, FirstScreen))
+        await until(pilot, lambda: "billion" in svg(app, "").replace("&#160;", " "))
+        for name, keys in (("first", ()), ("home", ("escape",)), ("wizard", ("w", "1"))):
+            await _press(pilot, *keys)
+            made[name] = svg(app, name)
+        names = [one.pair.id for one in _on_a_card(Survey()).suggested]
+        await pilot.press(*["down"] * names.index(PAIR))
+        await _press(pilot, "enter")
+        made["card"] = svg(app, "card")
+        await _press(pilot, "escape", "escape", "escape")
+        assert isinstance(app.screen, HomeScreen)
+        coming.asked = True
+        app.screen.fill()
+        await _press(pilot, "end")
+        made["download"] = svg(app, "download")
+    return made
+
+
+async def _press(pilot: Pilot[Any], *keys: str) -> None:
+    for key in keys:
+        await pilot.press(key)
+        await still(pilot)
+
+
+async def _measuring() -> dict[str, str]:
+    """The demo pair, measured and checked on this computer."""
+    app = _app(Options(seed=1))
+    made: dict[str, str] = {}
+    async with app.run_test(size=SIZE) as pilot:
+        try:
+            await _press(pilot)
+            for name, key, before in (("bench", "b", ()), ("verify", "v", ("left",))):
+                await pilot.press(key)
+                await until(pilot, lambda: _phase(app) == "ready")
+                await _press(pilot, *before, "enter")
+                await until(pilot, lambda: _phase(app) == "done")
+                await still(pilot)
+                made[name] = svg(app, name)
+                await _press(pilot, "escape")
+        finally:
+            app.runner.close()
+    return made
+
+
+def _phase(app: LocalspecApp) -> str:
+    return app.screen.phase if isinstance(app.screen, MeasuringScreen) else ""
+
+
+async def _rest() -> dict[str, str]:
+    """The doctor, and the preferences after one of them was changed."""
+    del os.environ["HF_HUB_OFFLINE"]  # it would be told among the preferences
+    options = start.options()
+    options.first_run = False
+    app = _app(options)
+    made: dict[str, str] = {}
+    async with app.run_test(size=SIZE) as pilot:
+        app.push_screen(DoctorScreen(app.runner, options, findings))
+        await still(pilot)
+        made["doctor"] = svg(app, "doctor")
+        await _press(pilot, "escape", "f10", *["down"] * 6, *"0.7", "enter")
+        made["preferences"] = svg(app, "preferences")
+    return made

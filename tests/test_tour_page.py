@@ -1,0 +1,42 @@
+"""docs/tour.md shows pictures that are there and names keys that do something."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from localspec.tui.keys import KEYS, name
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = (DOCS / "tour.md").read_text(encoding="utf-8")
+LARGEST = 150_000
+"""Bytes of a picture."""
+WORDS = re.compile(r".*[ .].*")
+"""Between backticks, too: commands and files."""
+PLACES = re.compile(r"/(?:home|root|tmp|work|usr|Users)\b|C:\\")
+
+
+def pictures() -> list[Path]:
+    return [DOCS / found for found in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", PAGE)]
+
+
+def test_every_picture_is_there_and_small_and_every_one_there_is_shown() -> None:
+    shown = pictures()
+    assert len(shown) == len(set(shown)) == 11
+    assert {path for path in shown if path.parent.name == "tour"} == {*DOCS.glob("tour/*")}
+    for path in shown:
+        assert path.stat().st_size < LARGEST, path
+
+
+def test_the_pictures_tell_of_nobodys_computer() -> None:
+    for path in pictures():
+        text = re.sub(r"&#160;", " ", path.read_text(encoding="utf-8"))
+        said = " ".join(re.findall(r"<text[^>]*>([^<]*)</text>", text))
+        assert said.strip() and not PLACES.search(said), path
+
+
+def test_every_key_it_names_is_one_of_ours() -> None:
+    known = {name(one) for key in KEYS for one in key.keys.split(",")}
+    named = {said for said in re.findall(r"`([^`]+)`", PAGE) if not WORDS.fullmatch(said)}
+    assert {"w", "f2", "f10", "esc", "enter", "ctrl+q", "←"} <= named
+    assert not named - known - {"enter"}, named - known

@@ -1,0 +1,152 @@
+"""The whole app in one walk, keyboard only, in a real terminal; docs/tour.md shows the same one."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+
+if shutil.which("tmux") is None:
+    pytest.skip("there is no tmux", allow_module_level=True)
+
+import psutil
+
+from localspec import paths
+from localspec.bench import workloads
+from localspec.tui.widgets.story import LEGEND
+from tests.tui.test_journeys import GREETING, ask, round_number
+from tests.tui.test_terminal import gone
+from tests.tui.test_wizard_journey import FILES, PAIR, SIZES, hub  # noqa: F401  a fixture
+from tests.tui.tmux import ENTER, ESCAPE, PROMPT, Tmux
+
+HOME = "Ready to run"
+
+
+@SIZES
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("hub")
+def test_tour(tmp_path: Path, size: tuple[int, int]) -> None:
+    with Tmux(size, tmp_path / "data", first=True) as tmux:
+        tmux.run()
+        first_screen(tmux)
+        choose(tmux)
+        download(tmux, tmp_path / "hub")
+        chat(tmux)
+        tokens(tmux)
+        engines = bench(tmux)
+        assert gone(engines)  # at Home nothing runs but the app
+        preferences(tmux)
+        (app,) = running(tmux)
+        leave(tmux)
+        assert gone([app]) and not running(tmux)
+
+
+def running(tmux: Tmux) -> list[psutil.Process]:
+    """All that the shell has started, and what that has."""
+    return psutil.Process(int(tmux.asks("#{pane_pid}"))).children(recursive=True)
+
+
+def back_home(tmux: Tmux) -> str:
+    """And the list has the keyboard."""
+    tmux.press(ESCAPE)
+    return tmux.wait_for(lambda seen: HOME in seen and "▸ demo" in seen)
+
+
+# --- its steps --------------------------------------------------------------------------------
+
+
+def first_screen(tmux: Tmux) -> None:
+    seen = tmux.wait_for(lambda now: "billion" in now or "Little memory" in now)
+    assert all(words in seen for words in ("Chat with models", "enter", "find a model", "skip"))
+    seen = back_home(tmux)
+    assert PAIR in seen.partition("not downloaded")[2]
+    assert "w wizard" in seen.splitlines()[-1] + seen.splitlines()[-2]
+
+
+def choose(tmux: Tmux) -> None:
+    """What for, which one, and what it would be like."""
+    tmux.press("w")
+    seen = tmux.wait_for("1 of 3")
+    assert all(use in seen for use in ("chat", "code", "writing", "documents"))
+    tmux.press("1")
+    assert "2 of 3" in tmux.wait_for(f"▸ {PAIR}")
+    tmux.press(ENTER)
+    seen = tmux.wait_for("✓ vocabularies match")
+    assert all(words in seen for words in ("3 of 3", "Memory", "Speed", "0.7 MB to download"))
+
+
+def download(tmux: Tmux, cache: Path) -> None:
+    """It opens when it is here."""
+    tmux.press(ENTER)
+    tmux.wait_for("too large to gain much")  # what was not known before is asked about
+    tmux.press(ENTER)
+    seen = tmux.wait_for(GREETING)
+    assert FILES[0].removesuffix(".gguf") in seen.splitlines()[0]
+    here = [path.name for path in cache.glob("models--*/snapshots/*/*.gguf")]
+    assert sorted(here) == sorted(FILES)
+
+
+def chat(tmux: Tmux) -> None:
+    ask(tmux, "Hello")
+    seen = tmux.wait_for("Anything else?")
+    assert "You" in seen and "return 2 * x" in seen and "```" not in seen
+    assert ("of guesses kept" in seen) == ("f3 panel" in seen)  # the panel, where there is room
+
+
+def tokens(tmux: Tmux) -> None:
+    """The cursor goes back from the last token to guesses that were kept, and on by a round."""
+    tmux.press("F2")
+    seen = tmux.wait_for(LEGEND["plain"])
+    assert all(words in seen for words in LEGEND.values())
+    while "a guess that was kept" not in tmux.screen:
+        before = tmux.coloured
+        tmux.press("Left")
+        tmux.wait_for(lambda _, before=before: tmux.coloured != before)  # type: ignore[misc]
+    number = round_number(tmux.screen)
+    tmux.press("Up", "Up")
+    tmux.wait_for(lambda seen: 0 < round_number(seen) < number)
+    tmux.press(ESCAPE)
+    tmux.wait_for("enter send")
+    seen = back_home(tmux)
+    assert PAIR in seen.partition("not downloaded")[0] and "1 turn" in seen
+    assert "✓ verified" in seen or "Downloads" not in seen  # where there is room for them
+
+
+def bench(tmux: Tmux) -> list[psutil.Process]:
+    """Of the demo, until the first answer is there; what ran for it."""
+    tmux.press("b")
+    seen = tmux.wait_for("answers of 64 tokens")
+    assert all(workload.name in seen for workload in workloads.load())
+    tmux.press(ENTER)
+    tmux.wait_for(lambda now: re.search(r" of \d+ answers · about", now) and "━" in now)
+    engines = running(tmux)[1:]
+    assert engines
+    tmux.press(ESCAPE)
+    seen = tmux.wait_for("answers · stopped")
+    assert "What it costs here" in seen and "Interrupted: this is what there was." in seen
+    back_home(tmux)
+    return engines
+
+
+def preferences(tmux: Tmux) -> None:
+    tmux.press("F10")
+    tmux.wait_for("‹ localspec-dark ›")
+    tmux.press("Right")
+    tmux.wait_for('screen.theme = "localspec-light"')
+    assert tomllib.loads(paths.config().read_text()) == {"screen": {"theme": "localspec-light"}}
+    back_home(tmux)
+    tmux.press("F10")
+    seen = tmux.wait_for("‹ localspec-light ›")
+    assert "config.toml" in next(line for line in seen.splitlines() if "‹ localspec" in line)
+    back_home(tmux)
+
+
+def leave(tmux: Tmux) -> None:
+    tmux.press("C-q")
+    tmux.wait_for(PROMPT.strip())
+    tmux.type("echo left with $?")
+    tmux.press(ENTER)
+    tmux.wait_for("\nleft with 0")
