@@ -15,6 +15,7 @@ from localspec.errors import LocalspecError
 from localspec.launch import SETTINGS
 from localspec.protocol.events import Dead, Event, Notice, Plan
 from localspec.tui.dialogue import Dialogue, ending
+from localspec.tui.later import later
 from localspec.tui.messages import (
     AnswerEnded,
     AnswerInspected,
@@ -186,7 +187,7 @@ class AnsweringScreen(ReadingScreen):
         """Fetch now, or when the next drawing is due."""
         wait = self._drawn + self._frame - time.monotonic()
         if wait > 0:
-            self.set_timer(wait, self._fetch)
+            later(self, wait, self._fetch)
         else:
             await self._fetch()
 

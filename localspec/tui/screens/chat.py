@@ -14,6 +14,7 @@ from localspec.chat import commands
 from localspec.tui import slash
 from localspec.tui.dialogue import Dialogue
 from localspec.tui.keys import bindings
+from localspec.tui.later import later
 from localspec.tui.options import Options
 from localspec.tui.runner import Runner
 from localspec.tui.screens.answering import AnsweringScreen
@@ -117,7 +118,7 @@ class ChatScreen(AnsweringScreen):
             self.query_one(Panel).draw(dialogue.figures, state)
         elif not self._figures_wait:
             self._figures_wait = True
-            self.set_timer(FIGURES, self._draw_figures)
+            later(self, FIGURES, self._draw_figures)
         self.query_one(Status).draw(dialogue, self.phase, self.transcript)
 
     def _private(self) -> str:

@@ -19,6 +19,7 @@ from localspec.launch import SETTINGS, Choice
 from localspec.protocol.events import Notice, Plan, Ready
 from localspec.tui import clipping
 from localspec.tui.keys import Where, fitting, footer, keys_of, name
+from localspec.tui.later import later
 from localspec.tui.measuring.experiment import Ended, Experiment, ExperimentSpoke
 from localspec.tui.measuring.paragraphs import failure
 from localspec.tui.messages import EngineOpened, EngineRefused, EngineTold
@@ -188,7 +189,7 @@ class MeasuringScreen(Screen[None], Generic[Told]):
         wait = self._drawn + FRAME - time.monotonic()
         if wait > 0:
             self._waits = True
-            self.set_timer(wait, self._fetch)
+            later(self, wait, self._fetch)
         else:
             self._fetch()
 

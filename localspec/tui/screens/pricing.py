@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 
 from textual import on
 from textual.message import Message
 from textual.screen import Screen
-from textual.timer import Timer
 
 from localspec.errors import LocalspecError
 from localspec.machine.cards import Card
+from localspec.tui.later import later
 from localspec.tui.screens.cards import CardScreen
 from localspec.tui.widgets.shortlist import Shortlist
 from localspec.tui.wizard import whatif
@@ -51,7 +52,7 @@ class PricingScreen(Screen[Chosen | None]):
         self._closer = Closer(stock, self._prices)
         self._key: Key | None = None
         """Of the shortlist as it stands."""
-        self._resting: Timer | None = None
+        self._resting: asyncio.TimerHandle | None = None
         self._lists = Latest("shortlist")
 
     def draw(self) -> None:
@@ -119,7 +120,7 @@ class PricingScreen(Screen[Chosen | None]):
             if one.fit is not None or one.unknown:
                 continue
             if time.monotonic() >= until:
-                self.set_timer(_PAUSE, self._price_some)
+                later(self, _PAUSE, self._price_some)
                 return
             shown.put(self.priced(one))
             if shown.candidate is not None and shown.candidate.pair.id == one.pair.id:
@@ -134,8 +135,8 @@ class PricingScreen(Screen[Chosen | None]):
         """Drawn at once: the pair in sight first, the others as soon as there is time."""
         self.what = what
         if self._resting is not None:
-            self._resting.stop()
-        self._resting = self.set_timer(_REST, self.rested)
+            self._resting.cancel()
+        self._resting = later(self, _REST, self.rested)
         if self.step == 3 and self._closer.one is not None:
             self._closer.one = self.priced(self._closer.one)
         self.reprice()
@@ -153,7 +154,7 @@ class PricingScreen(Screen[Chosen | None]):
             if shown.candidate is not None:
                 shown.candidates[shown.highlighted or 0] = self.priced(shown.candidate)
             shown.draw_all()
-            self.set_timer(_PAUSE, self._price_some)  # after this picture
+            later(self, _PAUSE, self._price_some)  # after this picture
 
     def action_dial(self) -> None:
         self._dial = DIALS[(DIALS.index(self._dial) + 1) % len(DIALS)]

@@ -15,6 +15,7 @@ from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
+from localspec.tui.later import later
 from localspec.tui.text.flow import LINES
 from localspec.tui.text.part import Part, Stack
 
@@ -99,7 +100,7 @@ class Lines(ScrollView, can_focus=False):
         if not self._width:
             self._rewrap()
         elif self._wanted() != self._width:
-            self.set_timer(_SETTLE, self._rewrap)
+            later(self, _SETTLE, self._rewrap)
         elif self.following:
             self.follow()
 

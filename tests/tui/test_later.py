@@ -1,0 +1,35 @@
+"""What is to be done later is done, however late the loop comes to it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from textual.app import App
+
+from localspec.tui.later import later
+from tests.tui.scripted import wait_until
+
+
+@pytest.mark.asyncio
+async def test_no_wait_is_too_short_to_be_heard_of() -> None:
+    """A timer of Textual's own loses some of these: its tick is late before it is waited for."""
+    app = App[None]()
+    heard: list[int] = []
+    async with app.run_test() as pilot:
+        for number in range(300):
+            later(app, 1e-9, lambda number=number: heard.append(number))  # type: ignore[misc]
+        time.sleep(0.05)  # the loop is busy meanwhile
+        await wait_until(pilot, lambda: len(heard) == 300)
+    assert sorted(heard) == list(range(300))
+
+
+@pytest.mark.asyncio
+async def test_it_can_be_taken_back() -> None:
+    app = App[None]()
+    heard: list[str] = []
+    async with app.run_test() as pilot:
+        later(app, 0.0, lambda: heard.append("never")).cancel()
+        later(app, 0.0, lambda: heard.append("done"))
+        await wait_until(pilot, lambda: heard)
+    assert heard == ["done"]
