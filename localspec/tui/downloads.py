@@ -86,6 +86,8 @@ class Downloads:
 def told(state: State, glyphs: Glyphs, wide: int) -> Content:
     """A download in so many cells: name, bar, share, bytes, speed, time to go; or what is wrong."""
     names, bars = (32, 16) if wide >= 100 else (26, 12) if wide >= 70 else (20, 8)
+    if wide < 50:
+        names, bars = max(6, wide - 24), 6 if wide >= 30 else 0
     file = state.job.path.rpartition("/")[2].removesuffix(".gguf")
     start = f"{fitted(clean(file, multiline=False), names, glyphs.more)}  "
     phase = state.phase.value

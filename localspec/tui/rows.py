@@ -118,7 +118,7 @@ def _machine(place: Place) -> str:
     if card.total is not None and card.free is not None:
         memory = f"{gib(card.total)}, {gib(card.free)} free"
     others = f"and {len(place.devices) - 1} more" if place.devices[1:] else ""
-    said = (card.description or card.name, memory, card.backend, others)
+    said = (card.description or card.name, memory, others, card.backend)
     return clean(" · ".join(filter(None, said)), multiline=False)
 
 

@@ -228,7 +228,7 @@ def _refusal(error: OSError, cache: Path) -> AccessError:
         whose = "Your quota on the disk" if error.errno == errno.EDQUOT else "The disk"
         return AccessError(
             f"{whose} of {cache} is full.",
-            "Free some space and run the same command again: it goes on from there.",
+            "Free some space and try again: it goes on from there.",
         )
     if error.errno == errno.EFBIG:
         return AccessError(

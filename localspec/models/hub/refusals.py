@@ -15,7 +15,7 @@ from localspec.errors import (
 )
 from localspec.models.hub.errand import Broken
 
-OFFLINE_HINT = "Connect and run the same command again; what is on disk works without."
+OFFLINE_HINT = "Connect and try again; what is on disk works without."
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 """Answers that say `later`."""
 
@@ -107,7 +107,7 @@ def _certificate(words: str, endpoint: str) -> DownloadError:
         if sign in words:
             return DownloadError(
                 f"The certificate of {endpoint} {how}: this computer's date is {today}.",
-                "Set the date right, and run the same command again.",
+                "Set the date right, and try again.",
             )
     return DownloadError(
         f"The certificate of {endpoint} is not accepted.",

@@ -15,6 +15,7 @@ from localspec.tui import slash
 from localspec.tui.dialogue import Dialogue
 from localspec.tui.keys import bindings
 from localspec.tui.later import later
+from localspec.tui.middle import MiddleColumn
 from localspec.tui.options import Options
 from localspec.tui.runner import Runner
 from localspec.tui.screens.answering import AnsweringScreen
@@ -51,12 +52,13 @@ class ChatScreen(AnsweringScreen):
             yield Static(Content(self.dialogue.pair), id="pair", markup=False)
             yield Static("", id="topic", markup=False)
         with Horizontal(id="body"):
-            with Vertical(id="main"):
+            with MiddleColumn(id="main"):
                 yield Greeting()
                 yield Transcript(self.options.glyphs, marks=self.options.marks)
                 yield Story(self.options.glyphs)
                 yield Static("", id="attached", markup=False)
-                yield Composer(self.options.keymap)
+                with Vertical(id="typing"):
+                    yield Composer(self.options.keymap)
             yield Panel(self.options.glyphs)
         yield Status(self.options)
 

@@ -24,6 +24,7 @@ from localspec.errors import LocalspecError
 from localspec.tui import clipping
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.keys import bindings, fitting, footer
+from localspec.tui.middle import Middle
 from localspec.tui.options import Options
 from localspec.tui.runner import Runner
 from localspec.tui.screens.confirm import ConfirmScreen
@@ -45,7 +46,7 @@ _HEADINGS = {
 }
 
 
-class DoctorScreen(Screen[None]):
+class DoctorScreen(Middle, Screen[None]):
     """Looks on a thread, area by area; the worst is listed first."""
 
     BINDINGS = bindings("doctor")

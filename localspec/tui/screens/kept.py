@@ -15,6 +15,7 @@ from localspec.errors import LocalspecError
 from localspec.launch import Choice
 from localspec.tui import chats
 from localspec.tui.dialogues import Dialogues
+from localspec.tui.middle import Middle
 from localspec.tui.options import Options
 from localspec.tui.rows import Section
 from localspec.tui.screens.confirm import ConfirmScreen
@@ -23,7 +24,7 @@ from localspec.tui.widgets.pairs import Pairs
 from localspec.tui.wizard.latest import Latest
 
 
-class KeptScreen(Screen[None]):
+class KeptScreen(Middle, Screen[None]):
     """The list and the field above it are composed by whoever has more to list."""
 
     class FoundInChats(Message):

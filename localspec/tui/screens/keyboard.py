@@ -18,6 +18,7 @@ from localspec.config import View, writing
 from localspec.errors import LocalspecError
 from localspec.tui import rebinding
 from localspec.tui.keys import KEYS, Key, bindings, fitting, footer, name
+from localspec.tui.middle import Middle
 from localspec.tui.options import Options
 from localspec.tui.screens.help import PLACES
 from localspec.tui.text.wrapping import fitted
@@ -44,7 +45,7 @@ class KeyScreen(ModalScreen[str | None]):
         self.dismiss(None if event.key == "escape" else event.key)
 
 
-class KeyboardScreen(Screen[None]):
+class KeyboardScreen(Middle, Screen[None]):
     """One that is another's already in the same place is refused, and that is said."""
 
     BINDINGS = bindings("preferences")
@@ -104,12 +105,12 @@ class KeyboardScreen(Screen[None]):
         wide = min(self.size.width - 6, _WIDEST)
         origin = ("config.toml" if own else "as it comes") if wide >= 70 else "own" if own else ""
         keys = ", ".join(name(one) for one in (own or key.keys).split(","))
-        room = wide - 24 - (13 if wide >= 70 else 5)
+        room = max(1, wide - 24 - (13 if wide >= 70 else 5))
         more = self._options.glyphs.more
         return Content.assemble(
             f"  {fitted(key.words, room, more):<{room}}  ",
             (f"{fitted(keys, 20, more):<20}", "$accent" if own else ""),
-            (f"  {origin:>{wide - room - 24}}", "$muted"),
+            (f"  {origin:>{max(0, wide - room - 24)}}", "$muted"),
         )
 
     @on(OptionList.OptionHighlighted)

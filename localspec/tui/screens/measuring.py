@@ -23,6 +23,7 @@ from localspec.tui.later import later
 from localspec.tui.measuring.experiment import Ended, Experiment, ExperimentSpoke
 from localspec.tui.measuring.paragraphs import failure
 from localspec.tui.messages import EngineOpened, EngineRefused, EngineTold
+from localspec.tui.middle import Middle
 from localspec.tui.options import Options
 from localspec.tui.runner import Inspecting, Runner
 
@@ -33,7 +34,7 @@ Told = TypeVar("Told")
 Phase = Literal["loading", "ready", "running", "stopping", "done", "failed"]
 
 
-class MeasuringScreen(Screen[None], Generic[Told]):
+class MeasuringScreen(Middle, Screen[None], Generic[Told]):
     """The pair is loaded while one looks at what will be done with it; nothing begins by itself."""
 
     WHAT = ""

@@ -20,6 +20,7 @@ from localspec.config.table import TABLES
 from localspec.errors import LocalspecError
 from localspec.tui import rebinding
 from localspec.tui.keys import bindings, fitting, footer
+from localspec.tui.middle import Middle
 from localspec.tui.options import Options
 from localspec.tui.screens.keyboard import KeyboardScreen
 from localspec.tui.text.wrapping import fitted
@@ -35,7 +36,7 @@ def look(options: Options) -> View:
     return config.look(flags=options.flags, ids=frozenset(rebinding.BY_ID))
 
 
-class PreferencesScreen(Screen[None]):
+class PreferencesScreen(Middle, Screen[None]):
     """What is wrong is said below, and not taken over; what is right is in the file at once."""
 
     BINDINGS = [  # noqa: RUF012
@@ -107,7 +108,7 @@ class PreferencesScreen(Screen[None]):
         said = self.query_one("#said", Static)
         said.update(Content(wrong or (_about(held) if held else _ABOUT_KEYS)))
         said.set_class(bool(wrong), "-wrong")
-        wide = self.size.width - 4
+        wide = min(self.size.width - 4, 100)
         line = _line(held) if held else "[keys]"
         path = _end(clean(str(self._view.contents.path), multiline=False), wide - len(line) - 3)
         self.query_one("#where", Static).update(Content(f"{line}{path.rjust(wide - len(line))}"))

@@ -13,6 +13,7 @@ from textual.screen import Screen
 from localspec.errors import LocalspecError
 from localspec.machine.cards import Card
 from localspec.tui.later import later
+from localspec.tui.middle import Middle
 from localspec.tui.screens.cards import CardScreen
 from localspec.tui.widgets.shortlist import Shortlist
 from localspec.tui.wizard import whatif
@@ -30,7 +31,7 @@ _REST = 0.3
 Key = tuple[str, WhatIf]
 
 
-class PricingScreen(Screen[Chosen | None]):
+class PricingScreen(Middle, Screen[Chosen | None]):
     """What is in sight is priced at once; the rest comes from a thread and between keys."""
 
     class Listed(Message):

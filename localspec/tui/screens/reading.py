@@ -85,6 +85,7 @@ class ReadingScreen(Screen[None]):
 
     @on(Transcript.Pointed)
     def _pointed(self, message: Transcript.Pointed) -> None:
+        self.set_class(self.transcript.walking, "-walking")
         self.query_one(Story).tell(message.token, message.round, self.transcript.marks)
 
     # --- answers --------------------------------------------------------------------------

@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 
 _TICK = 0.25
 """Seconds from one look at the downloads to the next."""
-_TEACH = (
-    "Your own models would be listed here. w finds a pair that suits this computer, and downloads "
-    "it. o opens a target and a draft by their paths: any two GGUF files that share a vocabulary. "
-    "/ looks through the catalogue and the hub."
-)
 
 
 class ShelfScreen(KeptScreen):
@@ -127,9 +122,7 @@ class ShelfScreen(KeptScreen):
         pairs, field = self.query_one(Pairs), self.finder
         row = pairs.row
         words = downloads.trouble(row.state) if row is not None and row.state is not None else ""
-        mine = sum(row.choice is not None for row in pairs.rows) > 1
-        if not (words or mine or self.finder.wanted) and self._is_room(pairs):
-            words = _TEACH
+        words = words or pairs.lesson(field.wanted)
         teach = self.query_one("#teach", Static)
         teach.update(Content(words))
         teach.display = bool(words)
@@ -139,10 +132,6 @@ class ShelfScreen(KeptScreen):
         does = "enter ask the hub" if field.has_focus else rows.doing(row, own)
         keys = "  ".join(filter(None, (does, footer(own, "home", "app", now=now))))
         self.query_one("#hints", Static).update(Content(fitting(keys, self.size.width - 2)))
-
-    def _is_room(self, pairs: Pairs) -> bool:
-        """For some lines that are not needed."""
-        return self.size.height - pairs.option_count >= 10
 
     def _note(self, row: Row) -> str:
         n = self.dialogues.turns(row.choice) if row.choice else 0

@@ -256,7 +256,7 @@ class WizardScreen(PricingScreen):
 
     def _draw_list(self) -> None:
         columns = self.query_one("#columns", Static)
-        columns.update(listing.heading(self.size.width - 2))
+        columns.update(listing.heading(min(self.size.width, 120) - 2))
         columns.display = bool(self.query_one(Shortlist).candidates)
 
     def _line(self, one: Candidate, pointed: bool) -> Content:
@@ -265,7 +265,7 @@ class WizardScreen(PricingScreen):
             one,
             self._use,
             here=here,
-            width=self.size.width - 2,
+            width=min(self.size.width, 120) - 2,
             glyphs=self._options.glyphs,
             pointed=pointed,
         )

@@ -12,6 +12,9 @@ from localspec.tui.options import Options
 from localspec.tui.widgets.transcript import Transcript
 from localspec.units import milliseconds
 
+_NARROW = 80
+"""Cells of a terminal that has no room for all: as the breakpoint of the app."""
+
 
 class Status(Static):
     """Keys to the left, numbers to the right; one text, so that no number moves the layout."""
@@ -33,6 +36,8 @@ class Status(Static):
                 send, _, rest = keys.partition("  ")
                 keys = f"{send}  {name(own.get('chat.walk', 'tab'))} walk  {rest}"
         numbers = _numbers(dialogue, phase)
+        if transcript.walking and self.app.size.width < _NARROW:
+            numbers = ""  # one reads of a token, and needs to know the way back
         if not transcript.following:
             end = name(own.get("chat.end", "ctrl+end"))
             numbers = f"more below: {end}   {numbers}"

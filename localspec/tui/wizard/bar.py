@@ -84,7 +84,7 @@ def legend(room: Room, glyphs: Glyphs, width: int) -> Content:
     parts = [(n, part) for n, part in enumerate(Parts.of(room)) if part]
     words = [f" {_WORDS[n]} {size(part)}" for n, part in parts]
     room_left = width - sum(len(word) + 1 for word in words)
-    gap = " " * max(1, min(3, room_left // max(1, len(words) - 1)))
+    gap = " " * max(0, min(3, room_left // max(1, len(words) - 1)))
     pieces: list[tuple[str, str]] = []
     for (n, _), word in zip(parts, words, strict=True):
         pieces += [(f"{gap if pieces else ''}{glyphs.parts[n]}", STYLES[n]), (word, "")]

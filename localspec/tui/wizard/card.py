@@ -109,10 +109,19 @@ def _memory(
             label = ""
         yield _row(label, bar.bar(room, wide, glyphs))
         yield _row("", bar.legend(room, glyphs, width - _LABEL))
-    verdict = (words.verdict(fit), f"bold {VERDICT_STYLES[fit.verdict]}")
-    yield _row("", verdict, (f" · {page.basis}" if width >= 70 else "", "$muted"))
+    yield from _verdict(page, fit, width)
     if tall and (beside := _beside(fit)):
         yield _row("", (beside, "$muted"))
+
+
+def _verdict(page: Page, fit: Fit, width: int) -> Iterator[Content]:
+    """Whether it fits; and how that is known, where there is room for it."""
+    style = f"bold {VERDICT_STYLES[fit.verdict]}"
+    *lines, last = words.wrapped(words.verdict(fit), width - _LABEL)
+    yield from (_row("", (line, style)) for line in lines)
+    basis = f" · {page.basis}"
+    is_room = width >= 70 and len(last) + len(basis) <= width - _LABEL
+    yield _row("", (last, style), (basis if is_room else "", "$muted"))
 
 
 def _shown(fit: Fit) -> list[Room]:
@@ -151,7 +160,7 @@ def _speed(page: Page, width: int, *, short: bool) -> Iterator[Content]:
         "",
         (f"{with_}  ", "$muted"),
         (f"{words.rate(speed.speculative):<14}", "bold"),
-        (f"  {gains}", "$muted"),
+        (f"{'  ' if width >= 70 else ' '}{gains}", "$muted"),
     )
     if not short:
         rests = f"rests on {speed.why}"

@@ -1,0 +1,41 @@
+"""What is wide enough stays in the middle of a terminal that is wider still."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from textual.containers import Vertical
+from textual.layout import WidgetPlacement
+from textual.screen import Screen
+
+
+class Middle:
+    """Of whatever stands in it: what has a greatest width stands in the middle, the rest as ever.
+
+    Textual's own `align` moves all of them together.  A plain class, for the first widget among
+    its bases is what a style sheet knows a widget by.
+    """
+
+    def process_layout(self, placements: list[WidgetPlacement]) -> list[WidgetPlacement]:
+        """Called each time they are arranged; our own size may still be the one before."""
+        wide = max(map(_width, placements), default=0)
+        if isinstance(self, Screen):  # of which nothing may be as wide as the terminal
+            wide = self.app.size.width
+        return list(_moved(placements, wide))
+
+
+class MiddleColumn(Middle, Vertical):
+    """One below the other."""
+
+
+def _width(one: WidgetPlacement) -> int:
+    return one.region.width + one.margin.width
+
+
+def _moved(placements: Iterable[WidgetPlacement], wide: int) -> Iterable[WidgetPlacement]:
+    for one in placements:
+        room = (wide - _width(one)) // 2
+        if room > 0 and one.widget.styles.max_width is not None:
+            yield one._replace(region=one.region.translate((room, 0)))
+        else:
+            yield one
