@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from textual import on
@@ -24,12 +25,8 @@ from localspec.tui.keys import bindings
 from localspec.tui.options import Options
 from localspec.tui.rows import Survey
 from localspec.tui.runner import Runner
-from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.first import FirstScreen, Next
-from localspec.tui.screens.opening import OpeningScreen
-from localspec.tui.screens.pull import PullScreen
 from localspec.tui.screens.shelf import ShelfScreen
-from localspec.tui.screens.wizard import WizardScreen
 from localspec.tui.widgets.finder import Finder
 from localspec.tui.widgets.pairs import Pairs
 from localspec.tui.wizard.stock import Chosen, Reader, Stock, by_llama, free_disk
@@ -92,6 +89,11 @@ class HomeScreen(ShelfScreen):
             self.notify(missed, severity="warning", markup=False, timeout=15)
         self._open_awaited()
 
+    def prepare(self) -> None:
+        """The screens that may come next are read while one looks: not before the first picture."""
+        for name in ("chat", "pull", "opening", "wizard"):
+            import_module(f"localspec.tui.screens.{name}")
+
     def preferred(self) -> None:
         """Something was changed in the preferences."""
         self._downloads.change(self._options.download_limit, self._options.offline)
@@ -122,6 +124,8 @@ class HomeScreen(ShelfScreen):
         choice = looked_at
         if paths.data() not in choice.target.parents:
             recent.used(*choice.lasting)
+        from localspec.tui.screens.chat import ChatScreen  # noqa: PLC0415  see `prepare`
+
         self._show(ChatScreen(self.dialogues.of(choice), self._runner, self._options))
 
     def _looked_at(self, choice: Choice) -> Choice | None:
@@ -171,6 +175,8 @@ class HomeScreen(ShelfScreen):
             if choice is not None:
                 self.open(choice)
 
+        from localspec.tui.screens.opening import OpeningScreen  # noqa: PLC0415  see `prepare`
+
         sheet = OpeningScreen(self._runner, self._options, self._seen.place)
         self.app.push_screen(sheet, chosen)
 
@@ -178,6 +184,8 @@ class HomeScreen(ShelfScreen):
         def left(begun: bool | None) -> None:
             if begun:
                 self.fill()
+
+        from localspec.tui.screens.pull import PullScreen  # noqa: PLC0415  see `prepare`
 
         self.app.push_screen(PullScreen(reference, self._downloads, self._options.glyphs), left)
 
@@ -200,6 +208,8 @@ class HomeScreen(ShelfScreen):
             reader.stop()
             if chosen is not None:
                 self._take(chosen)
+
+        from localspec.tui.screens.wizard import WizardScreen  # noqa: PLC0415  see `prepare`
 
         screen = WizardScreen(self._runner, self._options, self._downloads, stock)
         self.app.push_screen(screen, left)

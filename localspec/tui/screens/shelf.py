@@ -85,9 +85,13 @@ class ShelfScreen(KeptScreen):
                 self.post_message(self.Surveyed(replace(seen, machine=before.machine)))
                 return
             self.post_message(self.Surveyed(seen))
+            self.prepare()
             self.post_message(self.Surveyed(self._closer(seen)))
 
         threading.Thread(target=work, daemon=True, name="survey").start()
+
+    def prepare(self) -> None:
+        """On that thread, once this computer was looked at: what will be needed next."""
 
     @on(Surveyed)
     def _surveyed(self, message: Surveyed) -> None:
