@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.theme import Theme
 
-from localspec.tui.text.prose import Look
+from localspec.tui.text.look import Look
 
 # name, dark, background, surface, panel, foreground, muted, accent, kept, bonus, corrected, error
 _PALETTES = (

@@ -3,7 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.tui.text.prose import Look, Prose
+from localspec.tui.text.look import Look
+from localspec.tui.text.prose import Prose
 
 LOOK = Look("#7aa7f0", "#8b929c", "one-dark")
 BLOCKS = (

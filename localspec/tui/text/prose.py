@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
@@ -20,23 +19,13 @@ from rich.syntax import Syntax
 from rich.text import Text
 from rich.theme import Theme
 
+from localspec.tui.text.look import Look
 from localspec.tui.text.part import Styles
 
 Line = list[Segment]
 
 _BLOCKS = MarkdownIt().enable("strikethrough").enable("table")
 """As Rich reads Markdown: to find where a block ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Colours of Markdown."""
-
-    accent: str
-    muted: str
-    code: str
-    """Pygments' name of the colours of code."""
-    ascii_only: bool = False
 
 
 class _Code(CodeBlock):

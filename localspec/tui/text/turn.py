@@ -13,8 +13,9 @@ from localspec.clean import clean
 from localspec.protocol.events import Event, Finished, Place, Prefill, Round
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.text.flow import Flow
+from localspec.tui.text.look import Look
 from localspec.tui.text.part import Gap, Part, Stack, Styles, Words
-from localspec.tui.text.prose import Look, Prose
+from localspec.tui.text.prose import Prose
 from localspec.units import count
 
 _LONG = 50_000

@@ -16,8 +16,8 @@ from localspec.protocol.events import Event, Place, Round, Token
 from localspec.tui import themes
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.keys import bindings
+from localspec.tui.text.look import Look
 from localspec.tui.text.part import Gap, Hints, Part, Words
-from localspec.tui.text.prose import Look
 from localspec.tui.text.turn import Speaker, TurnText
 from localspec.tui.widgets.lines import Lines
 
