@@ -18,7 +18,6 @@ LONG = {
     "localspec/protocol/wire.py": "the contract of both processes, which is read as one",
     "localspec/worker/client.py": "one process and the patience with it: its parts are one state",
     "localspec/tui/screens/measuring.py": "what two screens share, whole",
-    "localspec/tui/keys.py": "a table",
     "scripts/bench_sweep.py": "a program of one file, with its report",
     "scripts/bench_tui.py": "a program of one file, with its report",
     "scripts/bench_peers.py": "a program of one file, with its report",
@@ -56,7 +55,7 @@ def test_files_are_short_or_say_why() -> None:
     every = files("localspec") | files("scripts")
     long = {name for name, text in every.items() if text.count("\n") > 300}
     assert long - set(LONG) == set()
-    assert set(LONG) - long - {"localspec/tui/keys.py"} == set(), "no reason is needed any more"
+    assert set(LONG) - long == set(), "no reason is needed any more"
     assert [n for n in long if n in files("localspec") and every[n].count("\n") > 400] == []
 
 

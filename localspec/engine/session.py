@@ -20,7 +20,7 @@ from localspec.engine.insight import look
 from localspec.engine.llama import Llama
 from localspec.engine.loop import Job, generate
 from localspec.engine.pair import Pair
-from localspec.engine.protocols import Drafter
+from localspec.engine.protocols import Drafter, Verifier
 from localspec.engine.reader import Reader
 from localspec.engine.replay import replay
 from localspec.engine.reread import reread
@@ -92,17 +92,7 @@ class Session:
         thought = self._chat.thought(asked, request.think_budget)
         thought.recall(request.begun)
         judge = verifier(request.verify, request.sampling.seed)
-        needs = drafters.Needs(
-            reader=self._reader,
-            companion=self._pair.companion,
-            verifier=judge,
-            sampling=request.sampling,
-            start=len(prompt),
-            n_vocab=self._target.n_vocab,
-            is_end=words.is_end,
-            cancelled=self._asked_to_stop,
-            keep_rows=request.probabilities,
-        )
+        needs = self._needs(request, judge, len(prompt))
         controller = self._controller(request, needs) if name == "auto" else None
         drafter = controller or self._drafter(name, needs)
         job = Job(
@@ -123,6 +113,20 @@ class Session:
         loop = generate(self._text, drafter, judge, job)
         news = controller.news if controller else lambda: None
         yield from asked.told(Answer(request, words, plan.why, news, thought).events(loop))
+
+    def _needs(self, request: Generate, judge: Verifier, start: int) -> drafters.Needs:
+        """What a drafter of this answer may use."""
+        return drafters.Needs(
+            reader=self._reader,
+            companion=self._pair.companion,
+            verifier=judge,
+            sampling=request.sampling,
+            start=start,
+            n_vocab=self._target.n_vocab,
+            is_end=self._target.vocabulary.is_end,
+            cancelled=self._asked_to_stop,
+            keep_rows=request.probabilities,
+        )
 
     def render(self, asked: Render) -> Rendered:
         """A chat as the text that `generate` would read."""
