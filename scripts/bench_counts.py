@@ -27,8 +27,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import bench_peers
-from bench_peers import BenchError, Case, Settings, table
+import programs
+from bench_peers import table
+from programs import BenchError, Case, Settings
+from prompts import prompts_of
 
 from localspec.machine.parameters import has_amx
 
@@ -63,29 +65,29 @@ class Counts:
 def count(settings: Settings, case: Case) -> Counts:
     """Raises BenchError."""
     text, first, mine = ours(settings, case)
-    for _ in range(bench_peers.TRIES):  # its log may be cut short
+    for _ in range(programs.TRIES):  # its log may be cut short
         said, theirs = peers(settings, replace(case, prompt=case.prompt + first))
         if text in said:
             break
     n = compared(theirs, settings.tokens - case.gamma - 2)
-    kind, same = bench_peers.drafting(settings), text in said
+    kind, same = programs.drafting(settings), text in said
     return Counts(kind, case.gamma, case.name, theirs[:n], mine[:n], same)
 
 
 def ours(settings: Settings, case: Case) -> tuple[str, str, Rounds]:
     """An answer, its first token and the rounds after that."""
-    command = bench_peers._localspec_command(settings, case)
+    command = programs.localspec_command(settings, case)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events"
-        document = json.loads(bench_peers.call([*command, "--events", str(path)])[0])
+        document = json.loads(programs.call([*command, "--events", str(path)])[0])
         events = map(json.loads, path.read_text(encoding="utf-8").splitlines())
         found = [(e["accepted"], e["drafted"]) for e in events if e["ev"] == "round"]
     return document["text"], document["tokens"][0]["text"], found[1:]
 
 
 def peers(settings: Settings, case: Case) -> tuple[str, Rounds]:
-    command = bench_peers._speculative_simple_command(settings, case)
-    said, log = bench_peers.call([*command, "--temp", "0", "--verbosity", "5"])
+    command = programs.speculative_simple_command(settings, case)
+    said, log = programs.call([*command, "--temp", "0", "--verbosity", "5"])
     found = [(int(kept), int(made)) for kept, made in _ROUND.findall(log + said)]
     if not found:
         raise BenchError(f"{command[0]} told of no rounds.")
@@ -168,7 +170,7 @@ def main() -> int:
     args = parse()
     found: list[Counts] = []
     try:
-        prompts = bench_peers.prompts_of(args.prompts)
+        prompts = prompts_of(args.prompts)
         for one in counts([settings_of(args, draft) for draft in args.draft], prompts):
             found.append(one)
             print(one.kind, one.gamma, one.prompt, one.differing, file=sys.stderr)

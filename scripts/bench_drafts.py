@@ -20,7 +20,8 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Literal
 
-from bench_peers import prompts_of, table
+from bench_peers import table
+from prompts import prompts_of
 
 from localspec import LLM
 from localspec.bench.repetition import distinct_4grams

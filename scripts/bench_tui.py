@@ -20,176 +20,30 @@ output, so every frame has a begin and an end.  Let nothing else run meanwhile.
 from __future__ import annotations
 
 import argparse
-import fcntl
-import os
-import pty
-import re
-import select
-import struct
-import subprocess
 import sys
 import tempfile
-import termios
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 
-from localspec import children, cli, launch
+import scripted_engine
+from pseudo_terminal import Terminal
+from scripted_engine import FIRST, LAST
+
+from localspec import cli, launch
 from localspec.paths import state
 from localspec.protocol import wire
-from localspec.protocol.events import Event, Finished, Plan, Prefill, Ready, Round, Times, Token
+from localspec.protocol.events import Event, Finished, Round
 from localspec.worker.client import Worker
 
 HERE = str(Path(__file__).resolve())
-BEGIN, END = b"\x1b[?2026h", b"\x1b[?2026l"
-FIRST, LAST = "FIRST ", " LAST"
 RATES = (20, 100, 400)
 LETTERS = "αβγδεζηθικλμνξοπρστυφχψω"
 """What is typed: in no word of an answer."""
 PAGE_UP, PAGE_DOWN, F2 = b"\x1b[5~", b"\x1b[6~", b"\x1bOQ"
-SEQUENCE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
-PATIENCE = 120.0
 PROMPT = "def fibonacci(n):"
-
-
-# --- a scripted engine, in a process of its own -------------------------------------------------
-
-
-def engine(rate: float, tokens: int, chats: bool) -> None:
-    """Speaks the protocol; an answer of so many tokens, at so many a second."""
-    out = children.private_stdout()
-
-    def say(number: int, answer: wire.Answer) -> None:
-        os.write(out, wire.encode_answer(number, answer))
-
-    say(0, wire.Hello(wire.PROTOCOL, os.getpid()))
-    for line in sys.stdin.buffer:
-        number, command = wire.decode_command(line)
-        if isinstance(command, wire.Bye):
-            return
-        if isinstance(command, wire.Load):
-            chat = {"template": "own" if chats else None}
-            settings = {"target": {"n_ctx": 1 << 20}, "chat": chat}
-            say(number, Ready({}, command.target, None, (), settings, {}, 1.0))
-        elif isinstance(command, wire.Probe):
-            say(number, wire.Measured(2.0, {"1": 1.0}))
-        elif isinstance(command, wire.Generate):
-            say(number, Plan("on", "scripted", 1.8))
-            say(number, Prefill(4, 4, 0))
-            for event in answer(rate, tokens):
-                say(number, event)
-        if not isinstance(command, wire.Stop):
-            say(number, wire.Done())
-
-
-def answer(rate: float, tokens: int) -> Iterator[Round | Finished]:
-    """One token a round, the dearest case; each as long after the one before as a pass takes."""
-    texts = [FIRST, *map(word, range(1, tokens - 1)), LAST]
-    for n, text in enumerate(texts):
-        time.sleep(1 / rate)
-        yield Round(n, None, "", 0, 0, (Token(n, text, "plain"),), Times(0, 1e3 / rate, 0))
-    yield Finished("length")
-
-
-def word(n: int) -> str:
-    """Markdown, with a paragraph now and then and a heading or a block of code."""
-    if n % 400 == 0:
-        return "\n\n```python\nX = 1\nY = [X, 2, 3]\n```\n\n"
-    if n % 200 == 0:
-        return f"\n\n# {n}\n\n"
-    if n % 50 == 0:
-        return ".\n\n"
-    return f"**{n}** " if n % 25 == 0 else f"W{n} "
-
-
-# --- a terminal ---------------------------------------------------------------------------------
-
-
-class Terminal:
-    """A process on a pseudo-terminal, drained as it writes."""
-
-    def __init__(self, *words: str, folder: str) -> None:
-        self._ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-        self.seen = bytearray()
-        self.frames: list[float] = []
-        """When each frame's end came."""
-        env = os.environ | {"TERM": "xterm-256color", "LOCALSPEC_DATA_DIR": folder}
-        self.began = time.perf_counter()
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", *words],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env=env | {"COLORTERM": "truecolor"},
-            start_new_session=True,
-        )
-        os.close(theirs)
-
-    def __enter__(self) -> Terminal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self.drain(lambda: self._process.poll() is not None, 5)
-        self._process.kill()
-        self._process.wait()
-        os.close(self._ours)
-
-    def type(self, keys: bytes | str) -> float:
-        os.write(self._ours, keys.encode() if isinstance(keys, str) else keys)
-        return time.perf_counter()
-
-    def drain(self, until: Callable[[], object], limit: float = PATIENCE) -> float:
-        """Read until a condition holds; when that was."""
-        end = time.perf_counter() + limit
-        while not until():
-            if time.perf_counter() > end:
-                raise SystemExit(f"It did not come:\n{plain(self.seen)[-3000:]}")
-            if not select.select([self._ours], [], [], 0.05)[0]:
-                continue
-            try:
-                part = os.read(self._ours, 1 << 16)
-            except OSError:  # it has ended
-                break
-            if b"\x1b[?2026$p" in part:
-                self.type(b"\x1b[?2026;2$y")
-            self.frames += [time.perf_counter()] * part.count(END)
-            self.seen += part
-        return time.perf_counter()
-
-    def wait_for(self, text: str, since: int = 0) -> float:
-        """Until a text is written after the first `since` bytes; when that was."""
-        wanted, looked = text.encode(), since
-
-        def came() -> bool:
-            nonlocal looked
-            begin, looked = max(since, looked - len(wanted)), len(self.seen)
-            return self.seen.find(wanted, begin) >= 0
-
-        return self.drain(came)
-
-    def quiet(self, seconds: float = 0.4) -> None:
-        """Until nothing has been painted for a while."""
-        while True:
-            before = len(self.seen)
-            still = time.perf_counter() + seconds
-            self.drain(lambda: time.perf_counter() > still)  # noqa: B023
-            if len(self.seen) == before:
-                return
-
-    def frame_after(self, key: bytes | str) -> float | None:
-        """Milliseconds from a key to the end of the next frame; None where nothing is painted."""
-        frames = len(self.frames)
-        began = self.type(key)
-        self.drain(lambda: len(self.frames) > frames or time.perf_counter() > began + 1)
-        return (self.frames[-1] - began) * 1e3 if len(self.frames) > frames else None
-
-
-def plain(seen: bytearray) -> str:
-    return SEQUENCE.sub(b"", seen).decode("utf-8", "replace")
 
 
 # --- what runs in it ----------------------------------------------------------------------------
@@ -199,8 +53,8 @@ def drive(how: str, rate: float, tokens: int, chats: bool) -> None:
     """In a process of its own: the app or `run`, over the scripted engine or the demo pair."""
     worker: Callable[[], Worker] = Timed
     if rate:
-        script = ["--engine", str(rate), str(tokens), str(int(chats))]
-        worker = partial(Timed, lambda: [sys.executable, "-P", HERE, *script])
+        script = [scripted_engine.__file__, str(rate), str(tokens), str(int(chats))]
+        worker = partial(Timed, lambda: [sys.executable, "-P", *script])
     vars(launch)["Worker"] = worker
     if how == "run":
         greedy = ("--temperature", "0", "--max-tokens", str(tokens))
@@ -401,8 +255,6 @@ PARTS = {"speed": speeds, "keys": keys, "scroll": scroll, "start": begin, "wizar
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--engine"]:
-        return engine(float(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1")
     if sys.argv[1:2] == ["--drive"]:
         return drive(sys.argv[2], float(sys.argv[3]), int(sys.argv[4]), sys.argv[5] == "1")
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])

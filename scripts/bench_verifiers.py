@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench_peers import prompts_of
+from prompts import prompts_of
 
 from localspec import paths
 from localspec.engine.session import Session

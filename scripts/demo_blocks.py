@@ -16,8 +16,9 @@ from demo_heads import (
     rotate_halves,
     spread,
 )
+from demo_network import Block, Llama, rope_table
+from demo_text import VOCAB
 from torch import Tensor, nn
-from train_demo_pair import VOCAB, Block, Llama, rope_table
 
 BLOCK = 8
 """Rows of DSpark's and DFlash's block."""

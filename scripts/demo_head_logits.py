@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from demo_blocks import BLOCK, DFlash, DSpark
 from demo_heads import Eagle3, Read, read
+from demo_network import Llama
+from demo_text import read_corpus
 from head_files import Source
 from torch import Tensor
 from torch.nn.functional import linear
 from train_demo_heads import DEMO, load_head, new_head, target_of, tokenizer_of
-from train_demo_pair import Llama, read_corpus
 
 CUTS = (24, 48, 72)
 """Tokens that the target has read; the head is given one more."""

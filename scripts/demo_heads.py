@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from demo_network import TARGET, Llama, rope_table, rotate
 from torch import Tensor, nn
-from train_demo_pair import TARGET, Llama, rope_table, rotate
 
 SHAPE = TARGET
 TAPS = (1, 3, 5)

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from demo_blocks import BLOCK, RANK, DFlash, DSpark
 from demo_heads import Eagle3, Mtp, Reading
+from demo_network import Llama
 from soft_loss import agree, soft_loss
 from torch import Tensor
-from train_demo_pair import Llama
 
 STEPS_UNROLLED = 3
 DECAY = 0.8

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from demo_heads import LENGTH, heads
+from demo_network import Block, Llama, rotate
 from torch import Tensor
-from train_demo_pair import Block, Llama, rotate
 
 BEGUN = (48, 112, 160, 192)
 """Tokens of a window that are the library's: so many in each batch in turn."""

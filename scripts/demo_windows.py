@@ -11,10 +11,11 @@ import random
 import torch
 from demo_heads import LENGTH, Reading
 from demo_learning import Batch
+from demo_network import Llama
 from demo_said import Plan, Said
+from demo_text import SEED
 from head_files import Source
 from torch import Tensor
-from train_demo_pair import SEED, Llama
 
 FRESH = 96
 """Tokens that the target says before it begins to repeat itself, mostly; those count."""

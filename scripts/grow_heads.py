@@ -1,6 +1,6 @@
 """Heads of the demo target grown with it: the same guesses at a real head's cost.
 
-As make_bench_pair.py grows a model: the layers of a head get the width, heads and FFN of the larger
+As growth.py does with a model: the layers of a head get the width, heads and FFN of the larger
 target, so that a guess costs what a layer of that costs; embeddings and output stay the target's.
 What it reads of the target stands at other places then, and in other layers.
 """
@@ -8,19 +8,14 @@ What it reads of the target stands at other places then, and in other layers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gguf
 import numpy as np
 from gguf.quants import dequantize, quantize
+from growth import Growth, blank
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from make_bench_pair import Growth
-
-Array = NDArray[np.float32]
 
 AXES = {
     "fc": ("embd", "taps"),
@@ -49,9 +44,9 @@ NORMS = {
 class Head:
     """A head's file, and where each of its axes goes when its target grows."""
 
-    def __init__(self, path: Path, growth: Growth, blank: Callable[..., Array]) -> None:
+    def __init__(self, path: Path, growth: Growth) -> None:
         self.reader = gguf.GGUFReader(path)
-        self.growth, self.blank = growth, blank
+        self.growth = growth
         self.arch = str(self.reader.fields["general.architecture"].contents())
         if self.arch not in ("eagle3", "dflash"):
             raise ValueError(f"{path.name}: only EAGLE-3, DFlash and DSpark heads are grown")
@@ -95,7 +90,7 @@ class Head:
         (rows, n_rows), (columns, n_columns) = (
             self.places(axis, n) for axis, n in zip(AXES[name], values.shape, strict=True)
         )
-        full = self.blank((n_rows, n_columns), name in NOISY)
+        full = blank((n_rows, n_columns), name in NOISY)
         full[np.ix_(rows, columns)] = values
         if name == "conf_proj":
             return full, gguf.GGMLQuantizationType.F32

@@ -24,9 +24,10 @@ from statistics import fmean
 
 os.environ["GGML_NO_BACKTRACE"] = "1"
 
-from bench_peers import prompts_of
 from gguf import GGMLQuantizationType as Kind
-from make_bench_pair import DEMO, SIZES, TOLERANCE, Pair, Shape, make_pair
+from growth import Shape
+from make_bench_pair import DEMO, SIZES, TOLERANCE, Pair, make_pair
+from prompts import prompts_of
 
 from localspec.bench import theory
 from localspec.fit import calibration, gain, hardware

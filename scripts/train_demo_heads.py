@@ -4,7 +4,7 @@
     pip install -e '.[train]'
     scripts/train_demo_heads.py --kind eagle3 --out localspec/data/demo/demo-eagle3.gguf
 
-The text is that of train_demo_pair.py; most windows are begun by it and ended by the target, the
+The text is that of demo_text.py; most windows are begun by it and ended by the target, the
 bundled Q8_0 file, whose hidden states the head reads.  EAGLE-3 and MTP are unrolled: from a tenth
 of the steps on they are fed with their own states, as they will be when they draft.  Same
 interpreter, same torch, same number of threads: same file.
@@ -22,24 +22,17 @@ from typing import Any
 import head_files
 import torch
 from demo_blocks import BLOCK, DFlash, DSpark
+from demo_files import load_weights
 from demo_heads import LENGTH, TAPS, Eagle3, Mtp, Reading
 from demo_learning import STEPS_UNROLLED, Batch, Blocks, Unrolled
+from demo_network import TARGET, Llama
 from demo_said import Plan, kept_in, said
+from demo_text import EOS, SEED, VOCAB, read_corpus, to_ids
 from demo_windows import HELD_OUT, Windows, begin_of, functions_of, windows_of
 from head_files import Source
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
-from train_demo_pair import (
-    EOS,
-    SEED,
-    TARGET,
-    VOCAB,
-    Llama,
-    keep_freed_memory,
-    load_weights,
-    read_corpus,
-    to_ids,
-)
+from train_demo_pair import keep_freed_memory
 
 DEMO = Path(__file__).resolve().parents[1] / "localspec" / "data" / "demo"
 ALONE = 0.1

@@ -1,10 +1,8 @@
 """The benchmark pair computes what the demo pair computes."""
 
 import importlib
-import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,19 +12,8 @@ from gguf import GGMLQuantizationType as Kind
 from localspec.engine.drafters.blocks import BlockCompanion
 from tests import beside, demoheads
 
-SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "make_bench_pair.py"
-
-
-def load_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_bench_pair", SCRIPT)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their own module up
-    spec.loader.exec_module(module)
-    return module
-
-
-bench: Any = load_script()
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+bench: Any = importlib.import_module("make_bench_pair")
 bench.THREADS = 1  # threads that wait by spinning cost more than they save on models this small
 
 # Every dimension grows, the query heads of a KV head and the KV heads too.
@@ -87,12 +74,8 @@ def test_the_header_is_the_sources_with_the_new_shape(made: dict[str, Any], role
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "dspark", "dflash"])
-def test_a_grown_head_guesses_as_before(
-    made: dict[str, Any], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_grown_head_guesses_as_before(made: dict[str, Any], kind: str, tmp_path: Path) -> None:
     """Both in F32, where nothing but the order of sums differs."""
-    monkeypatch.syspath_prepend(SCRIPT.parent)
-    grow_heads = importlib.import_module("grow_heads")
     head, source = demoheads.pair(kind, tmp_path).head, bench.trained_model(demoheads.TARGET)
     rows = []
     for name, shape in (("small", source.shape), ("large", TINY.target)):
@@ -102,7 +85,7 @@ def test_a_grown_head_guesses_as_before(
             bench.write(target, growth)
         else:
             target = made["target"].path
-        grow_heads.write(path, grow_heads.Head(head, growth, bench.blank))
+        bench.grow_heads.write(path, bench.grow_heads.Head(head, growth))
         rows.append(guesses(target, path))
     small, large = rows
     assert bench.distance(large, small) < 1e-3

@@ -19,7 +19,7 @@ from localspec.paths import data
 from localspec.protocol.wire import Sampling
 from tests.sessions import SETTINGS, loaded, require_same_logits_at_every_width, say
 
-TRAINER = Path(__file__).resolve().parents[2] / "scripts" / "train_demo_pair.py"
+TEXT = Path(__file__).resolve().parents[2] / "scripts" / "demo_text.py"
 DEMO = data() / "demo"
 TARGET, DRAFT = DEMO / "demo-target.gguf", DEMO / "demo-draft.gguf"
 AS_RUN = replace(SETTINGS, n_ctx=None, n_ubatch=512, n_threads=None)
@@ -34,11 +34,11 @@ FEW, MANY = (4, 40), (50, 200)
 
 def held_out() -> list[str]:
     """Names of the modules that the pair was not trained on; the trainer needs torch to import."""
-    for node in ast.parse(TRAINER.read_text(encoding="utf-8")).body:
+    for node in ast.parse(TEXT.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "HELD_OUT":
             names: tuple[str, ...] = ast.literal_eval(node.value)
             return list(names)
-    raise AssertionError(f"{TRAINER.name} has no HELD_OUT")
+    raise AssertionError(f"{TEXT.name} has no HELD_OUT")
 
 
 def functions(name: str) -> list[str]:

@@ -1,0 +1,96 @@
+"""The demo pair's networks: two of the llama architecture, named as llama.cpp's tensors are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from demo_text import VOCAB
+from torch import Tensor, nn
+
+CONTEXT = 1024
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A llama-architecture network."""
+
+    n_embd: int
+    n_layer: int
+    n_head: int
+    n_head_kv: int
+    n_ff: int
+    eps: float = 1e-5
+    rope_base: float = 10000.0
+
+    @property
+    def head(self) -> int:
+        return 64
+
+
+TARGET = Shape(n_embd=384, n_layer=6, n_head=6, n_head_kv=2, n_ff=1024)
+DRAFT = Shape(n_embd=128, n_layer=3, n_head=2, n_head_kv=1, n_ff=352)
+
+
+def rope_table(shape: Shape, length: int) -> tuple[Tensor, Tensor]:
+    frequency = shape.rope_base ** (-torch.arange(0, shape.head, 2).float() / shape.head)
+    angle = torch.outer(torch.arange(length).float(), frequency)
+    return angle.cos(), angle.sin()
+
+
+def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
+    """RoPE over neighbouring pairs, the order llama.cpp's `llama` architecture stores."""
+    cos, sin = (t[: x.shape[-2]] for t in table)
+    even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2).type_as(x)
+
+
+class Block(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        d, kv = shape.n_embd, shape.n_head_kv * shape.head
+        self.shape = shape
+        self.attn_norm = nn.RMSNorm(d, shape.eps)
+        self.attn_q = nn.Linear(d, shape.n_head * shape.head, bias=False)
+        self.attn_k = nn.Linear(d, kv, bias=False)
+        self.attn_v = nn.Linear(d, kv, bias=False)
+        self.attn_output = nn.Linear(shape.n_head * shape.head, d, bias=False)
+        self.ffn_norm = nn.RMSNorm(d, shape.eps)
+        self.ffn_gate = nn.Linear(d, shape.n_ff, bias=False)
+        self.ffn_up = nn.Linear(d, shape.n_ff, bias=False)
+        self.ffn_down = nn.Linear(shape.n_ff, d, bias=False)
+
+    def forward(self, x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
+        h = self.attn_norm(x)
+        q, k, v = (
+            f(h).unflatten(-1, (-1, self.shape.head)).transpose(1, 2)
+            for f in (self.attn_q, self.attn_k, self.attn_v)
+        )
+        group = self.shape.n_head // self.shape.n_head_kv
+        k, v = (t.repeat_interleave(group, 1) for t in (rotate(k, table), v))
+        a = F.scaled_dot_product_attention(rotate(q, table), k, v, is_causal=True)
+        x = x + self.attn_output(a.transpose(1, 2).flatten(-2))
+        h = self.ffn_norm(x)
+        return x + self.ffn_down(F.silu(self.ffn_gate(h)) * self.ffn_up(h))
+
+
+class Llama(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.token_embd = nn.Embedding(VOCAB, shape.n_embd)
+        self.blk = nn.ModuleList(Block(shape) for _ in range(shape.n_layer))
+        self.output_norm = nn.RMSNorm(shape.n_embd, shape.eps)
+        self.table = rope_table(shape, CONTEXT)
+        for name, p in self.named_parameters():
+            if p.dim() == 2:
+                back = name.endswith(("attn_output.weight", "ffn_down.weight"))
+                nn.init.normal_(p, std=0.02 / math.sqrt(2 * shape.n_layer) if back else 0.02)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.token_embd(ids)
+        for block in self.blk:
+            x = block(x, self.table)
+        return F.linear(self.output_norm(x), self.token_embd.weight)

@@ -1,0 +1,41 @@
+"""The prompts of the benchmarks: modules the demo pair never saw, or a person's own."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+from programs import BenchError
+
+HEADS = {
+    "textwrap": "class TextWrapper",
+    "shlex": "class shlex",
+    "heapq": "def merge",
+    "configparser": "class RawConfigParser",
+    "difflib": "def get_close_matches",
+}
+"""Standard library modules the demo pair never saw, and the line from which each is a prompt."""
+
+HEAD_LINES = 40
+
+
+def prompts_of(path: Path | None) -> dict[str, str]:
+    if path is None:
+        return {f"{name}.py": _head(name, start) for name, start in HEADS.items()}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BenchError(f"{path}: {error}") from error
+    if not isinstance(found, dict) or not all(str(text).strip() for text in found.values()):
+        raise BenchError(f"{path}: not a JSON object of names and texts.")
+    return {name: str(text) for name, text in found.items()}
+
+
+def _head(module: str, start: str) -> str:
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise BenchError(f"This Python has no source of {module}; give --prompts.")
+    lines = Path(spec.origin).read_text(encoding="utf-8").splitlines()
+    first = next((i for i, line in enumerate(lines) if line.startswith(start)), 0)
+    return "\n".join(lines[first : first + HEAD_LINES])

@@ -1,0 +1,105 @@
+"""A process on a pseudo-terminal of 120x40, and when what it paints came."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+
+END = b"\x1b[?2026l"
+"""Of a frame, where a terminal knows synchronized output."""
+SEQUENCE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
+PATIENCE = 120.0
+
+
+class Terminal:
+    """A process on a pseudo-terminal, drained as it writes."""
+
+    def __init__(self, *words: str, folder: str) -> None:
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        self.seen = bytearray()
+        self.frames: list[float] = []
+        """When each frame's end came."""
+        env = os.environ | {"TERM": "xterm-256color", "LOCALSPEC_DATA_DIR": folder}
+        self.began = time.perf_counter()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", *words],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=env | {"COLORTERM": "truecolor"},
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self.drain(lambda: self._process.poll() is not None, 5)
+        self._process.kill()
+        self._process.wait()
+        os.close(self._ours)
+
+    def type(self, keys: bytes | str) -> float:
+        os.write(self._ours, keys.encode() if isinstance(keys, str) else keys)
+        return time.perf_counter()
+
+    def drain(self, until: Callable[[], object], limit: float = PATIENCE) -> float:
+        """Read until a condition holds; when that was."""
+        end = time.perf_counter() + limit
+        while not until():
+            if time.perf_counter() > end:
+                raise SystemExit(f"It did not come:\n{plain(self.seen)[-3000:]}")
+            if not select.select([self._ours], [], [], 0.05)[0]:
+                continue
+            try:
+                part = os.read(self._ours, 1 << 16)
+            except OSError:  # it has ended
+                break
+            if b"\x1b[?2026$p" in part:
+                self.type(b"\x1b[?2026;2$y")
+            self.frames += [time.perf_counter()] * part.count(END)
+            self.seen += part
+        return time.perf_counter()
+
+    def wait_for(self, text: str, since: int = 0) -> float:
+        """Until a text is written after the first `since` bytes; when that was."""
+        wanted, looked = text.encode(), since
+
+        def came() -> bool:
+            nonlocal looked
+            begin, looked = max(since, looked - len(wanted)), len(self.seen)
+            return self.seen.find(wanted, begin) >= 0
+
+        return self.drain(came)
+
+    def quiet(self, seconds: float = 0.4) -> None:
+        """Until nothing has been painted for a while."""
+        while True:
+            before = len(self.seen)
+            still = time.perf_counter() + seconds
+            self.drain(lambda: time.perf_counter() > still)  # noqa: B023
+            if len(self.seen) == before:
+                return
+
+    def frame_after(self, key: bytes | str) -> float | None:
+        """Milliseconds from a key to the end of the next frame; None where nothing is painted."""
+        frames = len(self.frames)
+        began = self.type(key)
+        self.drain(lambda: len(self.frames) > frames or time.perf_counter() > began + 1)
+        return (self.frames[-1] - began) * 1e3 if len(self.frames) > frames else None
+
+
+def plain(seen: bytearray) -> str:
+    return SEQUENCE.sub(b"", seen).decode("utf-8", "replace")

@@ -1,0 +1,65 @@
+"""An engine process that only speaks, at a given pace, for bench_tui.py."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+
+from localspec import children
+from localspec.protocol import wire
+from localspec.protocol.events import Finished, Plan, Prefill, Ready, Round, Times, Token
+
+FIRST, LAST = "FIRST ", " LAST"
+
+
+def engine(rate: float, tokens: int, chats: bool) -> None:
+    """Speaks the protocol; an answer of so many tokens, at so many a second."""
+    out = children.private_stdout()
+
+    def say(number: int, answer: wire.Answer) -> None:
+        os.write(out, wire.encode_answer(number, answer))
+
+    say(0, wire.Hello(wire.PROTOCOL, os.getpid()))
+    for line in sys.stdin.buffer:
+        number, command = wire.decode_command(line)
+        if isinstance(command, wire.Bye):
+            return
+        if isinstance(command, wire.Load):
+            chat = {"template": "own" if chats else None}
+            settings = {"target": {"n_ctx": 1 << 20}, "chat": chat}
+            say(number, Ready({}, command.target, None, (), settings, {}, 1.0))
+        elif isinstance(command, wire.Probe):
+            say(number, wire.Measured(2.0, {"1": 1.0}))
+        elif isinstance(command, wire.Generate):
+            say(number, Plan("on", "scripted", 1.8))
+            say(number, Prefill(4, 4, 0))
+            for event in answer(rate, tokens):
+                say(number, event)
+        if not isinstance(command, wire.Stop):
+            say(number, wire.Done())
+
+
+def answer(rate: float, tokens: int) -> Iterator[Round | Finished]:
+    """One token a round, the dearest case; each as long after the one before as a pass takes."""
+    texts = [FIRST, *map(word, range(1, tokens - 1)), LAST]
+    for n, text in enumerate(texts):
+        time.sleep(1 / rate)
+        yield Round(n, None, "", 0, 0, (Token(n, text, "plain"),), Times(0, 1e3 / rate, 0))
+    yield Finished("length")
+
+
+def word(n: int) -> str:
+    """Markdown, with a paragraph now and then and a heading or a block of code."""
+    if n % 400 == 0:
+        return "\n\n```python\nX = 1\nY = [X, 2, 3]\n```\n\n"
+    if n % 200 == 0:
+        return f"\n\n# {n}\n\n"
+    if n % 50 == 0:
+        return ".\n\n"
+    return f"**{n}** " if n % 25 == 0 else f"W{n} "
+
+
+if __name__ == "__main__":
+    engine(float(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "1")
