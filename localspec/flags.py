@@ -13,6 +13,7 @@ _WORDS = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
         (r"; --verbose shows", "; ctrl+l shows"),
+        (r"; all the same: run --anyway", ""),  # a chat says /anyway below it
         (r"--ctx (\d+)", r"a context of \1"),
         (r"--ctx\b", "context"),
         (r"--kv (\w+)", r"keys and values in \1"),

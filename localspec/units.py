@@ -8,6 +8,8 @@ _GIB = 1024**3
 def gib(n_bytes: float) -> str:
     """Memory, in GiB."""
     size = n_bytes / _GIB
+    if 0 < size < 0.005:
+        return "<0.01 GiB"
     return (
         f"{size:.2f} GiB" if size < 10 else f"{size:.1f} GiB" if size < 100 else f"{size:,.0f} GiB"
     )

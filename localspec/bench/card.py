@@ -93,7 +93,8 @@ def verdict(report: Report) -> Iterator[str]:
     """Whether this pair gains anything here, and if not, why."""
     speedup = report.speedup
     if speedup is None:
-        yield "Nothing was measured that counts."
+        early = "Stopped before there was anything to compare."
+        yield early if report.interrupted else "Nothing was measured that counts."
         return
     if speedup >= _GAIN:
         counted = [row for row in report.rows if row.counted and row.speedup]

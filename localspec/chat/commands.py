@@ -85,6 +85,7 @@ COMMANDS = (
     Command(
         "save", "Save the chat, by its ending: .md, .html, .json or text.", "FILE", ("export",)
     ),
+    Command("anyway", "Load the pair although it seems not to fit."),
     Command("bench", "Measure this pair, plain and with guesses."),
     Command("keys", "Show the keys."),
     Command("logs", "Show what the engine last said, and where the rest is."),

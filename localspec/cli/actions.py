@@ -213,6 +213,11 @@ def _keys(_: str, state: State, say: Say) -> Next:
     return "ask"
 
 
+def _anyway(_: str, __: State, say: Say) -> Next:
+    say("It is loaded already.")
+    return "ask"
+
+
 def _bench(_: str, state: State, say: Say) -> Next:
     pair = state.keeper.pair
     draft = f" --draft {shlex.quote(pair.draft)}" if pair.draft != "auto" else ""
@@ -258,6 +263,7 @@ _ACTIONS: dict[str, Callable[[str, State, Say], Next]] = {
     "copy": texts.copy,
     "read": texts.read,
     "save": texts.save,
+    "anyway": _anyway,
     "bench": _bench,
     "keys": _keys,
     "logs": _logs,

@@ -50,6 +50,8 @@ class Options:
     """Options of the command line by the variables they have set."""
     asked: dict[Choice, WhatIf] = field(default_factory=dict)
     """What a pair is to be loaded with, where the wizard was told."""
+    anyway: set[Choice] = field(default_factory=set)
+    """What is to be loaded though it seems not to fit."""
 
     @property
     def marks(self) -> bool:
@@ -62,4 +64,5 @@ class Options:
         load = Load(str(choice.target), draft, draft_max=DRAFT_MAX)
         asked = self.asked.get(choice, WhatIf())
         ctx = asked.ctx or choice.suggested.ctx
-        return Wish(load, ctx=ctx, kv=asked.kv, found=says(choice))
+        anyway = choice in self.anyway
+        return Wish(load, ctx=ctx, kv=asked.kv, found=says(choice), anyway=anyway)

@@ -125,6 +125,14 @@ def _save(screen: ChatScreen, rest: str) -> None:
     screen.notify(f"Saved to {clean(str(path), multiline=False)}", markup=False)
 
 
+def _anyway(screen: ChatScreen, rest: str) -> None:
+    if screen.phase == "failed":
+        screen.options.anyway.add(screen.dialogue.choice)
+        screen.load()
+    else:
+        screen.notify("It is loaded already, or about to be.", markup=False)
+
+
 _DEEDS: dict[str, Deed] = {
     "help": _action("app.help"),
     "exit": _action("app.quit"),
@@ -145,6 +153,7 @@ _DEEDS: dict[str, Deed] = {
     "copy": _action("copy"),
     "read": _read,
     "save": _save,
+    "anyway": _anyway,
     "bench": _action("bench"),
     "keys": _action("app.help"),
     "logs": _action("app.log"),

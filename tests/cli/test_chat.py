@@ -84,6 +84,7 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
         "/turns 9": "There is no",
         "/undo": "Taken back: /help",
         "/bench": "localspec bench demo",
+        "/anyway": "It is loaded already.",
         "/logs": "engine",
         "/new": "A new chat",
         "/private": "not saved",

@@ -12,7 +12,7 @@ from textual import events
 from textual.pilot import Pilot
 
 from localspec.chat.commands import COMMANDS
-from localspec.errors import LocalspecError
+from localspec.errors import DoesNotFitError, LocalspecError
 from localspec.protocol.events import Finished
 from localspec.tui import start
 from localspec.tui.app import LocalspecApp
@@ -207,6 +207,21 @@ async def test_a_refused_pair_is_tried_again() -> None:
         assert "Well, hello." in chat.shown
 
 
+TOO_LARGE = DoesNotFitError(
+    "big.gguf would take 9.40 GiB; this computer has 8.10 GiB free.",
+    "This fits: --ctx 4096. More: localspec fit; all the same: run --anyway",
+)
+
+
+async def test_what_seems_not_to_fit_can_be_loaded_all_the_same() -> None:
+    async with Chat(TOO_LARGE, ScriptedEngine(said)) as chat:
+        assert "This fits: a context of 4096. More: localspec fit" in chat.shown
+        assert "--anyway" not in chat.shown
+        await chat.send("/anyway")
+        await chat.until("ready")
+        assert [wish.anyway for wish in chat.opening.wishes] == [False, True]
+
+
 async def test_regenerate_edit_and_begin_anew() -> None:
     engine = ScriptedEngine(said)
     async with Chat(engine) as chat:
@@ -383,6 +398,7 @@ AFTER = {
     "save": "Use: /save FILE",
     "keys": "Everywhere",
     "logs": "What llama.cpp says",
+    "anyway": "It is loaded already",
     "nonsense": "There is no /nonsense",
     "regne": "Did you mean /regen?",
 }

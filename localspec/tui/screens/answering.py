@@ -11,7 +11,7 @@ from localspec import flags
 from localspec.chat.context import Full
 from localspec.chat.fields import Overflow
 from localspec.clean import clean
-from localspec.errors import LocalspecError
+from localspec.errors import DoesNotFitError, LocalspecError
 from localspec.launch import SETTINGS
 from localspec.protocol.events import Dead, Event, Notice, Plan
 from localspec.tui.dialogue import Dialogue, ending
@@ -38,6 +38,7 @@ SHARE = 0.15
 
 _ASK_KEYS = ("f6 edit the question", "f4 settings")
 _RELOAD_KEYS = ("enter load it again", "ctrl+l its log", "esc back")
+_ANYWAY = ("/anyway load it all the same",)
 _FINISH_KEY = "f5 load it and finish the answer"
 
 
@@ -106,7 +107,8 @@ class AnsweringScreen(ReadingScreen):
         if self._waiting is not None:
             self.composer.put(self._waiting)
             self._waiting = None
-        self.transcript.fail(message.error, self._reload_keys())
+        small = isinstance(message.error, DoesNotFitError)
+        self.transcript.fail(message.error, (*_ANYWAY * small, *self._reload_keys()))
         self.draw("NOT LOADED")
 
     def _reload_keys(self) -> tuple[str, ...]:
