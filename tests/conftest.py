@@ -1,7 +1,9 @@
 """What all tests share: the --long option, and the tiny models."""
 
+import gc
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ import pytest
 from tests.zoo import Zoo
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+# Threads that wait by spinning keep the other tests' engines from the cores.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ["LOCALSPEC_DATA_DIR"] = tempfile.mkdtemp(prefix="localspec-tests-")
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="localspec-tests-hub-")  # never a person's cache
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
@@ -32,6 +36,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if slow:
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in slow]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_old_to_look_through() -> Iterator[None]:
+    """What modules and caches keep is not searched for garbage again: that took most of a test."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -118,7 +118,7 @@ def test_an_answer_goes_on_wherever_the_end_of_the_context_meets_it(
     require_same_logits_at_every_width(zoo[target])
     how = plain(kind, "drop")
     with engine(zoo, target, draft, settings) as one, engine(zoo, target, None, settings) as fresh:
-        for room in ROOMS if long or kind == "attention" else ROOMS[::3]:
+        for room in ROOMS if long else ROOMS[::3]:
             conversation = talked(one, how, room)
             one.asked.clear()
             said, events, writer = write(one, conversation, how)
@@ -184,8 +184,14 @@ def test_a_summary_stands_for_what_is_left_out(zoo: Zoo, kind: str) -> None:
 # --- before a question is sent --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("room", [-40, 0, 30])
+@pytest.mark.parametrize(
+    ("kind", "room"),
+    [
+        pytest.param(kind, room, marks=[pytest.mark.long] if room and kind != "attention" else [])
+        for kind in KINDS
+        for room in (-40, 0, 30)
+    ],
+)
 @pytest.mark.parametrize("overflow", ["drop", "summarise", "ask"])
 def test_a_question_for_which_there_is_no_room(
     zoo: Zoo, kind: str, room: int, overflow: Overflow

@@ -18,6 +18,7 @@ from localspec.protocol.events import Event, Notice
 from localspec.protocol.wire import Sampling
 from tests import tinygguf
 from tests.chat.test_context import InProcess
+from tests.often import often
 from tests.sessions import SETTINGS, Said, folded, loaded
 from tests.tinygguf import BOS, Model
 from tests.zoo import Zoo
@@ -38,7 +39,10 @@ def how_of(n_ctx: int, spec: str) -> How:
     return How(settings, Loaded(n_ctx, "chatml", asked="chatml"))
 
 
-@pytest.mark.parametrize("make", [tinygguf.llama, tinygguf.lfm2], ids=["attention", "hybrid"])
+MAKES = {"attention": tinygguf.llama, "hybrid": tinygguf.lfm2}
+
+
+@pytest.mark.parametrize("make", often(MAKES, ("attention",)))
 def test_no_turn_reads_more_than_its_own(make: Callable[[], Model], tmp_path: Path) -> None:
     n_ctx, model = 4096, make()
     model.keys["context_length"] = n_ctx
@@ -58,6 +62,7 @@ def test_no_turn_reads_more_than_its_own(make: Callable[[], Model], tmp_path: Pa
         assert before > TURNS * ANSWER
 
 
+@pytest.mark.long
 def test_memory_is_steady_where_old_turns_are_left_out(zoo: Zoo) -> None:
     with loaded(zoo["target"], zoo["cousin"], replace(SETTINGS, n_ctx=1024)) as session:
         engine, conversation, how = InProcess(session), Conversation(3), how_of(1024, "auto")

@@ -39,6 +39,7 @@ def test_a_context_that_finds_no_room_is_explained(zoo: Zoo) -> None:
     raise AssertionError(codes)
 
 
+@pytest.mark.long
 def test_a_draft_that_finds_no_room_is_named(zoo: Zoo, tmp_path: Path) -> None:
     """Where the target still fits; without the draft it answers."""
     draft = Path(shutil.copy(zoo["vast"], tmp_path / "small.gguf"))

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import ROOT, TIMEOUT, Done, command, environment, harmful, localspec
+from tests.often import often
 from tests.zoo import HELLO_TEXT, Zoo
 
 if sys.platform == "win32":
@@ -142,7 +143,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+@pytest.mark.parametrize("name", often(NAMES, ("dash", "no-utf-8", "escape")))
 def test_a_file_of_any_name(name: str, zoo: Zoo, tmp_path: Path) -> None:
     """It runs, alone, as its own draft and as a link; it is shown, listed and removed."""
     folder = tmp_path / "models"

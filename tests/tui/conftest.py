@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
+from typing import Any
 
 import pytest
+from textual._styles_cache import StylesCache
+
+from localspec.tui.runner import Runner
 
 MADE_WITH = ((3, 11), "8.2.8")
 """Python and Textual (exact in pyproject.toml)."""
@@ -21,3 +26,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(f"Pictures are accepted with {made_with} only.")
     for item in pictures:
         item.add_marker(pytest.mark.skip(reason=f"pictures are compared with {made_with}"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept_of_closed_apps() -> Iterator[None]:
+    """Textual 8.2.8 keeps what a thousand widgets painted last, theirs who are gone too."""
+    yield
+    StylesCache.get_inner_outer.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def engines_end_with_their_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As with the app: threads that wait and look keep Textual from seeing that nothing happens."""
+    runners: list[Runner] = []
+    begin = Runner.__init__
+
+    def begun(runner: Runner, *opener: Any) -> None:
+        begin(runner, *opener)
+        runners.append(runner)
+
+    monkeypatch.setattr(Runner, "__init__", begun)
+    yield
+    for runner in runners:
+        runner.close()

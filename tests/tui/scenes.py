@@ -9,6 +9,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 from textual.screen import Screen
+from textual.strip import Strip
 from textual.widgets import Static
 
 from localspec import errors
@@ -257,10 +258,11 @@ async def failed(pilot: Pilot[Any]) -> None:
 
 async def settled(pilot: Pilot[Any]) -> None:
     """Until nothing changes: Markdown is written by a task of its own, a list scrolls later."""
-    shown, same = "", 0
+    shown: list[Strip] = []
+    same = 0
     while same < 2:
-        await pilot.pause(0.1)
-        now = pilot.app.export_screenshot()
+        await pilot.pause(0.05)
+        now = pilot.app.screen._compositor.render_strips()
         same = same + 1 if now == shown else 0
         shown = now
 

@@ -23,6 +23,7 @@ from localspec import tui
 from localspec.chat import recent
 from localspec.launch import Choice
 from tests.cli.command import command, harmful
+from tests.often import often
 from tests.tui.terminal import SEQUENCE, Terminal, module, text
 from tests.zoo import Zoo
 
@@ -183,7 +184,7 @@ def says(words: Sequence[str], how: str, folder: Path) -> bytes:
         return walk(terminal, "".join(words))
 
 
-@pytest.mark.parametrize("how", ["says", "completes"])
+@pytest.mark.parametrize("how", often(("says", "completes"), ("says",)))
 def test_nothing_but_the_apps_own_sequences(how: str, tmp_path: Path) -> None:
     own = says(HARMLESS, how, tmp_path)
     assert not leaked(own)
@@ -202,7 +203,7 @@ def test_a_hostile_model_and_its_file_name(zoo: Zoo, tmp_path: Path) -> None:
     name = "".join(ATTACKS[:4]) + "[red][$accent]\u202e[bold]x"
     path = tmp_path / f"{name.replace('/', '')}.gguf"
     shutil.copy(zoo["hostile"], path)
-    seen = from_the_list(path, DOWN * 2)  # past the chat that was kept
+    seen = from_the_list(path, "Recent chats", DOWN * 2)  # past the chat that was kept
     assert "one" in text(seen)
     assert not leaked(seen)
     assert not shapes(seen) - shapes(own)
@@ -217,10 +218,10 @@ def test_a_file_name_that_is_no_utf8(zoo: Zoo, tmp_path: Path) -> None:
     assert "Hello" in text(from_the_list(path))
 
 
-def from_the_list(model: Path, down: bytes = DOWN) -> bytes:
+def from_the_list(model: Path, there: str = "Opened lately", down: bytes = DOWN) -> bytes:
     recent.add(Choice(model, None))
     with Terminal(command(), size=(120, 40), env={"COLORTERM": "truecolor"}, answers=True) as here:
-        here.wait_for("Opened lately")
+        here.wait_for(there)  # the chats come last
         here.type(down + b"\r")
         here.wait_for("goes on with a text")
         ask(here, "a", "first token")

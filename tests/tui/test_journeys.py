@@ -14,6 +14,7 @@ if shutil.which("tmux") is None:
 
 from localspec.chat.fields import FIELDS
 from localspec.tui.widgets.story import LEGEND
+from tests.often import often
 from tests.tui.tmux import BACKTAB, ENTER, ESCAPE, PROMPT, Tmux, context
 from tests.zoo import Zoo
 
@@ -22,7 +23,7 @@ GREETING = "f2 shows"
 """Of an empty chat whose pair is loaded."""
 
 
-@pytest.fixture(params=[(80, 24), (120, 40)], ids=["80x24", "120x40"])
+@pytest.fixture(params=often({"80x24": (80, 24), "120x40": (120, 40)}, ("80x24",)))
 def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tmux]:
     """The app as it starts, below what a shell had said."""
     with Tmux(request.param, tmp_path) as tmux:

@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 from localspec.tui.glyphs import ASCII
 from localspec.tui.themes import MONOCHROME
 from tests.bench.pairs import DIFFERENCE, honest
+from tests.often import often
 from tests.tui import laboratory
 from tests.tui.laboratory import Checkable, Measurable, held, late, until
 from tests.tui.scenes import Steps, settled
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.pictures
 Compare = Callable[..., bool]
 Made = tuple[App[None], Steps]
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "60x15": (60, 15), "200x50": (200, 50)}
-EACH_SIZE = pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+EACH_SIZE = pytest.mark.parametrize("size", often(SIZES, ("80x24", "60x15")))
 BENCHED, CHECKED = 25, 20
 """Answers before the one that is being written in the pictures."""
 

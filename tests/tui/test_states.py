@@ -31,6 +31,7 @@ from localspec.tui.runner import Runner
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.opening import OpeningScreen
 from localspec.tui.screens.room import RoomScreen
+from tests.often import often
 from tests.tui import scenes, test_doctor, test_first, test_log, wizards
 from tests.tui import test_snapshots as pictures
 from tests.tui.scenes import Steps, asking, opened, settled, surveyed
@@ -391,8 +392,14 @@ async def test_a_stamp_says_something(name: str) -> None:
         assert painted(pilot.app.screen)
 
 
+OFTEN = """
+home-full home-names wizard-second wizard-third-two-cards chat-tokens chat-unicode chat-settings
+chat-turns rest-first rest-keys rest-doctor rest-log
+"""
+
+
 @pytest.mark.asyncio
-@pytest.mark.parametrize("name", sorted(STATES))
+@pytest.mark.parametrize("name", often(sorted(STATES), OFTEN.split()))
 async def test_any_size_is_survived(name: str) -> None:
     """And what was on the screen is on it again."""
     made, steps = STATES[name]
