@@ -91,7 +91,7 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def _see_to_it(process: subprocess.Popen[bytes]) -> None:
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE)
-    except subprocess.TimeoutExpired:
-        _signal(process, getattr(signal, "SIGKILL", signal.SIGTERM))
+    # What it started may not have heard, and would be listened to for ever.
+    _signal(process, getattr(signal, "SIGKILL", signal.SIGTERM))

@@ -268,3 +268,19 @@ def test_a_stop_reaches_what_the_command_started(tmp_path: Path) -> None:
     assert codes == [STOPPED] and "no" not in said
     assert not psutil.wait_procs(started, timeout=LIMIT)[1]
     assert errand.run() == STOPPED  # it stays so
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_stop_does_not_wait_for_what_did_not_hear_it() -> None:
+    """As where a compiler was begun at that very moment: its parent has ended, it has not."""
+    said: list[str] = []
+    child = "trap '' INT; echo on; sleep 600"
+    begun = f"import subprocess, time; subprocess.Popen({child!r}, shell=True); time.sleep(600)"
+    errand = Errand([python(begun)], said.append)
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(errand.run()))
+    thread.start()
+    until(lambda: "on" in said)
+    errand.stop()
+    thread.join(LIMIT)
+    assert codes == [STOPPED]
