@@ -195,6 +195,7 @@ async def test_a_pair_that_cannot_be_loaded() -> None:
 # --- from Home, with a real pair --------------------------------------------------------------
 
 
+@pytest.mark.long  # the command's own run of the demo is for every day
 async def test_the_demo_from_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(verify.EFFORTS, "usual", Effort(seconds=0, tokens=8))
     options, runner = Options(seed=1), Runner()
