@@ -43,6 +43,30 @@ def test_what_takes_longer_now_is_learnt_and_the_rest_drifts_along() -> None:
     assert costs.plain == pytest.approx(10, rel=0.01)
 
 
+def test_a_plain_pass_is_never_thought_dearer_than_one_that_checks_a_guess() -> None:
+    costs = Costs(Measured(40.0, {"1": 1.0, "4": 0.5}))
+    assert costs.plain == pytest.approx(40)
+    for _ in range(20):
+        costs.learn(4, 20.0)
+    assert costs.plain == pytest.approx(22, rel=0.01)
+
+
+def test_a_plain_pass_is_due_where_none_was_seen_and_ever_more_rarely() -> None:
+    costs = Costs(SHOWN)
+    waits = []
+    for _ in range(6):
+        waits.append(0)
+        while not costs.forgotten:
+            costs.learn(4, 14.0)
+            waits[-1] += 1
+        costs.learn(1, 10.0)
+    assert waits == [8, 16, 32, 64, 128, 128]
+    for _ in range(100):
+        costs.learn(1, 10.0)
+        costs.learn(4, 14.0)
+        assert not costs.forgotten
+
+
 def test_one_wild_time_moves_little() -> None:
     costs = Costs(SHOWN)
     costs.learn(1, 10_000.0)

@@ -36,6 +36,12 @@ class World:
     seed: int = 1
     honest: Callable[[float], float] = lambda chance: chance
     """How sure the draft says it is, by how sure it may be."""
+    host: Callable[[int], float] = lambda width: 0.0
+    """What a round costs outside the models, which nothing tells beforehand."""
+    truly: float = 1.0
+    """What passes of several tokens take, in what was measured before."""
+    believed: float = 1.0
+    """What a plain pass was measured to take, in what it takes."""
 
     def __post_init__(self) -> None:
         self._rng = np.random.default_rng(self.seed)
@@ -66,8 +72,9 @@ class World:
         return float(np.exp(self._rng.normal() * self.noise))
 
     def controller(self, lookup: Drafter | None = None) -> Controller:
-        curve = {str(w): self.curve[w] for w in (1, 2, 4, 8)}
-        measured = Measured(10.0, curve, self.c) if self.told else None
+        curve = {str(w): self.curve[w] / self.believed for w in (1, 2, 4, 8)} | {"1": 1.0}
+        t1, c = 10.0 * self.believed, self.c / self.believed
+        measured = Measured(t1, curve, c) if self.told else None
         return Controller(self, lookup, Costs(measured), Experience())
 
     def run(self, drafter: Drafter, n: int, length: int, controller: Controller | None) -> float:
@@ -77,14 +84,15 @@ class World:
             draft = drafter.propose(tokens, length)
             kept = next((i for i, ok in enumerate(self.stands) if not ok), len(self.stands))
             kept = min(kept, len(draft.tokens))
-            verify = 10.0 * self.curve[len(draft.tokens) + 1] * self._noisy()
-            times = Times(draft.seconds * 1e3, verify, 0.0)
+            width = len(draft.tokens) + 1
+            verify = 10.0 * self.curve[width] * self._noisy() * (self.truly if width > 1 else 1.0)
+            times = Times(draft.seconds * 1e3, verify, 10.0 * self.host(width))
             new = [7] * kept + [int(self._rng.integers(100, 10_000))]
             tokens += new
             if controller is not None:
-                controller.learn(Step(draft, kept, new, times, len(draft.tokens) + 1))
+                controller.learn(Step(draft, kept, new, times, width))
             self.stands = []
-            ms += times.draft + verify
+            ms += times.draft + verify + times.host
         return ms / (len(tokens) - 3)
 
     def fixed(self, length: int, n: int = 20_000) -> float:

@@ -29,6 +29,8 @@ _SHOWN = 0.1
 """A change of the speed-up that is worth an event."""
 _COPYING = 0.1
 """Tokens a round from which copying counts as speculating."""
+_BEYOND_DOUBT = 3.0
+"""A speed-up that no wrong idea of a plain pass could feign."""
 _QUIET = 16
 """Rounds between events that tell nothing but the speed-up."""
 
@@ -87,6 +89,9 @@ class Controller:
         gauge: Gauge | None = None,
     ) -> Draft:
         self._guesses, self._growth = [], None
+        if self._costs.forgotten and self._worth.rate * self._costs.plain < _BEYOND_DOUBT:
+            self._copied = Draft()
+            return Draft(reason="to see what a plain pass takes")
         self._copied = self._lookup.propose(tokens, limit) if self._lookup else Draft()
         length, copy_gain = self._worth.copying(self._copied, 0, 1.0)
         planned = self._worth.guessing(0, 1.0, limit)

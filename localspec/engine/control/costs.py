@@ -13,6 +13,12 @@ _DRIFT = 0.1
 """Weight of a new time for the other widths: all grow as the context does."""
 _WILD = 2.0
 """A time this far from what was known is cut: something else was running."""
+_NEWS = 0.5
+"""The same for a plain pass, where none was seen for a while."""
+_DEARER = 1.1
+"""How much a plain pass may take of one that also checks a guess: hardly ever more."""
+_SEEN, _SELDOM = 8, 128
+"""Rounds without a plain pass after which one is due; each that comes doubles them."""
 _SLOPE = 0.05
 """What a row more adds to a pass before anything was measured, in one-token passes."""
 
@@ -32,6 +38,9 @@ class Costs:
         """One more pass of the draft model."""
         self.first_draft = self.draft
         """Its first pass of a round, which also reads what it missed."""
+        self._unseen = 0
+        """Rounds since a plain pass."""
+        self._patience = _SEEN
         self._at_once = at_once
         if at_once:
             self.draft = 0.0
@@ -69,10 +78,26 @@ class Costs:
             return
         before = self.verify[width]
         ratio = min(max(ms / before, 1 / _WILD), _WILD)
+        share = _NEWS if width == 1 and self._unseen >= _SEEN else _SHARE
         for w in self._times:
             self._times[w] *= 1 + (ratio - 1) * _DRIFT
-        self._times[width] = before * (1 + (ratio - 1) * _SHARE)
+        self._times[width] = before * (1 + (ratio - 1) * share)
+        if 1 in self._times:
+            self._times[1] = min(self._times[1], _DEARER * self._times[width])
+        self._look_back(width)
         self._spread()
+
+    def _look_back(self, width: int) -> None:
+        self._unseen += 1
+        if width == 1:
+            if self._unseen > _SEEN:
+                self._patience = min(2 * self._patience, _SELDOM)
+            self._unseen = 0
+
+    @property
+    def forgotten(self) -> bool:
+        """Whether no plain pass was seen for long: all that guesses win is measured by one."""
+        return self._unseen >= self._patience
 
     def drafting(self, passes: int) -> float:
         """So many passes of the draft model, one after the other."""
