@@ -68,6 +68,8 @@ def test_few_files_may_be_open(files: int, zoo: Zoo) -> None:
     ids=["full-and-noexec-tmp", "read-only-tmp", "no-shm"],
 )
 def test_no_room_for_temporary_files(mount: str, zoo: Zoo, tmp_path: Path) -> None:
+    if Path(mount.rsplit(maxsplit=1)[-1]) in (*Path(sys.executable).parents, *ROOT.parents):
+        pytest.skip("localspec itself lies there")
     place = Path("/var/tmp") / f"localspec-{os.getpid()}"
     place.mkdir()
     try:
