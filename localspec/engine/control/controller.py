@@ -29,8 +29,8 @@ _SHOWN = 0.1
 """A change of the speed-up that is worth an event."""
 _COPYING = 0.1
 """Tokens a round from which copying counts as speculating."""
-_BEYOND_DOUBT = 3.0
-"""A speed-up that no wrong idea of a plain pass could feign."""
+_BEYOND_DOUBT = 2.0
+"""A speed-up that a wrong idea of a plain pass hardly feigns; there one costs most."""
 _QUIET = 16
 """Rounds between events that tell nothing but the speed-up."""
 
