@@ -1,4 +1,4 @@
-"""What all tests share: the --long option, and the tiny models."""
+"""What all tests share: the options --long and --amx, and the tiny models."""
 
 import gc
 import os
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.machine import parameters
 from tests.zoo import Zoo
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
@@ -22,9 +23,20 @@ for name in ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "HUGGI
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the slow tests too")
+    parser.addoption(
+        "--amx",
+        choices=["shown", "hidden"],
+        help="as on a CPU with AMX, where llama.cpp repacks no weights, or as on one without",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.pop("LOCALSPEC_AMX", None)
+    if amx := config.getoption("--amx"):
+        if amx == "hidden" and parameters.has_amx():
+            raise pytest.UsageError("this CPU has AMX: ggml would use it, and may die of it")
+        os.environ["LOCALSPEC_AMX"] = amx
+        parameters.has_amx.cache_clear()
     config.addinivalue_line("markers", "long: slow, collected only with --long")
     config.addinivalue_line("markers", "pictures: see tests/tui/conftest.py")
 

@@ -16,6 +16,7 @@ from localspec.engine import protocols
 ROOT = Path(__file__).resolve().parent.parent
 LONG = {
     "localspec/protocol/wire.py": "the contract of both processes, which is read as one",
+    "localspec/machine/pretend.py": "one C interface, whose functions share its structs",
     "localspec/worker/client.py": "one process and the patience with it: its parts are one state",
     "localspec/tui/screens/measuring.py": "what two screens share, whole",
     "scripts/check_templates.py": "a program of one file, with its report",

@@ -9,7 +9,7 @@ from localspec.fit.facts import Facts, Layer
 from localspec.fit.graph import Graph, Node, given, op, outside, over, view
 from localspec.fit.opening import Opening
 from localspec.fit.placement import Placement
-from localspec.fit.weights import EXPERTS, on
+from localspec.fit.weights import EXPERTS, is_repacked, on
 from localspec.models.gguf.tensors import Tensor
 
 _MROPE = ("qwen2vl", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe", "paddleocr", "hunyuan_vl")
@@ -90,6 +90,8 @@ class Building:
     def _weight(self, tensor: Tensor, backend: int) -> Node:
         node = outside(on(tensor, self.placement, 0), backend, weight=True)
         node.shape = tensor.shape
+        at_home = backend == self.placement.cpu and self.placement.repacks
+        node.repacked = at_home and is_repacked(tensor)
         return node
 
     # --- steps --------------------------------------------------------------------------

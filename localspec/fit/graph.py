@@ -21,6 +21,8 @@ class Node:
     pinned = False
     """Never overwritten or freed: an input that has copies."""
     backend: int | None = None
+    repacked = False
+    """A weight that only the CPU can read."""
     home = 0
     """The backend of its layer."""
     extra = 0

@@ -40,6 +40,11 @@ class Placement:
         return len(self.names) - 1
 
     @property
+    def repacks(self) -> bool:
+        """llama.cpp repacks the CPU's weights, unless a card offers pinned memory for them."""
+        return not any(rule.host_buffer for rule in self.rules[:-1])
+
+    @property
     def output(self) -> int:
         return self.layers[-1]
 

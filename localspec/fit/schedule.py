@@ -97,7 +97,7 @@ def _by_memory(node: Node, cpu: int) -> int | None:
         return None
     for src in node.srcs:
         if src.weight:
-            if src.backend == cpu and node.rows >= _WIDE:
+            if src.backend == cpu and not src.repacked and node.rows >= _WIDE:
                 return 0
             return src.backend
     return None

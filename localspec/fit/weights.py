@@ -51,7 +51,7 @@ def place(facts: Facts, placement: Placement) -> tuple[int, ...]:
             sums[at] += on(tensor, placement, at)
     if facts.tied:
         table = facts.others["token_embd.weight"]
-        twice = facts.arch in _TWICE or table.type_name in repacked()
+        twice = facts.arch in _TWICE or (placement.repacks and is_repacked(table))
         if placement.output != cpu or twice:
             sums[placement.output] += on(table, placement, placement.output)
     return tuple(sums)
@@ -91,9 +91,16 @@ def padding(kind: int, width: int, pad: int) -> int:
     return short // block * block_bytes
 
 
+def is_repacked(matrix: Tensor) -> bool:
+    """Whether ggml repacks such a matrix on this CPU: repack.cpp, get_optimal_repack_type.
+
+    A repacked matrix stays on the CPU: no card computes with it, and it is no table of tokens.
+    """
+    return matrix.type_name in _repacked() and matrix.shape[1] % 8 == 0
+
+
 @cache
-def repacked() -> frozenset[str]:
-    """Types of which a tied output is a second copy even without a card."""
+def _repacked() -> frozenset[str]:
     if has_amx():
         return frozenset()  # the extra buffers are off
     machine = platform.machine().lower()

@@ -16,6 +16,7 @@ FREE = CFUNCTYPE(None, c_void_p)
 TWO = CFUNCTYPE(None, c_void_p, c_void_p)
 NUMBERED = CFUNCTYPE(c_void_p, c_void_p, c_size_t)
 ALLOC_SIZE = CFUNCTYPE(c_size_t, c_void_p, c_void_p)
+IS_HOST = CFUNCTYPE(c_bool, c_void_p)
 SUPPORTS = CFUNCTYPE(c_bool, c_void_p, c_void_p)
 CLEAR = CFUNCTYPE(None, c_void_p, ctypes.c_uint8)
 MEMORY = CFUNCTYPE(None, c_void_p, POINTER(c_size_t), POINTER(c_size_t))
@@ -57,7 +58,7 @@ class BufferType(ctypes.Structure):
         ("get_alignment", SIZE),
         ("get_max_size", c_void_p),
         ("get_alloc_size", ALLOC_SIZE),
-        ("is_host", c_void_p),
+        ("is_host", IS_HOST),
         ("device", c_void_p),
         ("context", c_void_p),
     ]

@@ -49,6 +49,7 @@ class Opened:
         # Without data llama.cpp aborts in any other mode; with it a mapped file would count whole.
         params.no_alloc, params.load_mode = not data, c.LLAMA_LOAD_MODE_NONE
         params.load_mtp = role.predicting
+        params.use_extra_bufts = params.use_extra_bufts and role.repack
         if devices is not None:
             offered = (ctypes.c_void_p * (len(devices) + 1))(*devices, None)
             params.devices = ctypes.cast(offered, ctypes.c_void_p)

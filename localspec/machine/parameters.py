@@ -47,7 +47,8 @@ class Role:
 
     `outputs` is the most rows of logits one pass may ask for; `rollback` how many tokens of the
     last pass must be forgettable where the memory is recurrent; `within_trained` cuts the context
-    to what the model was trained with; `predicting`: with its layers that guess ahead (MTP).
+    to what the model was trained with; `predicting`: with its layers that guess ahead (MTP);
+    without `repack` ggml does not rearrange weights for this CPU's instructions.
     """
 
     settings: ContextSettings
@@ -55,6 +56,7 @@ class Role:
     rollback: int
     within_trained: bool = False
     predicting: bool = False
+    repack: bool = True
 
 
 def of_target(load: Load, *, predicting: bool = False) -> Role:
@@ -174,7 +176,10 @@ def has_amx() -> bool:
 
     That compiler drops the tile configuration ggml writes before `ldtilecfg`.  Only servers have
     AMX; without the extra buffer types such a machine uses AVX-512.
+    LOCALSPEC_AMX=shown|hidden answers instead of the CPU (`scripts/test --amx`).
     """
+    if (answer := os.environ.get("LOCALSPEC_AMX")) in ("shown", "hidden"):
+        return answer == "shown"
     try:
         return "amx_int8" in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -19,6 +19,7 @@ from localspec.machine.layouts import (
     ALLOC_SIZE,
     CLEAR,
     FREE,
+    IS_HOST,
     KIND,
     MEMORY,
     NAME,
@@ -57,11 +58,16 @@ class Rules:
     """Attention over a quantised cache keeps copies of it in f16 behind its output."""
     pipeline: bool = True
     """Several such cards take turns at batches, each with copies of the graph's inputs."""
+    host_buffer: bool = True
+    """Offers a buffer type of pinned host memory (`get_host_buffer_type`).
+
+    llama.cpp puts the CPU's weights there, and does not repack them for the CPU's instructions.
+    """
 
 
 RULES = {
     "Vulkan": Rules(alignment=64, padding=0, f16_copies=False),
-    "Metal": Rules(alignment=32, padding=0, f16_copies=False, pipeline=False),
+    "Metal": Rules(alignment=32, padding=0, f16_copies=False, pipeline=False, host_buffer=False),
 }
 """All others are CUDA's, or CUDA's code."""
 
@@ -95,9 +101,10 @@ class Pretend:
         self._nbytes = self._ggml.nbytes
         self._backend_device = _device_slot(self._ggml, self._cpu)
         self._texts = [
-            ctypes.create_string_buffer(t.encode()) for t in (card.name, card.description)
+            ctypes.create_string_buffer(t.encode())
+            for t in (card.name, card.description, f"{card.name}_Host")
         ]
-        self._name, self._description = map(ctypes.addressof, self._texts)
+        self._name, self._description, self._host_name = map(ctypes.addressof, self._texts)
         self._events: list[Any] = []
         self._nothing = TWO(lambda _a, _b: None)
         self._freed = FREE(self._free)
@@ -106,8 +113,9 @@ class Pretend:
         self._free_memory: Callable[[int], None] | None = None
         self._registry = self._make_registry()
         self._type = self._make_buffer_type()
+        self._host_type = self._make_host_buffer_type()
         self._device = self._make_device()
-        self._type.device = self.address
+        self._type.device = self._host_type.device = self.address
 
     @property
     def address(self) -> int:
@@ -138,7 +146,19 @@ class Pretend:
             ALLOC_SIZE(self._size_of),
         )
 
+    def _make_host_buffer_type(self) -> BufferType:
+        """The CPU's own buffers under another name; a driver would pin their memory."""
+        return BufferType(
+            NAME(lambda _: self._host_name),
+            NUMBERED(self._allocate_host),
+            BufferType.from_address(self._memory).get_alignment,
+            None,
+            ALLOC_SIZE(),
+            IS_HOST(lambda _: True),
+        )
+
     def _make_device(self) -> Interface:
+        host = ctypes.addressof(self._host_type) if self.card.rules.host_buffer else None
         device = Interface(
             get_name=NAME(lambda _: self._name),
             get_description=NAME(lambda _: self._description),
@@ -147,7 +167,7 @@ class Pretend:
             get_props=PROPS(self._tell_props),
             init_backend=NAMED(self._start),
             get_buffer_type=NAME(lambda _: ctypes.addressof(self._type)),
-            get_host_buffer_type=NAME(lambda _: None),
+            get_host_buffer_type=NAME(lambda _: host),
             # The CPU's own function: asked some 20,000 times for a large model.
             supports_op=Interface.from_address(self._cpu).supports_op,
             supports_buft=SUPPORTS(lambda _d, kind: kind == ctypes.addressof(self._type)),
@@ -168,12 +188,13 @@ class Pretend:
 
     def _tell_props(self, _: int, told: Any) -> None:
         props = told[0]
-        props.name, props.description = (text.value for text in self._texts)
+        props.name, props.description = (text.value for text in self._texts[:2])
         props.memory_free, props.memory_total = self.free, self.card.total
         props.type, props.device_id = self._kind, self._texts[0].value
         pipeline = self.card.rules.pipeline
         props.caps.async_ = props.caps.events = pipeline
-        props.caps.host_buffer = props.caps.buffer_from_host_ptr = False
+        props.caps.host_buffer = self.card.rules.host_buffer
+        props.caps.buffer_from_host_ptr = False
         props.caps.mmap_support = True
 
     def _start(self, _device: int, _parameters: bytes) -> int:
@@ -221,6 +242,13 @@ class Pretend:
         buffer.buft, buffer.size = ctypes.addressof(self._type), size
         self.used += size
         self.peak = max(self.peak, self.used)
+        return int(address)
+
+    def _allocate_host(self, _: int, size: int) -> int | None:
+        address = self._ggml.backend_buft_alloc_buffer(self._memory, size)
+        if not address:
+            return None
+        Buffer.from_address(address).buft = ctypes.addressof(self._host_type)
         return int(address)
 
     def _free(self, address: int) -> None:

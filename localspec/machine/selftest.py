@@ -16,7 +16,9 @@ from localspec.machine.pretend import Card, Pretend
 from localspec.protocol.wire import ContextSettings
 
 _SETTINGS = ContextSettings(n_ctx=512, n_ubatch=64, n_threads=1)
-_ROLE = Role(_SETTINGS, outputs=9, rollback=0)
+_ROLE = Role(_SETTINGS, outputs=9, rollback=0, repack=False)
+"""A pretend card computes with the CPU's plain kernels, whose last bits those for repacked weights
+do not share."""
 _SIZE = 1024**3
 _NAME = "PRETEND0"
 _TOKENS = 8

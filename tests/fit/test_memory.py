@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import UsageError
-from localspec.fit import facts, memory
+from localspec.fit import facts, memory, weights
 from localspec.fit.opening import Opening
+from localspec.machine import parameters
 from localspec.machine.devices import Device
 from localspec.machine.ledger import HOST, Ledger, Projection
 from localspec.machine.probe import Probe
 from localspec.models import blueprint
+from localspec.models.gguf.tensors import TYPES, Tensor
 from localspec.models.header import Header
 from localspec.protocol.wire import ContextSettings, Load
 from tests import pretend_gpu
@@ -112,13 +114,65 @@ def test_wholly_on_a_card(probe: Probe, folder: Path, name: str, backend: str) -
     assert parts(guess.target) == parts(exact.target)
 
 
+@pytest.fixture(params=["shown", "hidden"])
+def amx(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A CPU with AMX, and one without: llama.cpp repacks weights only on the latter."""
+    if request.param == "hidden" and parameters.has_amx():
+        pytest.skip("this CPU has AMX, which ggml would use")
+    monkeypatch.setenv("LOCALSPEC_AMX", request.param)
+    for known in (caches := (parameters.has_amx, weights._repacked, weights.place)):
+        known.cache_clear()
+    yield request.param
+    for known in caches:
+        known.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("backend", "layers"), [("", 0), ("CUDA", 0), ("CUDA", 9), ("Metal", 0), ("Metal", 9)]
+)
+def test_repacked_weights(tmp_path: Path, amx: str, backend: str, layers: int) -> None:
+    """A table of tokens that is also the output, of a type that is repacked: then it is twice."""
+    model = with_table(header("llama-tied"), "Q4_0")
+    path = tmp_path / "model.gguf"
+    write_ghost(model, "", path)
+    load, devices = asked(path, n_gpu_layers=layers), cards(1, backend) if backend else []
+    with Probe() as probe:
+        exact = probe.project(load, devices)
+    guess = memory.estimate(load, model, None, devices)
+    close(guess, exact)
+    sizes = [tensor.n_bytes for tensor in model.tensors]
+    table = next(t.n_bytes for t in model.tensors if t.name == "token_embd.weight")
+    twice = layers > 0 or (amx == "hidden" and backend != "CUDA")
+    total = sum(part.weights for part in exact.target.on.values())
+    assert total == pytest.approx(sum(sizes) + twice * table, rel=1e-3)
+
+
+def with_table(model: Header, type_name: str) -> Header:
+    """The same model, its table of tokens of another type."""
+    number, (_, block, block_bytes) = next(
+        (number, about) for number, about in TYPES.items() if about[0] == type_name
+    )
+    tensors: list[Tensor] = []
+    at = 0
+    for tensor in model.tensors:
+        if tensor.name == "token_embd.weight":
+            size = tensor.n_elements // block * block_bytes
+            tensor = tensor._replace(type=number, n_bytes=size)  # noqa: PLW2901
+        tensors.append(tensor._replace(offset=at))
+        at += -(-tensor.n_bytes // 32) * 32
+    return replace(model, tensors=tuple(tensors))
+
+
 # --- several, and parts: within the error bar ---------------------------------------------------
 
 
-@pytest.mark.parametrize("layers", [0, 1, 9])
+@pytest.mark.parametrize(
+    ("backend", "layers"), [("CUDA", 0), ("CUDA", 1), ("CUDA", 9), ("Metal", 9)]
+)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_partly_on_a_card(probe: Probe, folder: Path, name: str, layers: int) -> None:
-    close(*both(probe, folder, name, cards(1), n_gpu_layers=layers))
+def test_partly_on_a_card(probe: Probe, folder: Path, name: str, backend: str, layers: int) -> None:
+    """Metal offers no pinned memory: beside it the CPU's weights may be repacked."""
+    close(*both(probe, folder, name, cards(1, backend), n_gpu_layers=layers))
 
 
 @pytest.mark.parametrize("name", MIXTURES)

@@ -176,19 +176,23 @@ def test_the_selftest_passes_and_is_remembered(tmp_path: Path) -> None:
 
 
 def test_a_pretend_card_says_what_the_cpu_says(folder: Path) -> None:
-    """Also two of them that take turns."""
+    """To the last bit, and so do two that take turns: they use the CPU's kernels.
+
+    Compared with a CPU that does not repack: repacked weights have kernels of their own, which
+    round otherwise (5 hundredths of a logit here).
+    """
     path = str(pretend_gpu.real(folder, "llama"))
     said = []
     for count in (0, 1, 2):
         cards = pretend_gpu.cards(pretend_gpu.devices(count))
-        role = parameters.Role(SETTINGS, 9, 0)
+        role = parameters.Role(SETTINGS, 9, 0, repack=False)
         model = Opened(C, path, role, devices=[card.address for card in cards], data=True)
         said.append(selftest.logits(C, model))
         model.close()
         assert [card.used for card in cards] == [0] * count
     assert said[0]
     for other in said[1:]:
-        assert other == pytest.approx(said[0], abs=1e-3)
+        assert other == said[0]
 
 
 @pytest.mark.parametrize("kib", [64, 1500, 3000])
