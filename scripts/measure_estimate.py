@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from localspec.fit import memory
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 from localspec.machine.ledger import Projection
 from localspec.machine.probe import Probe, ProbeError
 from localspec.models.header import Header

@@ -19,7 +19,7 @@ from textual.pilot import Pilot
 from localspec.doctor.finding import Action, Finding
 from localspec.fit import hardware
 from localspec.fit.report import Place
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 from localspec.models import catalog
 from localspec.models.download import Job, Phase, State
 from localspec.tui import start

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from localspec.engine.llama.library import C
 from localspec.machine import beside, parameters
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 from localspec.machine.ledger import Ledger
 from localspec.machine.opened import Opened
 from localspec.machine.pretend import Card, Pretend

@@ -18,7 +18,7 @@ from localspec.errors import (
 from localspec.fit import hardware, places
 from localspec.fit.advisor import Wish
 from localspec.fit.report import Place
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 from localspec.models.wanted import NotHere
 from localspec.paths import data
 from localspec.protocol.wire import Load

@@ -16,7 +16,7 @@ from localspec.doctor.finding import Finding
 from localspec.machine import backends, installing, listing
 from localspec.machine import devices as machine
 from localspec.machine.backends import Choice
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 from localspec.machine.probe import ProbeError
 from localspec.models import heads
 from localspec.units import gib

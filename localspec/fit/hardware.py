@@ -9,7 +9,7 @@ from typing import Literal
 
 from localspec.fit import gain
 from localspec.machine import cards
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 from localspec.machine.ledger import HOST
 
 Kind = Literal["gpu", "metal", "cpu"]

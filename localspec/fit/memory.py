@@ -8,7 +8,7 @@ from dataclasses import replace
 from localspec.fit import cache, compute, doubt, facts, opening, placement, weights
 from localspec.fit.facts import Facts
 from localspec.fit.opening import Opening
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 from localspec.machine.ledger import Bytes, Ledger, Projection
 from localspec.models import heads
 from localspec.models.header import Header

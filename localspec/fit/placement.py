@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from localspec.fit.facts import Facts
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 from localspec.machine.ledger import HOST
 from localspec.machine.pretend import RULES, Rules
 from localspec.protocol.wire import ContextSettings

@@ -9,7 +9,7 @@ from localspec.fit import calibration, hardware
 from localspec.fit.hardware import TYPICAL_CPU
 from localspec.fit.report import Place
 from localspec.machine import cards, devices, measured
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 from localspec.machine.ledger import HOST
 from localspec.units import gib
 

@@ -12,7 +12,7 @@ from localspec.fit.facts import Facts, Layer
 from localspec.fit.placement import Placement
 from localspec.fit.weights import EXPERTS
 from localspec.machine import parameters
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 from localspec.models.gguf.tensors import TYPES, Tensor
 from localspec.models.header import Header
 from localspec.protocol.wire import ContextSettings

@@ -11,7 +11,7 @@ from localspec.fit import memory
 from localspec.fit import speed as fast
 from localspec.fit.hardware import Hardware
 from localspec.fit.speed import Speed, Use
-from localspec.machine.devices import Device, reserve
+from localspec.machine.device import Device, reserve
 from localspec.machine.ledger import HOST, Bytes, Projection
 from localspec.models.header import Header
 from localspec.protocol.wire import Load

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from localspec.clean import clean
 from localspec.errors import NotFoundError, UsageError
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 
 _FILE = Path(__file__).with_name("gpus.yaml")
 _GIB = 1 << 30

@@ -6,23 +6,20 @@ cross-check of its free memory.  Nothing that is unknown is guessed: it is None.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any, Literal
+from typing import Any
 
 from localspec.clean import clean
+from localspec.machine import library, listing
+from localspec.machine.device import Device
 from localspec.machine.drivers import cpu, nvml, sysfs
 from localspec.machine.drivers import ram as memory
 from localspec.machine.drivers.ram import Ram
 from localspec.machine.drivers.seen import Seen, address
 from localspec.units import gib
 
-Kind = Literal["gpu", "igpu", "cpu", "accel"]
-
-_MIB = 1 << 20
-_GIB = 1 << 30
 _SHARE = 0.75
 """The most of the available memory that a GPU without its own may be given."""
 _APART = 0.1
@@ -30,34 +27,6 @@ _APART = 0.1
 _UNIFIED = ("Metal", "MTL")
 _GENERAL = ("Vulkan", "SYCL", "OpenCL")
 """Backends that a card is left to only where its maker's own does not have it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """One device of ggml's; memory in bytes, None where it is unknown."""
-
-    name: str
-    """ggml's: CUDA0, Vulkan1, Metal, CPU."""
-    description: str = ""
-    """What people call it: NVIDIA GeForce RTX 4070."""
-    kind: Kind = "gpu"
-    free: int | None = None
-    total: int | None = None
-    backend: str = ""
-    """CUDA, ROCm, Vulkan, Metal, SYCL, CPU."""
-    id: str | None = None
-    """The PCI address, where there is one: 0000:c1:00.0."""
-    others: int | None = None
-    """Used by other programs."""
-    unified: bool = False
-    """Its memory is the computer's own."""
-    display: bool | None = None
-    """Whether it draws the screen."""
-    driver: str | None = None
-    pretend: bool = False
-    """A card that is not here."""
-    note: str = ""
-    """Where sources disagree, and what was believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +39,6 @@ class Machine:
     """Whether the installed llama.cpp can offload at all."""
     note: str = ""
     """Why nothing is known, where nothing is."""
-
-
-def reserve(device: Device) -> int:
-    """Bytes of a device that are left to others.
-
-    512 MiB or 5 %; 1 GiB where a screen or Windows, which slows down instead of refusing, lives
-    on it too.  Of the computer's own memory 1 GiB or 5 %.
-    """
-    least = 512 * _MIB
-    if device.kind == "cpu" or device.display or (sys.platform == "win32" and not device.pretend):
-        least = _GIB
-    return max(least, (device.total or 0) // 20)
 
 
 _lock = Lock()
@@ -104,8 +61,6 @@ def free(name: str) -> int | None:
 
 
 def _looked(refresh: bool) -> Machine:
-    from localspec.machine import library, listing  # noqa: PLC0415  it needs psutil and starts a child
-
     try:
         ram = memory.ram()
     except Exception as error:  # psutil on an odd system

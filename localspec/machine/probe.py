@@ -18,7 +18,7 @@ from typing import Any
 from localspec import children, paths
 from localspec.clean import clean
 from localspec.errors import LocalspecError
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 from localspec.machine.ghosts import Ghosts
 from localspec.machine.ledger import HOST, Bytes, Ledger, Projection
 from localspec.machine.probe_process import ProbeError, ProbeProcess

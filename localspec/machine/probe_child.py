@@ -19,7 +19,7 @@ from localspec.errors import UsageError
 from localspec.machine import beside, parameters, runtimes, selftest
 from localspec.machine.beside import Beside, Inside
 from localspec.machine.breakdown import UnknownLayoutError
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 from localspec.machine.ggml import Ggml
 from localspec.machine.ledger import Ledger
 from localspec.machine.opened import Opened, OpeningError

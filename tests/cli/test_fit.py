@@ -11,7 +11,7 @@ import pytest
 from localspec.cli import fitting
 from localspec.fit.report import Room
 from localspec.machine import cards
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 from localspec.machine.ledger import Bytes
 from tests.cli.command import localspec
 from tests.fakehub import FakeHub

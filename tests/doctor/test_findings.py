@@ -14,7 +14,7 @@ import pytest
 from localspec.doctor import disk, engine, examination, models, network, terminal
 from localspec.doctor.finding import Finding, private
 from localspec.machine import listing
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 from localspec.machine.probe import ProbeError
 from tests.zoo import Zoo
 

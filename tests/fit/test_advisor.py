@@ -12,7 +12,7 @@ from localspec.fit import hardware, subject
 from localspec.fit.advisor import Advice, Advisor, Wish, pace
 from localspec.fit.report import Fit, Place
 from localspec.machine import cards
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 from localspec.models import catalog
 from localspec.protocol.wire import ContextSettings, Load
 

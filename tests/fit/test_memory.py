@@ -12,7 +12,7 @@ from localspec.errors import UsageError
 from localspec.fit import facts, memory, weights
 from localspec.fit.opening import Opening
 from localspec.machine import parameters
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 from localspec.machine.ledger import HOST, Ledger, Projection
 from localspec.machine.probe import Probe
 from localspec.models import blueprint

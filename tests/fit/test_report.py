@@ -8,7 +8,7 @@ from localspec.fit import hardware, report, subject
 from localspec.fit.report import Place
 from localspec.machine import cards
 from localspec.machine.cards import Card
-from localspec.machine.devices import Device, reserve
+from localspec.machine.device import Device, reserve
 from localspec.machine.ledger import HOST
 from localspec.models import catalog
 from localspec.protocol.wire import ContextSettings, Load

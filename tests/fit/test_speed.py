@@ -12,7 +12,7 @@ from localspec.fit import hardware, passes, reading
 from localspec.fit.hardware import Hardware, Rate
 from localspec.fit.speed import Speed, Use, speed
 from localspec.machine import cards
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 from localspec.machine.ledger import HOST
 from localspec.models import blueprint
 from localspec.models.blueprint import Shape

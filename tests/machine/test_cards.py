@@ -6,7 +6,7 @@ import pytest
 
 from localspec.errors import NotFoundError, UsageError
 from localspec.machine import cards
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 
 GIB = 1 << 30
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from localspec.machine import devices, library, listing
-from localspec.machine.devices import Device, Machine
+from localspec.machine.device import Device, reserve
+from localspec.machine.devices import Machine
 from localspec.machine.drivers import nvml as nvml_driver
 from localspec.machine.drivers.ram import Ram
 from localspec.machine.drivers.seen import Seen
@@ -169,14 +170,14 @@ def test_something_is_left_to_others(
     device: Device, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
-    assert devices.reserve(device) == left
+    assert reserve(device) == left
 
 
 def test_windows_needs_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     here = Device("CUDA0", total=8 * GIB)
-    assert devices.reserve(here) == GIB
-    assert devices.reserve(replace(here, pretend=True)) == 512 * MIB
+    assert reserve(here) == GIB
+    assert reserve(replace(here, pretend=True)) == 512 * MIB
 
 
 # Looking.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from localspec.engine.llama.library import C
@@ -332,7 +332,11 @@ def test_forty_projections_take_less_than_a_second(probe: Probe) -> None:
     """A search asks as many."""
     path = probe.ghost(blueprint.header(FAMILIES["llama"].full, "Q4_K_M"))
     probe.project(one(path), pretend_gpu.devices())
-    began = os.times().children_user, time.perf_counter()
+    assert probe._child is not None
+    child = psutil.Process(probe._child._process.pid)
+    began = sum(child.cpu_times()[:2]) + time.process_time()
     for layers in range(33):
         probe.project(one(path, n_gpu_layers=layers), pretend_gpu.devices())
-    assert time.perf_counter() - began[1] < 3  # 1 s on a machine that does nothing else
+    # Of computing, not of waiting: the cores may be busy with other tests.
+    used = sum(child.cpu_times()[:2]) + time.process_time() - began
+    assert used < 3  # 0.7 s of one core

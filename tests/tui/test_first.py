@@ -19,7 +19,7 @@ from localspec.chat.history import History
 from localspec.fit import hardware
 from localspec.fit.report import Place
 from localspec.launch import Choice
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 from localspec.tui import welcome
 from localspec.tui.app import LocalspecApp
 from localspec.tui.options import Options

@@ -11,7 +11,7 @@ from textual.screen import Screen
 from localspec.fit import hardware
 from localspec.fit.report import Fit, Place, Room
 from localspec.fit.speed import Expected, Speed
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 from localspec.machine.ledger import Bytes, Ledger, Projection
 from localspec.models import catalog
 from localspec.models.catalog import Catalogue, Pair

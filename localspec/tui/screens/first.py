@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from localspec.clean import clean
 from localspec.fit.report import Place
-from localspec.machine.devices import Device
+from localspec.machine.device import Device
 from localspec.tui import welcome
 from localspec.tui.keys import bindings, keys_of, name
 from localspec.tui.options import Options
