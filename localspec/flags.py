@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 
+from localspec.speculation import SPECS
+
 _VALUE = (
-    r"(?: (\d+|[A-Z]+\b|none|auto|on|off|f16|q8_0|q4_0|model|lookup|coupled|rejection|block|match))"
+    r"(?: (\d+|[A-Z]+\b|none|on|f16|q8_0|q4_0|coupled|rejection|block|match|"
+    rf"{'|'.join(SPECS)}))"
 )
 _TEXTS = re.compile(r"[a-z]")
 

@@ -16,7 +16,7 @@ from localspec.api.jobs import Answering, Job
 from localspec.api.options import AnswerOptions, MachineOptions, Way, spelled, way
 from localspec.api.stream import Stream
 from localspec.protocol.events import Notice, Ready
-from localspec.protocol.wire import Spec
+from localspec.speculation import Spec
 
 
 class LLM:
@@ -57,6 +57,7 @@ class LLM:
         self._name, self._spec, self._seed, self._template = model, spec, seed, template
         opening.check(spec, seed, template)
         self._choice = opening.files(model, draft, pull=pull)
+        opening.check_drafter(self._choice, spec)
         wanted = opening.wish(self._choice, spec, machine)
         self._desk = Desk(opening.Opening(wanted, probe=spec == self._choice.spec == "auto"))
         loading = Job(lambda engine: engine.ready)

@@ -25,9 +25,9 @@ from localspec.protocol.wire import (
     FlashAttention,
     KvType,
     Load,
-    Spec,
     Split,
 )
+from localspec.speculation import WITHOUT_DRAFT, Spec
 from localspec.worker.client import Worker
 
 
@@ -79,6 +79,15 @@ def files(model: str, draft: str, *, pull: bool) -> launch.Choice:
     return launch.choose(model, draft)
 
 
+def check_drafter(choice: launch.Choice, spec: str) -> None:
+    """Raise UsageError where the pair has no drafter of that name, before it is loaded."""
+    try:
+        launch.check_drafter(choice, spec)
+    except UsageError as error:
+        error.hint = flags.in_python(error.hint)
+        raise
+
+
 def _pull(asked: str) -> None:
     """Fetch what is missing, after a look at headers and at the disk; resumes what was begun."""
     # Late: most scripts run what is here.
@@ -119,7 +128,7 @@ def wish(choice: launch.Choice, spec: str, given: MachineOptions) -> Wish:
         n_gpu_layers=-1 if draft_layers is None else draft_layers,
         n_threads=_number(options, "draft_threads", 1) or threads,
     )
-    path = str(choice.draft) if choice.draft and spec in ("auto", "model") else None
+    path = str(choice.draft) if choice.draft and spec not in WITHOUT_DRAFT else None
     load = Load(str(choice.target), path, target, draft, DRAFT_MAX)
     return Wish(load, ctx=target.n_ctx, kv=kv, layers=layers, draft_layers=draft_layers)
 

@@ -13,7 +13,8 @@ from typing import Any, TypedDict, TypeVar, get_args
 from localspec.chat.settings import Settings
 from localspec.errors import UsageError
 from localspec.models import catalog
-from localspec.protocol.wire import FlashAttention, KvType, Spec, Split, VerifyMode
+from localspec.protocol.wire import FlashAttention, KvType, Split, VerifyMode
+from localspec.speculation import Spec
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 LARGEST_SEED = 2**63 - 1

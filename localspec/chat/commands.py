@@ -5,10 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
-from typing import get_args
 
 from localspec.chat.fields import FIELDS, names
-from localspec.protocol.wire import Spec
+from localspec.speculation import SPECS
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class Unknown:
 
 
 _SWITCH = ("on", "off")
-_SPEC = ("on", *get_args(Spec))
+_SPEC = ("on", *SPECS)
 
 COMMANDS = (
     Command("help", "Show these commands.", aliases=("?",)),
@@ -70,7 +69,7 @@ COMMANDS = (
     Command("system", "Set the system prompt; without TEXT show it, `-` removes it.", "[TEXT]"),
     Command("set", "Change a setting for the next answer.", "NAME VALUE", choices=tuple(FIELDS)),
     Command("show", "Show the model, the settings and the context."),
-    Command("spec", "How to speculate; N: at most N guesses.", "|".join((*_SPEC, "N")), (), _SPEC),
+    Command("spec", "What drafts; N: at most N guesses.", "on|off|DRAFTER|N", (), _SPEC),
     Command("stats", "Show the numbers of the last answer."),
     Command(
         "think",

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from localspec.errors import UsageError
-from localspec.protocol.wire import DRAFT_MAX, Spec, VerifyMode
+from localspec.protocol.wire import DRAFT_MAX, VerifyMode
+from localspec.speculation import SPECS
 
 Overflow = Literal["ask", "stop", "drop", "summarise"]
 """Where a chat outgrows its context: ask the person, end there, or leave out the oldest turns, the
@@ -68,7 +69,7 @@ def _choice(values: Mapping[str, Any]) -> Callable[[str], Any]:
 
 _SWITCH = {"on": True, "off": False}
 _THINK = {**_SWITCH, "auto": None}
-_SPEC = {"on": "auto"} | {word: word for word in get_args(Spec)}
+_SPEC = {"on": "auto"} | {word: word for word in SPECS}
 _OVERFLOW = {word: word for word in get_args(Overflow)}
 _VERIFY = {word: word for word in get_args(VerifyMode)}
 

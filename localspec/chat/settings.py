@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from localspec import speculation
 from localspec.chat.conversation import Conversation
 from localspec.chat.fields import Overflow, field_of, short
 from localspec.errors import UsageError
@@ -80,6 +81,8 @@ class Loaded:
     """How the pair's entry wants to speculate, and why."""
     asked: str | None = None
     """The fallback that was asked for, whatever the model brings."""
+    draft_kind: str | None = None
+    """`model`, or a head's; None without a draft."""
 
     @classmethod
     def of(
@@ -95,8 +98,9 @@ class Loaded:
         n_ctx = int((ready.settings.get("target") or {}).get("n_ctx") or 0)
         chat = ready.settings.get("chat") or {}
         markers = chat.get("thinking")
+        kind = str(ready.settings.get("draft_kind") or "model") if ready.draft else None
         if raw:
-            return cls(n_ctx, spec=spec, why=why)
+            return cls(n_ctx, spec=spec, why=why, draft_kind=kind)
         return cls(
             n_ctx,
             template or chat.get("template"),
@@ -104,7 +108,13 @@ class Loaded:
             spec,
             why,
             template,
+            kind,
         )
+
+    def check(self, name: str, settings: Settings) -> None:
+        """Raise UsageError where a setting that was changed needs what the pair does not have."""
+        if field_of(name).name == "spec" and self.n_ctx:
+            speculation.check(settings.spec, self.draft_kind)
 
     @property
     def chats(self) -> bool:

@@ -125,7 +125,9 @@ def _set(rest: str, state: State, say: Say) -> Next:
     name, _, value = rest.partition(" ")
     if not value.strip():
         raise UsageError("/set needs a name and a value.", f"Names: {', '.join(FIELDS)}.")
-    state.settings = state.settings.changed(name, value)
+    settings = state.settings.changed(name, value)
+    state.loaded.check(name, settings)
+    state.settings = settings
     say(f"{clean(name, multiline=False)}: {clean(value.strip(), multiline=False)}")
     return "ask"
 
@@ -162,9 +164,9 @@ def _spec(text: str, state: State, say: Say) -> Next:
         state.settings = settings.changed("spec", "auto") if settings.spec == "off" else settings
         say(f"Speculation: {text} guesses a round at most.")
         return "ask"
-    if text == "model" and state.ready is not None and state.ready.draft is None:
-        raise UsageError("No draft model is loaded.", "Start with --draft FILE, or: /spec lookup")
-    state.settings = state.settings.changed("spec", text)
+    settings = state.settings.changed("spec", text)
+    state.loaded.check("spec", settings)
+    state.settings = settings
     say(f"Speculation: {text}.")
     return "ask"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+from click.core import ParameterSource
 
 from localspec import config, launch
 from localspec.chat import recent
@@ -51,3 +52,12 @@ def _pull(missing: NotHere, yes: bool, quiet: bool) -> None:
     done = pulling.pull([missing.asked], Hub(), pulling.Way(yes=yes, quiet=quiet and yes))
     if not done.agreed:
         raise missing
+
+
+def drafter(choice: launch.Choice, spec: str) -> str:
+    """What drafts.  Raises UsageError where this pair lacks what was typed."""
+    source = click.get_current_context().get_parameter_source("spec")
+    if source is ParameterSource.DEFAULT_MAP:  # config.toml speaks of all pairs
+        return launch.preferred_drafter(choice, spec)
+    launch.check_drafter(choice, spec)
+    return spec

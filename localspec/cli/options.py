@@ -14,12 +14,11 @@ from localspec.fit.advisor import Wish
 from localspec.models.chat import fallbacks
 from localspec.protocol.wire import (
     DRAFT_MAX,
-    WITHOUT_DRAFT,
     ContextSettings,
     Load,
-    Spec,
     VerifyMode,
 )
+from localspec.speculation import SPECS, WITHOUT_DRAFT
 
 
 def _layers(_: click.Context, option: click.Parameter, value: str) -> int:
@@ -90,9 +89,10 @@ SPECULATION = _options(
     ),
     click.option(
         "--spec",
-        type=click.Choice(get_args(Spec)),
+        type=click.Choice(SPECS),
         default="auto",
-        help="What guesses.",
+        metavar="NAME",
+        help=f"What drafts: {', '.join(SPECS[:-1])} or {SPECS[-1]}.",
     ),
     click.option(
         "--draft-max", type=click.IntRange(0, DRAFT_MAX), help="Guesses a round [default: 5]."

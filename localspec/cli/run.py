@@ -67,11 +67,7 @@ def command(model: str | None, **given: Any) -> int:
     choice = choosing.choose(model, draft, yes=given["yes"], quiet=given["quiet"])
     lasting = launch.lasting(model, draft)
     recent.used(*lasting)
-    if given["spec"] == "model" and choice.draft is None:
-        raise UsageError(
-            "Speculating with a model needs a draft model.",
-            "Give one with --draft FILE, or use --spec lookup.",
-        )
+    given["spec"] = choosing.drafter(choice, given["spec"])
     conversation = kept.conversation if kept else _conversation(given)
     with _events_file(given["events"]) as log:
         if chatting:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from localspec.config.kinds import Choice, Folder, Kind, Number, Switch, Text
+from localspec.speculation import SPECS
 
 THEMES = ("localspec-dark", "localspec-light", "high-contrast", "monochrome")
 OVERFLOWS = ("ask", "stop", "drop", "summarise")
-SPECS = ("auto", "off", "lookup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ VALUES: Mapping[str, Value] = {
             Choice(SPECS),
             "auto",
             "speculation",
-            "auto: whatever pays; off: no guesses; lookup: only from what was said before.",
+            "auto: whatever pays; off: no guesses; or one drafter, for pairs that have it.",
             flags="--spec",
             when="for new chats",
         ),

@@ -168,6 +168,7 @@ class Pair:
             settings={
                 "target": _used(load.target_settings, self.target),
                 "draft": _used(load.draft_settings, draft) if draft else None,
+                "draft_kind": self.kind if draft else None,
                 "draft_max": self.most,
                 "chat": self.chat.settings(),
             },

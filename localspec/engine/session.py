@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+from localspec import speculation
 from localspec.engine import drafters, prober
 from localspec.engine.accept import verifier
 from localspec.engine.answer import Answer, alternatives
@@ -25,7 +26,6 @@ from localspec.engine.reader import Reader
 from localspec.engine.replay import replay
 from localspec.engine.reread import reread
 from localspec.errors import LocalspecError, UsageError
-from localspec.models import heads
 from localspec.protocol.events import Event, Place, Plan
 from localspec.protocol.wire import (
     DRAFT_LENGTH,
@@ -200,23 +200,10 @@ class Session:
         if name == "auto":
             sources = f"{self._pair.drafting} and copying" if self._draft else "copying"
             return name, Plan("probing", f"{sources}, as far as they pay")
-        if name not in drafters.NAMES:
-            known = ", ".join(["auto", "off", *drafters.NAMES[1:]])
-            raise UsageError(f"There is no way of speculating called {name!r}.", f"Use: {known}.")
+        speculation.check(name, self._pair.kind if self._draft else None)
         if name not in drafters.ALONE:  # `model` is the draft, whatever it is
-            self._require_draft(name)
             name = self._pair.kind
         return name, Plan("on", request.why or f"{length} guesses a round, {name}")
-
-    def _require_draft(self, name: str) -> None:
-        if self._draft is None:
-            raise UsageError(
-                "Speculating with a model needs a draft model.",
-                "Give one with --draft FILE, or use --spec lookup.",
-            )
-        if name not in ("model", self._pair.kind):
-            what = f"The draft that is loaded is {self._pair.drafting}, not {heads.NAMES[name]}."
-            raise UsageError(what, "Use --spec model: it is the draft, whatever it is.")
 
     def _guard(self, request: Generate) -> Guard:
         """Measures how far widths disagree, when first asked; that empties the memory."""

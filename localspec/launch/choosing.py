@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from localspec import speculation
 from localspec.clean import clean
 from localspec.errors import (
     IncompatiblePairError,
@@ -110,6 +111,26 @@ def _usual_draft(target: Wanted) -> Path | None:
 def says(choice: Choice) -> str:
     """That a head was found and is used, in a line; nothing where a person named the draft."""
     return heads.found(choice.found, choice.draft.name) if choice.found and choice.draft else ""
+
+
+def draft_kind(choice: Choice) -> str | None:
+    """`model`, or a head's kind; None without a draft.  Raises as `choose`."""
+    if choice.draft is None:
+        return None
+    return heads.drafting(header.read(choice.target), header.read(choice.draft))
+
+
+def check_drafter(choice: Choice, spec: str) -> None:
+    """Raise UsageError where the pair has no drafter of that name."""
+    if spec not in speculation.ALWAYS:
+        speculation.check(spec, draft_kind(choice))
+
+
+def preferred_drafter(choice: Choice, spec: str) -> str:
+    """A preference for all pairs, `auto` where this pair has no such drafter."""
+    if spec in speculation.ALWAYS or spec in speculation.available(draft_kind(choice)):
+        return spec
+    return "auto"
 
 
 def with_head(choice: Choice) -> Choice:

@@ -19,10 +19,6 @@ LONGEST_LINE = 4 * 1024 * 1024
 """Bytes of an answer's line: far more than any event, far less than a flood."""
 
 VerifyMode = Literal["coupled", "rejection", "block", "match"]
-Spec = Literal["auto", "off", "model", "lookup"]
-"""What guesses, where a person says it."""
-WITHOUT_DRAFT = ("off", "lookup")
-"""Of these, the ones for which no draft is loaded."""
 KvType = Literal["f32", "bf16", "f16", "q8_0", "q4_0"]
 FlashAttention = Literal["auto", "on", "off"]
 Split = Literal["none", "layer", "row"]
@@ -123,7 +119,7 @@ class Generate:
     stop: tuple[str, ...] = ()
     verify: VerifyMode = "coupled"
     spec: str = "auto"
-    """`auto`, `off`, or a drafter's name."""
+    """`auto`, `off`, or a drafter's name: one of `speculation.SPECS`."""
     draft_length: int | None = None
     """The most guesses a round where `spec` is `auto`, as many each round where it names a drafter.
 

@@ -88,6 +88,13 @@ class Dialogue:
         first = next((t.question for t in self.conversation.turns if t.question.strip()), "")
         return " ".join(clean(first).split())[:200]
 
+    def changed(self, name: str, value: str) -> Settings:
+        """The settings with one as typed.  Raises UsageError, also where the pair lacks it."""
+        settings = self.settings.changed(name, value)
+        if self.loaded is not None:
+            self.loaded.check(name, settings)
+        return settings
+
     def opened(self, engine: Engine) -> None:
         """A pair is loaded, perhaps not for the first time."""
         self.loaded = Loaded.of(engine.ready, self.choice.spec, self.choice.why)

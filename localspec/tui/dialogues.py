@@ -36,7 +36,8 @@ class Dialogues:
     def _settle(self, new: Dialogue) -> None:
         """As a person wants every new chat."""
         wanted = self._options
-        new.change(overflow=wanted.overflow, show_thinking=wanted.show_thinking, spec=wanted.spec)
+        spec = launch.preferred_drafter(new.choice, wanted.spec)
+        new.change(overflow=wanted.overflow, show_thinking=wanted.show_thinking, spec=spec)
         if wanted.temperature is not None:
             warmth = replace(new.settings.sampling, temperature=wanted.temperature)
             new.change(sampling=warmth)

@@ -56,7 +56,7 @@ def _set(screen: ChatScreen, rest: str) -> None:
 
 def _change(screen: ChatScreen, name: str, value: str) -> None:
     dialogue = screen.dialogue
-    dialogue.settings = dialogue.settings.changed(name, value)
+    dialogue.settings = dialogue.changed(name, value)
     dialogue.moved()
     shown = clean(f"{name}: {dialogue.settings.shown(name)}", multiline=False)
     when = "" if name == "show_thinking" else ", from the next answer on"

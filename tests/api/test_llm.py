@@ -188,6 +188,8 @@ def test_questions_that_make_no_sense(load: Load, call: Any, words: str) -> None
         ({"ctx": "big"}, "ctx cannot be 'big'"),
         ({"kv": "q3"}, "kv cannot be 'q3'"),
         ({"spec": "never"}, "spec cannot be 'never'"),
+        ({"spec": "eagle3"}, "cannot draft by 'eagle3': its draft is a model"),
+        ({"spec": "mtp", "draft": "none"}, "by 'mtp' needs a draft model"),
         ({"split": ["a"]}, "split cannot be"),
         ({"template": "nonsense"}, "no chat template called"),
         ({"seed": "x"}, "seed cannot be 'x'"),

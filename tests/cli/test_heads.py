@@ -47,6 +47,27 @@ def test_a_pulled_head_is_used_and_said(house: Household) -> None:
     assert "Guesses come from" not in named.err, "who named it knows"
 
 
+def test_a_head_is_asked_for_by_its_name(house: Household) -> None:
+    house.pulled(DEEP, HEAD)
+    told = house.do("run", DEEP, *ANSWER, "--spec", "eagle3", "--json")
+    assert told.code == 0, told.err
+    assert set(told.document["speculation"]["by_source"]) == {"eagle3"}
+    other = house.do("run", DEEP, *ANSWER, "--spec", "dspark")
+    assert other.code == 2 and other.text == ""
+    assert "cannot draft by 'dspark': its draft is a head (eagle3)" in other.err
+    assert "Use one of: auto, off, model, lookup, eagle3." in other.err
+
+
+def test_a_preference_is_for_pairs_that_have_it(house: Household) -> None:
+    """One of config.toml: other pairs draft as they do without it."""
+    house.pulled(DEEP, HEAD)
+    house.env["LOCALSPEC_ANSWERS_SPEC"] = "eagle3"
+    told = house.do("run", DEEP, *ANSWER, "--json")
+    assert set(told.document["speculation"]["by_source"]) == {"eagle3"}
+    alone = house.do("run", DEEP, *ANSWER, "--json", "--draft", "none")
+    assert alone.code == 0 and alone.document["draft"] is None, alone.err
+
+
 def test_a_model_that_predicts_uses_its_own_layer(house: Household) -> None:
     house.pulled(INSIDE)
     told = house.do("run", INSIDE, *ANSWER, "--json")

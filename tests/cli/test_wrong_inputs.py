@@ -192,6 +192,7 @@ def test_a_pair_nobody_knows(name: str, words: str) -> None:
         (("--seed", "-1"), "--seed"),
         (("--spec", "magic"), "--spec"),
         (("--spec", "model", "--draft", "none"), "needs a draft model"),
+        (("--spec", "eagle3", "--draft", "none"), "by 'eagle3' needs a draft model"),
         (("--verify", "hope"), "--verify"),
         (("--kv", "q8_0", "--flash-attn", "off"), "requires flash_attn"),
         (("--gpu-layers", "many"), "number of layers"),

@@ -183,7 +183,7 @@ def test_it_is_called_by_its_name(zoo: Zoo) -> None:
 def test_another_kind_of_draft_is_not_called_by_it(zoo: Zoo) -> None:
     with (
         loaded(zoo["target"], zoo["cousin"]) as session,
-        pytest.raises(UsageError, match="not EAGLE-3"),
+        pytest.raises(UsageError, match="cannot draft by 'eagle3': its draft is a model"),
     ):
         say(session, PROMPT, spec="eagle3")
 

@@ -7,10 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from localspec import speculation
+from localspec.engine import drafters
 from localspec.engine.session import Session
 from localspec.errors import (
     UsageError,
 )
+from localspec.models import heads
 from localspec.protocol.wire import Generate, Load, Sampling
 from tests.sessions import (
     SETTINGS,
@@ -142,6 +145,34 @@ def test_a_recurrent_draft_is_refused_with_a_notice(zoo: Zoo) -> None:
         assert say(session, PROMPT, max_tokens=5).plan is not None
         with pytest.raises(UsageError, match="needs a draft model"):
             say(session, PROMPT, spec="model")
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "kind", "has"),
+    [
+        ("target", None, None, ("lookup",)),
+        ("target", "cousin", "model", ("model", "lookup")),
+        ("deep", "eagle3", "eagle3", ("model", "lookup", "eagle3")),
+        ("deep", "dspark", "dspark", ("model", "lookup", "dspark")),
+    ],
+)
+def test_every_drafter_is_had_or_refused_by_name(
+    zoo: Zoo, target: str, draft: str | None, kind: str | None, has: tuple[str, ...]
+) -> None:
+    """What the pair has drafts; anything else is refused with the names of what it has."""
+    assert set(speculation.DRAFTERS) == set(drafters.NAMES) - {"none"}
+    assert {*heads.NAMES, "model", "lookup"} == set(speculation.DRAFTERS)
+    with loaded(zoo[target], zoo[draft] if draft else None) as session:
+        assert session.ready.settings["draft_kind"] == kind
+        for name in speculation.DRAFTERS:
+            if name in has:
+                assert say(session, PROMPT, spec=name, max_tokens=5).ids
+                continue
+            with pytest.raises(UsageError) as refused:
+                say(session, PROMPT, spec=name, max_tokens=5)
+            assert f"Use one of: {', '.join(('auto', 'off', *has))}." in refused.value.hint
+        with pytest.raises(UsageError, match="no way of speculating called 'magic'"):
+            say(session, PROMPT, spec="magic")
 
 
 def test_a_hybrid_draft_never_changes_the_text(zoo: Zoo) -> None:

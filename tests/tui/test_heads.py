@@ -17,6 +17,7 @@ from localspec.models.catalog import Pair
 from localspec.protocol.events import Round, Times, Token
 from localspec.tui import rows
 from localspec.tui.dialogue import Dialogue
+from localspec.tui.dialogues import Dialogues
 from localspec.tui.figures import Figures
 from localspec.tui.glyphs import RICH
 from localspec.tui.options import Options
@@ -110,6 +111,9 @@ def test_a_target_opened_alone_takes_its_head_and_says_so(tmp_path: Path) -> Non
     assert rows._size(own) == rows._size(replace(own, draft=None)), "one file"
     named = launch.Choice(target, head)
     assert Options().wish(named).found == ""
+    wanted = Dialogues(Options(spec="eagle3"))
+    assert wanted.of(named).settings.spec == "eagle3"
+    assert wanted.of(own).settings.spec == "auto", "a preference is for pairs that have it"
 
 
 def test_home_names_the_head(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from importlib import import_module
 from localspec.engine.protocols import Drafter, Follower, Verifier
 from localspec.engine.reader import Reader
 from localspec.protocol.wire import Sampling
+from localspec.speculation import DRAFTERS, WITHOUT_DRAFT
 
-ALONE = ("none", "lookup")
+ALONE = ("none", *(name for name in WITHOUT_DRAFT if name != "off"))
 """Those that need no draft model."""
-NAMES = (*ALONE, "model", "eagle3", "mtp", "dspark", "dflash")
+NAMES = ("none", *DRAFTERS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from localspec import paths
 from localspec.models import names
 from localspec.models.catalogue import table, values
 from localspec.models.catalogue.node import Damaged, Node
 from localspec.models.reference import is_safe, part
-from localspec.protocol.wire import Spec
+from localspec.speculation import SPECS
 
 if TYPE_CHECKING:
     from localspec.models.blueprint.shape import Shape
@@ -26,7 +26,6 @@ USES = ("chat", "code", "writing", "documents")
 KINDS = ("model", "eagle3", "mtp", "dflash", "dspark")
 STATES = ("verified", "reported", "untested")
 MEMORIES = ("attention", "swa", "hybrid-rollback", "hybrid-checkpoint")
-_SPECS = get_args(Spec)
 
 _ID = re.compile(r"[a-z0-9][a-z0-9._+-]{0,95}\Z")
 
@@ -230,7 +229,7 @@ _PAIR: dict[str, Callable[[Node], Any]] = {
     "title": values.text,
     "target": _id,
     "draft": _id,
-    "spec": values.one_of(_SPECS),
+    "spec": values.one_of(SPECS),
     "why": values.text,
     "use": _uses,
     "status": values.one_of(STATES),

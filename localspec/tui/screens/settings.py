@@ -64,7 +64,7 @@ class SettingsScreen(ModalScreen[None]):
         """Take a value over as soon as it is one."""
         name = event.input.name or ""
         try:
-            self._dialogue.settings = self._dialogue.settings.changed(name, event.value)
+            self._dialogue.settings = self._dialogue.changed(name, event.value)
         except UsageError as error:
             self._wrong[name] = f"{error.message} {error.hint}"
         else:
