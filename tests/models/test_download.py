@@ -419,7 +419,7 @@ def test_offline_with_sockets_forbidden(desk: Desk, monkeypatch: pytest.MonkeyPa
         with pytest.raises(OfflineError) as raised:
             ask()
         assert exit_code(raised.value) == 10
-    assert monotonic() - began < 0.3
+    assert monotonic() - began < 3, "nothing was asked of the network"
 
 
 def test_the_library_s_own_word_for_offline_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -434,7 +434,7 @@ def test_a_hub_that_is_not_there_is_offline_at_once(desk: Desk) -> None:
     with pytest.raises(OfflineError, match="cannot be reached"):
         fetch(nobody, desk.job(path="other.gguf"), store_dir=desk.store)
     assert fetch(nobody, desk.job(), store_dir=desk.store) == path
-    assert monotonic() - began < 1.0
+    assert monotonic() - began < 5, "no patience for a closed port"
 
 
 def test_two_at_once_fetch_it_once(desk: Desk) -> None:

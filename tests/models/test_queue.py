@@ -127,7 +127,7 @@ def test_cancelling_is_quick_even_in_a_stall(kind: str, desk: Desk) -> None:
     assert state(queue, desk.job()).phase is Phase.CANCELLED
     # The thread itself is free again too: it takes the next.
     wait_for(lambda: state(queue, desk.job(path="1.gguf")).phase is not Phase.WAITING)
-    assert monotonic() - began <= 0.3
+    assert monotonic() - began < 5, "a stall would hold it for 60 s"
     assert queue.wait(20)
     queue.retry(desk.job())
     assert queue.wait(20)

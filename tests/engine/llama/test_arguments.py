@@ -23,7 +23,8 @@ def test_a_token_outside_the_vocabulary_is_refused(opened: Open, token: int | st
     with pytest.raises(EngineError, match="refused the tokens"):
         model.read([7, model.n_vocab if token == "n_vocab" else cast(int, token)], 1)
     assert model.n_past == 2
-    np.testing.assert_array_equal(model.read([7], 1), opened("target").read([5, 6, 7], 1))
+    at_once = opened("target").read([5, 6, 7], 1)  # another width: its last bits may differ
+    np.testing.assert_allclose(model.read([7], 1), at_once, rtol=0, atol=0.01)
 
 
 @pytest.mark.parametrize(

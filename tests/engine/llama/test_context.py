@@ -23,7 +23,9 @@ def test_rows_are_of_the_last_tokens(opened: Open, outputs: int) -> None:
     assert model.n_past == len(tokens)
     if outputs:
         every = opened("target").read(tokens, len(tokens))
-        np.testing.assert_array_equal(rows, every[-outputs:])
+        # The last layers are as wide as the outputs: last bits may differ.
+        np.testing.assert_allclose(rows, every[-outputs:], rtol=0, atol=0.01)
+        assert outputs == len(tokens) or not np.allclose(rows[0], every[-outputs - 1], atol=0.1)
 
 
 def test_rows_of_different_reads_do_not_mix(opened: Open) -> None:
