@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["LLM", "Answer", "LocalspecError", "Piece", "Stream", "Token", "__version__"]
 
-_WHERE = {
+_LAZY_MODULES = {
     "LLM": "localspec.api.llm",
     "Answer": "localspec.api.answer",
     "Piece": "localspec.api.answer",
@@ -31,12 +31,12 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _WHERE:
+    if name not in _LAZY_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415
 
-    return getattr(import_module(_WHERE[name]), name)
+    return getattr(import_module(_LAZY_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE})
+    return sorted({*globals(), *_LAZY_MODULES})

@@ -33,7 +33,7 @@ class IncompatiblePairError(LocalspecError):
     """The draft cannot speculate for this target."""
 
 
-class AccessError(LocalspecError):
+class StorageError(LocalspecError):
     """A file may not be read or written."""
 
 
@@ -65,7 +65,7 @@ class OfflineError(LocalspecError):
     """The hub is needed and cannot or may not be reached."""
 
 
-class DeniedError(LocalspecError):
+class AccessDeniedError(LocalspecError):
     """The hub does not let this person have the file: a gate or a token."""
 
 
@@ -73,39 +73,39 @@ class InUseError(LocalspecError):
     """Data that another localspec is writing, or that a newer one has written."""
 
 
-_CAUSES: dict[type[LocalspecError], tuple[str, int]] = {
+_CODES: dict[type[LocalspecError], tuple[str, int]] = {
     UsageError: ("usage", 2),
     NotFoundError: ("not-found", 3),
     DoesNotFitError: ("does-not-fit", 4),
     IncompatiblePairError: ("incompatible-pair", 5),
     DownloadError: ("download", 6),
     ChecksumError: ("checksum", 7),
-    AccessError: ("storage", 8),
+    StorageError: ("storage", 8),
     EngineError: ("engine", 9),
     OfflineError: ("offline", 10),
     OutOfMemoryError: ("out-of-memory", 11),
     ModelFileError: ("model-file", 12),
     PromptTooLongError: ("prompt-too-long", 13),
-    DeniedError: ("access-denied", 14),
+    AccessDeniedError: ("access-denied", 14),
     InUseError: ("in-use", 15),
 }
 """The one table from cause to the code in JSON and the exit code (`contracts`: section 3)."""
 
 
-def code(error: LocalspecError) -> str:
-    return _cause(error)[0]
+def error_code(error: LocalspecError) -> str:
+    return _codes_of(error)[0]
 
 
 def exit_code(error: LocalspecError) -> int:
-    return _cause(error)[1]
+    return _codes_of(error)[1]
 
 
-def _cause(error: LocalspecError) -> tuple[str, int]:
-    known = (kind for kind in type(error).__mro__ if kind in _CAUSES)
-    return _CAUSES.get(next(known, LocalspecError), ("failure", 1))
+def _codes_of(error: LocalspecError) -> tuple[str, int]:
+    known = (kind for kind in type(error).__mro__ if kind in _CODES)
+    return _CODES.get(next(known, LocalspecError), ("failure", 1))
 
 
-def by_code(name: str, message: str, hint: str) -> LocalspecError:
+def from_code(code: str, message: str, hint: str) -> LocalspecError:
     """The error that another process described by its code."""
-    kinds = {known: kind for kind, (known, _) in _CAUSES.items()}
-    return kinds.get(name, LocalspecError)(message, hint)
+    kinds = {known: kind for kind, (known, _) in _CODES.items()}
+    return kinds.get(code, LocalspecError)(message, hint)

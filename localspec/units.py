@@ -15,16 +15,16 @@ def gib(n_bytes: float) -> str:
     )
 
 
-def per_second(rate: float | None) -> str:
+def token_rate(rate: float | None) -> str:
     """Tokens a second."""
     return "– tok/s" if rate is None else f"{rate:.1f} tok/s" if rate < 100 else f"{rate:.0f} tok/s"
 
 
-def rate(range_: tuple[float, float] | None) -> str:
+def token_rate_range(low_high: tuple[float, float] | None) -> str:
     """Tokens a second between two ends."""
-    if range_ is None:
+    if low_high is None:
         return "– tok/s"
-    low, high = range_
+    low, high = low_high
     return f"{low:.1f}–{high:.1f} tok/s" if high < 20 else f"{low:.0f}–{high:.0f} tok/s"
 
 
@@ -39,7 +39,7 @@ def milliseconds(ms: float | None) -> str:
     return f"{ms / 1000:.1f} s" if ms >= 1000 else f"{ms:.0f} ms" if ms >= 10 else f"{ms:.2f} ms"
 
 
-def count(n: int) -> str:
+def short_count(n: int) -> str:
     """A number of tokens, short: 950, 1.2k, 16k."""
     return f"{n}" if n < 1000 else f"{n / 1000:.1f}k" if n < 9950 else f"{n / 1000:.0f}k"
 

@@ -32,7 +32,7 @@ from bench_peers import table
 from programs import BenchError, Case, Settings
 from prompts import prompts_of
 
-from localspec.machine.parameters import has_amx
+from localspec.machine.llama_params import has_amx
 
 COLUMNS = (
     *("drafts by", "γ", "prompt", "llama.cpp kept/guessed", "localspec", "rounds that differ"),

@@ -24,7 +24,7 @@ from bench_peers import table
 from prompts import prompts_of
 
 from localspec import LLM
-from localspec.bench.repetition import distinct_4grams
+from localspec.bench.metrics import distinct_4grams
 
 REPEATS = 0.5
 """Of an answer's 4-grams, the share that is distinct, under which it repeats itself."""

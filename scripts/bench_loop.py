@@ -23,24 +23,24 @@ from typing import Any
 import gguf
 import numpy as np
 
-from localspec.engine import drafters, loop
-from localspec.engine.accept import Coupled, verifier
-from localspec.engine.answer import Answer
-from localspec.engine.drafters import model as model_drafter
-from localspec.engine.insight import look
-from localspec.engine.llama import Llama
-from localspec.engine.loop import Job, generate
-from localspec.engine.reader import Reader
+from localspec.engine import drafters, speculative_loop
+from localspec.engine.drafters import draft_sampler
+from localspec.engine.llama import LlamaContext
+from localspec.engine.output_processor import OutputProcessor
+from localspec.engine.prefix_cache import PrefixCache
+from localspec.engine.speculative_loop import GenerationJob, speculative_decode
+from localspec.engine.token_probabilities import score_tokens
+from localspec.engine.verifiers import GumbelCoupledVerifier, make_verifier
 from localspec.protocol.events import Round
-from localspec.protocol.wire import ContextSettings, Generate, Sampling, VerifyMode
+from localspec.protocol.wire import ContextSettings, GenerateCommand, SamplingParams, VerifyMode
 
 DRAFT_LENGTH = 4
 WIDTH = 64
-MODES: dict[str, tuple[VerifyMode, Sampling]] = {
-    "greedy": ("coupled", Sampling(temperature=0)),
-    "coupled, top-k 40": ("coupled", Sampling(seed=7)),
-    "rejection, top-k 40": ("rejection", Sampling(seed=7)),
-    "coupled, whole vocabulary": ("coupled", Sampling(top_k=0, top_p=1, min_p=0, seed=7)),
+MODES: dict[str, tuple[VerifyMode, SamplingParams]] = {
+    "greedy": ("coupled", SamplingParams(temperature=0)),
+    "coupled, top-k 40": ("coupled", SamplingParams(seed=7)),
+    "rejection, top-k 40": ("rejection", SamplingParams(seed=7)),
+    "coupled, whole vocabulary": ("coupled", SamplingParams(top_k=0, top_p=1, min_p=0, seed=7)),
 }
 
 
@@ -75,46 +75,46 @@ def write_model(path: Path, n_vocab: int) -> None:
 
 
 def host_times(
-    models: tuple[Llama, Llama], mode: str, rounds: int, probabilities: bool
+    models: tuple[LlamaContext, LlamaContext], mode: str, rounds: int, probabilities: bool
 ) -> list[float]:
     """Milliseconds per round outside llama_decode, text and sums included."""
     verify, sampling = MODES[mode]
-    target, draft = (Reader(model) for model in models)
+    target, draft = (PrefixCache(model) for model in models)
     words = models[0].vocabulary
-    judge = verifier(verify, sampling.seed)
+    judge = make_verifier(verify, sampling.seed)
     prompt = [1, *range(300, 340)]
-    needs = drafters.Needs(
+    needs = drafters.DrafterInputs(
         draft,
         judge,
         sampling,
         len(prompt),
         words.n_tokens,
         lambda _: False,
-        keep_rows=probabilities,
+        keep_logits=probabilities,
     )
     tokens = rounds * (DRAFT_LENGTH + 1)
-    job = Job(prompt, sampling, tokens, DRAFT_LENGTH, lambda _: False, lambda: False)
-    job = replace(job, look=look if probabilities else None)
-    steps = generate(target, drafters.make("model", needs), judge, job)
+    job = GenerationJob(prompt, sampling, tokens, DRAFT_LENGTH, lambda _: False, lambda: False)
+    job = replace(job, score_tokens=score_tokens if probabilities else None)
+    steps = speculative_decode(target, drafters.make("model", needs), judge, job)
     times: list[float] = []
-    began, busy = time.perf_counter(), sum(m.seconds for m in models)
-    for event in Answer(Generate("", sampling), words, "").events(steps):
-        now, used = time.perf_counter(), sum(m.seconds for m in models)
+    began, busy = time.perf_counter(), sum(m.decode_seconds for m in models)
+    for event in OutputProcessor(GenerateCommand("", sampling), words, "").process(steps):
+        now, used = time.perf_counter(), sum(m.decode_seconds for m in models)
         if isinstance(event, Round) and event.drafted == DRAFT_LENGTH:
             times.append((now - began - (used - busy)) * 1e3)
         began, busy = now, used
     for model in models:
-        model.forget(0)
+        model.truncate(0)
     return times
 
 
 PARTS: dict[str, tuple[object, str]] = {
-    "draft's laws": (model_drafter, "law"),
-    "target's laws": (loop, "law"),
-    "draws": (Coupled, "guess"),
-    "batches": (Llama, "read"),
-    "forgetting": (Llama, "forget"),
-    "text and events": (Answer, "_round"),
+    "draft's laws": (draft_sampler, "compute_distribution"),
+    "target's laws": (speculative_loop, "compute_distribution"),
+    "draws": (GumbelCoupledVerifier, "sample_draft_token"),
+    "batches": (LlamaContext, "decode"),
+    "forgetting": (LlamaContext, "truncate"),
+    "text and events": (OutputProcessor, "_to_round"),
 }
 """Where a round's host time goes; `batches` less what is inside llama_decode."""
 
@@ -142,13 +142,15 @@ def timed_parts(spent: dict[str, float]) -> Iterator[None]:
             setattr(*place, real[name])
 
 
-def print_parts(models: tuple[Llama, Llama], mode: str, rounds: int, probabilities: bool) -> None:
+def print_parts(
+    models: tuple[LlamaContext, LlamaContext], mode: str, rounds: int, probabilities: bool
+) -> None:
     """Mean milliseconds a round of each part."""
     spent: dict[str, float] = {}
-    busy = sum(model.seconds for model in models)
+    busy = sum(model.decode_seconds for model in models)
     with timed_parts(spent):
         n = len(host_times(models, mode, rounds, probabilities))
-    spent["batches"] -= sum(model.seconds for model in models) - busy
+    spent["batches"] -= sum(model.decode_seconds for model in models) - busy
     print("           " + "  ".join(f"{k} {v / n * 1e3:.3f}" for k, v in spent.items()))
 
 
@@ -165,8 +167,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "tiny.gguf"
             write_model(path, n_vocab)
-            target = Llama(path, settings, outputs=DRAFT_LENGTH + 1, rollback=DRAFT_LENGTH)
-            draft = Llama(path, settings, outputs=1, rollback=DRAFT_LENGTH)
+            target = LlamaContext(path, settings, outputs=DRAFT_LENGTH + 1, rollback=DRAFT_LENGTH)
+            draft = LlamaContext(path, settings, outputs=1, rollback=DRAFT_LENGTH)
             for mode in MODES:
                 times = host_times((target, draft), mode, args.rounds, args.probabilities)
                 decile = statistics.quantiles(times, n=10)[-1]

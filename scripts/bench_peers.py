@@ -39,7 +39,7 @@ from statistics import median
 from programs import BenchError, Case, Run, Settings, llama_bench, localspec, speculative_simple
 from prompts import prompts_of
 
-from localspec.machine.parameters import has_amx, threads
+from localspec.machine.llama_params import has_amx, resolve_n_threads
 from localspec.protocol.wire import DRAFT_MAX
 
 
@@ -237,7 +237,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
         gammas=tuple(args.gamma),
         tokens=args.tokens,
         ctx=args.ctx,
-        threads=threads(args.threads),
+        threads=resolve_n_threads(args.threads),
         gpu_layers=args.gpu_layers,
         flash_attn=args.flash_attn,
         repack=not has_amx(),

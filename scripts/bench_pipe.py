@@ -22,14 +22,14 @@ from pathlib import Path
 from statistics import median
 
 from localspec.engine.session import Session
-from localspec.paths import data
-from localspec.protocol.events import Dead, Event, Round
-from localspec.protocol.wire import ContextSettings, Generate, Load, Sampling
-from localspec.worker.client import Worker
+from localspec.paths import package_data_dir
+from localspec.protocol.events import EngineExit, Event, Round
+from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand, SamplingParams
+from localspec.worker.engine_process import EngineProcess
 
 PROMPT = "def fibonacci(n):\n"
-DEMO = data() / "demo"
-Ask = Callable[[Generate], Iterator[Event]]
+DEMO = package_data_dir() / "demo"
+Ask = Callable[[GenerateCommand], Iterator[Event]]
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Pair:
         return self.piped.first_ms - self.inside.first_ms
 
 
-def run(ask: Ask, request: Generate) -> Run:
+def run(ask: Ask, request: GenerateCommand) -> Run:
     text, later = "", 0
     began = first = last = time.perf_counter()
     for event in ask(request):
-        if isinstance(event, Dead):
+        if isinstance(event, EngineExit):
             raise SystemExit(f"The engine died: {event.how}.")
         if isinstance(event, Round):
             last = time.perf_counter()
@@ -75,7 +75,7 @@ def run(ask: Ask, request: Generate) -> Run:
     return Run(text, (first - began) * 1e3, later / (last - first))
 
 
-def pairs(inside: Ask, piped: Ask, request: Generate, rounds: int) -> Iterator[Pair]:
+def pairs(inside: Ask, piped: Ask, request: GenerateCommand, rounds: int) -> Iterator[Pair]:
     run(inside, request)
     run(piped, request)
     for n in range(rounds):
@@ -115,18 +115,18 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     args = parse()
     settings = ContextSettings(n_ctx=2048, n_threads=args.threads)
-    load = Load(str(args.target), str(args.draft), settings, settings)
+    load = LoadCommand(str(args.target), str(args.draft), settings, settings)
     busy = f"load {os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else "load unknown"
     print(
         f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, {busy}; "
         f"{args.target.name}, {args.threads} threads, {args.tokens} tokens, {args.rounds} pairs"
     )
     print("spec      in-process  piped tok/s   ratio   first token later, ms   same text")
-    session, worker = Session(load), Worker()
+    session, worker = Session(load), EngineProcess()
     try:
         worker.load(load)
         for spec in args.spec:
-            request = Generate(PROMPT, Sampling(temperature=0), args.tokens, spec=spec)
+            request = GenerateCommand(PROMPT, SamplingParams(temperature=0), args.tokens, spec=spec)
             print(row(spec, list(pairs(session.generate, worker.generate, request, args.rounds))))
     finally:
         worker.close()

@@ -30,12 +30,18 @@ from typing import Any
 from programs import BenchError, Case, Settings, speculative_simple
 from sweep_tables import Answer, Found, report
 
-from localspec.bench import repetition, theory
+from localspec.bench import metrics
 from localspec.bench.workloads import load
-from localspec.machine.parameters import has_amx
-from localspec.protocol.events import Finished, Round
-from localspec.protocol.wire import ContextSettings, Generate, Load, Probe, Sampling
-from localspec.worker.client import Worker
+from localspec.machine.llama_params import has_amx
+from localspec.protocol.events import GenerationFinished, Round
+from localspec.protocol.wire import (
+    ContextSettings,
+    GenerateCommand,
+    LoadCommand,
+    ProbeCommand,
+    SamplingParams,
+)
+from localspec.worker.engine_process import EngineProcess
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ class Sweep:
         if args.out.exists():
             for line in args.out.read_text(encoding="utf-8").splitlines():
                 self._take(json.loads(line))
-        self._workers: dict[str, Worker] = {}
+        self._workers: dict[str, EngineProcess] = {}
 
     def _take(self, body: dict[str, Any]) -> None:
         if "costs" in body:
@@ -118,35 +124,35 @@ class Sweep:
         worker = self._worker(name)
         word, _, length = way.partition(" ")
         spec = {"plain": "off", "model": "model"}.get(word, "auto")
-        request = Generate(
+        request = GenerateCommand(
             task.text,
-            Sampling(temperature=task.temperature, seed=1000 + task.prompt),
+            SamplingParams(temperature=task.temperature, seed=1000 + task.prompt),
             self.args.tokens,
             spec=spec,
             draft_length=int(length) if length else None,
         )
         # An answer to something else first: nothing of this prompt is known from before.
-        list(worker.generate(Generate("x", Sampling(temperature=0), 2, spec="off")))
+        list(worker.generate(GenerateCommand("x", SamplingParams(temperature=0), 2, spec="off")))
         rounds: list[Round] = []
         timings: dict[str, Any] = {}
         for event in worker.generate(request):
             if isinstance(event, Round):
                 rounds.append(event)
-            elif isinstance(event, Finished):
+            elif isinstance(event, GenerationFinished):
                 timings = event.totals["timings"]
         return _ours(task, way, rounds, timings)
 
-    def _worker(self, name: str) -> Worker:
+    def _worker(self, name: str) -> EngineProcess:
         if name not in self._workers:
             args = self.args
             draft = {"draft": args.draft, "hopeless": args.hopeless}.get(name)
             settings = ContextSettings(
                 n_gpu_layers=args.gpu_layers, n_ctx=args.ctx, n_threads=args.threads
             )
-            worker = Worker()
+            worker = EngineProcess()
             files = [os.path.abspath(path) if path else None for path in (args.target, draft)]
-            worker.load(Load(files[0] or "", files[1], settings, settings))
-            list(worker.probe(Probe()))
+            worker.load(LoadCommand(files[0] or "", files[1], settings, settings))
+            list(worker.probe(ProbeCommand()))
             assert worker.measured is not None
             self._keep({"costs": asdict(worker.measured) | {"draft": name}})
             self._workers[name] = worker
@@ -210,8 +216,8 @@ def _ours(task: Task, way: str, rounds: Sequence[Round], timings: dict[str, Any]
         raw=raw,
         drafted=sum(r.drafted for r in rounds),
         accepted=sum(r.accepted for r in rounds),
-        distinct=repetition.distinct_4grams(ids),
-        survival=tuple((p.reached, p.kept) for p in theory.positions(rounds)),
+        distinct=metrics.distinct_4grams(ids),
+        survival=tuple((p.reached, p.accepted) for p in metrics.count_by_position(rounds)),
         ids=ids,
     )
 

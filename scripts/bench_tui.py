@@ -33,10 +33,10 @@ from pseudo_terminal import Terminal
 from scripted_engine import FIRST, LAST
 
 from localspec import cli, launch
-from localspec.paths import state
+from localspec.paths import data_dir
 from localspec.protocol import wire
-from localspec.protocol.events import Event, Finished, Round
-from localspec.worker.client import Worker
+from localspec.protocol.events import Event, GenerationFinished, Round
+from localspec.worker.engine_process import EngineProcess
 
 HERE = str(Path(__file__).resolve())
 RATES = (20, 100, 400)
@@ -51,7 +51,7 @@ PROMPT = "def fibonacci(n):"
 
 def drive(how: str, rate: float, tokens: int, chats: bool) -> None:
     """In a process of its own: the app or `run`, over the scripted engine or the demo pair."""
-    worker: Callable[[], Worker] = Timed
+    worker: Callable[[], EngineProcess] = Timed
     if rate:
         script = [scripted_engine.__file__, str(rate), str(tokens), str(int(chats))]
         worker = partial(Timed, lambda: [sys.executable, "-P", *script])
@@ -59,26 +59,26 @@ def drive(how: str, rate: float, tokens: int, chats: bool) -> None:
     if how == "run":
         greedy = ("--temperature", "0", "--max-tokens", str(tokens))
         cli.main(["run", "demo", "-p", PROMPT, *greedy])
-    from localspec.tui import start  # noqa: PLC0415  `run` does without
+    from localspec.tui import app  # noqa: PLC0415  `run` does without
     from localspec.tui.app import LocalspecApp  # noqa: PLC0415
-    from localspec.tui.dialogue import Dialogue  # noqa: PLC0415
-    from localspec.tui.options import Options  # noqa: PLC0415
-    from localspec.tui.runner import Runner  # noqa: PLC0415
+    from localspec.tui.app_options import AppOptions  # noqa: PLC0415
+    from localspec.tui.chat_session import ChatSession  # noqa: PLC0415
+    from localspec.tui.engine_runner import EngineRunner  # noqa: PLC0415
     from localspec.tui.screens.chat import ChatScreen  # noqa: PLC0415
 
-    start.spare_pauses()
-    runner, options = Runner(), Options()
-    dialogue = Dialogue(launch.choose("demo", "auto"))
-    dialogue.change(max_tokens=tokens)
-    dialogue.settings = dialogue.settings.changed("temperature", "0")
+    app.reduce_gc_pauses()
+    runner, options = EngineRunner(), AppOptions()
+    dialogue = ChatSession(launch.resolve_pair("demo", "auto"))
+    dialogue.change_settings(max_tokens=tokens)
+    dialogue.settings = dialogue.settings.with_value("temperature", "0")
     LocalspecApp(options, runner, lambda: ChatScreen(dialogue, runner, options)).run()
     runner.close()
 
 
-class Timed(Worker):
+class Timed(EngineProcess):
     """Writes down how fast an answer came to whoever asked."""
 
-    def generate(self, request: wire.Generate) -> Iterator[Event]:
+    def generate(self, request: wire.GenerateCommand) -> Iterator[Event]:
         first = last = 0.0
         count = 0
         for event in super().generate(request):
@@ -86,10 +86,10 @@ class Timed(Worker):
                 last = time.perf_counter()
                 first = first or last
                 count += len(event.tokens) if last > first else 0
-            elif isinstance(event, Finished) and last > first:
-                part = state() / "part"
+            elif isinstance(event, GenerationFinished) and last > first:
+                part = data_dir() / "part"
                 part.write_text(str(count / (last - first)))
-                part.replace(state() / "rate")
+                part.replace(data_dir() / "rate")
             yield event
 
 

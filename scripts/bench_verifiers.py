@@ -18,24 +18,32 @@ from prompts import prompts_of
 from localspec import paths
 from localspec.engine.session import Session
 from localspec.protocol.events import Round
-from localspec.protocol.stats import Totals
-from localspec.protocol.wire import ContextSettings, Generate, Load, Sampling, VerifyMode
+from localspec.protocol.round_totals import RoundTotals
+from localspec.protocol.wire import (
+    ContextSettings,
+    GenerateCommand,
+    LoadCommand,
+    SamplingParams,
+    VerifyMode,
+)
 
 MODES: tuple[VerifyMode, ...] = ("match", "coupled", "rejection", "block")
-DEMO = paths.data() / "demo"
+DEMO = paths.package_data_dir() / "demo"
 PART = 200
 """Tokens an answer."""
 
 
-def measure(session: Session, mode: VerifyMode, args: argparse.Namespace, heat: float) -> Totals:
+def measure(
+    session: Session, mode: VerifyMode, args: argparse.Namespace, heat: float
+) -> RoundTotals:
     """One way at one temperature over all prompts, again and again until enough was said."""
-    totals = Totals()
+    totals = RoundTotals()
     seed = 0
     while totals.tokens < args.tokens:
         for prompt in prompts_of(None).values():
             seed += 1
-            sampling = Sampling(temperature=heat, top_k=40, top_p=0.95, min_p=0.0, seed=seed)
-            request = Generate(
+            sampling = SamplingParams(temperature=heat, top_k=40, top_p=0.95, min_p=0.0, seed=seed)
+            request = GenerateCommand(
                 prompt[: args.prompt_letters],
                 sampling,
                 PART,
@@ -59,7 +67,7 @@ def main() -> None:
     parser.add_argument("--prompt-letters", type=int, default=600)
     args = parser.parse_args()
     settings = ContextSettings(n_ctx=1024, n_threads=1)
-    session = Session(Load(str(args.target), str(args.draft), settings, settings))
+    session = Session(LoadCommand(str(args.target), str(args.draft), settings, settings))
     print(f"γ {args.gamma}, {args.tokens} tokens each, {args.target.name} + {args.draft.name}")
     print("| temperature | verify | kept | τ |\n|---|---|---|---|")
     for heat in args.temperature:

@@ -149,7 +149,7 @@ def install(venv: Venv, wanted: Iterable[str]) -> None:
     write_stamp(venv, mark, extras)
 
 
-def fetch_build(venv: Venv, uv: str | None, build: builds.Choice, anew: bool) -> None:
+def fetch_build(venv: Venv, uv: str | None, build: builds.LlamaCppBuild, anew: bool) -> None:
     """llama-cpp-python for this computer's GPU, before the rest would take any build of it."""
     release = builds.release(venv.root / "pyproject.toml")
     if not anew and any(venv.packages.glob(f"llama_cpp_python-{release}*.dist-info")):

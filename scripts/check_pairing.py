@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from localspec.errors import LocalspecError
-from localspec.models import header, pairing
-from localspec.models.header import Header
+from localspec.models import pair_compatibility
+from localspec.models.gguf import header
+from localspec.models.gguf.header import Header
 
 INTRODUCTION = """\
 # Pairs of vocabularies
@@ -152,12 +153,12 @@ def facts_of(found: Header) -> dict[str, Any]:
     """The same that the child tells."""
     tokenizer = found.tokenizer
     names = ("kind", "n_tokens", "add_bos", "add_eos", "bos", "eos")
-    return {name: getattr(tokenizer, name) for name in names} | {"ends": sorted(tokenizer.ends)}
+    return {name: getattr(tokenizer, name) for name in names} | {"ends": sorted(tokenizer.eog_ids)}
 
 
 def judge(target: Header, draft: Header) -> Judged:
-    verdict = pairing.check(target.tokenizer, draft.tokenizer)
-    return Judged(verdict.compatible, verdict.rule, verdict.token)
+    verdict = pair_compatibility.check_vocabularies(target.tokenizer, draft.tokenizer)
+    return Judged(verdict.is_compatible, verdict.rule, verdict.token)
 
 
 def compare(
@@ -192,18 +193,18 @@ def compare(
 def compare_by_range(paths: Sequence[Path]) -> list[str]:
     """The same with headers fetched from tests/fakehub.py; says what each took."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    from localspec.models.remote import Hub  # noqa: PLC0415
+    from localspec.models.hub.client import HubClient  # noqa: PLC0415
     from tests.fakehub import FakeHub  # noqa: PLC0415
 
     wrong = []
     with FakeHub() as served:
-        hub = Hub(served.url, token=False)
+        hub = HubClient(served.url, token=False)
 
         def read(path: Path) -> Header:
             repo = "vocab/all-GGUF"
             served.add(repo, path.name, path.read_bytes())
             before, started = served.sent(), time.perf_counter()
-            found = hub.header(repo, served.commit, path.name)
+            found = hub.read_header(repo, served.commit, path.name)
             judge(found, found)
             took, sent = time.perf_counter() - started, served.sent() - before
             print(f"{path.name}: {took:.2f} s, {sent / 1e6:.1f} MB by Range")

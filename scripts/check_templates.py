@@ -28,20 +28,20 @@ os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 import llama_cpp.llama_cpp as C  # noqa: N812
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from localspec.models.chat import thinking
-from localspec.models.template import render
-from localspec.protocol.wire import Message, Rendered
+from localspec.models.chat_template import thinking_tags
+from localspec.models.chat_template.jinja_render import render
+from localspec.protocol.wire import ChatMessage, RenderResult
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
-SYSTEM = Message("system", "Be brief.")
+SYSTEM = ChatMessage("system", "Be brief.")
 CHAT = (
-    Message("user", "Hi, who are you?"),
-    Message("assistant", "I am a model."),
-    Message("user", "Is 2 < 3?"),
-    Message("assistant", 'Yes & "so on".'),
-    Message("user", "Schön. And in 漢字?"),
-    Message("assistant", "- 二\n- 三\n\n```\n2 < 3\n```"),
-    Message("user", "Thanks."),
+    ChatMessage("user", "Hi, who are you?"),
+    ChatMessage("assistant", "I am a model."),
+    ChatMessage("user", "Is 2 < 3?"),
+    ChatMessage("assistant", 'Yes & "so on".'),
+    ChatMessage("user", "Schön. And in 漢字?"),
+    ChatMessage("assistant", "- 二\n- 三\n\n```\n2 < 3\n```"),
+    ChatMessage("user", "Thanks."),
 )
 DATES = re.compile(r"\d{1,2} [A-Z][a-z]+ \d{4}|\d{4}-\d{2}-\d{2}|[A-Z][a-z]+ \d{1,2}, \d{4}")
 END = re.compile(r"<[^<>]*(end|return)[^<>]*>")
@@ -68,7 +68,7 @@ class Case:
     """One way of asking; `thought` where an answer had a thinking part."""
 
     name: str
-    messages: tuple[Message, ...] = CHAT
+    messages: tuple[ChatMessage, ...] = CHAT
     think: bool | None = None
     thought: bool = False
 
@@ -87,7 +87,7 @@ class Outcome:
     """What came of one case."""
 
     case: Case
-    ours: Rendered
+    ours: RenderResult
     theirs: str | None
     error: str
     """Why transformers gave no text."""
@@ -100,7 +100,7 @@ class Outcome:
 
 
 def outcome(source: str, case: Case) -> Outcome:
-    markers = thinking.markers(source)
+    markers = thinking_tags.detect_tags(source)
     ours_of, theirs_of = _messages(case, markers)
     ours = render(source, ours_of, TOKENS, case.think)
     given: dict[str, Any] = {}
@@ -118,19 +118,22 @@ def outcome(source: str, case: Case) -> Outcome:
 
 
 def _messages(
-    case: Case, markers: thinking.Markers | None
-) -> tuple[list[Message], list[dict[str, str]]]:
+    case: Case, markers: thinking_tags.ThinkingTags | None
+) -> tuple[list[ChatMessage], list[dict[str, str]]]:
     """A chat for us, and the same for transformers, which is given the thinking separately."""
     ours = list(case.messages)
     theirs = [{"role": m.role, "content": m.content} for m in ours]
     if case.thought and markers is not None:
-        said = f"{markers.open}Let me see.{thinking.closing(markers).close}{ours[1].content}"
-        ours[1] = Message("assistant", said)
+        said = (
+            f"{markers.open}Let me see."
+            f"{thinking_tags.with_answer_prefix(markers).close}{ours[1].content}"
+        )
+        ours[1] = ChatMessage("assistant", said)
         theirs[1] |= {"reasoning_content": "Let me see."}
     return ours, theirs
 
 
-def _native(source: str, messages: Sequence[Message]) -> str | None:
+def _native(source: str, messages: Sequence[ChatMessage]) -> str | None:
     pairs = [C.llama_chat_message(m.role.encode(), m.content.encode()) for m in messages]
     chat = (C.llama_chat_message * len(pairs))(*pairs)
     size = 1 << 16
@@ -246,8 +249,8 @@ def _need(error: str) -> str:
 def _thinking(found: dict[str, tuple[str, list[Outcome]]]) -> Iterator[str]:
     rows: dict[str, list[str]] = {}
     for name, (source, _) in found.items():
-        markers = thinking.markers(source)
-        pair = " … ".join(map(repr, thinking.closing(markers))) if markers else ""
+        markers = thinking_tags.detect_tags(source)
+        pair = " … ".join(map(repr, thinking_tags.with_answer_prefix(markers))) if markers else ""
         rows.setdefault(pair, []).append(name)
     for pair, names in sorted(rows.items(), key=lambda row: (not row[0], -len(row[1]))):
         yield f"| {_code(pair) or 'none, or not known to us'} | {', '.join(names)} |"

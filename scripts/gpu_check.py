@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.errors import LocalspecError
-from localspec.models import header
+from localspec.models.gguf import header
 from localspec.units import gib
 
 HERE = Path(__file__).resolve().parent

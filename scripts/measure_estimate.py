@@ -20,10 +20,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from localspec.fit import memory
 from localspec.machine.device import Device
-from localspec.machine.ledger import Projection
-from localspec.machine.probe import Probe, ProbeError
-from localspec.models.header import Header
-from localspec.protocol.wire import ContextSettings, Load
+from localspec.machine.memory_by_device import MemoryEstimate
+from localspec.machine.probe import MemoryProbe, ProbeError
+from localspec.models.gguf.header import Header
+from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests import headshapes
 from tests.families import FAMILIES, write_ghost
 
@@ -41,7 +41,7 @@ class Case:
     """One pair, its settings and the cards."""
 
     family: str
-    load: Load
+    load: LoadCommand
     devices: tuple[Device, ...]
     headers: tuple[Header, Header | None]
 
@@ -73,7 +73,7 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true", help="print settings that are off")
     args = parser.parse_args()
     names = args.family or (list(PAIRS) if args.heads else list(FAMILIES))
-    with tempfile.TemporaryDirectory() as folder, Probe(seconds=60) as probe:
+    with tempfile.TemporaryDirectory() as folder, MemoryProbe(timeout=60) as probe:
         cases = _Cases(Path(folder), random.Random(args.seed), names)
         n = 40 if args.quick else args.n
         results = [found for case in cases.some(n) if (found := measure(probe, case))]
@@ -105,7 +105,7 @@ class _Cases:
             draft = None  # type: ignore[assignment]
         devices = self._devices()
         target = self._settings(header, len(devices))
-        load = Load(
+        load = LoadCommand(
             str(path),
             str(draft[0]) if draft else None,
             target,
@@ -129,7 +129,9 @@ class _Cases:
         devices = self._devices()
         settings = self._settings(target, len(devices))
         same = replace(settings, n_ctx=None)
-        load = Load(str(path), str(beside), settings, same, self._rng.choice((1, 4, 8, 16, 16)))
+        load = LoadCommand(
+            str(path), str(beside), settings, same, self._rng.choice((1, 4, 8, 16, 16))
+        )
         return Case(name, load, devices, (target, target if target == head else head))
 
     def _file(self, family: str, size: str) -> tuple[Path, Header]:
@@ -147,7 +149,7 @@ class _Cases:
         backend = rng.choice(_BACKENDS)
         sizes = [rng.choice((8, 12, 16, 24, 32)) * _GIB for _ in range(n)]
         return tuple(
-            Device(f"{backend}{i}", free=size, total=size, backend=backend, pretend=True)
+            Device(f"{backend}{i}", free=size, total=size, backend=backend, simulated=True)
             for i, size in enumerate(sizes)
         )
 
@@ -170,19 +172,19 @@ class _Cases:
             n_ubatch=rng.choice((64, 128, 256, 512, 512, 512, 1024, 2048)),
             n_threads=1,
             swa_full=rng.random() < 0.3,
-            cpu_moe=header.moe and cards > 0 and rng.random() < 0.3,
+            cpu_moe=header.is_moe and cards > 0 and rng.random() < 0.3,
         )
 
 
-def measure(probe: Probe, case: Case) -> Result | None:
+def measure(probe: MemoryProbe, case: Case) -> Result | None:
     """None where llama.cpp itself refuses the settings."""
     try:
-        exact = probe.project(case.load, case.devices)
+        exact = probe.estimate_memory(case.load, case.devices)
     except ProbeError as error:
         print(f"{case.family}: {error}", file=sys.stderr)
         return None
     began = time.perf_counter()
-    guess = memory.estimate(case.load, *case.headers, case.devices)
+    guess = memory.estimate_pair(case.load, *case.headers, case.devices)
     ms = (time.perf_counter() - began) * 1000
     names = _names(exact) | _names(guess)
     offs = {name: guess.of(name).total - exact.of(name).total for name in names}
@@ -197,7 +199,7 @@ def measure(probe: Probe, case: Case) -> Result | None:
     )
 
 
-def _names(projection: Projection) -> set[str]:
+def _names(projection: MemoryEstimate) -> set[str]:
     names = set(projection.target.on)
     return names | set(projection.draft.on) if projection.draft else names
 

@@ -19,9 +19,9 @@ from pathlib import Path
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
-from localspec.machine.ledger import Projection
-from localspec.machine.probe import Probe
-from localspec.protocol.wire import ContextSettings, Load
+from localspec.machine.memory_by_device import MemoryEstimate
+from localspec.machine.probe import MemoryProbe
+from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests import heads, pretend_gpu
 from tests.families import FAMILIES
 
@@ -85,7 +85,7 @@ def rows(folder: Path, names: tuple[str, ...]) -> Iterator[str]:
     """The table in Markdown, a line at a time."""
     yield "| setting | of them | exact | largest error of a device | admitted | of all its bytes |"
     yield "|---|---|---|---|---|---|"
-    with Probe() as probe:
+    with MemoryProbe() as probe:
         for setting in SETTINGS:
             suited = [n for n in names if FAMILIES[n].small.experts or not setting.mixtures]
             found = [measured(probe, (pretend_gpu.real(folder, n), None), setting) for n in suited]
@@ -123,21 +123,21 @@ def row(name: str, found: list[Found]) -> str:
     )
 
 
-def measured(probe: Probe, pair: tuple[Path, Path | None], setting: Setting) -> Found:
+def measured(probe: MemoryProbe, pair: tuple[Path, Path | None], setting: Setting) -> Found:
     draft = str(pair[1]) if pair[1] else None
     settings = setting.settings
     if draft is not None:  # the tiny ones know no more
         settings = replace(settings, n_ctx=512)
-    load = Load(str(pair[0]), draft, settings, replace(settings, n_ctx=None))
+    load = LoadCommand(str(pair[0]), draft, settings, replace(settings, n_ctx=None))
     devices = pretend_gpu.devices(setting.cards)
-    promised = probe.project(load, devices)
-    taken = Projection(*pretend_gpu.loaded(load, pretend_gpu.cards(devices)), "exact")
+    promised = probe.estimate_memory(load, devices)
+    taken = MemoryEstimate(*pretend_gpu.loaded(load, pretend_gpu.cards(devices)), "exact")
     names = {*promised.target.on, *taken.target.on}
     worst = max(abs(promised.of(name).total - taken.of(name).total) for name in names)
     return Found(total(promised), total(taken), worst, promised.error)
 
 
-def total(found: Projection) -> int:
+def total(found: MemoryEstimate) -> int:
     return sum(found.of(name).total for name in found.target.on)
 
 

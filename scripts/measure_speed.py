@@ -29,23 +29,23 @@ from growth import Shape
 from make_bench_pair import DEMO, SIZES, TOLERANCE, Pair, make_pair
 from prompts import prompts_of
 
-from localspec.bench import theory
-from localspec.fit import calibration, gain, hardware
-from localspec.fit.speed import Speed, Use, speed
-from localspec.machine.measured import Shown
-from localspec.models import header
-from localspec.models.header import Header
-from localspec.protocol.events import Dead, Round
+from localspec.bench import metrics
+from localspec.fit import calibration, device_speed, speedup_model
+from localspec.fit.speed_estimate import SpeedEstimate, UseCase, estimate_speed
+from localspec.machine.measurements import PairMeasurement
+from localspec.models.gguf import header
+from localspec.models.gguf.header import Header
+from localspec.protocol.events import EngineExit, Round
 from localspec.protocol.wire import (
     ContextSettings,
-    Count,
-    Generate,
-    Load,
-    Measured,
-    Probe,
-    Sampling,
+    CountCommand,
+    GenerateCommand,
+    LoadCommand,
+    MeasuredCosts,
+    ProbeCommand,
+    SamplingParams,
 )
-from localspec.worker.client import Worker
+from localspec.worker.engine_process import EngineProcess
 
 SHAPES = {
     "small": Pair(Shape(768, 12, 12, 4, 3072), Shape(512, 3, 8, 4, 1536)),
@@ -78,18 +78,18 @@ class Trial:
     """One pair and what it has shown."""
 
     name: str
-    load: Load
+    load: LoadCommand
     target: Header
     draft: Header
-    measured: Measured
+    measured: MeasuredCosts
     answers: dict[int, Answers]
     context: int
 
     @property
-    def shown(self) -> Shown:
-        here = hardware.of([])
-        about = calibration.about(self.load, self.target, self.draft, here)
-        return Shown(self.name, self.measured, about, None)
+    def shown(self) -> PairMeasurement:
+        here = device_speed.from_devices([])
+        about = calibration.summarize_reads(self.load, self.target, self.draft, here)
+        return PairMeasurement(self.name, self.measured, about, None)
 
     def speedup(self, gamma: int) -> float:
         return self.answers[0].ms / self.answers[gamma].ms
@@ -124,11 +124,11 @@ def files(out: Path, name: str, kind: str) -> tuple[Path, Path]:
 def trial(name: str, args: argparse.Namespace) -> Trial:
     target, draft = files(args.out, name, args.type)
     settings = ContextSettings(n_ctx=CONTEXT, n_threads=args.threads)
-    load = Load(str(target), str(draft), settings, settings)
-    worker = Worker()
+    load = LoadCommand(str(target), str(draft), settings, settings)
+    worker = EngineProcess()
     try:
         worker.load(load)
-        for _ in worker.probe(Probe(seconds=2.0 if args.quick else 6.0)):
+        for _ in worker.probe(ProbeCommand(seconds=2.0 if args.quick else 6.0)):
             pass
         measured = worker.measured
         assert measured is not None
@@ -136,7 +136,7 @@ def trial(name: str, args: argparse.Namespace) -> Trial:
         lengths = []
         for prompt in list(prompts_of(None).values())[: args.prompts]:
             text = prompt[: args.letters]
-            lengths.append(worker.count(Count(text)))
+            lengths.append(worker.count(CountCommand(text)))
             for gamma, kept in answers.items():
                 kept.add(list(answer(worker, text, gamma, args.tokens)))
     finally:
@@ -145,12 +145,12 @@ def trial(name: str, args: argparse.Namespace) -> Trial:
     return Trial(name, load, header.read(target), header.read(draft), measured, answers, context)
 
 
-def answer(worker: Worker, text: str, gamma: int, tokens: int) -> Iterator[Round]:
+def answer(worker: EngineProcess, text: str, gamma: int, tokens: int) -> Iterator[Round]:
     spec = "model" if gamma else "off"
-    sampling = Sampling(temperature=0.0)
-    asked = Generate(text, sampling, tokens, spec=spec, draft_length=gamma or None)
+    sampling = SamplingParams(temperature=0.0)
+    asked = GenerateCommand(text, sampling, tokens, spec=spec, draft_length=gamma or None)
     for event in worker.generate(asked):
-        if isinstance(event, Dead):
+        if isinstance(event, EngineExit):
             raise SystemExit(f"the engine died: {event.how}")
         if isinstance(event, Round):
             yield event
@@ -161,13 +161,15 @@ def answer(worker: Worker, text: str, gamma: int, tokens: int) -> Iterator[Round
 
 def foretell(one: Trial, others: Sequence[Trial], threads: int) -> list[Foretold]:
     """What the others say of one."""
-    learnt = calibration.learn(hardware.of([]), [other.shown for other in others], threads)
-    use = Use("code", temperature=0.0, context=one.context)
-    told = speed(one.load, one.target, one.draft, learnt, use)
+    learnt = calibration.calibrate(
+        device_speed.from_devices([]), [other.shown for other in others], threads
+    )
+    use = UseCase("code", temperature=0.0, context=one.context)
+    told = estimate_speed(one.load, one.target, one.draft, learnt, use)
     if told.t1_ms is None:
-        raise SystemExit(told.why)
+        raise SystemExit(told.explanation)
     plain = one.answers[0].ms
-    empty = speed(one.load, one.target, one.draft, learnt, replace(use, context=0))
+    empty = estimate_speed(one.load, one.target, one.draft, learnt, replace(use, context=0))
     assert empty.t1_ms is not None
     found = [
         Foretold("a pass with an empty context, ms", empty.t1_ms, one.measured.t1_ms),
@@ -182,11 +184,13 @@ def foretell(one: Trial, others: Sequence[Trial], threads: int) -> list[Foretold
     return found
 
 
-def _gained(told: Speed, one: Trial, others: Sequence[Trial], gamma: int) -> tuple[float, float]:
+def _gained(
+    told: SpeedEstimate, one: Trial, others: Sequence[Trial], gamma: int
+) -> tuple[float, float]:
     rounds = [event for other in others for event in other.answers[gamma].rounds]
-    chances = theory.survival(theory.positions(rounds))
+    chances = metrics.cumulative_acceptance(metrics.count_by_position(rounds))
     assert told.costs is not None
-    return gain.speedup(told.costs, chances, gamma), one.speedup(gamma)
+    return speedup_model.expected_speedup(told.costs, chances, gamma), one.speedup(gamma)
 
 
 def report(trials: Sequence[Trial], threads: int) -> bool:
@@ -196,7 +200,7 @@ def report(trials: Sequence[Trial], threads: int) -> bool:
     print("|---|---|---|---|---|---|")
     for one in trials:
         others = [other for other in trials if other is not one]
-        about = one.shown.about
+        about = one.shown.reads
         assert about is not None
         assert about.draft is not None
         pair = f"{about.target.read / 1e6:.0f} + {about.draft.read / 1e6:.0f} MB"

@@ -14,7 +14,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from localspec.models import header, heads
+from localspec.models import draft_heads
+from localspec.models.gguf import header
 
 LIMIT_S = 1800
 TRIES = 5
@@ -111,7 +112,7 @@ def speculative_simple(
 @cache
 def drafting(settings: Settings) -> str:
     """What llama.cpp calls the way in which the draft guesses; a target drafts for itself (MTP)."""
-    kind = heads.kind(header.read(Path(settings.draft)))
+    kind = draft_heads.file_draft_kind(header.read(Path(settings.draft)))
     if settings.draft == settings.target:
         return "mtp"
     return "simple" if kind == "model" else kind

@@ -16,9 +16,9 @@ from typing import Protocol
 
 from localspec.errors import LocalspecError, NotFoundError
 from localspec.models import catalog
-from localspec.models.catalog import Model
-from localspec.models.reference import choose
-from localspec.models.remote import Hub, Listing
+from localspec.models.catalog import CatalogModel
+from localspec.models.hub.client import HubClient, RepoInfo
+from localspec.models.reference import choose_files
 
 ROOT = Path(__file__).resolve().parent.parent
 KEYS = ("bytes", "sha256", "revision", "licence")
@@ -29,7 +29,7 @@ _KEY = re.compile(r"    ([a-z0-9]+): ")
 class Lists(Protocol):
     """What is asked of the hub."""
 
-    def files(self, repo: str) -> Listing: ...
+    def list_files(self, repo: str) -> RepoInfo: ...
 
 
 def main() -> int:
@@ -42,7 +42,7 @@ def main() -> int:
     before = path.read_text(encoding="utf-8")
     models = catalog.load(path).models
     wanted = [models[id_] for id_ in options.ids] if options.ids else models.values()
-    facts, problems = asked(Hub(options.endpoint), wanted)
+    facts, problems = asked(HubClient(options.endpoint), wanted)
     after = written(before, facts)
     for line in (*sorted(set(after.splitlines()) - set(before.splitlines())), *problems):
         print(line)
@@ -53,21 +53,23 @@ def main() -> int:
     return 1 if problems else 0
 
 
-def asked(hub: Lists, models: Iterable[Model]) -> tuple[dict[str, dict[str, str]], list[str]]:
+def asked(
+    hub: Lists, models: Iterable[CatalogModel]
+) -> tuple[dict[str, dict[str, str]], list[str]]:
     """The facts by id, and what could not be found."""
     facts: dict[str, dict[str, str]] = {}
     problems: list[str] = []
     for model in models:
         try:
             if model.repo:
-                facts[model.id] = _of(hub.files(model.repo), model.file)
+                facts[model.id] = _of(hub.list_files(model.repo), model.file)
         except LocalspecError as error:
             problems.append(f"{model.id}: {error.message} {error.hint}")
     return facts, problems
 
 
-def _of(listing: Listing, file: str) -> dict[str, str]:
-    parts = choose(listing.files, file=file)
+def _of(listing: RepoInfo, file: str) -> dict[str, str]:
+    parts = choose_files(listing.files, file=file)
     if parts[0].path != file:
         raise NotFoundError(f"The first part is called {parts[0].path}.")
     facts = {"bytes": str(sum(part.size for part in parts))}

@@ -27,7 +27,7 @@ from textual.pilot import Pilot
 
 from localspec.protocol.events import Token
 from localspec.tui.app import LocalspecApp
-from localspec.tui.options import Options
+from localspec.tui.app_options import AppOptions
 from localspec.tui.screens.chat import ChatScreen
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,16 +70,16 @@ async def answered(pilot: Pilot[None]) -> ChatScreen:
     await until(pilot, lambda: phase(pilot) == "ready")
     screen = pilot.app.screen
     assert isinstance(screen, ChatScreen)
-    screen.dialogue.settings = screen.dialogue.settings.changed("temperature", TEMPERATURE)
-    screen.dialogue.settings = screen.dialogue.settings.changed("max_tokens", LENGTH)
+    screen.session.settings = screen.session.settings.with_value("temperature", TEMPERATURE)
+    screen.session.settings = screen.session.settings.with_value("max_tokens", LENGTH)
     await pilot.press("f2")  # so that chances come with the answer
-    screen.composer.put(CODE)
+    screen.composer.replace_text(CODE)
     await pilot.press("enter")
-    conversation = screen.dialogue.conversation
+    conversation = screen.session.conversation
 
     def over() -> bool:
         turns = conversation.turns  # another tuple each time
-        return bool(turns and turns[-1].reason) and screen.phase == "ready"
+        return bool(turns and turns[-1].finish_reason) and screen.phase == "ready"
 
     await until(pilot, over)
     await pilot.press("f2")
@@ -94,7 +94,7 @@ def phase(pilot: Pilot[None]) -> str:
 async def to_a_correction(pilot: Pilot[None], screen: ChatScreen) -> None:
     """Into the token view, to a correction in its middle."""
     await pilot.press("f2")
-    rounds = screen.dialogue.conversation.turns[-1].rounds
+    rounds = screen.session.conversation.turns[-1].rounds
     tokens = [token for round_ in rounds for token in round_.tokens]
     places = [n for n, token in enumerate(tokens) if is_telling(token)]
     goal = min(places, key=lambda n: abs(n - len(tokens) // 2), default=len(tokens) // 2)
@@ -110,7 +110,7 @@ def is_telling(token: Token) -> bool:
 
 
 async def pictures_of_app(names: Collection[str]) -> dict[str, str]:
-    app = LocalspecApp(Options(seed=SEED))
+    app = LocalspecApp(AppOptions(seed=SEED))
     made: dict[str, str] = {}
     async with app.run_test(size=SIZE) as pilot:
         try:

@@ -7,47 +7,55 @@ import sys
 import time
 from collections.abc import Iterator
 
-from localspec import children
+from localspec import child_process
 from localspec.protocol import wire
-from localspec.protocol.events import Finished, Plan, Prefill, Ready, Round, Times, Token
+from localspec.protocol.events import (
+    EngineReady,
+    GenerationFinished,
+    Prefill,
+    Round,
+    RoundTimes,
+    SpeculationPlan,
+    Token,
+)
 
 FIRST, LAST = "FIRST ", " LAST"
 
 
 def engine(rate: float, tokens: int, chats: bool) -> None:
     """Speaks the protocol; an answer of so many tokens, at so many a second."""
-    out = children.private_stdout()
+    out = child_process.take_over_stdout()
 
-    def say(number: int, answer: wire.Answer) -> None:
-        os.write(out, wire.encode_answer(number, answer))
+    def say(number: int, answer: wire.EngineOutput) -> None:
+        os.write(out, wire.encode_output(number, answer))
 
-    say(0, wire.Hello(wire.PROTOCOL, os.getpid()))
+    say(0, wire.HelloReply(wire.PROTOCOL_VERSION, os.getpid()))
     for line in sys.stdin.buffer:
         number, command = wire.decode_command(line)
-        if isinstance(command, wire.Bye):
+        if isinstance(command, wire.ByeCommand):
             return
-        if isinstance(command, wire.Load):
+        if isinstance(command, wire.LoadCommand):
             chat = {"template": "own" if chats else None}
             settings = {"target": {"n_ctx": 1 << 20}, "chat": chat}
-            say(number, Ready({}, command.target, None, (), settings, {}, 1.0))
-        elif isinstance(command, wire.Probe):
-            say(number, wire.Measured(2.0, {"1": 1.0}))
-        elif isinstance(command, wire.Generate):
-            say(number, Plan("on", "scripted", 1.8))
+            say(number, EngineReady({}, command.target, None, (), settings, {}, 1.0))
+        elif isinstance(command, wire.ProbeCommand):
+            say(number, wire.MeasuredCosts(2.0, {"1": 1.0}))
+        elif isinstance(command, wire.GenerateCommand):
+            say(number, SpeculationPlan("on", "scripted", 1.8))
             say(number, Prefill(4, 4, 0))
             for event in answer(rate, tokens):
                 say(number, event)
-        if not isinstance(command, wire.Stop):
-            say(number, wire.Done())
+        if not isinstance(command, wire.StopCommand):
+            say(number, wire.DoneReply())
 
 
-def answer(rate: float, tokens: int) -> Iterator[Round | Finished]:
+def answer(rate: float, tokens: int) -> Iterator[Round | GenerationFinished]:
     """One token a round, the dearest case; each as long after the one before as a pass takes."""
     texts = [FIRST, *map(word, range(1, tokens - 1)), LAST]
     for n, text in enumerate(texts):
         time.sleep(1 / rate)
-        yield Round(n, None, "", 0, 0, (Token(n, text, "plain"),), Times(0, 1e3 / rate, 0))
-    yield Finished("length")
+        yield Round(n, None, "", 0, 0, (Token(n, text, "plain"),), RoundTimes(0, 1e3 / rate, 0))
+    yield GenerationFinished("length")
 
 
 def word(n: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench_peers import table
 
-from localspec.bench import theory
+from localspec.bench import metrics
 from localspec.protocol.wire import DRAFT_MAX
 
 TOY = 0.5
@@ -67,7 +67,7 @@ class Found:
         names = dict.fromkeys(name for name, _, _ in self._by_task)
         return list(names), sorted({heat for _, _, heat in self._by_task})
 
-    def theory(self, tasks: Sequence[dict[str, Answer]]) -> theory.Best | None:
+    def theory(self, tasks: Sequence[dict[str, Answer]]) -> metrics.BestDraftLength | None:
         """The best fixed draft length by measured costs and the survival of the longest one."""
         fixed = [w for w in self.ways() if w.startswith("model ")]
         if not fixed or self._costs is None or self._costs["c"] is None:
@@ -78,9 +78,11 @@ class Found:
             for i, (reached, kept) in enumerate(ways[longest].survival if longest in ways else ()):
                 counts[i][0] += reached
                 counts[i][1] += kept
-        seen = [theory.Position(*pair) for pair in counts if pair[0]]
+        seen = [metrics.PositionCounts(*pair) for pair in counts if pair[0]]
         curve = {int(w): v for w, v in self._costs["curve"].items()}
-        return theory.best(theory.Costs(self._costs["c"], curve), theory.survival(seen))
+        return metrics.best_draft_length(
+            metrics.SpeculationCosts(self._costs["c"], curve), metrics.cumulative_acceptance(seen)
+        )
 
 
 def mean_ratio(tasks: Sequence[dict[str, Answer]], way: str, other: str, *, raw: bool) -> float:

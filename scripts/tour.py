@@ -16,40 +16,42 @@ from typing import Any
 from pictures import still, svg, until
 from textual.pilot import Pilot
 
-from localspec.doctor.finding import Action, Finding
-from localspec.fit import hardware
-from localspec.fit.report import Place
+from localspec.doctor.findings import Finding, RepairAction
+from localspec.fit import device_speed
+from localspec.fit.report import MachineProfile
 from localspec.machine.device import Device
 from localspec.models import catalog
-from localspec.models.download import Job, Phase, State
-from localspec.tui import start
+from localspec.models.hub.download import DownloadJob, DownloadPhase, DownloadState
+from localspec.tui import app as tui_app
 from localspec.tui.app import LocalspecApp
-from localspec.tui.downloads import Downloads
-from localspec.tui.options import Options
-from localspec.tui.rows import Survey
-from localspec.tui.runner import Runner
+from localspec.tui.app_options import AppOptions
+from localspec.tui.downloads import DownloadManager
+from localspec.tui.engine_runner import EngineRunner
+from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.screens.doctor import DoctorScreen
-from localspec.tui.screens.first import FirstScreen
 from localspec.tui.screens.home import HomeScreen
-from localspec.tui.screens.measuring import MeasuringScreen
-from localspec.tui.wizard.shortlist import suggested
-from localspec.tui.wizard.whatif import WhatIf
+from localspec.tui.screens.measurement import MeasurementScreen
+from localspec.tui.screens.welcome import WelcomeScreen
+from localspec.tui.wizard.shortlist import suggest_candidates
+from localspec.tui.wizard.what_if import WhatIf
 
 SIZE = (120, 30)
 GIB = 1 << 30
 CARD = Device("CUDA0", "NVIDIA RTX 4070", "gpu", int(10.9 * GIB), 12 * GIB, "CUDA", driver="570")
 CPU = Device("CPU", "8 cores", "cpu", 24 * GIB, 32 * GIB, "CPU", unified=True)
-PLACE = Place((CARD,), CPU, hardware.of((CARD,), hardware.TYPICAL_CPU))
+PLACE = MachineProfile(
+    (CARD,), CPU, device_speed.from_devices((CARD,), device_speed.TYPICAL_CPU_SPEED)
+)
 MACHINE = "NVIDIA RTX 4070 · 12.0 GiB, 10.9 GiB free · CUDA"
 PAIR = "qwen3-8b+qwen3-0.6b"
 
 
-class Coming(Downloads):
+class Coming(DownloadManager):
     """Two files that are half here, for good, once they were asked for."""
 
     asked = False
 
-    def states(self) -> tuple[State, ...]:
+    def states(self) -> tuple[DownloadState, ...]:
         if not self.asked:
             return ()
         pair = catalog.load().pairs[PAIR]
@@ -57,17 +59,19 @@ class Coming(Downloads):
         return (_state(pair.draft, 1.0), _state(pair.target, 0.61))
 
 
-def _state(model: catalog.Model, share: float) -> State:
-    job, total = Job(str(model.repo), "main", str(model.file)), model.size or 0
+def _state(model: catalog.CatalogModel, share: float) -> DownloadState:
+    job, total = DownloadJob(str(model.repo), "main", str(model.file)), model.size or 0
     if share == 1:
-        return State(job, Phase.DONE, total, total)
+        return DownloadState(job, DownloadPhase.DONE, total, total)
     left = (1 - share) * total
-    return State(job, Phase.LOADING, int(total * share), total, rate=48e6, eta=left / 48e6)
+    return DownloadState(
+        job, DownloadPhase.LOADING, int(total * share), total, rate=48e6, eta=left / 48e6
+    )
 
 
-def _on_a_card(seen: Survey) -> Survey:
-    found = suggested(PLACE, "chat", WhatIf(), catalog.load())
-    return replace(seen, machine=MACHINE, place=PLACE, suggested=found)
+def _on_a_card(seen: MachineSurvey) -> MachineSurvey:
+    found = suggest_candidates(PLACE, "chat", WhatIf(), catalog.load())
+    return replace(seen, machine_label=MACHINE, machine_profile=PLACE, candidates=found)
 
 
 def findings(area: str) -> Iterator[Finding]:
@@ -81,7 +85,7 @@ def findings(area: str) -> Iterator[Finding]:
             "an NVIDIA driver (570.86) is here, but the installed llama.cpp can use the CPU only",
             line,
             "The card is idle: answers come several times slower than they could.",
-            Action("install it", f"Run this?\n\n{line}"),
+            RepairAction("install it", f"Run this?\n\n{line}"),
         ),
         Finding(
             "leftovers",
@@ -90,7 +94,7 @@ def findings(area: str) -> Iterator[Finding]:
             "4.1 GB in 2 files of downloads that ended early",
             "localspec pull goes on with them; localspec rm --leftovers takes them away",
             "They take room. A download that is asked for again goes on from them.",
-            Action("remove them", "Remove 2 unfinished downloads, 4.1 GB?"),
+            RepairAction("remove them", "Remove 2 unfinished downloads, 4.1 GB?"),
         ),
         Finding("versions", "engine", "ok", "localspec 0.1.0, Python 3.11.7"),
         Finding("memory", "devices", "ok", "8 cores: 24.0 GiB of 32.0 GiB memory free"),
@@ -111,11 +115,11 @@ async def pictures(folder: Path) -> dict[str, str]:
         return {**await _choosing(), **await _measuring(), **await _rest()}
 
 
-def _app(options: Options, downloads: Downloads | None = None) -> LocalspecApp:
-    runner = Runner()
+def _app(options: AppOptions, downloads: DownloadManager | None = None) -> LocalspecApp:
+    runner = EngineRunner()
 
     def home() -> HomeScreen:
-        return HomeScreen(runner, options, Survey, downloads, _on_a_card)
+        return HomeScreen(runner, options, MachineSurvey, downloads, _on_a_card)
 
     return LocalspecApp(options, runner, home)
 
@@ -123,22 +127,22 @@ def _app(options: Options, downloads: Downloads | None = None) -> LocalspecApp:
 async def _choosing() -> dict[str, str]:
     """First screen, Home, wizard, download."""
     coming = Coming()
-    app = _app(Options(seed=1, first_run=True), coming)
+    app = _app(AppOptions(seed=1, first_run=True), coming)
     made: dict[str, str] = {}
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: isinstance(app.screen, FirstScreen))
+        await until(pilot, lambda: isinstance(app.screen, WelcomeScreen))
         await until(pilot, lambda: "billion" in svg(app, "").replace("&#160;", " "))
         for name, keys in (("first", ()), ("home", ("escape",)), ("wizard", ("w", "1"))):
             await _press(pilot, *keys)
             made[name] = svg(app, name)
-        names = [one.pair.id for one in _on_a_card(Survey()).suggested]
+        names = [one.pair.id for one in _on_a_card(MachineSurvey()).candidates]
         await pilot.press(*["down"] * names.index(PAIR))
         await _press(pilot, "enter")
         made["card"] = svg(app, "card")
         await _press(pilot, "escape", "escape", "escape")
         assert isinstance(app.screen, HomeScreen)
         coming.asked = True
-        app.screen.fill()
+        app.screen.fill_list()
         await _press(pilot, "end")
         made["download"] = svg(app, "download")
     return made
@@ -152,7 +156,7 @@ async def _press(pilot: Pilot[Any], *keys: str) -> None:
 
 async def _measuring() -> dict[str, str]:
     """The demo pair, measured and checked on this computer."""
-    app = _app(Options(seed=1))
+    app = _app(AppOptions(seed=1))
     made: dict[str, str] = {}
     async with app.run_test(size=SIZE) as pilot:
         try:
@@ -171,13 +175,13 @@ async def _measuring() -> dict[str, str]:
 
 
 def _phase(app: LocalspecApp) -> str:
-    return app.screen.phase if isinstance(app.screen, MeasuringScreen) else ""
+    return app.screen.phase if isinstance(app.screen, MeasurementScreen) else ""
 
 
 async def _rest() -> dict[str, str]:
     """The doctor, and the preferences after one of them was changed."""
     del os.environ["HF_HUB_OFFLINE"]  # it would be told among the preferences
-    options = start.options()
+    options = tui_app.load_options()
     options.first_run = False
     app = _app(options)
     made: dict[str, str] = {}

@@ -9,10 +9,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.drafters.blocks import BlockCompanion
-from localspec.engine.drafters.companion import Companion
-from localspec.engine.llama import Block, Head, LastStates, Llama, Taps
-from localspec.models import header, heads
+from localspec.engine.drafters.head_runner import BlockHeadRunner, HeadRunner
+from localspec.engine.llama import (
+    BlockHeadContext,
+    FinalHiddenStates,
+    HeadContext,
+    LayerHiddenStates,
+    LlamaContext,
+)
+from localspec.models import draft_heads
+from localspec.models.gguf import header
 from tests.sessions import SETTINGS
 from tests.tinygguf import Model
 
@@ -24,20 +30,20 @@ STEPS = 3
 class Beside:
     """A target, its head, where the head's states come from, and the place of its first row."""
 
-    target: Llama
-    head: Head
-    source: Taps | LastStates
+    target: LlamaContext
+    head: HeadContext
+    source: LayerHiddenStates | FinalHiddenStates
     first: int
 
-    def followed(self) -> Companion | BlockCompanion:
+    def followed(self) -> HeadRunner | BlockHeadRunner:
         """What makes drafts of the head, as the target reads on."""
         head, batch = self.head, self.target.n_batch
-        companion: Companion | BlockCompanion
-        if isinstance(head, Block):
-            companion = BlockCompanion(head, batch)
+        companion: HeadRunner | BlockHeadRunner
+        if isinstance(head, BlockHeadContext):
+            companion = BlockHeadRunner(head, batch)
         else:
-            companion = Companion(head, batch, self.first)
-        self.target.follow(self.source, companion)
+            companion = HeadRunner(head, batch, self.first)
+        self.target.set_listener(self.source, companion)
         return companion
 
     def close(self) -> None:
@@ -49,25 +55,27 @@ def opened(target_path: Path, path: Path, n_ubatch: int = 32) -> Beside:
     """The very same path twice: the target's own layer (MTP)."""
     settings = replace(SETTINGS, n_ubatch=n_ubatch)
     inside = path == target_path
-    target = Llama(target_path, settings, outputs=17, rollback=16, predicting=inside)
-    source: Taps | LastStates
-    predicting = heads.kind(header.read(path)) == "mtp"
+    target = LlamaContext(target_path, settings, outputs=17, rollback=16, with_mtp=inside)
+    source: LayerHiddenStates | FinalHiddenStates
+    predicting = draft_heads.file_draft_kind(header.read(path)) == "mtp"
     if inside or predicting:
-        source = LastStates(target.context, target.weights)
+        source = FinalHiddenStates(target.handle, target.model)
     else:
-        source = Taps(target.context, target.weights, heads.layers(header.read(path)))
-    kind, width = heads.kind(header.read(path)), source.width
+        source = LayerHiddenStates(
+            target.handle, target.model, draft_heads.target_layers(header.read(path))
+        )
+    kind, width = draft_heads.file_draft_kind(header.read(path)), source.width
     if kind in ("dflash", "dspark"):
-        form = heads.form(header.read(path))
-        head: Head = Block(path, settings, target, taken_width=width, form=form)
+        form = draft_heads.read_block_format(header.read(path))
+        head: HeadContext = BlockHeadContext(path, settings, target, target_width=width, form=form)
     else:
         own = None if inside else path
-        head = Head(own, settings, target, taken_width=width, predicting=predicting)
+        head = HeadContext(own, settings, target, target_width=width, is_mtp=predicting)
     return Beside(target, head, source, 0 if inside or predicting else 1)
 
 
 def ids(path: Path, text: str) -> list[int]:
-    model = Llama(path, SETTINGS, outputs=1, rollback=0)
+    model = LlamaContext(path, SETTINGS, outputs=1, rollback=0)
     try:
         return model.vocabulary.tokenize(text)
     finally:
@@ -80,7 +88,7 @@ def fitted(pair: Beside, text: Sequence[int], model: Model) -> NDArray[np.float3
     Its states are features enough; nothing else is learnt.
     """
     try:
-        if isinstance(pair.head, Block):
+        if isinstance(pair.head, BlockHeadContext):
             output = model.tensors["output.weight"]
             states, said = _states_of_blocks(pair, pair.head, text, output)
         else:
@@ -117,30 +125,30 @@ def _states(pair: Beside, text: Sequence[int]) -> tuple[NDArray[np.float32], lis
     target, head = pair.target, pair.head
     states, said = [], []
     if pair.first == 0:
-        head.read(text[:1], 0)
+        head.decode(text[:1], 0)
     for place in range(len(text) - STEPS - 1):
-        target.read(text[place : place + 1], 0)
+        target.decode(text[place : place + 1], 0)
         state = head.encode(pair.source.states(1))
         for step in range(1, STEPS + 1):
-            head.read([text[place + step]], 1, state)
-            state = head.last_state()
+            head.decode([text[place + step]], 1, state)
+            state = head.last_hidden_state()
             states.append(state)
             said.append(text[place + step + 1])
-        head.forget(place + 2 - pair.first)
+        head.truncate(place + 2 - pair.first)
     return np.concatenate(states), said
 
 
 def _states_of_blocks(
-    pair: Beside, head: Block, text: Sequence[int], output: NDArray[np.float32]
+    pair: Beside, head: BlockHeadContext, text: Sequence[int], output: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], list[int]]:
     """The same of a block's rows, from their logits."""
     back = np.linalg.pinv(output)
     states: list[NDArray[np.float32]] = []
     said: list[int] = []
     for place in range(len(text) - STEPS - 1):
-        pair.target.read(text[place : place + 1], 0)
+        pair.target.decode(text[place : place + 1], 0)
         head.inject(pair.source.states(1))
-        rows, _ = head.guesses(text[place + 1], STEPS)
+        rows, _ = head.draft_block(text[place + 1], STEPS)
         states.append(rows @ back.T)
         said += text[place + 2 : place + 2 + STEPS]
     return np.concatenate(states).astype(np.float32), said

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.machine import parameters
+from localspec.machine import llama_params
 from tests.zoo import Zoo
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
@@ -33,10 +33,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("LOCALSPEC_AMX", None)
     if amx := config.getoption("--amx"):
-        if amx == "hidden" and parameters.has_amx():
+        if amx == "hidden" and llama_params.has_amx():
             raise pytest.UsageError("this CPU has AMX: ggml would use it, and may die of it")
         os.environ["LOCALSPEC_AMX"] = amx
-        parameters.has_amx.cache_clear()
+        llama_params.has_amx.cache_clear()
     config.addinivalue_line("markers", "long: slow, collected only with --long")
     config.addinivalue_line("markers", "pictures: see tests/tui/conftest.py")
 

@@ -12,12 +12,12 @@ from gguf import GGUFReader
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
-from localspec.models import header
-from localspec.paths import data
+from localspec.models.gguf import header
+from localspec.paths import package_data_dir
 from tests import heads
 from tests.tinygguf import Model, Shape
 
-DEMO = data() / "demo"
+DEMO = package_data_dir() / "demo"
 TARGET = DEMO / "demo-target.gguf"
 KINDS = ("eagle3", "dspark", "dflash", "mtp")
 _PLACES = (DEMO, Path(__file__).parent / "assets")
@@ -54,7 +54,7 @@ def pair(kind: str, folder: Path) -> Pair:
 
 def _random(kind: str) -> Model:
     facts = header.read(TARGET)
-    n, n_ff = facts.n_embd, facts.number("feed_forward_length")
+    n, n_ff = facts.n_embd, facts.hparam("feed_forward_length")
     like = Shape(n_head=facts.n_head, n_head_kv=facts.n_head_kv, n_ff=n_ff)
     if kind == "eagle3":
         return heads.eagle3(n_embd=n, of=n, spoken=TARGET, like=like)
@@ -85,7 +85,7 @@ def _with_layer(layer: dict[str, NDArray[np.float32]]) -> Model:
     keys |= {
         "block_count": facts.n_layer + 1,
         "nextn_predict_layers": 1,
-        "expert_feed_forward_length": facts.number("feed_forward_length"),
+        "expert_feed_forward_length": facts.hparam("feed_forward_length"),
         "attention.sliding_window": 65536,  # never reached; one layer must have one
         "attention.sliding_window_pattern": [True, *[False] * facts.n_layer],
         "attention.key_length": size,
@@ -97,7 +97,7 @@ def _with_layer(layer: dict[str, NDArray[np.float32]]) -> Model:
 
 
 def _random_layer(at: int, n: int, facts: header.Header) -> dict[str, NDArray[np.float32]]:
-    rng, block, n_ff = np.random.default_rng(9), f"blk.{at}", facts.number("feed_forward_length")
+    rng, block, n_ff = np.random.default_rng(9), f"blk.{at}", facts.hparam("feed_forward_length")
     fused = n + 2 * facts.n_head_kv * (n // facts.n_head)
     shapes = {"attn_qkv": (fused, n), "attn_output": (n, n), "nextn.eh_proj": (n, 2 * n)}
     shapes |= {"ffn_gate": (n_ff, n), "ffn_up": (n_ff, n), "ffn_down": (n, n_ff)}

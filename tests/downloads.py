@@ -9,34 +9,36 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
-from localspec.models.download import Job, State, fetch
-from localspec.models.hub.errand import Patience, Stop
-from localspec.models.remote import Hub
+from localspec.models.hub.cancellation import CancelToken, RetryPolicy
+from localspec.models.hub.client import HubClient
+from localspec.models.hub.download import DownloadJob, DownloadState, download_file
 from tests.fakehub import FakeHub
 
 MIB = 1 << 20
 REPO, FILE = "org/m-GGUF", "m-Q4_K_M.gguf"
 DATA = b"GGUF" + random.Random(1).randbytes(3 * MIB)
 SHA256 = hashlib.sha256(DATA).hexdigest()
-QUICK = Patience(tries=4, first=0.01, longest=0.02, connect=2.0, stall=0.5)
+QUICK = RetryPolicy(
+    max_attempts=4, first_delay=0.01, max_delay=0.02, connect_timeout=2.0, stall_timeout=0.5
+)
 
 
 class Desk:
     """What a test of downloads works at."""
 
-    def __init__(self, hub: FakeHub, store: Path, patience: Patience = QUICK) -> None:
+    def __init__(self, hub: FakeHub, store: Path, patience: RetryPolicy = QUICK) -> None:
         hub.add(REPO, FILE, DATA)
         self.hub = hub
         self.store = store
-        self.client = Hub(hub.url, token=False, patience=patience)
-        self.said: list[State] = []
+        self.client = HubClient(hub.url, token=False, retry_policy=patience)
+        self.said: list[DownloadState] = []
 
-    def job(self, revision: str = "main", path: str = FILE) -> Job:
-        return Job(REPO, revision, path)
+    def job(self, revision: str = "main", path: str = FILE) -> DownloadJob:
+        return DownloadJob(REPO, revision, path)
 
-    def fetch(self, job: Job | None = None, stop: Stop | None = None) -> Path:
+    def fetch(self, job: DownloadJob | None = None, stop: CancelToken | None = None) -> Path:
         job = job or self.job()
-        return fetch(self.client, job, self.said.append, stop=stop, store_dir=self.store)
+        return download_file(self.client, job, self.said.append, cancel=stop, cache_dir=self.store)
 
     @property
     def folder(self) -> Path:

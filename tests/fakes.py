@@ -12,15 +12,20 @@ from numpy.typing import NDArray
 from localspec.engine import drafters
 from localspec.engine.drafters.model import ModelDrafter
 from localspec.engine.drafters.none import NoDrafter
-from localspec.engine.loop import End, Job, Step, generate
-from localspec.engine.protocols import Draft, Drafter, Gauge, Logits, Verifier
-from localspec.engine.reader import Reader
+from localspec.engine.prefix_cache import PrefixCache
+from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy, Logits, Verifier
+from localspec.engine.speculative_loop import (
+    GenerationJob,
+    LoopEnd,
+    RoundResult,
+    speculative_decode,
+)
 from localspec.protocol.events import FinishReason, Prefill
-from localspec.protocol.wire import Sampling
+from localspec.protocol.wire import SamplingParams
 
 N_VOCAB = 6
-GREEDY = Sampling(temperature=0.0)
-PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+GREEDY = SamplingParams(temperature=0.0)
+PLAIN = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 """The model's own law, nothing truncated."""
 
 
@@ -35,7 +40,7 @@ class FakeModel:
 
     def __init__(self, n_vocab: int, n_ctx: int, n_batch: int) -> None:
         self.n_vocab, self.n_ctx, self.n_batch = n_vocab, n_ctx, n_batch
-        self.seconds = 0.0
+        self.decode_seconds = 0.0
         self.memory: list[int] = []
         self.reads: list[int] = []
         """How many tokens each `read` took."""
@@ -45,7 +50,7 @@ class FakeModel:
     def n_past(self) -> int:
         return len(self.memory)
 
-    def read(self, tokens: Sequence[int], outputs: int) -> Logits:
+    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
         n = len(tokens)
         assert 0 < n <= self.n_batch, f"a batch of {n}"
         assert self.n_past + n <= self.n_ctx, f"{n} tokens at {self.n_past} of {self.n_ctx}"
@@ -54,13 +59,13 @@ class FakeModel:
         self._rows.fill(np.nan)
         self.memory.extend(tokens)
         self.reads.append(n)
-        self.seconds += 1e-6
+        self.decode_seconds += 1e-6
         past = range(self.n_past - outputs + 1, self.n_past + 1)
         rows = [self.row(self.memory[:length]) for length in past]
         self._rows = np.array(rows, np.float32).reshape(outputs, self.n_vocab)
         return self._rows
 
-    def forget(self, n_past: int) -> None:
+    def truncate(self, n_past: int) -> None:
         assert 0 <= n_past <= self.n_past, f"keep {n_past} of {self.n_past}"
         self._rows.fill(np.nan)
         del self.memory[n_past:]
@@ -99,23 +104,23 @@ class HistoryModel(FakeModel):
 class StubbornModel(HistoryModel):
     """Its memory cannot be cut, only emptied."""
 
-    def forget(self, n_past: int) -> None:
-        super().forget(n_past if n_past == self.n_past else 0)
+    def truncate(self, n_past: int) -> None:
+        super().truncate(n_past if n_past == self.n_past else 0)
 
 
-class MarkedModel(HistoryModel):
+class CheckpointModel(HistoryModel):
     """Its memory can be cut only at its marks."""
 
     def __init__(self, seed: int, **more: int) -> None:
         super().__init__(seed, **more)
-        self.marks: list[int] = []
+        self.checkpoints: list[int] = []
 
-    def mark(self) -> None:
-        self.marks.append(self.n_past)
+    def save_checkpoint(self) -> None:
+        self.checkpoints.append(self.n_past)
 
-    def forget(self, n_past: int) -> None:
-        self.marks = [mark for mark in self.marks if mark <= n_past]
-        super().forget(n_past if n_past == self.n_past else max(self.marks, default=0))
+    def truncate(self, n_past: int) -> None:
+        self.checkpoints = [mark for mark in self.checkpoints if mark <= n_past]
+        super().truncate(n_past if n_past == self.n_past else max(self.checkpoints, default=0))
 
 
 def table(seed: int, n_vocab: int = N_VOCAB, *, scale: float = 2.0) -> Logits:
@@ -141,7 +146,7 @@ class EmptyDrafter:
         tokens: Sequence[int],
         limit: int,
         ahead: Sequence[int] = (),
-        gauge: Gauge | None = None,
+        gauge: DraftStopPolicy | None = None,
     ) -> Draft:
         return Draft([], None, "empty")
 
@@ -158,7 +163,7 @@ class RandomDrafter:
         tokens: Sequence[int],
         limit: int,
         ahead: Sequence[int] = (),
-        gauge: Gauge | None = None,
+        gauge: DraftStopPolicy | None = None,
     ) -> Draft:
         n = self._rng.integers(limit + 1)
         return Draft(self._rng.integers(self._n_vocab, size=n).tolist(), None, "random")
@@ -175,7 +180,7 @@ class ConstantDrafter:
         tokens: Sequence[int],
         limit: int,
         ahead: Sequence[int] = (),
-        gauge: Gauge | None = None,
+        gauge: DraftStopPolicy | None = None,
     ) -> Draft:
         return Draft(self._guess[:limit], None, "constant")
 
@@ -193,7 +198,7 @@ class OracleDrafter:
         tokens: Sequence[int],
         limit: int,
         ahead: Sequence[int] = (),
-        gauge: Gauge | None = None,
+        gauge: DraftStopPolicy | None = None,
     ) -> Draft:
         assert list(tokens) == self._text[: len(tokens)], "the text took another turn"
         places = range(len(tokens), min(len(tokens) + limit, len(self._text)))
@@ -202,18 +207,20 @@ class OracleDrafter:
 
 
 def model_drafter(
-    model: FakeModel | Reader,
+    model: FakeModel | PrefixCache,
     verifier: Verifier,
-    sampling: Sampling,
+    sampling: SamplingParams,
     start: int,
     *,
     n_vocab: int | None = None,
     is_end: Callable[[int], bool] = lambda token: False,
 ) -> ModelDrafter:
     """The production's drafter over a fake; `n_vocab` is the target's, if it differs."""
-    reader = model if isinstance(model, Reader) else Reader(model)
+    reader = model if isinstance(model, PrefixCache) else PrefixCache(model)
     n_vocab = reader.model.n_vocab if n_vocab is None else n_vocab
-    return ModelDrafter(reader, drafters.Needs(reader, verifier, sampling, start, n_vocab, is_end))
+    return ModelDrafter(
+        reader, drafters.DrafterInputs(reader, verifier, sampling, start, n_vocab, is_end)
+    )
 
 
 # --- running the loop -------------------------------------------------------------------
@@ -224,7 +231,7 @@ class Run:
     """What came out of one answer."""
 
     tokens: list[int]
-    steps: list[Step]
+    steps: list[RoundResult]
     prefills: list[Prefill]
     end: FinishReason
 
@@ -253,31 +260,33 @@ def job(
     prompt: Sequence[int],
     max_tokens: int,
     *,
-    sampling: Sampling = GREEDY,
+    sampling: SamplingParams = GREEDY,
     draft_length: int = 5,
     ends: Iterable[int] = (),
     cancelled: Callable[[], bool] = lambda: False,
-) -> Job:
+) -> GenerationJob:
     """A job that ends at any of the tokens `ends`."""
     stops = frozenset(ends)
-    return Job(
+    return GenerationJob(
         list(prompt), sampling, max_tokens, draft_length, lambda token: token in stops, cancelled
     )
 
 
-def run(target: FakeModel | Reader, drafter: Drafter, verifier: Verifier, what: Job) -> Run:
+def run(
+    target: FakeModel | PrefixCache, drafter: Drafter, verifier: Verifier, what: GenerationJob
+) -> Run:
     """Drive the production's loop to its end."""
-    reader = target if isinstance(target, Reader) else Reader(target)
+    reader = target if isinstance(target, PrefixCache) else PrefixCache(target)
     tokens: list[int] = []
-    steps: list[Step] = []
+    steps: list[RoundResult] = []
     prefills: list[Prefill] = []
     ends: list[FinishReason] = []
-    for event in generate(reader, drafter, verifier, what):
+    for event in speculative_decode(reader, drafter, verifier, what):
         assert not ends, "it went on after its end"
-        if isinstance(event, Step):
+        if isinstance(event, RoundResult):
             steps.append(event)
             tokens += event.tokens
-        elif isinstance(event, End):
+        elif isinstance(event, LoopEnd):
             ends.append(event.reason)
         else:
             prefills.append(event)
@@ -285,7 +294,7 @@ def run(target: FakeModel | Reader, drafter: Drafter, verifier: Verifier, what: 
     return Run(tokens, steps, prefills, ends[0])
 
 
-def plain(target: FakeModel | Reader, verifier: Verifier, what: Job) -> Run:
+def plain(target: FakeModel | PrefixCache, verifier: Verifier, what: GenerationJob) -> Run:
     """The same without speculation."""
     return run(target, NoDrafter(), verifier, what)
 

@@ -11,31 +11,31 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec.models import blueprint
-from localspec.models.blueprint import Shape
-from localspec.models.gguf.tensors import TYPES, Tensor
-from localspec.models.header import Header
+from localspec.models import synthetic_header
+from localspec.models.gguf.header import Header
+from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
+from localspec.models.synthetic_header import ModelShape
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """One architecture in two sizes, and the quantisation it is had in."""
 
-    small: Shape
-    full: Shape
+    small: ModelShape
+    full: ModelShape
     quantisation: str = "Q4_K_M"
     name: str = ""
     """Of the full one."""
 
 
-def _llama(**more: object) -> Shape:
+def _llama(**more: object) -> ModelShape:
     numbers = {"architecture": "llama", "layers": 32, "embd": 4096, "ff": 14336, "heads": 32}
     numbers |= {"kv_heads": 8, "vocab": 128256, "context": 131072, "rope_factors": True}
-    return Shape(**(numbers | more))  # type: ignore[arg-type]
+    return ModelShape(**(numbers | more))  # type: ignore[arg-type]
 
 
 _SMALL = {"layers": 4, "embd": 256, "ff": 512, "heads": 4, "kv_heads": 2, "vocab": 2048}
-_QWEN3 = Shape(
+_QWEN3 = ModelShape(
     architecture="qwen3",
     layers=36,
     embd=4096,
@@ -46,7 +46,7 @@ _QWEN3 = Shape(
     vocab=151936,
     context=40960,
 )
-_QWEN3_MOE = Shape(
+_QWEN3_MOE = ModelShape(
     architecture="qwen3moe",
     layers=48,
     embd=2048,
@@ -60,7 +60,7 @@ _QWEN3_MOE = Shape(
     experts_used=8,
     expert_ff=768,
 )
-_GEMMA3 = Shape(
+_GEMMA3 = ModelShape(
     architecture="gemma3",
     layers=48,
     embd=3840,
@@ -76,12 +76,12 @@ _GEMMA3 = Shape(
 )
 
 
-def _cut(shape: Shape, **more: object) -> Shape:
+def _cut(shape: ModelShape, **more: object) -> ModelShape:
     """The same with few and narrow layers."""
     return replace(shape, **(_SMALL | {"context": 8192} | more))  # type: ignore[arg-type]
 
 
-def _family(full: Shape, name: str, quantisation: str = "Q4_K_M", **small: object) -> Family:
+def _family(full: ModelShape, name: str, quantisation: str = "Q4_K_M", **small: object) -> Family:
     return Family(_cut(full, **small), full, quantisation, name)
 
 
@@ -99,7 +99,7 @@ _QWEN2 = _llama(
 _GEMMA2 = replace(
     _GEMMA3, architecture="gemma2", layers=42, embd=3584, ff=14336, vocab=256000, context=8192
 )
-_GPT_OSS = Shape(
+_GPT_OSS = ModelShape(
     architecture="gpt-oss",
     layers=24,
     embd=2880,
@@ -114,7 +114,7 @@ _GPT_OSS = Shape(
     window=128,
     full_every=2,
 )
-_PHI4 = Shape(
+_PHI4 = ModelShape(
     architecture="phi3",
     layers=40,
     embd=5120,
@@ -124,7 +124,7 @@ _PHI4 = Shape(
     vocab=100352,
     context=16384,
 )
-_GLM_FLASH = Shape(
+_GLM_FLASH = ModelShape(
     architecture="deepseek2",
     layers=47,
     embd=2048,
@@ -143,7 +143,7 @@ _GLM_FLASH = Shape(
     shared_ff=1536,
     dense_layers=1,
 )
-_MAMBA2 = Shape(
+_MAMBA2 = ModelShape(
     architecture="mamba2",
     layers=48,
     embd=2048,
@@ -156,7 +156,7 @@ _MAMBA2 = Shape(
     state_heads=64,
     groups=1,
 )
-_QWEN35 = Shape(
+_QWEN35 = ModelShape(
     architecture="qwen35",
     layers=32,
     embd=2560,
@@ -187,7 +187,7 @@ _QWEN35_MOE = replace(
     expert_ff=512,
     shared_ff=512,
 )
-_GEMMA4 = Shape(
+_GEMMA4 = ModelShape(
     architecture="gemma4",
     layers=30,
     embd=2816,
@@ -208,7 +208,7 @@ _GEMMA4 = Shape(
     experts_used=8,
     expert_ff=704,
 )
-_GEMMA4_E = Shape(
+_GEMMA4_E = ModelShape(
     architecture="gemma4",
     layers=35,
     embd=1536,
@@ -227,7 +227,7 @@ _GEMMA4_E = Shape(
     shared_kv_ff=12288,
     layer_embd=256,
 )
-_GRANITE = Shape(
+_GRANITE = ModelShape(
     architecture="granite",
     layers=40,
     embd=2560,
@@ -238,7 +238,7 @@ _GRANITE = Shape(
     context=131072,
     tied=True,
 )
-_GRANITE_H = Shape(
+_GRANITE_H = ModelShape(
     architecture="granitehybrid",
     layers=40,
     embd=2048,
@@ -255,7 +255,7 @@ _GRANITE_H = Shape(
     state_heads=64,
     groups=1,
 )
-_LFM2 = Shape(
+_LFM2 = ModelShape(
     architecture="lfm2",
     layers=16,
     embd=2048,
@@ -371,16 +371,16 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def write_ghost(shape: Shape | Header, quantisation: str, path: Path) -> Header:
+def write_ghost(shape: ModelShape | Header, quantisation: str, path: Path) -> Header:
     """A sparse file with a true header and no data."""
-    header = blueprint.header(shape, quantisation) if isinstance(shape, Shape) else shape
-    begins = blueprint.skeleton(header)
+    header = synthetic_header.build(shape, quantisation) if isinstance(shape, ModelShape) else shape
+    begins = synthetic_header.serialize_header(header)
     path.write_bytes(begins)
-    os.truncate(path, len(begins) + blueprint.data_size(header))
+    os.truncate(path, len(begins) + synthetic_header.data_size(header))
     return header
 
 
-def write_real(shape: Shape, quantisation: str, path: Path, seed: int = 0) -> Header:
+def write_real(shape: ModelShape, quantisation: str, path: Path, seed: int = 0) -> Header:
     """The same file with random weights: it loads, and what it says is nonsense."""
     header = write_ghost(shape, quantisation, path)
     rng = np.random.default_rng(seed)
@@ -391,9 +391,9 @@ def write_real(shape: Shape, quantisation: str, path: Path, seed: int = 0) -> He
     return header
 
 
-def _weights(rng: np.random.Generator, tensor: Tensor) -> bytes:
+def _weights(rng: np.random.Generator, tensor: TensorInfo) -> bytes:
     """Small numbers in the tensor's own type; of a quantised one every block is the same size."""
-    name, block, block_bytes = TYPES[tensor.type]
+    name, block, block_bytes = GGML_TYPES[tensor.type]
     if tensor.name.endswith("norm.weight"):
         return np.ones(tensor.n_elements, np.float32).tobytes()
     if name in ("F32", "F16"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from localspec.models import blueprint
-from localspec.models.blueprint import Shape
-from localspec.models.gguf.tensors import TYPES, Tensor
-from localspec.models.header import Header
+from localspec.models import synthetic_header
+from localspec.models.gguf.header import Header
+from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
+from localspec.models.synthetic_header import ModelShape
 from tests.families import FAMILIES
 
 _Q8_0, _F32, _I64 = 8, 0, 27
@@ -74,7 +74,10 @@ def header(name: str) -> Header:
     keys |= {"general.architecture": arch, "tokenizer.ggml.mask_token_id": 5}
     tensors = tuple(_placed(_rows(head, embd, target)))
     found = replace(target, architecture=arch, name=name, keys=keys, tensors=tensors)  # type: ignore[arg-type]
-    return replace(found, size=len(blueprint.skeleton(found)) + blueprint.data_size(found))
+    return replace(
+        found,
+        size=len(synthetic_header.serialize_header(found)) + synthetic_header.data_size(found),
+    )
 
 
 def pair(name: str) -> tuple[Header, Header]:
@@ -87,13 +90,13 @@ def pair(name: str) -> tuple[Header, Header]:
 
 def of_target(name: str) -> Header:
     family = FAMILIES[HEADS[name].family]
-    return blueprint.header(family.full, family.quantisation)
+    return synthetic_header.build(family.full, family.quantisation)
 
 
-def predicting(shape: Shape | None = None) -> Header:
+def predicting(shape: ModelShape | None = None) -> Header:
     """A model with a layer of its own that guesses (MTP): a qwen35."""
     shape = shape or FAMILIES["qwen35"].full
-    return blueprint.header(replace(shape, mtp_layers=1), "Q4_K_M")
+    return synthetic_header.build(replace(shape, mtp_layers=1), "Q4_K_M")
 
 
 def _rows(head: Head, d: int, target: Header) -> Iterator[Row]:
@@ -134,11 +137,11 @@ def _rows(head: Head, d: int, target: Header) -> Iterator[Row]:
         yield at + "ffn_down.weight", (head.ff, d), _Q8_0
 
 
-def _placed(rows: Iterator[Row]) -> Iterator[Tensor]:
+def _placed(rows: Iterator[Row]) -> Iterator[TensorInfo]:
     offset = 0
     for name, shape, kind in rows:
-        _, block, block_bytes = TYPES[kind]
-        tensor = Tensor(name, shape, kind, offset, 0)
+        _, block, block_bytes = GGML_TYPES[kind]
+        tensor = TensorInfo(name, shape, kind, offset, 0)
         n_bytes = tensor.n_elements // block * block_bytes
         yield tensor._replace(n_bytes=n_bytes)
         offset += n_bytes + -n_bytes % 32

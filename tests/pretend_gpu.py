@@ -7,73 +7,84 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from localspec.engine.llama.library import C
-from localspec.machine import beside, parameters
+from localspec.machine import llama_params, probed_model
 from localspec.machine.device import Device
-from localspec.machine.ledger import Ledger
-from localspec.machine.opened import Opened
-from localspec.machine.pretend import Card, Pretend
-from localspec.models import header, heads
-from localspec.protocol.wire import Load
+from localspec.machine.memory_by_device import MemoryByDevice
+from localspec.machine.probed_model import ProbedModel
+from localspec.machine.simulated_gpu import SimulatedGpu, SimulatedGpuSpec
+from localspec.models import draft_heads
+from localspec.models.gguf import header
+from localspec.protocol.wire import LoadCommand
 
 GIB = 1024**3
-_cards: list[Pretend] = []
+_cards: list[SimulatedGpu] = []
 """llama.cpp may keep an address: cards live as long as the tests."""
 
 
 def devices(count: int = 1, total: int = 4 * GIB) -> list[Device]:
     """As a projection takes them."""
     return [
-        Device(f"CUDA{i}", "a pretend card", free=total, total=total, backend="CUDA", pretend=True)
+        Device(
+            f"CUDA{i}", "a pretend card", free=total, total=total, backend="CUDA", simulated=True
+        )
         for i in range(count)
     ]
 
 
-def cards(wanted: Sequence[Device]) -> list[Pretend]:
+def cards(wanted: Sequence[Device]) -> list[SimulatedGpu]:
     """The same, to load on: they keep data, and refuse what is too much."""
     made = [
-        Pretend(C._lib, Card(d.name, d.description, d.total or 0, d.free or 0, empty=False))
+        SimulatedGpu(
+            C._lib, SimulatedGpuSpec(d.name, d.description, d.total or 0, d.free or 0, empty=False)
+        )
         for d in wanted
     ]
     _cards.extend(made)
     return made
 
 
-def loaded(load: Load, on: Sequence[Pretend]) -> tuple[Ledger, Ledger | None]:
+def loaded(
+    load: LoadCommand, on: Sequence[SimulatedGpu]
+) -> tuple[MemoryByDevice, MemoryByDevice | None]:
     """What both models take when really loaded, and none of it afterwards."""
     addresses = [card.address for card in on]
     with ExitStack() as stack:
         kind = _kind(load)
-        role = parameters.of_target(load, predicting=kind == "mtp")
-        target = Opened(C, load.target, role, devices=addresses, data=True)
+        role = llama_params.target_role(load, load_mtp=kind == "mtp")
+        target = ProbedModel(C, load.target, role, devices=addresses, data=True)
         stack.enter_context(closing(target))
         draft = None
         if load.draft is not None:
             draft = _draft(load, target, kind, addresses)
             stack.enter_context(closing(draft))
-        ledgers = target.ledger(), draft.ledger() if draft else None
+        ledgers = target.memory_by_device(), draft.memory_by_device() if draft else None
         for card in on:
-            held = sum(ledger.of(card.card.name).total for ledger in ledgers if ledger)
+            held = sum(ledger.of(card.spec.name).total for ledger in ledgers if ledger)
             assert held == card.used, "llama.cpp's sums are not what it allocated"
     return ledgers
 
 
-def _kind(load: Load) -> str:
+def _kind(load: LoadCommand) -> str:
     if load.draft is None:
         return "model"
-    return heads.drafting(header.read(Path(load.target)), header.read(Path(load.draft)))
+    return draft_heads.draft_kind_for_target(
+        header.read(Path(load.target)), header.read(Path(load.draft))
+    )
 
 
-def _draft(load: Load, target: Opened, kind: str, addresses: list[int]) -> Opened:
+def _draft(load: LoadCommand, target: ProbedModel, kind: str, addresses: list[int]) -> ProbedModel:
     assert load.draft is not None
-    role = parameters.of_head(load, target.n_ctx)
+    role = llama_params.head_role(load, target.n_ctx)
     if kind == "mtp":
-        beside.predict(C, target)
-        return beside.Inside(C, role, target)
+        probed_model.enable_mtp_state(C, target)
+        return probed_model.ProbedMtpHead(C, role, target)
     if kind != "model":
-        beside.tap(C, target, heads.layers(header.read(Path(load.draft))))
-        return beside.Beside(C, load.draft, role, target, devices=addresses, data=True)
-    role = parameters.of_draft(load, target.n_ctx)
-    return Opened(C, load.draft, role, devices=addresses, data=True)
+        probed_model.enable_hidden_states(
+            C, target, draft_heads.target_layers(header.read(Path(load.draft)))
+        )
+        return probed_model.ProbedHead(C, load.draft, role, target, devices=addresses, data=True)
+    role = llama_params.draft_role(load, target.n_ctx)
+    return ProbedModel(C, load.draft, role, devices=addresses, data=True)
 
 
 def real(folder: Path, name: str) -> Path:

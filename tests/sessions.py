@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.engine.llama import Llama
+from localspec.engine.llama import LlamaContext
 from localspec.engine.session import Session
-from localspec.protocol.events import Event, Finished, Plan, Round
-from localspec.protocol.wire import ContextSettings, Generate, Load, Sampling
+from localspec.protocol.events import Event, GenerationFinished, Round, SpeculationPlan
+from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand, SamplingParams
 
 SETTINGS = ContextSettings(flash_attn="on", n_ctx=512, n_ubatch=32, n_threads=1)
 """From 64 tokens on flash attention computes by tiles, so a wider prefill has other last bits."""
-GREEDY = Sampling(temperature=0)
+GREEDY = SamplingParams(temperature=0)
 WIDEST = 17
 
 
@@ -29,7 +29,7 @@ class Said:
     ids: list[int] = field(default_factory=list)
     text: str = ""
     reason: str = ""
-    plan: Plan | None = None
+    plan: SpeculationPlan | None = None
     totals: dict[str, Any] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
 
@@ -43,7 +43,7 @@ class Said:
 def loaded(
     target: Path, draft: Path | None = None, settings: ContextSettings = SETTINGS
 ) -> Iterator[Session]:
-    session = Session(Load(str(target), str(draft) if draft else None, settings, settings))
+    session = Session(LoadCommand(str(target), str(draft) if draft else None, settings, settings))
     try:
         yield session
     finally:
@@ -52,19 +52,19 @@ def loaded(
 
 def say(session: Session, text: str, **request: Any) -> Said:
     """The whole answer; greedy unless `sampling` is given."""
-    return folded(session.generate(Generate(text, **({"sampling": GREEDY} | request))))
+    return folded(session.generate(GenerateCommand(text, **({"sampling": GREEDY} | request))))
 
 
 def folded(events: Iterable[Event]) -> Said:
     said = Said()
     for event in events:
-        if isinstance(event, Plan):
+        if isinstance(event, SpeculationPlan):
             said.plan = event
         elif isinstance(event, Round):
             said.rounds.append(event)
             said.ids += [token.id for token in event.tokens]
             said.text += "".join(token.text for token in event.tokens)
-        elif isinstance(event, Finished):
+        elif isinstance(event, GenerationFinished):
             said.text += event.tail
             said.reason, said.totals = event.reason, event.totals
     return said
@@ -73,13 +73,13 @@ def folded(events: Iterable[Event]) -> Said:
 def require_same_logits_at_every_width(path: Path) -> None:
     """Skip where this processor's kernels differ: then equal text is not promised."""
     tokens = [int(i) for i in np.random.default_rng(0).integers(3, 259, 2 * WIDEST)]
-    model = Llama(path, SETTINGS, outputs=WIDEST, rollback=0)
+    model = LlamaContext(path, SETTINGS, outputs=WIDEST, rollback=0)
     try:
-        alone = np.concatenate([model.read([token], 1).copy() for token in tokens])
+        alone = np.concatenate([model.decode([token], 1).copy() for token in tokens])
         for width in (2, 3, 4, 6, 9, WIDEST):
-            model.forget(0)
+            model.truncate(0)
             parts = [tokens[i : i + width] for i in range(0, len(tokens), width)]
-            rows = np.concatenate([model.read(part, len(part)).copy() for part in parts])
+            rows = np.concatenate([model.decode(part, len(part)).copy() for part in parts])
             if not np.array_equal(rows, alone):
                 off = np.abs(rows - alone).max()
                 pytest.skip(f"here {width} tokens at once move logits by up to {off:.2g}")

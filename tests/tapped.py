@@ -8,8 +8,8 @@ import numpy as np
 from gguf import GGMLQuantizationType as Kind
 from numpy.typing import NDArray
 
-from localspec.models import blueprint
-from localspec.models.gguf.tensors import Tensor
+from localspec.models import synthetic_header
+from localspec.models.gguf.tensors import TensorInfo
 from tests.families import FAMILIES
 from tests.tinygguf import EOS, Model
 
@@ -26,7 +26,7 @@ def target(name: str, seed: int = 0) -> Model:
     shape = replace(family, vocab=len(model.vocabulary()), context=1024, tied=False)
     if shape.conv and shape.full_every:  # as few layers as show the pattern
         shape = replace(shape, layers=min(shape.layers, max(4, shape.full_every)))
-    header = blueprint.header(shape, "Q8_0")
+    header = synthetic_header.build(shape, "Q8_0")
     prefix = f"{shape.architecture}."
     model.keys = {
         key.removeprefix(prefix): list(value) if isinstance(value, tuple) else value
@@ -64,7 +64,7 @@ def layer_alone(model: Model) -> Model:
     return replace(model, tensors=tensors)
 
 
-def _weights(rng: np.random.Generator, tensor: Tensor) -> NDArray[np.float32]:
+def _weights(rng: np.random.Generator, tensor: TensorInfo) -> NDArray[np.float32]:
     """Of such a size that what passes through neither grows nor dies out."""
     name, shape = tensor.name, tensor.shape[::-1]
     if "norm" in name or "rope_freqs" in name or "scale" in name:

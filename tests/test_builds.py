@@ -13,13 +13,13 @@ sys.path.insert(0, str(SCRIPTS))
 import bootstrap  # noqa: E402
 import builds  # noqa: E402
 
-from localspec.machine import backends  # noqa: E402
-from localspec.machine.backends import Choice, Hardware  # noqa: E402
+from localspec.machine import llama_cpp_builds  # noqa: E402
+from localspec.machine.llama_cpp_builds import LlamaCppBuild, SystemHardware  # noqa: E402
 
-CUDA = Choice(
+CUDA = LlamaCppBuild(
     "cuda",
     "an NVIDIA driver (570.86) is here",
-    index="https://wheels.example/cu125",
+    wheel_index="https://wheels.example/cu125",
     cmake="-DGGML_CUDA=on",
     libraries=("nvidia-cublas-cu12",),
     compilers=("nvcc-of-no-computer",),
@@ -40,39 +40,39 @@ class Shell:
         self.environ.append(environ)
         return not any(word in part for word in self.fails for part in command)
 
-    def install(self, choice: Choice) -> bool:
+    def install(self, choice: LlamaCppBuild) -> bool:
         return builds.install(choice, "0.3.36", ("python", None), self.run, self.said.append)
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> list[Hardware]:
+def here(monkeypatch: pytest.MonkeyPatch) -> list[SystemHardware]:
     """What detection finds, to be changed."""
-    found = [Hardware("Linux", "x86_64")]
-    monkeypatch.setattr(backends, "detect", lambda: found[0])
+    found = [SystemHardware("Linux", "x86_64")]
+    monkeypatch.setattr(llama_cpp_builds, "detect_hardware", lambda: found[0])
     return found
 
 
-def test_nothing_special_is_installed_as_ever(here: list[Hardware]) -> None:
+def test_nothing_special_is_installed_as_ever(here: list[SystemHardware]) -> None:
     assert builds.chosen("", {}) is None
     assert builds.chosen("cpu", {}) is None
     assert builds.chosen("", {"LOCALSPEC_BACKEND": "cpu"}) is None
 
 
-def test_a_driver_asks_for_its_build(here: list[Hardware]) -> None:
-    here[0] = Hardware("Linux", "x86_64", "570.86", 8.9)
+def test_a_driver_asks_for_its_build(here: list[SystemHardware]) -> None:
+    here[0] = SystemHardware("Linux", "x86_64", "570.86", 8.9)
     choice = builds.chosen("", {})
     assert choice is not None
     assert choice.backend == "cuda"
 
 
-def test_a_persons_own_way_to_build_is_left_alone(here: list[Hardware]) -> None:
-    here[0] = Hardware("Linux", "x86_64", "570.86", 8.9)
+def test_a_persons_own_way_to_build_is_left_alone(here: list[SystemHardware]) -> None:
+    here[0] = SystemHardware("Linux", "x86_64", "570.86", 8.9)
     assert builds.chosen("", {"CMAKE_ARGS": "-DGGML_BLAS=on"}) is None
     both = {"CMAKE_ARGS": "-DGGML_BLAS=on", "LOCALSPEC_BACKEND": "cuda"}
     assert builds.chosen("", both) is not None
 
 
-def test_what_was_chosen_once_stays(here: list[Hardware]) -> None:
+def test_what_was_chosen_once_stays(here: list[SystemHardware]) -> None:
     kept = builds.chosen("vulkan", {})
     assert kept is not None
     assert kept.backend == "vulkan"
@@ -82,7 +82,7 @@ def test_what_was_chosen_once_stays(here: list[Hardware]) -> None:
     assert builds.chosen("nonsense", {}) is None
 
 
-def test_a_wrong_name_gets_one_sentence(here: list[Hardware]) -> None:
+def test_a_wrong_name_gets_one_sentence(here: list[SystemHardware]) -> None:
     with pytest.raises(SystemExit, match="must be one of cpu, cuda"):
         builds.chosen("", {"LOCALSPEC_BACKEND": "gpu"})
 
@@ -106,7 +106,9 @@ def test_without_a_wheel_or_a_compiler_the_plain_one_has_to_do() -> None:
 
 def test_without_a_wheel_that_loads_it_is_compiled() -> None:
     shell = Shell("import llama_cpp")
-    compilable = Choice("cuda", "", CUDA.index, "-DGGML_CUDA=on", compilers=(sys.executable,))
+    compilable = LlamaCppBuild(
+        "cuda", "", CUDA.wheel_index, "-DGGML_CUDA=on", compilers=(sys.executable,)
+    )
     assert not shell.install(compilable)
     build = shell.ran[2]
     assert "--no-binary" in build
@@ -124,7 +126,7 @@ def test_the_projects_own_version_is_installed() -> None:
 
 @pytest.fixture
 def venv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bootstrap.Venv:
-    for name in (backends.VARIABLE, *builds.OWN):
+    for name in (llama_cpp_builds.ENV_VARIABLE, *builds.OWN):
         monkeypatch.delenv(name, raising=False)
     pinned = '[project]\ndependencies = ["llama-cpp-python==0.3.36"]\n'
     (tmp_path / "pyproject.toml").write_text(pinned)
@@ -147,7 +149,7 @@ def test_another_backend_than_the_installed_makes_a_checkout_unready(
         ("", "cuda", True),
     ):
         venv.build.write_text(installed)
-        monkeypatch.setenv(backends.VARIABLE, asked)
+        monkeypatch.setenv(llama_cpp_builds.ENV_VARIABLE, asked)
         assert bootstrap.is_ready(venv, []) == ready
 
 

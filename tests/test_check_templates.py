@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.models.chat import fallbacks
+from localspec.models.chat_template import builtin_templates
 from tests import zoo
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "check_templates.py"
@@ -26,7 +26,9 @@ def check(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_our_own_templates_are_rendered_alike(tmp_path: Path) -> None:
-    templates = {name: fallbacks.source(name) for name in fallbacks.STOPS}
+    templates = {
+        name: builtin_templates.load_source(name) for name in builtin_templates.STOP_STRINGS
+    }
     templates |= {"chatty": zoo.CHAT_TEMPLATE, "thinker": zoo.THINKER_TEMPLATE}
     for name, source in templates.items():
         (tmp_path / f"{name}.jinja").write_text(source, encoding="utf-8")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.clean import clean
+from localspec.sanitize import sanitize
 
 FORBIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
@@ -24,7 +24,7 @@ ANY = st.lists(st.integers(0, 0x10FFFF), max_size=20).map(lambda codes: "".join(
 @settings(deadline=None, derandomize=True, max_examples=300)
 @given(HOSTILE | ANY, st.booleans())
 def test_nothing_forbidden_survives(text: str, multiline: bool) -> None:
-    cleaned = clean(text, multiline=multiline)
+    cleaned = sanitize(text, multiline=multiline)
     assert not FORBIDDEN.search(cleaned)
     assert multiline or not set("\n\t") & set(cleaned)
     cleaned.encode()
@@ -33,24 +33,24 @@ def test_nothing_forbidden_survives(text: str, multiline: bool) -> None:
 @settings(deadline=None, derandomize=True, max_examples=300)
 @given(HOSTILE | ANY, st.booleans())
 def test_cleaning_twice_is_cleaning_once(text: str, multiline: bool) -> None:
-    once = clean(text, multiline=multiline)
-    assert clean(once, multiline=multiline) == once
+    once = sanitize(text, multiline=multiline)
+    assert sanitize(once, multiline=multiline) == once
 
 
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(st.lists(HOSTILE, max_size=4))
 def test_nothing_forbidden_survives_in_pieces(pieces: list[str]) -> None:
-    shown = "".join(clean(piece) for piece in pieces)
+    shown = "".join(sanitize(piece) for piece in pieces)
     assert not FORBIDDEN.search(shown)
-    assert clean(shown) == shown
+    assert sanitize(shown) == shown
 
 
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(ANY | st.text("aé😀 \u00a0中\u0301\n\t", max_size=20))
 def test_printable_text_is_left_alone(text: str) -> None:
     printable = "".join(letter for letter in text if letter.isprintable() or letter in "\n\t")
-    assert clean(printable) == printable
-    assert clean(printable, multiline=False) == re.sub("[\n\t]", " ", printable)
+    assert sanitize(printable) == printable
+    assert sanitize(printable, multiline=False) == re.sub("[\n\t]", " ", printable)
 
 
 @pytest.mark.parametrize(
@@ -80,16 +80,16 @@ def test_printable_text_is_left_alone(text: str) -> None:
     ],
 )
 def test_examples(text: str, shown: str) -> None:
-    assert clean(text) == shown
+    assert sanitize(text) == shown
 
 
 def test_one_line_stays_one_line() -> None:
-    assert clean("a\nb\tc\r\nd", multiline=False) == "a b c d"
+    assert sanitize("a\nb\tc\r\nd", multiline=False) == "a b c d"
 
 
 @pytest.mark.parametrize("start", ["\x1b[", "\x9b", "\x1b]", "\x1bP", "\x1b", "\x1b[0"])
 @pytest.mark.parametrize("fill", ["0", " ", ";", "\x1b[", "\x1b]", "a"])
 @pytest.mark.timeout(10)
 def test_malice_takes_no_longer_than_other_text(start: str, fill: str) -> None:
-    assert not FORBIDDEN.search(clean(start + fill * 50_000))
-    assert not FORBIDDEN.search(clean((start + fill) * 25_000))
+    assert not FORBIDDEN.search(sanitize(start + fill * 50_000))
+    assert not FORBIDDEN.search(sanitize((start + fill) * 25_000))

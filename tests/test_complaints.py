@@ -14,9 +14,9 @@ from pathlib import Path
 import click
 import pytest
 
-from localspec.chat.commands import Call
-from localspec.chat.commands import parse as slash_command
-from localspec.chat.fields import FIELDS
+from localspec.chat.settings import CHAT_SETTING_FIELDS
+from localspec.chat.slash_commands import CommandCall
+from localspec.chat.slash_commands import parse as slash_command
 from localspec.cli import localspec
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -130,9 +130,9 @@ def test_every_option_and_slash_command_in_the_answers_exists() -> None:
             if typed == "/":  # a key of the first screen
                 continue
             call = slash_command(typed)
-            assert isinstance(call, Call), f"{row.number}: {typed}"
+            assert isinstance(call, CommandCall), f"{row.number}: {typed}"
             if call.name == "set":
-                assert call.rest.split()[0] in FIELDS, f"{row.number}: {typed}"
+                assert call.argument.split()[0] in CHAT_SETTING_FIELDS, f"{row.number}: {typed}"
 
 
 def _context() -> click.Context:

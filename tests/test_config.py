@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from localspec import config
-from localspec.config import VALUES, writing
-from localspec.config.file import leaves
-from localspec.config.kinds import Number
-from localspec.errors import AccessError, UsageError
-from localspec.models import store
-from localspec.models.remote import Hub
+from localspec.config import SETTINGS, toml_file
+from localspec.config.schema import NumberType
+from localspec.config.toml_file import iterate_values
+from localspec.errors import StorageError, UsageError
+from localspec.models import local_files
+from localspec.models.hub.client import HubClient
 from localspec.tui import themes
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
@@ -29,22 +29,22 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_without_a_file_everything_is_as_it_comes(file: Path) -> None:
-    assert config.read() == config.Config()
+    assert config.load() == config.Config()
 
 
 def test_theme_ascii_and_keys(file: Path) -> None:
     file.write_text('[screen]\ntheme = "high-contrast"\nascii = true\n[keys]\n"chat.send" = "f9"\n')
-    assert config.read() == config.Config("high-contrast", True, {"chat.send": "f9"})
+    assert config.load() == config.Config("high-contrast", True, {"chat.send": "f9"})
 
 
 def test_what_to_do_with_a_full_context(file: Path) -> None:
     file.write_text('[chats]\noverflow = "summarise"\n')
-    assert config.read() == config.Config(overflow="summarise")
+    assert config.load() == config.Config(overflow="summarise")
 
 
 def test_what_is_not_known_is_left_alone(file: Path) -> None:
     file.write_text('[tomorrow]\nx = 1\n[screen]\nblink = "never"\n')
-    assert config.read() == config.Config()
+    assert config.load() == config.Config()
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_what_is_not_known_is_left_alone(file: Path) -> None:
 def test_a_damaged_file_is_named_with_its_fault(file: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(UsageError, match=r"config\.toml"):
-        config.read()
+        config.load()
 
 
 def test_bytes_that_are_no_text(file: Path) -> None:
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError):
-        config.read()
+        config.load()
 
 
 # --- what is wrong, and where ---------------------------------------------------------------------
@@ -98,16 +98,16 @@ def test_a_fault_has_its_line_its_key_what_was_expected_and_what_came(
 ) -> None:
     file.write_text(text)
     with pytest.raises(UsageError) as raised:
-        config.read()
+        config.load()
     assert raised.value.message.startswith(f"{file}:") and said in raised.value.message
     assert raised.value.hint == "Mend it: localspec config edit"
 
 
 def test_what_is_wrong_is_as_it_comes_and_the_rest_counts(file: Path) -> None:
     file.write_text("[screen]\ntheme = 'pink'\nascii = true\n")
-    view = config.look()
-    assert view.now("screen.theme") == "localspec-dark" and view.now("screen.ascii") is True
-    assert len(view.faults) == 1
+    view = config.resolve()
+    assert view.get("screen.theme") == "localspec-dark" and view.get("screen.ascii") is True
+    assert len(view.errors) == 1
 
 
 @pytest.mark.parametrize(
@@ -122,32 +122,32 @@ def test_what_is_wrong_is_as_it_comes_and_the_rest_counts(file: Path) -> None:
 )
 def test_an_unknown_key_is_a_warning_with_the_nearest(file: Path, text: str, said: str) -> None:
     file.write_text(text)
-    view = config.look(ids=frozenset({"chat.send", "chat.stop"}))
-    assert view.faults == () and said in view.warnings[0]
-    assert config.read() == config.Config(keys=view.keys)
+    view = config.resolve(key_ids=frozenset({"chat.send", "chat.stop"}))
+    assert view.errors == () and said in view.warnings[0]
+    assert config.load() == config.Config(key_bindings=view.key_bindings)
 
 
 def test_privacy_is_not_lost_by_a_typo(file: Path) -> None:
     file.write_text("[chats]\nkeep = 'no'\n")
-    assert config.so_far().private
+    assert config.load_lenient().private_chats
     file.write_text("[chats]\nkeep = false\n[network]\noffline = true\n[screen\n")
-    assert config.so_far().private and config.so_far().offline
+    assert config.load_lenient().private_chats and config.load_lenient().offline
     file.write_text("[screen\n")  # nothing of the kind was meant
-    assert config.so_far() == config.Config()
+    assert config.load_lenient() == config.Config()
     file.write_bytes(b"\xff\xfe\x00")  # nobody can say what was meant
-    assert config.so_far().private and config.so_far().offline
+    assert config.load_lenient().private_chats and config.load_lenient().offline
 
 
 def test_a_mark_of_notepad_and_lines_of_windows(file: Path) -> None:
     file.write_bytes(b"\xef\xbb\xbf[screen]\r\nascii = true\r\n")
-    assert config.read().ascii
-    writing.put("screen.theme", "monochrome")
+    assert config.load().ascii
+    toml_file.set_value("screen.theme", "monochrome")
     assert b'ascii = true\r\ntheme = "monochrome"\r\n' in file.read_bytes()
 
 
 def test_dots_without_quotes_in_keys(file: Path) -> None:
     file.write_text("[keys]\nchat.send = 'f9'\n'chat.stop' = ' f11 , f12 '\n")
-    assert config.read().keys == {"chat.send": "f9", "chat.stop": "f11,f12"}
+    assert config.load().key_bindings == {"chat.send": "f9", "chat.stop": "f11,f12"}
 
 
 # --- where a value comes from ---------------------------------------------------------------------
@@ -156,51 +156,51 @@ def test_dots_without_quotes_in_keys(file: Path) -> None:
 def test_option_before_variable_before_file_before_default(file: Path) -> None:
     file.write_text("[network]\noffline = true\n")
     held = {
-        "default": config.look(environ={}).held["screen.theme"],
-        "config.toml": config.look(environ={}).held["network.offline"],
-        "environment": config.look(environ={"HF_HUB_OFFLINE": "0"}).held["network.offline"],
-        "command line": config.look(
+        "default": config.resolve(environ={}).settings["screen.theme"],
+        "config.toml": config.resolve(environ={}).settings["network.offline"],
+        "environment": config.resolve(environ={"HF_HUB_OFFLINE": "0"}).settings["network.offline"],
+        "command line": config.resolve(
             environ={"HF_HUB_OFFLINE": "1"}, flags={"HF_HUB_OFFLINE": "--offline"}
-        ).held["network.offline"],
+        ).settings["network.offline"],
     }
     assert {name: one.origin for name, one in held.items()} == {name: name for name in held}
     words = ["as it comes", "config.toml", "HF_HUB_OFFLINE", "--offline"]
-    assert [one.where for one in held.values()] == words
-    assert [one.now for one in held.values()] == ["localspec-dark", True, False, True]
+    assert [one.origin_text for one in held.values()] == words
+    assert [one.current for one in held.values()] == ["localspec-dark", True, False, True]
 
 
 def test_every_value_has_a_variable(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALSPEC_CHATS_KEEP", "off")
     monkeypatch.setenv("LOCALSPEC_DOWNLOADS_LIMIT", "2,5")
-    assert config.read() == config.Config(private=True, download_limit=2.5)
+    assert config.load() == config.Config(private_chats=True, download_limit=2.5)
     monkeypatch.setenv("LOCALSPEC_DOWNLOADS_LIMIT", "fast")
     with pytest.raises(UsageError, match="LOCALSPEC_DOWNLOADS_LIMIT must be") as raised:
-        config.read()
+        config.load()
     assert "edit" not in raised.value.hint  # the file is not what is wrong
-    assert len({value.variable for value in VALUES.values()}) == len(VALUES)
+    assert len({value.env_var for value in SETTINGS.values()}) == len(SETTINGS)
 
 
 def test_values_are_used(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCALSPEC_MODELS_DIR", raising=False)
     file.write_text(f"[models]\nfolder = '{tmp_path}'\n[network]\noffline = true\n")
-    assert store.models_folder() == tmp_path
-    assert Hub().offline
+    assert local_files.models_folder() == tmp_path
+    assert HubClient().offline
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    assert not Hub().offline
+    assert not HubClient().offline
 
 
 def test_the_table_knows_the_themes_and_every_default_is_possible() -> None:
-    assert VALUES["screen.theme"].kind.words == themes.NAMES
-    for value in VALUES.values():
-        assert value.default is None or value.kind.check(value.default) == value.default
-        assert value.none or value.default is not None
-        assert value.label and value.about.endswith(".")
+    assert SETTINGS["screen.theme"].value_type.choices == themes.THEME_NAMES
+    for value in SETTINGS.values():
+        assert value.default is None or value.value_type.validate(value.default) == value.default
+        assert value.unset_label or value.default is not None
+        assert value.label and value.help.endswith(".")
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-1", "", "1e999", "0"])
 def test_numbers_that_are_none(text: str) -> None:
     with pytest.raises(ValueError):
-        Number("", above=True).typed(text)
+        NumberType("", exclusive=True).parse(text)
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -222,36 +222,43 @@ x = [1,
 
 def test_a_change_leaves_comments_order_and_the_unknown(file: Path) -> None:
     file.write_text(OWN)
-    writing.put("screen.theme", "high-contrast")
-    writing.put("screen.ascii", True)
-    writing.put("keys.chat.send", "f9")
-    writing.put("downloads.limit", 2.5)
+    toml_file.set_value("screen.theme", "high-contrast")
+    toml_file.set_value("screen.ascii", True)
+    toml_file.set_value("keys.chat.send", "f9")
+    toml_file.set_value("downloads.limit", 2.5)
     expected = OWN.replace("'monochrome'", '"high-contrast"').replace("'ctrl+s'", '"f9"')
     expected = expected.replace("room\n", "room\nascii = true\n")
     assert file.read_text() == f"{expected}\n[downloads]\nlimit = 2.5\n"
-    writing.put("downloads.limit", None)
+    toml_file.set_value("downloads.limit", None)
     assert "limit" not in file.read_text()
-    assert config.read() == config.Config("high-contrast", True, {"chat.send": "f9"})
+    assert config.load() == config.Config("high-contrast", True, {"chat.send": "f9"})
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "\n", "screen = {ascii = false}\n", "screen.ascii = false\n", writing.template(), "x = 1"],
+    [
+        "",
+        "\n",
+        "screen = {ascii = false}\n",
+        "screen.ascii = false\n",
+        toml_file.render_template(),
+        "x = 1",
+    ],
 )
 @pytest.mark.parametrize("key", ["screen.ascii", "chats.keep", "keys.chat.send"])
 def test_whatever_there_is_a_change_is_read_back(file: Path, text: str, key: str) -> None:
     file.write_text(text)
-    value: object = "f9" if key.startswith("keys") else VALUES[key].default is False
-    writing.put(key, value)
-    found = dict(leaves(tomllib.loads(file.read_text())))
+    value: object = "f9" if key.startswith("keys") else SETTINGS[key].default is False
+    toml_file.set_value(key, value)
+    found = dict(iterate_values(tomllib.loads(file.read_text())))
     assert found[key] == value
-    writing.put(key, None)
+    toml_file.set_value(key, None)
     assert ("x = 1" in text) == ("x = 1" in file.read_text())
-    assert key not in dict(leaves(tomllib.loads(file.read_text())))
+    assert key not in dict(iterate_values(tomllib.loads(file.read_text())))
 
 
 def test_nothing_to_take_out_is_nothing_to_write(file: Path) -> None:
-    writing.put("screen.theme", None)
+    toml_file.set_value("screen.theme", None)
     assert not file.exists()
 
 
@@ -259,27 +266,27 @@ def test_a_file_that_cannot_be_read_is_never_written(file: Path) -> None:
     for damage in (b"[screen\n# precious\n", b"\xff\xfe", b"#" * 1_000_001):
         file.write_bytes(damage)
         with pytest.raises(UsageError, match="Nothing was changed"):
-            writing.put("screen.theme", "monochrome")
+            toml_file.set_value("screen.theme", "monochrome")
         assert file.read_bytes() == damage
 
 
 def test_what_another_version_understands_stays(file: Path) -> None:
     """There is no version in the file: keys come, and what nobody knows is left where it is."""
     file.write_text("[screen]\ntheme = 7\n[newer]\nthing = {a = 1}\n")
-    writing.put("screen.ascii", True)
+    toml_file.set_value("screen.ascii", True)
     assert file.read_text() == "[screen]\ntheme = 7\nascii = true\n[newer]\nthing = {a = 1}\n"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="rights and links are different there")
 def test_rights_and_links_stay(file: Path, tmp_path: Path) -> None:
-    writing.put("screen.ascii", True)
+    toml_file.set_value("screen.ascii", True)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     dotfiles = tmp_path / "dotfiles.toml"
     dotfiles.write_text("")
     dotfiles.chmod(0o644)
     file.unlink()
     file.symlink_to(dotfiles)
-    writing.put("screen.ascii", True)
+    toml_file.set_value("screen.ascii", True)
     assert file.is_symlink() and "ascii = true" in dotfiles.read_text()
     assert stat.S_IMODE(dotfiles.stat().st_mode) == 0o644
 
@@ -293,24 +300,24 @@ def test_a_write_that_fails_leaves_the_old_file(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(AccessError, match="No space left"):
-        writing.put("screen.ascii", True)
+    with pytest.raises(StorageError, match="No space left"):
+        toml_file.set_value("screen.ascii", True)
     assert file.read_text() == OWN
     assert [one.name for one in file.parent.glob(".config-*")] == []
 
 
 def test_a_folder_that_is_not_there_is_refused_where_it_is_typed(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no folder"):
-        writing.typed(VALUES["models.folder"], str(tmp_path / "nowhere"))
-    assert writing.typed(VALUES["models.folder"], str(tmp_path)) == str(tmp_path)
+        toml_file.parse_value(SETTINGS["models.folder"], str(tmp_path / "nowhere"))
+    assert toml_file.parse_value(SETTINGS["models.folder"], str(tmp_path)) == str(tmp_path)
 
 
 def test_the_template_is_all_comments(file: Path) -> None:
-    file.write_text(writing.template())
-    assert config.look().warnings == () and config.read() == config.Config()
-    text = re.sub(r"(?m)^# (\w+ = )", r"\1", writing.template()).replace("= …", "= 1")
+    file.write_text(toml_file.render_template())
+    assert config.resolve().warnings == () and config.load() == config.Config()
+    text = re.sub(r"(?m)^# (\w+ = )", r"\1", toml_file.render_template()).replace("= …", "= 1")
     file.write_text(text)
-    assert not config.look().warnings  # every line of it is one of the table's
+    assert not config.resolve().warnings  # every line of it is one of the table's
 
 
 # --- the document ---------------------------------------------------------------------------------
@@ -319,14 +326,18 @@ def test_the_template_is_all_comments(file: Path) -> None:
 def test_the_document_has_every_value_as_the_table_has_it() -> None:
     rows = re.findall(r"^\| `([^`]+)` \|(.*)\|$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
     told = {key: [cell.strip() for cell in cells.split("|")] for key, cells in rows}
-    assert list(told) == list(VALUES)
-    for key, value in VALUES.items():
+    assert list(told) == list(SETTINGS)
+    for key, value in SETTINGS.items():
         assert told[key] == row(value), key
 
 
-def row(value: config.Value) -> list[str]:
+def row(value: config.SettingDefinition) -> list[str]:
     """One line of the table in docs/settings.md."""
-    usual = value.none if value.default is None else f"`{value.kind.shown(value.default)}`"
-    before = f"`{value.variable}`" + (f", `{value.flags}`" if value.flags else "")
-    when = value.when or "at once"
-    return [value.label, value.kind.expects, usual, f"{value.about} ({when})", before]
+    usual = (
+        value.unset_label
+        if value.default is None
+        else f"`{value.value_type.format(value.default)}`"
+    )
+    before = f"`{value.env_var}`" + (f", `{value.cli_flags}`" if value.cli_flags else "")
+    when = value.takes_effect or "at once"
+    return [value.label, value.value_type.expects, usual, f"{value.help} ({when})", before]

@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localspec.engine.drafters.blocks import BlockCompanion
-from localspec.models import header, heads
-from localspec.paths import data
+from localspec.engine.drafters.head_runner import BlockHeadRunner
+from localspec.models import draft_heads
+from localspec.models.gguf import header
+from localspec.paths import package_data_dir
 from tests.beside import opened
 
 STEP = 16
 """Tokens that the target reads at once."""
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
-DEMO = data() / "demo"
+DEMO = package_data_dir() / "demo"
 BUNDLED = sorted(
     path for path in DEMO.glob("demo-*.gguf") if path.stem not in ("demo-target", "demo-draft")
 )
@@ -79,10 +80,10 @@ def test_a_bundled_head_computes_what_torch_did(path: Path) -> None:
     companion, differences = pair.followed(), []
     try:
         for cut, wanted in zip(stored["cuts"].tolist(), stored["logits"], strict=True):
-            pair.target.forget(0)
+            pair.target.truncate(0)
             for start in range(0, cut, STEP):
-                pair.target.read(ids[start : min(start + STEP, cut)], 0)
-            assert companion.ready(ids[: cut + 1])
+                pair.target.decode(ids[start : min(start + STEP, cut)], 0)
+            assert companion.is_ready(ids[: cut + 1])
             for row, theirs in zip(rows(companion, ids[cut], wanted), wanted, strict=True):
                 assert row.argmax() == theirs.argmax()
                 differences.append(np.abs(row - theirs.astype(np.float32)).mean())
@@ -95,8 +96,8 @@ def test_a_bundled_head_computes_what_torch_did(path: Path) -> None:
 
 def rows(companion: Any, following: int, wanted: NDArray[np.float16]) -> list[NDArray[np.float32]]:
     """Logits of as many greedy guesses."""
-    if isinstance(companion, BlockCompanion):
-        return list(companion.begin(following, len(wanted))[0].copy())
+    if isinstance(companion, BlockHeadRunner):
+        return list(companion.draft_block(following, len(wanted))[0].copy())
     found = [companion.begin(following).copy()]
     return found + [companion.after(int(row.argmax())).copy() for row in wanted[:-1]]
 
@@ -122,7 +123,7 @@ def test_a_step_of_training_makes_a_head_of_its_kind(
     assert any((p != old).any() for p, old in zip(head.parameters(), before, strict=True))
     training.write_head(args.out, head, training.Source(args.target), kind)
     if kind != "mtp":  # only a layer, until demo_mtp.py joins it with the target
-        assert heads.kind(header.read(args.out)) == kind
+        assert draft_heads.file_draft_kind(header.read(args.out)) == kind
 
 
 def test_the_bundled_models_stay_small() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from localspec import errors
-from localspec.errors import LocalspecError, UsageError, code, exit_code
+from localspec.errors import LocalspecError, UsageError, error_code, exit_code
 
 KINDS = [
     kind
@@ -22,14 +22,14 @@ def test_there_are_some() -> None:
 @pytest.mark.parametrize("kind", NAMED)
 def test_each_kind_has_a_cause_of_its_own(kind: type[LocalspecError]) -> None:
     others = [other for other in KINDS if other is not kind]
-    assert code(kind("x")) not in [code(other("x")) for other in others]
+    assert error_code(kind("x")) not in [error_code(other("x")) for other in others]
     assert exit_code(kind("x")) not in [exit_code(other("x")) for other in others]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_exit_codes_are_failures_that_no_signal_or_shell_uses(kind: type[LocalspecError]) -> None:
     assert 1 <= exit_code(kind("x")) < 64
-    assert code(kind("x")).replace("-", "").isalpha()
+    assert error_code(kind("x")).replace("-", "").isalpha()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -43,7 +43,7 @@ def test_usage_is_what_shells_expect() -> None:
 
 
 def test_a_failure_without_a_cause_is_a_plain_failure() -> None:
-    assert (code(LocalspecError("x")), exit_code(LocalspecError("x"))) == ("failure", 1)
+    assert (error_code(LocalspecError("x")), exit_code(LocalspecError("x"))) == ("failure", 1)
 
 
 def test_an_error_carries_what_happened_and_the_next_step() -> None:

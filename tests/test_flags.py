@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localspec import flags
+from localspec import hints
 
 HINTS = [
     (
@@ -51,5 +51,5 @@ HINTS = [
 
 @pytest.mark.parametrize(("hint", "words", "python"), HINTS)
 def test_a_hint(hint: str, words: str | None, python: str | None) -> None:
-    assert flags.in_words(hint) == (words or hint)
-    assert flags.in_python(hint) == (python or hint)
+    assert hints.for_screen(hint) == (words or hint)
+    assert hints.for_python(hint) == (python or hint)

@@ -15,16 +15,16 @@ from localspec.errors import (
     NotFoundError,
     UsageError,
 )
-from localspec.fit import hardware, places
-from localspec.fit.advisor import Wish
-from localspec.fit.report import Place
+from localspec.fit import device_speed, machine_profile
+from localspec.fit.advisor import SettingsRequest
+from localspec.fit.report import MachineProfile
 from localspec.machine.device import Device
-from localspec.models.wanted import NotHere
-from localspec.paths import data
-from localspec.protocol.wire import Load
+from localspec.models.resolver import NotDownloadedError
+from localspec.paths import package_data_dir
+from localspec.protocol.wire import LoadCommand
 from tests.zoo import Zoo
 
-DEMO = data() / "demo"
+DEMO = package_data_dir() / "demo"
 
 
 def test_what_seems_not_to_fit_can_be_loaded_all_the_same(
@@ -32,44 +32,44 @@ def test_what_seems_not_to_fit_can_be_loaded_all_the_same(
 ) -> None:
     """What a system says is free may be wrong; then a person has the last word."""
     cpu = Device("CPU", kind="cpu", free=1 << 20, total=1 << 20, unified=True)
-    tiny = Place((), cpu, hardware.of((), hardware.TYPICAL_CPU))
-    monkeypatch.setattr(places, "here", lambda refresh=False: tiny)
-    wish = Wish(Load(str(zoo["target"])))
+    tiny = MachineProfile((), cpu, device_speed.from_devices((), device_speed.TYPICAL_CPU_SPEED))
+    monkeypatch.setattr(machine_profile, "detect", lambda refresh=False: tiny)
+    wish = SettingsRequest(LoadCommand(str(zoo["target"])))
     with pytest.raises(DoesNotFitError) as refused:
-        launch.fitted(wish)
+        launch.choose_settings(wish)
     assert "run --anyway" in refused.value.hint
-    advice = launch.fitted(replace(wish, anyway=True))
+    advice = launch.choose_settings(replace(wish, skip_memory_check=True))
     assert advice is not None
     assert advice.fit.verdict == "no"
 
 
 @pytest.mark.parametrize("model", [None, "demo"])
 def test_nothing_said_is_the_demo(model: str | None) -> None:
-    choice = launch.choose(model, "auto")
+    choice = launch.resolve_pair(model, "auto")
     assert (choice.target, choice.draft) == (DEMO / "demo-target.gguf", DEMO / "demo-draft.gguf")
     assert choice.spec == "model"
-    assert choice.why
+    assert choice.spec_reason
 
 
 def test_no_draft_for_the_demo_takes_its_way_of_speculating_too() -> None:
-    choice = launch.choose("demo", "none")
-    assert (choice.draft, choice.spec, choice.why) == (None, "auto", "")
+    choice = launch.resolve_pair("demo", "none")
+    assert (choice.draft, choice.spec, choice.spec_reason) == (None, "auto", "")
 
 
 def test_another_draft_for_the_demo() -> None:
     target = DEMO / "demo-target.gguf"
-    choice = launch.choose("demo", str(target))
-    assert (choice.draft, choice.spec, choice.why) == (target, "auto", "")
+    choice = launch.resolve_pair("demo", str(target))
+    assert (choice.draft, choice.spec, choice.spec_reason) == (target, "auto", "")
 
 
 def test_the_demos_draft_for_a_file() -> None:
-    choice = launch.choose(str(DEMO / "demo-target.gguf"), "demo")
+    choice = launch.resolve_pair(str(DEMO / "demo-target.gguf"), "demo")
     assert (choice.target, choice.draft) == (DEMO / "demo-target.gguf", DEMO / "demo-draft.gguf")
 
 
 @pytest.mark.parametrize("draft", ["auto", "none"])
 def test_a_file_alone(zoo: Zoo, draft: str) -> None:
-    choice = launch.choose(str(zoo["target"]), draft)
+    choice = launch.resolve_pair(str(zoo["target"]), draft)
     assert (choice.target, choice.draft, choice.spec) == (zoo["target"], None, "auto")
 
 
@@ -78,7 +78,7 @@ def test_a_file_in_this_directory_is_named_absolutely(
 ) -> None:
     (tmp_path / "plain-name").write_bytes(zoo["target"].read_bytes())
     monkeypatch.chdir(tmp_path)
-    assert launch.choose("plain-name", "none").target == tmp_path / "plain-name"
+    assert launch.resolve_pair("plain-name", "none").target == tmp_path / "plain-name"
 
 
 def test_a_home_directory_is_found(
@@ -86,19 +86,19 @@ def test_a_home_directory_is_found(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "mine.gguf").write_bytes(zoo["target"].read_bytes())
-    assert launch.choose("~/mine.gguf", "~/mine.gguf").draft == tmp_path / "mine.gguf"
+    assert launch.resolve_pair("~/mine.gguf", "~/mine.gguf").draft == tmp_path / "mine.gguf"
 
 
 def test_an_unknown_name_is_told_the_closest() -> None:
-    assert launch.choose("", "auto").spec == "model"
+    assert launch.resolve_pair("", "auto").spec == "model"
     with pytest.raises(NotFoundError, match="nothing called demmo") as failure:
-        launch.choose("demmo", "auto")
+        launch.resolve_pair("demmo", "auto")
     assert "demo" in failure.value.hint
 
 
 def test_a_name_that_could_write_into_the_terminal() -> None:
     with pytest.raises(NotFoundError) as failure:
-        launch.choose("\x1b[31mred", "auto")
+        launch.resolve_pair("\x1b[31mred", "auto")
     assert "\x1b" not in failure.value.message + failure.value.hint
 
 
@@ -113,21 +113,21 @@ def test_a_name_that_could_write_into_the_terminal() -> None:
     ],
 )
 def test_what_is_not_here_could_be_downloaded(name: str) -> None:
-    with pytest.raises(NotHere) as missing:
-        launch.choose(name, "auto")
-    assert missing.value.asked == name
+    with pytest.raises(NotDownloadedError) as missing:
+        launch.resolve_pair(name, "auto")
+    assert missing.value.pull_reference == name
     assert missing.value.hint == f"Get it: localspec pull {name}"
 
 
 def test_a_missing_draft_is_named_alone(zoo: Zoo) -> None:
-    with pytest.raises(NotHere) as missing:
-        launch.choose(str(zoo["target"]), "qwen3-0.6b")
-    assert missing.value.asked == "qwen3-0.6b"
+    with pytest.raises(NotDownloadedError) as missing:
+        launch.resolve_pair(str(zoo["target"]), "qwen3-0.6b")
+    assert missing.value.pull_reference == "qwen3-0.6b"
 
 
 def test_a_refused_pair_is_told_where_others_are(zoo: Zoo) -> None:
     with pytest.raises(IncompatiblePairError) as refused:
-        launch.choose(str(zoo["target"]), str(zoo["wide"]))
+        launch.resolve_pair(str(zoo["target"]), str(zoo["wide"]))
     assert "localspec pair suggest MODEL" in refused.value.hint
 
 
@@ -138,14 +138,14 @@ def test_a_refused_pair_is_told_where_others_are(zoo: Zoo) -> None:
 def test_a_bad_pair_is_refused_by_its_headers(zoo: Zoo, draft: str, words: str) -> None:
     given = draft if draft == "demo" else str(zoo[draft])
     with pytest.raises(IncompatiblePairError, match=words) as refused:
-        launch.choose(str(zoo["target"]), given)
+        launch.resolve_pair(str(zoo["target"]), given)
     assert "--draft none" in refused.value.hint
 
 
 def test_a_padding_tail_and_the_very_same_file_go_together(zoo: Zoo) -> None:
     target = str(zoo["target"])
-    assert launch.choose(target, str(zoo["padded"])).draft == zoo["padded"]
-    assert launch.choose(target, target).draft == zoo["target"]
+    assert launch.resolve_pair(target, str(zoo["padded"])).draft == zoo["padded"]
+    assert launch.resolve_pair(target, target).draft == zoo["target"]
 
 
 @pytest.mark.parametrize(
@@ -153,19 +153,19 @@ def test_a_padding_tail_and_the_very_same_file_go_together(zoo: Zoo) -> None:
 )
 def test_a_path_that_is_not_there(name: str) -> None:
     with pytest.raises(NotFoundError, match="There is no file"):
-        launch.choose(name, "auto")
+        launch.resolve_pair(name, "auto")
 
 
 @pytest.mark.parametrize("draft", ["absent.gguf", "absent", ""])
 def test_a_draft_that_is_not_there(draft: str) -> None:
     with pytest.raises((NotFoundError, UsageError)):
-        launch.choose("demo", draft)
+        launch.resolve_pair("demo", draft)
 
 
 def test_both_files_are_looked_at_before_anything_is_loaded(tmp_path: Path, zoo: Zoo) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("hello")
     with pytest.raises(ModelFileError, match=r"notes\.txt is a text file"):
-        launch.choose(str(text), "auto")
+        launch.resolve_pair(str(text), "auto")
     with pytest.raises(ModelFileError, match=r"notes\.txt is a text file"):
-        launch.choose(str(zoo["target"]), str(text))
+        launch.resolve_pair(str(zoo["target"]), str(text))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
-from localspec.engine.drafters.blocks import BlockCompanion
+from localspec.engine.drafters.head_runner import BlockHeadRunner
 from tests import beside, demoheads
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
@@ -100,13 +100,13 @@ def guesses(target: Path, head: Path, places: int = 6, n: int = 4) -> Any:
         tokens = pair.target.vocabulary.tokenize("def twice(n):\n    return 2 * n\n\n\ndef three")
         found = []
         for place in range(len(tokens) - places, len(tokens)):
-            pair.target.read(tokens[pair.target.n_past : place], 0)
-            if isinstance(companion, BlockCompanion):
-                found += list(companion.begin(tokens[place], n)[0].copy())
+            pair.target.decode(tokens[pair.target.n_past : place], 0)
+            if isinstance(companion, BlockHeadRunner):
+                found += list(companion.draft_block(tokens[place], n)[0].copy())
                 continue
-            found.append(companion.begin(tokens[place]).copy())
+            found.append(companion.first_logits(tokens[place]).copy())
             for _ in range(n - 1):
-                found.append(companion.after(int(found[-1].argmax())).copy())
+                found.append(companion.next_logits(int(found[-1].argmax())).copy())
         return np.stack(found)
     finally:
         pair.close()

@@ -71,8 +71,8 @@ def python(code: str, packages: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_catalogue_is_found_in_the_repository() -> None:
-    assert paths.catalogue() == ROOT / "models.yaml"
-    assert paths.catalogue().is_file()
+    assert paths.catalog_file() == ROOT / "models.yaml"
+    assert paths.catalog_file().is_file()
 
 
 def test_a_wheel_holds_the_catalogue_and_the_demo_pair(wheel: Path) -> None:

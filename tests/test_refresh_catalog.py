@@ -7,8 +7,8 @@ from pathlib import Path
 
 from localspec.errors import NotFoundError
 from localspec.models import catalog
-from localspec.models.reference import RemoteFile
-from localspec.models.remote import Listing
+from localspec.models.hub.client import RepoInfo
+from localspec.models.reference import RepoFile
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -20,14 +20,14 @@ COMMIT = "c" * 40
 class FakeHub:
     """Knows one repository; in it the Q4 file was renamed."""
 
-    def files(self, repo: str) -> Listing:
+    def list_files(self, repo: str) -> RepoInfo:
         if repo != "Qwen/Qwen3-8B-GGUF":
             raise NotFoundError(f"There is no {repo}.", "Search for it.")
         files = (
-            RemoteFile("Qwen3-8B-Q8_0.gguf", 123, "d" * 64),
-            RemoteFile("dflash-Qwen3-8B-Q8_0.gguf", 45, "e" * 64),
+            RepoFile("Qwen3-8B-Q8_0.gguf", 123, "d" * 64),
+            RepoFile("dflash-Qwen3-8B-Q8_0.gguf", 45, "e" * 64),
         )
-        return Listing(repo, COMMIT, files, "mit")
+        return RepoInfo(repo, COMMIT, files, "mit")
 
 
 def test_facts_and_problems(tmp_path: Path) -> None:

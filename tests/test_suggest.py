@@ -11,10 +11,10 @@ import pytest
 
 from localspec import suggest as suggesting
 from localspec.errors import NotFoundError
-from localspec.fit import hardware, places
-from localspec.fit.report import Place
+from localspec.fit import device_speed, machine_profile
+from localspec.fit.report import MachineProfile
 from localspec.models import catalog
-from localspec.suggest import Suggestion, Wanted
+from localspec.suggest import PairSuggestion, SuggestionCriteria
 
 GIB = 2**30
 
@@ -28,29 +28,29 @@ def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path / "config.toml"))
 
 
-def card(gib: float) -> Place:
-    return places.with_memory(gib)
+def card(gib: float) -> MachineProfile:
+    return machine_profile.with_vram(gib)
 
 
-def computer(gib: float) -> Place:
+def computer(gib: float) -> MachineProfile:
     """Without a GPU."""
-    here = places.with_memory(1)
+    here = machine_profile.with_vram(1)
     cpu = replace(here.cpu, free=int(gib * GIB), total=int(gib * GIB))
-    return Place((), cpu, hardware.of((), hardware.TYPICAL_CPU))
+    return MachineProfile((), cpu, device_speed.from_devices((), device_speed.TYPICAL_CPU_SPEED))
 
 
 def suggest(
     free: int, use: str | None = None, target: str | None = None, *, gpu: bool = True, **more: Any
-) -> tuple[Suggestion, ...]:
+) -> tuple[PairSuggestion, ...]:
     place = card(free / GIB) if gpu else computer(free / GIB)
-    return suggesting.suggest(place, Wanted(use), target, **more)
+    return suggesting.suggest(place, SuggestionCriteria(use), target, **more)
 
 
 def ids(gib: float, use: str | None = None, target: str | None = None) -> list[str]:
     return [one.pair.id for one in suggest(int(gib * GIB), use, target)]
 
 
-def real(suggestions: tuple[Suggestion, ...]) -> list[Suggestion]:
+def real(suggestions: tuple[PairSuggestion, ...]) -> list[PairSuggestion]:
     return [one for one in suggestions if one.pair.id != "demo"]
 
 
@@ -65,14 +65,16 @@ def test_24_gib_for_code() -> None:
 def test_4_gib_is_filled_with_nothing_over_3_6() -> None:
     found = suggest(4 * GIB)
     assert len(real(found)) >= 5
-    assert max(one.needed for one in found) <= 3.6 * GIB, "the rest is the runtime's and others'"
+    assert max(one.needed_bytes for one in found) <= 3.6 * GIB, (
+        "the rest is the runtime's and others'"
+    )
     assert "gemma-3-4b+gemma-3-270m" in ids(4, "chat")[:3]
 
 
 def test_6_gib_for_writing() -> None:
     found = real(suggest(6 * GIB, "writing"))
     assert all("writing" in one.pair.use for one in found[:3])
-    assert all(one.needed <= 5.5 * GIB for one in found)
+    assert all(one.needed_bytes <= 5.5 * GIB for one in found)
 
 
 def test_8_gib_for_code() -> None:
@@ -122,9 +124,9 @@ def test_every_suggestion_fits_runs_and_says_why(gib: int, use: str | None) -> N
     found = suggest(gib * GIB, use)
     assert found
     for one in found:
-        assert one.needed <= gib * GIB
+        assert one.needed_bytes <= gib * GIB
         assert one.verdict in ("fits", "tight")
-        assert one.pair.kind in ("model", "lookup")
+        assert one.pair.draft_kind in ("model", "lookup")
         assert one.reasons
     assert len({one.pair.id for one in found}) == len(found)
 

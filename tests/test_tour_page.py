@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from localspec.tui.keys import KEYS, name
+from localspec.tui.key_bindings import KEY_BINDINGS, format_key
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "tour.md").read_text(encoding="utf-8")
@@ -36,7 +36,7 @@ def test_the_pictures_tell_of_nobodys_computer() -> None:
 
 
 def test_every_key_it_names_is_one_of_ours() -> None:
-    known = {name(one) for key in KEYS for one in key.keys.split(",")}
+    known = {format_key(one) for key in KEY_BINDINGS for one in key.keys.split(",")}
     named = {said for said in re.findall(r"`([^`]+)`", PAGE) if not WORDS.fullmatch(said)}
     assert {"w", "f2", "f10", "esc", "enter", "ctrl+q", "←"} <= named
     assert not named - known - {"enter"}, named - known

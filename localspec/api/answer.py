@@ -6,24 +6,24 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict, cast
 
 from localspec.chat import thinking
-from localspec.chat.settings import Loaded
+from localspec.chat.settings import LoadedModel
 from localspec.protocol.events import (
+    EngineReady,
     Event,
-    Finished,
     FinishReason,
+    GenerationFinished,
     Notice,
     Prefill,
-    Ready,
     Round,
     Token,
     TokenClass,
-    token_body,
+    token_to_json,
 )
-from localspec.protocol.stats import Totals
-from localspec.protocol.wire import Generate, VerifyMode
+from localspec.protocol.round_totals import RoundTotals
+from localspec.protocol.wire import GenerateCommand, VerifyMode
 
 
-class Timings(TypedDict):
+class AnswerTimings(TypedDict):
     """Milliseconds; tokens a second after the first token, None where there was only one."""
 
     load_ms: float
@@ -33,7 +33,7 @@ class Timings(TypedDict):
     tokens_per_second: float | None
 
 
-class Speculation(TypedDict):
+class AnswerSpeculation(TypedDict):
     """What guessing did, summed over the answer's rounds.  Rates are None where nothing was
     drafted."""
 
@@ -97,8 +97,8 @@ class Answer:
     prompt_tokens: int
     reused_tokens: int
     """Of the prompt's, how many the engine still knew from the last call."""
-    timings: Timings
-    speculation: Speculation
+    timings: AnswerTimings
+    speculation: AnswerSpeculation
     notices: tuple[Notice, ...] = ()
     """What was to be told on the way: `message` and `hint`."""
 
@@ -114,7 +114,7 @@ class Answer:
         return {
             "schema": 1,
             "text": self.text,
-            "tokens": [token_body(token) for token in self.tokens],
+            "tokens": [token_to_json(token) for token in self.tokens],
             "finish_reason": self.finish_reason,
             "model": self.model,
             "draft": self.draft,
@@ -127,26 +127,26 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Unfinished:
+class AnswerBuilder:
     """An answer in the making: events in, pieces out."""
 
     tokens: list[Token] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
-    finished: Finished | None = None
-    thinking: bool = False
+    finished: GenerationFinished | None = None
+    starts_in_thinking: bool = False
     """Whether it begins inside a thinking part."""
 
-    def hear(self, event: Event) -> list[Piece]:
+    def add_event(self, event: Event) -> list[Piece]:
         if isinstance(event, Round):
             self.tokens += event.tokens
             return [Piece(token.text, token) for token in event.tokens]
-        if isinstance(event, Finished):
+        if isinstance(event, GenerationFinished):
             self.finished = event
             return [Piece(event.tail)] if event.tail else []
         if isinstance(event, Notice):
             self.notices.append(event)
         elif isinstance(event, Prefill):
-            self.thinking = self.thinking or event.thinking
+            self.starts_in_thinking = self.starts_in_thinking or event.thinking
         return []
 
     @property
@@ -155,13 +155,13 @@ class Unfinished:
         tail = self.finished.tail if self.finished else ""
         return "".join(token.text for token in self.tokens) + tail
 
-    def answer(self, request: Generate, ready: Ready, loaded: Loaded) -> Answer:
+    def build(self, request: GenerateCommand, ready: EngineReady, loaded: LoadedModel) -> Answer:
         """The whole; one that was stopped before it began has no text."""
-        finished = self.finished or Finished("cancelled", totals=_nothing())
+        finished = self.finished or GenerationFinished("cancelled", totals=_empty_totals())
         totals, text = finished.totals, self.text
         return Answer(
             text=text,
-            said=thinking.said(text, loaded.thinking, self.thinking),
+            said=thinking.strip_thinking(text, loaded.thinking_markers, self.starts_in_thinking),
             tokens=tuple(self.tokens),
             finish_reason=finished.reason,
             model=ready.model,
@@ -170,14 +170,14 @@ class Unfinished:
             verify=request.verify,
             prompt_tokens=totals["prompt_tokens"],
             reused_tokens=totals["reused_tokens"],
-            timings=cast(Timings, {"load_ms": round(ready.load_ms, 3), **totals["timings"]}),
-            speculation=cast(Speculation, totals["speculation"]),
+            timings=cast(AnswerTimings, {"load_ms": round(ready.load_ms, 3), **totals["timings"]}),
+            speculation=cast(AnswerSpeculation, totals["speculation"]),
             notices=tuple(self.notices),
         )
 
 
-def _nothing() -> dict[str, Any]:
+def _empty_totals() -> dict[str, Any]:
     zero = ("prefill_ms", "first_token_ms", "decode_ms")
     timings = dict.fromkeys(zero, 0.0) | {"tokens_per_second": None}
     counts = {"prompt_tokens": 0, "reused_tokens": 0}
-    return counts | {"timings": timings, "speculation": Totals().speculation()}
+    return counts | {"timings": timings, "speculation": RoundTotals().to_json()}

@@ -8,14 +8,20 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Literal, Unpack, overload
 
-from localspec.api import asking, opening
+from localspec.api import arguments
 from localspec.api.answer import Answer, Piece
-from localspec.api.asking import Messages, Question
-from localspec.api.desk import Desk
-from localspec.api.jobs import Answering, Job
-from localspec.api.options import AnswerOptions, MachineOptions, Way, spelled, way
+from localspec.api.arguments import (
+    AnswerOptions,
+    AnswerRequest,
+    ChatMessages,
+    GenerationOptions,
+    MachineOptions,
+    expand_signature,
+    parse_answer_options,
+)
+from localspec.api.engine_thread import AnswerJob, EngineJob, EngineThread
 from localspec.api.stream import Stream
-from localspec.protocol.events import Notice, Ready
+from localspec.protocol.events import EngineReady, Notice
 from localspec.speculation import Spec
 
 
@@ -42,7 +48,7 @@ class LLM:
     IncompatiblePairError, ModelFileError, EngineError, …; `message` and `hint` say what and how on.
     """
 
-    @spelled(MachineOptions)
+    @expand_signature(MachineOptions)
     def __init__(
         self,
         model: str = "demo",
@@ -55,37 +61,39 @@ class LLM:
         **machine: Unpack[MachineOptions],
     ) -> None:
         self._name, self._spec, self._seed, self._template = model, spec, seed, template
-        opening.check(spec, seed, template)
-        self._choice = opening.files(model, draft, pull=pull)
-        opening.check_drafter(self._choice, spec)
-        wanted = opening.wish(self._choice, spec, machine)
-        self._desk = Desk(opening.Opening(wanted, probe=spec == self._choice.spec == "auto"))
-        loading = Job(lambda engine: engine.ready)
+        arguments.check_pair_arguments(spec, seed, template)
+        self._pair = arguments.resolve_files(model, draft, pull=pull)
+        arguments.check_drafter(self._pair, spec)
+        wanted = arguments.build_load_request(self._pair, spec, machine)
+        self._engine_thread = EngineThread(
+            arguments.PairEngineFactory(wanted, probe=spec == self._pair.spec == "auto")
+        )
+        loading = EngineJob(lambda engine: engine.ready)
         try:
-            self._desk.submit(loading)
-            self._first = loading.result()
+            self._engine_thread.submit(loading)
+            self._initial_ready = loading.result()
         except BaseException:
-            self._desk.close()
+            self._engine_thread.close()
             raise
-        self.notices: tuple[Notice, ...] = (*loading.told, *self._first.notices)
+        self.notices: tuple[Notice, ...] = (*loading.notices, *self._initial_ready.notices)
         """What was to be told when the pair was loaded: `message` and `hint`."""
-        weakref.finalize(self, self._desk.end).atexit = False  # then the desk sees to it
+        weakref.finalize(self, self._engine_thread.end).atexit = False  # then the desk sees to it
 
     # --- answers --------------------------------------------------------------------------
 
-    @spelled(AnswerOptions)
+    @expand_signature(AnswerOptions)
     def generate(self, prompt: str, **options: Unpack[AnswerOptions]) -> Answer:
         """The answer to a prompt: what `localspec run -p` prints, for the same seed the same.
 
         A model with a chat template is asked in it; `raw=True` continues the text as it is.
         Ctrl+C ends the answer.  Raises LocalspecError, with the text that came before as `said`.
         """
-        return self._whole(self._text(prompt, options))
+        return self._run_answer(self._prompt_request(prompt, options))
 
     @overload
     def chat(
         self,
-        messages: str | Messages,
+        messages: str | ChatMessages,
         *,
         stream: Literal[False] = False,
         **options: Unpack[AnswerOptions],
@@ -93,12 +101,20 @@ class LLM:
 
     @overload
     def chat(
-        self, messages: str | Messages, *, stream: Literal[True], **options: Unpack[AnswerOptions]
+        self,
+        messages: str | ChatMessages,
+        *,
+        stream: Literal[True],
+        **options: Unpack[AnswerOptions],
     ) -> Stream: ...
 
-    @spelled(AnswerOptions)
+    @expand_signature(AnswerOptions)
     def chat(
-        self, messages: str | Messages, *, stream: bool = False, **options: Unpack[AnswerOptions]
+        self,
+        messages: str | ChatMessages,
+        *,
+        stream: bool = False,
+        **options: Unpack[AnswerOptions],
     ) -> Answer | Stream:
         """The next turn of a chat: [{"role": "user", "content": …}, …]; a text is one question.
 
@@ -106,62 +122,62 @@ class LLM:
         last call is not read again.  Raises as `generate`, UsageError where the model has no chat
         template.
         """
-        question = self._chat(messages, options)
-        return self._stream(question) if stream else self._whole(question)
+        question = self._chat_request(messages, options)
+        return self._start_stream(question) if stream else self._run_answer(question)
 
-    @spelled(AnswerOptions)
-    def stream(self, prompt: str | Messages, **options: Unpack[AnswerOptions]) -> Stream:
+    @expand_signature(AnswerOptions)
+    def stream(self, prompt: str | ChatMessages, **options: Unpack[AnswerOptions]) -> Stream:
         """As `generate` of a text, or `chat` of messages, piece by piece while it is written."""
-        return self._stream(self._either(prompt, options))
+        return self._start_stream(self._build_request(prompt, options))
 
-    @spelled(AnswerOptions)
+    @expand_signature(AnswerOptions)
     async def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> Answer:
         """As `generate`, in an event loop; a task that is cancelled ends the answer."""
-        return await self._awaited(self._text(prompt, options))
+        return await self._await_answer(self._prompt_request(prompt, options))
 
-    @spelled(AnswerOptions)
-    async def achat(self, messages: str | Messages, **options: Unpack[AnswerOptions]) -> Answer:
+    @expand_signature(AnswerOptions)
+    async def achat(self, messages: str | ChatMessages, **options: Unpack[AnswerOptions]) -> Answer:
         """As `chat`, in an event loop."""
-        return await self._awaited(self._chat(messages, options))
+        return await self._await_answer(self._chat_request(messages, options))
 
-    @spelled(AnswerOptions)
+    @expand_signature(AnswerOptions)
     async def astream(
-        self, prompt: str | Messages, **options: Unpack[AnswerOptions]
+        self, prompt: str | ChatMessages, **options: Unpack[AnswerOptions]
     ) -> AsyncGenerator[Piece, None]:
         """As `stream`, in an event loop: `async for piece in llm.astream(…)`."""
-        from localspec.api import awaiting  # noqa: PLC0415  late: asyncio is slow to import
+        from localspec.api import async_answers  # noqa: PLC0415  late: asyncio is slow to import
 
-        job = Answering(self._either(prompt, options))
-        async with aclosing(awaiting.pieces(self._desk, job)) as pieces:
+        job = AnswerJob(self._build_request(prompt, options))
+        async with aclosing(async_answers.stream_pieces(self._engine_thread, job)) as pieces:
             async for piece in pieces:
                 yield piece
 
-    def count(self, prompt: str | Messages, *, raw: bool = False) -> int:
+    def count(self, prompt: str | ChatMessages, *, raw: bool = False) -> int:
         """Tokens of the prompt that this text or chat would be."""
-        question = self._either(prompt, {"raw": raw})
-        job = Job(lambda engine: engine.worker.count(question.count(engine.ready)))
-        self._desk.submit(job)
+        question = self._build_request(prompt, {"raw": raw})
+        job = EngineJob(lambda engine: engine.worker.count(question.build_count(engine.ready)))
+        self._engine_thread.submit(job)
         return job.result()
 
     def stop(self) -> None:
         """End the answer that is being written; its caller gets what came.  From any thread."""
-        self._desk.stop()
+        self._engine_thread.stop()
 
     # --- the pair -------------------------------------------------------------------------
 
     @property
-    def ready(self) -> Ready:
+    def ready(self) -> EngineReady:
         """What is loaded, and how: files, devices, settings as really used, memory."""
-        return self._desk.ready or self._first
+        return self._engine_thread.ready or self._initial_ready
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called; what is asked then raises."""
-        return self._desk.closed
+        return self._engine_thread.closed
 
     def close(self) -> None:
         """End the engine, and the answer that is being written.  Answers that wait are refused."""
-        self._desk.close()
+        self._engine_thread.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -184,37 +200,41 @@ class LLM:
 
     # --- within ---------------------------------------------------------------------------
 
-    def _text(self, prompt: str, options: AnswerOptions) -> Question:
-        text = asking.words(prompt)
-        return Question(self._choice, self._way(options), text, template=self._template)
+    def _prompt_request(self, prompt: str, options: AnswerOptions) -> AnswerRequest:
+        text = arguments.check_prompt(prompt)
+        return AnswerRequest(
+            self._pair, self._parse_options(options), text, template=self._template
+        )
 
-    def _chat(self, messages: str | Messages, options: AnswerOptions) -> Question:
-        turns = asking.turns(messages)
-        return Question(self._choice, self._way(options), messages=turns, template=self._template)
+    def _chat_request(self, messages: str | ChatMessages, options: AnswerOptions) -> AnswerRequest:
+        turns = arguments.to_messages(messages)
+        return AnswerRequest(
+            self._pair, self._parse_options(options), messages=turns, template=self._template
+        )
 
-    def _either(self, prompt: str | Messages, options: AnswerOptions) -> Question:
+    def _build_request(self, prompt: str | ChatMessages, options: AnswerOptions) -> AnswerRequest:
         if isinstance(prompt, str):
-            return self._text(prompt, options)
-        return self._chat(prompt, options)
+            return self._prompt_request(prompt, options)
+        return self._chat_request(prompt, options)
 
-    def _way(self, options: AnswerOptions) -> Way:
-        return way(options, self._choice.suggested, self._spec, self._seed)
+    def _parse_options(self, options: AnswerOptions) -> GenerationOptions:
+        return parse_answer_options(options, self._pair.suggested_settings, self._spec, self._seed)
 
-    def _whole(self, question: Question) -> Answer:
-        job = Answering(question)
+    def _run_answer(self, request: AnswerRequest) -> Answer:
+        job = AnswerJob(request)
         try:
-            self._desk.submit(job)
+            self._engine_thread.submit(job)
             return job.result()
         except BaseException:
-            self._desk.stop(job)
+            self._engine_thread.stop(job)
             raise
 
-    def _stream(self, question: Question) -> Stream:
-        job = Answering(question)
-        self._desk.submit(job)
-        return Stream(self._desk, job, self)
+    def _start_stream(self, request: AnswerRequest) -> Stream:
+        job = AnswerJob(request)
+        self._engine_thread.submit(job)
+        return Stream(self._engine_thread, job, self)
 
-    async def _awaited(self, question: Question) -> Answer:
-        from localspec.api import awaiting  # noqa: PLC0415  late: asyncio is slow to import
+    async def _await_answer(self, request: AnswerRequest) -> Answer:
+        from localspec.api import async_answers  # noqa: PLC0415  late: asyncio is slow to import
 
-        return await awaiting.answer(self._desk, Answering(question))
+        return await async_answers.await_answer(self._engine_thread, AnswerJob(request))

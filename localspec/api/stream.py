@@ -6,8 +6,7 @@ import queue
 from types import TracebackType
 
 from localspec.api.answer import Answer, Piece
-from localspec.api.desk import Desk
-from localspec.api.jobs import TICK, Answering
+from localspec.api.engine_thread import POLL_SECONDS, AnswerJob, EngineThread
 
 
 class Stream:
@@ -17,9 +16,9 @@ class Stream:
     the stream ends the answer; so does Ctrl+C while waiting for a piece.
     """
 
-    def __init__(self, desk: Desk, job: Answering, keep: object) -> None:
-        self._desk, self._job = desk, job
-        self._keep = keep
+    def __init__(self, engine_thread: EngineThread, job: AnswerJob, owner: object) -> None:
+        self._engine_thread, self._job = engine_thread, job
+        self._owner = owner
         """The engine's owner must live as long as its stream."""
         self._closed = False
 
@@ -33,12 +32,12 @@ class Stream:
 
     def stop(self) -> None:
         """End the answer; pieces that were written by then still come.  From any thread."""
-        self._desk.stop(self._job)
+        self._engine_thread.stop(self._job)
 
     def close(self) -> None:
         """End the answer and give no more pieces.  From any thread; does not wait."""
         self._closed = True
-        self._desk.stop(self._job)
+        self._engine_thread.stop(self._job)
 
     def __iter__(self) -> Stream:
         return self
@@ -48,7 +47,7 @@ class Stream:
         try:
             piece = None if self._closed else self._next()
         except BaseException:
-            self._desk.stop(self._job)
+            self._engine_thread.stop(self._job)
             raise
         if piece is not None:
             return piece
@@ -59,7 +58,7 @@ class Stream:
     def _next(self) -> Piece | None:
         while not self._closed:
             try:
-                piece = self._job.pieces.get(timeout=TICK)
+                piece = self._job.pieces.get(timeout=POLL_SECONDS)
             except queue.Empty:
                 continue
             if piece is None:
@@ -79,4 +78,4 @@ class Stream:
         self.close()
 
     def __del__(self) -> None:
-        self._desk.stop(self._job)
+        self._engine_thread.stop(self._job)

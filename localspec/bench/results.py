@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import platform
+import re
+import subprocess
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from localspec.bench.here import Machine
-from localspec.bench.theory import Best
+from localspec.bench.metrics import BestDraftLength
+from localspec.protocol.events import EngineReady
+from localspec.sanitize import sanitize
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class SpeedupSpread:
     """Of several trials."""
 
     median: float
@@ -19,7 +25,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
+class LatencyPercentiles:
     """Milliseconds that a token was waited for."""
 
     p50: float
@@ -46,7 +52,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class WorkloadResult:
     """A workload at one temperature; over the trials that count, or all where none does."""
 
     name: str
@@ -54,14 +60,14 @@ class Row:
     trials: tuple[Trial, ...]
     plain_tps: float | None
     spec_tps: float | None
-    speedup: Spread | None
-    best: Best | None
+    speedup: SpeedupSpread | None
+    best: BestDraftLength | None
     acceptance_rate: float | None
     mean_accepted_length: float | None
     first_token_ms: float | None
     plain_first_token_ms: float | None
-    latency_ms: Latency | None
-    plain_latency_ms: Latency | None
+    latency_ms: LatencyPercentiles | None
+    plain_latency_ms: LatencyPercentiles | None
     distinct_4grams: float | None
     copied: float | None
     survival: tuple[float | None, ...]
@@ -76,13 +82,13 @@ class Row:
         return all(trial.identical for trial in self.trials)
 
     @property
-    def reached(self) -> float | None:
+    def share_of_best(self) -> float | None:
         """Of what the best fixed draft length would give."""
         return self.speedup.median / self.best.speedup if self.speedup and self.best else None
 
 
 @dataclass(frozen=True, slots=True)
-class Mean:
+class MeanSpeedup:
     """Geometric mean of the speed-ups of the workloads that count."""
 
     temperature: float
@@ -91,7 +97,7 @@ class Mean:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class BenchReport:
     """A whole bench, or what there was of it when it was interrupted."""
 
     pair: str
@@ -99,7 +105,7 @@ class Report:
     draft: str | None
     spec: str
     why: str
-    machine: Machine
+    machine: BenchMachine
     c: float | None
     verify_curve: dict[str, float]
     t1_ms: float | None
@@ -107,8 +113,8 @@ class Report:
     max_tokens: int
     rounds: int
     interrupted: bool
-    rows: tuple[Row, ...] = ()
-    means: tuple[Mean, ...] = ()
+    rows: tuple[WorkloadResult, ...] = ()
+    means: tuple[MeanSpeedup, ...] = ()
     speedup: float | None = None
     """Geometric mean over all rows that count."""
     left_out: dict[str, int] = field(default_factory=dict)
@@ -119,7 +125,7 @@ class Report:
         return sum(len(row.trials) for row in self.rows)
 
 
-def document(report: Report) -> dict[str, Any]:
+def report_to_json(report: BenchReport) -> dict[str, Any]:
     """`bench --json`, described in docs/json.md."""
     return {
         "schema": 1,
@@ -132,56 +138,107 @@ def document(report: Report) -> dict[str, Any]:
         "cost": {
             "c": report.c,
             "verify_curve": report.verify_curve,
-            "host_ms": _rounded(report.host_ms),
+            "host_ms": _round_value(report.host_ms),
             "t1_ms": report.t1_ms,
         },
         "max_tokens": report.max_tokens,
         "rounds": report.rounds,
-        "workloads": [_row(row) for row in report.rows],
-        "means": [asdict(mean) | {"speedup": _rounded(mean.speedup)} for mean in report.means],
-        "speedup": _rounded(report.speedup),
+        "workloads": [_workload_to_json(row) for row in report.rows],
+        "means": [asdict(mean) | {"speedup": _round_value(mean.speedup)} for mean in report.means],
+        "speedup": _round_value(report.speedup),
         "trials": report.trials,
         "left_out": report.left_out,
         "interrupted": report.interrupted,
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _workload_to_json(row: WorkloadResult) -> dict[str, Any]:
     best = row.best
     return {
         "name": row.name,
         "temperature": row.temperature,
-        "plain_tps": _rounded(row.plain_tps),
-        "spec_tps": _rounded(row.spec_tps),
-        "speedup": _rounded_all(row.speedup),
+        "plain_tps": _round_value(row.plain_tps),
+        "spec_tps": _round_value(row.spec_tps),
+        "speedup": _round_fields(row.speedup),
         "theory": {
-            "best": _rounded(best.speedup if best else None),
-            "reached": _rounded(row.reached),
+            "best": _round_value(best.speedup if best else None),
+            "reached": _round_value(row.share_of_best),
             "draft_length": best.gamma if best else None,
         },
-        "acceptance_rate": _rounded(row.acceptance_rate),
-        "mean_accepted_length": _rounded(row.mean_accepted_length),
-        "first_token_ms": _rounded(row.first_token_ms),
-        "latency_ms": _rounded_all(row.latency_ms),
-        "plain_first_token_ms": _rounded(row.plain_first_token_ms),
-        "plain_latency_ms": _rounded_all(row.plain_latency_ms),
-        "distinct_4grams": _rounded(row.distinct_4grams),
-        "copied": _rounded(row.copied),
+        "acceptance_rate": _round_value(row.acceptance_rate),
+        "mean_accepted_length": _round_value(row.mean_accepted_length),
+        "first_token_ms": _round_value(row.first_token_ms),
+        "latency_ms": _round_fields(row.latency_ms),
+        "plain_first_token_ms": _round_value(row.plain_first_token_ms),
+        "plain_latency_ms": _round_fields(row.plain_latency_ms),
+        "distinct_4grams": _round_value(row.distinct_4grams),
+        "copied": _round_value(row.copied),
         "identical": row.identical,
-        "survival": [_rounded(share) for share in row.survival],
+        "survival": [_round_value(share) for share in row.survival],
         "counted": row.counted,
-        "trials": [_trial(trial) for trial in row.trials],
+        "trials": [_trial_to_json(trial) for trial in row.trials],
     }
 
 
-def _trial(trial: Trial) -> dict[str, Any]:
+def _trial_to_json(trial: Trial) -> dict[str, Any]:
     found = asdict(trial) | {"speedup": trial.speedup}
-    return {k: _rounded(v) if isinstance(v, float) else v for k, v in found.items()}
+    return {k: _round_value(v) if isinstance(v, float) else v for k, v in found.items()}
 
 
-def _rounded_all(values: Spread | Latency | None) -> dict[str, float | None] | None:
-    return None if values is None else {k: _rounded(v) for k, v in asdict(values).items()}
+def _round_fields(
+    values: SpeedupSpread | LatencyPercentiles | None,
+) -> dict[str, float | None] | None:
+    return None if values is None else {k: _round_value(v) for k, v in asdict(values).items()}
 
 
-def _rounded(value: float | None) -> float | None:
+def _round_value(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
+
+
+# --- Which machine and which files a result comes from.
+
+_TRADEMARK = re.compile(r"\((?:R|TM)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchMachine:
+    """This computer and the engine on it."""
+
+    cpu: str
+    cores: int | None
+    """Physical ones."""
+    memory: int | None
+    system: str
+    engine: dict[str, str]
+    devices: tuple[str, ...]
+    threads: int | None
+
+
+def describe_machine(ready: EngineReady) -> BenchMachine:
+    import psutil  # noqa: PLC0415  late: --help needs none
+
+    target = ready.settings.get("target") or {}
+    return BenchMachine(
+        cpu=sanitize(_TRADEMARK.sub("", _cpu_name()), multiline=False),
+        cores=psutil.cpu_count(logical=False),
+        memory=psutil.virtual_memory().total,
+        system=f"{platform.system()} {platform.release()} {platform.machine()}".strip(),
+        engine=dict(ready.engine),
+        devices=tuple(ready.devices),
+        threads=target.get("n_threads"),
+    )
+
+
+def _cpu_name() -> str:
+    """The processor's name, as each system tells it."""
+    with suppress(OSError):
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
+        if found:
+            return " ".join(found[1].split())
+    if platform.system() == "Darwin":
+        with suppress(OSError, subprocess.SubprocessError):
+            asked = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+            return subprocess.run(
+                asked, capture_output=True, text=True, timeout=5, check=True
+            ).stdout.strip()
+    return platform.processor() or platform.machine() or "unknown processor"

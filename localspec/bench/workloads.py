@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from localspec.clean import clean
 from localspec.errors import UsageError
+from localspec.sanitize import sanitize
 
 _FILE = Path(__file__).with_name("workloads.yaml")
 
@@ -21,7 +21,7 @@ class Workload:
     name: str
     title: str
     prompts: tuple[str, ...]
-    copies: bool = False
+    copies_prompt: bool = False
     """Whether the answer should repeat most of the prompt."""
 
 
@@ -30,17 +30,19 @@ def load(names: Sequence[str] = ()) -> list[Workload]:
 
     Raises UsageError where one is unknown.
     """
-    known = [_workload(entry) for entry in yaml.safe_load(_FILE.read_text("utf-8"))["workloads"]]
+    known = [
+        _parse_workload(entry) for entry in yaml.safe_load(_FILE.read_text("utf-8"))["workloads"]
+    ]
     unknown = [name for name in names if name not in {workload.name for workload in known}]
     if unknown:
         raise UsageError(
-            f"There is no workload called {clean(unknown[0], multiline=False)}.",
+            f"There is no workload called {sanitize(unknown[0], multiline=False)}.",
             f"Known: {', '.join(workload.name for workload in known)}.",
         )
     return [workload for workload in known if not names or workload.name in names]
 
 
-def _workload(entry: dict[str, object]) -> Workload:
+def _parse_workload(entry: dict[str, object]) -> Workload:
     prompts = entry["prompts"]
     assert isinstance(prompts, list)
     # Without the line feed that YAML puts at the end of a block, unless the text is to go on below.

@@ -9,17 +9,17 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-_PATIENCE = 3.0
-_LONGEST = 74_994
+_TIMEOUT = 3.0
+_MAX_OSC52_BYTES = 74_994
 """Bytes that terminals accept in one OSC 52, before base64."""
 
 
-def native(text: str, environment: Mapping[str, str] = os.environ) -> str | None:
+def copy_with_system_tool(text: str, environment: Mapping[str, str] = os.environ) -> str | None:
     """The tool that took the text, or None.
 
     Not over SSH: the other computer's clipboard is not the person's.
     """
-    for words in _tools(environment):
+    for words in _system_tools(environment):
         if shutil.which(words[0]) is None:
             continue
         try:
@@ -28,7 +28,7 @@ def native(text: str, environment: Mapping[str, str] = os.environ) -> str | None
                 input=text.encode("utf-8", "replace"),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                timeout=_PATIENCE,
+                timeout=_TIMEOUT,
                 check=True,
             )
         except (OSError, subprocess.SubprocessError):
@@ -37,10 +37,10 @@ def native(text: str, environment: Mapping[str, str] = os.environ) -> str | None
     return None
 
 
-def osc52(text: str, environment: Mapping[str, str] = os.environ) -> str | None:
+def build_osc52(text: str, environment: Mapping[str, str] = os.environ) -> str | None:
     """What to write to the terminal so that it copies; None where the text is too long."""
     data = text.encode("utf-8", "replace")
-    if len(data) > _LONGEST:
+    if len(data) > _MAX_OSC52_BYTES:
         return None
     sequence = f"\x1b]52;c;{base64.b64encode(data).decode()}\x07"
     if environment.get("TMUX"):  # tmux hands on what is wrapped
@@ -48,7 +48,7 @@ def osc52(text: str, environment: Mapping[str, str] = os.environ) -> str | None:
     return sequence
 
 
-def _tools(environment: Mapping[str, str]) -> list[list[str]]:
+def _system_tools(environment: Mapping[str, str]) -> list[list[str]]:
     if environment.get("SSH_CONNECTION") or environment.get("SSH_TTY"):
         return []
     if sys.platform == "darwin":

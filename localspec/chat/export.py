@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from localspec.chat import transcript
-from localspec.chat.conversation import Conversation
-from localspec.chat.history import Kept, Listed, Pair, Place
-from localspec.chat.keeping import title
-from localspec.chat.settings import Settings
-from localspec.chat.thinking import split
-from localspec.chat.turn import Attachment, Turn
-from localspec.clean import clean
+from localspec.chat.conversation import Attachment, Conversation, Turn, format_question
+from localspec.chat.history import ChatListEntry, ChatLocation, ChatPair, SavedChat
+from localspec.chat.recorder import make_title
+from localspec.chat.settings import ChatSettings
+from localspec.chat.thinking import split_thinking, strip_thinking
+from localspec.errors import StorageError
 from localspec.protocol import events
+from localspec.sanitize import sanitize
 
-_CODE = re.compile(r"^```([^\n`]*)\n(.*?)(?:^```[ \t]*$\n?|\Z)", re.DOTALL | re.MULTILINE)
-_PAGE = """\
+_CODE_BLOCK = re.compile(r"^```([^\n`]*)\n(.*?)(?:^```[ \t]*$\n?|\Z)", re.DOTALL | re.MULTILINE)
+_HTML_PAGE = """\
 <!DOCTYPE html>
 <html lang="">
 <head>
@@ -51,7 +54,7 @@ footer {{ margin-top: 3rem; font-size: 0.8rem; opacity: 0.6; }}
 """
 
 
-def when(seconds: float) -> str:
+def format_timestamp(seconds: float) -> str:
     """A moment in UTC, ISO 8601."""
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
@@ -59,86 +62,90 @@ def when(seconds: float) -> str:
         return datetime.fromtimestamp(0, UTC).isoformat(timespec="seconds")
 
 
-def so_far(conversation: Conversation, pair: Pair, settings: Settings) -> Kept:
+def snapshot_chat(conversation: Conversation, pair: ChatPair, settings: ChatSettings) -> SavedChat:
     """A chat as it stands, kept or not."""
     now = datetime.now(UTC).timestamp()
-    listed = Listed(0, title(conversation), pair, len(conversation.turns), now, now)
-    return Kept(Place("", 0), listed, conversation, settings)
+    listed = ChatListEntry(0, make_title(conversation), pair, len(conversation.turns), now, now)
+    return SavedChat(ChatLocation("", 0), listed, conversation, settings)
 
 
-def written(kept: Kept, suffix: str) -> str:
+def render(chat: SavedChat, suffix: str) -> str:
     """In the form that the ending of a file's name asks for."""
     suffix = suffix.lower()
     if suffix == ".json":
-        return f"{document(kept)}\n"
-    return page(kept) if suffix == ".html" else (markdown if suffix == ".md" else plain)(kept)
+        return f"{render_json(chat)}\n"
+    return (
+        render_html(chat)
+        if suffix == ".html"
+        else (render_markdown if suffix == ".md" else render_text)(chat)
+    )
 
 
-def plain(kept: Kept) -> str:
+def render_text(chat: SavedChat) -> str:
     """Role words before each turn; thinking is left out."""
-    pair = kept.listed.pair
-    return transcript.plain(kept.conversation, pair.name, pair.thinking)
+    pair = chat.list_entry.pair
+    return conversation_to_text(chat.conversation, pair.name, pair.thinking)
 
 
 # --- Markdown -----------------------------------------------------------------------------
 
 
-def markdown(chat: Kept) -> str:
+def render_markdown(chat: SavedChat) -> str:
     """The path that is shown; thinking is left out."""
-    pair = chat.listed.pair
-    text = transcript.markdown(chat.conversation, pair.name or "model", pair.thinking)
+    pair = chat.list_entry.pair
+    text = conversation_to_markdown(chat.conversation, pair.name or "model", pair.thinking)
     turns = chat.conversation.turns
-    return f"{text}\n*(interrupted)*\n" if turns and turns[-1].reason is None else text
+    return f"{text}\n*(interrupted)*\n" if turns and turns[-1].finish_reason is None else text
 
 
 # --- JSON ---------------------------------------------------------------------------------
 
 
-def listed(one: Listed) -> dict[str, Any]:
+def list_entry_json(entry: ChatListEntry) -> dict[str, Any]:
     """A chat in a list."""
     return {
-        "id": one.id,
-        "title": one.title,
-        "model": one.pair.name,
-        "pair": {"model": one.pair.model, "draft": one.pair.draft},
-        "turns": one.turns,
-        "created": when(one.created),
-        "updated": when(one.updated),
+        "id": entry.id,
+        "title": entry.title,
+        "model": entry.pair.name,
+        "pair": {"model": entry.pair.model, "draft": entry.pair.draft},
+        "turns": entry.turn_count,
+        "created": format_timestamp(entry.created),
+        "updated": format_timestamp(entry.updated),
     }
 
 
-def document(chat: Kept, *, rounds: bool = False) -> str:
+def render_json(chat: SavedChat, *, with_events: bool = False) -> str:
     """All branches; with every event of the answers where `rounds`."""
     conversation = chat.conversation
     body = {
         "schema": 1,
-        "chat": listed(chat.listed)
+        "chat": list_entry_json(chat.list_entry)
         | {
             "seed": conversation.seed,
             "system": conversation.system,
             "settings": asdict(chat.settings),
             "path": [turn.id for turn in conversation.turns],
-            "turns": [_turn(turn, chat, rounds) for turn in conversation.all],
+            "turns": [_turn_json(turn, chat, with_events) for turn in conversation.all_turns],
         },
     }
     return json.dumps(body)
 
 
-def _turn(turn: Turn, chat: Kept, rounds: bool) -> dict[str, Any]:
-    parts = split(turn.answer, chat.listed.pair.thinking, turn.begins_inside)
+def _turn_json(turn: Turn, chat: SavedChat, with_events: bool) -> dict[str, Any]:
+    parts = split_thinking(turn.answer, chat.list_entry.pair.thinking, turn.starts_in_thinking)
     body = {
         "id": turn.id,
         "parent": turn.parent,
         "attempt": turn.attempt,
         "model": turn.model,
         "question": turn.question,
-        "attached": [asdict(file) for file in turn.attached],
-        "thinking": "".join(part.text for part in parts if part.thought),
-        "answer": "".join(part.text for part in parts if not part.thought),
-        "finish_reason": turn.reason,
-        "interrupted": turn.reason is None,
+        "attached": [asdict(file) for file in turn.attachments],
+        "thinking": "".join(part.text for part in parts if part.is_thinking),
+        "answer": "".join(part.text for part in parts if not part.is_thinking),
+        "finish_reason": turn.finish_reason,
+        "interrupted": turn.finish_reason is None,
     }
-    if rounds:
+    if with_events:
         body["events"] = [json.loads(events.encode(event)) for event in turn.events]
     return body
 
@@ -146,62 +153,126 @@ def _turn(turn: Turn, chat: Kept, rounds: bool) -> dict[str, Any]:
 # --- HTML ---------------------------------------------------------------------------------
 
 
-def page(chat: Kept) -> str:
+def render_html(chat: SavedChat) -> str:
     """The path that is shown, as one file that needs no other; thinking is folded."""
-    title = _safe(chat.listed.title, multiline=False) or "A chat"
-    name = _safe(chat.listed.pair.name, multiline=False) or "model"
+    title = _escape(chat.list_entry.title, multiline=False) or "A chat"
+    name = _escape(chat.list_entry.pair.name, multiline=False) or "model"
     system = chat.conversation.system
-    blocks = [f"<h2>System</h2>\n{_said(system)}"] if system else []
+    blocks = [f"<h2>System</h2>\n{_text_html(system)}"] if system else []
     for turn in chat.conversation.turns:
-        blocks += _asked(turn)
-        blocks.append(f"<h2>{_safe(turn.model, multiline=False) or name}</h2>")
-        blocks += _answered(turn, chat)
-    footer = f"{name} · {when(chat.listed.updated)} · localspec"
-    return _PAGE.format(title=title, body="\n".join(blocks), footer=footer)
+        blocks += _question_html(turn)
+        blocks.append(f"<h2>{_escape(turn.model, multiline=False) or name}</h2>")
+        blocks += _answer_html(turn, chat)
+    footer = f"{name} · {format_timestamp(chat.list_entry.updated)} · localspec"
+    return _HTML_PAGE.format(title=title, body="\n".join(blocks), footer=footer)
 
 
-def _asked(turn: Turn) -> Iterator[str]:
-    if turn.question or turn.attached:
+def _question_html(turn: Turn) -> Iterator[str]:
+    if turn.question or turn.attachments:
         yield "<h2>You</h2>"
-    yield from map(_file, turn.attached)
+    yield from map(_attachment_html, turn.attachments)
     if turn.question:
-        yield _said(turn.question, "said you")
+        yield _text_html(turn.question, "said you")
 
 
-def _file(file: Attachment) -> str:
-    name = _safe(file.name, multiline=False)
-    return f"<details><summary>{name}</summary><pre>{_safe(file.text)}</pre></details>"
+def _attachment_html(file: Attachment) -> str:
+    name = _escape(file.name, multiline=False)
+    return f"<details><summary>{name}</summary><pre>{_escape(file.text)}</pre></details>"
 
 
-def _answered(turn: Turn, chat: Kept) -> Iterator[str]:
-    for part in split(turn.answer, chat.listed.pair.thinking, turn.begins_inside):
-        if part.thought:
-            words = _said(part.text.strip("\n"))
+def _answer_html(turn: Turn, chat: SavedChat) -> Iterator[str]:
+    for part in split_thinking(turn.answer, chat.list_entry.pair.thinking, turn.starts_in_thinking):
+        if part.is_thinking:
+            words = _text_html(part.text.strip("\n"))
             yield f"<details><summary>Thinking</summary>{words}</details>"
         else:
-            yield from _parts(part.text)
-    if turn.reason is None:
+            yield from _markdown_html(part.text)
+    if turn.finish_reason is None:
         yield "<p><em>interrupted</em></p>"
 
 
-def _parts(text: str) -> Iterator[str]:
+def _markdown_html(text: str) -> Iterator[str]:
     """Prose as it stands, and code between fences."""
     end = 0
-    for code in _CODE.finditer(text):
-        yield from _prose(text[end : code.start()])
-        yield f"<pre><code>{_safe(code[2])}</code></pre>"
+    for code in _CODE_BLOCK.finditer(text):
+        yield from _prose_html(text[end : code.start()])
+        yield f"<pre><code>{_escape(code[2])}</code></pre>"
         end = code.end()
-    yield from _prose(text[end:])
+    yield from _prose_html(text[end:])
 
 
-def _prose(text: str) -> Iterator[str]:
+def _prose_html(text: str) -> Iterator[str]:
     if text.strip():
-        yield _said(text.strip("\n"))
+        yield _text_html(text.strip("\n"))
 
 
-def _said(text: str, kind: str = "said") -> str:
-    return f'<div class="{kind}">{_safe(text)}</div>'
+def _text_html(text: str, css_class: str = "said") -> str:
+    return f'<div class="{css_class}">{_escape(text)}</div>'
 
 
-def _safe(text: str, *, multiline: bool = True) -> str:
-    return html.escape(clean(text, multiline=multiline))
+def _escape(text: str, *, multiline: bool = True) -> str:
+    return html.escape(sanitize(text, multiline=multiline))
+
+
+# --- A conversation as a document to keep: Markdown, or plain text.
+
+ThinkingMarkers = tuple[str, str] | None
+
+
+def conversation_to_markdown(
+    conversation: Conversation, model: str, markers: ThinkingMarkers = None
+) -> str:
+    """Headings say who speaks; thinking is left out."""
+    name = sanitize(model, multiline=False)
+    blocks = [f"# A chat with {name}"]
+    if conversation.system:
+        blocks += ["## System", sanitize(conversation.system)]
+    for question, answer, by in _turn_texts(conversation, markers):
+        blocks += ["## You", question] if question else []
+        blocks += [f"## {by or name}", answer]
+    return "\n\n".join(block.strip("\n") for block in blocks) + "\n"
+
+
+def conversation_to_text(
+    conversation: Conversation, model: str, markers: ThinkingMarkers = None
+) -> str:
+    """Role words before each turn; thinking is left out."""
+    name = sanitize(model, multiline=False)
+    blocks = [f"System: {sanitize(conversation.system)}"] if conversation.system else []
+    for question, answer, by in _turn_texts(conversation, markers):
+        blocks += [f"You: {question}"] if question else []
+        blocks += [f"{by or name}: {answer}"]
+    return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
+
+
+def save_file(path: Path, text: str, *, overwrite: bool) -> None:
+    """All of it or nothing.  Raises AccessError."""
+    shown = sanitize(str(path), multiline=False)
+    if not overwrite and path.exists():
+        raise StorageError(f"{shown} exists already.", "Choose another name.")
+    try:
+        handle, part = tempfile.mkstemp(dir=path.parent, prefix=".localspec-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
+                file.write(text)
+            os.replace(part, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(part)
+            raise
+    except OSError as error:
+        raise StorageError(
+            f"{shown} cannot be written: {error.strerror}.", "Choose another place."
+        ) from error
+
+
+def _turn_texts(conversation: Conversation, markers: ThinkingMarkers) -> list[tuple[str, str, str]]:
+    """Question, answer, and who gave it, as far as that is known."""
+    return [
+        (
+            sanitize(format_question(turn)),
+            sanitize(strip_thinking(turn.answer, markers, turn.starts_in_thinking)),
+            sanitize(turn.model, multiline=False),
+        )
+        for turn in conversation.turns
+    ]

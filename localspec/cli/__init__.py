@@ -17,8 +17,8 @@ except ImportError as missing:  # before there is anything that could tell it be
     sys.exit(f"localspec: {missing}.\n  Install localspec again: pip install localspec")
 
 from localspec import __version__, errors
-from localspec.clean import clean
-from localspec.cli import places
+from localspec.cli import global_options
+from localspec.sanitize import sanitize
 
 _VERBS = {
     "run": "Complete a prompt, with speculation.",
@@ -43,11 +43,11 @@ _ALIASES = {"ls": "list"}
 _WITHOUT_CONFIG = ("config", "doctor", "completion", "version")
 """Verbs that go on whatever is wrong with config.toml."""
 
-_READER_GONE = 141
+_EXIT_SIGPIPE = 141
 """`localspec run … | head -1` ends quietly, as a shell counts SIGPIPE."""
 
 
-class _Verbs(click.Group):
+class _LazyGroup(click.Group):
     """Imports a verb only when it is called; the names and their help are known before."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -61,13 +61,15 @@ class _Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # before click makes a plain 1 of it
-            raise click.exceptions.Exit(_READER_GONE) from None
+            raise click.exceptions.Exit(_EXIT_SIGPIPE) from None
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         name = _ALIASES.get(cmd_name, cmd_name)
         if name not in _VERBS:
             return None
-        return places.add(importlib.import_module(f"localspec.cli.{name}").command)
+        return global_options.add_to_command(
+            importlib.import_module(f"localspec.cli.{name}").command
+        )
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The verbs, without importing each."""
@@ -77,7 +79,7 @@ class _Verbs(click.Group):
 
 
 @click.group(
-    cls=_Verbs,
+    cls=_LazyGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -93,21 +95,21 @@ def localspec(context: click.Context) -> int | None:
     """
     verb = context.invoked_subcommand
     if verb is None:
-        return _app(context)
+        return _run_tui(context)
     if verb not in _WITHOUT_CONFIG:
-        context.default_map = _heed_config(context.obj or ())
+        context.default_map = _apply_config(context.obj or ())
     return None
 
 
-places.add(localspec)
+global_options.add_to_command(localspec)
 
 
-def _heed_config(argv: Sequence[str]) -> dict[str, dict[str, object]]:
+def _apply_config(argv: Sequence[str]) -> dict[str, dict[str, object]]:
     """Values of config.toml where an option was not given.  Raises UsageError for a wrong one."""
     from localspec import config  # noqa: PLC0415  5 ms that --help has no use for
 
-    view = config.sound()
-    known = config.Config.of(view)
+    view = config.resolve_strict()
+    known = config.Config.from_effective(view)
     if not {"-q", "--quiet"} & {*argv}:
         for warning in view.warnings:
             click.echo(f"localspec: {warning}", err=True)
@@ -115,15 +117,15 @@ def _heed_config(argv: Sequence[str]) -> dict[str, dict[str, object]]:
     return {"run": usual, "pull": {"limit": known.download_limit}}
 
 
-def _app(context: click.Context) -> int:
+def _run_tui(context: click.Context) -> int:
     """The screens, or the help where there is no terminal for them."""
     ends = (sys.stdin, sys.stdout)
-    if places.plain() or not all(end is not None and end.isatty() for end in ends):
+    if global_options.is_plain() or not all(end is not None and end.isatty() for end in ends):
         click.echo(context.get_help(), err=True)
         return 2
-    from localspec.tui import start  # noqa: PLC0415  200 ms that no other command needs
+    from localspec.tui import app  # noqa: PLC0415  200 ms that no other command needs
 
-    return start.run(flags=places.flags(context))
+    return app.run(flags=global_options.get_flags(context))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -134,29 +136,31 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = localspec.main(argv, "localspec", standalone_mode=False, obj=argv) or 0
         sys.stdout.flush()
     except click.ClickException as error:
-        code = _tell_usage(error, argv)
+        code = _print_usage_error(error, argv)
     except errors.LocalspecError as error:
-        code = _tell(error, argv)
+        code = _print_error(error, argv)
     except (KeyboardInterrupt, click.Abort):
         code = 130
     except BrokenPipeError:
-        code = _READER_GONE
+        code = _EXIT_SIGPIPE
     except OSError as error:  # standard output or a file of ours: a full disk, say
         what = f"The output cannot be written: {error.strerror or error}."
-        code = _tell(errors.AccessError(what, "Make room, or write somewhere else."), argv)
+        code = _print_error(errors.StorageError(what, "Make room, or write somewhere else."), argv)
     except ImportError as error:
-        code = _tell(_part_missing(error), argv)
+        code = _print_error(_missing_package_error(error), argv)
     except Exception as error:  # ours: a person gets one line, a developer asks for more
         if os.environ.get("LOCALSPEC_DEBUG"):
             raise
         what = f"{type(error).__name__}: {error}"
         hint = "This is a bug. LOCALSPEC_DEBUG=1 shows where it is."
-        code = _tell(errors.LocalspecError(f"Something went wrong inside: {what}", hint), argv)
-    _finish(sys.stdout)
+        code = _print_error(
+            errors.LocalspecError(f"Something went wrong inside: {what}", hint), argv
+        )
+    _flush_or_discard(sys.stdout)
     sys.exit(code)
 
 
-def _part_missing(error: ImportError) -> errors.LocalspecError:
+def _missing_package_error(error: ImportError) -> errors.LocalspecError:
     if os.environ.get("LOCALSPEC_DEBUG"):
         raise error
     what = f"A part that localspec needs cannot be used: {error}."
@@ -164,7 +168,7 @@ def _part_missing(error: ImportError) -> errors.LocalspecError:
     return errors.LocalspecError(what, again)
 
 
-def _finish(stream: TextIO) -> None:
+def _flush_or_discard(stream: TextIO) -> None:
     """What cannot be written any more Python must not try to write, and complain of, at its end."""
     try:
         stream.flush()
@@ -182,7 +186,7 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
-def _wants_json(argv: list[str]) -> bool:
+def _is_json_requested(argv: list[str]) -> bool:
     """Whether --json is an option here, not the text of one."""
     texts = ("-p", "--prompt", "--stop")
     return any(
@@ -191,26 +195,26 @@ def _wants_json(argv: list[str]) -> bool:
     )
 
 
-def _tell(error: errors.LocalspecError, argv: list[str]) -> int:
+def _print_error(error: errors.LocalspecError, argv: list[str]) -> int:
     """One line what happened, one line what to do; as JSON on stdout where JSON was asked for."""
-    message, hint = clean(error.message, multiline=False), clean(error.hint, multiline=False)
+    message, hint = sanitize(error.message, multiline=False), sanitize(error.hint, multiline=False)
     with suppress(OSError):  # nobody may be listening; the exit code still tells
-        if _wants_json(argv):
-            body = {"code": errors.code(error), "message": message, "hint": hint}
+        if _is_json_requested(argv):
+            body = {"code": errors.error_code(error), "message": message, "hint": hint}
             said = {"text": error.said} if error.said else {}
             click.echo(json.dumps({"schema": 1, "error": body} | said))
         else:
             click.echo(f"localspec: {message}" + (f"\n  {hint}" if hint else ""), err=True)
         if error.detail and ("-v" in argv or "--verbose" in argv):
-            click.echo("\n".join(clean(line) for line in error.detail), err=True)
+            click.echo("\n".join(sanitize(line) for line in error.detail), err=True)
     return errors.exit_code(error)
 
 
-def _tell_usage(error: click.ClickException, argv: list[str]) -> int:
+def _print_usage_error(error: click.ClickException, argv: list[str]) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         with suppress(OSError):
             click.echo(error.format_message(), err=True)
         return 2
     verb = f" {argv[0]}" if argv and argv[0] in (*_VERBS, *_ALIASES) else ""
     hint = f"See: localspec{verb} --help"
-    return _tell(errors.UsageError(error.format_message(), hint), argv)
+    return _print_error(errors.UsageError(error.format_message(), hint), argv)

@@ -13,16 +13,35 @@ from typing import Any
 import click
 
 from localspec import launch
-from localspec.bench import card, results, trial, workloads
-from localspec.bench.course import Answered, Asked, Begun, Measuring, Over, Told, course
-from localspec.cli import bench_table, choosing, completing, options, places
+from localspec.bench import paired_runs, report_text, results, workloads
+from localspec.bench.benchmark import (
+    BenchEvent,
+    BenchFinished,
+    BenchRequest,
+    BenchStarted,
+    CostProbeProgress,
+    RunFinished,
+    run_benchmark,
+)
+from localspec.bench.report_text import (
+    format_identical,
+    format_machine,
+    format_rate,
+    format_summary,
+    format_temperature,
+    format_tokens_per_pass,
+)
+from localspec.bench.results import BenchReport, WorkloadResult
+from localspec.cli import completion, global_options, options, speculation_text
+from localspec.sanitize import sanitize
+from localspec.units import milliseconds, percent
 
-_SPARSE = 30.0
+_PROGRESS_INTERVAL = 30.0
 """Seconds between lines of progress where there is no terminal."""
 
 
 @click.command("bench")
-@click.argument("pair", required=False, shell_complete=completing.models)
+@click.argument("pair", required=False, shell_complete=completion.complete_model_or_pair)
 @click.option("--workload", multiple=True, metavar="NAME", help="Only this one; repeatable.")
 @click.option("--rounds", type=click.IntRange(1, 1000), help="Default: what time allows, 1 to 3.")
 @click.option("--max-tokens", type=click.IntRange(2), default=64, show_default=True)
@@ -43,52 +62,55 @@ def command(pair: str | None, **given: Any) -> int:
     localspec bench big.gguf --draft small.gguf --workload code --markdown
     """
     chosen = workloads.load(given["workload"])
-    choice = choosing.choose(pair, given["draft"])
-    way = trial.Way(given["max_tokens"], choice.spec, choice.why)
+    choice = options.resolve_or_pull(pair, given["draft"])
+    way = paired_runs.BenchSettings(given["max_tokens"], choice.spec, choice.spec_reason)
     temperatures = tuple(dict.fromkeys((0.0, given["temperature"])))
-    asked = Asked(pair or "demo", tuple(chosen), temperatures, way, given["rounds"])
-    progress = _Progress(quiet=given["quiet"])
-    progress.say("loading")
-    engine = launch.start(options.wish(choice, given | {"spec": "auto"}))
+    asked = BenchRequest(pair or "demo", tuple(chosen), temperatures, way, given["rounds"])
+    progress = _BenchProgressLine(quiet=given["quiet"])
+    progress.show_message("loading")
+    engine = launch.start_engine(options.build_load_request(choice, given | {"spec": "auto"}))
     try:
-        with _stoppable(engine) as stopped:
-            over = _run(engine, asked, stopped, progress)
+        with _stop_on_interrupt(engine) as stopped:
+            over = _run_to_end(engine, asked, stopped, progress)
             progress.clear()  # what is printed next begins on its own line
-            return _shown(over, given, stopped=stopped())
+            return _show_result(over, given, was_stopped=stopped())
     finally:
         progress.clear()
         engine.close()
 
 
-def _run(
-    engine: launch.Remembering, asked: Asked, stopped: Callable[[], bool], progress: _Progress
-) -> Over:
-    for told in course(engine, asked, stopped):
-        if isinstance(told, Over):
+def _run_to_end(
+    engine: launch.MeasuredEngine,
+    request: BenchRequest,
+    should_stop: Callable[[], bool],
+    progress: _BenchProgressLine,
+) -> BenchFinished:
+    for told in run_benchmark(engine, request, should_stop):
+        if isinstance(told, BenchFinished):
             return told
-        progress.show(told)
+        progress.show_event(told)
     raise AssertionError("a bench without an end")
 
 
-def _shown(over: Over, given: dict[str, Any], *, stopped: bool) -> int:
-    if over.error is None or (over.report.rows and not given["as_json"]):
-        _print(over.report, given)  # with --json the one document is the error
-    if over.error is not None:
-        raise over.error
-    return 130 if stopped else 0
+def _show_result(finished: BenchFinished, given: dict[str, Any], *, was_stopped: bool) -> int:
+    if finished.error is None or (finished.report.rows and not given["as_json"]):
+        _print_report(finished.report, given)  # with --json the one document is the error
+    if finished.error is not None:
+        raise finished.error
+    return 130 if was_stopped else 0
 
 
-def _print(found: results.Report, given: dict[str, Any]) -> None:
+def _print_report(report: results.BenchReport, given: dict[str, Any]) -> None:
     if given["as_json"]:
-        click.echo(json.dumps(results.document(found)))
+        click.echo(json.dumps(results.report_to_json(report)))
         return
-    lines = card.card(found) if given["markdown"] else bench_table.table(found)
+    lines = report_text.format_markdown(report) if given["markdown"] else format_bench_table(report)
     for line in lines:
-        click.echo(bench_table.plain(line))
+        click.echo(to_ascii(line))
 
 
 @contextmanager
-def _stoppable(engine: launch.Remembering) -> Iterator[Callable[[], bool]]:
+def _stop_on_interrupt(engine: launch.MeasuredEngine) -> Iterator[Callable[[], bool]]:
     """Ctrl+C ends the answer in progress and the bench with it; a second one quits."""
     asked = False
 
@@ -105,44 +127,128 @@ def _stoppable(engine: launch.Remembering) -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-class _Progress:
+class _BenchProgressLine:
     """One line on standard error that is written over; sparse lines where it is no terminal."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
-        self._terminal = places.redraws()
+        self._redraws = global_options.can_redraw()
         self._shown = False
-        self._last = time.monotonic()
+        self._last_write = time.monotonic()
 
-    def show(self, told: Told) -> None:
-        if isinstance(told, Measuring):
-            self.say(told.why or "measuring passes")
-        elif isinstance(told, Begun):
-            answers, seconds = told.extent.answers, told.extent.seconds
-            self._tell(f"{answers} answers, {_left(seconds)}", always=True)
-        elif isinstance(told, Answered):
-            left = _left(told.seconds_left)
-            self._tell(f"{told.done} of {told.of} answers, {left}   {told.run.task.workload}")
+    def show_event(self, event: BenchEvent) -> None:
+        if isinstance(event, CostProbeProgress):
+            self.show_message(event.why or "measuring passes")
+        elif isinstance(event, BenchStarted):
+            answers, seconds = event.estimate.answers, event.estimate.seconds
+            self._write(f"{answers} answers, {_format_time_left(seconds)}", always=True)
+        elif isinstance(event, RunFinished):
+            left = _format_time_left(event.seconds_left)
+            self._write(
+                f"{event.done} of {event.total} answers, {left}   {event.run.task.workload}"
+            )
 
-    def say(self, what: str) -> None:
-        if self._terminal:
-            self._tell(what)
+    def show_message(self, message: str) -> None:
+        if self._redraws:
+            self._write(message)
 
-    def _tell(self, text: str, *, always: bool = False) -> None:
+    def _write(self, text: str, *, always: bool = False) -> None:
         now = time.monotonic()
-        if self._quiet or not (self._terminal or always or now - self._last > _SPARSE):
+        if self._quiet or not (
+            self._redraws or always or now - self._last_write > _PROGRESS_INTERVAL
+        ):
             return
-        self._last, self._shown = now, True
-        if self._terminal:
+        self._last_write, self._shown = now, True
+        if self._redraws:
             click.echo(f"\r{text[:79]:<79}", nl=False, err=True)
         else:
             click.echo(f"localspec: {text}", err=True)
 
     def clear(self) -> None:
-        if self._shown and self._terminal:
+        if self._shown and self._redraws:
             click.echo("\r" + " " * 79 + "\r", nl=False, err=True)
             self._shown = False
 
 
-def _left(seconds: float) -> str:
+def _format_time_left(seconds: float) -> str:
     return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
+
+
+# --- How a bench looks in a terminal: a table.
+
+_BAR_WIDTH = 14
+_ASCII_MAP = str.maketrans("×–·", "x-,")
+_BAR_BLOCKS = " ▏▎▍▌▋▊▉"
+
+
+def format_bench_table(report: BenchReport) -> Iterator[str]:
+    """Lines of at most 80 columns."""
+    yield from _format_header(report)
+    most = max((row.speedup.max for row in report.rows if row.speedup), default=1.0)
+    temperature: float | None = None
+    for row in report.rows:
+        if row.temperature != temperature:
+            temperature = row.temperature
+            yield ""
+            yield _format_titles(temperature)
+        yield _format_workload(row, max(most, 1.5))
+    yield ""
+    yield from format_summary(report)
+
+
+def _format_header(report: BenchReport) -> Iterator[str]:
+    draft = f" with {report.draft}" if report.draft else ", no draft model"
+    yield sanitize(f"{report.pair}: {report.model}{draft}", multiline=False)
+    for line in format_machine(report):
+        yield sanitize(line, multiline=False)
+    if report.why:
+        yield sanitize(f"ON, {report.why}", multiline=False)
+    if report.t1_ms is not None:
+        wide = "8" if "8" in report.verify_curve else max(report.verify_curve, default="", key=int)
+        parts = [f"one pass {milliseconds(report.t1_ms)}"]
+        if wide and wide != "1":
+            parts.append(f"{wide} tokens at once {report.verify_curve[wide]:.1f} passes")
+        if report.c is not None:
+            parts.append(f"a guess {report.c:.2f}")
+        yield " · ".join(parts)
+
+
+def _format_titles(temperature: float) -> str:
+    name = format_temperature(temperature)
+    return f"{name:<15} plain  with tok/s{'':18}{'low–high':<9}  kept tok/pass same"
+
+
+def _format_workload(row: WorkloadResult, scale: float) -> str:
+    """One workload: speed without and with guesses, and how often the text is the same."""
+    speed = low_high = ""
+    if row.speedup is not None:
+        speed = f"{row.speedup.median:5.2f}× {_speedup_bar(row.speedup.median, scale)}"
+        low_high = f"{row.speedup.min:.2f}–{row.speedup.max:.2f}"
+    return (
+        f"{row.name:<10} {' ' if row.counted else '*'}    "
+        f"{format_rate(row.plain_tps):>5} {format_rate(row.spec_tps):>5}  "
+        f"{speed:<{_BAR_WIDTH + 7}} {low_high:<9} "
+        f"{percent(row.acceptance_rate):>5} {format_tokens_per_pass(row):>8} "
+        f"{format_identical(row):>4}"
+    )
+
+
+def to_ascii(line: str) -> str:
+    """The line where stdout cannot show the real characters."""
+    return (
+        line.translate(_ASCII_MAP)
+        if speculation_text.token_glyphs() is not speculation_text.TOKEN_GLYPHS
+        else line
+    )
+
+
+def _speedup_bar(value: float, scale: float) -> str:
+    """A bar with a tick where plain decoding stands."""
+    plain, filled = round(_BAR_WIDTH / scale), value / scale * _BAR_WIDTH
+    if speculation_text.token_glyphs() is not speculation_text.TOKEN_GLYPHS:
+        bar, tick = "#" * round(filled), "|"
+    else:
+        eighths = round(filled * 8)
+        bar, tick = "█" * (eighths // 8) + _BAR_BLOCKS[eighths % 8].strip(), "┊"
+    bar = f"{bar:<{_BAR_WIDTH}}"[:_BAR_WIDTH]
+    return bar[:plain] + tick + bar[plain + 1 :] if bar[plain : plain + 1] == " " else bar

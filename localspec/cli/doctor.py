@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from localspec.cli import pulling
-from localspec.doctor import Finding, build, examination, report
-from localspec.doctor.errand import Errand
-from localspec.doctor.finding import Action
+from localspec.cli import pull
+from localspec.doctor import Finding, checks, findings, llama_build
+from localspec.doctor.command_runner import CommandRunner
+from localspec.doctor.findings import RepairAction
 from localspec.errors import LocalspecError, UsageError
 
 
@@ -27,27 +27,36 @@ def command(dismiss: str | None, fix: bool, yes: bool, as_json: bool) -> int:
     pasted into an issue. Exit code 1 where something keeps localspec from working.
     """
     if dismiss is not None:
-        build.dismiss(dismiss)
-    if fix and not yes and (as_json or not pulling.can_ask()):
+        llama_build.dismiss(dismiss)
+    if fix and not yes and (as_json or not pull.can_prompt_user()):
         raise UsageError("Nobody can be asked here.", "Say it beforehand: --fix -y")
-    found = examination.examine()
+    found = checks.run_checks()
     if not as_json:
-        click.echo(report.text(found))
-    if fix and _mended(found, yes):
-        found = examination.examine()
+        click.echo(findings.format_report(found))
+    if fix and _repair(found, yes):
+        found = checks.run_checks()
         if not as_json:
-            click.echo(f"Now: {report.verdict(found)}")
+            click.echo(f"Now: {findings.format_verdict(found)}")
     if as_json:
-        click.echo(json.dumps({"schema": 1, "findings": [_told(one) for one in found]}))
+        click.echo(json.dumps({"schema": 1, "findings": [_finding_to_json(one) for one in found]}))
     return int(any(one.level == "error" for one in found))
 
 
-def _told(one: Finding) -> dict[str, Any]:
-    told = {"id": one.id, "area": one.area, "level": one.level, "what": one.what, "fix": one.fix}
-    return told | {"means": one.means, "action": one.action.name if one.action else None}
+def _finding_to_json(finding: Finding) -> dict[str, Any]:
+    told = {
+        "id": finding.id,
+        "area": finding.area,
+        "level": finding.level,
+        "what": finding.what,
+        "fix": finding.fix,
+    }
+    return told | {
+        "means": finding.explanation,
+        "action": finding.action.name if finding.action else None,
+    }
 
 
-def _mended(found: Sequence[Finding], yes: bool) -> int:
+def _repair(found: Sequence[Finding], yes: bool) -> int:
     """How many of them were gone about."""
     able = [(one, one.action) for one in found if one.action is not None]
     if not able:
@@ -57,28 +66,28 @@ def _mended(found: Sequence[Finding], yes: bool) -> int:
         click.echo(f"\n{one.what}", err=True)
         click.echo(action.question, err=True)
         if yes or click.confirm(f"{action.name}?", default=False, err=True):
-            _do(action)
+            _run_action(action)
             done += 1
     return done
 
 
-def _do(action: Action) -> None:
+def _run_action(action: RepairAction) -> None:
     """What fails is told, and the next is gone about."""
 
     def say(line: str) -> None:
         click.echo(f"  {line}", err=True)
 
     if action.commands:
-        errand = Errand(action.commands, say)
+        errand = CommandRunner(action.commands, say)
         try:
             code = errand.run()
         except KeyboardInterrupt:
             errand.stop()
             raise
         say(f"It failed with exit code {code}." if code else "Done.")
-    if action.do is not None:
+    if action.run is not None:
         try:
-            say(action.do())
+            say(action.run())
         except LocalspecError as error:
             say(f"{error.message} {error.hint}")
         except OSError as error:

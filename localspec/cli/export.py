@@ -7,17 +7,17 @@ from pathlib import Path
 
 import click
 
-from localspec.chat import export, transcript
-from localspec.clean import clean
-from localspec.cli.history import CHAT, opened
-from localspec.cli.resuming import number
+from localspec.chat import export
+from localspec.cli.history import CHAT_ARGUMENT, open_history
+from localspec.cli.resume import find_chat_id
 from localspec.errors import UsageError
+from localspec.sanitize import sanitize
 
-_FORMS = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".json": "json"}
+_FORMATS = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".json": "json"}
 
 
 @click.command("export")
-@CHAT
+@CHAT_ARGUMENT
 @click.option("--md", "form", flag_value="md", help="Markdown, without thinking.")
 @click.option("--html", "form", flag_value="html", help="A page by itself; thinking is folded.")
 @click.option("--json", "form", flag_value="json", help="All of it, other branches too.")
@@ -29,19 +29,19 @@ def command(chat: str, form: str | None, rounds: bool, output: str | None, force
 
     Without a form: by the name of the file, else Markdown.
     """
-    form = form or _FORMS.get(os.path.splitext(output or "")[1].lower(), "md")
+    form = form or _FORMATS.get(os.path.splitext(output or "")[1].lower(), "md")
     if rounds and form != "json":
         raise UsageError("Rounds are exported as JSON only.", "Add --json")
-    with opened() as history:
-        kept = history.read(number(history, chat), rounds=rounds)
+    with open_history() as history:
+        kept = history.load_chat(find_chat_id(history, chat), with_events=rounds)
     if form == "json":
-        text = export.document(kept, rounds=rounds) + "\n"
+        text = export.render_json(kept, with_events=rounds) + "\n"
     else:
-        text = export.page(kept) if form == "html" else export.markdown(kept)
+        text = export.render_html(kept) if form == "html" else export.render_markdown(kept)
     if output is None:
         click.echo(text, nl=False)
         return 0
     path = Path(os.path.abspath(output))
-    transcript.save(path, text, overwrite=force)
-    click.echo(f"Saved: {clean(str(path), multiline=False)}", err=True)
+    export.save_file(path, text, overwrite=force)
+    click.echo(f"Saved: {sanitize(str(path), multiline=False)}", err=True)
     return 0

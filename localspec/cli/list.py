@@ -8,13 +8,13 @@ from pathlib import Path
 
 import click
 
-from localspec.cli.table import rows
-from localspec.models import store, wanted
-from localspec.models.catalog import Pair
-from localspec.models.disk.stored import Stored
+from localspec.cli.table import format_columns
+from localspec.models import local_files, resolver
+from localspec.models.catalog import CatalogPair
+from localspec.models.local_files.local_model import LocalModel
 from localspec.units import gb
 
-WHERE = {
+SOURCE_NAMES = {
     "hub": "downloaded",
     "folder": "models folder",
     "lmstudio": "LM Studio",
@@ -30,19 +30,19 @@ def command(as_json: bool) -> int:
 
     Also those in LM Studio's, Ollama's and llama.cpp's folders, and in --models-dir.
     """
-    found = store.listing()
-    pairs, left = wanted.ready(found), store.orphans()
-    names = {one.path: wanted.called(one, found) for one in found}
+    found = local_files.list_models()
+    pairs, left = resolver.ready_pairs(found), local_files.find_leftovers()
+    names = {one.path: resolver.shortest_reference(one, found) for one in found}
     if as_json:
-        click.echo(json.dumps(_document(found, names, pairs, left)))
+        click.echo(json.dumps(_list_to_json(found, names, pairs, left)))
         return 0
     shown = [("PAIR", "", "")] + [(pair.id, pair.title, "ready") for pair in pairs]
-    for line in rows(shown):
+    for line in format_columns(shown):
         click.echo(line)
     if found:
         click.echo()
-        models = [("MODEL", "SIZE", "WHERE", "CHECKED"), *(_row(one, names) for one in found)]
-        for line in rows(models):
+        models = [("MODEL", "SIZE", "WHERE", "CHECKED"), *(_model_row(one, names) for one in found)]
+        for line in format_columns(models):
             click.echo(line)
     if left:
         size = gb(sum(orphan.size for orphan in left))
@@ -54,16 +54,16 @@ def command(as_json: bool) -> int:
     return 0
 
 
-def _row(one: Stored, names: dict[Path, str]) -> tuple[str, str, str, str]:
-    checked = "verified" if one.verified else "not verified"
-    return names[one.path], gb(one.size), WHERE[one.where], checked
+def _model_row(stored: LocalModel, names: dict[Path, str]) -> tuple[str, str, str, str]:
+    checked = "verified" if stored.verified else "not verified"
+    return names[stored.path], gb(stored.size), SOURCE_NAMES[stored.origin], checked
 
 
-def _document(
-    found: Sequence[Stored],
+def _list_to_json(
+    models: Sequence[LocalModel],
     names: dict[Path, str],
-    pairs: Sequence[Pair],
-    left: Sequence[store.Orphan],
+    pairs: Sequence[CatalogPair],
+    orphans: Sequence[local_files.LeftoverFile],
 ) -> dict[str, object]:
     return {
         "schema": 1,
@@ -78,13 +78,14 @@ def _document(
                 "revision": one.revision,
                 "sha256": one.sha256,
                 "verified": one.verified,
-                "where": one.where,
+                "where": one.origin,
                 "removable": one.removable,
                 "parts": len(one.parts) or 1,
             }
-            for one in found
+            for one in models
         ],
         "leftovers": [
-            {"path": str(one.path), "bytes": one.size, "resumable": one.resumable} for one in left
+            {"path": str(one.path), "bytes": one.size, "resumable": one.resumable}
+            for one in orphans
         ],
     }

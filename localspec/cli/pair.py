@@ -6,20 +6,20 @@ import json
 
 import click
 
-from localspec.cli import completing, pulling
-from localspec.cli import places as where
-from localspec.cli.table import rows
+from localspec.cli import completion, pull
+from localspec.cli import global_options as where
+from localspec.cli.table import format_columns
 from localspec.errors import UsageError
-from localspec.fit import places
-from localspec.models import catalog, heads, plan, store, wanted
-from localspec.models.catalogue.entry import USES
-from localspec.models.hub.errand import Stop
-from localspec.models.plan import Match, Planner
-from localspec.models.remote import Hub
-from localspec.suggest import Suggestion, Wanted, suggest
+from localspec.fit import machine_profile
+from localspec.models import catalog, draft_heads, local_files, pull_plan, resolver
+from localspec.models.catalog.entries import USE_CASES
+from localspec.models.hub.cancellation import CancelToken
+from localspec.models.hub.client import HubClient
+from localspec.models.pull_plan import PlannedPair, PullPlanner
+from localspec.suggest import PairSuggestion, SuggestionCriteria, suggest
 from localspec.units import gb, gib
 
-_SHOWN = 5
+_MAX_SHOWN = 5
 
 
 @click.group("pair")
@@ -28,31 +28,35 @@ def command() -> None:
 
 
 @command.command("suggest")
-@click.argument("ref", required=False, shell_complete=completing.only_models)
+@click.argument("ref", required=False, shell_complete=completion.complete_model)
 @click.option(
     "--vram",
     type=click.FloatRange(0, 10_000, min_open=True),
     metavar="GIB",
     help="Memory of a GPU.  [default: what this computer has free, without a GPU]",
 )
-@click.option("--use", type=click.Choice(USES), help="What for.")
-@click.option("--all", "everything", is_flag=True, help=f"More than {_SHOWN}.")
+@click.option("--use", type=click.Choice(USE_CASES), help="What for.")
+@click.option("--all", "everything", is_flag=True, help=f"More than {_MAX_SHOWN}.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def _suggest(
     ref: str | None, vram: float | None, use: str | None, everything: bool, as_json: bool
 ) -> int:
     """The pairs that fit, the best first; with REF those of one model.  Asks nobody."""
-    place = places.with_memory(vram) if vram is not None else places.here()
-    found = suggest(place, Wanted(use), ref)
+    place = machine_profile.with_vram(vram) if vram is not None else machine_profile.detect()
+    found = suggest(place, SuggestionCriteria(use), ref)
     device = (*place.devices, place.cpu)[0]
     free = device.free or 0
     if as_json:
         said = {"memory": free, "gpu": bool(place.devices), "use": use}
-        click.echo(json.dumps({"schema": 1} | said | {"pairs": [_entry(one) for one in found]}))
+        click.echo(
+            json.dumps(
+                {"schema": 1} | said | {"pairs": [_suggestion_to_json(one) for one in found]}
+            )
+        )
         return 0
     of = "of a GPU" if place.devices else "free on this computer"
     click.echo(f"For {gib(free)} {of}:", err=True)
-    shown = found if everything else found[:_SHOWN]
+    shown = found if everything else found[:_MAX_SHOWN]
     for number, one in enumerate(shown, 1):
         click.echo(f"{number}. {one.pair.id}  {one.pair.title}")
         for reason in one.reasons:
@@ -67,8 +71,8 @@ def _suggest(
 
 
 @command.command("check")
-@click.argument("target", shell_complete=completing.models)
-@click.argument("draft", required=False, shell_complete=completing.only_models)
+@click.argument("target", shell_complete=completion.complete_model_or_pair)
+@click.argument("draft", required=False, shell_complete=completion.complete_model)
 @where.ENDPOINT
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) -> int:
@@ -76,27 +80,27 @@ def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) 
 
     TARGET alone may be a pair.  Ends with 5 where they do not go together.
     """
-    asked = wanted.read(target)
-    drafts = wanted.read(draft) if draft else None
+    asked = resolver.resolve(target)
+    drafts = resolver.resolve(draft) if draft else None
     second = asked.draft if drafts is None else drafts.draft or drafts.target
     if second is None:
         raise UsageError("Two models are needed.", "localspec pair check TARGET DRAFT")
     one, other = asked.target, second
 
-    def look(stop: Stop) -> Match | None:
-        planner = Planner(Hub(endpoint), stop, fresh=False)
-        return plan.match(planner.item(one), planner.item(other))
+    def look(stop: CancelToken) -> PlannedPair | None:
+        planner = PullPlanner(HubClient(endpoint), stop, refresh=False)
+        return pull_plan.check_pair(planner.plan_model(one), planner.plan_model(other))
 
-    match = pulling.stoppable(look)
+    match = pull.run_cancellable(look)
     if match is None:
         what = "A header could not be read."
         raise UsageError(what, "Connect, or pull both first.")
     if as_json:
-        click.echo(json.dumps({"schema": 1} | pulling.judged(match)))
+        click.echo(json.dumps({"schema": 1} | pull.match_to_json(match)))
     else:
-        for line in pulling.verdict(match):
+        for line in pull.format_pair_verdict(match):
             click.echo(line)
-    return 0 if match.verdict.compatible else 5
+    return 0 if match.compatibility.is_compatible else 5
 
 
 @command.command("list")
@@ -104,7 +108,7 @@ def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) 
 def _list(as_json: bool) -> int:
     """All pairs of the catalogue."""
     pairs = catalog.load().pairs.values()
-    ready = {pair.id for pair in wanted.ready(store.listing())}
+    ready = {pair.id for pair in resolver.ready_pairs(local_files.list_models())}
     if as_json:
         said = [
             {
@@ -112,7 +116,7 @@ def _list(as_json: bool) -> int:
                 "title": pair.title,
                 "target": pair.target.id,
                 "draft": pair.draft.id if pair.draft else None,
-                "kind": pair.kind,
+                "kind": pair.draft_kind,
                 "bytes": pair.size,
                 "use": list(pair.use),
                 "status": pair.status,
@@ -127,23 +131,23 @@ def _list(as_json: bool) -> int:
     for pair in pairs:
         size = gb(pair.size) if pair.size else "–"
         here = "here" if pair.id in ready else ""
-        if pair.kind not in ("model", "lookup", *heads.RUN):
+        if pair.draft_kind not in ("model", "lookup", *draft_heads.SUPPORTED_KINDS):
             here = "cannot be run here yet"
-        table.append((pair.id, size, pair.kind, pair.status, here))
-    for line in rows(table):
+        table.append((pair.id, size, pair.draft_kind, pair.status, here))
+    for line in format_columns(table):
         click.echo(line)
     return 0
 
 
-def _entry(one: Suggestion) -> dict[str, object]:
-    pair = one.pair
+def _suggestion_to_json(suggestion: PairSuggestion) -> dict[str, object]:
+    pair = suggestion.pair
     return {
         "id": pair.id,
         "target": pair.target.id,
         "draft": pair.draft.id if pair.draft else None,
-        "bytes": one.bytes,
-        "needed": one.needed,
-        "verdict": one.verdict,
-        "speed": one.fit.speed.speculative if one.fit else None,
-        "reasons": list(one.reasons),
+        "bytes": suggestion.bytes,
+        "needed": suggestion.needed_bytes,
+        "verdict": suggestion.verdict,
+        "speed": suggestion.fit.speed.speculative if suggestion.fit else None,
+        "reasons": list(suggestion.reasons),
     }

@@ -16,21 +16,21 @@ from typing import IO, Any, TextIO
 import click
 
 from localspec import config, launch
-from localspec.chat import recent
 from localspec.chat.conversation import Conversation
-from localspec.chat.history import Kept
-from localspec.chat.keeping import Keeper
-from localspec.chat.settings import Loaded, Settings, request
-from localspec.clean import clean
-from localspec.cli import choosing, options, places, resuming
-from localspec.cli.printer import Printer, Show
-from localspec.errors import AccessError, LocalspecError, UsageError
-from localspec.protocol.events import Dead, Event, Notice, Ready, encode
-from localspec.protocol.wire import Generate, Sampling
-from localspec.worker import ending
+from localspec.chat.history import SavedChat
+from localspec.chat.recorder import ChatRecorder
+from localspec.chat.settings import ChatSettings, LoadedModel, build_request
+from localspec.cli import global_options, options, resume
+from localspec.cli.answer_printer import AnswerPrinter, PrintOptions
+from localspec.errors import LocalspecError, StorageError, UsageError
+from localspec.launch import recent_pairs
+from localspec.protocol.events import EngineExit, EngineReady, Event, Notice, encode
+from localspec.protocol.wire import GenerateCommand, SamplingParams
+from localspec.sanitize import sanitize
+from localspec.worker import crashes
 
-_LONGEST_PROMPT = 64 * 1024 * 1024
-_LENGTH = 512
+_MAX_PROMPT_BYTES = 64 * 1024 * 1024
+_DEFAULT_MAX_TOKENS = 512
 """Tokens of an answer where nobody said how many."""
 
 
@@ -40,7 +40,7 @@ _LENGTH = 512
 @options.SPECULATION
 @options.MACHINE
 @options.OUTPUT
-@options.KEEPING
+@options.HISTORY
 @options.YES
 def command(model: str | None, **given: Any) -> int:
     """Answer a prompt with MODEL; a chat where there is none.
@@ -56,119 +56,137 @@ def command(model: str | None, **given: Any) -> int:
     localspec run big.gguf
     localspec run --continue
     """
-    chatting = _wants_chat(given)
-    kept = resuming.gone_on_with(chatting, given["chat"])
-    text = "" if chatting else _prompt(given["prompt"])
+    chatting = _is_chat(given)
+    kept = resume.resume_chat(chatting, given["chat"])
+    text = "" if chatting else _read_prompt(given["prompt"])
     if given["raw"] and given["template"]:
         raise UsageError("--raw uses no template.", "Leave out --raw or --template.")
-    model, draft = resuming.asked(model, given["draft"], kept)
+    model, draft = resume.resolve_pair(model, given["draft"], kept)
     if not given["quiet"] and sys.stderr.isatty():
-        _say_what_is_missed()
-    choice = choosing.choose(model, draft, yes=given["yes"], quiet=given["quiet"])
-    lasting = launch.lasting(model, draft)
-    recent.used(*lasting)
-    given["spec"] = choosing.drafter(choice, given["spec"])
-    conversation = kept.conversation if kept else _conversation(given)
-    with _events_file(given["events"]) as log:
+        _warn_unused_gpu()
+    choice = options.resolve_or_pull(model, draft, yes=given["yes"], quiet=given["quiet"])
+    lasting = launch.make_portable_refs(model, draft)
+    recent_pairs.save_last(*lasting)
+    given["spec"] = options.drafter(choice, given["spec"])
+    conversation = kept.conversation if kept else _new_conversation(given)
+    with _open_events_file(given["events"]) as log:
         if chatting:
-            return _chat(
-                choice, resuming.keeper(lasting, conversation, kept, given), kept, log, given
+            return _run_chat(
+                choice, resume.create_recorder(lasting, conversation, kept, given), kept, log, given
             )
         conversation.ask(text)
-        return _one_shot(choice, conversation, log, given)
+        return _run_once(choice, conversation, log, given)
 
 
-def _conversation(given: dict[str, Any]) -> Conversation:
+def _new_conversation(given: dict[str, Any]) -> Conversation:
     seed = secrets.randbits(31) if given["seed"] is None else given["seed"]
     return Conversation(seed, given["system"])
 
 
-def _say_what_is_missed() -> None:
+def _warn_unused_gpu() -> None:
     """A GPU that this build cannot use."""
     from localspec import doctor  # noqa: PLC0415  late: a pipe has nobody to read it
 
-    if (found := doctor.cpu_only_beside_gpu()) is not None:
+    if (found := doctor.find_unused_gpu()) is not None:
         click.echo(f"localspec: {found.what}.\n  {found.fix}", err=True)
         click.echo(f"  Not again: localspec doctor --dismiss {found.id}", err=True)
 
 
-def _wants_chat(given: dict[str, Any]) -> bool:
+def _is_chat(given: dict[str, Any]) -> bool:
     """Somebody types, and somebody reads."""
     if given["prompt"] is not None or given["as_json"] or sys.stdin is None:
         return False
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _chat(
-    choice: launch.Choice,
-    keeper: Keeper,
-    kept: Kept | None,
-    log: TextIO | None,
+def _run_chat(
+    choice: launch.ResolvedPair,
+    recorder: ChatRecorder,
+    saved_chat: SavedChat | None,
+    events_file: TextIO | None,
     given: dict[str, Any],
 ) -> int:
-    from localspec.cli.chat import Chat  # noqa: PLC0415  late: one answer needs none
-    from localspec.cli.state import Opening, State  # noqa: PLC0415
-    from localspec.cli.teller import Look  # noqa: PLC0415
+    from localspec.cli.answer_printer import ChatOutputStyle  # noqa: PLC0415
+    from localspec.cli.chat_loop import ChatLoop  # noqa: PLC0415  late: one answer needs none
+    from localspec.cli.chat_state import ChatLaunchOptions, ChatState  # noqa: PLC0415
 
-    opening = Opening(
-        options.wish(choice, given),
+    opening = ChatLaunchOptions(
+        options.build_load_request(choice, given),
         choice,
         raw=given["raw"],
         template=given["template"],
-        stats=given["stats"],
+        show_stats=given["stats"],
         probabilities=given["probabilities"],
-        say=_measuring(given["quiet"]),
-        log=log,
+        on_event=_make_notice_printer(given["quiet"]),
+        events_file=events_file,
     )
-    look = Look(places.plain(), _colour(given), given["quiet"])
-    usual = config.read()
+    look = ChatOutputStyle(global_options.is_plain(), _use_colour(given), given["quiet"])
+    usual = config.load()
     chosen = replace(
-        _settings(given, choice), overflow=usual.overflow, show_thinking=usual.show_thinking
+        _build_settings(given, choice), overflow=usual.overflow, show_thinking=usual.show_thinking
     )
     initial = chosen
-    if kept:
-        chosen = resuming.merged(kept.settings, chosen)
-    conversation = keeper.conversation
-    state = State(
-        conversation, chosen, look, keeper, given["system"], given["tokens"], initial=initial
+    if saved_chat:
+        chosen = resume.merge_settings(saved_chat.settings, chosen)
+    conversation = recorder.conversation
+    state = ChatState(
+        conversation,
+        chosen,
+        look,
+        recorder,
+        given["system"],
+        given["tokens"],
+        initial_settings=initial,
     )
-    if kept:
-        state.died = resuming.interrupted(kept)
-        state.shown = tuple(resuming.beginning(kept, plain=look.plain))
-    return Chat(opening, state).run(_describe if given["verbose"] else lambda _: None)
+    if saved_chat:
+        state.engine_died = resume.is_interrupted(saved_chat)
+        state.recap = tuple(resume.format_recap(saved_chat, plain=look.plain))
+    return ChatLoop(opening, state).run(_print_ready if given["verbose"] else lambda _: None)
 
 
-def _one_shot(
-    choice: launch.Choice, conversation: Conversation, log: TextIO | None, given: dict[str, Any]
+def _run_once(
+    choice: launch.ResolvedPair,
+    conversation: Conversation,
+    events_file: TextIO | None,
+    given: dict[str, Any],
 ) -> int:
-    chosen = _settings(given, choice)
-    chosen = replace(chosen, max_tokens=chosen.max_tokens or _LENGTH)
-    show = Show(
+    chosen = _build_settings(given, choice)
+    chosen = replace(chosen, max_tokens=chosen.max_tokens or _DEFAULT_MAX_TOKENS)
+    show = PrintOptions(
         given["tokens"],
         given["stats"],
         given["as_json"],
         given["quiet"],
-        _colour(given),
-        places.plain(),
+        _use_colour(given),
+        global_options.is_plain(),
     )
     probe = chosen.spec == choice.spec == "auto"
-    say = _measuring(given["quiet"])
-    engine = launch.start(options.wish(choice, given), probe=probe, say=say)
+    say = _make_notice_printer(given["quiet"])
+    engine = launch.start_engine(options.build_load_request(choice, given), probe=probe, notify=say)
     try:
         if given["verbose"]:
-            _describe(engine.ready)
-        loaded = Loaded.of(
-            engine.ready, choice.spec, choice.why, raw=given["raw"], template=given["template"]
+            _print_ready(engine.ready)
+        loaded = LoadedModel.from_ready(
+            engine.ready,
+            choice.spec,
+            choice.spec_reason,
+            raw=given["raw"],
+            template=given["template"],
         )
-        asked = request(chosen, conversation, loaded, probabilities=given["probabilities"])
+        asked = build_request(chosen, conversation, loaded, probabilities=given["probabilities"])
         sampling = replace(asked.sampling, seed=conversation.seed)  # one answer: the seed itself
-        return _answer(engine, replace(asked, sampling=sampling), show, log)
+        return _stream_answer(engine, replace(asked, sampling=sampling), show, events_file)
     finally:
         engine.close()
 
 
-def _answer(engine: launch.Engine, request: Generate, show: Show, log: TextIO | None) -> int:
-    printer = Printer(show)
+def _stream_answer(
+    engine: launch.Engine,
+    request: GenerateCommand,
+    print_options: PrintOptions,
+    events_file: TextIO | None,
+) -> int:
+    printer = AnswerPrinter(print_options)
     interrupted = False
 
     def stop(*_: int | FrameType | None) -> None:
@@ -179,56 +197,56 @@ def _answer(engine: launch.Engine, request: Generate, show: Show, log: TextIO | 
 
     before = signal.signal(signal.SIGINT, stop)
     try:
-        for event in _with_ready(engine, request):
-            if log is not None:
-                log.write(encode(event) + "\n")
-            printer.take(event)
+        for event in _events_with_ready(engine, request):
+            if events_file is not None:
+                events_file.write(encode(event) + "\n")
+            printer.on_event(event)
             if interrupted:  # perhaps before the engine had anything to stop
                 engine.stop()
-            if isinstance(event, Dead):
-                raise ending.error(event)
+            if isinstance(event, EngineExit):
+                raise crashes.exit_error(event)
     except LocalspecError as error:
         error.said = printer.text
         raise
     finally:
         printer.end_line()  # what was said stays, and what follows begins on its own line
         signal.signal(signal.SIGINT, before)
-    printer.close(request.sampling.seed, request.verify)
+    printer.print_result(request.sampling.seed, request.verify)
     return 130 if interrupted else 0
 
 
-def _with_ready(engine: launch.Engine, request: Generate) -> Iterator[Event]:
+def _events_with_ready(engine: launch.Engine, request: GenerateCommand) -> Iterator[Event]:
     yield engine.ready
     yield from engine.generate(request)
 
 
-def _prompt(given: str | None) -> str:
+def _read_prompt(given: str | None) -> str:
     if given is not None:
         text = given
     elif sys.stdin is None or sys.stdin.isatty():
         raise UsageError("There is no prompt.", 'Give one: localspec run demo -p "import os"')
     else:
-        text = _piped(sys.stdin.buffer)
+        text = _read_pipe(sys.stdin.buffer)
     if not text:
         raise UsageError("The prompt is empty.", 'Give one: localspec run demo -p "import os"')
     return text
 
 
-def _piped(stdin: IO[bytes]) -> str:
+def _read_pipe(stdin: IO[bytes]) -> str:
     """What came through a pipe; blank lines alone are the nothing of an empty variable."""
-    read = stdin.read(_LONGEST_PROMPT + 1)
-    if len(read) > _LONGEST_PROMPT:
+    read = stdin.read(_MAX_PROMPT_BYTES + 1)
+    if len(read) > _MAX_PROMPT_BYTES:
         raise UsageError(
-            f"The prompt is longer than {_LONGEST_PROMPT >> 20} MiB.", "No context holds that."
+            f"The prompt is longer than {_MAX_PROMPT_BYTES >> 20} MiB.", "No context holds that."
         )
     return read.decode("utf-8", "replace") if read.strip() else ""
 
 
-def _settings(given: dict[str, Any], choice: launch.Choice) -> Settings:
-    suggested = Settings.of(choice.suggested)
+def _build_settings(given: dict[str, Any], choice: launch.ResolvedPair) -> ChatSettings:
+    suggested = ChatSettings.from_catalog(choice.suggested_settings)
     temperature, most = given["temperature"], given["draft_max"]
-    return Settings(
-        Sampling(
+    return ChatSettings(
+        SamplingParams(
             temperature=suggested.sampling.temperature if temperature is None else temperature,
             top_k=given["top_k"],
             top_p=given["top_p"],
@@ -246,14 +264,14 @@ def _settings(given: dict[str, Any], choice: launch.Choice) -> Settings:
     )
 
 
-def _colour(given: dict[str, Any]) -> bool:
-    if given["no_color"] or places.plain() or os.environ.get("NO_COLOR"):
+def _use_colour(given: dict[str, Any]) -> bool:
+    if given["no_color"] or global_options.is_plain() or os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
 
 
 @contextmanager
-def _events_file(path: str | None) -> Iterator[TextIO | None]:
+def _open_events_file(path: str | None) -> Iterator[TextIO | None]:
     """Opened before anything is loaded, so that a wrong path costs nothing."""
     if path is None:
         yield None
@@ -261,15 +279,15 @@ def _events_file(path: str | None) -> Iterator[TextIO | None]:
     try:
         file = Path(path).open("w", buffering=1, encoding="utf-8")  # noqa: SIM115  closed by `with` below
     except OSError as error:
-        name = clean(path, multiline=False)
-        raise AccessError(
+        name = sanitize(path, multiline=False)
+        raise StorageError(
             f"{name} cannot be written: {error.strerror}.", "Give --events a path you may write."
         ) from error
     with file:
         yield file
 
 
-def _measuring(quiet: bool) -> Callable[[Event], None]:
+def _make_notice_printer(quiet: bool) -> Callable[[Event], None]:
     """Warns of a pair that keeps crashing, and says once that a new one is being measured."""
     said: list[Event] = []
 
@@ -285,8 +303,8 @@ def _measuring(quiet: bool) -> Callable[[Event], None]:
     return say
 
 
-def _describe(ready: Ready) -> None:
+def _print_ready(ready: EngineReady) -> None:
     for name, value in (("model", ready.model), ("draft", ready.draft), ("on", ready.devices)):
-        click.echo(f"{name}: {clean(str(value), multiline=False)}", err=True)
+        click.echo(f"{name}: {sanitize(str(value), multiline=False)}", err=True)
     for name, value in ready.settings.items():
-        click.echo(f"{name}: {clean(str(value), multiline=False)}", err=True)
+        click.echo(f"{name}: {sanitize(str(value), multiline=False)}", err=True)

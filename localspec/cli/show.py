@@ -10,117 +10,125 @@ from typing import Any
 
 import click
 
-from localspec.clean import clean
-from localspec.cli import completing, places, pulling
-from localspec.cli.table import rows
+from localspec.cli import completion, global_options, pull
+from localspec.cli.table import format_columns
 from localspec.errors import NotFoundError, OfflineError
-from localspec.models import catalog, heads, plan, reference, wanted
-from localspec.models.catalog import Model
-from localspec.models.header import Header
-from localspec.models.plan import Item, Match, Planner
-from localspec.models.reference import HubReference, RemoteFile
-from localspec.models.remote import Hub
-from localspec.models.wanted import Asked, Wanted
+from localspec.models import catalog, draft_heads, pull_plan, reference, resolver
+from localspec.models.catalog import CatalogModel
+from localspec.models.gguf.header import Header
+from localspec.models.hub.client import HubClient
+from localspec.models.pull_plan import PlannedModel, PlannedPair, PullPlanner
+from localspec.models.reference import HubReference, RepoFile
+from localspec.models.resolver import ModelRequest, ResolvedModel
+from localspec.sanitize import sanitize
 from localspec.units import gb
 
 Fact = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _ReferenceDetails:
     """What a reference led to."""
 
-    items: list[Item]
-    match: Match | None
-    files: list[RemoteFile]
+    items: list[PlannedModel]
+    match: PlannedPair | None
+    files: list[RepoFile]
     """Of the repository, where that alone was named."""
 
 
 @click.command("show")
-@click.argument("ref", shell_complete=completing.models)
+@click.argument("ref", shell_complete=completion.complete_model_or_pair)
 @click.option("--template", is_flag=True, help="Its chat template alone.")
-@places.ENDPOINT
+@global_options.ENDPOINT
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def command(ref: str, template: bool, endpoint: str | None, as_json: bool) -> int:
     """Facts of REF from its header, here or on the hub, without downloading it.
 
     Of a repository also the files that it has.
     """
-    asked, hub = wanted.read(ref), Hub(endpoint)
-    seen = pulling.stoppable(lambda stop: _look(asked, Planner(hub, stop, fresh=False)))
+    asked, hub = resolver.resolve(ref), HubClient(endpoint)
+    seen = pull.run_cancellable(
+        lambda stop: _resolve_details(asked, PullPlanner(hub, stop, refresh=False))
+    )
     if template:
-        click.echo(_template(seen.items[0]))
+        click.echo(_read_template(seen.items[0]))
     elif as_json:
-        click.echo(json.dumps(_document(seen)))
+        click.echo(json.dumps(_details_to_json(seen)))
     else:
-        for line in _lines(seen):
+        for line in _format_details(seen):
             click.echo(line)
     return 0
 
 
-def _look(asked: Asked, planner: Planner) -> _Seen:
-    items = [_item(planner, one) for one in asked.models]
-    match = plan.match(*items) if len(items) == 2 else None
-    source = asked.target.source
-    files: list[RemoteFile] = []
+def _resolve_details(request: ModelRequest, planner: PullPlanner) -> _ReferenceDetails:
+    items = [_plan_item(planner, one) for one in request.models]
+    match = pull_plan.check_pair(*items) if len(items) == 2 else None
+    source = request.target.source
+    files: list[RepoFile] = []
     if isinstance(source, HubReference) and source.tag is None and source.file is None:
         with suppress(OfflineError):
-            files = _wholes(planner.listing(source.repo, source.revision).files)
-    return _Seen(items, match, files)
+            files = _join_split_files(planner.repo_info(source.repo, source.revision).files)
+    return _ReferenceDetails(items, match, files)
 
 
-def _item(planner: Planner, one: Wanted) -> Item:
+def _plan_item(planner: PullPlanner, one: ResolvedModel) -> PlannedModel:
     """Without the network what the catalogue says, if it says anything."""
     try:
-        return planner.item(one)
+        return planner.plan_model(one)
     except OfflineError:
-        if (model := one.model) is None:
+        if (model := one.catalog_model) is None:
             raise
-        return Item(one, model.repo, None, model.file, size=model.size, licence=model.licence)
+        return PlannedModel(
+            one, model.repo, None, model.file, size=model.size, licence=model.licence
+        )
 
 
-def _wholes(files: Sequence[RemoteFile]) -> list[RemoteFile]:
+def _join_split_files(files: Sequence[RepoFile]) -> list[RepoFile]:
     """The models among a repository's files; parts are counted together."""
     found = []
     for file in files:
-        if not reference.is_model(file.path) or reference.part(file.path).index != 1:
+        if not reference.is_model(file.path) or reference.parse_file_name(file.path).index != 1:
             continue
         with suppress(NotFoundError):  # some of its parts are missing
-            parts = reference.choose(files, file=file.path)
-            found.append(RemoteFile(file.path, sum(part.size for part in parts), file.sha256))
+            parts = reference.choose_files(files, file=file.path)
+            found.append(RepoFile(file.path, sum(part.size for part in parts), file.sha256))
     return found
 
 
-def _template(item: Item) -> str:
+def _read_template(item: PlannedModel) -> str:
     text = item.header.chat_template if item.header else ""
     if not text:
         what = (
-            f"{clean(item.wanted.name, multiline=False)} has no chat template that could be read."
+            f"{sanitize(item.resolved.name, multiline=False)} "
+            "has no chat template that could be read."
         )
         raise NotFoundError(what, "It completes text; or choose one: localspec run --template NAME")
-    return clean(text)
+    return sanitize(text)
 
 
-def _lines(seen: _Seen) -> Iterator[str]:
-    for number, item in enumerate(seen.items):
+def _format_details(details: _ReferenceDetails) -> Iterator[str]:
+    for number, item in enumerate(details.items):
         if number:
             yield ""
-        facts = [*_facts(item), *(_of_header(item.header) if item.header else _known(item))]
-        yield from rows(facts)
-        if heads_ := list(pulling.beside(item)):
+        facts = [
+            *_file_facts(item),
+            *(_header_facts(item.header) if item.header else _catalog_facts(item)),
+        ]
+        yield from format_columns(facts)
+        if heads_ := list(pull.format_sidecar_heads(item)):
             yield ""
             yield from heads_
-    if seen.match is not None:
+    if details.match is not None:
         yield ""
-        yield from pulling.verdict(seen.match)
-    if seen.files:
+        yield from pull.format_pair_verdict(details.match)
+    if details.files:
         yield ""
-        yield from rows([(gb(file.size), file.path) for file in seen.files])
+        yield from format_columns([(gb(file.size), file.path) for file in details.files])
 
 
-def _facts(item: Item) -> Iterator[Fact]:
-    model = item.wanted.model
-    yield "name", item.wanted.name
+def _file_facts(item: PlannedModel) -> Iterator[Fact]:
+    model = item.resolved.catalog_model
+    yield "name", item.resolved.name
     if model is not None:
         yield "title", model.title
     yield "file", f"{item.repo}/{item.file}" if item.repo else item.file
@@ -135,35 +143,41 @@ def _facts(item: Item) -> Iterator[Fact]:
         yield "revision", item.revision
     if model is not None and model.note:
         yield "note", model.note
-    if pairs := _pairs(model):
+    if pairs := _pair_ids(model):
         yield "pairs", ", ".join(pairs)
 
 
-def _of_header(header: Header) -> Iterator[Fact]:
+def _header_facts(header: Header) -> Iterator[Fact]:
     yield "architecture", header.architecture
-    if (kind := heads.kind(header)) != "model":
-        read = ", ".join(map(str, heads.layers(header)))
-        yield "head", f"{heads.NAMES[kind]}, drafts for its target only; reads layers {read or '–'}"
-    elif heads.predicts(header):
+    if (kind := draft_heads.file_draft_kind(header)) != "model":
+        read = ", ".join(map(str, draft_heads.target_layers(header)))
+        yield (
+            "head",
+            (
+                f"{draft_heads.KIND_TITLES[kind]}, drafts for "
+                f"its target only; reads layers {read or '–'}"
+            ),
+        )
+    elif draft_heads.has_own_mtp_layer(header):
         yield "head", "MTP: a layer of its own predicts further tokens, and is used for guessing"
     yield "parameters", f"{header.parameters:,}"
-    yield "weights", header.quantisation
+    yield "weights", header.quantization
     yield "layers", f"{header.n_layer}"
     yield "context", f"{header.n_ctx_train:,} tokens, as trained"
     vocabulary = header.tokenizer
     yield "vocabulary", f"{vocabulary.n_tokens:,} tokens, {vocabulary.model} {vocabulary.pre}"
     yield "chat template", "yes" if header.chat_template else "no"
-    if header.moe:
-        yield "experts", f"{header.number('expert_count')}"
-    if header.recurrent or header.hybrid:
-        yield "memory", "recurrent" if header.recurrent else "hybrid"
-    if header.unsupported:
-        yield "cannot run", header.unsupported
+    if header.is_moe:
+        yield "experts", f"{header.hparam('expert_count')}"
+    if header.is_recurrent or header.is_hybrid:
+        yield "memory", "recurrent" if header.is_recurrent else "hybrid"
+    if header.unsupported_reason:
+        yield "cannot run", header.unsupported_reason
 
 
-def _known(item: Item) -> Iterator[Fact]:
+def _catalog_facts(item: PlannedModel) -> Iterator[Fact]:
     """What the catalogue says where no header can be read."""
-    model = item.wanted.model
+    model = item.resolved.catalog_model
     if model is None:
         return
     if model.kind != "model":
@@ -176,26 +190,26 @@ def _known(item: Item) -> Iterator[Fact]:
         yield "context", f"{model.context:,} tokens, as trained"
 
 
-def _pairs(model: Model | None) -> list[str]:
+def _pair_ids(model: CatalogModel | None) -> list[str]:
     if model is None:
         return []
     pairs = catalog.load().pairs.values()
     return [p.id for p in pairs if model.id in (p.target.id, p.draft.id if p.draft else "")]
 
 
-def _document(seen: _Seen) -> dict[str, Any]:
+def _details_to_json(details: _ReferenceDetails) -> dict[str, Any]:
     return {
         "schema": 1,
-        "models": [_entry(item) for item in seen.items],
-        "pair": pulling.judged(seen.match) if seen.match else None,
-        "files": [{"file": file.path, "bytes": file.size} for file in seen.files],
+        "models": [_item_to_json(item) for item in details.items],
+        "pair": pull.match_to_json(details.match) if details.match else None,
+        "files": [{"file": file.path, "bytes": file.size} for file in details.files],
     }
 
 
-def _entry(item: Item) -> dict[str, Any]:
+def _item_to_json(item: PlannedModel) -> dict[str, Any]:
     header = item.header
     about = {
-        "name": item.wanted.name,
+        "name": item.resolved.name,
         "repo": item.repo,
         "revision": item.revision,
         "file": item.file,
@@ -203,10 +217,14 @@ def _entry(item: Item) -> dict[str, Any]:
         "licence": item.licence,
         "gated": item.gated,
         "path": str(item.path) if item.path else None,
-        "pairs": _pairs(item.wanted.model),
+        "pairs": _pair_ids(item.resolved.catalog_model),
         "beside": [
-            {"file": file.path, "bytes": file.size, "kind": heads.named(file.path)}
-            for file in item.beside
+            {
+                "file": file.path,
+                "bytes": file.size,
+                "kind": draft_heads.kind_from_file_name(file.path),
+            }
+            for file in item.sidecar_heads
         ],
     }
     if header is None:
@@ -215,10 +233,12 @@ def _entry(item: Item) -> dict[str, Any]:
     return about | {
         "header": {
             "architecture": header.architecture,
-            "drafts_as": "mtp" if heads.predicts(header) else heads.kind(header),
+            "drafts_as": "mtp"
+            if draft_heads.has_own_mtp_layer(header)
+            else draft_heads.file_draft_kind(header),
             "name": header.name,
             "parameters": header.parameters,
-            "quantisation": header.quantisation,
+            "quantisation": header.quantization,
             "layers": header.n_layer,
             "context": header.n_ctx_train,
             "vocabulary": {
@@ -230,9 +250,9 @@ def _entry(item: Item) -> dict[str, Any]:
                 "fingerprint": vocabulary.fingerprint,
             },
             "chat_template": header.chat_template,
-            "experts": header.number("expert_count") or None,
-            "recurrent": header.recurrent,
-            "hybrid": header.hybrid,
-            "unsupported": header.unsupported or None,
+            "experts": header.hparam("expert_count") or None,
+            "recurrent": header.is_recurrent,
+            "hybrid": header.is_hybrid,
+            "unsupported": header.unsupported_reason or None,
         }
     }

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from localspec.clean import clean
+from localspec.sanitize import sanitize
 
 
-def rows(cells: Sequence[Sequence[str]]) -> Iterator[str]:
+def format_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """One line for each row; every column but the last is as wide as its widest cell.
 
     Cells may come from files and from the hub: they are cleaned here.
     """
-    cleaned = [[clean(cell, multiline=False) for cell in row] for row in cells]
+    cleaned = [[sanitize(cell, multiline=False) for cell in row] for row in rows]
     count = max((len(row) for row in cleaned), default=0)
     widths = [
         max((len(row[i]) for row in cleaned if i < len(row)), default=0) for i in range(count)

@@ -8,15 +8,15 @@ from typing import Any
 import click
 
 from localspec import launch
-from localspec.bench import findings
-from localspec.bench.losslessness import Effort, check
-from localspec.bench.verdict import Doing, Report
-from localspec.clean import clean
-from localspec.cli import choosing, completing, options, places
+from localspec.bench import verify_report
+from localspec.bench.lossless_check import VerifyEffort, check_lossless
+from localspec.bench.verify_report import VerifyProgress, VerifyReport
+from localspec.cli import completion, global_options, options
+from localspec.sanitize import sanitize
 
 
 @click.command("verify")
-@click.argument("pair", required=False, shell_complete=completing.models)
+@click.argument("pair", required=False, shell_complete=completion.complete_model_or_pair)
 @click.option("--draft", default="auto", metavar="REF|auto|none", help="The draft model.")
 @click.option(
     "--seconds",
@@ -40,48 +40,50 @@ def command(pair: str | None, **given: Any) -> int:
     localspec verify demo
     localspec verify big.gguf --draft small.gguf --json
     """
-    choice = choosing.choose(pair, given["draft"])
-    engine = launch.start(options.wish(choice, given | {"spec": "auto"}))
-    report, progress = Report(), _Progress(given["quiet"])
-    effort = Effort(given["seconds"], given["tokens"])
+    choice = options.resolve_or_pull(pair, given["draft"])
+    engine = launch.start_engine(options.build_load_request(choice, given | {"spec": "auto"}))
+    report, progress = VerifyReport(), _VerifyProgressLine(given["quiet"])
+    effort = VerifyEffort(given["seconds"], given["tokens"])
     try:
-        for finding in check(engine, draft=engine.ready.draft is not None, effort=effort):
-            report.take(finding)
-            if isinstance(finding, Doing):
-                progress.say(finding)
-        report.whole = True
+        for finding in check_lossless(
+            engine, has_draft_model=engine.ready.draft is not None, effort=effort
+        ):
+            report.add(finding)
+            if isinstance(finding, VerifyProgress):
+                progress.show(finding)
+        report.is_complete = True
     except KeyboardInterrupt:
         pass  # what there is by now is shown below
     finally:
         progress.clear()
         engine.close()
     if given["as_json"]:
-        click.echo(json.dumps(findings.document(report, engine.ready)))
+        click.echo(json.dumps(verify_report.report_to_json(report, engine.ready)))
     else:
-        for line in findings.lines(report, engine.ready):
-            click.echo(clean(line))
-    if not report.whole:
+        for line in verify_report.format_report(report, engine.ready):
+            click.echo(sanitize(line))
+    if not report.is_complete:
         return 130
     return 1 if report.verdict == "divergent" else 0
 
 
-class _Progress:
+class _VerifyProgressLine:
     """One line of standard error that changes; where that is no terminal, one for each part."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
-        self._live = places.redraws()
+        self._redraws = global_options.can_redraw()
         self._part = ""
 
-    def say(self, doing: Doing) -> None:
+    def show(self, progress: VerifyProgress) -> None:
         if self._quiet:
             return
-        if self._live:
-            click.echo(f"\r\x1b[Klocalspec: {doing.what} …", err=True, nl=False)
-        elif doing.part != self._part:
-            click.echo(f"localspec: {doing.what} …", err=True)
-        self._part = doing.part
+        if self._redraws:
+            click.echo(f"\r\x1b[Klocalspec: {progress.message} …", err=True, nl=False)
+        elif progress.part != self._part:
+            click.echo(f"localspec: {progress.message} …", err=True)
+        self._part = progress.part
 
     def clear(self) -> None:
-        if self._live and self._part:
+        if self._redraws and self._part:
             click.echo("\r\x1b[K", err=True, nl=False)

@@ -8,13 +8,23 @@ from pathlib import Path
 from typing import Literal
 
 from localspec import paths
-from localspec.config.table import THEMES, VALUES, Value
-from localspec.config.view import Held, View, look
+from localspec.config.effective import EffectiveConfig, EffectiveSetting, resolve
+from localspec.config.schema import SETTINGS, THEMES, SettingDefinition
 from localspec.errors import UsageError
 
-__all__ = ["VALUES", "Config", "Held", "Value", "View", "look", "read", "so_far", "sound"]
+__all__ = [
+    "SETTINGS",
+    "Config",
+    "EffectiveConfig",
+    "EffectiveSetting",
+    "SettingDefinition",
+    "load",
+    "load_lenient",
+    "resolve",
+    "resolve_strict",
+]
 
-MEND = "Mend it: localspec config edit"
+EDIT_HINT = "Mend it: localspec config edit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +33,11 @@ class Config:
 
     theme: str = THEMES[0]
     ascii: bool = False
-    keys: Mapping[str, str] = field(default_factory=dict)
+    key_bindings: Mapping[str, str] = field(default_factory=dict)
     """A person's own keys by their ids, as /keys shows them."""
     download_limit: float | None = None
     """MB a second that all downloads of the app may take together."""
-    private: bool = False
+    private_chats: bool = False
     """Whether no chat is kept: `[chats] keep = false`."""
     overflow: Literal["ask", "stop", "drop", "summarise"] = "ask"
     """What to do where a chat outgrows its context, unless a chat is set otherwise."""
@@ -41,15 +51,15 @@ class Config:
     offline: bool = False
 
     @classmethod
-    def of(cls, view: View) -> Config:
-        now = view.now
+    def from_effective(cls, effective: EffectiveConfig) -> Config:
+        now = effective.get
         folder = now("models.folder")
         return cls(
             theme=now("screen.theme"),
             ascii=now("screen.ascii"),
-            keys=dict(view.keys),
+            key_bindings=dict(effective.key_bindings),
             download_limit=now("downloads.limit"),
-            private=not now("chats.keep"),
+            private_chats=not now("chats.keep"),
             overflow=now("chats.overflow"),
             show_thinking=now("chats.show_thinking"),
             temperature=now("answers.temperature"),
@@ -60,23 +70,25 @@ class Config:
         )
 
 
-def read() -> Config:
+def load() -> Config:
     """What holds.  Raises UsageError where file or value are wrong, with the line."""
-    return Config.of(sound())
+    return Config.from_effective(resolve_strict())
 
 
-def sound() -> View:
+def resolve_strict() -> EffectiveConfig:
     """As `look`, for commands, which had better not begin with something else than was meant.
 
     Raises UsageError as `read` does.
     """
-    view = look()
-    if view.faults:
-        said = view.faults[0]
-        raise UsageError(said, MEND if str(paths.config()) in said else "Change or unset it.")
+    view = resolve()
+    if view.errors:
+        said = view.errors[0]
+        raise UsageError(
+            said, EDIT_HINT if str(paths.config_file()) in said else "Change or unset it."
+        )
     return view
 
 
-def so_far() -> Config:
+def load_lenient() -> Config:
     """What holds, as far as it can be read: for what must go on whatever stands in the file."""
-    return Config.of(look())
+    return Config.from_effective(resolve())

@@ -4,7 +4,7 @@ Looking changes nothing and opens no socket; `mends.py` has what is done once a 
 `examination.py` looks everywhere; what is asked at every start stands here.
 """
 
-from localspec.doctor.build import cpu_only_beside_gpu, dismiss
-from localspec.doctor.finding import Finding
+from localspec.doctor.findings import Finding
+from localspec.doctor.llama_build import dismiss, find_unused_gpu
 
-__all__ = ["Finding", "cpu_only_beside_gpu", "dismiss"]
+__all__ = ["Finding", "dismiss", "find_unused_gpu"]

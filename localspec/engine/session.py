@@ -8,204 +8,230 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from localspec import speculation
-from localspec.engine import drafters, prober
-from localspec.engine.accept import verifier
-from localspec.engine.answer import Answer, alternatives
-from localspec.engine.chat import Prompt
-from localspec.engine.control.controller import Controller, Drafts
-from localspec.engine.control.costs import Costs
-from localspec.engine.control.pace import Experience
-from localspec.engine.control.survival import Survival
-from localspec.engine.exact import Guard
-from localspec.engine.insight import look
-from localspec.engine.llama import Llama
-from localspec.engine.loop import Job, generate
-from localspec.engine.pair import Pair
+from localspec.engine import drafters, pass_timing
+from localspec.engine.chat_prompt import Prompt
+from localspec.engine.control.acceptance_stats import AcceptanceStats, PairStats
+from localspec.engine.control.controller import Controller, DraftInput
+from localspec.engine.control.pass_costs import PassCosts
+from localspec.engine.llama import LlamaContext
+from localspec.engine.loaded_pair import LoadedPair
+from localspec.engine.near_ties import NearTieCheck
+from localspec.engine.output_processor import OutputProcessor, to_alternatives
+from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Drafter, Verifier
-from localspec.engine.reader import Reader
-from localspec.engine.replay import replay
-from localspec.engine.reread import reread
+from localspec.engine.rescore import replay_passes, rescore
+from localspec.engine.speculative_loop import GenerationJob, speculative_decode
+from localspec.engine.token_probabilities import score_tokens
+from localspec.engine.verifiers import make_verifier
 from localspec.errors import LocalspecError, UsageError
-from localspec.protocol.events import Event, Place, Plan
+from localspec.protocol.events import Event, SpeculationPlan, TokenScore
 from localspec.protocol.wire import (
-    DRAFT_LENGTH,
+    DEFAULT_DRAFT_LENGTH,
     DRAFT_MAX,
-    Count,
-    Counted,
-    Generate,
-    Inspect,
-    Inspected,
-    Load,
-    Measured,
-    Probe,
-    Render,
-    Rendered,
-    Replay,
-    Replayed,
+    CountCommand,
+    CountResult,
+    GenerateCommand,
+    InspectCommand,
+    InspectResult,
+    LoadCommand,
+    MeasuredCosts,
+    ProbeCommand,
+    RenderCommand,
+    RenderResult,
+    ReplayCommand,
+    ReplayResult,
 )
 
-_DRAFTS: dict[str, Drafts] = {"model": "tokens", "dspark": "blocks", "dflash": "blocks"}
+_DRAFT_INPUTS: dict[str, DraftInput] = {"model": "tokens", "dspark": "blocks", "dflash": "blocks"}
 
 
 class Session:
     """One target and perhaps one draft model, loaded; one answer at a time."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: LoadCommand) -> None:
         began = time.perf_counter()
-        self._stop = False
-        self._lookup: Drafter | None = None
+        self._stop_requested = False
+        self._lookup_drafter: Drafter | None = None
         survival = load.measured.survival if load.measured else {}
-        self._known = {name: Experience(Survival(kept)) for name, kept in survival.items()}
-        self._difference = load.measured.difference if load.measured else None
-        self._pair = Pair(load, self._asked_to_stop)
+        self._pair_stats = {
+            name: PairStats(AcceptanceStats(kept)) for name, kept in survival.items()
+        }
+        self._logit_difference = load.measured.difference if load.measured else None
+        self._pair = LoadedPair(load, self._is_cancelled)
         self._target, self._draft = self._pair.target, self._pair.draft
-        self._costs = self._costs_of(load.measured)
-        self._chat = self._pair.chat
-        marked = self._target.mark if self._target.needs_marks else None
-        self._text = Reader(self._target, marked)
-        self._reader = Reader(self._draft) if isinstance(self._draft, Llama) else None
-        self._most = self._pair.most
-        self._widest = load.draft_max + 1
-        self._free_threads = load.target_settings.n_threads is None
-        if self._free_threads and load.measured and load.measured.threads:
-            self._pair.use_threads(load.measured.threads)
-        self.ready = self._pair.ready(load, (time.perf_counter() - began) * 1e3)
+        self._costs = self._make_costs(load.measured)
+        self._prompt_builder = self._pair.prompt_builder
+        marked = self._target.save_checkpoint if self._target.needs_checkpoints else None
+        self._target_cache = PrefixCache(self._target, marked)
+        self._draft_cache = (
+            PrefixCache(self._draft) if isinstance(self._draft, LlamaContext) else None
+        )
+        self._max_draft = self._pair.max_draft
+        self._max_width = load.draft_max + 1
+        self._may_choose_threads = load.target_settings.n_threads is None
+        if self._may_choose_threads and load.measured and load.measured.threads:
+            self._pair.set_n_threads(load.measured.threads)
+        self.ready = self._pair.ready_event(load, (time.perf_counter() - began) * 1e3)
 
     # --- answering ----------------------------------------------------------------------
 
     def stop(self) -> None:
         """End the answer after the llama_decode in progress.  Safe from a signal handler."""
-        self._stop = True
+        self._stop_requested = True
 
-    def generate(self, request: Generate) -> Iterator[Event]:
+    def generate(self, request: GenerateCommand) -> Iterator[Event]:
         """Answer; the generator may be closed at any yield.
 
         Raises PromptTooLongError, UsageError, or EngineError where the model fails on the way.
         """
-        self._stop = False
-        asked = self._chat.prompt(request)
-        prompt = self._pair.prompt(asked)
+        self._stop_requested = False
+        asked = self._prompt_builder.build_prompt(request)
+        prompt = self._pair.checked_prompt_tokens(asked)
         request = replace(request, stop=(*request.stop, *asked.stop))
-        _check(request, self._target.n_vocab)
-        name, plan = self._choose(request)
+        _check_request(request, self._target.n_vocab)
+        name, plan = self._choose_drafter(request)
         words = self._target.vocabulary
-        thought = self._chat.thought(asked, request.think_budget)
-        thought.recall(request.begun)
-        judge = verifier(request.verify, request.sampling.seed)
-        needs = self._needs(request, judge, len(prompt))
-        controller = self._controller(request, needs) if name == "auto" else None
-        drafter = controller or self._drafter(name, needs)
-        job = Job(
+        thought = self._prompt_builder.make_thinking_budget(asked, request.think_budget)
+        thought.restore_tokens(request.begun)
+        judge = make_verifier(request.verify, request.sampling.seed)
+        needs = self._drafter_inputs(request, judge, len(prompt))
+        controller = self._make_controller(request, needs) if name == "auto" else None
+        drafter = controller or self._get_drafter(name, needs)
+        job = GenerationJob(
             prompt,
             request.sampling,
             request.max_tokens,
-            self._length(request, DRAFT_MAX if controller else DRAFT_LENGTH),
-            words.is_end,
-            self._asked_to_stop,
-            controller.learn if controller else lambda _: None,
-            self._guard(request) if request.exact else None,
-            look if request.probabilities else None,
+            self._draft_length(request, DRAFT_MAX if controller else DEFAULT_DRAFT_LENGTH),
+            words.is_eog,
+            self._is_cancelled,
+            controller.record_round if controller else lambda _: None,
+            self._make_near_tie_check(request) if request.exact else None,
+            score_tokens if request.probabilities else None,
             request.begun,
             thought,
         )
         yield plan
-        yield from self._chat.news(asked.notices)
-        loop = generate(self._text, drafter, judge, job)
-        news = controller.news if controller else lambda: None
-        yield from asked.told(Answer(request, words, plan.why, news, thought).events(loop))
-
-    def _needs(self, request: Generate, judge: Verifier, start: int) -> drafters.Needs:
-        """What a drafter of this answer may use."""
-        return drafters.Needs(
-            reader=self._reader,
-            companion=self._pair.companion,
-            verifier=judge,
-            sampling=request.sampling,
-            start=start,
-            n_vocab=self._target.n_vocab,
-            is_end=self._target.vocabulary.is_end,
-            cancelled=self._asked_to_stop,
-            keep_rows=request.probabilities,
+        yield from self._prompt_builder.new_notices(asked.notices)
+        loop = speculative_decode(self._target_cache, drafter, judge, job)
+        news = controller.plan_change if controller else lambda: None
+        yield from asked.mark_thinking(
+            OutputProcessor(request, words, plan.why, news, thought).process(loop)
         )
 
-    def render(self, asked: Render) -> Rendered:
-        """A chat as the text that `generate` would read."""
-        return self._chat.render(asked.messages, asked.template, asked.think)
+    def _drafter_inputs(
+        self, request: GenerateCommand, verifier: Verifier, prompt_length: int
+    ) -> drafters.DrafterInputs:
+        """What a drafter of this answer may use."""
+        return drafters.DrafterInputs(
+            draft_cache=self._draft_cache,
+            head_runner=self._pair.head_runner,
+            verifier=verifier,
+            sampling=request.sampling,
+            prompt_length=prompt_length,
+            n_vocab=self._target.n_vocab,
+            is_eog=self._target.vocabulary.is_eog,
+            cancelled=self._is_cancelled,
+            keep_logits=request.probabilities,
+        )
 
-    def count(self, asked: Count) -> Counted:
+    def render(self, command: RenderCommand) -> RenderResult:
+        """A chat as the text that `generate` would read."""
+        return self._prompt_builder.render(command.messages, command.template, command.think)
+
+    def count(self, command: CountCommand) -> CountResult:
         """The tokens of a text, or of a chat's prompt."""
-        return Counted(len(self._pair.tokens(self._chat.prompt(asked))))
+        return CountResult(
+            len(self._pair.tokenize_prompt(self._prompt_builder.build_prompt(command)))
+        )
 
     # --- measuring ----------------------------------------------------------------------
 
-    def probe(self, asked: Probe) -> Iterator[Plan | Measured]:
+    def probe(self, command: ProbeCommand) -> Iterator[SpeculationPlan | MeasuredCosts]:
         """Measure what passes cost, in about so many seconds; the memories end empty."""
-        self._stop = False
-        times: prober.Times | None = None
+        self._stop_requested = False
+        times: pass_timing.PassTimes | None = None
         shown = 0
-        if self._free_threads:
-            yield Plan("probing", "finding the better number of threads")
-            self._pair.use_threads(prober.better_threads(self._target, self._draft))
-        for times in prober.measure(self._target, self._draft, self._most, asked.seconds):
+        if self._may_choose_threads:
+            yield SpeculationPlan("probing", "finding the better number of threads")
+            self._pair.set_n_threads(pass_timing.choose_n_threads(self._target, self._draft))
+        for times in pass_timing.measure_passes(
+            self._target, self._draft, self._max_draft, command.seconds
+        ):
             if len(times.verify) != shown:
                 shown = len(times.verify)
-                yield Plan("probing", f"measuring passes of {max(times.verify)} tokens")
-            if self._stop:
+                yield SpeculationPlan("probing", f"measuring passes of {max(times.verify)} tokens")
+            if self._stop_requested:
                 break
         assert times is not None
-        if asked.difference:
-            yield Plan("probing", "comparing passes of different widths")
-            self._difference = prober.difference(self._target, self._most)
-        self._costs = self._costs_of(Measured(times.t1(), times.curve(), times.c()))
-        yield from self.measured()
+        if command.difference:
+            yield SpeculationPlan("probing", "comparing passes of different widths")
+            self._logit_difference = pass_timing.measure_logit_difference(
+                self._target, self._max_draft
+            )
+        self._costs = self._make_costs(MeasuredCosts(times.t1(), times.verify_curve(), times.c()))
+        yield from self.measured_costs()
 
-    def measured(self) -> Iterator[Measured]:
+    def measured_costs(self) -> Iterator[MeasuredCosts]:
         """What is known of the pair's costs, if anything is."""
-        if not self._costs.known:
+        if not self._costs.is_measured:
             return
-        plain = self._costs.plain
-        yield Measured(
+        plain = self._costs.plain_ms
+        yield MeasuredCosts(
             t1_ms=round(plain, 4),
-            curve=self._costs.curve(),
+            curve=self._costs.verify_curve(),
             c=round(self._costs.c, 5) if self._draft else None,
             threads=self._target.n_threads,
-            difference=self._difference,
-            survival={name: known.survival.counts() for name, known in self._known.items()},
+            difference=self._logit_difference,
+            survival={name: known.acceptance.counts() for name, known in self._pair_stats.items()},
         )
 
-    def replay(self, asked: Replay) -> Replayed:
+    def replay(self, command: ReplayCommand) -> ReplayResult:
         """What the target alone says of an answer's tokens, in passes of the widths asked for."""
-        self._stop = False
-        return replay(self._text, self._pair.prompt(Prompt(asked.text)), asked, self._asked_to_stop)
+        self._stop_requested = False
+        return replay_passes(
+            self._target_cache,
+            self._pair.checked_prompt_tokens(Prompt(command.text)),
+            command,
+            self._is_cancelled,
+        )
 
-    def inspect(self, asked: Inspect) -> Iterator[Inspected]:
+    def inspect(self, command: InspectCommand) -> Iterator[InspectResult]:
         """What the target gives to an answer's tokens; the memory ends as after writing it."""
-        self._stop = False
-        words, prompt = self._target.vocabulary, self._pair.prompt(self._chat.prompt(asked))
-        tokens, stop = asked.tokens, self._asked_to_stop
-        for seen in reread(self._text, prompt, tokens, self._widest, stop):
-            yield Inspected(
-                tuple(Place(i.taken.p, i.taken.rank, alternatives(i, words)) for i in seen)
+        self._stop_requested = False
+        words, prompt = (
+            self._target.vocabulary,
+            self._pair.checked_prompt_tokens(self._prompt_builder.build_prompt(command)),
+        )
+        tokens, stop = command.tokens, self._is_cancelled
+        for seen in rescore(self._target_cache, prompt, tokens, self._max_width, stop):
+            yield InspectResult(
+                tuple(
+                    TokenScore(i.chosen.p, i.chosen.rank, to_alternatives(i, words)) for i in seen
+                )
             )
 
-    def _costs_of(self, measured: Measured | None) -> Costs:
-        return Costs(measured, at_once=_DRAFTS.get(self._pair.kind) == "blocks")
+    def _make_costs(self, measured: MeasuredCosts | None) -> PassCosts:
+        return PassCosts(
+            measured, drafts_blocks=_DRAFT_INPUTS.get(self._pair.draft_kind) == "blocks"
+        )
 
-    def _choose(self, request: Generate) -> tuple[str, Plan]:
+    def _choose_drafter(self, request: GenerateCommand) -> tuple[str, SpeculationPlan]:
         name = request.spec
-        length = self._length(request, DRAFT_LENGTH)
+        length = self._draft_length(request, DEFAULT_DRAFT_LENGTH)
         if name in ("off", "none") or length < 1:
-            why = "asked for" if self._most >= 1 else "the model cannot take back a wrong guess"
-            return "none", Plan("off", why)
+            why = (
+                "asked for" if self._max_draft >= 1 else "the model cannot take back a wrong guess"
+            )
+            return "none", SpeculationPlan("off", why)
         if name == "auto":
-            sources = f"{self._pair.drafting} and copying" if self._draft else "copying"
-            return name, Plan("probing", f"{sources}, as far as they pay")
-        speculation.check(name, self._pair.kind if self._draft else None)
-        if name not in drafters.ALONE:  # `model` is the draft, whatever it is
-            name = self._pair.kind
-        return name, Plan("on", request.why or f"{length} guesses a round, {name}")
+            sources = f"{self._pair.draft_description} and copying" if self._draft else "copying"
+            return name, SpeculationPlan("probing", f"{sources}, as far as they pay")
+        speculation.check(name, self._pair.draft_kind if self._draft else None)
+        if name not in drafters.DRAFT_FREE:  # `model` is the draft, whatever it is
+            name = self._pair.draft_kind
+        return name, SpeculationPlan("on", request.why or f"{length} guesses a round, {name}")
 
-    def _guard(self, request: Generate) -> Guard:
+    def _make_near_tie_check(self, request: GenerateCommand) -> NearTieCheck:
         """Measures how far widths disagree, when first asked; that empties the memory."""
         if request.sampling.temperature > 0 and request.verify != "coupled":
             raise UsageError(
@@ -213,39 +239,43 @@ class Session:
                 "above temperature 0.",
                 "Use --verify coupled with --exact.",
             )
-        if self._difference is None:
-            self._difference = prober.difference(self._target, self._most)
-        return Guard(request.sampling, 2 * self._difference)
+        if self._logit_difference is None:
+            self._logit_difference = pass_timing.measure_logit_difference(
+                self._target, self._max_draft
+            )
+        return NearTieCheck(request.sampling, 2 * self._logit_difference)
 
-    def _length(self, request: Generate, unasked: int) -> int:
+    def _draft_length(self, request: GenerateCommand, default: int) -> int:
         asked = request.draft_length
-        return min(unasked if asked is None else asked, self._most)
+        return min(default if asked is None else asked, self._max_draft)
 
-    def _controller(self, request: Generate, needs: drafters.Needs) -> Controller:
+    def _make_controller(
+        self, request: GenerateCommand, inputs: drafters.DrafterInputs
+    ) -> Controller:
         """Chooses by what was seen under the same way of verifying."""
         way = "greedy" if request.sampling.temperature <= 0 else request.verify
-        known = self._known.setdefault(way, Experience())
-        kind, drafts = self._pair.kind, _DRAFTS.get(self._pair.kind, "states")
-        draft = drafters.make(kind, needs) if self._draft else None
-        lookup = self._drafter("lookup", needs)
-        return Controller(draft, lookup, self._costs, known, drafts=drafts)
+        known = self._pair_stats.setdefault(way, PairStats())
+        kind, drafts = self._pair.draft_kind, _DRAFT_INPUTS.get(self._pair.draft_kind, "states")
+        draft = drafters.make(kind, inputs) if self._draft else None
+        lookup = self._get_drafter("lookup", inputs)
+        return Controller(draft, lookup, self._costs, known, draft_input=drafts)
 
-    def _drafter(self, name: str, needs: drafters.Needs) -> Drafter:
+    def _get_drafter(self, name: str, inputs: drafters.DrafterInputs) -> Drafter:
         if name != "lookup":
-            return drafters.make(name, needs)
-        if self._lookup is None:  # kept: it knows the chat so far
-            self._lookup = drafters.make(name, needs)
-        return self._lookup
+            return drafters.make(name, inputs)
+        if self._lookup_drafter is None:  # kept: it knows the chat so far
+            self._lookup_drafter = drafters.make(name, inputs)
+        return self._lookup_drafter
 
-    def _asked_to_stop(self) -> bool:
-        return self._stop
+    def _is_cancelled(self) -> bool:
+        return self._stop_requested
 
     def close(self) -> None:
         self._pair.close()
         self._draft = None
 
 
-def _check(request: Generate, n_vocab: int) -> None:
+def _check_request(request: GenerateCommand, n_vocab: int) -> None:
     sampling = request.sampling
     wrong: LocalspecError | None = None
     if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):

@@ -1,31 +1,37 @@
 """From what a person typed to a running engine."""
 
-from localspec.launch.choosing import (
-    Choice,
+from localspec.launch.resolve import (
+    ResolvedPair,
     check_drafter,
-    choose,
-    file,
-    lasting,
+    describe_detected_head,
+    make_portable_refs,
     preferred_drafter,
-    says,
-    with_head,
+    resolve_file,
+    resolve_pair,
+    with_detected_head,
 )
-from localspec.launch.fitting import fitted
-from localspec.launch.starting import HEAD, SETTINGS, Engine, Remembering, start
+from localspec.launch.start import (
+    HEAD_NOTICE,
+    SETTINGS_NOTICE,
+    Engine,
+    MeasuredEngine,
+    choose_settings,
+    start_engine,
+)
 
 __all__ = [
-    "HEAD",
-    "SETTINGS",
-    "Choice",
+    "HEAD_NOTICE",
+    "SETTINGS_NOTICE",
     "Engine",
-    "Remembering",
+    "MeasuredEngine",
+    "ResolvedPair",
     "check_drafter",
-    "choose",
-    "file",
-    "fitted",
-    "lasting",
+    "choose_settings",
+    "describe_detected_head",
+    "make_portable_refs",
     "preferred_drafter",
-    "says",
-    "start",
-    "with_head",
+    "resolve_file",
+    "resolve_pair",
+    "start_engine",
+    "with_detected_head",
 ]

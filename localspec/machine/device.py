@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["gpu", "igpu", "cpu", "accel"]
+DeviceKind = Literal["gpu", "igpu", "cpu", "accel"]
 
 _MIB = 1 << 20
 _GIB = 1 << 30
@@ -20,33 +20,37 @@ class Device:
     """ggml's: CUDA0, Vulkan1, Metal, CPU."""
     description: str = ""
     """What people call it: NVIDIA GeForce RTX 4070."""
-    kind: Kind = "gpu"
+    kind: DeviceKind = "gpu"
     free: int | None = None
     total: int | None = None
     backend: str = ""
     """CUDA, ROCm, Vulkan, Metal, SYCL, CPU."""
     id: str | None = None
     """The PCI address, where there is one: 0000:c1:00.0."""
-    others: int | None = None
+    used_by_others: int | None = None
     """Used by other programs."""
     unified: bool = False
     """Its memory is the computer's own."""
-    display: bool | None = None
+    drives_display: bool | None = None
     """Whether it draws the screen."""
     driver: str | None = None
-    pretend: bool = False
+    simulated: bool = False
     """A card that is not here."""
     note: str = ""
     """Where sources disagree, and what was believed."""
 
 
-def reserve(device: Device) -> int:
+def reserve_bytes(device: Device) -> int:
     """Bytes of a device that are left to others.
 
     512 MiB or 5 %; 1 GiB where a screen or Windows, which slows down instead of refusing, lives
     on it too.  Of the computer's own memory 1 GiB or 5 %.
     """
     least = 512 * _MIB
-    if device.kind == "cpu" or device.display or (sys.platform == "win32" and not device.pretend):
+    if (
+        device.kind == "cpu"
+        or device.drives_display
+        or (sys.platform == "win32" and not device.simulated)
+    ):
         least = _GIB
     return max(least, (device.total or 0) // 20)

@@ -18,7 +18,7 @@ KINDS = ("cpu", "gpu", "igpu", "accel")
 """ggml_backend_dev_type, by number; what comes after them is no device of memory."""
 
 
-class Caps(ctypes.Structure):
+class GgmlDeviceCaps(ctypes.Structure):
     """ggml_backend_dev_caps."""
 
     _fields_ = [
@@ -30,7 +30,7 @@ class Caps(ctypes.Structure):
     ]
 
 
-class Props(ctypes.Structure):
+class GgmlDeviceProps(ctypes.Structure):
     """ggml_backend_dev_props."""
 
     _fields_ = [
@@ -40,12 +40,12 @@ class Props(ctypes.Structure):
         ("memory_total", c_size_t),
         ("type", c_int),
         ("device_id", c_char_p),
-        ("caps", Caps),
+        ("caps", GgmlDeviceCaps),
     ]
 
 
 @dataclass(frozen=True, slots=True)
-class Ggml:
+class GgmlLibrary:
     """ggml's functions by their names, without `ggml_` in front; AttributeError where one is not.
 
     `library` is a ctypes handle of libllama, which finds what its dependencies offer too.
@@ -68,7 +68,7 @@ class Ggml:
 
     def describe(self, device: int) -> dict[str, Any]:
         """What a device says of itself, as JSON takes it."""
-        props = Props()
+        props = GgmlDeviceProps()
         self.backend_dev_get_props(device, ctypes.byref(props))
         registry = self.backend_dev_backend_reg(device)
         return {
@@ -79,7 +79,7 @@ class Ggml:
             "total": int(props.memory_total),
             "id": _text(props.device_id) or None,
             "backend": _text(self.backend_reg_name(registry)) if registry else "",
-            "caps": {name: bool(getattr(props.caps, name)) for name, *_ in Caps._fields_},
+            "caps": {name: bool(getattr(props.caps, name)) for name, *_ in GgmlDeviceCaps._fields_},
         }
 
 
@@ -89,7 +89,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "backend_dev_name": (c_char_p, c_void_p),
     "backend_dev_description": (c_char_p, c_void_p),
     "backend_dev_type": (c_int, c_void_p),
-    "backend_dev_get_props": (None, c_void_p, POINTER(Props)),
+    "backend_dev_get_props": (None, c_void_p, POINTER(GgmlDeviceProps)),
     "backend_dev_backend_reg": (c_void_p, c_void_p),
     "backend_reg_name": (c_char_p, c_void_p),
     "backend_buft_name": (c_char_p, c_void_p),
@@ -110,13 +110,13 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 @cache
 def _function(library: Any, name: str) -> Any:
-    function = _found(library, f"ggml_{name}")
+    function = _find_symbol(library, f"ggml_{name}")
     function.restype, *arguments = _SIGNATURES[name]
     function.argtypes = arguments
     return function
 
 
-def _found(library: Any, name: str) -> Any:
+def _find_symbol(library: Any, name: str) -> Any:
     try:
         return library[name]
     except AttributeError:

@@ -14,150 +14,160 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
 from typing import Any
 
-from localspec import children
+from localspec import child_process
 from localspec.errors import UsageError
-from localspec.machine import beside, parameters, runtimes, selftest
-from localspec.machine.beside import Beside, Inside
-from localspec.machine.breakdown import UnknownLayoutError
+from localspec.machine import installed_llama_cpp, llama_params, probed_model, simulated_gpu
 from localspec.machine.device import Device
-from localspec.machine.ggml import Ggml
-from localspec.machine.ledger import Ledger
-from localspec.machine.opened import Opened, OpeningError
-from localspec.machine.pretend import RULES, Card, Pretend, Rules
-from localspec.protocol.parts import made
-from localspec.protocol.wire import Load
+from localspec.machine.ggml import GgmlLibrary
+from localspec.machine.memory_breakdown import UnknownLayoutError
+from localspec.machine.memory_by_device import MemoryByDevice
+from localspec.machine.probed_model import ModelOpenError, ProbedHead, ProbedModel, ProbedMtpHead
+from localspec.machine.simulated_gpu import (
+    ALLOCATION_RULES,
+    AllocationRules,
+    SimulatedGpu,
+    SimulatedGpuSpec,
+)
+from localspec.protocol.json_dataclasses import from_json
+from localspec.protocol.wire import LoadCommand
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
-runtimes.preload()
+installed_llama_cpp.preload_cuda_libraries()
 import llama_cpp.llama_cpp as C  # noqa: E402, N812
 
-_MEMORY = 8 * 1024**3
+_MAX_ADDRESS_SPACE = 8 * 1024**3
 """Bytes of address space: the states of recurrent layers are really allocated."""
-_SECONDS = 30
+_MAX_CPU_SECONDS = 30
 """Of computing, for one request."""
-_ERROR = 4
+_LOG_LEVEL_ERROR = 4
 """GGML_LOG_LEVEL_ERROR."""
-_MOST_ERRORS = 20
+_MAX_ERRORS = 20
 
 
-class Child:
+class ProbeServer:
     """Answers requests; the cards it makes stay, because llama.cpp may keep their addresses."""
 
     def __init__(self) -> None:
-        self._said: list[str] = []
-        self._log = C.llama_log_callback(self._hear)
+        self._errors: list[str] = []
+        self._log = C.llama_log_callback(self._on_log)
         C.llama_log_set(self._log, None)
         C.llama_backend_init()
-        self._ggml = Ggml(C._lib)
-        self._cards: dict[Card, Pretend] = {}
+        self._ggml = GgmlLibrary(C._lib)
+        self._simulated_gpus: dict[SimulatedGpuSpec, SimulatedGpu] = {}
 
-    def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def handle(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Failures that are llama.cpp's answer are said as `failed`."""
-        self._said.clear()
+        self._errors.clear()
         try:
-            if asked["op"] == "devices":
-                return self._devices()
-            if asked["op"] == "selftest":
-                return {"ok": selftest.passes(C, asked["model"])}
-            return self._project(asked)
-        except OpeningError as error:  # llama.cpp's first line says why; others that it failed
-            return {"failed": self._said[0] if self._said else str(error)}
+            if request["op"] == "devices":
+                return self._handle_devices()
+            if request["op"] == "selftest":
+                return {"ok": simulated_gpu.passes_selftest(C, request["model"])}
+            return self._handle_project(request)
+        except ModelOpenError as error:  # llama.cpp's first line says why; others that it failed
+            return {"failed": self._errors[0] if self._errors else str(error)}
         except UsageError as error:
             return {"failed": error.message}
         except (UnknownLayoutError, LookupError, AttributeError, ValueError) as error:
             return {"failed": str(error)}
 
-    def _devices(self) -> dict[str, Any]:
+    def _handle_devices(self) -> dict[str, Any]:
         found = [self._ggml.describe(device) for device in self._ggml.devices()]
         return {
             "devices": found,
             "offloads": bool(C.llama_supports_gpu_offload()),
             "library": str(C._lib._name),
-            "lacking": beside.lacking(C),
+            "lacking": probed_model.missing_head_functions(C),
             "features": C.llama_print_system_info().decode("utf-8", "replace"),
         }
 
-    def _project(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def _handle_project(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Both models open at once, as the engine has them."""
-        load: Load = made(Load, asked["load"])
-        devices = self._chosen(asked["devices"])
-        head: str = asked.get("head", "")
+        load: LoadCommand = from_json(LoadCommand, request["load"])
+        devices = self._find_devices(request["devices"])
+        head: str = request.get("head", "")
         with ExitStack() as open_:
-            role = parameters.of_target(load, predicting=head == "mtp")
-            target = Opened(C, load.target, role, devices=devices)
+            role = llama_params.target_role(load, load_mtp=head == "mtp")
+            target = ProbedModel(C, load.target, role, devices=devices)
             open_.enter_context(closing(target))
-            ledger = target.ledger()
-            told = {"target": asdict(ledger), "draft": None, "doubt": target.doubt()}
+            ledger = target.memory_by_device()
+            told = {"target": asdict(ledger), "draft": None, "doubt": target.error_bound()}
             if load.draft is None:
                 return told
-            role = parameters.of_draft(load, target.n_ctx)
-            split = () if role.settings.tensor_split else self._left(devices, ledger)
+            role = llama_params.draft_role(load, target.n_ctx)
+            split = () if role.settings.tensor_split else self._free_split(devices, ledger)
             how: dict[str, Any] = {"devices": devices, "split": split}
             if head:
-                draft = self._head(load, target, asked["layers"], how)
-                told["target"] = asdict(target.ledger())  # it keeps states now
+                draft = self._open_head(load, target, request["layers"], how)
+                told["target"] = asdict(target.memory_by_device())  # it keeps states now
             else:
-                draft = Opened(C, load.draft, role, **how)
+                draft = ProbedModel(C, load.draft, role, **how)
             open_.enter_context(closing(draft))
-            if draft.recurrent:
+            if draft.is_recurrent:
                 return told | {"dropped": True}
-            doubt = target.doubt() + draft.doubt()
-            return told | {"draft": asdict(draft.ledger()), "doubt": doubt}
+            doubt = target.error_bound() + draft.error_bound()
+            return told | {"draft": asdict(draft.memory_by_device()), "doubt": doubt}
 
-    def _head(
-        self, load: Load, target: Opened, layers: Sequence[int], how: Mapping[str, Any]
-    ) -> Opened:
+    def _open_head(
+        self,
+        load: LoadCommand,
+        target: ProbedModel,
+        layers: Sequence[int],
+        options: Mapping[str, Any],
+    ) -> ProbedModel:
         """A head of a file that reads these layers; without any the target's own layer."""
-        role = parameters.of_head(load, target.n_ctx)
+        role = llama_params.head_role(load, target.n_ctx)
         if not layers:
-            beside.predict(C, target)
-            return Inside(C, role, target)
-        beside.tap(C, target, layers)
+            probed_model.enable_mtp_state(C, target)
+            return ProbedMtpHead(C, role, target)
+        probed_model.enable_hidden_states(C, target, layers)
         assert load.draft is not None
-        return Beside(C, load.draft, role, target, **how)
+        return ProbedHead(C, load.draft, role, target, **options)
 
-    def _chosen(self, wanted: Sequence[Mapping[str, Any]] | None) -> list[int] | None:
+    def _find_devices(self, requested: Sequence[Mapping[str, Any]] | None) -> list[int] | None:
         """Addresses of the devices that are named; those of pretend cards where they are."""
-        if wanted is None:
+        if requested is None:
             return None
         here = {self._ggml.describe(device)["name"]: device for device in self._ggml.devices()}
         found = []
-        for device in (made(Device, body) for body in wanted):
+        for device in (from_json(Device, body) for body in requested):
             if device.kind in ("cpu", "accel"):
                 continue
             if device.pretend:
-                found.append(self._card(device).address)
+                found.append(self._simulate_gpu(device).address)
             elif device.name in here:
                 found.append(here[device.name])
             else:
                 raise LookupError(f"llama.cpp has no device {device.name}")
         return found
 
-    def _card(self, device: Device) -> Pretend:
+    def _simulate_gpu(self, device: Device) -> SimulatedGpu:
         total = device.total or device.free or 0
-        card = Card(
+        card = SimulatedGpuSpec(
             device.name,
             device.description,
             total,
             total if device.free is None else device.free,
             device.kind == "igpu",
-            RULES.get(device.backend, Rules()),
+            ALLOCATION_RULES.get(device.backend, AllocationRules()),
         )
-        return self._cards.setdefault(card, self._cards.get(card) or Pretend(C._lib, card))
+        return self._simulated_gpus.setdefault(
+            card, self._simulated_gpus.get(card) or SimulatedGpu(C._lib, card)
+        )
 
-    def _left(self, devices: list[int] | None, taken: Ledger) -> tuple[float, ...]:
+    def _free_split(self, devices: list[int] | None, used: MemoryByDevice) -> tuple[float, ...]:
         """What the target leaves free: llama.cpp splits the draft by it, without being told."""
-        shared = self._own() if devices is None else devices
+        shared = self._default_devices() if devices is None else devices
         if len(shared) < 2:
             return ()
         told = [self._ggml.describe(device) for device in shared]
         if not all(device["free"] for device in told):
             return ()
         return tuple(
-            float(max(1, device["free"] - taken.of(device["name"]).total)) for device in told
+            float(max(1, device["free"] - used.of(device["name"]).total)) for device in told
         )
 
-    def _own(self) -> list[int]:
+    def _default_devices(self) -> list[int]:
         """llama.cpp's own choice: every graphics card once, integrated ones where there is none."""
         by_kind: dict[str, list[int]] = {"gpu": [], "igpu": []}
         seen: set[str] = set()
@@ -168,9 +178,9 @@ class Child:
                 seen |= {told["id"]} if told["id"] else set()
         return by_kind["gpu"] or by_kind["igpu"]
 
-    def _hear(self, level: int, text: bytes, _: Any) -> None:
-        if level == _ERROR and len(self._said) < _MOST_ERRORS:
-            self._said.append(text.decode("utf-8", "replace").strip())
+    def _on_log(self, level: int, text: bytes, _: Any) -> None:
+        if level == _LOG_LEVEL_ERROR and len(self._errors) < _MAX_ERRORS:
+            self._errors.append(text.decode("utf-8", "replace").strip())
 
 
 def _limit_memory() -> None:
@@ -179,7 +189,7 @@ def _limit_memory() -> None:
         import resource  # noqa: PLC0415  not on Windows
 
         with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+            resource.setrlimit(resource.RLIMIT_AS, (_MAX_ADDRESS_SPACE, _MAX_ADDRESS_SPACE))
 
 
 def _limit_time() -> None:
@@ -188,27 +198,27 @@ def _limit_time() -> None:
         import resource  # noqa: PLC0415  not on Windows
 
         used = resource.getrusage(resource.RUSAGE_SELF)
-        most = int(used.ru_utime + used.ru_stime) + _SECONDS
+        most = int(used.ru_utime + used.ru_stime) + _MAX_CPU_SECONDS
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_CPU, (most, resource.RLIM_INFINITY))
 
 
-def _say(out: int, body: Mapping[str, Any]) -> None:
+def _write_reply(out: int, body: Mapping[str, Any]) -> None:
     rest = memoryview(json.dumps(body, separators=(",", ":")).encode() + b"\n")
     while rest:
         rest = rest[os.write(out, rest) :]
 
 
 def main() -> None:
-    children.settle(int(sys.argv[1]))
-    out = children.private_stdout()
-    child = Child()
+    child_process.set_up_child(int(sys.argv[1]))
+    out = child_process.take_over_stdout()
+    child = ProbeServer()
     _limit_memory()
-    _say(out, {"re": 0})
+    _write_reply(out, {"re": 0})
     for line in sys.stdin.buffer:
         asked = json.loads(line)
         _limit_time()
-        _say(out, {"re": asked["id"]} | child.answer(asked))
+        _write_reply(out, {"re": asked["id"]} | child.handle(asked))
 
 
 if __name__ == "__main__":

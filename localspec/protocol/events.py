@@ -10,11 +10,11 @@ import json
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-VERSION = 1
+SCHEMA_VERSION = 1
 
 TokenClass = Literal["accepted", "bonus", "correction", "plain"]
 FinishReason = Literal["eog", "stop", "length", "context", "cancelled", "error"]
-State = Literal["on", "probing", "paused", "off"]
+SpeculationState = Literal["on", "probing", "paused", "off"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TokenScore:
     """What the target gives to one token of an answer that is written; fields as a `Token`'s."""
 
     p_target: float
@@ -59,7 +59,7 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class RoundTimes:
     """Milliseconds of one round: in the draft's llama_decode, in the target's, and outside both."""
 
     draft: float
@@ -78,7 +78,7 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class EngineReady:
     """The pair is loaded.  `settings` are those really used; memory in bytes, None if unknown."""
 
     engine: dict[str, str]
@@ -103,10 +103,10 @@ class Prefill:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SpeculationPlan:
     """Whether speculation is used, and why.  `speedup` is against plain, None if not measured."""
 
-    state: State
+    state: SpeculationState
     why: str
     speedup: float | None = None
     until: int | None = None
@@ -122,13 +122,13 @@ class Round:
     drafted: int
     accepted: int
     tokens: tuple[Token, ...]
-    ms: Times
+    ms: RoundTimes
     guarded: int = 0
     """Tokens that were computed again, alone, because a wide pass decided too narrowly."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class GenerationFinished:
     """The end of an answer.  `tail` is text that the UTF-8 or stop buffer held back."""
 
     reason: FinishReason
@@ -137,7 +137,7 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Dead:
+class EngineExit:
     """The engine process ended: how, its last log lines, what to try."""
 
     how: str
@@ -145,27 +145,36 @@ class Dead:
     hint: str = ""
 
 
-Event = Ready | Prefill | Plan | Round | Notice | Finished | Dead
+Event = EngineReady | Prefill | SpeculationPlan | Round | Notice | GenerationFinished | EngineExit
 
-_NAMES: dict[str, type[Event]] = {
-    kind.__name__.lower(): kind for kind in (Ready, Prefill, Plan, Round, Notice, Finished, Dead)
+_EVENT_TYPES: dict[str, type[Event]] = {
+    "ready": EngineReady,
+    "prefill": Prefill,
+    "plan": SpeculationPlan,
+    "round": Round,
+    "notice": Notice,
+    "finished": GenerationFinished,
+    "dead": EngineExit,
 }
+"""Names on the wire, in --events files and in the history; stable when a class is renamed."""
+
 _FIELDS = {
-    kind: tuple(f.name for f in fields(kind)) for kind in (*_NAMES.values(), Times, Alternative)
+    kind: tuple(f.name for f in fields(kind))
+    for kind in (*_EVENT_TYPES.values(), RoundTimes, Alternative)
 }
-_WORDS = {kind: name for name, kind in _NAMES.items()}
+_EVENT_NAMES = {kind: name for name, kind in _EVENT_TYPES.items()}
 """Looked up once, not for every round."""
 
-_json = json.JSONEncoder(separators=(",", ":")).encode
+_to_compact_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def encode(event: Event) -> str:
     """One line of JSON, without the line feed."""
     kind = type(event)
-    body: dict[str, Any] = {"v": VERSION, "ev": _WORDS[kind]}
+    body: dict[str, Any] = {"v": SCHEMA_VERSION, "ev": _EVENT_NAMES[kind]}
     for name in _FIELDS[kind]:
-        body[name] = _plain(getattr(event, name))
-    return _json(body)
+        body[name] = _to_json_value(getattr(event, name))
+    return _to_compact_json(body)
 
 
 def decode(line: str) -> Event | None:
@@ -173,33 +182,35 @@ def decode(line: str) -> Event | None:
 
     Raises ValueError where the line is not an event at all.
     """
-    return from_body(json.loads(line))
+    return from_json(json.loads(line))
 
 
-def from_body(body: Any) -> Event | None:
+def from_json(value: Any) -> Event | None:
     """As `decode`, from the JSON object of a line."""
-    if not isinstance(body, dict) or "ev" not in body:
+    if not isinstance(value, dict) or "ev" not in value:
         raise ValueError("not an event")
-    kind = _NAMES.get(str(body["ev"]))
+    kind = _EVENT_TYPES.get(str(value["ev"]))
     if kind is None:
         return None
     try:
-        return kind(**{name: _typed(name, body[name]) for name in _FIELDS[kind] if name in body})
+        return kind(
+            **{name: _from_json_value(name, value[name]) for name in _FIELDS[kind] if name in value}
+        )
     except (KeyError, TypeError) as error:
-        raise ValueError(f"a field of {body['ev']!r} is missing or wrong") from error
+        raise ValueError(f"a field of {value['ev']!r} is missing or wrong") from error
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     if isinstance(value, Token):
-        return token_body(value)
-    if isinstance(value, Times | Notice):
+        return token_to_json(value)
+    if isinstance(value, RoundTimes | Notice):
         return {name: getattr(value, name) for name in _FIELDS[type(value)]}
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [_to_json_value(item) for item in value]
     return value
 
 
-def token_body(token: Token) -> dict[str, Any]:
+def token_to_json(token: Token) -> dict[str, Any]:
     """The JSON object of a token; probabilities only where they were asked for."""
     body: dict[str, Any] = {"id": token.id, "text": token.text, "class": token.kind}
     if token.p_target is not None:
@@ -210,7 +221,7 @@ def token_body(token: Token) -> dict[str, Any]:
     return body
 
 
-def _token(body: dict[str, Any]) -> Token:
+def _parse_token(body: dict[str, Any]) -> Token:
     if "p_target" not in body:
         return Token(body["id"], body["text"], body["class"])
     names = _FIELDS[Alternative]
@@ -221,11 +232,11 @@ def _token(body: dict[str, Any]) -> Token:
     return Token(body["id"], body["text"], body["class"], *said, instead)
 
 
-def _typed(name: str, value: Any) -> Any:
+def _from_json_value(name: str, value: Any) -> Any:
     if name == "tokens":
-        return tuple(map(_token, value))
+        return tuple(map(_parse_token, value))
     if name == "ms":
-        return Times(value["draft"], value["verify"], value["host"])
+        return RoundTimes(value["draft"], value["verify"], value["host"])
     if name == "notices":
         names = _FIELDS[Notice]
         return tuple(Notice(**{n: notice[n] for n in names if n in notice}) for notice in value)

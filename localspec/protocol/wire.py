@@ -7,31 +7,31 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from localspec.protocol import events
-from localspec.protocol.parts import made, opened
+from localspec.protocol.json_dataclasses import from_json, parse_object
 
-PROTOCOL = 1
+PROTOCOL_VERSION = 1
 """Raised when an older side would misunderstand a newer one."""
 
-LONGEST_LINE = 4 * 1024 * 1024
+MAX_LINE_BYTES = 4 * 1024 * 1024
 """Bytes of an answer's line: far more than any event, far less than a flood."""
 
 VerifyMode = Literal["coupled", "rejection", "block", "match"]
 KvType = Literal["f32", "bf16", "f16", "q8_0", "q4_0"]
 FlashAttention = Literal["auto", "on", "off"]
-Split = Literal["none", "layer", "row"]
+SplitMode = Literal["none", "layer", "row"]
 
 DRAFT_MAX = 16
 """The longest draft ever verified: fixes n_outputs_max and n_rs_seq when a pair is loaded."""
 
-DRAFT_LENGTH = 5
+DEFAULT_DRAFT_LENGTH = 5
 """Draft length where nobody asked for another."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class SamplingParams:
     """How a token is drawn; llama.cpp's defaults.  `top_k` 0 and `repeat_penalty` 1 are off."""
 
     temperature: float = 0.8
@@ -50,7 +50,7 @@ class ContextSettings:
     n_gpu_layers: int = -1
     """-1: all of them."""
     main_gpu: int = 0
-    split_mode: Split = "layer"
+    split_mode: SplitMode = "layer"
     tensor_split: tuple[float, ...] = ()
     kv_type: KvType = "f16"
     flash_attn: FlashAttention = "auto"
@@ -69,7 +69,7 @@ class ContextSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredCosts:
     """What this machine has shown of a pair: kept by the parent, sent with `load`.
 
     `t1_ms` is one target pass of one token, host time included; `curve` the verify curve v, by
@@ -87,7 +87,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadCommand:
     """Load a target, and a draft model if there is one."""
 
     target: str
@@ -95,12 +95,12 @@ class Load:
     target_settings: ContextSettings = field(default_factory=ContextSettings)
     draft_settings: ContextSettings = field(default_factory=ContextSettings)
     draft_max: int = DRAFT_MAX
-    measured: Measured | None = None
+    measured: MeasuredCosts | None = None
     """What earlier runs of this pair have shown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ChatMessage:
     """One turn of a chat; the roles are `system`, `user` and `assistant`."""
 
     role: str
@@ -110,11 +110,11 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Generate:
+class GenerateCommand:
     """Answer a chat, or complete a text where there are no `messages`."""
 
     text: str = ""
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int = 512
     stop: tuple[str, ...] = ()
     verify: VerifyMode = "coupled"
@@ -129,8 +129,8 @@ class Generate:
     """Compute a token alone where a wide pass's last bits might decide it."""
     why: str = ""
     """Why this way of speculating, when whoever asked knows better than the engine."""
-    messages: tuple[Message, ...] = ()
-    said: tuple[Message, ...] = ()
+    messages: tuple[ChatMessage, ...] = ()
+    said: tuple[ChatMessage, ...] = ()
     """Without `messages`: parts of `text`, in order, answers among them with their tokens."""
     begun: tuple[int, ...] = ()
     """What is written of the answer; it goes on after these, as if it had never stopped.
@@ -148,7 +148,7 @@ class Generate:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class ProbeCommand:
     """Measure what passes cost on this machine; answered with `Measured`.
 
     `difference`: also how far widths disagree.
@@ -159,7 +159,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class ReplayCommand:
     """Feed an answer to the target alone, without drafting; answered with `Replayed`.
 
     The prompt is `text`, and its last batch gives the first token.  Each later pass reads as many
@@ -172,31 +172,31 @@ class Replay:
     tokens: tuple[int, ...]
     widths: tuple[int, ...]
     emitted: tuple[int, ...]
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
 
 
 @dataclass(frozen=True, slots=True)
-class Render:
+class RenderCommand:
     """Make a chat the text that `Generate` would read; answered with `Rendered`."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[ChatMessage, ...]
     template: str | None = None
     think: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class CountCommand:
     """Count the tokens of a text, or of a chat's prompt; answered with `Counted`."""
 
     text: str = ""
-    messages: tuple[Message, ...] = ()
+    messages: tuple[ChatMessage, ...] = ()
     template: str | None = None
     think: bool | None = None
-    said: tuple[Message, ...] = ()
+    said: tuple[ChatMessage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Inspect:
+class InspectCommand:
     """Say what the target gives to each token of an answer; answered with `Inspected` lines.
 
     For answers that were written without `probabilities`.  The prompt is made as for `Generate`;
@@ -205,27 +205,37 @@ class Inspect:
 
     tokens: tuple[int, ...]
     text: str = ""
-    messages: tuple[Message, ...] = ()
+    messages: tuple[ChatMessage, ...] = ()
     template: str | None = None
     think: bool | None = None
-    said: tuple[Message, ...] = ()
+    said: tuple[ChatMessage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopCommand:
     """End the answer in progress; overtakes what waits."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bye:
+class ByeCommand:
     """End."""
 
 
-Command = Load | Generate | Probe | Replay | Render | Count | Inspect | Stop | Bye
+EngineCommand = (
+    LoadCommand
+    | GenerateCommand
+    | ProbeCommand
+    | ReplayCommand
+    | RenderCommand
+    | CountCommand
+    | InspectCommand
+    | StopCommand
+    | ByeCommand
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class HelloReply:
     """The child's first line."""
 
     protocol: int
@@ -233,14 +243,14 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
-class Alive:
+class HeartbeatReply:
     """Sent every second: seconds since the child last got anywhere with its command."""
 
     stuck: float
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailureReply:
     """A command ended in an error that a person can act on."""
 
     code: str
@@ -249,12 +259,12 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class DoneReply:
     """A command ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayResult:
     """For each token of a replayed answer, what the target says there.
 
     `best` is the token that the seed's noise picks, as `coupled` does; at temperature 0 the argmax.
@@ -271,7 +281,7 @@ class Replayed:
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
+class RenderResult:
     """A chat as text: by which template (`own`, or a fallback's name), and what is to be told."""
 
     text: str
@@ -280,59 +290,91 @@ class Rendered:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountResult:
     """How many tokens."""
 
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
-class Inspected:
+class InspectResult:
     """The next tokens of an inspected answer; together all of them, unless it was stopped."""
 
-    places: tuple[events.Place, ...]
+    places: tuple[events.TokenScore, ...]
 
 
-Control = Hello | Alive | Failed | Done | Measured | Replayed | Rendered | Counted | Inspected
-Answer = Control | events.Event
+CommandReply = (
+    HelloReply
+    | HeartbeatReply
+    | FailureReply
+    | DoneReply
+    | MeasuredCosts
+    | ReplayResult
+    | RenderResult
+    | CountResult
+    | InspectResult
+)
+EngineOutput = CommandReply | events.Event
 
-_COMMANDS: dict[str, type[Command]] = {kind.__name__.lower(): kind for kind in get_args(Command)}
-_ANSWERS: dict[str, type[Control]] = {kind.__name__.lower(): kind for kind in get_args(Control)}
+_COMMAND_TYPES: dict[str, type[EngineCommand]] = {
+    "load": LoadCommand,
+    "generate": GenerateCommand,
+    "probe": ProbeCommand,
+    "replay": ReplayCommand,
+    "render": RenderCommand,
+    "count": CountCommand,
+    "inspect": InspectCommand,
+    "stop": StopCommand,
+    "bye": ByeCommand,
+}
+_COMMAND_NAMES = {kind: name for name, kind in _COMMAND_TYPES.items()}
+_REPLY_TYPES: dict[str, type[CommandReply]] = {
+    "hello": HelloReply,
+    "alive": HeartbeatReply,
+    "failed": FailureReply,
+    "done": DoneReply,
+    "measured": MeasuredCosts,
+    "replayed": ReplayResult,
+    "rendered": RenderResult,
+    "counted": CountResult,
+    "inspected": InspectResult,
+}
+_REPLY_NAMES = {kind: name for name, kind in _REPLY_TYPES.items()}
 
 
-def encode_command(number: int, command: Command) -> bytes:
+def encode_command(number: int, command: EngineCommand) -> bytes:
     """One line of JSON, with its line feed."""
-    body = {"v": PROTOCOL, "id": number, "cmd": type(command).__name__.lower()}
+    body = {"v": PROTOCOL_VERSION, "id": number, "cmd": _COMMAND_NAMES[type(command)]}
     return json.dumps(body | asdict(command), separators=(",", ":")).encode() + b"\n"
 
 
-def decode_command(line: bytes) -> tuple[int, Command]:
+def decode_command(line: bytes) -> tuple[int, EngineCommand]:
     """The number and the command.  Raises ValueError where the line is none."""
-    body = opened(line)
-    kind = _COMMANDS.get(str(body.get("cmd")))
+    body = parse_object(line)
+    kind = _COMMAND_TYPES.get(str(body.get("cmd")))
     if kind is None or not isinstance(body.get("id"), int):
         raise ValueError("not a command")
-    return body["id"], made(kind, body)
+    return body["id"], from_json(kind, body)
 
 
-def encode_answer(number: int, answer: Answer) -> bytes:
+def encode_output(number: int, output: EngineOutput) -> bytes:
     """One line of JSON, with its line feed."""
-    if isinstance(answer, Control):
-        body: dict[str, Any] = {"v": PROTOCOL, "ev": type(answer).__name__.lower()}
-        line = json.dumps(body | asdict(answer), separators=(",", ":"))
+    if isinstance(output, CommandReply):
+        body: dict[str, Any] = {"v": PROTOCOL_VERSION, "ev": _REPLY_NAMES[type(output)]}
+        line = json.dumps(body | asdict(output), separators=(",", ":"))
     else:
-        line = events.encode(answer)
+        line = events.encode(output)
     return f'{{"re":{number},{line[1:]}\n'.encode()
 
 
-def decode_answer(line: bytes) -> tuple[int, Answer | None]:
+def decode_output(line: bytes) -> tuple[int, EngineOutput | None]:
     """The command's number and the answer, None where this version does not know it.
 
     Raises ValueError where the line is none.
     """
-    body = opened(line)
+    body = parse_object(line)
     number = body.get("re")
     if not isinstance(number, int):
         raise ValueError("not an answer")
-    kind = _ANSWERS.get(str(body.get("ev")))
-    return number, events.from_body(body) if kind is None else made(kind, body)
+    kind = _REPLY_TYPES.get(str(body.get("ev")))
+    return number, events.from_json(body) if kind is None else from_json(kind, body)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, runtime_checkable
 
@@ -17,28 +18,31 @@ from textual.app import App, SystemCommand
 from textual.filter import LineFilter, NoColor
 from textual.screen import Screen
 
-from localspec import paths
-from localspec.config import View
-from localspec.tui import clipping, preferring, themes
-from localspec.tui.barrier import Barrier
-from localspec.tui.keys import KEYS, Where, bindings
-from localspec.tui.lettering import Lettering
-from localspec.tui.options import Options
-from localspec.tui.runner import Runner
+from localspec import config, paths
+from localspec.config import EffectiveConfig
+from localspec.protocol.events import Event, Round
+from localspec.tui import app_options, clipboard, key_bindings, themes
+from localspec.tui.app_options import AppOptions
+from localspec.tui.engine_runner import EngineRunner
+from localspec.tui.key_bindings import KEY_BINDINGS, KeyContext, bindings_for
+from localspec.tui.output_filters import AsciiFilter, ControlCharacterFilter
+from localspec.tui.saved_chats import SavedChats
+from localspec.tui.screens import welcome
 from localspec.tui.screens.help import HelpScreen
 from localspec.tui.screens.home import HomeScreen
-from localspec.tui.screens.keyboard import KeyScreen
+from localspec.tui.screens.key_editor import KeyCaptureScreen
 from localspec.tui.screens.log import LogScreen
 from localspec.tui.screens.preferences import PreferencesScreen
+from localspec.tui.screens.replay import ReplayScreen
 
-_TWICE = 1.0
+_QUIT_WINDOW_SECONDS = 1.0
 """Seconds within which a second ctrl+c quits."""
-_GRACE = 1.5
+_EXIT_GRACE_SECONDS = 1.5
 """Seconds to leave in good order after a signal; a terminal that is gone would hold us."""
 
 
 @runtime_checkable
-class _Stoppable(Protocol):
+class _StoppableScreen(Protocol):
     """A screen on which the engine may be at work."""
 
     @property
@@ -48,10 +52,10 @@ class _Stoppable(Protocol):
 
 
 @runtime_checkable
-class _Preferring(Protocol):
+class _PreferencesListener(Protocol):
     """A screen that shows what the preferences say."""
 
-    def preferred(self) -> None: ...
+    def apply_preferences(self) -> None: ...
 
 
 class LocalspecApp(App[None]):
@@ -59,58 +63,58 @@ class LocalspecApp(App[None]):
 
     CSS_PATH = "localspec.tcss"
     TITLE = "localspec"
-    BINDINGS = bindings("app")
+    BINDINGS = bindings_for("app")
     COMMAND_PALETTE_BINDING = "ctrl+f12"  # the key table has its own
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-normal"), (110, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (20, "-tall")]  # noqa: RUF012
 
     def __init__(
         self,
-        options: Options | None = None,
-        runner: Runner | None = None,
-        first: Callable[[], Screen[None]] | None = None,
+        options: AppOptions | None = None,
+        runner: EngineRunner | None = None,
+        first_screen: Callable[[], Screen[None]] | None = None,
     ) -> None:
-        self.options = options or Options()
-        self._ours = _filters(self.options)
+        self.options = options or AppOptions()
+        self._output_filters = _build_output_filters(self.options)
         super().__init__()
-        self.runner = runner or Runner()
-        self._first = first
-        self._interrupted = 0.0
+        self.runner = runner or EngineRunner()
+        self._first_screen = first_screen
+        self._last_interrupt = 0.0
         for theme in themes.THEMES:
             self.register_theme(theme)
         self.theme = self.options.theme
-        self.set_class(self.options.marks, "-mono")
+        self.set_class(self.options.show_token_marks, "-mono")
 
     def get_default_screen(self) -> Screen[None]:
-        if self._first is not None:
-            return self._first()
+        if self._first_screen is not None:
+            return self._first_screen()
         return HomeScreen(self.runner, self.options)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        return [*super().get_line_filters(), *self._ours]
+        return [*super().get_line_filters(), *self._output_filters]
 
     def on_mount(self) -> None:
         self.set_keymap(dict(self.options.keymap))
-        self._heed_signals()
+        self._install_signal_handlers()
 
     def on_unmount(self) -> None:
-        self.runner.stop()
+        self.runner.stop_answer()
 
     # --- keys -----------------------------------------------------------------------------
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The key table by name, and the themes."""
-        places: tuple[Where, ...] = getattr(screen, "PLACES", ("home",))
+        places: tuple[KeyContext, ...] = getattr(screen, "KEY_CONTEXTS", ("home",))
         where = {"app", *places}
-        for key in KEYS:
-            if key.where in where and key.id != "app.palette":
-                node = self if key.where == "app" else screen
+        for key in KEY_BINDINGS:
+            if key.context in where and key.id != "app.palette":
+                node = self if key.context == "app" else screen
                 run = partial(self.run_action, key.action, default_namespace=node)
-                yield SystemCommand(key.words, key.keys.split(",", maxsplit=1)[0], run)
-        for name in themes.NAMES:
-            yield SystemCommand(f"Theme: {name}", "Colours", partial(self._use_theme, name))
+                yield SystemCommand(key.description, key.keys.split(",", maxsplit=1)[0], run)
+        for name in themes.THEME_NAMES:
+            yield SystemCommand(f"Theme: {name}", "Colours", partial(self._switch_theme, name))
 
-    def _use_theme(self, name: str) -> None:
+    def _switch_theme(self, name: str) -> None:
         self.theme = name
 
     def action_help(self) -> None:
@@ -128,45 +132,45 @@ class LocalspecApp(App[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """While a new key is waited for, none of ours does anything."""
-        return not isinstance(self.screen, KeyScreen)
+        return not isinstance(self.screen, KeyCaptureScreen)
 
     def action_preferences(self) -> None:
         if not any(isinstance(one, PreferencesScreen) for one in self.screen_stack):
-            self.push_screen(PreferencesScreen(self.options, self.prefer))
+            self.push_screen(PreferencesScreen(self.options, self.apply_preferences))
 
-    def prefer(self, view: View) -> None:
+    def apply_preferences(self, view: EffectiveConfig) -> None:
         """What was changed in the preferences holds at once, wherever that can be."""
         options = self.options
-        preferring.take_over(options, view)
+        app_options.apply_preferences(options, view)
         self.theme = options.theme
-        self.set_class(options.marks, "-mono")
+        self.set_class(options.show_token_marks, "-mono")
         self.set_keymap(dict(options.keymap))
-        self._ours = _filters(options)
+        self._output_filters = _build_output_filters(options)
         for screen in self.screen_stack:
-            if isinstance(screen, _Preferring):
-                screen.preferred()
+            if isinstance(screen, _PreferencesListener):
+                screen.apply_preferences()
         self.refresh(layout=True)
 
     def action_interrupt(self) -> None:
         """Copy what is selected; else stop the answer; else ask for a second time, and quit."""
         selected = getattr(self.focused, "selected_text", "") or self.screen.get_selected_text()
         if selected:
-            self.notify(clipping.copy(self, selected), markup=False)
+            self.notify(clipboard.copy(self, selected), markup=False)
             self.screen.clear_selection()
             return
-        if time.monotonic() - self._interrupted < _TWICE:
+        if time.monotonic() - self._last_interrupt < _QUIT_WINDOW_SECONDS:
             self.exit(return_code=130)
             return
-        self._interrupted = time.monotonic()
+        self._last_interrupt = time.monotonic()
         screen = self.screen
-        if isinstance(screen, _Stoppable) and screen.busy:
+        if isinstance(screen, _StoppableScreen) and screen.busy:
             screen.action_stop()
         else:
             self.notify("Once more, or ctrl+q, to quit.", markup=False, timeout=2)
 
     # --- ends -----------------------------------------------------------------------------
 
-    def _heed_signals(self) -> None:
+    def _install_signal_handlers(self) -> None:
         """SIGTERM and SIGHUP restore the terminal; Textual alone would leave it as it is."""
         loop = asyncio.get_running_loop()
         for name, code in (("SIGTERM", 143), ("SIGHUP", 129)):
@@ -174,18 +178,18 @@ class LocalspecApp(App[None]):
             if number is None:
                 continue
             try:
-                loop.add_signal_handler(number, self.leave, code)
+                loop.add_signal_handler(number, self.exit_on_signal, code)
             except (NotImplementedError, RuntimeError, ValueError):  # Windows, or another thread
                 continue
 
-    def leave(self, code: int) -> None:
+    def exit_on_signal(self, code: int) -> None:
         """End in good order, or at least end."""
 
-        def give_up() -> None:
-            time.sleep(_GRACE)
+        def force_exit() -> None:
+            time.sleep(_EXIT_GRACE_SECONDS)
             os._exit(code)
 
-        threading.Thread(target=give_up, daemon=True).start()
+        threading.Thread(target=force_exit, daemon=True).start()
         self.exit(return_code=code)
 
     def _fatal_error(self) -> None:
@@ -195,7 +199,7 @@ class LocalspecApp(App[None]):
             return
         error = self._exception
         said = f"{type(error).__name__}: {error}" if error else "an error"
-        log = paths.state() / "crash.log"
+        log = paths.data_dir() / "crash.log"
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("w", encoding="utf-8") as file:
@@ -209,11 +213,59 @@ class LocalspecApp(App[None]):
         self._close_messages_no_wait()
 
 
-def _filters(options: Options) -> list[LineFilter]:
+def _build_output_filters(options: AppOptions) -> list[LineFilter]:
     """Through which every line goes to the terminal."""
-    found: list[LineFilter] = [Barrier()]
+    found: list[LineFilter] = [ControlCharacterFilter()]
     if options.glyphs.ascii_only:
-        found.append(Lettering())
+        found.append(AsciiFilter())
     if not options.colour:
         found.append(NoColor())
     return found
+
+
+# --- Starts the app where there is a terminal for it, and says what it ended with.
+
+
+def run(
+    first_screen: Callable[[AppOptions], Screen[None]] | None = None,
+    flags: Mapping[str, str] | None = None,
+) -> int:
+    """Show the app until it is quit; the exit code.  `flags`: see `config.look`."""
+    wanted = load_options(flags)
+    runner = EngineRunner()
+    reduce_gc_pauses()
+    app = LocalspecApp(wanted, runner, (lambda: first_screen(wanted)) if first_screen else None)
+    try:
+        app.run()
+    finally:
+        runner.close(wait=3.0)
+    return app.return_code or 0
+
+
+def replay(events: Sequence[Event]) -> int:
+    """Show the rounds of a recording."""
+    rounds = [event for event in events if isinstance(event, Round)]
+    return run(lambda wanted: ReplayScreen("", rounds, wanted))
+
+
+def reduce_gc_pauses() -> None:
+    """Collect garbage rarely, and never look at what was there at the start again.
+
+    By Python's own rule all objects are looked at twice a second while an answer streams, which
+    holds the screen up for 40 to 80 ms.
+    """
+    gc.freeze()
+    gc.set_threshold(5_000, 20, 100)
+
+
+def load_options(flags: Mapping[str, str] | None = None) -> AppOptions:
+    """From the person's configuration and what the terminal says of itself.  Never raises."""
+    view = config.resolve(flags=flags, key_ids=frozenset(key_bindings.BINDINGS_BY_ID))
+    wanted = AppOptions(
+        colour=not os.environ.get("NO_COLOR"),
+        chats=SavedChats(),
+        flags=flags or {},
+        first_run=welcome.is_first_run(),
+    )
+    app_options.apply_preferences(wanted, view)
+    return wanted

@@ -15,28 +15,28 @@ from localspec.protocol.events import TokenClass
 class Glyphs:
     """Every sign that the screens draw beside letters."""
 
-    marks: Mapping[TokenClass, str]
-    bars: str
+    token_marks: Mapping[TokenClass, str]
+    bar_steps: str
     """From empty to full, to the right."""
-    steps: str
+    sparkline_steps: str
     """From low to high, for a sparkline."""
     pointer: str
-    good: str
-    bad: str
-    more: str
+    check: str
+    cross: str
+    ellipsis: str
     rule: str
     dot: str
-    folded: str
-    unfolded: str
-    bar_left: str
+    collapsed: str
+    expanded: str
+    error_bar: str
     """In front of what failed."""
-    parts: str
+    memory_segments: str
     """Of a bar of memory: target, draft, keys and values, work."""
-    room: str
+    memory_free: str
     """In such a bar: free."""
-    others: str
+    memory_other: str
     """In such a bar: what other programs have."""
-    strokes: str
+    thin_bar_steps: str
     """As `bars`, but thin: for bars right below each other."""
     tick: str
     """In a stroke: where something else stands."""
@@ -47,68 +47,68 @@ class Glyphs:
 
     def bar(self, share: float, width: int) -> str:
         """A bar of at most `width` cells."""
-        return _filled(self.bars, share, width)
+        return _draw_bar(self.bar_steps, share, width)
 
-    def stroke(self, share: float, width: int) -> str:
+    def thin_bar(self, share: float, width: int) -> str:
         """A thin one."""
-        return _filled(self.strokes, share, width)
+        return _draw_bar(self.thin_bar_steps, share, width)
 
-    def line(self, heights: Sequence[float]) -> str:
+    def sparkline(self, heights: Sequence[float]) -> str:
         """A sparkline of numbers from 0 to 1."""
-        top = len(self.steps) - 1
-        return "".join(self.steps[round(max(0.0, min(1.0, h)) * top)] for h in heights)
+        top = len(self.sparkline_steps) - 1
+        return "".join(self.sparkline_steps[round(max(0.0, min(1.0, h)) * top)] for h in heights)
 
 
-def _filled(signs: str, share: float, width: int) -> str:
+def _draw_bar(cells: str, share: float, width: int) -> str:
     """`signs`: a cell from empty to full."""
-    last = len(signs) - 1
+    last = len(cells) - 1
     full, part = divmod(round(max(0.0, min(1.0, share)) * width * last), last)
-    return signs[last] * full + (signs[part] if part else "")
+    return cells[last] * full + (cells[part] if part else "")
 
 
-RICH = Glyphs(
-    marks={"accepted": "ˢ", "bonus": "⁺", "correction": "▔", "plain": "·"},
-    bars=" ▏▎▍▌▋▊▉█",
-    steps="▁▂▃▄▅▆▇█",
+UNICODE = Glyphs(
+    token_marks={"accepted": "ˢ", "bonus": "⁺", "correction": "▔", "plain": "·"},
+    bar_steps=" ▏▎▍▌▋▊▉█",
+    sparkline_steps="▁▂▃▄▅▆▇█",
     pointer="▸",
-    good="✓",
-    bad="✗",
-    more="…",
+    check="✓",
+    cross="✗",
+    ellipsis="…",
     rule="─",
     dot="·",
-    folded="▸",
-    unfolded="▾",
-    bar_left="▌ ",
-    parts="█▓▒░",
-    room="·",
-    others="╱",
-    strokes=" ╸━",
+    collapsed="▸",
+    expanded="▾",
+    error_bar="▌ ",
+    memory_segments="█▓▒░",
+    memory_free="·",
+    memory_other="╱",
+    thin_bar_steps=" ╸━",
     tick="┃",
 )
 ASCII = Glyphs(
-    marks={"accepted": "~", "bonus": "+", "correction": "^", "plain": "."},
-    bars=" #",
-    steps="_.-=#",
+    token_marks={"accepted": "~", "bonus": "+", "correction": "^", "plain": "."},
+    bar_steps=" #",
+    sparkline_steps="_.-=#",
     pointer=">",
-    good="ok",
-    bad="no",
-    more="...",
+    check="ok",
+    cross="no",
+    ellipsis="...",
     rule="-",
     dot="-",
-    folded=">",
-    unfolded="v",
-    bar_left="| ",
-    parts="#=+:",
-    room=".",
-    others="/",
-    strokes=" =",
+    collapsed=">",
+    expanded="v",
+    error_bar="| ",
+    memory_segments="#=+:",
+    memory_free=".",
+    memory_other="/",
+    thin_bar_steps=" =",
     tick="|",
 )
 
 
-def suited(ascii_only: bool = False) -> Glyphs:
+def detect_glyphs(ascii_only: bool = False) -> Glyphs:
     """What this terminal can show, by its locale."""
     if ascii_only or os.environ.get("TERM") == "linux":
         return ASCII
     encoding = getattr(sys.__stdout__, "encoding", None) or locale.getpreferredencoding(False)
-    return RICH if "utf" in encoding.lower() else ASCII
+    return UNICODE if "utf" in encoding.lower() else ASCII

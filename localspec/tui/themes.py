@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from textual.theme import Theme
+from dataclasses import dataclass
 
-from localspec.tui.text.look import Look
+from textual.theme import Theme
 
 # name, dark, background, surface, panel, foreground, muted, accent, kept, bonus, corrected, error
 _PALETTES = (
@@ -65,11 +65,13 @@ _PALETTES = (
         "#ffffff",
     ),
 )
-DEFAULT = "localspec-dark"
+DEFAULT_THEME = "localspec-dark"
 MONOCHROME = "monochrome"
 
 
-def _theme(palette: tuple[str, bool, str, str, str, str, str, str, str, str, str, str]) -> Theme:
+def _build_theme(
+    palette: tuple[str, bool, str, str, str, str, str, str, str, str, str, str],
+) -> Theme:
     name, dark, background, surface, panel, foreground, muted, accent, kept, bonus, fixed, bad = (
         palette
     )
@@ -100,12 +102,26 @@ def _theme(palette: tuple[str, bool, str, str, str, str, str, str, str, str, str
     )
 
 
-def look(theme: Theme, *, ascii_only: bool) -> Look:
+def markdown_style(theme: Theme, *, ascii_only: bool) -> MarkdownStyle:
     """How Markdown looks in a theme."""
     muted = theme.variables.get("muted", theme.foreground or theme.primary)
     accent = theme.accent or theme.primary
-    return Look(accent, muted, "one-dark" if theme.dark else "friendly", ascii_only)
+    return MarkdownStyle(accent, muted, "one-dark" if theme.dark else "friendly", ascii_only)
 
 
-THEMES = tuple(_theme(palette) for palette in _PALETTES)
-NAMES = tuple(theme.name for theme in THEMES)
+THEMES = tuple(_build_theme(palette) for palette in _PALETTES)
+THEME_NAMES = tuple(theme.name for theme in THEMES)
+
+
+# --- Colours of Markdown.
+
+
+@dataclass(frozen=True, slots=True)
+class MarkdownStyle:
+    """Of one theme."""
+
+    accent: str
+    muted: str
+    code_theme: str
+    """Pygments' name of the colours of code."""
+    ascii_only: bool = False

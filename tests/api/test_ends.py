@@ -173,14 +173,14 @@ while engines():
 
 
 def engine_of(llm: LLM) -> psutil.Process:
-    held = llm._desk._engine
+    held = llm._engine_thread._engine
     assert held is not None
     return psutil.Process(held.worker.pid)
 
 
 def die(llm: LLM) -> None:
     """Between two calls; returns when the system has buried it."""
-    held = llm._desk._engine
+    held = llm._engine_thread._engine
     assert held is not None
     engine_of(llm).kill()
     wait_for(lambda: not held.worker.alive)
@@ -253,7 +253,7 @@ def test_closing_while_an_engine_is_busy_leaves_no_process(load: Load) -> None:
     process = engine_of(llm)
     llm.close()
     assert ended(process.pid, 5)
-    assert not llm._desk._thread.is_alive()
+    assert not llm._engine_thread._thread.is_alive()
 
 
 @posix

@@ -10,9 +10,9 @@ from typing import Any, assert_type
 import pytest
 
 from localspec import LLM, Answer, LocalspecError, Stream, errors
-from localspec.machine import measured
+from localspec.machine import measurements
 from localspec.protocol.events import Token
-from localspec.protocol.wire import Message
+from localspec.protocol.wire import ChatMessage
 from tests.api.conftest import Load
 from tests.cli.command import localspec
 from tests.zoo import CHAT_TEXT, HELLO_TEXT, THOUGHT_TEXT, Zoo
@@ -67,7 +67,7 @@ def test_a_chat_model_is_asked_as_the_command_asks_it(load: Load, zoo: Zoo) -> N
     assert raw.prompt_tokens == llm.count("Hi?", raw=True)
 
 
-@pytest.mark.parametrize("messages", ["Hi?", HI, [Message("user", "Hi?")]])
+@pytest.mark.parametrize("messages", ["Hi?", HI, [ChatMessage("user", "Hi?")]])
 def test_a_chat(load: Load, messages: Any) -> None:
     answer = load("chatty", ctx=1024).chat(messages, temperature=0)
     assert (answer.text, answer.finish_reason) == (CHAT_TEXT, "eog")
@@ -230,17 +230,17 @@ def test_an_answer_that_goes_wrong_keeps_what_was_said(load: Load) -> None:
 
 def test_what_was_measured_is_kept(load: Load, tmp_path: Path) -> None:
     """Once it was measured nobody measures again; what answers teach is added."""
-    store = measured.Store(tmp_path / "data" / "measured.sqlite")
+    store = measurements.MeasurementStore(tmp_path / "data" / "measured.sqlite")
     with load("target", "cousin") as first:
-        (probed,) = store.all()
+        (probed,) = store.read_all()
         for n in range(3):
             first.generate(f"a{n}", max_tokens=8)
-    (taught,) = store.all()
+    (taught,) = store.read_all()
     with load("target", "cousin") as second:
-        (before,) = store.all()
+        (before,) = store.read_all()
         assert before.measured == taught.measured, "not measured again"
         second.generate("a", max_tokens=8)
-    (kept,) = store.all()
+    (kept,) = store.read_all()
     assert probed.key == taught.key == kept.key
     assert probed.measured != taught.measured != kept.measured
 

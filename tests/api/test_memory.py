@@ -19,7 +19,7 @@ MOST = 1_000_000
 
 def grown(llm: LLM, answer: Callable[[int], object], rounds: int) -> dict[str, float]:
     """Bytes by which each process grew per AT_ONCE answers, after so many to warm up."""
-    held = llm._desk._engine
+    held = llm._engine_thread._engine
     assert held is not None
     processes = {"parent": psutil.Process(), "engine": psutil.Process(held.worker.pid)}
     sizes: dict[str, list[int]] = {name: [] for name in processes}

@@ -6,19 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from localspec.protocol.events import (
+    EngineReady,
     Event,
-    Finished,
-    Plan,
+    GenerationFinished,
     Prefill,
-    Ready,
     Round,
-    Times,
+    RoundTimes,
+    SpeculationPlan,
     Token,
     TokenClass,
 )
-from localspec.protocol.wire import Generate, Measured
+from localspec.protocol.wire import GenerateCommand, MeasuredCosts
 
-READY = Ready({"llama_cpp_python": "0"}, "big.gguf", "small.gguf", ("CPU",), {}, {}, 1.0)
+READY = EngineReady({"llama_cpp_python": "0"}, "big.gguf", "small.gguf", ("CPU",), {}, {}, 1.0)
 
 
 @dataclass
@@ -41,32 +41,32 @@ class FakeEngine:
     drafts: int = 3
     round_s: float = 1.5
     source: str = "model"
-    asked: list[Generate] = field(default_factory=list)
-    ready: Ready = READY
-    measured: Measured | None = None
+    asked: list[GenerateCommand] = field(default_factory=list)
+    ready: EngineReady = READY
+    measured: MeasuredCosts | None = None
     stop_at: int | None = None
     """Which answer stops itself, as if Ctrl+C came in it."""
     stopped: bool = False
 
-    def generate(self, request: Generate) -> Iterator[Event]:
+    def generate(self, request: GenerateCommand) -> Iterator[Event]:
         self.asked.append(request)
         self.stopped = False
         says = self.says[: request.max_tokens]
-        yield Plan("off" if request.spec == "off" else "on", "")
+        yield SpeculationPlan("off" if request.spec == "off" else "on", "")
         yield Prefill(4, 4, 0)
         self.clock.now += 0.25
         began = self.clock.now
         n = at = 0
         while at < len(says):
             if self.stopped or (len(self.asked) - 1 == self.stop_at and at):
-                yield Finished("cancelled")
+                yield GenerationFinished("cancelled")
                 return
             event = self._round(n, says, at, plain=request.spec == "off" or at == 0)
             at += len(event.tokens)
             n += 1
             yield event
         rate = (len(says) - 1) / (self.clock.now - began) if len(says) > 1 else None
-        yield Finished("length", "", {"timings": {"tokens_per_second": rate}})
+        yield GenerationFinished("length", "", {"timings": {"tokens_per_second": rate}})
 
     def _round(self, n: int, says: Sequence[int], at: int, *, plain: bool) -> Round:
         kept = 0 if plain else self.keeps[(n - 1) % len(self.keeps)]
@@ -78,7 +78,9 @@ class FakeEngine:
         kinds: list[TokenClass] = [*(["accepted"] * kept), last]  # type: ignore[list-item]
         tokens = tuple(Token(i, f"w{i} ", kind) for i, kind in zip(says[at:], kinds, strict=False))
         source = self.source if drafted else None
-        return Round(n, source, "", drafted, kept, tokens, Times(0, 1, 2.0 if drafted else 1.0))
+        return Round(
+            n, source, "", drafted, kept, tokens, RoundTimes(0, 1, 2.0 if drafted else 1.0)
+        )
 
     def stop(self) -> None:
         self.stopped = True

@@ -8,8 +8,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from localspec.engine.session import Session
-from localspec.protocol.events import Event, Finished, Ready, Round, Times, Token
-from localspec.protocol.wire import Generate, Load, Measured, Probe, Replay, Replayed
+from localspec.protocol.events import (
+    EngineReady,
+    Event,
+    GenerationFinished,
+    Round,
+    RoundTimes,
+    Token,
+)
+from localspec.protocol.wire import (
+    GenerateCommand,
+    LoadCommand,
+    MeasuredCosts,
+    ProbeCommand,
+    ReplayCommand,
+    ReplayResult,
+)
 from tests.sessions import SETTINGS
 
 DIFFERENCE = 0.01
@@ -21,32 +35,32 @@ class InProcess:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.measured: Measured | None = None
+        self.measured: MeasuredCosts | None = None
 
-    def generate(self, request: Generate) -> Iterator[Event]:
+    def generate(self, request: GenerateCommand) -> Iterator[Event]:
         return self._session.generate(request)
 
-    def probe(self, probe: Probe) -> Iterator[Event]:
+    def probe(self, probe: ProbeCommand) -> Iterator[Event]:
         for event in self._session.probe(probe):
-            if isinstance(event, Measured):
+            if isinstance(event, MeasuredCosts):
                 self.measured = event
             else:
                 yield event
 
-    def replay(self, replay: Replay) -> Replayed:
+    def replay(self, replay: ReplayCommand) -> ReplayResult:
         return self._session.replay(replay)
 
 
 @contextmanager
 def opened(target: Path, draft: Path | None = None) -> Iterator[InProcess]:
-    session = Session(Load(str(target), str(draft) if draft else None, SETTINGS, SETTINGS))
+    session = Session(LoadCommand(str(target), str(draft) if draft else None, SETTINGS, SETTINGS))
     try:
         yield InProcess(session)
     finally:
         session.close()
 
 
-Draw = Callable[[Generate, int], int]
+Draw = Callable[[GenerateCommand, int], int]
 """The token that an engine says at a place of its answer."""
 
 
@@ -59,18 +73,18 @@ class Scripted:
 
     def __init__(self, says: Draw, *, margin: float = 1.0, rounds: bool = False) -> None:
         self._says, self._margin, self._rounds = says, margin, rounds
-        self.measured: Measured | None = None
-        self.ready = Ready({}, "big.gguf", "small.gguf", (), {}, {}, 1.0)
+        self.measured: MeasuredCosts | None = None
+        self.ready = EngineReady({}, "big.gguf", "small.gguf", (), {}, {}, 1.0)
 
     def close(self) -> None:
         pass
 
-    def probe(self, probe: Probe) -> Iterator[Event]:
+    def probe(self, probe: ProbeCommand) -> Iterator[Event]:
         assert probe.difference
-        self.measured = Measured(1.0, {"1": 1.0}, difference=DIFFERENCE)
+        self.measured = MeasuredCosts(1.0, {"1": 1.0}, difference=DIFFERENCE)
         yield from ()
 
-    def generate(self, request: Generate) -> Iterator[Event]:
+    def generate(self, request: GenerateCommand) -> Iterator[Event]:
         place = 0
         while place < request.max_tokens:
             width = 2 if place and request.spec != "off" else 1
@@ -78,16 +92,16 @@ class Scripted:
             ids = ids[: request.max_tokens - place]
             tokens = tuple(Token(i, f"t{i}", "plain") for i in ids)
             drafted = len(ids) - 1
-            yield Round(place, None, "", drafted, drafted, tokens, Times(0, 0, 0))
+            yield Round(place, None, "", drafted, drafted, tokens, RoundTimes(0, 0, 0))
             place += len(ids)
-        yield Finished("length")
+        yield GenerationFinished("length")
 
-    def replay(self, replay: Replay) -> Replayed:
+    def replay(self, replay: ReplayCommand) -> ReplayResult:
         wide = max(replay.widths, default=1) > 1
-        request = Generate(replay.text, replay.sampling, spec="model" if wide else "off")
+        request = GenerateCommand(replay.text, replay.sampling, spec="model" if wide else "off")
         again = self._says if self._rounds else honest
         n = len(replay.tokens)
-        return Replayed(
+        return ReplayResult(
             best=tuple(again(request, place) for place in range(n)),
             margin=(self._margin,) * n,
             probability=tuple(1 / 8 if token < 8 else 0.0 for token in replay.tokens),
@@ -96,7 +110,7 @@ class Scripted:
         )
 
 
-def honest(request: Generate, place: int) -> int:
+def honest(request: GenerateCommand, place: int) -> int:
     """The token that the seed picks; a greedy one needs no seed."""
     seed = request.sampling.seed if request.sampling.temperature else 0
     return random.Random(1_000_003 * seed + place).randrange(8)

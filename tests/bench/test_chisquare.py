@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from localspec.bench import chisquare
+from localspec.bench import sampling_check
 
 
 @pytest.mark.parametrize(
@@ -24,25 +24,31 @@ from localspec.bench import chisquare
     ],
 )
 def test_tails_of_tables(x: float, degrees: int, known: float) -> None:
-    assert chisquare.tail(x, degrees) == pytest.approx(known, rel=1e-6, abs=1e-300)
+    assert sampling_check.chi_square_tail(x, degrees) == pytest.approx(known, rel=1e-6, abs=1e-300)
 
 
 @pytest.mark.parametrize("x", [0.1, 1.0, 5.0, 30.0, 300.0])
 def test_closed_forms(x: float) -> None:
-    assert chisquare.tail(x, 1) == pytest.approx(math.erfc(math.sqrt(x / 2)), rel=1e-12)
-    assert chisquare.tail(x, 2) == pytest.approx(math.exp(-x / 2), rel=1e-12)
-    assert chisquare.tail(x, 4) == pytest.approx(math.exp(-x / 2) * (1 + x / 2), rel=1e-12)
+    assert sampling_check.chi_square_tail(x, 1) == pytest.approx(
+        math.erfc(math.sqrt(x / 2)), rel=1e-12
+    )
+    assert sampling_check.chi_square_tail(x, 2) == pytest.approx(math.exp(-x / 2), rel=1e-12)
+    assert sampling_check.chi_square_tail(x, 4) == pytest.approx(
+        math.exp(-x / 2) * (1 + x / 2), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("degrees", [4, 9, 15, 31, 63, 255])
 def test_critical_values_of_the_research(degrees: int) -> None:
     known = {4: 33.4, 9: 44.8, 15: 56.5, 31: 83.6, 63: 131.4, 255: 377.1}
-    assert chisquare.critical(1e-6, degrees) == pytest.approx(known[degrees], abs=0.06)
+    assert sampling_check.chi_square_critical_value(1e-6, degrees) == pytest.approx(
+        known[degrees], abs=0.06
+    )
 
 
 def test_power_without_a_shift_is_the_level() -> None:
-    x = chisquare.critical(0.001, 9)
-    assert chisquare.power(0.0, x, 9) == pytest.approx(0.001, rel=1e-9)
+    x = sampling_check.chi_square_critical_value(0.001, 9)
+    assert sampling_check.chi_square_power(0.0, x, 9) == pytest.approx(0.001, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -54,26 +60,30 @@ def test_power_without_a_shift_is_the_level() -> None:
     ],
 )
 def test_power_of_one_degree(noncentrality: float, x: float, degrees: int, known: float) -> None:
-    assert chisquare.power(noncentrality, x, degrees) == pytest.approx(known, rel=1e-9)
+    assert sampling_check.chi_square_power(noncentrality, x, degrees) == pytest.approx(
+        known, rel=1e-9
+    )
 
 
 def test_sample_sizes_of_the_research() -> None:
     """Shifts that 8,600, 54,000 and 11,500 draws show at 1e-6 with probability 0.999."""
     for n, bins, shift in ((8_600, 10, 0.05), (54_000, 10, 0.02), (11_500, 32, 0.05)):
-        assert chisquare.shift_seen(n, bins, 1e-6, 0.999) == pytest.approx(shift, rel=0.01)
+        assert sampling_check.smallest_detectable_shift(n, bins, 1e-6, 0.999) == pytest.approx(
+            shift, rel=0.01
+        )
 
 
 def test_the_shift_is_seen_as_often_as_said() -> None:
     n, bins, alpha = 400, 10, 0.01
-    d = chisquare.shift_seen(n, bins, alpha, 0.9)
-    x, rng = chisquare.critical(alpha, bins - 1), random.Random(0)
+    d = sampling_check.smallest_detectable_shift(n, bins, alpha, 0.9)
+    x, rng = sampling_check.chi_square_critical_value(alpha, bins - 1), random.Random(0)
     weights = [1 + 2 * d] * 5 + [1 - 2 * d] * 5
     seen = 0
     for _ in range(1000):
         drawn = rng.choices(range(bins), weights, k=n)
-        seen += chisquare.statistic([drawn.count(i) for i in range(bins)]) >= x
+        seen += sampling_check.chi_square_statistic([drawn.count(i) for i in range(bins)]) >= x
     assert 0.85 < seen / 1000 < 0.95
 
 
 def test_too_few_draws_show_nothing() -> None:
-    assert chisquare.shift_seen(5, 10, 1e-6, 0.999) == 1.0
+    assert sampling_check.smallest_detectable_shift(5, 10, 1e-6, 0.999) == 1.0

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.bench import workloads
-from localspec.bench.repetition import copied_share, distinct_4grams
+from localspec.bench.metrics import copied_share, distinct_4grams
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_copied_words_whatever_the_space_between() -> None:
 
 
 def test_the_asked_for_edit_counts_as_a_copy() -> None:
-    (copying,) = (workload for workload in workloads.load() if workload.copies)
+    (copying,) = (workload for workload in workloads.load() if workload.copies_prompt)
     for prompt in copying.prompts:
         found = re.fullmatch(r"# Before:\n(.*?)\n\n# After: (\w+) becomes (\w+)\n", prompt, re.S)
         assert found is not None

@@ -7,31 +7,30 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.bench import report
-from localspec.bench.here import Machine
-from localspec.bench.report import NO_COPY, REPEATS, SHORT, About
-from localspec.bench.results import Report, document
-from localspec.bench.trial import Run, Way, measure, schedule
+from localspec.bench import aggregation
+from localspec.bench.aggregation import NOT_A_COPY, REPETITIVE, TOO_SHORT, BenchContext
+from localspec.bench.paired_runs import BenchRun, BenchSettings, collect_runs, schedule_runs
+from localspec.bench.results import BenchMachine, BenchReport, report_to_json
 from localspec.bench.workloads import Workload
-from localspec.protocol.wire import Measured
+from localspec.protocol.wire import MeasuredCosts
 from tests.bench.fake_engine import Clock, FakeEngine
 
 CODE = Workload("code", "", ("a", "b", "c"))
-MACHINE = Machine("cpu", 2, 1 << 30, "Linux", {"llama_cpp_python": "0"}, ("CPU",), 2)
-MEASURED = Measured(1000.0, {"1": 1.0, "2": 1.0, "4": 1.0}, c=0.1)
-WAY = Way(40)
-ABOUT = About("pair", "big.gguf", "small.gguf", WAY, MACHINE, MEASURED, 1)
+MACHINE = BenchMachine("cpu", 2, 1 << 30, "Linux", {"llama_cpp_python": "0"}, ("CPU",), 2)
+MEASURED = MeasuredCosts(1000.0, {"1": 1.0, "2": 1.0, "4": 1.0}, c=0.1)
+WAY = BenchSettings(40)
+ABOUT = BenchContext("pair", "big.gguf", "small.gguf", WAY, MACHINE, MEASURED, 1)
 
 
 def runs(
     engine: FakeEngine, *workloads: Workload, temperatures: tuple[float, ...] = (0.0,)
-) -> list[Run]:
-    jobs = schedule(workloads or (CODE,), temperatures, 1)
-    return list(measure(engine, jobs, WAY, engine.clock))
+) -> list[BenchRun]:
+    jobs = schedule_runs(workloads or (CODE,), temperatures, 1)
+    return list(collect_runs(engine, jobs, WAY, engine.clock))
 
 
-def made(engine: FakeEngine, *workloads: Workload, about: About = ABOUT) -> Report:
-    return report.make(runs(engine, *workloads), about)
+def made(engine: FakeEngine, *workloads: Workload, about: BenchContext = ABOUT) -> BenchReport:
+    return aggregation.build_report(runs(engine, *workloads), about)
 
 
 def test_speeds_and_what_was_kept() -> None:
@@ -56,7 +55,7 @@ def test_what_could_be_reached() -> None:
     assert row.best is not None
     assert row.best.gamma == 2
     assert row.best.speedup == pytest.approx(3 / (2 * 0.1 + 1.0 + 0.001))
-    assert row.reached == pytest.approx(2.0 / row.best.speedup)
+    assert row.share_of_best == pytest.approx(2.0 / row.best.speedup)
 
 
 def test_copied_guesses_cost_no_draft() -> None:
@@ -81,41 +80,41 @@ def test_a_greedy_circle_is_shown_but_in_no_mean() -> None:
     found = made(FakeEngine(Clock(), says=circle))
     (row,) = found.rows
     assert not row.counted
-    assert {trial.left_out for trial in row.trials} == {REPEATS}
+    assert {trial.left_out for trial in row.trials} == {REPETITIVE}
     assert row.speedup is not None
     assert row.speedup.median == pytest.approx(2.0)
     assert found.speedup is None
-    assert found.left_out == {REPEATS: 3}
+    assert found.left_out == {REPETITIVE: 3}
 
 
 def test_a_circle_at_a_temperature_counts() -> None:
     engine = FakeEngine(Clock(), says=(1, 2, 3) * 30)
-    (row,) = report.make(runs(engine, temperatures=(0.8,)), ABOUT).rows
+    (row,) = aggregation.build_report(runs(engine, temperatures=(0.8,)), ABOUT).rows
     assert row.counted
 
 
 def test_an_answer_that_ends_at_once_has_no_speed() -> None:
-    assert made(FakeEngine(Clock(), says=(1, 2, 3))).left_out == {SHORT: 3}
-    assert made(FakeEngine(Clock(), says=(1,))).left_out == {SHORT: 3}
+    assert made(FakeEngine(Clock(), says=(1, 2, 3))).left_out == {TOO_SHORT: 3}
+    assert made(FakeEngine(Clock(), says=(1,))).left_out == {TOO_SHORT: 3}
 
 
 def test_a_copy_counts_where_it_copies() -> None:
     words = " ".join(f"w{i}" for i in range(100, 140))
-    good = Workload("copy-edit", "", (words, words + " 1"), copies=True)
-    bad = Workload("copy-edit", "", ("something else", "entirely"), copies=True)
+    good = Workload("copy-edit", "", (words, words + " 1"), copies_prompt=True)
+    bad = Workload("copy-edit", "", ("something else", "entirely"), copies_prompt=True)
     assert made(FakeEngine(Clock()), good).left_out == {}
-    assert made(FakeEngine(Clock()), bad).left_out == {NO_COPY: 2}
-    some = Workload("copy-edit", "", (words, "else"), copies=True)
+    assert made(FakeEngine(Clock()), bad).left_out == {NOT_A_COPY: 2}
+    some = Workload("copy-edit", "", (words, "else"), copies_prompt=True)
     (row,) = made(FakeEngine(Clock()), some).rows
     assert row.counted
-    assert [trial.left_out for trial in row.trials] == [None, NO_COPY]
+    assert [trial.left_out for trial in row.trials] == [None, NOT_A_COPY]
 
 
 def test_means_are_geometric_and_by_temperature() -> None:
     clock = Clock()
     fast = runs(FakeEngine(clock), CODE, temperatures=(0.0, 0.8))
     slow = runs(FakeEngine(clock, round_s=6.0), replace(CODE, name="chat"))
-    found = report.make([*fast, *slow], ABOUT)
+    found = aggregation.build_report([*fast, *slow], ABOUT)
     assert [row.name for row in found.rows] == ["code", "chat", "code"]
     assert [(mean.temperature, mean.workloads) for mean in found.means] == [(0.0, 2), (0.8, 1)]
     assert [mean.speedup for mean in found.means] == pytest.approx([1.0, 2.0])  # √(2 × ½), 2
@@ -127,15 +126,15 @@ def test_a_text_that_differs_is_told() -> None:
     other = runs(FakeEngine(Clock(), says=tuple(range(300, 400))))
     mixed = [run for run in these if run.arm == "plain"]
     mixed += [run for run in other if run.arm == "speculative"]
-    (row,) = report.make(mixed, ABOUT).rows
+    (row,) = aggregation.build_report(mixed, ABOUT).rows
     assert not row.identical
 
 
 def test_half_a_trial_is_none() -> None:
     three = runs(FakeEngine(Clock()))[:4]  # plain 0, speculative 1, plain 2, speculative 0
-    found = report.make(three, ABOUT, interrupted=True)
+    found = aggregation.build_report(three, ABOUT, interrupted=True)
     assert [trial.prompt for trial in found.rows[0].trials] == [0]
-    assert report.make([], ABOUT, interrupted=True).rows == ()
+    assert aggregation.build_report([], ABOUT, interrupted=True).rows == ()
 
 
 # --- the document -----------------------------------------------------------------------------
@@ -159,7 +158,7 @@ ROW = {
 
 @pytest.mark.parametrize("engine", [FakeEngine(Clock()), FakeEngine(Clock(), says=(1,), drafts=0)])
 def test_the_document_holds_what_the_contract_says(engine: FakeEngine) -> None:
-    body = json.loads(json.dumps(document(made(engine)), allow_nan=False))
+    body = json.loads(json.dumps(report_to_json(made(engine)), allow_nan=False))
     assert body["schema"] == 1
     assert body["pair"] == "pair"
     assert {"cpu", "engine", "system"} <= set(body["machine"])

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.bench.theory import Costs, Position, best, hazards, positions, speedup, survival
-from localspec.protocol.events import Round, Times, Token
+from localspec.bench.metrics import (
+    PositionCounts,
+    SpeculationCosts,
+    best_draft_length,
+    conditional_acceptance,
+    count_by_position,
+    cumulative_acceptance,
+    expected_speedup,
+)
+from localspec.protocol.events import Round, RoundTimes, Token
 from localspec.protocol.wire import DRAFT_MAX
 
 FLAT = {1: 1.0, 17: 1.0}
@@ -21,7 +29,7 @@ def certain(alpha: float) -> list[float]:
 def drafted(n: int, kept: int, emitted: int | None = None) -> Round:
     count = kept + 1 if emitted is None else emitted
     tokens = tuple(Token(i, "", "plain") for i in range(count))
-    return Round(0, "model" if n else None, "", n, kept, tokens, Times(0, 0, 0))
+    return Round(0, "model" if n else None, "", n, kept, tokens, RoundTimes(0, 0, 0))
 
 
 @given(
@@ -37,7 +45,9 @@ def test_independent_guesses_give_the_closed_formula(
     curve = {w: 1 + slope * (w - 1) for w in (1, 2, 4, 8)}
     emitted = (1 - alpha ** (gamma + 1)) / (1 - alpha)
     expected = emitted / (gamma * c + 1 + slope * gamma + host)
-    assert speedup(Costs(c, curve, host), certain(alpha), gamma) == pytest.approx(expected)
+    assert expected_speedup(
+        SpeculationCosts(c, curve, host), certain(alpha), gamma
+    ) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -46,22 +56,26 @@ def test_independent_guesses_give_the_closed_formula(
 )
 def test_the_best_length_with_a_flat_curve(alpha: float, c: float, gamma: int, gain: float) -> None:
     """Leviathan et al., table of optimal lengths."""
-    found = best(Costs(c, FLAT), certain(alpha))
+    found = best_draft_length(SpeculationCosts(c, FLAT), certain(alpha))
     assert (found.gamma, round(found.speedup, 2)) == (gamma, gain)
 
 
 @given(st.floats(0, 0.95), st.floats(0, 2))
 def test_plain_decoding_may_win_and_is_never_beaten_from_below(alpha: float, c: float) -> None:
-    found = best(Costs(c, FLAT), certain(alpha))
+    found = best_draft_length(SpeculationCosts(c, FLAT), certain(alpha))
     assert found.speedup >= 1
     assert found.gamma == 0 or alpha > c
 
 
 def test_a_curve_goes_straight_between_what_was_measured_and_on_after_it() -> None:
-    costs = Costs(0.1, {1: 1.0, 2: 1.5, 8: 3.0})
-    assert [costs.at(w) for w in (1, 2, 5, 8, 10)] == pytest.approx([1, 1.5, 2.25, 3.0, 3.5])
-    assert Costs(0.1, {}).at(9) == 1.0
-    assert Costs(0.1, {1: 1.0, 4: 0.9}).at(16) == pytest.approx(0.9), "it never falls unmeasured"
+    costs = SpeculationCosts(0.1, {1: 1.0, 2: 1.5, 8: 3.0})
+    assert [costs.verify_cost(w) for w in (1, 2, 5, 8, 10)] == pytest.approx(
+        [1, 1.5, 2.25, 3.0, 3.5]
+    )
+    assert SpeculationCosts(0.1, {}).verify_cost(9) == 1.0
+    assert SpeculationCosts(0.1, {1: 1.0, 4: 0.9}).verify_cost(16) == pytest.approx(0.9), (
+        "it never falls unmeasured"
+    )
 
 
 # --- what was kept where ----------------------------------------------------------------------
@@ -69,22 +83,31 @@ def test_a_curve_goes_straight_between_what_was_measured_and_on_after_it() -> No
 
 def test_positions_count_what_was_reached_and_kept() -> None:
     rounds = [drafted(3, 3), drafted(3, 1), drafted(2, 0), drafted(0, 0)]
-    assert positions(rounds) == [Position(3, 2), Position(2, 1), Position(1, 1)]
-    assert hazards(positions(rounds)) == pytest.approx([2 / 3, 1 / 2, 1])
+    assert count_by_position(rounds) == [
+        PositionCounts(3, 2),
+        PositionCounts(2, 1),
+        PositionCounts(1, 1),
+    ]
+    assert conditional_acceptance(count_by_position(rounds)) == pytest.approx([2 / 3, 1 / 2, 1])
 
 
 def test_a_round_cut_at_the_end_of_its_answer_rejected_nothing() -> None:
-    assert positions([drafted(5, 2, emitted=2)]) == [Position(1, 1), Position(1, 1)]
-    assert positions([drafted(0, 0)]) == []
+    assert count_by_position([drafted(5, 2, emitted=2)]) == [
+        PositionCounts(1, 1),
+        PositionCounts(1, 1),
+    ]
+    assert count_by_position([drafted(0, 0)]) == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 16), st.integers(0, 16)), min_size=1, max_size=60))
 def test_survival_falls_and_stays_a_chance(pairs: list[tuple[int, int]]) -> None:
-    chances = survival(positions([drafted(n, min(n, kept)) for n, kept in pairs]))
+    chances = cumulative_acceptance(
+        count_by_position([drafted(n, min(n, kept)) for n, kept in pairs])
+    )
     assert len(chances) in (0, DRAFT_MAX)
     assert all(1 >= a >= b >= 0 for a, b in zip([1.0, *chances], chances, strict=False))
 
 
 def test_a_position_seldom_reached_goes_by_the_one_before() -> None:
-    often = [Position(100, 80), Position(80, 40), Position(2, 0)]
-    assert survival(often)[:3] == pytest.approx([0.8, 0.4, 0.2])
+    often = [PositionCounts(100, 80), PositionCounts(80, 40), PositionCounts(2, 0)]
+    assert cumulative_acceptance(often)[:3] == pytest.approx([0.8, 0.4, 0.2])

@@ -7,25 +7,33 @@ from itertools import pairwise
 
 import pytest
 
-from localspec.bench.trial import Run, Way, affordable, measure, schedule
+from localspec.bench.paired_runs import (
+    BenchRun,
+    BenchSettings,
+    collect_runs,
+    count_affordable_rounds,
+    schedule_runs,
+)
 from localspec.bench.workloads import Workload
 from localspec.errors import EngineError, LocalspecError
-from localspec.protocol.events import Dead, Event, Round
-from localspec.protocol.wire import Generate
+from localspec.protocol.events import EngineExit, Event, Round
+from localspec.protocol.wire import GenerateCommand
 from tests.bench.fake_engine import Clock, FakeEngine
 
 CODE = Workload("code", "", ("a", "b", "c"))
 CHAT = Workload("chat", "", ("d", "e"))
 
 
-def run(engine: FakeEngine, turns: int = 1, tokens: int = 20) -> list[Run]:
-    jobs = schedule([CODE], [0.0, 0.8], turns)
-    return list(measure(engine, jobs, Way(tokens, "model", "for show"), engine.clock))
+def run(engine: FakeEngine, turns: int = 1, tokens: int = 20) -> list[BenchRun]:
+    jobs = schedule_runs([CODE], [0.0, 0.8], turns)
+    return list(
+        collect_runs(engine, jobs, BenchSettings(tokens, "model", "for show"), engine.clock)
+    )
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3])
 def test_every_task_has_both_arms_and_the_arms_take_turns(turns: int) -> None:
-    jobs = schedule([CODE, CHAT], [0.0, 0.8], turns)
+    jobs = schedule_runs([CODE, CHAT], [0.0, 0.8], turns)
     assert len(jobs) == len(set(jobs)) == 2 * turns * 2 * 5
     assert {arm for _, arm in jobs} == {"plain", "speculative"}
     first = [arm for task, arm in jobs if task == jobs[0][0]]
@@ -36,12 +44,12 @@ def test_every_task_has_both_arms_and_the_arms_take_turns(turns: int) -> None:
 
 def test_no_run_follows_one_of_the_same_prompt() -> None:
     """The engine would have it in its memory, and the second arm its first token too soon."""
-    jobs = schedule([CODE, CHAT], [0.0, 0.8], 2)
+    jobs = schedule_runs([CODE, CHAT], [0.0, 0.8], 2)
     assert all(a.text != b.text for (a, _), (b, _) in pairwise(jobs))
 
 
 def test_neither_arm_is_first_more_often() -> None:
-    jobs = schedule([CODE], [0.0, 0.8], 1)
+    jobs = schedule_runs([CODE], [0.0, 0.8], 1)
     seen: dict[object, str] = {}
     for task, arm in jobs:
         seen.setdefault(task, arm)
@@ -51,7 +59,7 @@ def test_neither_arm_is_first_more_often() -> None:
 def test_the_arms_differ_in_speculation_alone() -> None:
     engine = FakeEngine(Clock())
     run(engine)
-    by_text: dict[object, list[Generate]] = {}
+    by_text: dict[object, list[GenerateCommand]] = {}
     for asked in engine.asked:
         by_text.setdefault((asked.text, asked.sampling), []).append(asked)
     assert len(by_text) == 6
@@ -78,16 +86,16 @@ def test_a_stop_ends_it_with_what_was_whole() -> None:
 
 
 class Dying(FakeEngine):
-    def generate(self, request: Generate) -> Iterator[Event]:
+    def generate(self, request: GenerateCommand) -> Iterator[Event]:
         for event in super().generate(request):
             yield event
             if isinstance(event, Round) and len(self.asked) == 3:
-                yield Dead("signal 9")
+                yield EngineExit("signal 9")
                 return
 
 
 class Endless(FakeEngine):
-    def generate(self, request: Generate) -> Iterator[Event]:
+    def generate(self, request: GenerateCommand) -> Iterator[Event]:
         yield from list(super().generate(request))[:-1]
 
 
@@ -102,4 +110,4 @@ def test_a_dead_engine_is_its_error() -> None:
     ("seconds", "rounds"), [(0.0, 3), (0.1, 3), (0.3, 2), (0.66, 1), (60.0, 1)]
 )
 def test_a_slow_pair_gets_fewer_rounds_but_one(seconds: float, rounds: int) -> None:
-    assert affordable(60, seconds) == rounds
+    assert count_affordable_rounds(60, seconds) == rounds

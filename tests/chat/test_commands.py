@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.chat.commands import COMMANDS, Call, Unknown, complete, literal, parse
-from localspec.chat.fields import FIELDS
-from localspec.cli import actions
+from localspec.chat.settings import CHAT_SETTING_FIELDS
+from localspec.chat.slash_commands import (
+    COMMANDS,
+    CommandCall,
+    UnknownCommand,
+    complete,
+    parse,
+    unescape,
+)
+from localspec.cli import slash_handlers
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("/help", Call("help")),
-        ("/?", Call("help")),
-        ("/bye", Call("exit")),
-        ("/RETRY ", Call("regen")),
-        ("/set  top-k 3 ", Call("set", "top-k 3")),
-        ("/edit one\ntwo", Call("edit", "one\ntwo")),
-        ("/hepl", Unknown("/hepl", "/help")),
-        ("/xyzzy", Unknown("/xyzzy", "")),
+        ("/help", CommandCall("help")),
+        ("/?", CommandCall("help")),
+        ("/bye", CommandCall("exit")),
+        ("/RETRY ", CommandCall("regen")),
+        ("/set  top-k 3 ", CommandCall("set", "top-k 3")),
+        ("/edit one\ntwo", CommandCall("edit", "one\ntwo")),
+        ("/hepl", UnknownCommand("/hepl", "/help")),
+        ("/xyzzy", UnknownCommand("/xyzzy", "")),
         ("hello", None),
         ("", None),
         ("/", None),
@@ -30,7 +37,7 @@ from localspec.cli import actions
         ("a /help", None),
     ],
 )
-def test_parse(text: str, found: Call | Unknown | None) -> None:
+def test_parse(text: str, found: CommandCall | UnknownCommand | None) -> None:
     assert parse(text) == found
 
 
@@ -39,7 +46,7 @@ def test_parse(text: str, found: Call | Unknown | None) -> None:
     [("//help", "/help"), ("// a comment", "// a comment"), ("/usr/bin", "/usr/bin"), ("a", "a")],
 )
 def test_a_double_slash_is_a_slash(text: str, said: str) -> None:
-    assert literal(text) == said
+    assert unescape(text) == said
 
 
 @pytest.mark.parametrize(
@@ -62,6 +69,6 @@ def test_complete(prefix: str, lines: list[str]) -> None:
 def test_the_table_is_whole() -> None:
     names = [word for command in COMMANDS for word in (command.name, *command.aliases)]
     assert len(names) == len(set(names))
-    assert {command.name for command in COMMANDS} == set(actions._ACTIONS)
+    assert {command.name for command in COMMANDS} == set(slash_handlers._HANDLERS)
     assert all(command.help.endswith(".") for command in COMMANDS)
-    assert set(next(c for c in COMMANDS if c.name == "set").choices) == set(FIELDS)
+    assert set(next(c for c in COMMANDS if c.name == "set").choices) == set(CHAT_SETTING_FIELDS)

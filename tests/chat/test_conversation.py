@@ -8,21 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.chat.conversation import Conversation, message
-from localspec.chat.turn import Attachment, Turn
-from localspec.protocol.events import Finished, Prefill, Round, Times, Token
-from localspec.protocol.wire import Message
+from localspec.chat.conversation import Attachment, Conversation, Turn, format_question
+from localspec.protocol.events import GenerationFinished, Prefill, Round, RoundTimes, Token
+from localspec.protocol.wire import ChatMessage
 
 
 def said(text: str) -> Round:
-    return Round(1, "model", "", 2, 1, (Token(1, text, "accepted"),), Times(1, 1, 1))
+    return Round(1, "model", "", 2, 1, (Token(1, text, "accepted"),), RoundTimes(1, 1, 1))
 
 
 def chat(*turns: tuple[str, str], system: str = "") -> Conversation:
     conversation = Conversation(5, system)
     for question, answer in turns:
         conversation.ask(question)
-        conversation.hear([said(answer), Finished("eog")])
+        conversation.add_events([said(answer), GenerationFinished("eog")])
     return conversation
 
 
@@ -33,38 +32,38 @@ def questions(conversation: Conversation) -> list[str]:
 def test_an_answer_grows_and_ends() -> None:
     conversation = chat()
     conversation.ask("hi")
-    conversation.hear([Prefill(1, 1, 0), said("Hel")])
-    turn = conversation.hear([said("lo"), Finished("stop", "!")])
-    assert (turn.answer, turn.reason, len(turn.rounds), len(turn.events)) == (
+    conversation.add_events([Prefill(1, 1, 0), said("Hel")])
+    turn = conversation.add_events([said("lo"), GenerationFinished("stop", "!")])
+    assert (turn.answer, turn.finish_reason, len(turn.rounds), len(turn.events)) == (
         "Hello!",
         "stop",
         2,
         4,
     )
-    assert conversation.turns == (turn,) == conversation.all
+    assert conversation.turns == (turn,) == conversation.all_turns
 
 
 def test_a_chat_model_is_asked_with_every_turn_so_far() -> None:
     conversation = chat(("a", "b"), system="be brief")
     conversation.ask("c")
     assert conversation.messages() == (
-        Message("system", "be brief"),
-        Message("user", "a"),
-        Message("assistant", "b", (1,)),
-        Message("user", "c"),
+        ChatMessage("system", "be brief"),
+        ChatMessage("user", "a"),
+        ChatMessage("assistant", "b", (1,)),
+        ChatMessage("user", "c"),
     )
 
 
 def test_a_completion_model_is_asked_with_one_text() -> None:
     conversation = chat(("def f():", "\n    pass"), ("x = ", "1\n"))
     conversation.ask("y")
-    assert conversation.text() == "def f():\n    pass\nx = 1\ny"
+    assert conversation.prompt_text() == "def f():\n    pass\nx = 1\ny"
 
 
 def test_an_empty_question_goes_on_with_the_text_as_it_is() -> None:
     conversation = chat(("def f(", "x"))
     conversation.ask("")
-    assert conversation.text() == "def f(x"
+    assert conversation.prompt_text() == "def f(x"
 
 
 def test_files_go_before_the_question() -> None:
@@ -72,22 +71,25 @@ def test_files_go_before_the_question() -> None:
     conversation = chat()
     conversation.ask("what is this?", files)
     assert conversation.messages() == (
-        Message(
+        ChatMessage(
             "user",
             "a.py:\n```\nimport os\n```\n\nb.md:\n````\n```\ncode\n```\n````\n\nwhat is this?",
         ),
     )
-    assert conversation.text() == "import os\n\n```\ncode\n```\n\nwhat is this?"
-    assert message(Turn("", attached=files[:1])) == "a.py:\n```\nimport os\n```"
-    for changed in (conversation.again(), conversation.edit(conversation.turns[-1].id, "and?")):
-        assert changed.attached == files
+    assert conversation.prompt_text() == "import os\n\n```\ncode\n```\n\nwhat is this?"
+    assert format_question(Turn("", attachments=files[:1])) == "a.py:\n```\nimport os\n```"
+    for changed in (
+        conversation.retry(),
+        conversation.edit_turn(conversation.turns[-1].id, "and?"),
+    ):
+        assert changed.attachments == files
 
 
 def test_a_retry_differs_and_a_replay_does_not() -> None:
     one, same = chat(("a", "b")), chat(("a", "b"))
     first = one.answer_seed
     assert first == same.answer_seed
-    one.again()
+    one.retry()
     assert one.answer_seed != first and one.turns[-1].question == "a" and not one.turns[-1].answer
 
 
@@ -105,56 +107,57 @@ def test_what_is_taken_back_stays_a_branch() -> None:
     conversation.ask("e")
     assert questions(conversation) == ["a", "e"]
     assert [turn.question for turn in conversation.branches(left.id)] == ["c", "e"]
-    conversation.switch(left.id)
+    conversation.switch_branch(left.id)
     assert questions(conversation) == ["a", "c"]
 
 
 def test_an_early_turn_edited() -> None:
     conversation = chat(("a", "b"), ("c", "d"), ("e", "f"), ("g", "h"))
     second = conversation.turns[1]
-    edited = conversation.edit(second.id, "C")
+    edited = conversation.edit_turn(second.id, "C")
     assert questions(conversation) == ["a", "C"]
-    assert conversation.messages()[-1] == Message("user", "C")
-    conversation.hear([said("D"), Finished("eog")])
-    conversation.switch(second.id)
+    assert conversation.messages()[-1] == ChatMessage("user", "C")
+    conversation.add_events([said("D"), GenerationFinished("eog")])
+    conversation.switch_branch(second.id)
     assert questions(conversation) == ["a", "c", "e", "g"]
-    conversation.switch(edited.id)
+    conversation.switch_branch(edited.id)
     assert [turn.answer for turn in conversation.turns] == ["b", "D"]
 
 
 def test_a_branch_is_shown_as_far_as_it_was_last_written() -> None:
     conversation = chat(("a", "b"), ("c", "d"), ("e", "f"))
     first, second, third = conversation.turns
-    conversation.again()  # beside the third
-    conversation.edit(second.id, "C")
-    conversation.switch(first.id)
+    conversation.retry()  # beside the third
+    conversation.edit_turn(second.id, "C")
+    conversation.switch_branch(first.id)
     assert questions(conversation) == ["a", "C"]  # the latest of all
-    conversation.switch(second.id)
+    conversation.switch_branch(second.id)
     assert conversation.turns[-1].attempt == 1  # the latest below the second
-    conversation.switch(third.id)
+    conversation.switch_branch(third.id)
     assert conversation.turns[-1] == third
 
 
 def test_what_was_refused_was_never_asked() -> None:
     conversation = chat(("a", "b"))
-    before = conversation.mark()
-    changes: list[Callable[[], object]] = [conversation.again, conversation.restart]
+    before = conversation.take_snapshot()
+    changes: list[Callable[[], object]] = [conversation.retry, conversation.restart_answer]
     changes.append(lambda: conversation.ask("c"))
     for change in changes:
         change()
-        conversation.back_to(before)
-        assert conversation.all == conversation.turns == before.path
+        conversation.restore(before)
+        assert conversation.all_turns == conversation.turns == before.path
 
 
 def test_there_is_nothing_to_take_back_from_an_empty_chat() -> None:
-    for change in (chat().undo, chat().again, chat().restart):
+    for change in (chat().undo, chat().retry, chat().restart_answer):
         with pytest.raises(IndexError):
             change()
 
 
 MOVES = st.lists(
     st.tuples(
-        st.sampled_from(["ask", "again", "restart", "edit", "undo", "switch"]), st.integers(0, 50)
+        st.sampled_from(["ask", "retry", "restart_answer", "edit", "undo", "switch"]),
+        st.integers(0, 50),
     ),
     max_size=30,
 )
@@ -168,31 +171,31 @@ def test_whatever_is_done_nothing_is_lost(moves: list[tuple[str, int]]) -> None:
     answers: dict[int, tuple[str, str]] = {}
     for number, (move, where) in enumerate(moves):
         turns = conversation.turns
-        anyone = conversation.all[where % len(conversation.all)].id if turns else 0
+        anyone = conversation.all_turns[where % len(conversation.all_turns)].id if turns else 0
         if move == "ask" or not turns:
             conversation.ask(f"q{number}")
         elif move == "edit":
-            conversation.edit(anyone, f"q{number}")
+            conversation.edit_turn(anyone, f"q{number}")
         elif move == "switch":
-            conversation.switch(anyone)
+            conversation.switch_branch(anyone)
         else:
             getattr(conversation, move)()
         last = conversation.turns[-1] if conversation.turns else None
         if last is not None and not last.answer:
-            last = conversation.hear([said(f"a{number}"), Finished("eog")])
+            last = conversation.add_events([said(f"a{number}"), GenerationFinished("eog")])
             answers[last.id] = (last.question, last.answer)
         sound(conversation, answers)
 
 
 def sound(conversation: Conversation, answers: dict[int, tuple[str, str]]) -> None:
-    assert {turn.id: (turn.question, turn.answer) for turn in conversation.all} == answers
+    assert {turn.id: (turn.question, turn.answer) for turn in conversation.all_turns} == answers
     path = conversation.turns
     assert [turn.parent for turn in path] == [None, *(turn.id for turn in path)][: len(path)]
     assert conversation.head == (path[-1].id if path else None)
-    for turn in conversation.all:
+    for turn in conversation.all_turns:
         assert turn.parent is None or turn.parent < turn.id
         branches = conversation.branches(turn.id)
         assert turn in branches
         assert len({branch.attempt for branch in branches}) == len(branches)
-    kept = Conversation(3, "", conversation.all, conversation.head)
-    assert (kept.all, kept.turns) == (conversation.all, path)
+    kept = Conversation(3, "", conversation.all_turns, conversation.head)
+    assert (kept.all_turns, kept.turns) == (conversation.all_turns, path)

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from localspec.chat import export
-from localspec.chat.conversation import Conversation
-from localspec.chat.history import History, Kept
-from localspec.chat.turn import Attachment
+from localspec.chat.conversation import Attachment, Conversation
+from localspec.chat.history import ChatHistory, SavedChat
 from localspec.protocol import events
 from tests.chat.talk import about, answer
 
@@ -21,18 +20,18 @@ CODE = "see:\n```python\nif a < b:\n    pass\n```\nand <b>that</b>"
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Kept:
+def kept(tmp_path: Path) -> SavedChat:
     talk = Conversation(3, f"be brief {HOSTILE}")
     first = talk.ask(HOSTILE, [Attachment(f"a{HOSTILE}.txt", HOSTILE)])
-    talk.hear(answer("they ask</think>", CODE, thinking=True))
-    talk.edit(first.id, "another")
-    talk.hear(answer("way"))
-    talk.switch(first.id)
+    talk.add_events(answer("they ask</think>", CODE, thinking=True))
+    talk.edit_turn(first.id, "another")
+    talk.add_events(answer("way"))
+    talk.switch_branch(first.id)
     talk.ask("more")
-    talk.hear(answer("cut o")[:-1])
-    with closing(History.open(tmp_path / "chats" / "chats.sqlite")) as history:
-        place = history.keep(None, about(talk), talk.all)
-        return history.read(place.chat)
+    talk.add_events(answer("cut o")[:-1])
+    with closing(ChatHistory.open(tmp_path / "chats" / "chats.sqlite")) as history:
+        place = history.save_chat(None, about(talk), talk.all_turns)
+        return history.load_chat(place.chat_id)
 
 
 class Page(HTMLParser):
@@ -52,8 +51,8 @@ class Page(HTMLParser):
         self.texts.append(data)
 
 
-def test_a_page_by_itself(kept: Kept) -> None:
-    text = export.page(kept)
+def test_a_page_by_itself(kept: SavedChat) -> None:
+    text = export.render_html(kept)
     page = Page(text)
     allowed = "html head meta title style body h1 h2 div details summary pre code p em footer"
     assert set(page.tags) <= set(allowed.split())
@@ -64,19 +63,19 @@ def test_a_page_by_itself(kept: Kept) -> None:
     assert "\x1b" not in text and "\u202e" not in text
 
 
-def test_each_answer_has_the_name_of_its_model(kept: Kept) -> None:
-    kept.conversation.signed("Llama <3>\x1b[2J")
-    body = export.markdown(kept)
+def test_each_answer_has_the_name_of_its_model(kept: SavedChat) -> None:
+    kept.conversation.set_model("Llama <3>\x1b[2J")
+    body = export.render_markdown(kept)
     assert body.startswith("# A chat with Qwen3 8B\n") and body.count("## Qwen3 8B\n") == 1
-    assert body.count("## Llama <3>\n") == 1 and "\x1b" not in export.plain(kept)
-    assert "\n\nLlama <3>: cut o" in export.plain(kept)
-    assert "<h2>Llama &lt;3&gt;</h2>" in export.page(kept)
-    turns = json.loads(export.document(kept))["chat"]["turns"]
+    assert body.count("## Llama <3>\n") == 1 and "\x1b" not in export.render_text(kept)
+    assert "\n\nLlama <3>: cut o" in export.render_text(kept)
+    assert "<h2>Llama &lt;3&gt;</h2>" in export.render_html(kept)
+    turns = json.loads(export.render_json(kept))["chat"]["turns"]
     assert [turn["model"] for turn in turns] == ["", "", "Llama <3>\x1b[2J"]
 
 
-def test_json(kept: Kept) -> None:
-    chat = json.loads(export.document(kept))["chat"]
+def test_json(kept: SavedChat) -> None:
+    chat = json.loads(export.render_json(kept))["chat"]
     assert chat["path"] == [1, 3] and [turn["parent"] for turn in chat["turns"]] == [None, None, 1]
     first, second, third = chat["turns"]
     assert (first["thinking"], first["answer"]) == ("they ask", CODE)
@@ -86,14 +85,14 @@ def test_json(kept: Kept) -> None:
     assert "events" not in first and chat["created"].endswith("+00:00")
 
 
-def test_json_with_rounds(kept: Kept) -> None:
-    body = json.loads(export.document(kept, rounds=True))["chat"]["turns"][0]["events"]
-    again = tuple(events.from_body(one) for one in body)
+def test_json_with_rounds(kept: SavedChat) -> None:
+    body = json.loads(export.render_json(kept, with_events=True))["chat"]["turns"][0]["events"]
+    again = tuple(events.from_json(one) for one in body)
     assert again == kept.conversation.turns[0].events
 
 
-def test_markdown(kept: Kept) -> None:
-    text = export.markdown(kept)
+def test_markdown(kept: SavedChat) -> None:
+    text = export.render_markdown(kept)
     assert text.startswith("# A chat with Qwen3 8B\n\n## System\n")
     assert CODE in text and "they ask" not in text
     assert text.endswith("cut o\n\n*(interrupted)*\n")
@@ -101,4 +100,4 @@ def test_markdown(kept: Kept) -> None:
 
 @pytest.mark.parametrize("seconds", [float("nan"), 1e300, -1e300])
 def test_a_moment_that_is_none(seconds: float) -> None:
-    assert export.when(seconds) == "1970-01-01T00:00:00+00:00"
+    assert export.format_timestamp(seconds) == "1970-01-01T00:00:00+00:00"

@@ -16,12 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.conversation import Conversation
-from localspec.chat.history import History, locks, rows, tables
-from localspec.chat.history.words import Words
-from localspec.chat.settings import Settings
-from localspec.chat.turn import Attachment
-from localspec.errors import AccessError, InUseError, LocalspecError, NotFoundError
+from localspec.chat.conversation import Attachment, Conversation
+from localspec.chat.history import ChatHistory, file_lock, records, schema
+from localspec.chat.history.search_index import SearchIndex
+from localspec.chat.settings import ChatSettings
+from localspec.errors import InUseError, LocalspecError, NotFoundError, StorageError
 from tests.chat.talk import PAIR, about, answer, chat, put, said
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX")
@@ -36,8 +35,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def history(path: Path) -> Iterator[History]:
-    with closing(History.open(path)) as known:
+def history(path: Path) -> Iterator[ChatHistory]:
+    with closing(ChatHistory.open(path)) as known:
         yield known
 
 
@@ -46,102 +45,114 @@ def history(path: Path) -> Iterator[History]:
 
 def test_a_chat_comes_back_as_it_was(path: Path) -> None:
     talk = chat(("hello", "Hi!"), ("and?", "No."))
-    talk.edit(talk.turns[0].id, "hello\ud83d there\0")
-    talk.hear(answer("hm</think>", "Hello", thinking=True))
+    talk.edit_turn(talk.turns[0].id, "hello\ud83d there\0")
+    talk.add_events(answer("hm</think>", "Hello", thinking=True))
     talk.ask("read", [Attachment("a.py", "import os")])
-    settings = Settings().changed("temperature", "0.3").changed("max_tokens", "99")
-    with closing(History.open(path)) as first:
-        place = first.keep(None, about(talk, settings), talk.all)
-    with closing(History.open(path)) as second:
-        kept = second.read(place.chat)
-    assert (kept.place, kept.settings, kept.listed.pair) == (place, settings, PAIR)
+    settings = ChatSettings().with_value("temperature", "0.3").with_value("max_tokens", "99")
+    with closing(ChatHistory.open(path)) as first:
+        place = first.save_chat(None, about(talk, settings), talk.all_turns)
+    with closing(ChatHistory.open(path)) as second:
+        kept = second.load_chat(place.chat_id)
+    assert (kept.location, kept.settings, kept.list_entry.pair) == (place, settings, PAIR)
     again = kept.conversation
     assert (again.seed, again.system, again.head) == (talk.seed, talk.system, talk.head)
-    assert again.all[2].question == "hello? there\0"  # a lone surrogate is no character
-    assert [t.events for t in again.all] == [t.events for t in talk.all]
-    assert [t.attached for t in again.all] == [t.attached for t in talk.all]
-    assert [(t.id, t.parent, t.attempt, t.answer, t.reason) for t in again.all] == [
-        (t.id, t.parent, t.attempt, t.answer, t.reason) for t in talk.all
+    assert again.all_turns[2].question == "hello? there\0"  # a lone surrogate is no character
+    assert [t.events for t in again.all_turns] == [t.events for t in talk.all_turns]
+    assert [t.attachments for t in again.all_turns] == [t.attachments for t in talk.all_turns]
+    assert [(t.id, t.parent, t.attempt, t.answer, t.finish_reason) for t in again.all_turns] == [
+        (t.id, t.parent, t.attempt, t.answer, t.finish_reason) for t in talk.all_turns
     ]
     assert again.answer_seed == talk.answer_seed
 
 
-def test_answers_without_their_rounds(history: History) -> None:
+def test_answers_without_their_rounds(history: ChatHistory) -> None:
     talk = Conversation(1)
     talk.ask("a")
-    talk.hear(answer("hm</think>", "b", thinking=True))
-    place = history.keep(None, about(talk), talk.all)
-    (turn,) = history.read(place.chat, rounds=False).conversation.turns
-    assert (turn.answer, turn.rounds, turn.begins_inside) == ("hm</think>b", (), True)
-    assert tuple(history.events(place.chat, 1)) == talk.turns[0].events
-    assert history.events(place.chat, 2) == ()
+    talk.add_events(answer("hm</think>", "b", thinking=True))
+    place = history.save_chat(None, about(talk), talk.all_turns)
+    (turn,) = history.load_chat(place.chat_id, with_events=False).conversation.turns
+    assert (turn.answer, turn.rounds, turn.starts_in_thinking) == ("hm</think>b", (), True)
+    assert tuple(history.load_events(place.chat_id, 1)) == talk.turns[0].events
+    assert history.load_events(place.chat_id, 2) == ()
 
 
 def test_the_last_used_comes_first_whatever_the_clock_says(
-    history: History, monkeypatch: pytest.MonkeyPatch
+    history: ChatHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = put(history, ("one", "1")), put(history, ("two", "2"))
     monkeypatch.setattr(time, "time", lambda: 5.0)  # the clock was set back
     third = put(history, ("three", "3"))
-    assert [one.id for one in history.list()] == [third.chat, second.chat, first.chat]
-    history.go_on(first, 1, answer("more"))
-    assert [one.id for one in history.list()] == [first.chat, third.chat, second.chat]
-    assert [one.id for one in history.list(1, 1)] == [third.chat]
-    assert history.last() == first.chat
+    assert [one.id for one in history.list_chats()] == [
+        third.chat_id,
+        second.chat_id,
+        first.chat_id,
+    ]
+    history.append_events(first, 1, answer("more"))
+    assert [one.id for one in history.list_chats()] == [
+        first.chat_id,
+        third.chat_id,
+        second.chat_id,
+    ]
+    assert [one.id for one in history.list_chats(1, 1)] == [third.chat_id]
+    assert history.find_last_id() == first.chat_id
 
 
-def test_a_list_reads_no_turns(history: History, path: Path) -> None:
+def test_a_list_reads_no_turns(history: ChatHistory, path: Path) -> None:
     put(history, ("one", "1"), ("two", "2"))
     with closing(sqlite3.connect(path)) as other, other:
         other.execute("DROP TABLE turns")
-    (listed,) = history.list()
-    assert (listed.title, listed.turns, listed.pair.name) == ("one", 2, "Qwen3 8B")
+    (listed,) = history.list_chats()
+    assert (listed.title, listed.turn_count, listed.pair.name) == ("one", 2, "Qwen3 8B")
 
 
-def test_an_answer_grows_by_checkpoints(history: History) -> None:
+def test_an_answer_grows_by_checkpoints(history: ChatHistory) -> None:
     talk = Conversation(1)
     talk.ask("q")
-    place = history.keep(None, about(talk), talk.all)
+    place = history.save_chat(None, about(talk), talk.all_turns)
     for part in (answer("a", "b")[:3], answer("c", "d")[3:]):
-        talk.hear(part)
-        history.go_on(place, 1, part)
-    (turn,) = history.read(place.chat).conversation.turns
+        talk.add_events(part)
+        history.append_events(place, 1, part)
+    (turn,) = history.load_chat(place.chat_id).conversation.turns
     assert turn == talk.turns[0]
     with pytest.raises(NotFoundError):
-        history.go_on(place, 2, answer("x"))
+        history.append_events(place, 2, answer("x"))
 
 
-def test_what_is_not_there(history: History) -> None:
-    for missing in (history.read, history.about, lambda chat: history.rename(chat, "x")):
+def test_what_is_not_there(history: ChatHistory) -> None:
+    for missing in (
+        history.load_chat,
+        history.find_entry,
+        lambda chat: history.rename_chat(chat, "x"),
+    ):
         with pytest.raises(NotFoundError, match="no chat 9"):
             missing(9)
     with pytest.raises(NotFoundError):
-        history.last()
+        history.find_last_id()
 
 
-def test_a_new_title(history: History) -> None:
+def test_a_new_title(history: ChatHistory) -> None:
     place = put(history, ("one", "1"))
-    history.rename(place.chat, "  About\n\x1b[2J one ")
-    assert history.about(place.chat).title == "About \x1b[2J one"  # shown with clean()
+    history.rename_chat(place.chat_id, "  About\n\x1b[2J one ")
+    assert history.find_entry(place.chat_id).title == "About \x1b[2J one"  # shown with clean()
 
 
-def test_a_tree_that_makes_no_sense_is_one_again(history: History, path: Path) -> None:
+def test_a_tree_that_makes_no_sense_is_one_again(history: ChatHistory, path: Path) -> None:
     place = put(history, ("one", "1"), ("two", "2"), ("three", "3"))
     with closing(sqlite3.connect(path)) as other, other:
         other.execute("UPDATE turns SET parent = 99, reason = 7 WHERE id = 2")
         other.execute("UPDATE turns SET attached = '[1', answer = x'ff' WHERE id = 3")
         other.execute("UPDATE chats SET head = 77, settings = '{\"exact\": 5}', seed = 'x'")
-    kept = history.read(place.chat)
+    kept = history.load_chat(place.chat_id)
     assert [turn.question for turn in kept.conversation.turns] == ["two", "three"]
-    assert kept.settings == Settings()
+    assert kept.settings == ChatSettings()
 
 
 @given(st.binary(max_size=60))
 def test_a_damaged_checkpoint_is_no_error(body: bytes) -> None:
-    assert isinstance(rows.unpacked(body), list)
-    whole = rows.packed(answer("a", "b"))
-    assert rows.unpacked(whole) == answer("a", "b")
-    rows.unpacked(whole[: len(body)] + body)
+    assert isinstance(records.unpack_events(body), list)
+    whole = records.pack_events(answer("a", "b"))
+    assert records.unpack_events(whole) == answer("a", "b")
+    records.unpack_events(whole[: len(body)] + body)
 
 
 # --- searching ----------------------------------------------------------------------------
@@ -155,53 +166,55 @@ TALKS = (
 )
 
 
-def words_of(history: History, text: str) -> list[tuple[int, int | None]]:
-    return [(found.listed.id, found.turn) for found in history.search(text)]
+def words_of(history: ChatHistory, text: str) -> list[tuple[int, int | None]]:
+    return [(found.list_entry.id, found.turn) for found in history.search(text)]
 
 
-def test_search(history: History) -> None:
+def test_search(history: ChatHistory) -> None:
     places = [put(history, talk) for talk in TALKS]
-    ids = [place.chat for place in places]
+    ids = [place.chat_id for place in places]
     assert words_of(history, "fib python") == [(ids[0], None), (ids[4], 1), (ids[0], 1)]
     assert words_of(history, "überr") == [(ids[1], None), (ids[1], 1)]
     assert words_of(history, "空白") == [(ids[2], 1)]
     assert words_of(history, "nothing at all") == words_of(history, "  ") == []
-    history.go_on(places[0], 1, answer(" memoised"))
+    history.append_events(places[0], 1, answer(" memoised"))
     (found,) = history.search("memoised")
     assert found.excerpt == "Fibonacci in Python def fib(n): return n memoised"
     with pytest.raises(NotFoundError):
-        history.remove([99])
-    history.remove([ids[0]])
+        history.remove_chats([99])
+    history.remove_chats([ids[0]])
     assert words_of(history, "fib") == [(ids[4], None), (ids[4], 1)]
 
 
 @pytest.mark.parametrize("text", ["fib", "a", "ß", "strasse", '"', "and word*", "の 空", "x) or"])
 def test_the_index_finds_what_looking_at_everything_finds(
-    text: str, history: History, monkeypatch: pytest.MonkeyPatch
+    text: str, history: ChatHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for talk in TALKS:
         put(history, talk)
     quickly = history.search(text)
-    monkeypatch.setattr(Words, "candidates", lambda *_: None)  # as where SQLite has no FTS5
+    monkeypatch.setattr(
+        SearchIndex, "find_candidates", lambda *_: None
+    )  # as where SQLite has no FTS5
     assert history.search(text) == quickly
 
 
-def test_a_search_beside_waits_for_nobody_and_holds_nobody_up(history: History) -> None:
+def test_a_search_beside_waits_for_nobody_and_holds_nobody_up(history: ChatHistory) -> None:
     put(history, TALKS[0])
-    with closing(history.beside()) as other:
+    with closing(history.open_again()) as other:
         assert words_of(other, "fib") == words_of(history, "fib")
-        history._base._lock.acquire()  # somebody writes, for long
+        history._database._lock.acquire()  # somebody writes, for long
         try:
             thread = threading.Thread(target=lambda: other.search("python"))
             thread.start()
             thread.join(10)
             assert not thread.is_alive()
         finally:
-            history._base._lock.release()
+            history._database._lock.release()
 
 
 @pytest.mark.parametrize("harm", [b"no database at all" * 99, b""])
-def test_a_damaged_index_is_made_anew(harm: bytes, history: History, path: Path) -> None:
+def test_a_damaged_index_is_made_anew(harm: bytes, history: ChatHistory, path: Path) -> None:
     put(history, TALKS[0])
     assert history.search("fib")
     path.with_name("words.sqlite").write_bytes(harm)
@@ -223,53 +236,53 @@ def traces(folder: Path, text: str) -> list[str]:
     ]
 
 
-def test_nothing_is_left_of_what_was_removed(history: History, path: Path) -> None:
+def test_nothing_is_left_of_what_was_removed(history: ChatHistory, path: Path) -> None:
     secret = "Xylophonsonate"
     other = put(history, *[(f"question {n}", f"answer {n} " * 50) for n in range(50)])
     place = put(history, *[(f"{secret} {n}", f"{secret} " * n) for n in range(200)])
     for n in range(60):
-        history.go_on(place, 1 + n, answer(secret, f"{secret}s" * 9))
-    history.rename(place.chat, secret)
+        history.append_events(place, 1 + n, answer(secret, f"{secret}s" * 9))
+    history.rename_chat(place.chat_id, secret)
     assert history.search(secret)
     assert traces(path.parent, secret)
-    removed = history.remove([place.chat])
+    removed = history.remove_chats([place.chat_id])
     assert removed.wiped and removed.chats == 1
     assert traces(path.parent, secret) == []
-    assert list(said(history)) == [other.chat]
-    assert put(history, ("new", "1")).chat > place.chat  # a number means one chat for ever
+    assert list(said(history)) == [other.chat_id]
+    assert put(history, ("new", "1")).chat_id > place.chat_id  # a number means one chat for ever
 
 
-def test_a_reader_keeps_traces_and_that_is_said(history: History, path: Path) -> None:
+def test_a_reader_keeps_traces_and_that_is_said(history: ChatHistory, path: Path) -> None:
     place = put(history, ("Xylophonsonate", "1"))
     with closing(sqlite3.connect(path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM chats").fetchall()
-        assert not history.remove([place.chat]).wiped
-    assert history.remove([put(history, ("b", "c")).chat]).wiped
+        assert not history.remove_chats([place.chat_id]).wiped
+    assert history.remove_chats([put(history, ("b", "c")).chat_id]).wiped
     assert traces(path.parent, "Xylophonsonate") == []
 
 
-def test_an_open_chat_stays(history: History, path: Path) -> None:
+def test_an_open_chat_stays(history: ChatHistory, path: Path) -> None:
     kept, open_ = put(history, ("a", "b")), put(history, ("c", "d"))
-    with closing(History.open(path)) as other, closing(other.hold(open_.chat)):
+    with closing(ChatHistory.open(path)) as other, closing(other.acquire_lock(open_.chat_id)):
         with pytest.raises(InUseError, match="another window"):
-            history.hold(open_.chat)
+            history.acquire_lock(open_.chat_id)
         with pytest.raises(InUseError):
-            history.remove([kept.chat, open_.chat])
-    assert len(history.list()) == 2
-    history.remove([kept.chat, open_.chat])
-    assert history.list() == [] and list(path.parent.glob("open/*")) == []
+            history.remove_chats([kept.chat_id, open_.chat_id])
+    assert len(history.list_chats()) == 2
+    history.remove_chats([kept.chat_id, open_.chat_id])
+    assert history.list_chats() == [] and list(path.parent.glob("open/*")) == []
 
 
 def test_a_disk_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(_: int) -> None:
         raise OSError(38, "not supported")
 
-    monkeypatch.setattr(locks, "_take", none)
-    with closing(History.open(tmp_path / "a" / "b.sqlite")) as known:
+    monkeypatch.setattr(file_lock, "_take", none)
+    with closing(ChatHistory.open(tmp_path / "a" / "b.sqlite")) as known:
         place = put(known, ("a", "b"))
-        held = known.hold(place.chat)
-        assert not held.sure
+        held = known.acquire_lock(place.chat_id)
+        assert not held.is_exclusive
         held.close()
         held.close()
 
@@ -281,10 +294,10 @@ def test_a_disk_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_only_its_person_may_look(path: Path) -> None:
     before = os.umask(0)
     try:
-        with closing(History.open(path)) as known:
+        with closing(ChatHistory.open(path)) as known:
             put(known, ("a", "b"))
             known.search("abc")
-            known.hold(1).close()
+            known.acquire_lock(1).close()
             files = [file for file in path.parent.rglob("*") if file.is_file()]
             assert len(files) >= 4
             for file in files:
@@ -294,13 +307,13 @@ def test_only_its_person_may_look(path: Path) -> None:
     finally:
         os.umask(before)
     path.parent.chmod(0o755)
-    History.open(path).close()
+    ChatHistory.open(path).close()
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
 def test_nothing_is_made_to_read_nothing(path: Path) -> None:
-    with closing(History.open(path, create=False)) as known:
-        assert known.list() == []
+    with closing(ChatHistory.open(path, create=False)) as known:
+        assert known.list_chats() == []
         with pytest.raises(LocalspecError):
             put(known, ("a", "b"))
     assert not path.parent.exists()
@@ -309,7 +322,7 @@ def test_nothing_is_made_to_read_nothing(path: Path) -> None:
 @pytest.fixture
 def first(path: Path) -> Path:
     """A file as it was before answers were kept with their model."""
-    with closing(History.open(path)) as known:
+    with closing(ChatHistory.open(path)) as known:
         put(known, *[(f"question {n}", f"answer {n} " * 20) for n in range(60)])
         put(known, ("c", "d"))
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -319,25 +332,28 @@ def first(path: Path) -> Path:
 
 
 def test_an_older_file_grows(first: Path) -> None:
-    with closing(History.open(first)) as known:
-        assert known.notices() == [] and known.refusal is None
+    with closing(ChatHistory.open(first)) as known:
+        assert known.take_notices() == [] and known.write_error is None
         assert [len(turns) for turns in said(known).values()] == [1, 60]
-        talk = known.read(2).conversation
+        talk = known.load_chat(2).conversation
         assert talk.turns[0].model == ""
         talk.ask("more")
-        talk.signed("Qwen3 8B")
-        known.keep(known.read(2).place, about(talk), talk.all)
-    with closing(History.open(first)) as known:
-        assert [turn.model for turn in known.read(2).conversation.all] == ["", "Qwen3 8B"]
+        talk.set_model("Qwen3 8B")
+        known.save_chat(known.load_chat(2).location, about(talk), talk.all_turns)
+    with closing(ChatHistory.open(first)) as known:
+        assert [turn.model for turn in known.load_chat(2).conversation.all_turns] == [
+            "",
+            "Qwen3 8B",
+        ]
 
 
 def test_an_older_file_is_read_where_it_cannot_grow(first: Path) -> None:
     with closing(sqlite3.connect(first, isolation_level=None)) as other:
         other.execute("PRAGMA journal_mode = DELETE")
-        other.execute(f"PRAGMA user_version = {tables.VERSION + 1}")
+        other.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION + 1}")
     before = first.read_bytes()
-    with closing(History.open(first)) as known:
-        assert known.refusal is not None
+    with closing(ChatHistory.open(first)) as known:
+        assert known.write_error is not None
         assert [len(turns) for turns in said(known).values()] == [1, 60]
         assert len(known.search("answer 41")) == 1
     assert first.read_bytes() == before
@@ -348,26 +364,26 @@ def test_an_older_file_that_is_damaged_is_mended(first: Path) -> None:
     with first.open("r+b") as file:
         file.seek(pages // 2 * 4096)
         file.write(b"\xff" * 4096)
-    with closing(History.open(first)) as known:
-        assert [notice.code for notice in known.notices()] == ["history-mended"]
+    with closing(ChatHistory.open(first)) as known:
+        assert [notice.code for notice in known.take_notices()] == ["history-mended"]
         assert sum(len(turns) for turns in said(known).values()) > 30
 
 
 def test_a_newer_version_is_read_and_never_written(path: Path) -> None:
-    with closing(History.open(path)) as known:
+    with closing(ChatHistory.open(path)) as known:
         place = put(known, ("a", "b"))
     with closing(sqlite3.connect(path)) as other:
         other.execute("PRAGMA journal_mode = DELETE")
-        other.execute(f"PRAGMA user_version = {tables.VERSION + 1}")
+        other.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION + 1}")
     before = path.read_bytes()
-    with closing(History.open(path)) as known:
-        assert said(known) == {place.chat: [("a", "b")]}
+    with closing(ChatHistory.open(path)) as known:
+        assert said(known) == {place.chat_id: [("a", "b")]}
         assert known.search("a")
         writes = (
             lambda: put(known, ("c", "d")),
-            lambda: known.remove([place.chat]),
-            lambda: known.rename(place.chat, "x"),
-            lambda: known.hold(place.chat),
+            lambda: known.remove_chats([place.chat_id]),
+            lambda: known.rename_chat(place.chat_id, "x"),
+            lambda: known.acquire_lock(place.chat_id),
         )
         for write in writes:
             with pytest.raises(InUseError, match="newer"):
@@ -377,8 +393,8 @@ def test_a_newer_version_is_read_and_never_written(path: Path) -> None:
 
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file")
-    with pytest.raises(AccessError, match="cannot be written"):
-        History.open(tmp_path / "data" / "chats" / "chats.sqlite")
+    with pytest.raises(StorageError, match="cannot be written"):
+        ChatHistory.open(tmp_path / "data" / "chats" / "chats.sqlite")
 
 
 @posix
@@ -390,28 +406,28 @@ def test_somebody_elses_folder_is_refused(path: Path, monkeypatch: pytest.Monkey
         os.chown(theirs, 4242, -1)
     path.parent.symlink_to(theirs)
     monkeypatch.setattr(os, "geteuid", lambda: 4243)
-    with pytest.raises(AccessError, match="it belongs to somebody else"):
-        History.open(path)
+    with pytest.raises(StorageError, match="it belongs to somebody else"):
+        ChatHistory.open(path)
     assert list(theirs.iterdir()) == []
 
 
 @not_root
 def test_a_folder_that_may_only_be_read(path: Path) -> None:
-    with closing(History.open(path)) as known:
+    with closing(ChatHistory.open(path)) as known:
         place = put(known, ("a", "b"))
     path.chmod(0o400)
     path.parent.chmod(0o500)
     try:
-        with closing(History.open(path)) as known:
-            assert said(known) == {place.chat: [("a", "b")]}
-            assert isinstance(known.refusal, AccessError)
+        with closing(ChatHistory.open(path)) as known:
+            assert said(known) == {place.chat_id: [("a", "b")]}
+            assert isinstance(known.write_error, StorageError)
     finally:
         path.parent.chmod(0o700)
 
 
 def test_a_disk_that_takes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As root may write anywhere: the system call refuses."""
-    with closing(History.open(path)) as known:
+    with closing(ChatHistory.open(path)) as known:
         place = put(known, ("a", "b"))
     real = os.open
 
@@ -422,10 +438,10 @@ def test_a_disk_that_takes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(os, "open", refusing)
     before = path.read_bytes()
-    with closing(History.open(path)) as known:
-        assert said(known) == {place.chat: [("a", "b")]}
+    with closing(ChatHistory.open(path)) as known:
+        assert said(known) == {place.chat_id: [("a", "b")]}
         assert known.search("a")
-        with pytest.raises(AccessError, match="Read-only"):
+        with pytest.raises(StorageError, match="Read-only"):
             put(known, ("c", "d"))
     assert path.read_bytes() == before
 
@@ -436,7 +452,7 @@ def test_many_at_once(path: Path) -> None:
 
     def work(name: int) -> None:
         try:
-            with closing(History.open(path)) as known:
+            with closing(ChatHistory.open(path)) as known:
                 for n in range(10):
                     put(known, (f"{name}.{n}", "x"))
         except BaseException as error:
@@ -448,6 +464,6 @@ def test_many_at_once(path: Path) -> None:
     for thread in threads:
         thread.join()
     assert not failed
-    with closing(History.open(path)) as known:
-        titles = {one.title for one in known.list()}
+    with closing(ChatHistory.open(path)) as known:
+        titles = {one.title for one in known.list_chats()}
     assert titles == {f"{name}.{n}" for name in range(4) for n in range(10)}

@@ -14,14 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat import keeping
-from localspec.chat.conversation import Conversation
-from localspec.chat.history import History, locks
-from localspec.chat.keeping import TOKENS, Keeper
-from localspec.chat.settings import Settings
-from localspec.chat.turn import Turn
+from localspec.chat import recorder
+from localspec.chat.conversation import Conversation, Turn
+from localspec.chat.history import ChatHistory, file_lock
+from localspec.chat.recorder import CHECKPOINT_TOKENS, ChatRecorder
+from localspec.chat.settings import ChatSettings
 from localspec.errors import InUseError
-from localspec.protocol.events import Event, Finished, Notice
+from localspec.protocol.events import Event, GenerationFinished, Notice
 from tests.chat.talk import PAIR, answer, spoken
 from tests.cli.command import ROOT, environment
 
@@ -33,23 +32,25 @@ class Talk:
 
     def __init__(self, path: Path, chat: int | None = None, *, private: bool = False) -> None:
         self.path = path
-        self.history = History.open(path)
+        self.history = ChatHistory.open(path)
         self.told: list[Notice] = []
-        kept = self.history.read(chat) if chat is not None else None
+        kept = self.history.load_chat(chat) if chat is not None else None
         self.conversation = kept.conversation if kept else Conversation(5, "be brief")
         where = None if private else self.history
-        self.keeper = Keeper(self.conversation, where, PAIR, kept=kept, say=self.told.append)
+        self.keeper = ChatRecorder(
+            self.conversation, where, PAIR, saved_chat=kept, notify=self.told.append
+        )
 
     def send(self, turn: Turn, *events: Event) -> None:
-        self.keeper.sent(turn)
+        self.keeper.record_question(turn)
         self.hear(*events)
 
     def hear(self, *events: Event) -> None:
         for event in events:
-            self.keeper.heard([event])
-        self.conversation.hear(events)
-        if events and isinstance(events[-1], Finished):
-            self.keeper.ended()
+            self.keeper.record_events([event])
+        self.conversation.add_events(events)
+        if events and isinstance(events[-1], GenerationFinished):
+            self.keeper.finish_answer()
 
     def ask(self, question: str, *texts: str) -> Turn:
         turn = self.conversation.ask(question)
@@ -58,9 +59,9 @@ class Talk:
 
     def on_disk(self) -> Conversation:
         """As another program reads it now."""
-        assert self.keeper.chat is not None
-        with closing(History.open(self.path)) as other:
-            return other.read(self.keeper.chat).conversation
+        assert self.keeper.chat_id is not None
+        with closing(ChatHistory.open(self.path)) as other:
+            return other.load_chat(self.keeper.chat_id).conversation
 
     @property
     def codes(self) -> list[str]:
@@ -81,10 +82,10 @@ def talk(path: Path) -> Iterator[Talk]:
 
 
 def test_what_was_sent_is_there_before_the_answer(talk: Talk) -> None:
-    assert talk.keeper.chat is None
-    talk.keeper.sent(talk.conversation.ask("hello"))
+    assert talk.keeper.chat_id is None
+    talk.keeper.record_question(talk.conversation.ask("hello"))
     (turn,) = talk.on_disk().turns
-    assert (turn.question, turn.answer, turn.reason) == ("hello", "", None)
+    assert (turn.question, turn.answer, turn.finish_reason) == ("hello", "", None)
 
 
 def test_words_that_are_no_text_are_kept(talk: Talk) -> None:
@@ -92,7 +93,7 @@ def test_words_that_are_no_text_are_kept(talk: Talk) -> None:
     talk.conversation.system = "s\ud83d"
     talk.ask("a\ud83db", "x\udc00y")
     assert talk.codes == []
-    (turn,) = talk.on_disk().all
+    (turn,) = talk.on_disk().all_turns
     assert (turn.question, turn.answer) == ("a?b", "x?y")
     assert talk.history.search("a\ud83d") == []
 
@@ -103,35 +104,35 @@ def test_a_disk_without_locks_is_said_once(talk: Talk, monkeypatch: pytest.Monke
     def none(_: int) -> None:
         raise OSError(38, "not supported")
 
-    monkeypatch.setattr(locks, "_take", none)
+    monkeypatch.setattr(file_lock, "_take", none)
     talk.ask("a", "b")
     talk.ask("c", "d")
     assert talk.codes == ["no-locks"]
     assert "open a chat in one window only" in talk.told[0].message
-    assert talk.on_disk().all == talk.conversation.all
+    assert talk.on_disk().all_turns == talk.conversation.all_turns
 
 
 def test_all_of_a_chat_is_there_in_the_end(talk: Talk) -> None:
     first = talk.ask("a", "b", "c")
     talk.ask("d", "e")
-    talk.send(talk.conversation.again(), *answer("E"))
-    talk.send(talk.conversation.edit(first.id, "A"), *answer("B"))
-    talk.keeper.settings = Settings().changed("temperature", "0")
+    talk.send(talk.conversation.retry(), *answer("E"))
+    talk.send(talk.conversation.edit_turn(first.id, "A"), *answer("B"))
+    talk.keeper.settings = ChatSettings().with_value("temperature", "0")
     talk.conversation.system = "be long"
-    talk.keeper.moved()
+    talk.keeper.save_metadata()
     read = talk.on_disk()
-    assert (read.all, read.head, read.system) == (
-        talk.conversation.all,
+    assert (read.all_turns, read.head, read.system) == (
+        talk.conversation.all_turns,
         talk.conversation.head,
         "be long",
     )
-    talk.conversation.switch(first.id)
-    talk.keeper.moved()
+    talk.conversation.switch_branch(first.id)
+    talk.keeper.save_metadata()
     assert talk.on_disk().turns == talk.conversation.turns
     assert talk.told == []
-    (listed,) = talk.history.list()
-    assert (listed.title, listed.turns) == ("a", len(talk.conversation.turns))
-    assert talk.history.read(listed.id).settings == talk.keeper.settings
+    (listed,) = talk.history.list_chats()
+    assert (listed.title, listed.turn_count) == ("a", len(talk.conversation.turns))
+    assert talk.history.load_chat(listed.id).settings == talk.keeper.settings
 
 
 def test_no_more_than_a_checkpoint_is_not_on_the_disk(
@@ -139,14 +140,14 @@ def test_no_more_than_a_checkpoint_is_not_on_the_disk(
 ) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    talk.keeper.sent(talk.conversation.ask("q"))
+    talk.keeper.record_question(talk.conversation.ask("q"))
     said = ""
     for n in range(200):
         now += 0.001
         talk.hear(spoken(f"word{n} ", n))
         said += f"word{n} "
         behind = said.removeprefix(talk.on_disk().turns[0].answer)
-        assert len(behind.split()) * 2 < TOKENS
+        assert len(behind.split()) * 2 < CHECKPOINT_TOKENS
     now += 1.0
     talk.hear(spoken("end", 200))  # a second went by
     assert talk.on_disk().turns[0].answer == f"{said}end"
@@ -158,80 +159,80 @@ def test_an_answer_is_kept_with_the_model_that_gave_it(talk: Talk) -> None:
     talk.ask("c", "d")
     talk.send(talk.conversation.turns[-1], *answer("and more"))  # gone on with: still its own
     talk.keeper.pair = replace(PAIR, name="Phi 4")
-    talk.send(talk.conversation.again(), *answer("e"))
-    assert [turn.model for turn in talk.on_disk().all] == ["Qwen3 8B", "Llama 3", "Phi 4"]
-    assert talk.on_disk().all == talk.conversation.all
+    talk.send(talk.conversation.retry(), *answer("e"))
+    assert [turn.model for turn in talk.on_disk().all_turns] == ["Qwen3 8B", "Llama 3", "Phi 4"]
+    assert talk.on_disk().all_turns == talk.conversation.all_turns
 
 
 def test_a_chat_is_gone_on_with(talk: Talk) -> None:
     talk.ask("a", "b")
-    talk.keeper.sent(talk.conversation.ask("c"))
+    talk.keeper.record_question(talk.conversation.ask("c"))
     talk.hear(*answer("d" * 90, "e")[:3])
-    chat = talk.keeper.chat
+    chat = talk.keeper.chat_id
     talk.keeper.close()  # as at the end of the program
     more = Talk(talk.path, chat)
     assert more.conversation.turns == talk.conversation.turns
-    assert more.conversation.turns[-1].reason is None
-    more.send(more.conversation.restart(), *answer("D"))
+    assert more.conversation.turns[-1].finish_reason is None
+    more.send(more.conversation.restart_answer(), *answer("D"))
     more.ask("f", "g")
-    assert more.on_disk().all == more.conversation.all
+    assert more.on_disk().all_turns == more.conversation.all_turns
     assert [turn.answer for turn in more.on_disk().turns] == ["b", "D", "g"]
-    assert [one.id for one in more.history.list()] == [chat]
+    assert [one.id for one in more.history.list_chats()] == [chat]
     more.keeper.close()
 
 
 def test_an_answer_that_is_written_again_replaces_the_old_when_it_is_longer(talk: Talk) -> None:
-    talk.keeper.sent(talk.conversation.ask("q"))
+    talk.keeper.record_question(talk.conversation.ask("q"))
     talk.hear(*answer("x" * 500)[:3])
     talk.keeper.close()
-    again = Talk(talk.path, talk.keeper.chat)
-    again.keeper.sent(again.conversation.restart())
+    again = Talk(talk.path, talk.keeper.chat_id)
+    again.keeper.record_question(again.conversation.restart_answer())
     assert again.on_disk().turns[0].answer == "x" * 500
-    for n in range(TOKENS):
+    for n in range(CHECKPOINT_TOKENS):
         again.hear(spoken("yyyy", n))
     assert again.on_disk().turns[0].answer == "x" * 500  # were it killed now
-    for n in range(3 * TOKENS):
+    for n in range(3 * CHECKPOINT_TOKENS):
         again.hear(spoken("yyyy", n))
     assert again.on_disk().turns[0].answer.startswith("y" * 4 * 100)
-    again.hear(Finished("eog"))
-    assert again.on_disk().all == again.conversation.all
+    again.hear(GenerationFinished("eog"))
+    assert again.on_disk().all_turns == again.conversation.all_turns
     again.keeper.close()
 
 
 def test_an_answer_that_goes_on_is_added_to(talk: Talk) -> None:
-    talk.keeper.sent(talk.conversation.ask("q"))
-    talk.hear(*answer("begun ")[:3], Finished("length"))
-    talk.keeper.sent(talk.conversation.turns[-1])
-    for n in range(TOKENS):
+    talk.keeper.record_question(talk.conversation.ask("q"))
+    talk.hear(*answer("begun ")[:3], GenerationFinished("length"))
+    talk.keeper.record_question(talk.conversation.turns[-1])
+    for n in range(CHECKPOINT_TOKENS):
         talk.hear(spoken("more ", n))
     assert talk.on_disk().turns[0].answer.startswith("begun more more ")
-    assert talk.on_disk().turns[0].reason is None  # were it killed now
-    talk.hear(Finished("eog"))
+    assert talk.on_disk().turns[0].finish_reason is None  # were it killed now
+    talk.hear(GenerationFinished("eog"))
     assert talk.on_disk().turns == talk.conversation.turns
 
 
-@pytest.mark.parametrize("change", ["ask", "again", "restart"])
+@pytest.mark.parametrize("change", ["ask", "retry", "restart_answer"])
 def test_what_was_refused_was_never_asked(change: str, talk: Talk) -> None:
     talk.ask("a", "b")
-    before, mark = talk.on_disk(), talk.conversation.mark()
+    before, mark = talk.on_disk(), talk.conversation.take_snapshot()
     turn = getattr(talk.conversation, change)(*["c"] * (change == "ask"))
-    talk.keeper.sent(turn)
-    talk.conversation.back_to(mark)
-    talk.keeper.withdrawn(turn)
-    assert (talk.on_disk().all, talk.on_disk().head) == (before.all, before.head)
+    talk.keeper.record_question(turn)
+    talk.conversation.restore(mark)
+    talk.keeper.discard_turn(turn)
+    assert (talk.on_disk().all_turns, talk.on_disk().head) == (before.all_turns, before.head)
     talk.ask("d", "e")
-    assert talk.on_disk().all == talk.conversation.all
+    assert talk.on_disk().all_turns == talk.conversation.all_turns
 
 
 def test_a_chat_whose_only_message_was_refused_is_none(talk: Talk) -> None:
-    mark = talk.conversation.mark()
+    mark = talk.conversation.take_snapshot()
     turn = talk.conversation.ask("too long")
-    talk.keeper.sent(turn)
-    talk.conversation.back_to(mark)
-    talk.keeper.withdrawn(turn)
-    assert talk.history.list() == [] and talk.keeper.chat is None
+    talk.keeper.record_question(turn)
+    talk.conversation.restore(mark)
+    talk.keeper.discard_turn(turn)
+    assert talk.history.list_chats() == [] and talk.keeper.chat_id is None
     talk.ask("a", "b")
-    assert [one.title for one in talk.history.list()] == ["a"]
+    assert [one.title for one in talk.history.list_chats()] == ["a"]
     assert talk.told == []
 
 
@@ -239,37 +240,41 @@ def test_private(path: Path) -> None:
     talk = Talk(path, private=True)
     talk.ask("secret", "said")
     talk.conversation.undo()
-    talk.keeper.moved()
-    talk.keeper.another(Conversation(1)).close()
-    assert talk.history.list() == [] and not talk.keeper.on and talk.keeper.chat is None
+    talk.keeper.save_metadata()
+    talk.keeper.start_new_chat(Conversation(1)).close()
+    assert (
+        talk.history.list_chats() == []
+        and not talk.keeper.is_saving
+        and talk.keeper.chat_id is None
+    )
     for file in path.parent.iterdir():
         assert b"secret" not in file.read_bytes()
 
 
 def test_another_chat(talk: Talk) -> None:
     talk.ask("a", "b")
-    first = talk.keeper.chat
+    first = talk.keeper.chat_id
     talk.conversation = Conversation(6)
-    talk.keeper = talk.keeper.another(talk.conversation)
+    talk.keeper = talk.keeper.start_new_chat(talk.conversation)
     talk.ask("c", "d")
-    assert [one.title for one in talk.history.list()] == ["c", "a"]
+    assert [one.title for one in talk.history.list_chats()] == ["c", "a"]
     assert first is not None
-    talk.history.hold(first).close()  # it is free
+    talk.history.acquire_lock(first).close()  # it is free
 
 
 def test_a_second_window_only_reads(talk: Talk) -> None:
     talk.ask("a", "b")
-    second = Talk(talk.path, talk.keeper.chat)
-    assert isinstance(second.keeper.refusal, InUseError)
+    second = Talk(talk.path, talk.keeper.chat_id)
+    assert isinstance(second.keeper.lock_error, InUseError)
     with pytest.raises(InUseError):
-        second.keeper.sent(second.conversation.ask("c"))
+        second.keeper.record_question(second.conversation.ask("c"))
     second.conversation.undo()
-    second.keeper.moved()
+    second.keeper.save_metadata()
     second.keeper.close()
-    assert talk.on_disk().all == talk.conversation.all
+    assert talk.on_disk().all_turns == talk.conversation.all_turns
     talk.keeper.close()
-    third = Talk(talk.path, talk.keeper.chat)
-    assert third.keeper.refusal is None
+    third = Talk(talk.path, talk.keeper.chat_id)
+    assert third.keeper.lock_error is None
     third.keeper.close()
 
 
@@ -279,64 +284,64 @@ def test_a_second_window_only_reads(talk: Talk) -> None:
 def test_a_failed_save_is_said_once_and_made_good(talk: Talk) -> None:
     talk.ask("a", "b")
     with closing(sqlite3.connect(talk.path, isolation_level=None)) as other:
-        talk.history._base._connection.execute("PRAGMA busy_timeout = 20")
+        talk.history._database._connection.execute("PRAGMA busy_timeout = 20")
         other.execute("BEGIN IMMEDIATE")  # another program writes, for long
         talk.ask("c", "d")
         talk.ask("e", "f")
         assert talk.codes == ["not-saved"]
-        assert len(talk.on_disk().all) == 1
+        assert len(talk.on_disk().all_turns) == 1
         other.execute("ROLLBACK")
-    talk.keeper.moved()
+    talk.keeper.save_metadata()
     assert talk.codes == ["not-saved", "saved-again"]
-    assert talk.on_disk().all == talk.conversation.all
+    assert talk.on_disk().all_turns == talk.conversation.all_turns
 
 
 def test_what_was_refused_while_it_could_not_be_saved(talk: Talk) -> None:
-    talk.history._base._connection.execute("PRAGMA busy_timeout = 20")
+    talk.history._database._connection.execute("PRAGMA busy_timeout = 20")
     with closing(sqlite3.connect(talk.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        mark = talk.conversation.mark()
+        mark = talk.conversation.take_snapshot()
         turn = talk.conversation.ask("too long")
-        talk.keeper.sent(turn)
-        talk.conversation.back_to(mark)
-        talk.keeper.withdrawn(turn)
+        talk.keeper.record_question(turn)
+        talk.conversation.restore(mark)
+        talk.keeper.discard_turn(turn)
         other.execute("ROLLBACK")
-    talk.keeper.moved()
-    assert talk.history.list() == []
+    talk.keeper.save_metadata()
+    assert talk.history.list_chats() == []
     talk.ask("a", "b")
-    assert talk.on_disk().all == talk.conversation.all
+    assert talk.on_disk().all_turns == talk.conversation.all_turns
 
 
 @pytest.mark.parametrize("when", ["before", "while", "after"])
 def test_a_file_that_goes_away_is_written_anew(when: str, talk: Talk) -> None:
     talk.ask("a", "b")
     if when != "before":
-        talk.keeper.sent(talk.conversation.ask("c"))
+        talk.keeper.record_question(talk.conversation.ask("c"))
     if when == "after":
         talk.hear(*answer("d"))
     for file in talk.path.parent.glob("chats.sqlite*"):
         file.unlink()
     if when == "before":
-        talk.keeper.sent(talk.conversation.ask("c"))
+        talk.keeper.record_question(talk.conversation.ask("c"))
     if when != "after":
         talk.hear(*answer("d"))
     talk.ask("e", "f")
-    assert talk.on_disk().all == talk.conversation.all
+    assert talk.on_disk().all_turns == talk.conversation.all_turns
     assert talk.codes == []
 
 
 def test_a_chat_that_lies_in_damage_is_written_anew(talk: Talk) -> None:
     for n in range(30):
         talk.ask(f"question {n}", "answer " * 200)
-    talk.history._base._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    talk.history._database._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     size = talk.path.stat().st_size
     with talk.path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * (size - 4096))
-    with closing(History.open(talk.path)) as other:
-        assert [notice.code for notice in other.notices()] == ["history-mended"]
+    with closing(ChatHistory.open(talk.path)) as other:
+        assert [notice.code for notice in other.take_notices()] == ["history-mended"]
     talk.ask("more", "said")
-    assert talk.on_disk().all == talk.conversation.all
+    assert talk.on_disk().all_turns == talk.conversation.all_turns
 
 
 FULL = """
@@ -383,10 +388,14 @@ def test_a_full_disk_keeps_what_was_saved(limit: int, room: list[str], path: Pat
     assert done.returncode == 0, done.stderr
     assert "refused AccessError" in lines or "full" in lines
     safe = sum(line.startswith("safe") for line in lines)
-    with closing(History.open(path)) as history:
-        kept = [turn for one in history.list() for turn in history.read(one.id).conversation.turns]
+    with closing(ChatHistory.open(path)) as history:
+        kept = [
+            turn
+            for one in history.list_chats()
+            for turn in history.load_chat(one.id).conversation.turns
+        ]
         assert len(kept) == 40 if room and "full" in lines else len(kept) >= safe
-        assert history.notices() == []
+        assert history.take_notices() == []
     assert integrity(path) == "ok"
 
 
@@ -406,12 +415,12 @@ def test_killed_at_any_moment(times: int, path: Path) -> None:
     dice = random.Random(times)
     for n in range(times):
         lines = killed(path, seed=n, after=dice.randrange(1, 400))
-        with closing(History.open(path)) as history:
-            assert history.notices() == []
+        with closing(ChatHistory.open(path)) as history:
+            assert history.take_notices() == []
             for check in (sent, heard):
                 check(lines, history)
-            last = history.list(1)
-            assert not last or history.read(last[0].id)
+            last = history.list_chats(1)
+            assert not last or history.load_chat(last[0].id)
         assert integrity(path) == "ok"
 
 
@@ -432,27 +441,27 @@ def killed(path: Path, seed: int, after: int) -> list[list[str]]:
     return [line.split() for line in lines if line.endswith("\n")]
 
 
-def sent(lines: list[list[str]], history: History) -> None:
+def sent(lines: list[list[str]], history: ChatHistory) -> None:
     for what, chat, turn, question in lines:
         if what == "sent":
-            asked = history.read(int(chat)).conversation.turn(int(turn)).question
+            asked = history.load_chat(int(chat)).conversation.turn(int(turn)).question
             assert asked.startswith(question)
 
 
-def heard(lines: list[list[str]], history: History) -> None:
+def heard(lines: list[list[str]], history: ChatHistory) -> None:
     """Of each answer, the last that was said of it."""
     best = {(chat, turn): (what, n) for what, chat, turn, n in lines if what != "sent"}
     for (chat, turn), (what, n) in best.items():
-        read = history.read(int(chat)).conversation.turn(int(turn))
+        read = history.load_chat(int(chat)).conversation.turn(int(turn))
         tokens = sum(len(one.tokens) for one in read.rounds)
-        assert tokens >= int(n) - (TOKENS if what == "heard" else 0)
+        assert tokens >= int(n) - (CHECKPOINT_TOKENS if what == "heard" else 0)
         assert read.answer == "".join(t.text for one in read.rounds for t in one.tokens)
-        assert (read.reason == "eog") or what == "heard"
+        assert (read.finish_reason == "eog") or what == "heard"
 
 
 def test_a_title() -> None:
     chat = Conversation(1)
-    assert keeping.title(chat) == ""
+    assert recorder.make_title(chat) == ""
     chat.ask("  ")
     chat.ask(" a\n b " + "c" * 300)
-    assert keeping.title(chat) == ("a b " + "c" * 300)[:200]
+    assert recorder.make_title(chat) == ("a b " + "c" * 300)[:200]

@@ -10,12 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from localspec.chat.context import Writer
+from localspec.chat.context_window import AnswerGenerator, RequestOptions
 from localspec.chat.conversation import Conversation
-from localspec.chat.meter import How
-from localspec.chat.settings import Loaded, Settings
+from localspec.chat.settings import ChatSettings, LoadedModel
 from localspec.protocol.events import Event, Notice
-from localspec.protocol.wire import Sampling
+from localspec.protocol.wire import SamplingParams
 from tests import tinygguf
 from tests.chat.test_context import InProcess
 from tests.often import often
@@ -27,16 +26,20 @@ TURNS = 200
 ANSWER = 9
 
 
-def ask(engine: InProcess, conversation: Conversation, how: How) -> tuple[Said, list[Event]]:
+def ask(
+    engine: InProcess, conversation: Conversation, how: RequestOptions
+) -> tuple[Said, list[Event]]:
     conversation.ask("and then?")
-    events = list(Writer(engine, conversation, how).events())
-    conversation.hear(events)
+    events = list(AnswerGenerator(engine, conversation, how).stream_events())
+    conversation.add_events(events)
     return folded(events), events
 
 
-def how_of(n_ctx: int, spec: str) -> How:
-    settings = Settings(Sampling(temperature=0), max_tokens=ANSWER, spec=spec, overflow="drop")
-    return How(settings, Loaded(n_ctx, "chatml", asked="chatml"))
+def how_of(n_ctx: int, spec: str) -> RequestOptions:
+    settings = ChatSettings(
+        SamplingParams(temperature=0), max_tokens=ANSWER, spec=spec, overflow="drop"
+    )
+    return RequestOptions(settings, LoadedModel(n_ctx, "chatml", template_override="chatml"))
 
 
 MAKES = {"attention": tinygguf.llama, "hybrid": tinygguf.lfm2}
@@ -50,7 +53,7 @@ def test_no_turn_reads_more_than_its_own(make: Callable[[], Model], tmp_path: Pa
     path = model.write(tmp_path / "long.gguf")
     with loaded(path, settings=replace(SETTINGS, n_ctx=n_ctx)) as session:
         engine, conversation = InProcess(session), Conversation(3)
-        how = replace(how_of(n_ctx, "lookup"), loaded=Loaded(n_ctx))  # one growing text
+        how = replace(how_of(n_ctx, "lookup"), loaded=LoadedModel(n_ctx))  # one growing text
         unread, before = [], 0
         for _ in range(TURNS):
             said, _ = ask(engine, conversation, how)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from localspec.chat.history import History, mending
-from localspec.errors import AccessError, LocalspecError
+from localspec.chat.history import ChatHistory, repair
+from localspec.errors import LocalspecError, StorageError
 from tests.chat.talk import put, said
 
 CHATS = 12
@@ -25,7 +25,7 @@ STEPS = [3001, pytest.param(64, marks=pytest.mark.long)]
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[int, Any]]:
     """The bytes of a file with some chats, and what they say."""
     path = tmp_path_factory.mktemp("whole") / "chats" / "chats.sqlite"
-    with closing(History.open(path)) as known:
+    with closing(ChatHistory.open(path)) as known:
         for n in range(CHATS):
             put(known, *[(f"question {n}.{m}", f"answer {n}.{m} " * 20) for m in range(3)])
         known.search("answer")
@@ -45,12 +45,12 @@ def laid(tmp_path: Path, body: bytes) -> Path:
 
 def works(path: Path, body: bytes) -> dict[int, Any]:
     """What can be read of a damaged file; writing works, and what was damaged is still there."""
-    with closing(History.open(path)) as known:
+    with closing(ChatHistory.open(path)) as known:
         place = put(known, ("after", "all"))
         found = said(known)
-        assert found.pop(place.chat) == [("after", "all")]
+        assert found.pop(place.chat_id) == [("after", "all")]
         assert known.search("after")
-        notices = known.notices()
+        notices = known.take_notices()
     aside = list(path.parent.glob("chats.sqlite.corrupt-*"))
     assert len(aside) == len(notices) <= 1
     if aside:
@@ -104,26 +104,26 @@ def test_a_file_damaged_while_it_is_open(
     whole: tuple[bytes, dict[int, Any]], tmp_path: Path
 ) -> None:
     path = laid(tmp_path, whole[0])
-    with closing(History.open(path)) as known:
-        known.list()
+    with closing(ChatHistory.open(path)) as known:
+        known.list_chats()
         with path.open("r+b") as file:
             file.seek(4096)
             file.write(b"\xff" * (len(whole[0]) - 4096))
-        with closing(History.open(path)) as other:  # it finds out, and mends
-            assert other.notices()
+        with closing(ChatHistory.open(path)) as other:  # it finds out, and mends
+            assert other.take_notices()
         put(known, ("after", "all"))  # follows to the new file
         assert ("after", "all") in [turn for turns in said(known).values() for turn in turns]
 
 
 def test_a_file_that_was_removed_while_it_is_open(tmp_path: Path) -> None:
     path = tmp_path / "chats" / "chats.sqlite"
-    with closing(History.open(path)) as known:
+    with closing(ChatHistory.open(path)) as known:
         put(known, ("a", "b"))
         for file in path.parent.glob("chats.sqlite*"):
             file.unlink()
         assert said(known) == {}
         put(known, ("c", "d"))
-    with closing(History.open(path)) as known:
+    with closing(ChatHistory.open(path)) as known:
         assert list(said(known).values()) == [[("c", "d")]]
 
 
@@ -140,7 +140,7 @@ def test_whatever_call_fails_the_damaged_file_is_there(
         with monkeypatch.context() as patch:
             counter = Failing(nth, patch)
             with suppress(OSError, LocalspecError):
-                mending.mend(path)
+                repair.repair_file(path)
         kept = [path, *path.parent.glob("chats.sqlite.corrupt-*")]
         assert body in [file.read_bytes() for file in kept if file.exists()], nth
         works_after_all(path)
@@ -150,7 +150,7 @@ def test_whatever_call_fails_the_damaged_file_is_there(
 
 
 def works_after_all(path: Path) -> None:
-    with closing(History.open(path)) as known:
+    with closing(ChatHistory.open(path)) as known:
         assert put(known, ("after", "all"))
 
 
@@ -182,7 +182,7 @@ def test_what_cannot_be_mended_is_left_alone(
     def refused(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(mending, "_saved", refused)
-    with pytest.raises(AccessError):
-        History.open(path)
+    monkeypatch.setattr(repair, "_copy_readable_rows", refused)
+    with pytest.raises(StorageError):
+        ChatHistory.open(path)
     assert path.read_bytes() == body

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from localspec import paths
-from localspec.chat import recent
-from localspec.launch import Choice
+from localspec.launch import ResolvedPair, recent_pairs
 
 
 def model(folder: Path, name: str) -> Path:
@@ -16,25 +15,25 @@ def model(folder: Path, name: str) -> Path:
 
 
 def test_the_latest_comes_first_and_only_once(tmp_path: Path) -> None:
-    first = Choice(model(tmp_path, "a.gguf"), model(tmp_path, "d.gguf"))
-    second = Choice(model(tmp_path, "b.gguf"), None)
+    first = ResolvedPair(model(tmp_path, "a.gguf"), model(tmp_path, "d.gguf"))
+    second = ResolvedPair(model(tmp_path, "b.gguf"), None)
     for choice in (first, second, first):
-        recent.add(choice)
-    assert recent.read() == [first, second]
+        recent_pairs.add(choice)
+    assert recent_pairs.load() == [first, second]
 
 
 def test_files_that_are_gone_are_not_listed(tmp_path: Path) -> None:
-    choice = Choice(model(tmp_path, "a.gguf"), None)
-    recent.add(choice)
+    choice = ResolvedPair(model(tmp_path, "a.gguf"), None)
+    recent_pairs.add(choice)
     choice.target.unlink()
-    assert recent.read() == []
+    assert recent_pairs.load() == []
 
 
 @pytest.mark.parametrize("text", ["", "{", "3", "[3]", '[{"target": 1}]', "null", '[{"a": 1}]'])
 def test_a_damaged_file_is_as_none(text: str) -> None:
-    paths.state().mkdir(parents=True)
-    (paths.state() / "recent.json").write_text(text)
-    assert recent.read() == []
+    paths.data_dir().mkdir(parents=True)
+    (paths.data_dir() / "recent.json").write_text(text)
+    assert recent_pairs.load() == []
 
 
 def test_a_folder_that_cannot_be_written_is_done_without(
@@ -42,5 +41,5 @@ def test_a_folder_that_cannot_be_written_is_done_without(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path / "file" / "data"))
-    recent.add(Choice(model(tmp_path, "a.gguf"), None))
-    assert recent.read() == []
+    recent_pairs.add(ResolvedPair(model(tmp_path, "a.gguf"), None))
+    assert recent_pairs.load() == []

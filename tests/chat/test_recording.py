@@ -6,25 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat import recording
-from localspec.errors import AccessError, NotFoundError, UsageError
+from localspec.chat import events_file
+from localspec.errors import NotFoundError, StorageError, UsageError
 from localspec.protocol.events import (
     Alternative,
-    Dead,
+    EngineExit,
+    EngineReady,
     Event,
-    Finished,
+    GenerationFinished,
     Notice,
-    Plan,
     Prefill,
-    Ready,
     Round,
-    Times,
+    RoundTimes,
+    SpeculationPlan,
     Token,
     encode,
 )
 
-READY = Ready({"llama.cpp": "x"}, "m.gguf", None, ("CPU",), {"a": {"b": 1}}, {"used": None}, 1.5)
-TIMES = Times(1.0, 2.0, 0.5)
+READY = EngineReady(
+    {"llama.cpp": "x"}, "m.gguf", None, ("CPU",), {"a": {"b": 1}}, {"used": None}, 1.5
+)
+TIMES = RoundTimes(1.0, 2.0, 0.5)
 
 
 def said(n: int, text: str = " a") -> Round:
@@ -34,12 +36,12 @@ def said(n: int, text: str = " a") -> Round:
 
 
 ANSWER: list[Event] = [
-    Plan("on", "it pays", 1.5),
+    SpeculationPlan("on", "it pays", 1.5),
     Prefill(4, 4, 0),
     said(0),
     said(1),
     Notice("info", "x", "y"),
-    Finished("eog", "", {"tokens": 4}),
+    GenerationFinished("eog", "", {"tokens": 4}),
 ]
 
 
@@ -55,26 +57,42 @@ def write(file: Path, *lines: str | Event) -> None:
 
 def test_what_was_written_is_read(file: Path) -> None:
     write(file, READY, *ANSWER)
-    assert recording.read(file) == [READY, *ANSWER]
+    assert events_file.read(file) == [READY, *ANSWER]
 
 
 def test_answers_of_a_chat(file: Path) -> None:
-    died: list[Event] = [Plan("on", "it pays"), Prefill(4, 4, 0), said(0), Dead("signal SIGKILL")]
+    died: list[Event] = [
+        SpeculationPlan("on", "it pays"),
+        Prefill(4, 4, 0),
+        said(0),
+        EngineExit("signal SIGKILL"),
+    ]
     cut: list[Event] = [Prefill(4, 4, 0), said(0), said(1)]
     write(file, READY, *ANSWER, *died, READY, *ANSWER, *cut, *cut)
-    found = recording.answers(recording.read(file))
+    found = events_file.split_answers(events_file.read(file))
     assert found == [tuple(ANSWER), tuple(died), tuple(ANSWER), tuple(cut), tuple(cut)]
 
 
-@pytest.mark.parametrize("code", recording.ROOM)
+@pytest.mark.parametrize("code", events_file.OVERFLOW_CODES)
 def test_an_answer_that_got_room_is_one(code: str) -> None:
     room = Notice("info", code, "The context is full: …")
-    begun: list[Event] = [Plan("on", "it pays"), Prefill(9, 9, 0), said(0), said(1), room]
+    begun: list[Event] = [
+        SpeculationPlan("on", "it pays"),
+        Prefill(9, 9, 0),
+        said(0),
+        said(1),
+        room,
+    ]
     for first in (0, 2):  # rounds were once counted anew
-        rest: list[Event] = [Plan("on", "it pays"), Prefill(7, 7, 2), said(first), said(first + 1)]
-        whole: list[Event] = [*begun, *rest, Finished("eog")]
+        rest: list[Event] = [
+            SpeculationPlan("on", "it pays"),
+            Prefill(7, 7, 2),
+            said(first),
+            said(first + 1),
+        ]
+        whole: list[Event] = [*begun, *rest, GenerationFinished("eog")]
         led: list[Event] = [room, *whole]  # one that needed room at once
-        found = recording.answers([READY, *ANSWER, *led, *whole, *ANSWER])
+        found = events_file.split_answers([READY, *ANSWER, *led, *whole, *ANSWER])
         assert found == [tuple(ANSWER), tuple(led), tuple(whole), tuple(ANSWER)]
 
 
@@ -90,14 +108,14 @@ DAMAGED = {
     "a wrong alternative": encode(said(1)).replace('" b"', "null"),
     "more kept than said": encode(said(1)).replace('"accepted":1', '"accepted":1000000000'),
     "fewer than none": encode(Prefill(4, 4, 0)).replace('"done":4', '"done":-1'),
-    "an impossible end": encode(Finished("eog")).replace("eog", "bored"),
+    "an impossible end": encode(GenerationFinished("eog")).replace("eog", "bored"),
 }
 
 
 @pytest.mark.parametrize("line", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_line_is_named(line: str, file: Path) -> None:
     write(file, READY, said(0), line, *ANSWER[-1:])
-    notice, *events = recording.read(file)
+    notice, *events = events_file.read(file)
     assert events == [READY, said(0), ANSWER[-1]]
     assert isinstance(notice, Notice)
     assert notice.message == "Line 3 is damaged: left out."
@@ -105,7 +123,7 @@ def test_a_damaged_line_is_named(line: str, file: Path) -> None:
 
 def test_bytes_that_are_no_text(file: Path) -> None:
     file.write_bytes(b"\xff\xfe\n" + encode(said(0)).encode() + b"\n" + b"\xff" * 9)
-    notice, event = recording.read(file)
+    notice, event = events_file.read(file)
     assert event == said(0)
     assert isinstance(notice, Notice)
     assert notice.message == "Lines 1 and 3 are damaged: left out."
@@ -113,14 +131,14 @@ def test_bytes_that_are_no_text(file: Path) -> None:
 
 def test_many_damaged_lines_are_counted(file: Path) -> None:
     write(file, *["?"] * 9, said(0))
-    notice = recording.read(file)[0]
+    notice = events_file.read(file)[0]
     assert isinstance(notice, Notice)
     assert notice.message == "Lines 1, 2, 3, 4, 5 and 4 more are damaged: left out."
 
 
 def test_an_event_of_a_later_version_is_left_out(file: Path) -> None:
     write(file, said(0), '{"v":1,"ev":"dream","about":"sheep"}')
-    notice = recording.read(file)[0]
+    notice = events_file.read(file)[0]
     assert isinstance(notice, Notice)
     assert notice.message == "Line 2 is of a kind this version does not know: left out."
 
@@ -137,11 +155,11 @@ def test_an_event_of_a_later_version_is_left_out(file: Path) -> None:
 def test_nothing_to_show(content: bytes, words: str, file: Path) -> None:
     file.write_bytes(content)
     with pytest.raises(UsageError, match=words):
-        recording.read(file)
+        events_file.read(file)
 
 
 def test_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
-        recording.read(tmp_path / "no.jsonl")
-    with pytest.raises(AccessError):
-        recording.read(tmp_path)
+        events_file.read(tmp_path / "no.jsonl")
+    with pytest.raises(StorageError):
+        events_file.read(tmp_path)

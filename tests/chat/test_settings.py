@@ -8,11 +8,16 @@ from typing import Any
 import pytest
 
 from localspec.chat.conversation import Conversation
-from localspec.chat.fields import FIELDS
-from localspec.chat.settings import COMPLETION, Loaded, Settings, request
+from localspec.chat.settings import (
+    CHAT_SETTING_FIELDS,
+    COMPLETION_MAX_TOKENS,
+    ChatSettings,
+    LoadedModel,
+    build_request,
+)
 from localspec.errors import UsageError
-from localspec.protocol.events import Ready
-from localspec.protocol.wire import Message, Sampling
+from localspec.protocol.events import EngineReady
+from localspec.protocol.wire import ChatMessage, SamplingParams
 
 
 @pytest.mark.parametrize(
@@ -42,11 +47,13 @@ from localspec.protocol.wire import Message, Sampling
     ],
 )
 def test_a_value(name: str, text: str, value: object, shown: str) -> None:
-    changed = Settings().changed(name, text)
-    assert changed.shown(name) == shown
-    values = {f.name: getattr(changed, f.name) for f in fields(Settings)}
-    values |= {f.name: getattr(changed.sampling, f.name) for f in fields(Sampling)}
-    about = FIELDS[{"temp": "temperature", "draft_length": "draft_max"}.get(name, _plain(name))]
+    changed = ChatSettings().with_value(name, text)
+    assert changed.format_value(name) == shown
+    values = {f.name: getattr(changed, f.name) for f in fields(ChatSettings)}
+    values |= {f.name: getattr(changed.sampling, f.name) for f in fields(SamplingParams)}
+    about = CHAT_SETTING_FIELDS[
+        {"temp": "temperature", "draft_length": "draft_max"}.get(name, _plain(name))
+    ]
     assert values[about.attribute] == value
 
 
@@ -75,32 +82,34 @@ def _plain(name: str) -> str:
 )
 def test_a_refusal_says_what_is_possible(name: str, text: str) -> None:
     with pytest.raises(UsageError) as refused:
-        Settings().changed(name, text)
-    assert FIELDS[name].hint in refused.value.hint
+        ChatSettings().with_value(name, text)
+    assert CHAT_SETTING_FIELDS[name].hint in refused.value.hint
     assert len(refused.value.message) < 120
 
 
 def test_an_unknown_name() -> None:
     with pytest.raises(UsageError, match="no setting called 'temprature'") as refused:
-        Settings().changed("temprature", "1")
+        ChatSettings().with_value("temprature", "1")
     assert refused.value.hint == "Did you mean temperature?"
 
 
 def test_every_field_can_be_shown() -> None:
-    assert all(Settings().shown(name) for name in FIELDS)
+    assert all(ChatSettings().format_value(name) for name in CHAT_SETTING_FIELDS)
 
 
-def ready(**settings: Any) -> Ready:
-    return Ready({}, "m.gguf", None, (), {"target": {"n_ctx": 512}, **settings}, {}, 1.0)
+def ready(**settings: Any) -> EngineReady:
+    return EngineReady({}, "m.gguf", None, (), {"target": {"n_ctx": 512}, **settings}, {}, 1.0)
 
 
 def test_a_completion_model_is_given_text() -> None:
     chat = Conversation(7, "# system")
     chat.ask("import os")
-    asked = request(Settings(think=True), chat, Loaded.of(ready(), "model", "for show"))
+    asked = build_request(
+        ChatSettings(think=True), chat, LoadedModel.from_ready(ready(), "model", "for show")
+    )
     assert (asked.text, asked.messages) == ("# system\nimport os", ())
     assert (asked.spec, asked.why) == ("model", "for show")
-    assert (asked.max_tokens, asked.think) == (COMPLETION, None)
+    assert (asked.max_tokens, asked.think) == (COMPLETION_MAX_TOKENS, None)
     assert asked.sampling.seed == chat.answer_seed
 
 
@@ -108,18 +117,18 @@ def test_a_chat_model_is_given_messages() -> None:
     chat = Conversation(7, "be brief")
     chat.ask("hello")
     about = ready(chat={"template": "own", "thinking": ["<t>", "</t>"]})
-    loaded = Loaded.of(about)
-    assert loaded.thinking == ("<t>", "</t>")
-    asked = request(Settings(spec="off", think=False), chat, loaded, probabilities=True)
-    assert asked.messages == (Message("system", "be brief"), Message("user", "hello"))
+    loaded = LoadedModel.from_ready(about)
+    assert loaded.thinking_markers == ("<t>", "</t>")
+    asked = build_request(ChatSettings(spec="off", think=False), chat, loaded, probabilities=True)
+    assert asked.messages == (ChatMessage("system", "be brief"), ChatMessage("user", "hello"))
     assert (asked.text, asked.template, asked.max_tokens) == ("", None, 512)
     assert (asked.spec, asked.why, asked.think, asked.probabilities) == ("off", "", False, True)
-    raw = request(Settings(), chat, Loaded.of(about, raw=True))
+    raw = build_request(ChatSettings(), chat, LoadedModel.from_ready(about, raw=True))
     assert (raw.text, raw.messages) == ("be brief\nhello", ())
 
 
 def test_a_template_that_was_asked_for() -> None:
     chat = Conversation(7)
     chat.ask("hello")
-    asked = request(Settings(), chat, Loaded.of(ready(), template="chatml"))
-    assert (asked.template, asked.messages) == ("chatml", (Message("user", "hello"),))
+    asked = build_request(ChatSettings(), chat, LoadedModel.from_ready(ready(), template="chatml"))
+    assert (asked.template, asked.messages) == ("chatml", (ChatMessage("user", "hello"),))

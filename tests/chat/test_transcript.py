@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat import clipboard, transcript
+from localspec.chat import clipboard, export
 from localspec.chat.conversation import Conversation
-from localspec.errors import AccessError
-from localspec.protocol.events import Finished, Prefill, Round, Times, Token
+from localspec.errors import StorageError
+from localspec.protocol.events import GenerationFinished, Prefill, Round, RoundTimes, Token
 
 MARKERS = ("<think>", "</think>")
 
 
-def spoken(answer: str, *, inside: bool = False) -> tuple[Prefill, Round, Finished]:
+def spoken(answer: str, *, inside: bool = False) -> tuple[Prefill, Round, GenerationFinished]:
     token = Token(1, answer, "plain")
     return (
         Prefill(1, 1, 0, inside),
-        Round(0, None, "", 0, 0, (token,), Times(0, 1, 0)),
-        Finished("eog"),
+        Round(0, None, "", 0, 0, (token,), RoundTimes(0, 1, 0)),
+        GenerationFinished("eog"),
     )
 
 
@@ -27,57 +27,61 @@ def spoken(answer: str, *, inside: bool = False) -> tuple[Prefill, Round, Finish
 def chat() -> Conversation:
     chat = Conversation(1, "be brief")
     chat.ask("hello")
-    chat.hear(spoken("hm</think>Hi\x1b[2J!", inside=True))
+    chat.add_events(spoken("hm</think>Hi\x1b[2J!", inside=True))
     chat.ask("")
-    chat.hear(spoken(" More."))
+    chat.add_events(spoken(" More."))
     return chat
 
 
 def test_markdown(chat: Conversation) -> None:
-    assert transcript.markdown(chat, "m", MARKERS) == (
+    assert export.conversation_to_markdown(chat, "m", MARKERS) == (
         "# A chat with m\n\n## System\n\nbe brief\n\n## You\n\nhello\n\n## m\n\nHi!\n\n"
         "## m\n\n More.\n"
     )
 
 
 def test_plain(chat: Conversation) -> None:
-    assert transcript.plain(chat, "m", MARKERS) == (
+    assert export.conversation_to_text(chat, "m", MARKERS) == (
         "System: be brief\n\nYou: hello\n\nm: Hi!\n\nm:  More.\n"
     )
 
 
 def test_a_file_is_not_overwritten_unasked(tmp_path: Path) -> None:
     path = tmp_path / "chat.md"
-    transcript.save(path, "one", overwrite=False)
-    with pytest.raises(AccessError, match="exists already"):
-        transcript.save(path, "two", overwrite=False)
+    export.save_file(path, "one", overwrite=False)
+    with pytest.raises(StorageError, match="exists already"):
+        export.save_file(path, "two", overwrite=False)
     assert path.read_text() == "one"
-    transcript.save(path, "two", overwrite=True)
+    export.save_file(path, "two", overwrite=True)
     assert path.read_text() == "two"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_place_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(AccessError, match="cannot be written"):
-        transcript.save(tmp_path / "no" / "chat.md", "one", overwrite=False)
+    with pytest.raises(StorageError, match="cannot be written"):
+        export.save_file(tmp_path / "no" / "chat.md", "one", overwrite=False)
 
 
 def test_what_was_cut_off_comes_again_with_its_seed() -> None:
     chat = Conversation(1)
     chat.ask("hello")
     seed = chat.answer_seed
-    chat.hear(spoken("Hi")[:2])
-    assert chat.restart().answer == ""
+    chat.add_events(spoken("Hi")[:2])
+    assert chat.restart_answer().answer == ""
     assert chat.answer_seed == seed
-    chat.again()
+    chat.retry()
     assert chat.answer_seed != seed
 
 
 def test_a_terminal_is_asked_to_copy() -> None:
-    assert clipboard.osc52("hello", {}) == "\x1b]52;c;aGVsbG8=\x07"
-    assert clipboard.osc52("hello", {"TMUX": "1"}) == ("\x1bPtmux;\x1b\x1b]52;c;aGVsbG8=\x07\x1b\\")
-    assert clipboard.osc52("x" * 100_000, {}) is None
+    assert clipboard.build_osc52("hello", {}) == "\x1b]52;c;aGVsbG8=\x07"
+    assert clipboard.build_osc52("hello", {"TMUX": "1"}) == (
+        "\x1bPtmux;\x1b\x1b]52;c;aGVsbG8=\x07\x1b\\"
+    )
+    assert clipboard.build_osc52("x" * 100_000, {}) is None
 
 
 def test_no_clipboard_of_another_computer() -> None:
-    assert clipboard.native("hello", {"SSH_CONNECTION": "1", "DISPLAY": ":0"}) is None
+    assert (
+        clipboard.copy_with_system_tool("hello", {"SSH_CONNECTION": "1", "DISPLAY": ":0"}) is None
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from localspec.chat.commands import COMMANDS
+from localspec.chat.slash_commands import COMMANDS
 from tests.cli.command import harmful, localspec
 from tests.zoo import CHAT_TEXT, HELLO_TEXT, Zoo
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.cli import composer
-from localspec.cli.composer import Composer
+from localspec.cli import readline_prompt
+from localspec.cli.readline_prompt import ReadlinePrompt
 
 
 class Typist:
@@ -42,27 +42,27 @@ class Typist:
 )
 def test_a_message(lines: list[str], message: str) -> None:
     typist = Typist(*lines)
-    assert Composer("> ", typist.ask, typist.waits).message() == message
+    assert ReadlinePrompt("> ", typist.ask, typist.waits).read_message() == message
     assert typist.prompts[0] == "> "
     assert not any(typist.prompts[1:])
 
 
 def test_a_paste_that_comes_line_by_line_is_one_message() -> None:
     typist = Typist("one", "two", "three", "next", pasted=3)
-    composer = Composer("> ", typist.ask, typist.waits)
-    assert composer.message() == "one\ntwo\nthree"
-    assert composer.message() == "next"
+    composer = ReadlinePrompt("> ", typist.ask, typist.waits)
+    assert composer.read_message() == "one\ntwo\nthree"
+    assert composer.read_message() == "next"
 
 
 def test_commands_typed_ahead_are_not_joined() -> None:
     typist = Typist("/stats", "/exit", pasted=2)
-    composer = Composer("> ", typist.ask, typist.waits)
-    assert [composer.message(), composer.message()] == ["/stats", "/exit"]
+    composer = ReadlinePrompt("> ", typist.ask, typist.waits)
+    assert [composer.read_message(), composer.read_message()] == ["/stats", "/exit"]
 
 
 def test_the_end() -> None:
     with pytest.raises(EOFError):
-        Composer("> ", Typist().ask, lambda: False).message()
+        ReadlinePrompt("> ", Typist().ask, lambda: False).read_message()
 
 
 def test_a_terminal_that_marks_no_paste_has_its_lines_joined(
@@ -70,6 +70,6 @@ def test_a_terminal_that_marks_no_paste_has_its_lines_joined(
 ) -> None:
     """As with TERM=dumb: what waits already belongs to what was read."""
     monkeypatch.setenv("TERM", "dumb")
-    assert composer._pastes_line_by_line(object())
+    assert readline_prompt._lacks_bracketed_paste(object())
     monkeypatch.setenv("TERM", "xterm-256color")
-    assert not composer._pastes_line_by_line(object())
+    assert not readline_prompt._lacks_bracketed_paste(object())

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from localspec.cli import fitting
-from localspec.fit.report import Room
-from localspec.machine import cards
+from localspec.cli import fit
+from localspec.fit.report import DeviceFit
+from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
-from localspec.machine.ledger import Bytes
+from localspec.machine.memory_by_device import DeviceMemory
 from tests.cli.command import localspec
 from tests.fakehub import FakeHub
 from tests.zoo import Zoo
@@ -113,12 +113,14 @@ def test_stats_show_what_was_foretold_beside_what_is_used(zoo: Zoo) -> None:
 # --- bars -------------------------------------------------------------------------------------
 
 
-def room(target: float, draft: float, kv: float, work: float, free: float) -> Room:
+def room(target: float, draft: float, kv: float, work: float, free: float) -> DeviceFit:
     def size(gib: float) -> int:
         return int(gib * GIB)
 
     device = Device("CUDA0", "a card", free=size(free), total=size(free))
-    return Room(device, 0, Bytes(size(target), size(kv), size(work)), Bytes(size(draft)))
+    return DeviceFit(
+        device, 0, DeviceMemory(size(target), size(kv), size(work)), DeviceMemory(size(draft))
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,11 +136,11 @@ def room(target: float, draft: float, kv: float, work: float, free: float) -> Ro
 def test_a_bar_shows_each_part_and_is_never_longer(
     parts: tuple[float, float, float, float, float], expected: str
 ) -> None:
-    assert fitting.bar(room(*parts), 16) == expected
-    assert fitting.bar(room(*parts), 16, unicode=False).isascii()
+    assert fit.memory_bar(room(*parts), 16) == expected
+    assert fit.memory_bar(room(*parts), 16, unicode=False).isascii()
 
 
-@pytest.mark.parametrize("card", [card.name for card in cards.load()][::7])
+@pytest.mark.parametrize("card", [card.name for card in gpu_catalog.load()][::7])
 def test_cards_of_the_table_are_answered(card: str) -> None:
     """All of them by ten pairs: tests/fit/test_report.py."""
     said = document("llama-3.2-3b+llama-3.2-1b", "--gpu", card, "--ctx", "4096")

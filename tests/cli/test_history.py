@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from localspec import paths
-from localspec.chat.history import History, tables
+from localspec.chat.history import ChatHistory, schema
 from tests.chat.talk import put, said
 from tests.cli.command import ROOT, localspec
 from tests.zoo import CHAT_TEXT, HELLO_TEXT, Zoo
@@ -28,9 +28,9 @@ CTRL_D = "\x04"
 @pytest.fixture
 def two() -> tuple[int, int]:
     """Two chats that are kept."""
-    with closing(History.open()) as history:
+    with closing(ChatHistory.open()) as history:
         first = put(history, ("What is a tree?", "A graph <without> cycles."), ("And?", "No."))
-        return first.chat, put(history, ("hello \x1b[2J", "Hi!")).chat
+        return first.chat_id, put(history, ("hello \x1b[2J", "Hi!")).chat_id
 
 
 def test_nothing_is_kept_yet() -> None:
@@ -39,7 +39,7 @@ def test_nothing_is_kept_yet() -> None:
     assert localspec("history", "list", "--json").document == {"schema": 1, "chats": []}
     assert localspec("history", "show").code == 3
     assert localspec("export").code == 3
-    assert not paths.chats().exists()
+    assert not paths.chats_file().exists()
 
 
 def test_list(two: tuple[int, int]) -> None:
@@ -94,7 +94,7 @@ def test_rm(two: tuple[int, int]) -> None:
     assert done == {"schema": 1, "removed": [two[0]], "wiped": True}
     assert localspec("history", "rename", "last", "greeting").code == 0
     assert localspec("history", "list").text.splitlines()[1].endswith("greeting")
-    with closing(History.open()) as history, closing(history.hold(two[1])):
+    with closing(ChatHistory.open()) as history, closing(history.acquire_lock(two[1])):
         open_ = localspec("history", "rm", "--all", "-y", "--json")
         assert (open_.code, open_.document["error"]["code"]) == (15, "in-use")
     assert localspec("history", "rm", "--all", "-y").text == "1 chat removed.\n"
@@ -102,8 +102,8 @@ def test_rm(two: tuple[int, int]) -> None:
 
 
 def test_a_newer_version_is_left_alone(two: tuple[int, int]) -> None:
-    with closing(sqlite3.connect(paths.chats())) as base:
-        base.execute(f"PRAGMA user_version = {tables.VERSION + 1}")
+    with closing(sqlite3.connect(paths.chats_file())) as base:
+        base.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION + 1}")
     assert localspec("history", "show", str(two[0])).code == 0
     done = localspec("history", "rm", "--all", "-y")
     assert done.code == 15 and "newer" in done.err
@@ -128,7 +128,7 @@ def test_continuing_needs_a_terminal(two: tuple[int, int]) -> None:
 
 def kept() -> list[list[tuple[str, str]]]:
     """What another program reads, the last used first."""
-    with closing(History.open()) as history:
+    with closing(ChatHistory.open()) as history:
         return [list(turns) for turns in said(history).values()]
 
 
@@ -212,7 +212,7 @@ def test_a_private_chat(how: str, zoo: Zoo, tmp_path: Path) -> None:
         chat.line("/new")
         chat.type(CTRL_D)
         assert chat.end() == 0
-    assert not paths.chats().exists()
+    assert not paths.chats_file().exists()
 
 
 @posix

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from localspec.cli.meter import Meter
-from localspec.models.download import Job, Phase, State
+from localspec.cli.pull import DownloadProgressLine
+from localspec.models.hub.download import DownloadJob, DownloadPhase, DownloadState
 
 
 class Terminal(io.StringIO):
@@ -34,8 +34,12 @@ def told(monkeypatch: pytest.MonkeyPatch) -> str:
     """What a short download shows."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    job = Job("some/repo", "main", "model.gguf")
-    with Meter("model.gguf", (1, 1)) as meter:
-        for phase, done in ((Phase.LOADING, 25), (Phase.LOADING, 50), (Phase.DONE, 100)):
-            meter.take(State(job, phase, done, 100))
+    job = DownloadJob("some/repo", "main", "model.gguf")
+    with DownloadProgressLine("model.gguf", (1, 1)) as meter:
+        for phase, done in (
+            (DownloadPhase.LOADING, 25),
+            (DownloadPhase.LOADING, 50),
+            (DownloadPhase.DONE, 100),
+        ):
+            meter.update(DownloadState(job, phase, done, 100))
     return terminal.getvalue()

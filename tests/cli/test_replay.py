@@ -6,11 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from localspec.protocol.events import Event, Finished, Ready, Round, Times, Token, encode
+from localspec.protocol.events import (
+    EngineReady,
+    Event,
+    GenerationFinished,
+    Round,
+    RoundTimes,
+    Token,
+    encode,
+)
 from tests.cli.command import harmful, hello, localspec
 from tests.zoo import HOSTILE, Zoo
 
-TIMES = Times(1.0, 10.0, 1.0)
+TIMES = RoundTimes(1.0, 10.0, 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +61,9 @@ def test_an_attacking_file(tmp_path: Path) -> None:
     tokens = tuple(Token(i, text, "plain") for i, text in enumerate(HOSTILE))
     path = tmp_path / "attack.jsonl"
     events: tuple[Event, ...] = (
-        Ready({}, "\x1b[2Jm", None, (), {}, {}, 1.0),
+        EngineReady({}, "\x1b[2Jm", None, (), {}, {}, 1.0),
         Round(1, "\x1b]0;x\x07", "", len(tokens), 3, tokens, TIMES),
-        Finished("eog", totals={"tokens": "many"}),
+        GenerationFinished("eog", totals={"tokens": "many"}),
     )
     path.write_text("\n".join(encode(event) for event in events), encoding="utf-8")
     for options in ((), ("--plain",)):

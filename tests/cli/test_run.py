@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from localspec.paths import data
+from localspec.paths import package_data_dir
 from localspec.protocol.events import (
-    Finished,
+    EngineReady,
+    GenerationFinished,
     Notice,
-    Plan,
     Prefill,
-    Ready,
     Round,
+    SpeculationPlan,
     decode,
-    token_body,
+    token_to_json,
 )
 from tests.cli.command import harmful, hello, localspec
 from tests.sessions import require_same_logits_at_every_width
@@ -138,7 +138,7 @@ def test_probabilities_are_recorded_where_asked_for(zoo: Zoo, tmp_path: Path, as
     assert all(set(token) == known for token in done.document["tokens"])
     events = [decode(line) for line in file.read_text("utf-8").splitlines()]
     tokens = [t for event in events if isinstance(event, Round) for t in event.tokens]
-    assert [token_body(token) for token in tokens] == done.document["tokens"]
+    assert [token_to_json(token) for token in tokens] == done.document["tokens"]
     for token in tokens:
         assert (token.rank == 1 and (token.p_target or 0) > 0) is asked
         assert len(token.instead) == 3 * asked
@@ -173,9 +173,9 @@ def test_events_are_lines_that_can_be_read_again(zoo: Zoo, tmp_path: Path) -> No
     events = [decode(line) for line in lines]
     assert all(json.loads(line)["v"] == 1 for line in lines)
     kinds = [type(event) for event in events]
-    assert kinds[0] is Ready
-    assert kinds[-1] is Finished
-    assert set(kinds) <= {Ready, Plan, Prefill, Round, Notice, Finished}
+    assert kinds[0] is EngineReady
+    assert kinds[-1] is GenerationFinished
+    assert set(kinds) <= {EngineReady, SpeculationPlan, Prefill, Round, Notice, GenerationFinished}
     rounds = [event for event in events if isinstance(event, Round)]
     assert [token.id for event in rounds for token in event.tokens] == [
         token["id"] for token in document["tokens"]
@@ -227,5 +227,5 @@ def test_the_demo_answers_a_prompt_from_a_pipe() -> None:
     assert plain["speculation"]["drafted"] == 0
     assert len(plain["tokens"]) <= 60
     assert set(speculating) == set(plain)
-    require_same_logits_at_every_width(data() / "demo" / "demo-target.gguf")
+    require_same_logits_at_every_width(package_data_dir() / "demo" / "demo-target.gguf")
     assert speculating["text"] == plain["text"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli.marks import GLYPHS
+from localspec.cli.speculation_text import TOKEN_GLYPHS
 from tests.cli.command import (
     TIMEOUT,
     Done,
@@ -67,7 +67,7 @@ def test_colour_on_a_terminal(
 
 def test_every_token_is_marked_with_its_class(zoo: Zoo) -> None:
     done = hello(zoo, "--tokens", "--spec", "model")
-    mark = GLYPHS
+    mark = TOKEN_GLYPHS
     assert done.text.startswith(f" Hello{mark['plain']},{mark['accepted']} wor{mark['accepted']}")
     assert mark["bonus"] in done.text
     bare = done.text

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from localspec import cli, launch
-from localspec.protocol.events import Dead, Event, Ready
-from localspec.protocol.wire import Generate
+from localspec.protocol.events import EngineExit, EngineReady, Event
+from localspec.protocol.wire import GenerateCommand
 from tests.bench.pairs import DIFFERENCE, Draw, Scripted, honest
 from tests.cli.command import TIMEOUT, command, environment, harmful, localspec
 from tests.zoo import Zoo
@@ -22,7 +22,7 @@ LITTLE = ("--seconds", "0", "--tokens", "8")
 DRAWN = ("coupled", "rejection", "block")
 
 
-def late(request: Generate, place: int) -> int:
+def late(request: GenerateCommand, place: int) -> int:
     """Another greedy token at one place, where guessing."""
     wrong = request.spec != "off" and not request.sampling.temperature and place == 5
     return (honest(request, place) + wrong) % 8
@@ -30,8 +30,8 @@ def late(request: Generate, place: int) -> int:
 
 def scripted(monkeypatch: pytest.MonkeyPatch, engine: Scripted) -> None:
     """The command gets this engine, whatever it asks for."""
-    engine.ready = Ready({}, "big.gguf", "small\x1b[2J.gguf", (), {}, {}, 1.0)
-    monkeypatch.setattr(launch, "start", lambda *_, **__: engine)
+    engine.ready = EngineReady({}, "big.gguf", "small\x1b[2J.gguf", (), {}, {}, 1.0)
+    monkeypatch.setattr(launch, "start_engine", lambda *_, **__: engine)
 
 
 def exit_code(*arguments: str) -> int:
@@ -164,7 +164,7 @@ class Failing(Scripted):
         super().__init__(says)
         self._what, self._asked = what, 0
 
-    def generate(self, request: Generate) -> Iterator[Event]:
+    def generate(self, request: GenerateCommand) -> Iterator[Event]:
         self._asked += 1
         if self._asked == 12:
             if isinstance(self._what, BaseException):
@@ -190,7 +190,7 @@ def test_an_interrupt_keeps_what_was_found(
 def test_an_engine_that_dies_is_told_as_ever(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scripted(monkeypatch, Failing(honest, Dead("signal SIGSEGV", ("boom",), "Try less.")))
+    scripted(monkeypatch, Failing(honest, EngineExit("signal SIGSEGV", ("boom",), "Try less.")))
     assert exit_code("--json", "-q") == 9
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "engine"
 
@@ -198,7 +198,7 @@ def test_an_engine_that_dies_is_told_as_ever(
 def test_many_divergences_are_not_all_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def wrong(request: Generate, place: int) -> int:
+    def wrong(request: GenerateCommand, place: int) -> int:
         return (honest(request, place) + (request.spec != "off")) % 8
 
     scripted(monkeypatch, Scripted(wrong))

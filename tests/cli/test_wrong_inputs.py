@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from gguf import GGUFWriter
 
-from localspec.paths import data
+from localspec.paths import package_data_dir
 from tests import tinygguf
 from tests.cli.command import Done, command, environment, harmful, localspec
 from tests.tinygguf import Shape
@@ -32,7 +32,7 @@ CODES = {
     TOO_LONG: "prompt-too-long",
 }
 ASK = ("-p", "a", "--max-tokens", "5", "--temperature", "0")
-DEMO = data() / "demo" / "demo-draft.gguf"
+DEMO = package_data_dir() / "demo" / "demo-draft.gguf"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 
 Files = Callable[[str], Path]

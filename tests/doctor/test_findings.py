@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from localspec.doctor import disk, engine, examination, models, network, terminal
-from localspec.doctor.finding import Finding, private
-from localspec.machine import listing
+from localspec.doctor import checks, engine_checks, network_checks, storage_checks, terminal_checks
+from localspec.doctor.findings import Finding, redact
+from localspec.machine import llama_cpp_info
 from localspec.machine.device import Device
 from localspec.machine.probe import ProbeError
 from tests.zoo import Zoo
@@ -38,7 +38,7 @@ def test_home_and_name_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ann")
     monkeypatch.setattr(getpass, "getuser", lambda: "ann")
     what = "/home/ann/.cache and /home/ann, /media/ann/disk, /home/anna/x, \x1b[31mred"
-    shown = private(Finding("x", "disk", "ok", what, "'/home/ann/my venv/bin/python' -m pip"))
+    shown = redact(Finding("x", "disk", "ok", what, "'/home/ann/my venv/bin/python' -m pip"))
     assert shown.what == "~/.cache and ~, /media/<user>/disk, /home/anna/x, red"
     assert shown.fix == "'~/my venv/bin/python' -m pip"
 
@@ -48,8 +48,8 @@ def test_a_look_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None
         yield Finding("first", "disk", "ok", "well")
         raise RuntimeError("no disk today")
 
-    monkeypatch.setattr(examination, "AREAS", {"disk": broken})
-    first, failed = examination.examine()
+    monkeypatch.setattr(checks, "AREAS", {"disk": broken})
+    first, failed = checks.run_checks()
     assert (first.id, failed.id, failed.level) == ("first", "failed", "error")
     assert "no disk today" in failed.what
 
@@ -58,15 +58,15 @@ def test_a_token_is_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("HF_TOKEN", "hf_secretsecret")
     monkeypatch.setenv("HF_ENDPOINT", "https://ann:password@mirror.example:8443/x?key=1")
     monkeypatch.setenv("HTTPS_PROXY", "http://ann:password@proxy.example")
-    shown = repr(examination.examine())
+    shown = repr(checks.run_checks())
     assert "secret" not in shown
     assert "password" not in shown
     assert "https://mirror.example:8443 instead" in shown
 
 
 def test_everything_has_a_level_an_area_and_one_line() -> None:
-    found = examination.examine()
-    assert {one.area for one in found} == set(examination.AREAS)
+    found = checks.run_checks()
+    assert {one.area for one in found} == set(checks.AREAS)
     for one in found:
         assert one.what and "\n" not in one.what + one.fix
         assert one.level == "ok" or one.fix or one.level == "notice"
@@ -77,7 +77,7 @@ def test_everything_has_a_level_an_area_and_one_line() -> None:
 
 
 def test_this_engine_is_named_with_what_it_was_built_for() -> None:
-    found = by_id(engine.findings())
+    found = by_id(engine_checks.check_engine())
     assert "llama-cpp-python" in found["versions"].what
     assert "libllama" in found["library"].what
     assert found["features"].level == "ok"
@@ -85,27 +85,29 @@ def test_this_engine_is_named_with_what_it_was_built_for() -> None:
 
 
 def test_a_build_that_cannot_run_heads_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = listing.Listing((), False, "libllama.so", "", ("llama_get_embeddings_nextn",))
-    monkeypatch.setattr(listing, "listed", lambda refresh: told)
-    found = by_id(engine.findings())["no-heads"]
+    told = llama_cpp_info.LlamaCppInfo(
+        (), False, "libllama.so", "", ("llama_get_embeddings_nextn",)
+    )
+    monkeypatch.setattr(llama_cpp_info, "query", lambda refresh: told)
+    found = by_id(engine_checks.check_engine())["no-heads"]
     assert found.level == "notice" and "lacks llama_get_embeddings_nextn" in found.what
     assert found.fix
 
 
 def test_what_is_looked_for_is_what_the_engine_calls() -> None:
-    from localspec.engine.llama import taps  # noqa: PLC0415
+    from localspec.engine.llama import hidden_states  # noqa: PLC0415
     from localspec.engine.llama.library import C  # noqa: PLC0415
-    from localspec.machine import beside  # noqa: PLC0415
+    from localspec.machine import probed_model  # noqa: PLC0415
 
-    called = {name: ways[:2] for name, ways in taps._FUNCTIONS.items()}
-    assert called == beside._NEEDED
-    assert beside.lacking(C) == []
+    called = {name: ways[:2] for name, ways in hidden_states._FUNCTIONS.items()}
+    assert called == probed_model._HEAD_FUNCTIONS
+    assert probed_model.missing_head_functions(C) == []
 
     class Lacks(dict[str, int]):
         def __missing__(self, name: str) -> int:
             raise AttributeError(name)
 
-    assert beside.lacking(SimpleNamespace(_lib=Lacks())) == list(called)
+    assert probed_model.missing_head_functions(SimpleNamespace(_lib=Lacks())) == list(called)
 
 
 @pytest.mark.parametrize(
@@ -122,43 +124,51 @@ def test_what_is_looked_for_is_what_the_engine_calls() -> None:
 def test_an_engine_that_does_not_start_says_what_to_install(
     why: str, id_: str, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(refresh: bool) -> listing.Listing:
+    def broken(refresh: bool) -> llama_cpp_info.LlamaCppInfo:
         raise ProbeError(why)
 
-    monkeypatch.setattr(listing, "listed", broken)
-    found = by_id(engine.findings())[id_]
+    monkeypatch.setattr(llama_cpp_info, "query", broken)
+    found = by_id(engine_checks.check_engine())[id_]
     assert found.level == "error"
     assert fix in found.fix or "uv pip install" in found.fix
 
 
 def test_a_build_for_another_processor_is_an_error_before_it_dies() -> None:
     told = "CPU : SSE3 = 1 | AVX2 = 1 | AVX512 = 1 | LLAMAFILE = 1 | REPACK = 1 |"
-    found = by_id(engine._features(told, frozenset({"pni", "avx2", "fma"})))
+    found = by_id(engine_checks._check_cpu_features(told, frozenset({"pni", "avx2", "fma"})))
     assert found["other-cpu"].level == "error"
     assert "AVX512;" in found["other-cpu"].what
     assert "LLAMAFILE" not in found["other-cpu"].what
     assert "FMA" in found["slow-build"].what
-    fitting = by_id(engine._features(told, frozenset({"pni", "avx2", "avx512f"})))
+    fitting = by_id(engine_checks._check_cpu_features(told, frozenset({"pni", "avx2", "avx512f"})))
     assert set(fitting) == {"features"}
-    assert set(by_id(engine._features(told, frozenset()))) == {"features"}
+    assert set(by_id(engine_checks._check_cpu_features(told, frozenset()))) == {"features"}
 
 
 def test_the_processors_flags_are_read_as_linux_writes_them(tmp_path: Path) -> None:
     x86, arm = tmp_path / "x86", tmp_path / "arm"
     x86.write_text("processor\t: 0\nflags\t\t: fpu pni avx2\nbugs : x\n")
     arm.write_text("processor\t: 0\nFeatures\t: fp asimd asimddp\n")
-    assert engine._cpu_flags(x86) == {"fpu", "pni", "avx2"}
-    assert "asimddp" in engine._cpu_flags(arm)
-    assert engine._cpu_flags(tmp_path / "none") == frozenset()
+    assert engine_checks._read_cpu_flags(x86) == {"fpu", "pni", "avx2"}
+    assert "asimddp" in engine_checks._read_cpu_flags(arm)
+    assert engine_checks._read_cpu_flags(tmp_path / "none") == frozenset()
 
 
 def test_a_device_is_told_with_all_that_is_known() -> None:
     gib = 1 << 30
     card = Device("CUDA0", "NVIDIA GeForce RTX 4090", free=20 * gib, total=24 * gib)
-    assert engine._told(card) == "CUDA0 NVIDIA GeForce RTX 4090: 20.0 GiB of 24.0 GiB free"
-    assert "unknown of unknown" in engine._told(Device("Vulkan0"))
-    used = Device("CUDA0", free=gib, total=gib, others=gib, display=True, driver="570")
-    assert "1.00 GiB used by other programs, draws the screen, driver 570" in engine._told(used)
+    assert (
+        engine_checks._format_device(card)
+        == "CUDA0 NVIDIA GeForce RTX 4090: 20.0 GiB of 24.0 GiB free"
+    )
+    assert "unknown of unknown" in engine_checks._format_device(Device("Vulkan0"))
+    used = Device(
+        "CUDA0", free=gib, total=gib, used_by_others=gib, drives_display=True, driver="570"
+    )
+    assert (
+        "1.00 GiB used by other programs, draws the screen, driver 570"
+        in engine_checks._format_device(used)
+    )
 
 
 # Disk.
@@ -167,7 +177,7 @@ def test_a_device_is_told_with_all_that_is_known() -> None:
 def test_folders_room_and_a_damaged_config(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "config.toml").write_text("[screen")
-    found = by_id(disk.findings())
+    found = by_id(storage_checks.check_disk())
     assert found["cache"].level == "ok"
     assert {"room", "little-room"} & set(found)
     assert found["config-damaged"].level == "error"
@@ -178,10 +188,10 @@ def test_a_cache_that_cannot_be_written_is_said(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "file" / "below"))
-    found = by_id(disk.findings())
+    found = by_id(storage_checks.check_disk())
     assert found["cache-refused"].fix
     monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(tmp_path / "absent"))
-    assert "models-folder" in by_id(disk.findings())
+    assert "models-folder" in by_id(storage_checks.check_disk())
 
 
 def test_what_downloads_left_is_counted(tmp_path: Path) -> None:
@@ -190,7 +200,7 @@ def test_what_downloads_left_is_counted(tmp_path: Path) -> None:
     part = blobs / ("a" * 64 + ".localspec.part")
     part.write_bytes(b"x" * 20_000_000)
     os.utime(part, (1, 1))
-    found = by_id(disk.findings())
+    found = by_id(storage_checks.check_disk())
     assert found["leftovers"].what.startswith("20 MB in 1")
     assert list(blobs.parent.parent.glob(".localspec-*")) == []
 
@@ -200,7 +210,7 @@ def test_what_downloads_left_is_counted(tmp_path: Path) -> None:
 
 def test_settings_of_the_network(tmp_path: Path) -> None:
     def look(**environ: str) -> Mapping[str, Finding]:
-        return by_id(network.findings({"HF_HOME": str(tmp_path), **environ}))
+        return by_id(network_checks.check_network({"HF_HOME": str(tmp_path), **environ}))
 
     assert set(look()) == {"endpoint", "no-token"}
     assert look(HF_HUB_OFFLINE="1")["offline"].level == "notice"
@@ -232,7 +242,7 @@ class Screen(io.StringIO):
 
 def test_what_the_terminal_can_show(monkeypatch: pytest.MonkeyPatch) -> None:
     def look(screen: Screen, **environ: str) -> dict[str, Finding]:
-        return by_id(terminal.findings(environ, screen))
+        return by_id(terminal_checks.check_terminal(environ, screen))
 
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("LINES", "10")
@@ -256,8 +266,8 @@ def test_models_that_cannot_be_read_are_named(
     folder = tmp_path / "models"
     folder.mkdir()
     monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(folder))
-    assert by_id(models.findings())["models"].what == "none here yet"
+    assert by_id(storage_checks.check_models())["models"].what == "none here yet"
     (folder / "broken.gguf").write_bytes(b"GGUF\x03\x00\x00\x00" + b"\xff" * 200)
-    found = by_id(models.findings())
+    found = by_id(storage_checks.check_models())
     assert found["models"].what.startswith("1 here")
     assert "broken.gguf" in found["unreadable"].what

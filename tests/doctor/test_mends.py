@@ -15,16 +15,16 @@ import psutil
 import pytest
 
 from localspec import paths
-from localspec.chat.history import History
-from localspec.doctor import build, chats, examination, meanings, mends, report
-from localspec.doctor.errand import STOPPED, Errand
-from localspec.doctor.finding import Action, Command, Finding, Level
-from localspec.machine import backends
-from localspec.machine.backends import Ask, Hardware
+from localspec.chat.history import ChatHistory
+from localspec.doctor import checks, findings, llama_build, repairs, storage_checks
+from localspec.doctor.command_runner import EXIT_STOPPED, CommandRunner
+from localspec.doctor.findings import CommandLine, Finding, Level, RepairAction
+from localspec.machine import llama_cpp_builds
+from localspec.machine.llama_cpp_builds import RunCommand, SystemHardware
 from localspec.worker import crashes
 from tests.chat.talk import put
 
-NVIDIA = Hardware("Linux", "x86_64", "570.86.15", 8.9)
+NVIDIA = SystemHardware("Linux", "x86_64", "570.86.15", 8.9)
 LIMIT = 20.0
 """Seconds until what must come is there."""
 
@@ -38,15 +38,15 @@ def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def found(area: str, name: str) -> Finding:
-    return {one.id: one for one in examination.look(area)}[name]
+    return {one.id: one for one in checks.check_area(area)}[name]
 
 
 def mended(area: str, name: str) -> str:
     """What doing it says; it is not found afterwards."""
     action = found(area, name).action
-    assert action is not None and action.do is not None
-    said = action.do()
-    assert name not in {one.id for one in examination.look(area)}
+    assert action is not None and action.run is not None
+    said = action.run()
+    assert name not in {one.id for one in checks.check_area(area)}
     return said
 
 
@@ -90,7 +90,7 @@ def test_a_folder_that_is_missing_is_made(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_pairs_that_crash_again_and_again_may_begin_anew() -> None:
-    for _ in range(crashes.LOOP):
+    for _ in range(crashes.LOOP_LENGTH):
         crashes.record("a pair", "signal 11")
     crashes.record("another", "signal 6")
     loop = found("engine", "crash-loops")
@@ -100,32 +100,32 @@ def test_pairs_that_crash_again_and_again_may_begin_anew() -> None:
 
 
 def test_chats_are_saved_from_a_damaged_file() -> None:
-    assert [one.what for one in chats.findings()] == ["none are kept yet"]
-    with closing(History.open()) as history:
+    assert [one.what for one in storage_checks.check_chats()] == ["none are kept yet"]
+    with closing(ChatHistory.open()) as history:
         for n in range(3):
             put(history, (f"question {n} " * 400, "well"))
     assert "3 kept" in found("chats", "chats").what
-    with closing(sqlite3.connect(paths.chats())) as database:
+    with closing(sqlite3.connect(paths.chats_file())) as database:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         (root,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'turns'")
         (page,) = database.execute("PRAGMA page_size").fetchone()
-    with paths.chats().open("r+b") as file:
+    with paths.chats_file().open("r+b") as file:
         file.seek((root[0] - 1) * page + page - 40)
         file.write(b"\xff" * 40)
         file.seek((root[0] - 1) * page)
         file.write(b"\xff" * 12)
-    damaged = paths.chats().read_bytes()
+    damaged = paths.chats_file().read_bytes()
     assert found("chats", "chats-damaged").level == "error"
     assert "3 chats were saved" in mended("chats", "chats-damaged")
     assert "1 damaged files" in found("chats", "chats-aside").what
-    (aside,) = paths.chats().parent.glob("*.corrupt-*")
+    (aside,) = paths.chats_file().parent.glob("*.corrupt-*")
     assert aside.read_bytes() == damaged
 
 
 def test_chats_of_a_newer_version_are_said_and_left_alone() -> None:
-    with closing(History.open()) as history:
+    with closing(ChatHistory.open()) as history:
         put(history, ("hello", "well"))
-    with closing(sqlite3.connect(paths.chats())) as database:
+    with closing(sqlite3.connect(paths.chats_file())) as database:
         database.execute("PRAGMA user_version = 99")
     assert found("chats", "chats-newer").action is None
 
@@ -135,42 +135,42 @@ def test_chats_of_a_newer_version_are_said_and_left_alone() -> None:
 
 @pytest.fixture
 def nvidia(monkeypatch: pytest.MonkeyPatch) -> None:
-    def detect(ask: Ask | None = None) -> Hardware:
+    def detect(ask: RunCommand | None = None) -> SystemHardware:
         return NVIDIA
 
-    monkeypatch.setattr(backends, "detect", detect)
-    monkeypatch.setattr(build, "_own_checkout", lambda: False)
+    monkeypatch.setattr(llama_cpp_builds, "detect_hardware", detect)
+    monkeypatch.setattr(llama_build, "_is_source_checkout", lambda: False)
 
 
-def action(name: str, what: str = "") -> Action | None:
-    return mends.action(Finding(name, "engine", "error", what))
+def action(name: str, what: str = "") -> RepairAction | None:
+    return repairs.find_repair(Finding(name, "engine", "error", what))
 
 
 @pytest.mark.usefixtures("nvidia")
 def test_what_is_run_is_what_is_advised_and_what_is_asked() -> None:
     made = action("cpu-only-build")
     assert made is not None
-    advised = build.fix(backends.choose(NVIDIA))
+    advised = llama_build.format_install_line(llama_cpp_builds.choose_build(NVIDIA))
     assert " && ".join(map(str, made.commands)) == advised
     assert all(str(command) in made.question for command in made.commands)
     assert "cu125" in advised and "nvidia-cublas-cu12" in advised
 
 
 def test_in_a_checkout_its_own_installer_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "_own_checkout", lambda: True)
-    (command,) = build.install(backends.choose(NVIDIA))
-    assert command.environ == ((backends.VARIABLE, "cuda"),)
-    assert Path(command.words[1]).is_file()
+    monkeypatch.setattr(llama_build, "_is_source_checkout", lambda: True)
+    (command,) = llama_build.install_commands(llama_cpp_builds.choose_build(NVIDIA))
+    assert command.environ == ((llama_cpp_builds.ENV_VARIABLE, "cuda"),)
+    assert Path(command.argv[1]).is_file()
     assert str(command).startswith("LOCALSPEC_BACKEND=cuda ")
 
 
 def test_a_build_for_this_processor_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
     made = action("slow-build")
-    assert made is not None and "--no-binary" in made.commands[0].words
+    assert made is not None and "--no-binary" in made.commands[0].argv
     assert "minutes" in made.question
     missing = action("engine-missing")
-    assert missing is not None and "==" in missing.commands[0].words[-1]
+    assert missing is not None and "==" in missing.commands[0].argv[-1]
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert action("slow-build") is None
 
@@ -194,7 +194,7 @@ def test_nothing_is_installed_offline_or_beside_a_build_of_ones_own(
 )
 def test_libraries_of_the_generation_that_is_missing(why: str, package: str) -> None:
     made = action("library-missing", f"llama.cpp fails: {why}")
-    assert made is not None and package in made.commands[0].words
+    assert made is not None and package in made.commands[0].argv
     assert action("library-missing", "llama.cpp fails: libvulkan.so.1 is not there") is None
 
 
@@ -202,11 +202,11 @@ def test_libraries_of_the_generation_that_is_missing(why: str, package: str) -> 
 
 
 def test_all_that_may_be_wrong_says_what_it_means() -> None:
-    assert set(mends._ACTIONS) <= set(meanings.MEANINGS)
+    assert set(repairs._REPAIRS) <= set(checks.EXPLANATIONS)
     text = "".join(
-        path.read_text(encoding="utf-8") for path in Path(examination.__file__).parent.glob("*.py")
+        path.read_text(encoding="utf-8") for path in Path(checks.__file__).parent.glob("*.py")
     )
-    for name in meanings.MEANINGS:
+    for name in checks.EXPLANATIONS:
         assert f'"{name}"' in text.replace(f'"{name}":', "") or name.startswith(
             ("cache-", "data-", "config-", "catalogue-")
         ), f"{name} is never found"
@@ -215,16 +215,16 @@ def test_all_that_may_be_wrong_says_what_it_means() -> None:
 def test_a_report_counts_the_worst_first() -> None:
     levels: tuple[Level, ...] = ("ok", "notice", "warning", "warning", "error")
     some = [Finding(f"f{n}", "disk", level, "what") for n, level in enumerate(levels)]
-    assert report.counts(some) == "1 error, 2 warnings, 1 notice"
-    assert report.verdict(some[:1]) == "Nothing is wrong."
-    assert report.text(some).startswith("disk\n    what\n  - what\n  ! what")
+    assert findings.format_counts(some) == "1 error, 2 warnings, 1 notice"
+    assert findings.format_verdict(some[:1]) == "Nothing is wrong."
+    assert findings.format_report(some).startswith("disk\n    what\n  - what\n  ! what")
 
 
 # --- commands -----------------------------------------------------------------------------
 
 
-def python(code: str, **environ: str) -> Command:
-    return Command((sys.executable, "-c", code), tuple(environ.items()))
+def python(code: str, **environ: str) -> CommandLine:
+    return CommandLine((sys.executable, "-c", code), tuple(environ.items()))
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -238,7 +238,7 @@ def test_commands_run_one_after_another_and_their_words_are_harmless() -> None:
     said: list[str] = []
     first = python("import os; print('\\x1b[31m' + os.environ['WHAT'])", WHAT="hello")
     second = python("import sys; print('\\x07bell', file=sys.stderr); print('x' * 9000)")
-    assert Errand([first, second], said.append).run() == 0
+    assert CommandRunner([first, second], said.append).run() == 0
     assert said[0].startswith("$ WHAT=hello ") and said[1] == "hello"
     assert said[3] == "bell" and len(said[4]) == 2000
     assert "\x1b" not in "".join(said)
@@ -246,9 +246,12 @@ def test_commands_run_one_after_another_and_their_words_are_harmless() -> None:
 
 def test_after_one_that_fails_no_other_is_run() -> None:
     said: list[str] = []
-    assert Errand([python("raise SystemExit(3)"), python("print('no')")], said.append).run() == 3
+    assert (
+        CommandRunner([python("raise SystemExit(3)"), python("print('no')")], said.append).run()
+        == 3
+    )
     assert "no" not in said
-    assert Errand([Command(("/nowhere/at/all",))], said.append).run() == 127
+    assert CommandRunner([CommandLine(("/nowhere/at/all",))], said.append).run() == 127
     assert "cannot be started" in said[-1]
 
 
@@ -257,7 +260,7 @@ def test_a_stop_reaches_what_the_command_started(tmp_path: Path) -> None:
     said: list[str] = []
     child = f"{sys.executable} -c 'import time; time.sleep(600)'"
     code = f"import subprocess; print('on'); subprocess.call({child!r}, shell=True)"
-    errand = Errand([python(code), python("print('no')")], said.append)
+    errand = CommandRunner([python(code), python("print('no')")], said.append)
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(errand.run()))
     thread.start()
@@ -265,9 +268,9 @@ def test_a_stop_reaches_what_the_command_started(tmp_path: Path) -> None:
     started = psutil.Process().children(recursive=True)
     errand.stop()
     thread.join(LIMIT)
-    assert codes == [STOPPED] and "no" not in said
+    assert codes == [EXIT_STOPPED] and "no" not in said
     assert not psutil.wait_procs(started, timeout=LIMIT)[1]
-    assert errand.run() == STOPPED  # it stays so
+    assert errand.run() == EXIT_STOPPED  # it stays so
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
@@ -276,11 +279,11 @@ def test_a_stop_does_not_wait_for_what_did_not_hear_it() -> None:
     said: list[str] = []
     child = "trap '' INT; echo on; sleep 600"
     begun = f"import subprocess, time; subprocess.Popen({child!r}, shell=True); time.sleep(600)"
-    errand = Errand([python(begun)], said.append)
+    errand = CommandRunner([python(begun)], said.append)
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(errand.run()))
     thread.start()
     until(lambda: "on" in said)
     errand.stop()
     thread.join(LIMIT)
-    assert codes == [STOPPED]
+    assert codes == [EXIT_STOPPED]

@@ -6,13 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from localspec.engine.accept import verifier
-from localspec.engine.drafters import Needs
-from localspec.engine.drafters.blocks import BlockCompanion, BlockDrafter
-from localspec.engine.drafters.companion import Companion, HeadDrafter
-from localspec.engine.loop import Job, Step, generate
-from localspec.engine.protocols import Draft, Drafter, Gauge, Logits
-from localspec.engine.reader import Reader
+from localspec.engine.drafters import DrafterInputs
+from localspec.engine.drafters.head_runner import (
+    BlockDrafter,
+    BlockHeadRunner,
+    HeadDrafter,
+    HeadRunner,
+)
+from localspec.engine.prefix_cache import PrefixCache
+from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy, Logits
+from localspec.engine.speculative_loop import GenerationJob, RoundResult, speculative_decode
+from localspec.engine.verifiers import make_verifier
 from tests.beside import Beside
 from tests.fakes import GREEDY
 
@@ -36,56 +40,62 @@ class Compared:
         tokens: Sequence[int],
         limit: int,
         ahead: Sequence[int] = (),
-        gauge: Gauge | None = None,
+        gauge: DraftStopPolicy | None = None,
     ) -> Draft:
         draft = self._one.propose(tokens, limit, ahead, gauge)
         fresh = self._fresh
-        fresh.target.forget(0)
+        fresh.target.truncate(0)
         for start in range(0, len(tokens) - 1, fresh.target.n_batch):
             end = min(start + fresh.target.n_batch, len(tokens) - 1)
-            fresh.target.read(list(tokens[start:end]), 0)
+            fresh.target.decode(list(tokens[start:end]), 0)
         rows = self._rows(tokens, draft.tokens, limit)
-        assert draft.rows is not None
-        for mine, theirs in zip(draft.rows, rows, strict=True):
+        assert draft.logits is not None
+        for mine, theirs in zip(draft.logits, rows, strict=True):
             assert mine is not None
             np.testing.assert_allclose(mine, theirs, atol=_NEAR)
-            if isinstance(self._companion, BlockCompanion) and _doubtful(theirs):
+            if isinstance(self._companion, BlockHeadRunner) and _doubtful(theirs):
                 break  # DSpark's next row goes on from this one's likeliest token
         self.compared += len(rows)
         return draft
 
     def _rows(self, tokens: Sequence[int], guessed: list[int], limit: int) -> list[Logits]:
         companion = self._companion
-        assert companion.ready(tokens)
-        if isinstance(companion, BlockCompanion):
+        assert companion.is_ready(tokens)
+        if isinstance(companion, BlockHeadRunner):
             head = companion.head
-            whole = min(limit, head.size - head.first)  # a row sees all of its block
-            return list(companion.begin(tokens[-1], whole)[0][: len(guessed)].copy())
-        rows = [companion.begin(tokens[-1]).copy()]
-        return rows + [companion.after(guess).copy() for guess in guessed[:-1]]
+            whole = min(
+                limit, head.block_size - head.first_draft_row
+            )  # a row sees all of its block
+            return list(companion.draft_block(tokens[-1], whole)[0][: len(guessed)].copy())
+        rows = [companion.first_logits(tokens[-1]).copy()]
+        return rows + [companion.next_logits(guess).copy() for guess in guessed[:-1]]
 
 
 def check_rows(one: Beside, fresh: Beside, text: str) -> None:
     """Over four turns: the text, the chat as it goes on, another end, and an old turn edited."""
-    companion, reader, judge = one.followed(), Reader(one.target), verifier("coupled", 0)
+    companion, reader, judge = one.followed(), PrefixCache(one.target), make_verifier("coupled", 0)
     prompt = one.target.vocabulary.tokenize(text)
     try:
         drafter: Compared | None = None
         for turn in range(4):
-            needs = Needs(
-                reader=None,
+            needs = DrafterInputs(
+                draft_cache=None,
                 verifier=judge,
                 sampling=GREEDY,
-                start=len(prompt),
+                prompt_length=len(prompt),
                 n_vocab=one.target.n_vocab,
-                is_end=_never,
-                companion=companion,
-                keep_rows=True,
+                is_eog=_never,
+                head_runner=companion,
+                keep_logits=True,
             )
             drafter = drafter or Compared(fresh)
             drafter.begin(_drafter(companion, needs))
-            job = Job(prompt, GREEDY, 30, 4, _never, lambda: False)
-            steps = [s for s in generate(reader, drafter, judge, job) if isinstance(s, Step)]
+            job = GenerationJob(prompt, GREEDY, 30, 4, _never, lambda: False)
+            steps = [
+                s
+                for s in speculative_decode(reader, drafter, judge, job)
+                if isinstance(s, RoundResult)
+            ]
             assert drafter.compared > 20
             said = [token for step in steps for token in step.tokens]
             prompt = {
@@ -104,8 +114,8 @@ def _doubtful(row: Logits) -> bool:
     return bool(first - second < 2 * _NEAR)
 
 
-def _drafter(companion: Companion | BlockCompanion, needs: Needs) -> Drafter:
-    if isinstance(companion, BlockCompanion):
+def _drafter(companion: HeadRunner | BlockHeadRunner, needs: DrafterInputs) -> Drafter:
+    if isinstance(companion, BlockHeadRunner):
         return BlockDrafter(companion, needs, "a block")
     return HeadDrafter(companion, needs, "a head")
 

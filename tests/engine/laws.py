@@ -14,13 +14,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from localspec.engine.accept import Coupled, Draws, verifier
 from localspec.engine.drafters.lookup import LookupDrafter
-from localspec.engine.loop import Job, Step, generate
-from localspec.engine.protocols import Draft, Drafter, Gauge, Verifier
-from localspec.engine.reader import Reader
-from localspec.engine.sampling import law
-from localspec.protocol.wire import Sampling, VerifyMode
+from localspec.engine.prefix_cache import PrefixCache
+from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy, Verifier
+from localspec.engine.sampling import compute_distribution
+from localspec.engine.speculative_loop import GenerationJob, RoundResult, speculative_decode
+from localspec.engine.verifiers import GumbelCoupledVerifier, RandomSource, make_verifier
+from localspec.protocol.wire import SamplingParams, VerifyMode
 from tests.fakes import (
     GREEDY,
     N_VOCAB,
@@ -43,11 +43,11 @@ from tests.fakes import (
 
 PROMPT = [1, 2, 3, 1, 2]
 SEED = 20
-SAMPLED = Sampling(temperature=0.9, top_k=5, top_p=0.95, min_p=0.02, seed=SEED)
+SAMPLED = SamplingParams(temperature=0.9, top_k=5, top_p=0.95, min_p=0.02, seed=SEED)
 MODES: tuple[VerifyMode, ...] = ("coupled", "rejection", "block", "match")
 
 MakeModel = Callable[[], FakeModel]
-MakeDrafter = Callable[[Verifier, Job, list[int]], Drafter]
+MakeDrafter = Callable[[Verifier, GenerationJob, list[int]], Drafter]
 """A drafter for a job, given the whole text that plain decoding makes of it."""
 
 
@@ -62,7 +62,7 @@ def pairs() -> FakeModel:
 
 def _model(make: MakeModel) -> MakeDrafter:
     return lambda judge, what, text: model_drafter(
-        make(), judge, what.sampling, len(what.prompt), is_end=what.is_end
+        make(), judge, what.sampling, len(what.prompt), is_end=what.is_eog
     )
 
 
@@ -101,13 +101,13 @@ def same_as_plain(
     make: MakeDrafter,
     target: MakeModel = history,
     mode: VerifyMode = "coupled",
-    what: Job | None = None,
+    what: GenerationJob | None = None,
 ) -> None:
     """The drafter changes nothing: not one token, nor how the answer ends."""
     what = what or job(PROMPT, 24)
     seed = what.sampling.seed
-    expected = plain(target(), verifier(mode, seed), what)
-    judge = verifier(mode, seed)
+    expected = plain(target(), make_verifier(mode, seed), what)
+    judge = make_verifier(mode, seed)
     got = run(target(), make(judge, what, [*what.prompt, *expected.tokens]), judge, what)
     assert got.tokens == expected.tokens
     assert got.end == expected.end
@@ -121,14 +121,16 @@ def every_drafter_same_as_plain() -> None:
             same_as_plain(make, pairs, what=job(PROMPT, 16, sampling=sampling, draft_length=3))
 
 
-def every_draft_same_as_plain(sampling: Sampling, draft_length: int, n_vocab: int = 4) -> None:
+def every_draft_same_as_plain(
+    sampling: SamplingParams, draft_length: int, n_vocab: int = 4
+) -> None:
     """Under fixed noise every possible draft gives plain decoding's token."""
     rows = table(3, n_vocab, scale=1.0)
     for seed in range(3):
         what = job([0, 1, 0], 7, sampling=replace(sampling, seed=seed), draft_length=draft_length)
-        expected = plain(TableModel(rows), Coupled(seed), what).tokens
+        expected = plain(TableModel(rows), GumbelCoupledVerifier(seed), what).tokens
         for guess in np.ndindex((n_vocab,) * draft_length):
-            got = run(TableModel(rows), ConstantDrafter(guess), Coupled(seed), what)
+            got = run(TableModel(rows), ConstantDrafter(guess), GumbelCoupledVerifier(seed), what)
             assert got.tokens == expected, guess
 
 
@@ -139,15 +141,15 @@ def every_draft_same_as_plain(sampling: Sampling, draft_length: int, n_vocab: in
 class Case:
     """A pair so small that all it can say is enumerated."""
 
-    what: Job
+    what: GenerationJob
     target: MakeModel
     drafter: MakeDrafter
 
     def draws(self, mode: VerifyMode) -> dict[Outcome, float]:
         """The probability of every answer that the production's code gives."""
 
-        def answer(draws: Draws) -> list[int]:
-            judge = verifier(mode, 0, draws)
+        def answer(draws: RandomSource) -> list[int]:
+            judge = make_verifier(mode, 0, draws)
             return run(self.target(), self.drafter(judge, self.what, []), judge, self.what).tokens
 
         return Explorer().outcomes(answer)
@@ -157,11 +159,11 @@ class Case:
         return dict(self._continued((), 1.0))
 
     def _continued(self, said: Outcome, weight: float) -> Iterator[tuple[Outcome, float]]:
-        if len(said) == self.what.max_tokens or (said and self.what.is_end(said[-1])):
+        if len(said) == self.what.max_tokens or (said and self.what.is_eog(said[-1])):
             yield said, weight
             return
         text = [*self.what.prompt, *said]
-        own = law(self.target().row(text), self.what.sampling, text)
+        own = compute_distribution(self.target().row(text), self.what.sampling, text)
         for token, prob in zip(own.ids.tolist(), own.probs.tolist(), strict=True):
             if prob > 0:
                 yield from self._continued((*said, token), weight * prob)
@@ -177,16 +179,16 @@ def exactly_the_targets_law(case: Case, mode: VerifyMode) -> None:
 
 
 def tables_case(
-    sampling: Sampling = PLAIN,
+    sampling: SamplingParams = PLAIN,
     *,
     n: int = 4,
     draft_length: int = 2,
     n_vocab: int = 3,
-    draft_sampling: Sampling | None = None,
+    draft_sampling: SamplingParams | None = None,
 ) -> Case:
     """Two unlike tables."""
 
-    def drafter(judge: Verifier, what: Job, text: list[int]) -> Drafter:
+    def drafter(judge: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
         draft = TableModel(table(12, n_vocab, scale=1.0))
         return model_drafter(draft, judge, draft_sampling or what.sampling, len(what.prompt))
 
@@ -199,7 +201,7 @@ def rarely_by_chance(mode: VerifyMode, answers: int = 2000) -> None:
     case = tables_case(replace(PLAIN, temperature=0.8), n=3)
     counts: Counter[Outcome] = Counter()
     for seed in range(answers):
-        judge = verifier(mode, seed)
+        judge = make_verifier(mode, seed)
         got = run(case.target(), case.drafter(judge, case.what, []), judge, case.what)
         counts[tuple(got.tokens)] += 1
     drawn_from(counts, case.exact())
@@ -235,7 +237,7 @@ def critical(freedom: int, alpha: float = 1e-6) -> float:
 class Watched:
     """A model drafter whose memory is looked at after every draft."""
 
-    def __init__(self, model: FakeModel, judge: Verifier, what: Job) -> None:
+    def __init__(self, model: FakeModel, judge: Verifier, what: GenerationJob) -> None:
         self._model = model
         self._inner = model_drafter(model, judge, what.sampling, len(what.prompt))
 
@@ -244,7 +246,7 @@ class Watched:
         tokens: Sequence[int],
         limit: int,
         ahead: Sequence[int] = (),
-        gauge: Gauge | None = None,
+        gauge: DraftStopPolicy | None = None,
     ) -> Draft:
         draft = self._inner.propose(tokens, limit)
         guessed = draft.tokens[:-1]  # the last guess is not read
@@ -258,17 +260,17 @@ def drafter_remembers_what_happened(mode: VerifyMode = "coupled") -> None:
         for draft_length in (1, 2, 3, 5):
             what = job(PROMPT, 24, sampling=sampling, draft_length=draft_length)
             for seed in (1, 2):
-                judge = verifier(mode, sampling.seed)
+                judge = make_verifier(mode, sampling.seed)
                 drafter = Watched(HistoryModel(seed), judge, what)
                 got = run(history(), drafter, judge, what)
                 assert any(got.drafts)
 
 
-def twin_is_always_right(sampling: Sampling, mode: VerifyMode) -> None:
+def twin_is_always_right(sampling: SamplingParams, mode: VerifyMode) -> None:
     """The target drafting for itself is never corrected."""
     for draft_length in (1, 2, 3, 5, 8):
         what = job(PROMPT, 40, sampling=sampling, draft_length=draft_length)
-        judge = verifier(mode, sampling.seed)
+        judge = make_verifier(mode, sampling.seed)
         got = run(history(), Watched(history(), judge, what), judge, what)
         left = what.max_tokens
         for step in got.steps:
@@ -285,15 +287,15 @@ def exact_limits(make: MakeDrafter) -> None:
     for n in (1, 2, 3, 7, 20):
         for draft_length in (1, 2, 3, 5, 8):
             what = job(PROMPT, n, draft_length=draft_length)
-            text = [*PROMPT, *plain(history(), verifier("coupled", 0), what).tokens]
-            judge = verifier("coupled", 0)
+            text = [*PROMPT, *plain(history(), make_verifier("coupled", 0), what).tokens]
+            judge = make_verifier("coupled", 0)
             got = run(history(), make(judge, what, text), judge, what)
             assert len(got.tokens) == n
             assert got.end == "length"
             whole_rounds(got.steps, what)
 
 
-def whole_rounds(steps: Sequence[Step], what: Job) -> None:
+def whole_rounds(steps: Sequence[RoundResult], what: GenerationJob) -> None:
     """Each round emits the guesses that stand and one more; none guesses beyond the limits."""
     left = what.max_tokens
     for step in steps:
@@ -303,13 +305,15 @@ def whole_rounds(steps: Sequence[Step], what: Job) -> None:
         left -= len(step.tokens)
 
 
-def end_cuts(make: MakeDrafter, sampling: Sampling = GREEDY) -> None:
+def end_cuts(make: MakeDrafter, sampling: SamplingParams = GREEDY) -> None:
     """An answer ends with its first end token, also inside an accepted run."""
-    free = plain(history(), verifier("coupled", SEED), job(PROMPT, 30, sampling=sampling)).tokens
+    free = plain(
+        history(), make_verifier("coupled", SEED), job(PROMPT, 30, sampling=sampling)
+    ).tokens
     for end in range(N_VOCAB):
         for draft_length in (2, 5, 8):
             what = job(PROMPT, 30, sampling=sampling, draft_length=draft_length, ends=[end])
-            judge = verifier("coupled", SEED)
+            judge = make_verifier("coupled", SEED)
             target = history()
             got = run(target, make(judge, what, [*PROMPT, *free]), judge, what)
             assert got.tokens == (free[: free.index(end) + 1] if end in free else free)
@@ -325,31 +329,31 @@ def end_cuts(make: MakeDrafter, sampling: Sampling = GREEDY) -> None:
 class Pair:
     """What outlives an answer: two readers and lookup's text."""
 
-    target: Reader
-    draft: Reader
+    target: PrefixCache
+    draft: PrefixCache
     lookup: LookupDrafter
 
     @classmethod
     def of(cls, target: FakeModel, draft: FakeModel) -> Pair:
-        return cls(Reader(target), Reader(draft), LookupDrafter(1))
+        return cls(PrefixCache(target), PrefixCache(draft), LookupDrafter(1))
 
-    def drafter(self, name: str, judge: Verifier, what: Job) -> Drafter:
+    def drafter(self, name: str, judge: Verifier, what: GenerationJob) -> Drafter:
         if name == "lookup":
             return self.lookup
         return model_drafter(self.draft, judge, what.sampling, len(what.prompt))
 
 
 def closing_leaves_no_trace(
-    make: Callable[[], Pair], name: str, first: Job, second: Sequence[int]
+    make: Callable[[], Pair], name: str, first: GenerationJob, second: Sequence[int]
 ) -> None:
     """Closed at any yield, a pair answers the next prompt as a fresh one does."""
     later = replace(first, prompt=list(second))
     expected = _rounds(make(), name, later)
     closings = 0
     while True:
-        pair, judge = make(), verifier("coupled", SEED)
+        pair, judge = make(), make_verifier("coupled", SEED)
         drafter = pair.drafter(name, judge, first)
-        loop = generate(pair.target, drafter, judge, first)
+        loop = speculative_decode(pair.target, drafter, judge, first)
         assert isinstance(loop, Generator)
         seen = len(list(islice(loop, closings)))
         loop.close()
@@ -359,7 +363,7 @@ def closing_leaves_no_trace(
         closings += 1
 
 
-def _rounds(pair: Pair, name: str, what: Job) -> list[tuple[list[int], int, list[int]]]:
-    judge = verifier("coupled", SEED)
+def _rounds(pair: Pair, name: str, what: GenerationJob) -> list[tuple[list[int], int, list[int]]]:
+    judge = make_verifier("coupled", SEED)
     got = run(pair.target, pair.drafter(name, judge, what), judge, what)
     return [(step.draft.tokens, step.accepted, step.tokens) for step in got.steps]

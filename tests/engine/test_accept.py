@@ -10,20 +10,27 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localspec.engine.accept import (
-    Block,
-    Coupled,
-    Match,
-    Rejection,
-    Seeded,
-    pick,
-    residual,
-    verifier,
-)
 from localspec.engine.drafters.lookup import LookupDrafter
-from localspec.engine.loop import Job
-from localspec.engine.protocols import Draft, Drafter, Gauge, Law, Logits, Verifier
-from localspec.protocol.wire import Sampling, VerifyMode
+from localspec.engine.protocols import (
+    Distribution,
+    Draft,
+    Drafter,
+    DraftStopPolicy,
+    Logits,
+    Verifier,
+)
+from localspec.engine.speculative_loop import GenerationJob
+from localspec.engine.verifiers import (
+    BlockVerifier,
+    GumbelCoupledVerifier,
+    RejectionVerifier,
+    SampleAndMatchVerifier,
+    SeededRandom,
+    make_verifier,
+    residual_probs,
+    sample_inverse_cdf,
+)
+from localspec.protocol.wire import SamplingParams, VerifyMode
 from tests.engine import laws
 from tests.engine.laws import MODES, Case, exactly_the_targets_law, tables_case
 from tests.fakes import (
@@ -42,13 +49,13 @@ from tests.fakes import (
 TOP_K = replace(PLAIN, top_k=2)
 TOP_P = replace(PLAIN, top_p=0.8)
 MIN_P = replace(PLAIN, min_p=0.3)
-ALL = Sampling(temperature=0.7, top_k=3, top_p=0.9, min_p=0.1)
+ALL = SamplingParams(temperature=0.7, top_k=3, top_p=0.9, min_p=0.1)
 
 
 def over(
     target: Logits,
     draft: Logits,
-    sampling: Sampling = PLAIN,
+    sampling: SamplingParams = PLAIN,
     *,
     n: int = 4,
     draft_length: int = 2,
@@ -56,14 +63,16 @@ def over(
 ) -> Case:
     """A pair of these tables."""
 
-    def drafter(judge: Verifier, what: Job, text: list[int]) -> Drafter:
-        return model_drafter(TableModel(draft), judge, what.sampling, 2, is_end=what.is_end)
+    def drafter(judge: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
+        return model_drafter(TableModel(draft), judge, what.sampling, 2, is_end=what.is_eog)
 
     what = job([0, 1], n, sampling=sampling, draft_length=draft_length, ends=ends)
     return Case(what, lambda: TableModel(target), drafter)
 
 
-def certain(make: laws.MakeDrafter, sampling: Sampling, *, ends: tuple[int, ...] = ()) -> Case:
+def certain(
+    make: laws.MakeDrafter, sampling: SamplingParams, *, ends: tuple[int, ...] = ()
+) -> Case:
     """Guesses without a law."""
     what = job([0, 1, 0, 1, 0], 5, sampling=sampling, draft_length=3, ends=ends)
     return Case(what, lambda: TableModel(table(11, 3)), make)
@@ -138,7 +147,7 @@ def test_the_cases_speculate() -> None:
     kept: Counter[tuple[int, int]] = Counter()
 
     def answer(draws: Explorer) -> list[int]:
-        judge = Rejection(draws)
+        judge = RejectionVerifier(draws)
         case = CASES["top-k of 4, 3 guesses"]
         got = run(case.target(), case.drafter(judge, case.what, []), judge, case.what)
         kept.update((len(step.draft.tokens), step.accepted) for step in got.steps)
@@ -173,15 +182,15 @@ class GivenUp:
         tokens: Sequence[int],
         limit: int,
         ahead: Sequence[int] = (),
-        gauge: Gauge | None = None,
+        gauge: DraftStopPolicy | None = None,
     ) -> Draft:
         self._round += 1
         return self._inner.propose(tokens, min(limit, self._round % 4), ahead, self)
 
-    def wanted(self, confidence: float) -> bool:
+    def should_draft_token(self, confidence: float) -> bool:
         return confidence > self._likely
 
-    def more(self, guess: int) -> bool:
+    def should_continue(self, guess: int) -> bool:
         return guess != 0
 
 
@@ -197,18 +206,18 @@ def test_the_law_is_the_targets_whatever_ends_a_draft(mode: VerifyMode, likely: 
 def kept(mode: VerifyMode, seed: int, draft_length: int, *, laws_known: bool = True) -> float:
     """Expected accepted guesses of one round, between laws that depend on all that was said."""
 
-    def law_after(side: int, said: Sequence[int]) -> Law:
+    def law_after(side: int, said: Sequence[int]) -> Distribution:
         rng = np.random.default_rng([seed, side, len(said), *said])
-        return Law(np.arange(3), rng.dirichlet(np.full(3, 1.5)))
+        return Distribution(np.arange(3), rng.dirichlet(np.full(3, 1.5)))
 
     def a_round(draws: Explorer) -> list[int]:
-        judge = verifier(mode, 0, draws)
+        judge = make_verifier(mode, 0, draws)
         draft = Draft([], [] if laws_known else None)
         for i in range(draft_length):
             q = law_after(1, draft.tokens)
-            draft.tokens.append(judge.guess(q, i))
-            if draft.laws is not None:
-                draft.laws.append(q)
+            draft.tokens.append(judge.sample_draft_token(q, i))
+            if draft.distributions is not None:
+                draft.distributions.append(q)
         return [judge.verify(lambda i: law_after(0, draft.tokens[:i]), draft, 0)[0]]
 
     outcomes = Explorer().outcomes(a_round)
@@ -235,9 +244,9 @@ def test_block_gains_nothing_where_the_guess_is_certain(draft_length: int) -> No
 
 def test_block_asks_nothing_beyond_what_cannot_be() -> None:
     """A prefix that the target never says ends the search: rows beyond it are not looked at."""
-    p = Law(np.array([0, 1]), np.array([0.5, 0.5]))
-    q = Law(np.array([2]), np.ones(1))
-    got = Block(Seeded(0)).verify([p].__getitem__, Draft([2, 0, 1], [q, p, p]), 0)
+    p = Distribution(np.array([0, 1]), np.array([0.5, 0.5]))
+    q = Distribution(np.array([2]), np.ones(1))
+    got = BlockVerifier(SeededRandom(0)).verify([p].__getitem__, Draft([2, 0, 1], [q, p, p]), 0)
     assert got[0] == 0 and got[1] in (0, 1)
 
 
@@ -247,7 +256,7 @@ def test_block_asks_nothing_beyond_what_cannot_be() -> None:
 @pytest.mark.parametrize("draft_length", [1, 2, 3])
 @pytest.mark.parametrize("sampling", [PLAIN, TOP_K, ALL, GREEDY], ids=["plain", "k", "all", "0"])
 def test_coupled_gives_plain_decodings_token_for_every_draft(
-    sampling: Sampling, draft_length: int
+    sampling: SamplingParams, draft_length: int
 ) -> None:
     laws.every_draft_same_as_plain(sampling, draft_length)
 
@@ -255,9 +264,9 @@ def test_coupled_gives_plain_decodings_token_for_every_draft(
 def test_coupled_keeps_a_draft_as_far_as_its_own_draws_go() -> None:
     rng = np.random.default_rng(0)
     probs = rng.dirichlet(np.ones(4), size=4)
-    target = [Law(np.arange(4), row) for row in probs]
-    judge = Coupled(9)
-    own = [judge.guess(law, 30 + i) for i, law in enumerate(target)]
+    target = [Distribution(np.arange(4), row) for row in probs]
+    judge = GumbelCoupledVerifier(9)
+    own = [judge.sample_draft_token(law, 30 + i) for i, law in enumerate(target)]
     for guess in np.ndindex(4, 4, 4):
         stands = next((i for i in range(3) if guess[i] != own[i]), 3)
         assert judge.verify(target.__getitem__, Draft(list(guess)), 30) == (stands, own[stands])
@@ -267,12 +276,19 @@ def test_coupled_noise_is_of_the_token_not_of_its_rank() -> None:
     """Truncation and order change which tokens compete, never what each of them drew."""
     probs = np.array([0.4, 0.3, 0.2, 0.1])
     for index in range(200):
-        winner = Coupled(1).guess(Law(np.arange(4), probs), index)
-        turned = Law(np.array([3, 1, 0, 2]), probs[[3, 1, 0, 2]])
-        assert Coupled(1).guess(turned, index) == winner
+        winner = GumbelCoupledVerifier(1).sample_draft_token(
+            Distribution(np.arange(4), probs), index
+        )
+        turned = Distribution(np.array([3, 1, 0, 2]), probs[[3, 1, 0, 2]])
+        assert GumbelCoupledVerifier(1).sample_draft_token(turned, index) == winner
         others = [token for token in range(4) if token not in (winner, (winner + 1) % 4)]
         rest = np.array([winner, *others])
-        assert Coupled(1).guess(Law(rest, probs[rest] / probs[rest].sum()), index) == winner
+        assert (
+            GumbelCoupledVerifier(1).sample_draft_token(
+                Distribution(rest, probs[rest] / probs[rest].sum()), index
+            )
+            == winner
+        )
 
 
 # --- by chance --------------------------------------------------------------------------
@@ -289,7 +305,7 @@ def test_answers_by_another_law_are_told_apart() -> None:
     hotter = tables_case(replace(PLAIN, temperature=1.1), n=3)
     counts: Counter[tuple[int, ...]] = Counter()
     for seed in range(1000):
-        judge = verifier("rejection", seed)
+        judge = make_verifier("rejection", seed)
         got = run(hotter.target(), ConstantDrafter([0, 1]), judge, hotter.what)
         counts[tuple(got.tokens)] += 1
     with pytest.raises(AssertionError, match="chi-square"):
@@ -297,7 +313,7 @@ def test_answers_by_another_law_are_told_apart() -> None:
 
 
 def test_one_stream_draws_each_token_anew() -> None:
-    draws = Seeded(3)
+    draws = SeededRandom(3)
     probs = np.full(4, 0.25)
     pairs = Counter((draws.choice(probs), draws.choice(probs)) for _ in range(4000))
     laws.drawn_from(pairs, {cell: 1 / 16 for cell in np.ndindex(4, 4)})
@@ -336,7 +352,7 @@ LAST = 1 - 2.0**-53
     ],
 )
 def test_pick_inverts_the_cumulated_sum(probs: list[float], u: float, index: int) -> None:
-    assert pick(np.array(probs), u) == index
+    assert sample_inverse_cdf(np.array(probs), u) == index
 
 
 def test_pick_never_takes_the_impossible() -> None:
@@ -347,28 +363,31 @@ def test_pick_never_takes_the_impossible() -> None:
             continue
         probs /= probs.sum()
         for u in (0.0, LAST, *rng.random(3)):
-            assert probs[pick(probs, u)] > 0
+            assert probs[sample_inverse_cdf(probs, u)] > 0
 
 
 def test_residual_is_what_the_draft_gave_too_little() -> None:
-    p = Law(np.array([7, 2, 5]), np.array([0.5, 0.3, 0.2]))
-    q = Law(np.array([2, 7, 9]), np.array([0.6, 0.1, 0.3]))
-    np.testing.assert_allclose(residual(p, q), [0.4 / 0.6, 0.0, 0.2 / 0.6], rtol=1e-15)
+    p = Distribution(np.array([7, 2, 5]), np.array([0.5, 0.3, 0.2]))
+    q = Distribution(np.array([2, 7, 9]), np.array([0.6, 0.1, 0.3]))
+    np.testing.assert_allclose(residual_probs(p, q), [0.4 / 0.6, 0.0, 0.2 / 0.6], rtol=1e-15)
 
 
 def test_residual_of_equal_laws_is_the_law() -> None:
-    p = Law(np.array([4, 1]), np.array([0.75, 0.25]))
-    assert residual(p, p).tolist() == [0.75, 0.25]
+    p = Distribution(np.array([4, 1]), np.array([0.75, 0.25]))
+    assert residual_probs(p, p).tolist() == [0.75, 0.25]
 
 
 def test_residual_of_strangers_is_the_law() -> None:
-    p = Law(np.array([4, 1]), np.array([0.75, 0.25]))
-    assert residual(p, Law(np.array([3, 0]), np.array([0.5, 0.5]))).tolist() == [0.75, 0.25]
+    p = Distribution(np.array([4, 1]), np.array([0.75, 0.25]))
+    assert residual_probs(p, Distribution(np.array([3, 0]), np.array([0.5, 0.5]))).tolist() == [
+        0.75,
+        0.25,
+    ]
 
 
 def test_match_drafts_the_likeliest() -> None:
-    law = Law(np.array([3, 8, 1]), np.array([0.2, 0.5, 0.3]))
-    assert Match(Seeded(0)).guess(law, 0) == 8
+    law = Distribution(np.array([3, 8, 1]), np.array([0.2, 0.5, 0.3]))
+    assert SampleAndMatchVerifier(SeededRandom(0)).sample_draft_token(law, 0) == 8
 
 
 def test_rejection_keeps_what_the_target_likes_more_without_a_draw() -> None:
@@ -382,16 +401,21 @@ def test_rejection_keeps_what_the_target_likes_more_without_a_draw() -> None:
         def accept(self, prob: float) -> bool:
             raise AssertionError("there was nothing to decide")
 
-    p = Law(np.array([0, 1]), np.array([0.9, 0.1]))
-    q = Law(np.array([0, 1]), np.array([0.6, 0.4]))
-    bonus = Law(np.array([5]), np.ones(1))
-    got = Rejection(NoDraws()).verify([p, p, bonus].__getitem__, Draft([0, 0], [q, q]), 0)
+    p = Distribution(np.array([0, 1]), np.array([0.9, 0.1]))
+    q = Distribution(np.array([0, 1]), np.array([0.6, 0.4]))
+    bonus = Distribution(np.array([5]), np.ones(1))
+    got = RejectionVerifier(NoDraws()).verify([p, p, bonus].__getitem__, Draft([0, 0], [q, q]), 0)
     assert got == (2, 5)
 
 
 @pytest.mark.parametrize(
     ("mode", "kind"),
-    [("coupled", Coupled), ("match", Match), ("rejection", Rejection), ("block", Block)],
+    [
+        ("coupled", GumbelCoupledVerifier),
+        ("match", SampleAndMatchVerifier),
+        ("rejection", RejectionVerifier),
+        ("block", BlockVerifier),
+    ],
 )
 def test_a_verifier_by_name(mode: VerifyMode, kind: type) -> None:
-    assert isinstance(verifier(mode, 0), kind)
+    assert isinstance(make_verifier(mode, 0), kind)

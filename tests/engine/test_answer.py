@@ -6,22 +6,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from localspec.engine.accept import verifier
-from localspec.engine.answer import Answer
-from localspec.engine.insight import Chance, Insight
-from localspec.engine.loop import End, Step, generate
+from localspec.engine.output_processor import OutputProcessor
+from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Draft, Drafter
-from localspec.engine.reader import Reader
+from localspec.engine.speculative_loop import LoopEnd, RoundResult, speculative_decode
+from localspec.engine.token_probabilities import TokenCandidate, TokenProbabilities
+from localspec.engine.verifiers import make_verifier
 from localspec.protocol.events import (
     Alternative,
     Event,
-    Finished,
+    GenerationFinished,
     Prefill,
     Round,
-    Times,
+    RoundTimes,
     Token,
 )
-from localspec.protocol.wire import Generate
+from localspec.protocol.wire import GenerateCommand
 from tests.fakes import EmptyDrafter, HistoryModel, OracleDrafter, job, plain
 
 END = 5
@@ -30,7 +30,7 @@ PIECES = [b"a", b"\xc3", b"\xa9", b"bc", b" ", b"<end>"]
 
 
 class Words:
-    def is_end(self, token: int) -> bool:
+    def is_eog(self, token: int) -> bool:
         return token == END
 
     def piece(self, token: int) -> bytes:
@@ -46,14 +46,18 @@ def steps(*rounds: tuple[list[int], int, list[int]], reason: str = "eog") -> Ite
     yield Prefill(0, 4, 0)
     for guessed, accepted, tokens in rounds:
         source = "model" if guessed else None
-        yield Step(
-            Draft(guessed, None, source), accepted, tokens, Times(1.0, 2.0, 0.5), 1 + len(guessed)
+        yield RoundResult(
+            Draft(guessed, None, source),
+            accepted,
+            tokens,
+            RoundTimes(1.0, 2.0, 0.5),
+            1 + len(guessed),
         )
-    yield End(reason)  # type: ignore[arg-type]
+    yield LoopEnd(reason)  # type: ignore[arg-type]
 
 
 def told(loop: object, *stops: str) -> list[Event]:
-    return list(Answer(Generate("", stop=stops), Words(), "as asked").events(loop))  # type: ignore[arg-type]
+    return list(OutputProcessor(GenerateCommand("", stop=stops), Words(), "as asked").process(loop))  # type: ignore[arg-type]
 
 
 def rounds(events: list[Event]) -> list[Round]:
@@ -62,7 +66,7 @@ def rounds(events: list[Event]) -> list[Round]:
 
 def text(events: list[Event]) -> str:
     shown = "".join(token.text for event in rounds(events) for token in event.tokens)
-    return shown + "".join(event.tail for event in events if isinstance(event, Finished))
+    return shown + "".join(event.tail for event in events if isinstance(event, GenerationFinished))
 
 
 def test_each_token_tells_how_it_came() -> None:
@@ -82,7 +86,7 @@ def test_an_end_token_has_no_text_and_is_counted() -> None:
     events = told(steps(([], 0, [0]), ([3, END], 2, [3, END])))
     assert text(events) == "abc"
     last = events[-1]
-    assert isinstance(last, Finished)
+    assert isinstance(last, GenerationFinished)
     assert (last.reason, last.totals["tokens"]) == ("eog", 3)
 
 
@@ -94,9 +98,9 @@ def test_a_stop_string_cuts_inside_an_accepted_run() -> None:
     assert [token.id for token in last.tokens] == guessed[:4]
     assert (last.drafted, last.accepted) == (5, 4)
     end = events[-1]
-    assert isinstance(end, Finished)
+    assert isinstance(end, GenerationFinished)
     assert (end.reason, end.totals["tokens"], end.tail) == ("stop", 5, "")
-    assert sum(isinstance(event, Finished) for event in events) == 1
+    assert sum(isinstance(event, GenerationFinished) for event in events) == 1
 
 
 def test_a_stop_string_may_cross_rounds() -> None:
@@ -118,10 +122,16 @@ def test_a_broken_character_is_never_shown() -> None:
 
 
 def test_probabilities_become_those_of_tokens_with_the_others_as_text() -> None:
-    others = (Chance(2, 0.2, 2, 0.9, guessed=True), Chance(3, 0.1, 3), Chance(END, 0.05, 4))
-    insight = Insight(Chance(0, 0.6, 1, 0.01), others)
-    step = Step(Draft([2], None, "model"), 0, [0], Times(1.0, 2.0, 0.5), 2, insights=(insight,))
-    (token,) = rounds(told(iter([step, End("length")])))[0].tokens
+    others = (
+        TokenCandidate(2, 0.2, 2, 0.9, is_rejected_draft=True),
+        TokenCandidate(3, 0.1, 3),
+        TokenCandidate(END, 0.05, 4),
+    )
+    insight = TokenProbabilities(TokenCandidate(0, 0.6, 1, 0.01), others)
+    step = RoundResult(
+        Draft([2], None, "model"), 0, [0], RoundTimes(1.0, 2.0, 0.5), 2, probabilities=(insight,)
+    )
+    (token,) = rounds(told(iter([step, LoopEnd("length")])))[0].tokens
     assert token == Token(
         0,
         "a",
@@ -138,16 +148,16 @@ def test_probabilities_become_those_of_tokens_with_the_others_as_text() -> None:
 
 
 def test_a_stop_string_cuts_probabilities_too() -> None:
-    insights = tuple(Insight(Chance(token, 0.5, 1), ()) for token in (0, 3, 4))
-    step = Step(Draft(), 0, [0, 3, 4], Times(1.0, 2.0, 0.5), 1, insights=insights)
-    (event,) = rounds(told(iter([step, End("length")]), "ab"))
+    insights = tuple(TokenProbabilities(TokenCandidate(token, 0.5, 1), ()) for token in (0, 3, 4))
+    step = RoundResult(Draft(), 0, [0, 3, 4], RoundTimes(1.0, 2.0, 0.5), 1, probabilities=insights)
+    (event,) = rounds(told(iter([step, LoopEnd("length")]), "ab"))
     assert [(token.id, token.p_target) for token in event.tokens] == [(0, 0.5), (3, 0.5)]
 
 
 def test_the_sums_are_those_of_the_rounds() -> None:
     events = told(steps(([], 0, [0]), ([0, 3], 1, [0, 4]), ([0], 1, [0, END])))
     end = events[-1]
-    assert isinstance(end, Finished)
+    assert isinstance(end, GenerationFinished)
     assert end.totals["prompt_tokens"] == 4
     assert end.totals["speculation"]["drafted"] == 3
     assert end.totals["speculation"]["accepted"] == 2
@@ -157,10 +167,12 @@ def test_the_sums_are_those_of_the_rounds() -> None:
 @pytest.mark.parametrize("speculate", [True, False])
 def test_text_from_the_loop_is_the_same_with_and_without_speculation(speculate: bool) -> None:
     what = job([0, 3, 4], 30)
-    free = plain(HistoryModel(1), verifier("coupled", 0), what).tokens
+    free = plain(HistoryModel(1), make_verifier("coupled", 0), what).tokens
     drafter: Drafter = OracleDrafter([*what.prompt, *free], 6) if speculate else EmptyDrafter()
     for stops in ((), ("c",), ("a", "é"), ("bcbc", " a")):
-        loop = generate(Reader(HistoryModel(1)), drafter, verifier("coupled", 0), what)
+        loop = speculative_decode(
+            PrefixCache(HistoryModel(1)), drafter, make_verifier("coupled", 0), what
+        )
         whole = b"".join(PIECES[token] for token in free if token != END).decode("utf-8", "replace")
         places = [at for stop in stops if (at := whole.find(stop)) >= 0]
         assert text(told(loop, *stops)) == whole[: min(places, default=len(whole))]

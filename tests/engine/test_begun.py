@@ -8,7 +8,7 @@ import pytest
 
 from localspec.errors import UsageError
 from localspec.protocol.events import Prefill
-from localspec.protocol.wire import Generate, Message, Sampling
+from localspec.protocol.wire import ChatMessage, GenerateCommand, SamplingParams
 from tests.sessions import (
     GREEDY,
     SETTINGS,
@@ -21,7 +21,7 @@ from tests.zoo import CHAT_TEXT, CHATTER, Zoo
 
 PROMPT = "the one "
 LENGTH = 24
-WARM = Sampling(temperature=0.9, seed=7, repeat_penalty=1.1)
+WARM = SamplingParams(temperature=0.9, seed=7, repeat_penalty=1.1)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "drawn"])
@@ -31,7 +31,7 @@ WARM = Sampling(temperature=0.9, seed=7, repeat_penalty=1.1)
     [("target", "cousin"), ("sliding", "target"), ("hybrid", "target"), ("deep", "eagle3")],
 )
 def test_cut_anywhere_it_says_what_it_would_have_said(
-    zoo: Zoo, target: str, draft: str, spec: str, sampling: Sampling
+    zoo: Zoo, target: str, draft: str, spec: str, sampling: SamplingParams
 ) -> None:
     require_same_logits_at_every_width(zoo[target])
     with loaded(zoo[target], zoo[draft]) as session:
@@ -53,7 +53,7 @@ def test_as_from_fresh(zoo: Zoo, target: str) -> None:
         whole = say(session, PROMPT, sampling=WARM, max_tokens=LENGTH)
     with loaded(zoo[target], zoo["cousin"]) as session:
         begun = tuple(whole.ids[:9])
-        events = list(session.generate(Generate(PROMPT, WARM, LENGTH, begun=begun)))
+        events = list(session.generate(GenerateCommand(PROMPT, WARM, LENGTH, begun=begun)))
     rest = folded(events)
     assert [*begun, *rest.ids] == whole.ids
     known = whole.totals["prompt_tokens"] + len(begun)
@@ -80,8 +80,8 @@ def test_a_stop_text_is_found_across_the_seam(zoo: Zoo, spec: str) -> None:
 def test_a_character_is_whole_across_the_seam(zoo: Zoo) -> None:
     settings = replace(SETTINGS, n_ctx=2048)
     with loaded(zoo["chatty"], settings=settings) as session:
-        asked = Generate(
-            messages=(Message("user", "Hi?"),), sampling=GREEDY, max_tokens=200, spec="off"
+        asked = GenerateCommand(
+            messages=(ChatMessage("user", "Hi?"),), sampling=GREEDY, max_tokens=200, spec="off"
         )
         whole = folded(session.generate(asked))
         assert whole.text == CHAT_TEXT

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.engine.drafters.blocks import BlockCompanion
-from localspec.engine.llama import Block
+from localspec.engine.drafters.head_runner import BlockHeadRunner
+from localspec.engine.llama import BlockHeadContext
 from localspec.engine.session import Session
 from localspec.errors import EngineError
-from localspec.protocol.wire import Generate, Probe, Sampling
+from localspec.protocol.wire import GenerateCommand, ProbeCommand, SamplingParams
 from tests import beside, heads
 from tests.engine.freshness import check_rows
 from tests.fakes import GREEDY
@@ -65,7 +65,7 @@ def test_greedy_speculation_says_what_plain_decoding_says(pair: Session, length:
 @pytest.mark.parametrize("spec", ["model", "auto"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_seed_is_a_text_whatever_speculates(pair: Session, spec: str, seed: int) -> None:
-    sampling = Sampling(temperature=0.8, seed=seed)
+    sampling = SamplingParams(temperature=0.8, seed=seed)
     plain = say(pair, PROMPT, spec="off", sampling=sampling, max_tokens=50)
     assert say(pair, PROMPT, spec=spec, sampling=sampling, max_tokens=50).ids == plain.ids
 
@@ -74,7 +74,7 @@ def test_a_seed_is_a_text_whatever_speculates(pair: Session, spec: str, seed: in
 def test_the_other_verifiers(pair: Session, verify: str) -> None:
     plain = say(pair, PROMPT, spec="off", max_tokens=40)
     assert say(pair, PROMPT, spec="model", verify=verify, max_tokens=40).ids == plain.ids
-    sampling = Sampling(temperature=0.8, seed=2)
+    sampling = SamplingParams(temperature=0.8, seed=2)
     drawn = say(pair, PROMPT, spec="model", verify=verify, sampling=sampling, max_tokens=40)
     assert len(drawn.ids) == 40
 
@@ -95,9 +95,9 @@ def test_a_taught_head_is_often_right(zoo: Zoo, taught: Path) -> None:
     """A wrong row, state or position loses no token, only this."""
     with loaded(zoo["deep"], taught) as session:
         said = say(session, PROMPT, spec="model", draft_length=3, max_tokens=TAUGHT - 4)
-        list(session.probe(Probe(0.2)))
+        list(session.probe(ProbeCommand(0.2)))
         again = say(session, PROMPT, spec="model", draft_length=3, max_tokens=TAUGHT - 4)
-        (measured,) = session.measured()
+        (measured,) = session.measured_costs()
     assert said.speculation["acceptance_rate"] > 0.3
     assert again.speculation["acceptance_rate"] == said.speculation["acceptance_rate"]
     assert measured.c
@@ -114,7 +114,7 @@ def test_an_answer_may_be_closed_after_any_event(zoo: Zoo, taught: Path) -> None
     with loaded(zoo["deep"], taught) as session:
         wanted = say(session, PROMPT * 9, spec="off", max_tokens=30).ids
         for stop_after in range(1, 9):
-            events = session.generate(Generate(PROMPT * 9, GREEDY, spec="model"))
+            events = session.generate(GenerateCommand(PROMPT * 9, GREEDY, spec="model"))
             for _, _ in zip(range(stop_after), events, strict=False):
                 pass
             events.close()  # type: ignore[attr-defined]
@@ -131,10 +131,10 @@ def test_positions_along_several_axes_are_those_along_one(zoo: Zoo, tmp_path: Pa
         rows = []
         for pair in (one, several):
             companion = pair.followed()
-            assert isinstance(companion, BlockCompanion)
+            assert isinstance(companion, BlockHeadRunner)
             for start in range(0, 60, 30):
-                pair.target.read(range(5 + start, 35 + start), 0)
-            rows.append(companion.begin(7, 5)[0].copy())
+                pair.target.decode(range(5 + start, 35 + start), 0)
+            rows.append(companion.draft_block(7, 5)[0].copy())
         np.testing.assert_allclose(rows[0], rows[1], atol=1e-4)
     finally:
         one.close()
@@ -146,14 +146,14 @@ def test_what_would_be_silently_wrong_is_refused(zoo: Zoo) -> None:
     pair = beside.opened(zoo["deep"], zoo["dspark"])
     try:
         head = pair.head
-        assert isinstance(head, Block)
+        assert isinstance(head, BlockHeadContext)
         head.inject(np.zeros((3, 192), np.float32))
-        rows, sure = head.guesses(5, 6)
+        rows, sure = head.draft_block(5, 6)
         assert len(rows) == 6
         assert sure is not None and ((sure > 0) & (sure < 1)).all()
         assert head.n_past == 3
         with pytest.raises(EngineError, match="a block has 6 rows"):
-            head.guesses(5, 7)
+            head.draft_block(5, 7)
         with pytest.raises(EngineError, match="no states of shape"):
             head.inject(np.zeros((3, 64), np.float32))
     finally:

@@ -9,19 +9,26 @@ from typing import Any
 
 import pytest
 
-from localspec.engine.chat import Chat
+from localspec.engine.chat_prompt import PromptBuilder
 from localspec.engine.session import Session
 from localspec.errors import PromptTooLongError, UsageError
-from localspec.protocol.events import Event, Notice, Plan, Prefill
-from localspec.protocol.wire import ContextSettings, Count, Generate, Message, Render, Sampling
+from localspec.protocol.events import Event, Notice, Prefill, SpeculationPlan
+from localspec.protocol.wire import (
+    ChatMessage,
+    ContextSettings,
+    CountCommand,
+    GenerateCommand,
+    RenderCommand,
+    SamplingParams,
+)
 from tests import tinygguf
 from tests import zoo as animals
 from tests.sessions import GREEDY, Said, folded, loaded, say
 from tests.zoo import CHAT_TEXT, HELLO_TEXT, THOUGHT_TEXT, Zoo
 
 ROOMY = ContextSettings(flash_attn="on", n_ctx=2048, n_ubatch=64, n_threads=1)
-SYSTEM = Message("system", "Be kind.")
-HI = Message("user", "Hi?")
+SYSTEM = ChatMessage("system", "Be kind.")
+HI = ChatMessage("user", "Hi?")
 NAMES = {"chatty": CHAT_TEXT, "thinker": THOUGHT_TEXT, "no-system": CHAT_TEXT}
 
 
@@ -38,8 +45,8 @@ def chatty(zoo: Zoo) -> Iterator[Session]:
         yield session
 
 
-def ask(session: Session, *messages: Message, **more: Any) -> tuple[Said, list[Event]]:
-    request = Generate(messages=messages, sampling=GREEDY, max_tokens=200)
+def ask(session: Session, *messages: ChatMessage, **more: Any) -> tuple[Said, list[Event]]:
+    request = GenerateCommand(messages=messages, sampling=GREEDY, max_tokens=200)
     events = list(session.generate(replace(request, **more)))
     return folded(events), events
 
@@ -62,25 +69,25 @@ def test_four_turns(named: tuple[str, Session], spec: str, system: bool) -> None
     name, session = named
     chat = [SYSTEM] if system else []
     for turn in range(4):
-        chat.append(Message("user", f"Question {turn}?"))
+        chat.append(ChatMessage("user", f"Question {turn}?"))
         said, _ = ask(session, *chat, spec=spec)
         assert said.text == NAMES[name]
         assert said.reason == "eog"
         assert session._target.vocabulary.token_text(said.ids[-1]) == b"<|im_end|>"
         if spec == "model":
             assert said.speculation["acceptance_rate"] == 1.0
-        chat.append(Message("assistant", said.text))
+        chat.append(ChatMessage("assistant", said.text))
 
 
 def test_a_later_turn_reads_only_what_is_new(chatty: Session) -> None:
     said, _ = ask(chatty, HI, spec="off")
-    later, _ = ask(chatty, HI, Message("assistant", said.text), HI, spec="off")
-    known = chatty.count(Count(messages=(HI,))).tokens
+    later, _ = ask(chatty, HI, ChatMessage("assistant", said.text), HI, spec="off")
+    known = chatty.count(CountCommand(messages=(HI,))).tokens
     assert later.totals["reused_tokens"] >= known
 
 
 def test_sampling_answers_the_same(chatty: Session) -> None:
-    said, _ = ask(chatty, HI, sampling=Sampling(temperature=0.8, seed=3))
+    said, _ = ask(chatty, HI, sampling=SamplingParams(temperature=0.8, seed=3))
     assert said.text == CHAT_TEXT
 
 
@@ -95,28 +102,28 @@ def test_ready_tells_of_the_template(named: tuple[str, Session]) -> None:
 
 def test_a_text_is_read_as_it_is(chatty: Session) -> None:
     text = "<|im_start|>user\nHi?<|im_end|>\n"
-    assert say(chatty, text).totals["prompt_tokens"] == chatty.count(Count(text)).tokens
+    assert say(chatty, text).totals["prompt_tokens"] == chatty.count(CountCommand(text)).tokens
 
 
 def test_the_prompt_begins_with_one_bos(chatty: Session) -> None:
     """The template writes it, and the tokenizer adds it."""
-    rendered = chatty.render(Render((HI,)))
+    rendered = chatty.render(RenderCommand((HI,)))
     assert rendered.text.startswith("<s><|im_start|>user\nHi?<|im_end|>")
     ids = chatty._target.vocabulary.tokenize(rendered.text.removeprefix("<s>"))
     assert ids[:2] == [1, chatty._target.vocabulary.tokenize("<|im_start|>")[1]]
-    assert chatty.count(Count(messages=(HI,))).tokens == len(ids)
+    assert chatty.count(CountCommand(messages=(HI,))).tokens == len(ids)
     said, _ = ask(chatty, HI)
     assert said.totals["prompt_tokens"] == len(ids)
 
 
 def test_a_chat_that_is_too_long_is_refused(chatty: Session) -> None:
     with pytest.raises(PromptTooLongError):
-        ask(chatty, Message("user", "long " * 2000))
+        ask(chatty, ChatMessage("user", "long " * 2000))
 
 
 def test_an_empty_chat_is_refused(chatty: Session) -> None:
     with pytest.raises(UsageError, match="empty"):
-        chatty.render(Render(()))
+        chatty.render(RenderCommand(()))
 
 
 # --- roles and fallbacks ------------------------------------------------------------------
@@ -126,11 +133,11 @@ def test_merged_roles_are_told_once(zoo: Zoo) -> None:
     with loaded(zoo["no-system"], settings=ROOMY) as session:
         said, events = ask(session, SYSTEM, HI)
         assert said.text == CHAT_TEXT
-        assert isinstance(events[0], Plan)
+        assert isinstance(events[0], SpeculationPlan)
         assert isinstance(events[1], Notice), "before anything is read"
         assert notices(events) == ["template-roles"]
         assert notices(ask(session, SYSTEM, HI)[1]) == [], "not at every turn"
-        rendered = session.render(Render((SYSTEM, HI)))
+        rendered = session.render(RenderCommand((SYSTEM, HI)))
     assert "user\nBe kind.\n\nHi?<|im_end|>" in rendered.text
     assert [notice.code for notice in rendered.notices] == ["template-roles"]
 
@@ -140,7 +147,7 @@ def test_a_template_that_does_not_work_is_replaced_with_a_notice(tmp_path: Path)
         said, events = ask(session, HI)
         assert said.text == CHAT_TEXT
         assert notices(events) == ["template-fallback"]
-        assert session.render(Render((HI,))).template == "chatml"
+        assert session.render(RenderCommand((HI,))).template == "chatml"
 
 
 def test_a_template_that_is_too_long_is_never_run(tmp_path: Path) -> None:
@@ -148,7 +155,7 @@ def test_a_template_that_is_too_long_is_never_run(tmp_path: Path) -> None:
     with loaded(made(tmp_path, template), settings=ROOMY) as session:
         assert session.ready.settings["chat"]["template"] == "chatml"
         assert [notice.code for notice in session.ready.notices] == ["template-fallback"]
-        assert session._chat._renderer is None
+        assert session._prompt_builder._renderer is None
         assert ask(session, HI)[0].text == CHAT_TEXT
 
 
@@ -161,7 +168,7 @@ def test_a_hostile_template_does_not_stop_the_chat(tmp_path: Path) -> None:
 
 
 def test_a_fallback_may_be_chosen(chatty: Session) -> None:
-    rendered = chatty.render(Render((HI,), template="llama3"))
+    rendered = chatty.render(RenderCommand((HI,), template="llama3"))
     assert rendered.template == "llama3"
     assert rendered.text.startswith("<s><|start_header_id|>user")
     assert notices(ask(chatty, HI, template="llama3")[1]) == []
@@ -205,7 +212,7 @@ class Words:
     def special_texts(self) -> dict[str, str]:
         return {"bos_token": "<s>", "eos_token": "</s>"}
 
-    def show(self, text: str) -> None:
+    def show_control_tokens(self, text: str) -> None:
         raise AssertionError(f"no model thinks here: {text}")
 
 
@@ -214,10 +221,10 @@ class Words:
 )
 def test_a_name_instead_of_a_template_is_llama_cpps(source: str, name: str | None) -> None:
     """It names a form for a few models that have no template."""
-    chat = Chat(Words(), source)
-    assert chat.settings() == {"template": name, "thinking": None}
+    chat = PromptBuilder(Words(), source)
+    assert chat.ready_settings() == {"template": name, "thinking": None}
     if name:
-        prompt = chat.prompt(Generate(messages=(SYSTEM, HI)))
+        prompt = chat.build_prompt(GenerateCommand(messages=(SYSTEM, HI)))
         assert prompt.text == "[SYSTEM_PROMPT]Be kind.[/SYSTEM_PROMPT][INST]Hi?[/INST]"
         assert prompt.notices == ()
 
@@ -251,6 +258,6 @@ def test_a_prompt_may_begin_the_thinking(
 
 
 def test_earlier_thinking_is_not_read_again(thinker: Session) -> None:
-    rendered = thinker.render(Render((HI, Message("assistant", THOUGHT_TEXT), HI)))
+    rendered = thinker.render(RenderCommand((HI, ChatMessage("assistant", THOUGHT_TEXT), HI)))
     assert "greet" not in rendered.text
     assert "assistant\nHello there.<|im_end|>" in rendered.text

@@ -6,14 +6,14 @@ from itertools import takewhile
 
 import pytest
 
-from localspec.engine.chat import Prompt
+from localspec.engine.chat_prompt import Prompt
 from localspec.engine.session import Session
-from localspec.paths import data
+from localspec.paths import package_data_dir
 from localspec.protocol.events import Round
 from tests.sessions import Said, loaded, require_same_logits_at_every_width, say
 from tests.zoo import CHATTER, Zoo
 
-TARGET, DRAFT = (data() / "demo" / f"demo-{name}.gguf" for name in ("target", "draft"))
+TARGET, DRAFT = (package_data_dir() / "demo" / f"demo-{name}.gguf" for name in ("target", "draft"))
 BODY = '''def read_lines(path, encoding="utf-8"):
     """Return the lines of a file."""
     with open(path, encoding=encoding) as file:
@@ -100,4 +100,4 @@ def runs(text: list[int], n: int, token: int) -> bool:
 
 
 def tokens_of(session: Session, text: str) -> list[int]:
-    return list(session._pair.tokens(Prompt(text)))
+    return list(session._pair.tokenize_prompt(Prompt(text)))

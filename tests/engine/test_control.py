@@ -5,21 +5,27 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from localspec.engine.control.costs import Costs
-from localspec.engine.control.pace import Experience, Pace
-from localspec.engine.control.survival import Rate, Survival, confidence_bucket, match_bucket
-from localspec.engine.control.worth import Worth
+from localspec.engine.control.acceptance_stats import (
+    AcceptanceRate,
+    AcceptanceStats,
+    PairStats,
+    ThroughputStats,
+    confidence_bucket,
+    match_bucket,
+)
+from localspec.engine.control.draft_length import ExpectedGain
+from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.protocols import Draft
-from localspec.protocol.wire import DRAFT_MAX, Measured
+from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
 
-SHOWN = Measured(10.0, {"1": 1.0, "2": 1.2, "4": 1.4, "8": 2.0}, 0.1)
+SHOWN = MeasuredCosts(10.0, {"1": 1.0, "2": 1.2, "4": 1.4, "8": 2.0}, 0.1)
 
 
 # --- costs ------------------------------------------------------------------------------------
 
 
 def test_widths_between_and_beyond_the_measured_lie_on_straight_lines() -> None:
-    verify = Costs(SHOWN).verify
+    verify = PassCosts(SHOWN).verify_ms
     assert len(verify) == DRAFT_MAX + 2
     assert verify[1:5] == pytest.approx([10, 12, 13, 14])
     assert verify[6] == pytest.approx(17)
@@ -27,121 +33,123 @@ def test_widths_between_and_beyond_the_measured_lie_on_straight_lines() -> None:
 
 
 def test_a_width_that_gets_cheaper_is_not_extrapolated_below_it() -> None:
-    verify = Costs(Measured(10.0, {"1": 1.0, "4": 3.0, "8": 2.5})).verify
+    verify = PassCosts(MeasuredCosts(10.0, {"1": 1.0, "4": 3.0, "8": 2.5})).verify_ms
     assert verify[6] == pytest.approx(27.5)
     assert verify[12] == pytest.approx(25)
 
 
 def test_what_takes_longer_now_is_learnt_and_the_rest_drifts_along() -> None:
-    costs = Costs(SHOWN)
+    costs = PassCosts(SHOWN)
     for _ in range(60):
-        costs.learn(4, 28.0)
-    assert costs.verify[4] == pytest.approx(28.0, rel=0.01)
-    assert 10 < costs.plain < 20
+        costs.record_pass(4, 28.0)
+    assert costs.verify_ms[4] == pytest.approx(28.0, rel=0.01)
+    assert 10 < costs.plain_ms < 20
     for _ in range(60):
-        costs.learn(1, 10.0)
-    assert costs.plain == pytest.approx(10, rel=0.01)
+        costs.record_pass(1, 10.0)
+    assert costs.plain_ms == pytest.approx(10, rel=0.01)
 
 
 def test_a_plain_pass_is_never_thought_dearer_than_one_that_checks_a_guess() -> None:
-    costs = Costs(Measured(40.0, {"1": 1.0, "4": 0.5}))
-    assert costs.plain == pytest.approx(40)
+    costs = PassCosts(MeasuredCosts(40.0, {"1": 1.0, "4": 0.5}))
+    assert costs.plain_ms == pytest.approx(40)
     for _ in range(20):
-        costs.learn(4, 20.0)
-    assert costs.plain == pytest.approx(22, rel=0.01)
+        costs.record_pass(4, 20.0)
+    assert costs.plain_ms == pytest.approx(22, rel=0.01)
 
 
 def test_a_plain_pass_is_due_where_none_was_seen_and_ever_more_rarely() -> None:
-    costs = Costs(SHOWN)
+    costs = PassCosts(SHOWN)
     waits = []
     for _ in range(6):
         waits.append(0)
-        while not costs.forgotten:
-            costs.learn(4, 14.0)
+        while not costs.needs_plain_pass:
+            costs.record_pass(4, 14.0)
             waits[-1] += 1
-        costs.learn(1, 10.0)
+        costs.record_pass(1, 10.0)
     assert waits == [8, 16, 32, 64, 128, 128]
     for _ in range(100):
-        costs.learn(1, 10.0)
-        costs.learn(4, 14.0)
-        assert not costs.forgotten
+        costs.record_pass(1, 10.0)
+        costs.record_pass(4, 14.0)
+        assert not costs.needs_plain_pass
 
 
 def test_one_wild_time_moves_little() -> None:
-    costs = Costs(SHOWN)
-    costs.learn(1, 10_000.0)
-    assert costs.plain == pytest.approx(12)
-    costs.learn_draft(1e6, 2)
-    assert costs.draft == pytest.approx(1.2)
+    costs = PassCosts(SHOWN)
+    costs.record_pass(1, 10_000.0)
+    assert costs.plain_ms == pytest.approx(12)
+    costs.record_draft(1e6, 2)
+    assert costs.draft_ms == pytest.approx(1.2)
 
 
 def test_a_first_pass_that_catches_up_does_not_make_the_next_ones_dear() -> None:
-    costs = Costs(SHOWN)
+    costs = PassCosts(SHOWN)
     for _ in range(40):
-        costs.learn_draft(1.6, 1)
-    assert costs.draft == pytest.approx(1.0)
-    assert costs.drafting(3) == pytest.approx(3.6, rel=0.02)
+        costs.record_draft(1.6, 1)
+    assert costs.draft_ms == pytest.approx(1.0)
+    assert costs.draft_passes_ms(3) == pytest.approx(3.6, rel=0.02)
 
 
 def test_nothing_measured_starts_from_the_first_pass() -> None:
-    costs = Costs()
-    assert not costs.known
-    costs.learn(1, 30.0)
-    assert costs.known
-    assert costs.plain == pytest.approx(30.0)
-    assert costs.verify[2] > 30.0
-    assert 0 < costs.draft < 30.0
+    costs = PassCosts()
+    assert not costs.is_measured
+    costs.record_pass(1, 30.0)
+    assert costs.is_measured
+    assert costs.plain_ms == pytest.approx(30.0)
+    assert costs.verify_ms[2] > 30.0
+    assert 0 < costs.draft_ms < 30.0
 
 
 def test_what_is_told_is_what_was_given() -> None:
-    assert Costs(SHOWN).curve() == SHOWN.curve
+    assert PassCosts(SHOWN).verify_curve() == SHOWN.curve
 
 
 # --- chances ----------------------------------------------------------------------------------
 
 
 def test_a_rate_starts_from_what_is_believed_and_forgets_slowly() -> None:
-    rate = Rate(0.6, 3.0)
-    assert rate.value() == pytest.approx(0.6)
+    rate = AcceptanceRate(0.6, 3.0)
+    assert rate.estimate() == pytest.approx(0.6)
     for _ in range(500):
         rate.add(0.0)
-    assert rate.value() < 0.05
+    assert rate.estimate() < 0.05
     for _ in range(300):
         rate.add(1.0)
-    assert rate.value() > 0.9
+    assert rate.estimate() > 0.9
 
 
 @pytest.mark.parametrize("chance", [0.05, 0.5, 0.95])
 def test_chances_are_learnt_by_confidence(chance: float) -> None:
     rng = np.random.default_rng(1)
-    survival = Survival()
+    survival = AcceptanceStats()
     bucket = confidence_bucket(0.7)
     for _ in range(300):
-        survival.model.learn(bucket, 0, bool(rng.random() < chance))
-    assert survival.model.chance(bucket, 0) == pytest.approx(chance, abs=0.12)
-    assert survival.model.chance(bucket, 9) == pytest.approx(chance, abs=0.12)
+        survival.model.record(bucket, 0, bool(rng.random() < chance))
+    assert survival.model.probability(bucket, 0) == pytest.approx(chance, abs=0.12)
+    assert survival.model.probability(bucket, 9) == pytest.approx(chance, abs=0.12)
 
 
 def test_a_place_never_reached_is_like_the_one_before() -> None:
-    survival = Survival()
+    survival = AcceptanceStats()
     for _ in range(80):
-        survival.saw_model(0, 1.0)
-    assert survival.mean(8) == pytest.approx(survival.mean(0))
-    assert survival.mean(0) > 0.9
+        survival.record_model_token(0, 1.0)
+    assert survival.mean_probability(8) == pytest.approx(survival.mean_probability(0))
+    assert survival.mean_probability(0) > 0.9
 
 
 def test_counts_outlive_their_process() -> None:
-    survival = Survival()
+    survival = AcceptanceStats()
     for i in range(40):
-        survival.model.learn(i % 11, i % 6, i % 3 == 0)
-        survival.lookup.learn(i % 6, i % 4, i % 2 == 0)
-        survival.saw_model(i % 6, 0.3)
-    again = Survival(survival.counts())
+        survival.model.record(i % 11, i % 6, i % 3 == 0)
+        survival.lookup.record(i % 6, i % 4, i % 2 == 0)
+        survival.record_model_token(i % 6, 0.3)
+    again = AcceptanceStats(survival.counts())
     assert again.counts() == survival.counts()
     for place in range(8):
-        assert again.mean(place) == pytest.approx(survival.mean(place), abs=0.01)
-        assert again.model.chance(3, place) == pytest.approx(
-            survival.model.chance(3, place), abs=0.01
+        assert again.mean_probability(place) == pytest.approx(
+            survival.mean_probability(place), abs=0.01
+        )
+        assert again.model.probability(3, place) == pytest.approx(
+            survival.model.probability(3, place), abs=0.01
         )
 
 
@@ -163,54 +171,54 @@ def test_buckets_cover_everything() -> None:
 
 
 def test_the_rate_is_never_below_plain_decoding() -> None:
-    pace = Pace()
-    assert pace.rate(10.0) == pytest.approx(0.1)
+    pace = ThroughputStats()
+    assert pace.tokens_per_ms(10.0) == pytest.approx(0.1)
     for _ in range(100):
-        pace.add(1, 30.0)
-    assert pace.rate(10.0) == pytest.approx(0.1)
+        pace.record_round(1, 30.0)
+    assert pace.tokens_per_ms(10.0) == pytest.approx(0.1)
     for _ in range(200):
-        pace.add(4, 20.0)
-    assert pace.rate(10.0) == pytest.approx(0.2, rel=0.05)
+        pace.record_round(4, 20.0)
+    assert pace.tokens_per_ms(10.0) == pytest.approx(0.2, rel=0.05)
 
 
 def test_sure_losses_pause_and_unsure_ones_do_not() -> None:
-    losing, unsure = Pace(), Pace()
+    losing, unsure = ThroughputStats(), ThroughputStats()
     for i in range(12):
-        losing.weigh(0, 2.0, 10.0)
-        unsure.weigh(4 if i % 4 == 0 else 0, 10.0, 10.0)
-    assert not losing.pays(-0.2)
-    assert unsure.pays(-0.02)
+        losing.record_draft_gain(0, 2.0, 10.0)
+        unsure.record_draft_gain(4 if i % 4 == 0 else 0, 10.0, 10.0)
+    assert not losing.is_profitable(-0.2)
+    assert unsure.is_profitable(-0.02)
 
 
 def test_tries_are_spaced_by_what_they_cost() -> None:
-    cheap, dear = Pace(), Pace()
+    cheap, dear = ThroughputStats(), ThroughputStats()
     for _ in range(8):
-        cheap.weigh(0, 0.5, 10.0)
-        dear.weigh(0, 12.0, 10.0)
-    assert cheap.wait < 10 < dear.wait
+        cheap.record_draft_gain(0, 0.5, 10.0)
+        dear.record_draft_gain(0, 12.0, 10.0)
+    assert cheap.probe_interval < 10 < dear.probe_interval
 
 
 # --- worth ------------------------------------------------------------------------------------
 
 
 def test_guesses_are_worth_what_they_win_less_what_they_cost() -> None:
-    known = Experience()
-    worth = Worth(Costs(SHOWN), known)
-    chance = known.survival.mean(0)
+    known = PairStats()
+    worth = ExpectedGain(PassCosts(SHOWN), known)
+    chance = known.acceptance.mean_probability(0)
     one = chance - 0.1 * (1.0 + 2.0)
-    assert worth.guessing(0, 1.0, 1) == pytest.approx(one)
-    assert worth.guessing(0, 1.0, 4) >= one
-    assert worth.guessing(0, 0.0, 4) == -np.inf
+    assert worth.model_gain(0, 1.0, 1) == pytest.approx(one)
+    assert worth.model_gain(0, 1.0, 4) >= one
+    assert worth.model_gain(0, 0.0, 4) == -np.inf
 
 
 def test_a_copy_is_kept_as_far_as_it_pays() -> None:
-    known = Experience()
-    worth = Worth(Costs(SHOWN), known)
+    known = PairStats()
+    worth = ExpectedGain(PassCosts(SHOWN), known)
     for _ in range(60):
         for place in range(16):
-            known.survival.lookup.learn(match_bucket(9), place, place < 4)
-    copied = Draft(list(range(16)), None, "lookup", match=9)
-    length, gain = worth.copying(copied, 0, 1.0)
+            known.acceptance.lookup.record(match_bucket(9), place, place < 4)
+    copied = Draft(list(range(16)), None, "lookup", match_length=9)
+    length, gain = worth.lookup_gain(copied, 0, 1.0)
     assert 3 <= length <= 5
     assert gain > 1
-    assert worth.copying(Draft(), 0, 1.0) == (0, 0.0)
+    assert worth.lookup_gain(Draft(), 0, 1.0) == (0, 0.0)

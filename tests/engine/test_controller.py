@@ -9,15 +9,15 @@ from statistics import mean
 
 import pytest
 
-from localspec.engine.accept import verifier
+from localspec.engine.control.acceptance_stats import PairStats
 from localspec.engine.control.controller import Controller
-from localspec.engine.control.costs import Costs
-from localspec.engine.control.pace import Experience
+from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.drafters.lookup import LookupDrafter
-from localspec.engine.loop import Step
-from localspec.engine.protocols import Draft, Gauge
-from localspec.protocol.events import Plan, Times
-from localspec.protocol.wire import Measured, Sampling, VerifyMode
+from localspec.engine.protocols import Draft, DraftStopPolicy
+from localspec.engine.speculative_loop import RoundResult
+from localspec.engine.verifiers import make_verifier
+from localspec.protocol.events import RoundTimes, SpeculationPlan
+from localspec.protocol.wire import MeasuredCosts, SamplingParams, VerifyMode
 from tests.engine.laws import PROMPT, SAMPLED
 from tests.engine.worlds import CLIFF, FLAT, STEEP, World, mixed, steady
 from tests.fakes import (
@@ -100,7 +100,7 @@ class Recorded:
         tokens: Sequence[int],
         limit: int,
         ahead: Sequence[int] = (),
-        gauge: Gauge | None = None,
+        gauge: DraftStopPolicy | None = None,
     ) -> Draft:
         draft = self._controller.propose(tokens, limit)
         self._lengths.append(len(draft.tokens))
@@ -117,18 +117,18 @@ def test_a_pause_ends_when_the_draft_gets_better() -> None:
     assert state(controller).state == "on"
 
 
-def state(controller: Controller) -> Plan:
-    return controller._plan()
+def state(controller: Controller) -> SpeculationPlan:
+    return controller._current_plan()
 
 
 def test_states_are_told_once_and_with_their_reason() -> None:
     world = World(steady(0.8))
     controller = world.controller()
-    told: list[Plan] = []
+    told: list[SpeculationPlan] = []
 
-    def listening(step: Step) -> None:
-        controller.learn(step)
-        plan = controller.news()
+    def listening(step: RoundResult) -> None:
+        controller.record_round(step)
+        plan = controller.plan_change()
         if plan is not None:
             told.append(plan)
 
@@ -139,8 +139,8 @@ def test_states_are_told_once_and_with_their_reason() -> None:
         new = [7] * kept + [9]
         tokens += new
         width = len(draft.tokens) + 1
-        times = Times(draft.seconds * 1e3, 10 * FLAT[width], 0.0)
-        listening(Step(draft, kept, new, times, width))
+        times = RoundTimes(draft.decode_seconds * 1e3, 10 * FLAT[width], 0.0)
+        listening(RoundResult(draft, kept, new, times, width))
     assert [plan.state for plan in told][:2] == ["probing", "on"]
     assert len(told) < 8
     assert all(plan.why for plan in told)
@@ -149,9 +149,9 @@ def test_states_are_told_once_and_with_their_reason() -> None:
 
 def copying(rounds: int, text: Sequence[int]) -> tuple[Controller, float]:
     """A controller without a draft model over a text that is known; tokens a round."""
-    known = Experience()
+    known = PairStats()
     controller = Controller(
-        None, LookupDrafter(), Costs(Measured(10.0, {"1": 1.0, "8": 1.3})), known
+        None, LookupDrafter(), PassCosts(MeasuredCosts(10.0, {"1": 1.0, "8": 1.3})), known
     )
     tokens = list(text[:4])
     n = 0
@@ -167,7 +167,9 @@ def copying(rounds: int, text: Sequence[int]) -> tuple[Controller, float]:
             break
         tokens += new
         width = len(draft.tokens) + 1
-        controller.learn(Step(draft, kept, new, Times(0, 10 * (1 + 0.04 * width), 0), width))
+        controller.record_round(
+            RoundResult(draft, kept, new, RoundTimes(0, 10 * (1 + 0.04 * width), 0), width)
+        )
     return controller, (len(tokens) - 4) / n
 
 
@@ -185,18 +187,20 @@ def test_copies_are_left_alone_where_it_does_not() -> None:
     assert rate < 1.6
 
 
-COSTS = Measured(10.0, {"1": 1.0, "8": 1.1}, 0.01)
+COSTS = MeasuredCosts(10.0, {"1": 1.0, "8": 1.1}, 0.01)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("other", [1, 2], ids=["twin", "stranger"])
-def test_all_sources_together_change_nothing(sampling: Sampling, other: int) -> None:
+def test_all_sources_together_change_nothing(sampling: SamplingParams, other: int) -> None:
     what = job([*PROMPT, *PROMPT], 120, sampling=sampling, draft_length=16)
-    judge = verifier("coupled", sampling.seed)
+    judge = make_verifier("coupled", sampling.seed)
     draft = model_drafter(HistoryModel(other), judge, sampling, len(what.prompt))
-    controller = Controller(draft, LookupDrafter(1), Costs(COSTS), Experience())
-    got = run(HistoryModel(1), controller, judge, replace(what, learn=controller.learn))
-    assert got.tokens == plain(HistoryModel(1), verifier("coupled", sampling.seed), what).tokens
+    controller = Controller(draft, LookupDrafter(1), PassCosts(COSTS), PairStats())
+    got = run(HistoryModel(1), controller, judge, replace(what, on_round=controller.record_round))
+    assert (
+        got.tokens == plain(HistoryModel(1), make_verifier("coupled", sampling.seed), what).tokens
+    )
     assert {step.draft.source for step in got.steps} - {None}
 
 
@@ -209,14 +213,14 @@ def test_mixed_drafts_keep_the_distribution(mode: VerifyMode) -> None:
     n = 4000
     for seed in range(n):
         what = job(prompt, 4, sampling=replace(PLAIN, seed=seed), draft_length=3)
-        judge = verifier(mode, seed)
+        judge = make_verifier(mode, seed)
         draft = model_drafter(TableModel(table(2)), judge, what.sampling, len(prompt))
-        controller = Controller(draft, LookupDrafter(1), Costs(COSTS), Experience())
+        controller = Controller(draft, LookupDrafter(1), PassCosts(COSTS), PairStats())
         seen[tuple(run(model, controller, judge, what).tokens[1:3])] += 1
     reference: Counter[tuple[int, ...]] = Counter()
     for seed in range(n):
         what = job(prompt, 4, sampling=replace(PLAIN, seed=seed + n))
-        reference[tuple(plain(model, verifier(mode, seed + n), what).tokens[1:3])] += 1
+        reference[tuple(plain(model, make_verifier(mode, seed + n), what).tokens[1:3])] += 1
     cells = [c for c in seen | reference if seen[c] + reference[c] >= 20]
     chi = sum((seen[c] - reference[c]) ** 2 / (seen[c] + reference[c]) for c in cells)
     assert chi < len(cells) + 6 * (2 * len(cells)) ** 0.5

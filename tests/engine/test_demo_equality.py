@@ -15,18 +15,18 @@ import pytest
 
 from localspec import launch
 from localspec.engine.session import Session
-from localspec.paths import data
-from localspec.protocol.wire import Sampling
+from localspec.paths import package_data_dir
+from localspec.protocol.wire import SamplingParams
 from tests.sessions import SETTINGS, loaded, require_same_logits_at_every_width, say
 
 TEXT = Path(__file__).resolve().parents[2] / "scripts" / "demo_text.py"
-DEMO = data() / "demo"
+DEMO = package_data_dir() / "demo"
 TARGET, DRAFT = DEMO / "demo-target.gguf", DEMO / "demo-draft.gguf"
 AS_RUN = replace(SETTINGS, n_ctx=None, n_ubatch=512, n_threads=None)
 """What `localspec run demo --flash-attn on` asks for."""
 SAMPLINGS = {
-    "greedy": Sampling(temperature=0),
-    "sampled": Sampling(temperature=0.8, seed=7),
+    "greedy": SamplingParams(temperature=0),
+    "sampled": SamplingParams(temperature=0.8, seed=7),
 }
 FEW, MANY = (4, 40), (50, 200)
 """Prompts, and tokens of each."""
@@ -74,7 +74,9 @@ def demo() -> Iterator[Session]:
         yield session
 
 
-def text_of(session: Session, prompt: str, spec: str, sampling: Sampling, tokens: int) -> list[int]:
+def text_of(
+    session: Session, prompt: str, spec: str, sampling: SamplingParams, tokens: int
+) -> list[int]:
     """As in a fresh process: another text first, so that nothing of the last answer is reused."""
     say(session, "\x00", spec="off", max_tokens=1)
     said = say(session, prompt, spec=spec, sampling=sampling, max_tokens=tokens)
@@ -82,7 +84,7 @@ def text_of(session: Session, prompt: str, spec: str, sampling: Sampling, tokens
     return said.ids
 
 
-def check(session: Session, sampling: Sampling, size: tuple[int, int]) -> None:
+def check(session: Session, sampling: SamplingParams, size: tuple[int, int]) -> None:
     for prompt in prompts(size[0]):
         plain, *others = (
             text_of(session, prompt, spec, sampling, size[1]) for spec in ("off", "model", "lookup")
@@ -108,5 +110,5 @@ def test_there_are_fifty_different_prompts() -> None:
 
 
 def test_the_demo_speculates_with_its_model_for_show() -> None:
-    choice = launch.choose("demo", "auto")
+    choice = launch.resolve_pair("demo", "auto")
     assert (choice.target, choice.draft) == (TARGET, DRAFT)

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import pytest
 
 from localspec.engine.session import Session
-from localspec.protocol.wire import Sampling
+from localspec.protocol.wire import SamplingParams
 from tests import demoheads
 from tests.engine.test_demo_equality import AS_RUN, prompts
 from tests.sessions import GREEDY, loaded, require_same_logits_at_every_width, say
 
-SAMPLED = Sampling(temperature=0.8, seed=7)
+SAMPLED = SamplingParams(temperature=0.8, seed=7)
 ALL = tuple(range(1, 9))
 """Draft lengths."""
 FLOORS: dict[str, tuple[float, float]] = {"eagle3": (0.62, 0.42), "dspark": (0.66, 0.38)}
@@ -53,7 +53,7 @@ def check(paired: Paired, texts: list[str], lengths: tuple[int, ...], n: int) ->
 
 
 def answered(
-    session: Session, text: str, spec: str, sampling: Sampling, length: int | None, n: int
+    session: Session, text: str, spec: str, sampling: SamplingParams, length: int | None, n: int
 ) -> list[int]:
     say(session, "\x00", spec="off", max_tokens=1)
     return say(session, text, spec=spec, sampling=sampling, draft_length=length, max_tokens=n).ids

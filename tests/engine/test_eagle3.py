@@ -10,8 +10,8 @@ import pytest
 
 from localspec.engine.session import Session
 from localspec.errors import IncompatiblePairError, UsageError
-from localspec.protocol.events import Plan
-from localspec.protocol.wire import Generate, Load, Probe, Sampling
+from localspec.protocol.events import SpeculationPlan
+from localspec.protocol.wire import GenerateCommand, LoadCommand, ProbeCommand, SamplingParams
 from tests import beside, heads
 from tests.engine.freshness import check_rows
 from tests.fakes import GREEDY
@@ -56,7 +56,7 @@ def test_greedy_speculation_says_what_plain_decoding_says(pair: Session, length:
 @pytest.mark.parametrize("spec", ["eagle3", "auto"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_seed_is_a_text_whatever_speculates(pair: Session, spec: str, seed: int) -> None:
-    sampling = Sampling(temperature=0.8, seed=seed, repeat_penalty=1.1 if seed % 2 else 1.0)
+    sampling = SamplingParams(temperature=0.8, seed=seed, repeat_penalty=1.1 if seed % 2 else 1.0)
     plain = say(pair, PROMPT, spec="off", sampling=sampling, max_tokens=50)
     assert say(pair, PROMPT, spec=spec, sampling=sampling, max_tokens=50).ids == plain.ids
 
@@ -65,7 +65,7 @@ def test_a_seed_is_a_text_whatever_speculates(pair: Session, spec: str, seed: in
 def test_the_other_verifiers(pair: Session, verify: str) -> None:
     plain = say(pair, PROMPT, spec="off", max_tokens=40)
     assert say(pair, PROMPT, spec="model", verify=verify, max_tokens=40).ids == plain.ids
-    sampling = Sampling(temperature=0.8, seed=2)
+    sampling = SamplingParams(temperature=0.8, seed=2)
     drawn = say(pair, PROMPT, spec="model", verify=verify, sampling=sampling, max_tokens=40)
     assert len(drawn.ids) == 40
 
@@ -120,7 +120,7 @@ def test_an_answer_may_be_closed_after_any_event(zoo: Zoo, taught: Path, spec: s
     with loaded(zoo["deep"], taught) as session:
         wanted = say(session, PROMPT * 9, spec="off", max_tokens=30).ids
         for stop_after in range(1, 9):
-            events = session.generate(Generate(PROMPT * 9, GREEDY, spec=spec))
+            events = session.generate(GenerateCommand(PROMPT * 9, GREEDY, spec=spec))
             for _, _ in zip(range(stop_after), events, strict=False):
                 pass
             events.close()  # type: ignore[attr-defined]
@@ -155,8 +155,8 @@ def test_answers_up_to_a_full_context(zoo: Zoo, taught: Path, spec: str) -> None
 
 def test_measuring_leaves_it_in_step(zoo: Zoo, taught: Path) -> None:
     with loaded(zoo["deep"], taught) as session:
-        list(session.probe(Probe(0.2, difference=True)))
-        (measured,) = session.measured()
+        list(session.probe(ProbeCommand(0.2, difference=True)))
+        (measured,) = session.measured_costs()
         said = say(session, PROMPT, spec="model", draft_length=3, max_tokens=60)
     assert measured.c is not None
     assert said.speculation["acceptance_rate"] > 0.7
@@ -175,8 +175,8 @@ def test_it_is_called_by_its_name(zoo: Zoo) -> None:
     with loaded(zoo["deep"], zoo["eagle3"]) as session:
         assert session.ready.draft == "eagle3.gguf"
         assert not session.ready.notices  # whoever found it says so
-        plan = next(iter(session.generate(Generate(PROMPT, GREEDY))))
-        assert isinstance(plan, Plan)
+        plan = next(iter(session.generate(GenerateCommand(PROMPT, GREEDY))))
+        assert isinstance(plan, SpeculationPlan)
         assert plan.why.startswith("the EAGLE-3 head and copying")
 
 
@@ -195,4 +195,4 @@ def test_a_wrong_target_is_refused_before_llama_cpp_aborts(
     zoo: Zoo, target: str, words: str
 ) -> None:
     with pytest.raises(IncompatiblePairError, match=words):
-        Session(Load(str(zoo[target]), str(zoo["eagle3"]), SETTINGS, SETTINGS))
+        Session(LoadCommand(str(zoo[target]), str(zoo["eagle3"]), SETTINGS, SETTINGS))

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.engine.accept import verifier
-from localspec.engine.exact import Guard
+from localspec.engine.near_ties import NearTieCheck
 from localspec.engine.protocols import Logits
+from localspec.engine.verifiers import make_verifier
 from localspec.errors import UsageError
-from localspec.protocol.wire import Sampling
+from localspec.protocol.wire import SamplingParams
 from tests.engine.laws import PROMPT
 from tests.fakes import (
     GREEDY,
@@ -30,15 +30,15 @@ from tests.sessions import loaded, say
 from tests.zoo import Zoo
 
 OFF = 0.3
-SAMPLED = Sampling(temperature=0.9, top_k=6, top_p=0.9, min_p=0.03, seed=3)
-WHOLE = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=3)
+SAMPLED = SamplingParams(temperature=0.9, top_k=6, top_p=0.9, min_p=0.03, seed=3)
+WHOLE = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=3)
 
 
 class Wobbly(HistoryModel):
     """Passes over several tokens move every logit by up to OFF; a token alone is right."""
 
-    def read(self, tokens: Sequence[int], outputs: int) -> Logits:
-        rows = super().read(tokens, outputs)
+    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
+        rows = super().decode(tokens, outputs)
         if len(tokens) > 1:
             rng = np.random.default_rng([len(tokens), len(self.memory)])
             rows += rng.uniform(-OFF, OFF, rows.shape).astype(np.float32)
@@ -49,20 +49,22 @@ class WobblyStubborn(Wobbly, StubbornModel):
     """The same, of a memory that can only be emptied."""
 
 
-def answers(sampling: Sampling, model: FakeModel, *, exact: bool) -> tuple[Run, Run]:
+def answers(sampling: SamplingParams, model: FakeModel, *, exact: bool) -> tuple[Run, Run]:
     """Plain decoding's answer, and one with good guesses."""
     # One token of prompt: the prompt's own pass is not what is tried here.
     what = job(PROMPT[:1], 60, sampling=sampling, draft_length=4)
-    expected = plain(HistoryModel(1), verifier("coupled", sampling.seed), what)
-    guard = Guard(sampling, OFF) if exact else None
-    judge = verifier("coupled", sampling.seed)
+    expected = plain(HistoryModel(1), make_verifier("coupled", sampling.seed), what)
+    guard = NearTieCheck(sampling, OFF) if exact else None
+    judge = make_verifier("coupled", sampling.seed)
     drafter = model_drafter(HistoryModel(1), judge, sampling, len(what.prompt))
-    return expected, run(model, drafter, judge, replace(what, guard=guard))
+    return expected, run(model, drafter, judge, replace(what, is_near_tie=guard))
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, WHOLE], ids=["greedy", "cut", "whole"])
 @pytest.mark.parametrize("seed", range(6))
-def test_text_is_plain_decodings_where_wide_passes_wobble(sampling: Sampling, seed: int) -> None:
+def test_text_is_plain_decodings_where_wide_passes_wobble(
+    sampling: SamplingParams, seed: int
+) -> None:
     sampling = replace(sampling, seed=seed)
     expected, got = answers(sampling, Wobbly(1), exact=True)
     assert got.tokens == expected.tokens
@@ -95,21 +97,26 @@ def test_a_guess_that_stands_when_computed_alone_is_kept() -> None:
 
 def test_nothing_is_doubted_where_widths_agree() -> None:
     what = job(PROMPT, 40, draft_length=4, sampling=SAMPLED)
-    judge = verifier("coupled", SAMPLED.seed)
-    got = run(HistoryModel(1), RandomDrafter(1), judge, replace(what, guard=Guard(SAMPLED, 0.0)))
+    judge = make_verifier("coupled", SAMPLED.seed)
+    got = run(
+        HistoryModel(1),
+        RandomDrafter(1),
+        judge,
+        replace(what, is_near_tie=NearTieCheck(SAMPLED, 0.0)),
+    )
     assert not any(step.guarded for step in got.steps)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, WHOLE], ids=["greedy", "cut", "whole"])
-def test_a_row_that_may_choose_otherwise_is_doubted(sampling: Sampling) -> None:
+def test_a_row_that_may_choose_otherwise_is_doubted(sampling: SamplingParams) -> None:
     """Every row whose choice some change within the limit turns over, over many random rows."""
     rng = np.random.default_rng(5)
     missed = changed = trusted = 0
     for index in range(150):
         row = rng.normal(scale=2.0, size=300).astype(np.float32)
-        judge = verifier("coupled", sampling.seed)
+        judge = make_verifier("coupled", sampling.seed)
         mine = chosen(judge, row, sampling, index)
-        doubted = Guard(sampling, 0.05)(row, [], index)
+        doubted = NearTieCheck(sampling, 0.05)(row, [], index)
         trusted += not doubted
         for _ in range(25):
             other = row + rng.choice([-0.05, 0.05], row.shape).astype(np.float32)
@@ -122,10 +129,10 @@ def test_a_row_that_may_choose_otherwise_is_doubted(sampling: Sampling) -> None:
     assert trusted > 20
 
 
-def chosen(judge: object, row: Logits, sampling: Sampling, index: int) -> int:
-    from localspec.engine.sampling import law  # noqa: PLC0415
+def chosen(judge: object, row: Logits, sampling: SamplingParams, index: int) -> int:
+    from localspec.engine.sampling import compute_distribution  # noqa: PLC0415
 
-    token: int = judge.guess(law(row, sampling), index)  # type: ignore[attr-defined]
+    token: int = judge.guess(compute_distribution(row, sampling), index)  # type: ignore[attr-defined]
     return token
 
 

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localspec.engine import drafters, loop
-from localspec.engine.accept import verifier
-from localspec.engine.control.growth import joined
+from localspec.engine import drafters, speculative_loop
+from localspec.engine.control.draft_length import join_drafts
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.drafters.model import ModelDrafter
-from localspec.engine.exact import Guard
-from localspec.engine.insight import OTHERS, Insight, look
-from localspec.engine.loop import Job
-from localspec.engine.protocols import Draft, Drafter, Gauge, Logits, Verifier
-from localspec.engine.reader import Reader
-from localspec.protocol.wire import Sampling, VerifyMode
+from localspec.engine.near_ties import NearTieCheck
+from localspec.engine.prefix_cache import PrefixCache
+from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy, Logits, Verifier
+from localspec.engine.speculative_loop import GenerationJob
+from localspec.engine.token_probabilities import N_ALTERNATIVES, TokenProbabilities, score_tokens
+from localspec.engine.verifiers import make_verifier
+from localspec.protocol.wire import SamplingParams, VerifyMode
 from tests.engine.laws import MODES, PROMPT, SAMPLED
 from tests.fakes import (
     GREEDY,
@@ -54,8 +54,8 @@ def order(row: Logits) -> list[int]:
     return sorted(range(len(row)), key=lambda token: (-row[token], token))
 
 
-def alone(row: Sequence[float], token: int) -> Insight:
-    (insight,) = look(np.array([row], np.float32), [token], Draft())
+def alone(row: Sequence[float], token: int) -> TokenProbabilities:
+    (insight,) = score_tokens(np.array([row], np.float32), [token], Draft())
     return insight
 
 
@@ -67,51 +67,54 @@ def alone(row: Sequence[float], token: int) -> Insight:
 def test_the_probabilities_of_all_tokens_add_up_to_one(n_vocab: int, spread: float) -> None:
     row = np.random.default_rng(n_vocab).normal(scale=spread, size=n_vocab).astype(np.float32)
     rows = np.broadcast_to(row, (n_vocab, n_vocab))
-    insights = look(rows, range(n_vocab), Draft())
+    insights = score_tokens(rows, range(n_vocab), Draft())
     expected = softmax(row)
-    assert sum(insight.taken.p for insight in insights) == pytest.approx(1.0, abs=NEAR)
-    assert [insight.taken.id for insight in insights] == list(range(n_vocab))
-    assert [insight.taken.p for insight in insights] == pytest.approx(expected, rel=1e-5)
-    ranks = {insight.taken.id: insight.taken.rank for insight in insights}
+    assert sum(insight.chosen.p for insight in insights) == pytest.approx(1.0, abs=NEAR)
+    assert [insight.chosen.id for insight in insights] == list(range(n_vocab))
+    assert [insight.chosen.p for insight in insights] == pytest.approx(expected, rel=1e-5)
+    ranks = {insight.chosen.id: insight.chosen.rank for insight in insights}
     assert sorted(ranks, key=ranks.__getitem__) == order(row)
     assert sorted(ranks.values()) == list(range(1, n_vocab + 1))
 
 
 def test_known_logits() -> None:
     seen = alone([math.log(8), math.log(1), math.log(4), math.log(2), math.log(1)], 2)
-    assert (seen.taken.id, seen.taken.rank) == (2, 2)
-    assert seen.taken.p == pytest.approx(0.25)
-    assert [(other.id, other.rank) for other in seen.instead] == [(0, 1), (3, 3), (1, 4)]
-    assert [other.p for other in seen.instead] == pytest.approx([8 / 16, 2 / 16, 1 / 16])
-    assert all(other.p_draft is None and not other.guessed for other in seen.instead)
+    assert (seen.chosen.id, seen.chosen.rank) == (2, 2)
+    assert seen.chosen.p == pytest.approx(0.25)
+    assert [(other.id, other.rank) for other in seen.alternatives] == [(0, 1), (3, 3), (1, 4)]
+    assert [other.p for other in seen.alternatives] == pytest.approx([8 / 16, 2 / 16, 1 / 16])
+    assert all(other.p_draft is None and not other.is_rejected_draft for other in seen.alternatives)
 
 
 def test_among_equals_the_lower_id_comes_first() -> None:
     seen = alone([1, 3, 3, 3, 3, 3], 3)
-    assert seen.taken.rank == 3
-    assert [(other.id, other.rank) for other in seen.instead] == [(1, 1), (2, 2), (4, 4)]
+    assert seen.chosen.rank == 3
+    assert [(other.id, other.rank) for other in seen.alternatives] == [(1, 1), (2, 2), (4, 4)]
 
 
 def test_a_token_that_cannot_be_has_no_probability() -> None:
     seen = alone([0.0, -math.inf, -math.inf], 0)
-    assert seen.taken.p == 1.0
-    assert [(other.id, other.p, other.rank) for other in seen.instead] == [(1, 0, 2), (2, 0, 3)]
-    assert alone([1e4, -1e4], 1).taken.p == 0.0
+    assert seen.chosen.p == 1.0
+    assert [(other.id, other.p, other.rank) for other in seen.alternatives] == [
+        (1, 0, 2),
+        (2, 0, 3),
+    ]
+    assert alone([1e4, -1e4], 1).chosen.p == 0.0
 
 
 def test_the_rejected_guess_comes_first_and_is_not_told_twice() -> None:
     row = np.array([5, 4, 3, 2, 1, 0], np.float32)
     theirs = np.array([0, 0, 2, 0, 0], np.float32)
-    draft = Draft([2], rows=[theirs])
-    (seen,) = look(row[None], [1], draft)
-    guess, *others = seen.instead
-    assert (guess.id, guess.guessed, guess.rank) == (2, True, 3)
+    draft = Draft([2], logits=[theirs])
+    (seen,) = score_tokens(row[None], [1], draft)
+    guess, *others = seen.alternatives
+    assert (guess.id, guess.is_rejected_draft, guess.rank) == (2, True, 3)
     assert guess.p == pytest.approx(softmax(row)[2])
     assert guess.p_draft == pytest.approx(softmax(theirs)[2])
-    assert seen.taken.p_draft == pytest.approx(softmax(theirs)[1])
+    assert seen.chosen.p_draft == pytest.approx(softmax(theirs)[1])
     assert [(other.id, other.rank) for other in others] == [(0, 1), (3, 4), (4, 5)]
-    (unknown,) = look(row[None], [5], draft)
-    assert unknown.taken.p_draft == 0.0, "a token that the draft does not have"
+    (unknown,) = score_tokens(row[None], [5], draft)
+    assert unknown.chosen.p_draft == 0.0, "a token that the draft does not have"
 
 
 class Cousin(HistoryModel):
@@ -122,11 +125,11 @@ class Cousin(HistoryModel):
 
 
 def drafting(
-    model: FakeModel, judge: Verifier, what: Job, *, keep_rows: bool = True
+    model: FakeModel, judge: Verifier, what: GenerationJob, *, keep_rows: bool = True
 ) -> ModelDrafter:
-    reader, start = Reader(model), len(what.prompt)
-    needs = drafters.Needs(reader, judge, what.sampling, start, N_VOCAB, what.is_end)
-    return ModelDrafter(reader, replace(needs, keep_rows=keep_rows))
+    reader, start = PrefixCache(model), len(what.prompt)
+    needs = drafters.DrafterInputs(reader, judge, what.sampling, start, N_VOCAB, what.is_eog)
+    return ModelDrafter(reader, replace(needs, keep_logits=keep_rows))
 
 
 # --- the right row ----------------------------------------------------------------------
@@ -136,23 +139,23 @@ def check(got: Run, prompt: Sequence[int], target: FakeModel, draft: FakeModel |
     """Every token's insight, from rows computed again: these models only know the text."""
     text = list(prompt)
     for step in got.steps:
-        assert len(step.insights) == len(step.tokens)
-        for i, (token, seen) in enumerate(zip(step.tokens, step.insights, strict=True)):
+        assert len(step.probabilities) == len(step.tokens)
+        for i, (token, seen) in enumerate(zip(step.tokens, step.probabilities, strict=True)):
             row, guessed = target.row(text), step.draft.tokens[i : i + 1]
             theirs = softmax(draft.row(text)) if draft and guessed else None
             p, best = softmax(row), order(row)
-            assert seen.taken.id == token
-            assert seen.taken.p == pytest.approx(p[token], abs=NEAR)
-            assert seen.taken.rank == best.index(token) + 1
-            assert seen.taken.p_draft == (None if theirs is None else pytest.approx(theirs[token]))
+            assert seen.chosen.id == token
+            assert seen.chosen.p == pytest.approx(p[token], abs=NEAR)
+            assert seen.chosen.rank == best.index(token) + 1
+            assert seen.chosen.p_draft == (None if theirs is None else pytest.approx(theirs[token]))
             rejected = [guess for guess in guessed if guess != token]
-            assert [other.id for other in seen.instead if other.guessed] == rejected
-            others = [other for other in best if other not in (token, *rejected)][:OTHERS]
-            assert [other.id for other in seen.instead] == [*rejected, *others]
-            for other in seen.instead:
+            assert [other.id for other in seen.alternatives if other.is_rejected_draft] == rejected
+            others = [other for other in best if other not in (token, *rejected)][:N_ALTERNATIVES]
+            assert [other.id for other in seen.alternatives] == [*rejected, *others]
+            for other in seen.alternatives:
                 assert other.p == pytest.approx(p[other.id], abs=NEAR)
                 assert other.rank == best.index(other.id) + 1
-                if other.guessed and theirs is not None:
+                if other.is_rejected_draft and theirs is not None:
                     assert other.p_draft == pytest.approx(theirs[other.id])
                 else:
                     assert other.p_draft is None
@@ -162,59 +165,61 @@ def check(got: Run, prompt: Sequence[int], target: FakeModel, draft: FakeModel |
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS.keys())
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(3))
-def test_each_verifier_with_a_draft_model(mode: VerifyMode, sampling: Sampling, seed: int) -> None:
+def test_each_verifier_with_a_draft_model(
+    mode: VerifyMode, sampling: SamplingParams, seed: int
+) -> None:
     sampling = replace(sampling, seed=seed)
     what = job(PROMPT, 60, sampling=sampling, draft_length=4)
     answers = []
     for asked in (False, True):
-        judge = verifier(mode, seed)
+        judge = make_verifier(mode, seed)
         drafter = drafting(Cousin(2), judge, what, keep_rows=asked)
-        this = replace(what, look=look if asked else None)
+        this = replace(what, score_tokens=score_tokens if asked else None)
         answers.append(run(HistoryModel(1), drafter, judge, this))
     without, got = answers
     check(got, PROMPT, HistoryModel(1), Cousin(2))
     assert 10 < sum(got.accepted) < sum(map(len, got.drafts))
     assert (got.tokens, got.end, got.drafts) == (without.tokens, without.end, without.drafts)
-    assert not any(step.insights for step in without.steps)
-    assert all(step.draft.rows is None for step in without.steps)
+    assert not any(step.probabilities for step in without.steps)
+    assert all(step.draft.logits is None for step in without.steps)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(4))
 def test_guesses_that_no_model_made(mode: VerifyMode, seed: int) -> None:
-    what = replace(job(PROMPT, 120, sampling=replace(PLAIN, seed=seed)), look=look)
-    got = run(HistoryModel(1), RandomDrafter(seed), verifier(mode, seed), what)
+    what = replace(job(PROMPT, 120, sampling=replace(PLAIN, seed=seed)), score_tokens=score_tokens)
+    got = run(HistoryModel(1), RandomDrafter(seed), make_verifier(mode, seed), what)
     check(got, PROMPT, HistoryModel(1), None)
     assert sum(got.accepted) > 0
 
 
 def test_plain_decoding_and_its_end() -> None:
-    what = replace(job(PROMPT, 60, sampling=PLAIN, ends=[5]), look=look)
-    got = run(HistoryModel(1), EmptyDrafter(), verifier("coupled", 3), what)
+    what = replace(job(PROMPT, 60, sampling=PLAIN, ends=[5]), score_tokens=score_tokens)
+    got = run(HistoryModel(1), EmptyDrafter(), make_verifier("coupled", 3), what)
     check(got, PROMPT, HistoryModel(1), None)
     assert got.end == "eog"
-    assert got.steps[-1].insights[-1].taken.id == 5
+    assert got.steps[-1].probabilities[-1].chosen.id == 5
 
 
 def test_an_end_inside_an_accepted_run() -> None:
-    free = plain(HistoryModel(1), verifier("coupled", 0), job(PROMPT, 40)).tokens
+    free = plain(HistoryModel(1), make_verifier("coupled", 0), job(PROMPT, 40)).tokens
     end = next(token for i, token in enumerate(free) if i > 2 and token not in free[:i])
     oracle = OracleDrafter([*PROMPT, *free], N_VOCAB)
-    what = replace(job(PROMPT, 40, draft_length=20, ends=[end]), look=look)
-    got = run(HistoryModel(1), oracle, verifier("coupled", 0), what)
+    what = replace(job(PROMPT, 40, draft_length=20, ends=[end]), score_tokens=score_tokens)
+    got = run(HistoryModel(1), oracle, make_verifier("coupled", 0), what)
     check(got, PROMPT, HistoryModel(1), None)
     assert got.end == "eog"
     assert len(got.steps[-1].tokens) < len(got.steps[-1].draft.tokens)
 
 
 def test_a_model_that_drafts_for_itself_agrees_with_itself() -> None:
-    judge = verifier("coupled", 1)
-    what = replace(job(PROMPT, 40, sampling=SAMPLED, draft_length=4), look=look)
+    judge = make_verifier("coupled", 1)
+    what = replace(job(PROMPT, 40, sampling=SAMPLED, draft_length=4), score_tokens=score_tokens)
     drafter = drafting(HistoryModel(1), judge, what)
     seen = [
-        insight.taken
+        insight.chosen
         for step in run(HistoryModel(1), drafter, judge, what).steps
-        for insight in step.insights[: step.accepted]
+        for insight in step.probabilities[: step.accepted]
     ]
     assert len(seen) > 20
     assert all(taken.p_draft == taken.p for taken in seen)
@@ -223,9 +228,9 @@ def test_a_model_that_drafts_for_itself_agrees_with_itself() -> None:
 @pytest.mark.parametrize("kind", [HistoryModel, StubbornModel])
 def test_a_memory_that_is_read_again(kind: type[HistoryModel]) -> None:
     """The second kind cannot be cut: after each rejection the text is read from its start."""
-    judge = verifier("rejection", 4)
+    judge = make_verifier("rejection", 4)
     sampling = replace(PLAIN, seed=4)
-    what = replace(job(PROMPT, 40, sampling=sampling, draft_length=3), look=look)
+    what = replace(job(PROMPT, 40, sampling=sampling, draft_length=3), score_tokens=score_tokens)
     drafter = drafting(kind(2, n_batch=4), judge, what)
     got = run(kind(1, n_batch=4), drafter, judge, what)
     check(got, PROMPT, HistoryModel(1), HistoryModel(2))
@@ -242,8 +247,8 @@ class Wobbly(HistoryModel):
         super().__init__(seed)
         self.given: dict[int, Logits] = {}
 
-    def read(self, tokens: Sequence[int], outputs: int) -> Logits:
-        rows = super().read(tokens, outputs)
+    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
+        rows = super().decode(tokens, outputs)
         if len(tokens) > 1:
             rng = np.random.default_rng([len(tokens), len(self.memory)])
             rows += rng.uniform(-OFF, OFF, rows.shape).astype(np.float32)
@@ -259,24 +264,24 @@ class WobblyStubborn(Wobbly, StubbornModel):
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, PLAIN], ids=["greedy", "cut", "whole"])
 @pytest.mark.parametrize("kind", [Wobbly, WobblyStubborn])
 def test_a_guarded_token_is_told_by_the_pass_that_decided_it(
-    kind: type[Wobbly], sampling: Sampling
+    kind: type[Wobbly], sampling: SamplingParams
 ) -> None:
-    judge = verifier("coupled", sampling.seed)
+    judge = make_verifier("coupled", sampling.seed)
     what = job(PROMPT[:1], 60, sampling=sampling, draft_length=4)
     drafter = drafting(HistoryModel(1), judge, what)
     target = kind(1)
-    guarded = replace(what, guard=Guard(sampling, OFF), look=look)
+    guarded = replace(what, is_near_tie=NearTieCheck(sampling, OFF), score_tokens=score_tokens)
     got = run(target, drafter, judge, guarded)
     assert sum(step.guarded for step in got.steps) > 0
     text, alone_after_some = list(what.prompt), 0
     for step in got.steps:
         alone_after_some += step.guarded and len(step.tokens) > 1
-        for token, seen in zip(step.tokens, step.insights, strict=True):
-            assert seen.taken.p == pytest.approx(softmax(target.given[len(text)])[token], abs=NEAR)
+        for token, seen in zip(step.tokens, step.probabilities, strict=True):
+            assert seen.chosen.p == pytest.approx(softmax(target.given[len(text)])[token], abs=NEAR)
             text.append(token)
         if step.guarded:
             right = softmax(HistoryModel(1).row(text[:-1]))
-            assert step.insights[-1].taken.p == pytest.approx(right[text[-1]], abs=NEAR)
+            assert step.probabilities[-1].chosen.p == pytest.approx(right[text[-1]], abs=NEAR)
     assert alone_after_some > 0
 
 
@@ -295,12 +300,12 @@ class Relay:
         tokens: Sequence[int],
         limit: int,
         ahead: Sequence[int] = (),
-        gauge: Gauge | None = None,
+        gauge: DraftStopPolicy | None = None,
     ) -> Draft:
         one = self.first.propose(tokens, min(limit, 2))
         if not one.tokens or len(one.tokens) >= limit:
             return one
-        return joined(one, self.second.propose(tokens, limit - len(one.tokens), one.tokens))
+        return join_drafts(one, self.second.propose(tokens, limit - len(one.tokens), one.tokens))
 
 
 def modelled(draft: Draft) -> list[bool]:
@@ -311,9 +316,9 @@ def modelled(draft: Draft) -> list[bool]:
 
 @pytest.mark.parametrize("model_first", [True, False])
 def test_copied_places_have_no_draft_probability(model_first: bool) -> None:
-    judge = verifier("coupled", 3)
+    judge = make_verifier("coupled", 3)
     sampling = replace(PLAIN, temperature=0.6, seed=3)
-    what = replace(job(PROMPT, 60, sampling=sampling, draft_length=4), look=look)
+    what = replace(job(PROMPT, 60, sampling=sampling, draft_length=4), score_tokens=score_tokens)
     sources: list[Drafter] = [drafting(HistoryModel(1), judge, what), LookupDrafter(1)]
     relay = Relay(*(sources if model_first else sources[::-1]))
     got = run(HistoryModel(1), relay, judge, what)
@@ -321,11 +326,11 @@ def test_copied_places_have_no_draft_probability(model_first: bool) -> None:
     for step in got.steps:
         both += "+" in (step.draft.source or "")
         known = modelled(step.draft)
-        for i, seen in enumerate(step.insights):
+        for i, seen in enumerate(step.probabilities):
             by_model = i < len(known) and known[i]
-            assert (seen.taken.p_draft is not None) is by_model
-            for other in seen.instead:
-                assert (other.p_draft is not None) is (by_model and other.guessed)
+            assert (seen.chosen.p_draft is not None) is by_model
+            for other in seen.alternatives:
+                assert (other.p_draft is not None) is (by_model and other.is_rejected_draft)
     assert both > 3
 
 
@@ -335,15 +340,17 @@ def test_copied_places_have_no_draft_probability(model_first: bool) -> None:
 def test_the_time_of_looking_is_not_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or costs would be learned that are only there while someone watches."""
     now = [0.0]
-    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(speculative_loop, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
-    def slow(rows: Logits, tokens: Sequence[int], draft: Draft) -> tuple[Insight, ...]:
+    def slow(rows: Logits, tokens: Sequence[int], draft: Draft) -> tuple[TokenProbabilities, ...]:
         now[0] += 60.0
-        return look(rows, tokens, draft)
+        return score_tokens(rows, tokens, draft)
 
-    def host(watch: Callable[[Logits, Sequence[int], Draft], tuple[Insight, ...]] | None) -> float:
-        what = replace(job(PROMPT, 10), look=watch)
-        got = run(HistoryModel(1), EmptyDrafter(), verifier("coupled", 0), what)
+    def host(
+        watch: Callable[[Logits, Sequence[int], Draft], tuple[TokenProbabilities, ...]] | None,
+    ) -> float:
+        what = replace(job(PROMPT, 10), score_tokens=watch)
+        got = run(HistoryModel(1), EmptyDrafter(), make_verifier("coupled", 0), what)
         return max(abs(step.ms.host) for step in got.steps)
 
     assert host(slow) == pytest.approx(host(None), abs=1e-3)

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.engine.accept import verifier
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.drafters.none import NoDrafter
-from localspec.engine.loop import Step, generate
+from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Drafter, Logits
-from localspec.engine.reader import Reader
+from localspec.engine.speculative_loop import RoundResult, speculative_decode
+from localspec.engine.verifiers import make_verifier
 from localspec.errors import EngineError
 from localspec.protocol.events import Prefill
-from localspec.protocol.wire import Sampling, VerifyMode
+from localspec.protocol.wire import SamplingParams, VerifyMode
 from tests.engine import laws
 from tests.engine.laws import DRAFTERS, GUESSERS, MODES, PROMPT, RANDOM, SAMPLED, SEED, Pair
 from tests.fakes import (
@@ -71,16 +71,16 @@ def test_greedy_equals_plain_under_a_repeat_penalty(make: laws.MakeDrafter) -> N
 
 def test_a_right_guess_is_kept() -> None:
     what = job(PROMPT, 41, draft_length=4)
-    text = [*PROMPT, *plain(laws.history(), verifier("coupled", 0), what).tokens]
-    got = run(laws.history(), OracleDrafter(text, 6), verifier("coupled", 0), what)
+    text = [*PROMPT, *plain(laws.history(), make_verifier("coupled", 0), what).tokens]
+    got = run(laws.history(), OracleDrafter(text, 6), make_verifier("coupled", 0), what)
     assert got.accepted == [0, *[4] * 8]
 
 
 def test_a_wrong_guess_costs_no_token() -> None:
     what = job(PROMPT, 10, draft_length=4)
-    text = [*PROMPT, *plain(laws.history(), verifier("coupled", 0), what).tokens]
+    text = [*PROMPT, *plain(laws.history(), make_verifier("coupled", 0), what).tokens]
     drafter = OracleDrafter(text, 6, wrong=lambda place: True)
-    got = run(laws.history(), drafter, verifier("coupled", 0), what)
+    got = run(laws.history(), drafter, make_verifier("coupled", 0), what)
     assert got.accepted == [0] * 10
 
 
@@ -91,7 +91,7 @@ def test_a_wrong_guess_costs_no_token() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_round_emits_what_stands_and_one_more(make: laws.MakeDrafter, mode: VerifyMode) -> None:
     what = job(PROMPT, 25, sampling=SAMPLED, draft_length=3)
-    judge = verifier(mode, SEED)
+    judge = make_verifier(mode, SEED)
     laws.whole_rounds(run(laws.history(), make(judge, what, []), judge, what).steps, what)
 
 
@@ -112,7 +112,7 @@ def test_another_seed_gives_another_text(mode: VerifyMode) -> None:
     texts = set()
     for seed in range(5):
         what = job(PROMPT, 20, sampling=replace(PLAIN, seed=seed))
-        texts.add(tuple(plain(laws.history(), verifier(mode, seed), what).tokens))
+        texts.add(tuple(plain(laws.history(), make_verifier(mode, seed), what).tokens))
     assert len(texts) == 5
 
 
@@ -121,7 +121,7 @@ def test_the_same_seed_twice_gives_the_same_run(mode: VerifyMode) -> None:
     what = job(PROMPT, 20, sampling=PLAIN)
     texts = set()
     for _ in range(3):
-        judge = verifier(mode, 5)
+        judge = make_verifier(mode, 5)
         drafter = model_drafter(HistoryModel(2), judge, PLAIN, len(PROMPT))
         texts.add(tuple(run(laws.history(), drafter, judge, what).tokens))
     assert len(texts) == 1
@@ -144,7 +144,7 @@ def test_the_same_seed_twice_gives_the_same_run(mode: VerifyMode) -> None:
         ("coupled", replace(SAMPLED, repeat_penalty=1.3, repeat_last_n=6)),
     ],
 )
-def test_a_twin_is_always_right(mode: VerifyMode, sampling: Sampling) -> None:
+def test_a_twin_is_always_right(mode: VerifyMode, sampling: SamplingParams) -> None:
     laws.twin_is_always_right(sampling, mode)
 
 
@@ -155,7 +155,7 @@ def test_a_drafter_never_keeps_what_did_not_happen(mode: VerifyMode) -> None:
 
 def test_a_drafter_whose_memory_cannot_be_cut_reads_again() -> None:
     what = job(PROMPT, 20, sampling=SAMPLED, draft_length=3)
-    judge = verifier("coupled", SEED)
+    judge = make_verifier("coupled", SEED)
     drafter = laws.Watched(StubbornModel(2, n_batch=4), judge, what)
     got = run(laws.history(), drafter, judge, what)
     assert got.tokens == plain(laws.history(), judge, what).tokens
@@ -171,32 +171,34 @@ def test_limits_are_exact(make: laws.MakeDrafter) -> None:
 
 @by_name(DRAFTERS | {"random": RANDOM["random 0"]})
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-def test_an_end_token_cuts_there(make: laws.MakeDrafter, sampling: Sampling) -> None:
+def test_an_end_token_cuts_there(make: laws.MakeDrafter, sampling: SamplingParams) -> None:
     laws.end_cuts(make, sampling)
 
 
 def test_a_round_with_an_end_inside_keeps_no_more() -> None:
-    free = plain(laws.history(), verifier("coupled", 0), job(PROMPT, 30)).tokens
+    free = plain(laws.history(), make_verifier("coupled", 0), job(PROMPT, 30)).tokens
     end = next(token for token in range(6) if 1 < free.index(token) < 6)
     at = free.index(end)
     what = job(PROMPT, 30, draft_length=8, ends=[end])
-    got = run(laws.history(), OracleDrafter([*PROMPT, *free], 6), verifier("coupled", 0), what)
+    got = run(laws.history(), OracleDrafter([*PROMPT, *free], 6), make_verifier("coupled", 0), what)
     assert got.steps[-1].tokens == free[1 : at + 1]
     assert got.steps[-1].accepted == at
     assert len(got.steps[-1].draft.tokens) == 8
 
 
 def test_the_first_token_may_be_the_end() -> None:
-    first = plain(laws.history(), verifier("coupled", 0), job(PROMPT, 1)).tokens
-    got = run(laws.history(), EmptyDrafter(), verifier("coupled", 0), job(PROMPT, 30, ends=first))
+    first = plain(laws.history(), make_verifier("coupled", 0), job(PROMPT, 1)).tokens
+    got = run(
+        laws.history(), EmptyDrafter(), make_verifier("coupled", 0), job(PROMPT, 30, ends=first)
+    )
     assert (got.tokens, got.end) == (first, "eog")
 
 
 def test_a_draft_model_stops_at_an_end() -> None:
-    free = plain(laws.history(), verifier("coupled", 0), job(PROMPT, 30)).tokens
+    free = plain(laws.history(), make_verifier("coupled", 0), job(PROMPT, 30)).tokens
     end = next(token for token in range(6) if 1 < free.index(token) < 6)
     what = job(PROMPT, 30, draft_length=8, ends=[end])
-    judge = verifier("coupled", 0)
+    judge = make_verifier("coupled", 0)
     drafter = model_drafter(
         HistoryModel(1), judge, GREEDY, len(PROMPT), is_end=lambda token: token == end
     )
@@ -234,7 +236,7 @@ def test_the_next_prompt_may_be_the_whole_chat() -> None:
         return Pair.of(laws.history(), HistoryModel(2))
 
     first = job(PROMPT, 8, sampling=SAMPLED, draft_length=3)
-    said = plain(laws.history(), verifier("coupled", SEED), first).tokens
+    said = plain(laws.history(), make_verifier("coupled", SEED), first).tokens
     for name in ("model", "lookup"):
         laws.closing_leaves_no_trace(make, name, first, [*PROMPT, *said, 4, 4])
 
@@ -242,10 +244,10 @@ def test_the_next_prompt_may_be_the_whole_chat() -> None:
 @by_name(DRAFTERS)
 def test_at_every_round_the_target_has_read_all_but_the_last(make: laws.MakeDrafter) -> None:
     what = job(PROMPT, 20, sampling=SAMPLED, draft_length=3)
-    text = [*PROMPT, *plain(laws.history(), verifier("coupled", SEED), what).tokens]
-    judge, target, seen = verifier("coupled", SEED), laws.history(), 0
-    for event in generate(Reader(target), make(judge, what, text), judge, what):
-        if isinstance(event, Step):
+    text = [*PROMPT, *plain(laws.history(), make_verifier("coupled", SEED), what).tokens]
+    judge, target, seen = make_verifier("coupled", SEED), laws.history(), 0
+    for event in speculative_decode(PrefixCache(target), make(judge, what, text), judge, what):
+        if isinstance(event, RoundResult):
             seen += len(event.tokens)
             assert target.memory == text[: len(PROMPT) + seen - 1]
     assert seen == 20
@@ -258,10 +260,10 @@ class FailingModel(HistoryModel):
         super().__init__(1)
         self.fails = ""
 
-    def read(self, tokens: Sequence[int], outputs: int) -> Logits:
+    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
         left, self.fails = self.fails, ""
         if not left:
-            return super().read(tokens, outputs)
+            return super().decode(tokens, outputs)
         if left == "a part of the batch":
             self.memory += tokens[: len(tokens) // 2]
         elif left == "nothing":
@@ -273,13 +275,13 @@ class FailingModel(HistoryModel):
 @pytest.mark.parametrize("again", [False, True], ids=["the same prompt", "all it had read"])
 def test_after_a_read_that_failed_the_next_answer_is_right(left: str, again: bool) -> None:
     model = FailingModel()
-    reader, judge = Reader(model), verifier("coupled", 0)
+    reader, judge = PrefixCache(model), make_verifier("coupled", 0)
     text = [*PROMPT, *plain(laws.history(), judge, job(PROMPT, 30)).tokens]
     with pytest.raises(EngineError):
-        for event in generate(reader, OracleDrafter(text, 6), judge, job(PROMPT, 20)):
-            if isinstance(event, Step) and event.draft.tokens:
+        for event in speculative_decode(reader, OracleDrafter(text, 6), judge, job(PROMPT, 20)):
+            if isinstance(event, RoundResult) and event.draft.tokens:
                 model.fails = left  # in the second round that drafts
-    prompt = text[: reader.n_read + 1] if again else PROMPT
+    prompt = text[: reader.n_cached + 1] if again else PROMPT
     assert run(reader, EmptyDrafter(), judge, job(prompt, 8)).tokens == text[len(prompt) :][:8]
 
 
@@ -291,7 +293,7 @@ def test_after_a_read_that_failed_the_next_answer_is_right(left: str, again: boo
 def test_a_full_context_ends_the_answer(make: laws.MakeDrafter, n_ctx: int) -> None:
     for draft_length in LENGTHS:
         what = job(PROMPT, 100, draft_length=draft_length)
-        judge = verifier("coupled", 0)
+        judge = make_verifier("coupled", 0)
         text = [*PROMPT, *plain(laws.history(), judge, what).tokens]
         got = run(HistoryModel(1, n_ctx=n_ctx), make(judge, what, text), judge, what)
         assert [*PROMPT, *got.tokens] == text[:n_ctx]
@@ -301,7 +303,7 @@ def test_a_full_context_ends_the_answer(make: laws.MakeDrafter, n_ctx: int) -> N
 @pytest.mark.parametrize("n_ctx", [4, 5, 6, 12])
 def test_a_draft_model_with_less_room_falls_silent(n_ctx: int) -> None:
     what = job(PROMPT, 30, draft_length=3)
-    judge = verifier("coupled", 0)
+    judge = make_verifier("coupled", 0)
     drafter = model_drafter(HistoryModel(1, n_ctx=n_ctx), judge, GREEDY, len(PROMPT))
     got = run(laws.history(), drafter, judge, what)
     assert got.tokens == plain(laws.history(), judge, what).tokens
@@ -317,7 +319,7 @@ def test_a_draft_model_with_less_room_falls_silent(n_ctx: int) -> None:
 def test_a_long_prompt_is_read_in_batches() -> None:
     target = HistoryModel(1, n_batch=4)
     prompt = [*PROMPT, *PROMPT, 0]
-    got = run(target, NoDrafter(), verifier("coupled", 0), job(prompt, 3))
+    got = run(target, NoDrafter(), make_verifier("coupled", 0), job(prompt, 3))
     assert got.prefills == [Prefill(0, 11, 0), Prefill(4, 11, 0), Prefill(8, 11, 0)]
     assert target.reads == [4, 4, 3, 1, 1]
 
@@ -325,7 +327,7 @@ def test_a_long_prompt_is_read_in_batches() -> None:
 @pytest.mark.parametrize("n_batch", [6, 7, 10, 11, 12])
 def test_the_size_of_a_batch_changes_nothing(n_batch: int) -> None:
     what = job([*PROMPT, *PROMPT, 0], 20, sampling=SAMPLED, draft_length=5)
-    judge = verifier("coupled", SEED)
+    judge = make_verifier("coupled", SEED)
     drafter = model_drafter(HistoryModel(2, n_batch=3), judge, SAMPLED, 11)
     got = run(StubbornModel(1, n_batch=n_batch), drafter, judge, what)
     assert got.tokens == plain(laws.history(), judge, what).tokens
@@ -333,35 +335,35 @@ def test_the_size_of_a_batch_changes_nothing(n_batch: int) -> None:
 
 def test_what_is_known_of_a_prompt_is_not_read_again() -> None:
     model = HistoryModel(1, n_batch=4)
-    reader = Reader(model)
-    said = run(reader, NoDrafter(), verifier("coupled", 0), job(PROMPT, 4)).tokens
+    reader = PrefixCache(model)
+    said = run(reader, NoDrafter(), make_verifier("coupled", 0), job(PROMPT, 4)).tokens
     model.reads.clear()
     prompt = [*PROMPT, *said, 0, 1, 2, 3]
-    got = run(reader, NoDrafter(), verifier("coupled", 0), job(prompt, 1))
+    got = run(reader, NoDrafter(), make_verifier("coupled", 0), job(prompt, 1))
     assert got.prefills == [Prefill(8, 13, 8), Prefill(12, 13, 8)]
     assert model.reads == [4, 1]
 
 
 def test_a_stop_between_batches_is_heeded_and_harmless() -> None:
     model = HistoryModel(1, n_batch=4)
-    reader = Reader(model)
+    reader = PrefixCache(model)
     prompt = [*PROMPT, *PROMPT, 0]
     what = job(prompt, 3, cancelled=Stop(after=1))
-    got = run(reader, NoDrafter(), verifier("coupled", 0), what)
+    got = run(reader, NoDrafter(), make_verifier("coupled", 0), what)
     assert (got.tokens, got.end) == ([], "cancelled")
     assert model.memory == prompt[:4]
-    again = run(reader, NoDrafter(), verifier("coupled", 0), job(prompt, 3))
-    fresh = run(laws.history(), NoDrafter(), verifier("coupled", 0), job(prompt, 3))
+    again = run(reader, NoDrafter(), make_verifier("coupled", 0), job(prompt, 3))
+    fresh = run(laws.history(), NoDrafter(), make_verifier("coupled", 0), job(prompt, 3))
     assert again.prefills[0] == Prefill(4, 11, 4)
     assert again.tokens == fresh.tokens
 
 
 def test_a_stop_between_rounds_is_heeded() -> None:
     what = job(PROMPT, 20)
-    expected = plain(laws.history(), verifier("coupled", 0), what).tokens
+    expected = plain(laws.history(), make_verifier("coupled", 0), what).tokens
     drafter = OracleDrafter([*PROMPT, *expected], 6)
     stopped = replace(what, cancelled=Stop(after=2))
-    got = run(laws.history(), drafter, verifier("coupled", 0), stopped)
+    got = run(laws.history(), drafter, make_verifier("coupled", 0), stopped)
     assert (got.tokens, got.end) == (expected[:7], "cancelled")
 
 
@@ -380,15 +382,15 @@ def test_a_target_whose_memory_cannot_be_cut_reads_again(make: laws.MakeDrafter)
 
 def test_times_are_of_the_two_models_and_the_rest() -> None:
     target, draft = laws.history(), HistoryModel(2)
-    judge = verifier("coupled", 0)
+    judge = make_verifier("coupled", 0)
     got = run(target, model_drafter(draft, judge, GREEDY, len(PROMPT)), judge, job(PROMPT, 12))
-    assert sum(step.ms.verify for step in got.steps) == pytest.approx(target.seconds * 1e3)
-    assert sum(step.ms.draft for step in got.steps) == pytest.approx(draft.seconds * 1e3)
+    assert sum(step.ms.verify for step in got.steps) == pytest.approx(target.decode_seconds * 1e3)
+    assert sum(step.ms.draft for step in got.steps) == pytest.approx(draft.decode_seconds * 1e3)
     assert all(step.ms.host > 0 for step in got.steps)
 
 
 def test_sources_are_named() -> None:
-    judge = verifier("coupled", 0)
+    judge = make_verifier("coupled", 0)
     drafters: dict[str, Drafter] = {
         "model": model_drafter(TableModel(table(2)), judge, GREEDY, len(PROMPT)),
         "lookup": LookupDrafter(),
@@ -401,8 +403,8 @@ def test_sources_are_named() -> None:
 
 def test_a_shared_model_kept_from_another_chat_is_cut() -> None:
     target: FakeModel = laws.history()
-    reader = Reader(target)
-    judge = verifier("coupled", 0)
+    reader = PrefixCache(target)
+    judge = make_verifier("coupled", 0)
     run(reader, NoDrafter(), judge, job([5, 4, 3, 2, 1], 10))
     got = run(reader, NoDrafter(), judge, job(PROMPT, 10))
     assert got.tokens == plain(laws.history(), judge, job(PROMPT, 10)).tokens

@@ -5,20 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from localspec.engine.margin import choice, margin
+from localspec.engine.near_ties import decision_margin, pick_coupled_token
 from localspec.engine.protocols import Logits
-from localspec.engine.sampling import law
-from localspec.protocol.wire import Sampling
+from localspec.engine.sampling import compute_distribution
+from localspec.protocol.wire import SamplingParams
 
 WAYS = {
-    "greedy": Sampling(temperature=0),
-    "one": Sampling(temperature=0.8, top_k=1),
-    "open": Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=1),
-    "top-k": Sampling(temperature=1.3, top_k=3, top_p=1.0, min_p=0.0, seed=2),
-    "top-p": Sampling(temperature=1.3, top_k=0, top_p=0.8, min_p=0.0, seed=3),
-    "min-p": Sampling(temperature=1.3, top_k=0, top_p=1.0, min_p=0.3, seed=4),
-    "usual": Sampling(seed=5),
-    "penalised": Sampling(seed=6, repeat_penalty=1.5),
+    "greedy": SamplingParams(temperature=0),
+    "one": SamplingParams(temperature=0.8, top_k=1),
+    "open": SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=1),
+    "top-k": SamplingParams(temperature=1.3, top_k=3, top_p=1.0, min_p=0.0, seed=2),
+    "top-p": SamplingParams(temperature=1.3, top_k=0, top_p=0.8, min_p=0.0, seed=3),
+    "min-p": SamplingParams(temperature=1.3, top_k=0, top_p=1.0, min_p=0.3, seed=4),
+    "usual": SamplingParams(seed=5),
+    "penalised": SamplingParams(seed=6, repeat_penalty=1.5),
 }
 
 
@@ -26,8 +26,8 @@ def row_of(rng: np.random.Generator) -> Logits:
     return rng.normal(0, 2, 12).astype(np.float32)
 
 
-def picked(row: Logits, sampling: Sampling, place: int) -> int:
-    return choice(law(row, sampling, [1, 2]), sampling, place)
+def picked(row: Logits, sampling: SamplingParams, place: int) -> int:
+    return pick_coupled_token(compute_distribution(row, sampling, [1, 2]), sampling, place)
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -37,7 +37,7 @@ def test_smaller_changes_than_half_of_it_change_nothing(name: str) -> None:
     for place in range(60):
         row = row_of(rng)
         best = picked(row, sampling, place)
-        reach = 0.49 * min(margin(row, sampling, [1, 2], place, best), 50.0) / stretch
+        reach = 0.49 * min(decision_margin(row, sampling, [1, 2], place, best), 50.0) / stretch
         for _ in range(30):
             signs = rng.choice([-1, 0, 1], len(row)).astype(np.float32)
             assert picked(row + reach * signs, sampling, place) == best
@@ -51,7 +51,7 @@ def test_it_is_no_smaller_than_it_must_be(name: str) -> None:
     for place in range(60):
         row = row_of(rng)
         best = picked(row, sampling, place)
-        reach = 0.6 * margin(row, sampling, [1, 2], place, best)
+        reach = 0.6 * decision_margin(row, sampling, [1, 2], place, best)
         ways = rng.choice([-1, 1], (4000, len(row))).astype(np.float32)
         near += any(picked(row + reach * signs, sampling, place) != best for signs in ways[:400])
     assert near > 30
@@ -59,10 +59,10 @@ def test_it_is_no_smaller_than_it_must_be(name: str) -> None:
 
 def test_equal_logits_have_none() -> None:
     row = np.zeros(4, np.float32)
-    assert margin(row, WAYS["greedy"], [], 0, 0) == 0
+    assert decision_margin(row, WAYS["greedy"], [], 0, 0) == 0
 
 
 def test_a_lone_token_is_far_from_any_other() -> None:
     row = np.array([1.0], np.float32)
     for sampling in WAYS.values():
-        assert margin(row, sampling, [], 0, 0) >= 1e9
+        assert decision_margin(row, sampling, [], 0, 0) >= 1e9

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from localspec import launch
-from localspec.engine.llama import Head, LastStates, Llama
+from localspec.engine.llama import FinalHiddenStates, HeadContext, LlamaContext
 from localspec.engine.session import Session
 from localspec.errors import EngineError
-from localspec.protocol.wire import Generate, Probe, Sampling
+from localspec.protocol.wire import GenerateCommand, ProbeCommand, SamplingParams
 from tests import beside, heads
 from tests.engine.freshness import check_rows
 from tests.fakes import GREEDY
@@ -53,7 +53,7 @@ def test_greedy_speculation_says_what_plain_decoding_says(session: Session, leng
 @pytest.mark.parametrize("spec", ["mtp", "auto"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_seed_is_a_text_whatever_speculates(session: Session, spec: str, seed: int) -> None:
-    sampling = Sampling(temperature=0.8, seed=seed)
+    sampling = SamplingParams(temperature=0.8, seed=seed)
     plain = say(session, PROMPT, spec="off", sampling=sampling, max_tokens=50)
     assert say(session, PROMPT, spec=spec, sampling=sampling, max_tokens=50).ids == plain.ids
 
@@ -63,7 +63,7 @@ def test_a_taught_layer_is_mostly_right(taught: Path) -> None:
     with loaded(taught, taught) as session:
         one = say(session, PROMPT, spec="model", draft_length=1, max_tokens=TAUGHT - 4)
         three = say(session, PROMPT, spec="model", draft_length=3, max_tokens=TAUGHT - 4)
-        list(session.probe(Probe(0.2)))
+        list(session.probe(ProbeCommand(0.2)))
         again = say(session, PROMPT, spec="model", draft_length=3, max_tokens=TAUGHT - 4)
     assert one.speculation["acceptance_rate"] > 0.7
     assert three.speculation["acceptance_rate"] > 0.4
@@ -87,7 +87,7 @@ def test_an_answer_may_be_closed_after_any_event(taught: Path) -> None:
     with loaded(taught, taught) as session:
         wanted = say(session, PROMPT * 9, spec="off", max_tokens=30).ids
         for stop_after in range(1, 9):
-            events = session.generate(Generate(PROMPT * 9, GREEDY, spec="model"))
+            events = session.generate(GenerateCommand(PROMPT * 9, GREEDY, spec="model"))
             for _, _ in zip(range(stop_after), events, strict=False):
                 pass
             events.close()  # type: ignore[attr-defined]
@@ -96,21 +96,21 @@ def test_an_answer_may_be_closed_after_any_event(taught: Path) -> None:
 
 def test_it_is_found_by_itself_and_can_be_left_out(zoo: Zoo) -> None:
     path = str(zoo["mimo"])
-    found = launch.choose(path, "auto")
+    found = launch.resolve_pair(path, "auto")
     assert found.draft == found.target == zoo["mimo"]
-    assert launch.choose(path, "none").draft is None
-    assert launch.choose(path, str(zoo["eagle3"])).draft == zoo["eagle3"]
+    assert launch.resolve_pair(path, "none").draft is None
+    assert launch.resolve_pair(path, str(zoo["eagle3"])).draft == zoo["eagle3"]
 
 
 def test_a_model_without_such_a_layer_is_not_asked(zoo: Zoo) -> None:
     """llama.cpp would give garbage for its states, and abort where the layer was not loaded."""
-    deep = Llama(zoo["deep"], SETTINGS, outputs=1, rollback=0)
-    mimo = Llama(zoo["mimo"], SETTINGS, outputs=1, rollback=0)
+    deep = LlamaContext(zoo["deep"], SETTINGS, outputs=1, rollback=0)
+    mimo = LlamaContext(zoo["mimo"], SETTINGS, outputs=1, rollback=0)
     try:
         with pytest.raises(EngineError, match="No layer predicts"):
-            LastStates(deep.context, deep.weights)
+            FinalHiddenStates(deep.handle, deep.model)
         with pytest.raises(EngineError, match="no layer that predicts"):
-            Head(None, SETTINGS, mimo, taken_width=64)
+            HeadContext(None, SETTINGS, mimo, target_width=64)
     finally:
         deep.close()
         mimo.close()

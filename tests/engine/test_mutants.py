@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from localspec.engine import accept, insight, loop, sampling
-from localspec.engine.control import growth
-from localspec.engine.drafters.chain import Chain
+from localspec.engine import sampling, speculative_loop, token_probabilities, verifiers
+from localspec.engine.control import draft_length
+from localspec.engine.drafters.draft_sampler import DraftSampler
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.drafters.model import ModelDrafter
-from localspec.engine.reader import Reader
+from localspec.engine.prefix_cache import PrefixCache
 from tests.engine import laws, test_insight
 from tests.engine.laws import (
     DRAFTERS,
@@ -121,20 +121,25 @@ class Mutant:
 
 ASKED: dict[str, Mutant] = {
     "off by one in rollback": Mutant(
-        Reader.align, "self.model.forget(kept)", "self.model.forget(kept + 1)", greedy
+        PrefixCache.rewind_to, "self.model.forget(kept)", "self.model.forget(kept + 1)", greedy
     ),
-    "residual not renormalised": Mutant(accept.residual, "left / total", "left", rejection),
+    "residual not renormalised": Mutant(
+        verifiers.residual_probs, "left / total", "left", rejection
+    ),
     "redraw after a rejection: from the whole law": Mutant(
-        accept.Rejection.verify, "residual(p, q)", "p.probs", rejection
+        verifiers.RejectionVerifier.verify, "residual(p, q)", "p.probs", rejection
     ),
     "redraw after a rejection: a certain guess": Mutant(
-        accept.Rejection.verify, "residual(p, q)", "p.probs", lookup_like
+        verifiers.RejectionVerifier.verify, "residual(p, q)", "p.probs", lookup_like
     ),
     "redraw after a rejection: match": Mutant(
-        accept.Match.verify, "return i, own", "return i, self._draw(law_at(i))", match
+        verifiers.SampleAndMatchVerifier.verify,
+        "return i, own",
+        "return i, self._draw(law_at(i))",
+        match,
     ),
     "redraw after a rejection: coupled": Mutant(
-        accept.Coupled.verify,
+        verifiers.GumbelCoupledVerifier.verify,
         "return i, own",
         "return i, Coupled(self._seed + 1).guess(law_at(i), index + i)",
         coupled,
@@ -151,27 +156,32 @@ ASKED: dict[str, Mutant] = {
         "reader.n_read or reader.align(tokens)",
         laws.drafter_remembers_what_happened,
     ),
-    "end inside an accepted run ignored": Mutant(loop._round, "if job.is_end(t)", "if False", end),
+    "end inside an accepted run ignored": Mutant(
+        speculative_loop._run_round, "if job.is_end(t)", "if False", end
+    ),
     "seed reused for each token: match": Mutant(
-        accept.Seeded.__init__, GENERATOR, RESEEDED, partial(laws.rarely_by_chance, "match", 1000)
+        verifiers.SeededRandom.__init__,
+        GENERATOR,
+        RESEEDED,
+        partial(laws.rarely_by_chance, "match", 1000),
     ),
     "seed reused for each token: rejection": Mutant(
-        accept.Seeded.__init__,
+        verifiers.SeededRandom.__init__,
         GENERATOR,
         RESEEDED,
         partial(laws.rarely_by_chance, "rejection", 1000),
     ),
     "seed reused for each token: noise": Mutant(
-        accept.Coupled.guess,
+        verifiers.GumbelCoupledVerifier.sample_draft_token,
         "self._seed, index,",
         "self._seed, 0,",
         partial(laws.rarely_by_chance, "coupled", 1000),
     ),
     "draft's temperature not applied: a worse draft": Mutant(
-        Chain.grow, "law(logits, needs.sampling,", f"law(logits, {COLD},", twin
+        DraftSampler.sample_draft, "law(logits, needs.sampling,", f"law(logits, {COLD},", twin
     ),
     "draft's temperature not applied: another law than it says": Mutant(
-        Chain.grow,
+        DraftSampler.sample_draft,
         "verifier.guess(said,",
         f"verifier.guess(law(logits, {COLD}),",
         tempered,
@@ -181,130 +191,158 @@ ASKED: dict[str, Mutant] = {
 
 MORE: dict[str, Mutant] = {
     "accept where p is at least q": Mutant(
-        accept.Rejection.verify, "not self._draws.accept(ratio)", "True", rejection
+        verifiers.RejectionVerifier.verify, "not self._draws.accept(ratio)", "True", rejection
     ),
-    "accept always": Mutant(accept.Rejection.verify, "ratio < 1.0", "ratio < 0.0", rejection),
+    "accept always": Mutant(
+        verifiers.RejectionVerifier.verify, "ratio < 1.0", "ratio < 0.0", rejection
+    ),
     "accept by p alone": Mutant(
-        accept.Rejection.verify, "p.prob(token) / q.prob(token)", "p.prob(token)", truncated
+        verifiers.RejectionVerifier.verify,
+        "p.prob(token) / q.prob(token)",
+        "p.prob(token)",
+        truncated,
     ),
     "accept a twentieth too often": Mutant(
-        accept.Rejection.verify, "accept(ratio)", "accept(min(1.0, 1.05 * ratio))", rejection
+        verifiers.RejectionVerifier.verify,
+        "accept(ratio)",
+        "accept(min(1.0, 1.05 * ratio))",
+        rejection,
     ),
     "residual of the difference's size": Mutant(
-        accept.excess,
+        verifiers.residual_mass_by_token,
         "np.maximum(share * p.probs - theirs, 0.0)",
         "abs(share * p.probs - theirs)",
         truncated,
     ),
     "residual of tokens by rank": Mutant(
-        accept.excess, "q.ids[same] == p.ids", "q.ids[same] >= 0", truncated
+        verifiers.residual_mass_by_token, "q.ids[same] == p.ids", "q.ids[same] >= 0", truncated
     ),
     "the next token from the row before": Mutant(
-        accept.Rejection.verify,
+        verifiers.RejectionVerifier.verify,
         "law = law_at(len(draft.tokens))",
         "law = law_at(max(0, len(draft.tokens) - 1))",
         rejection,
     ),
-    "a row too far": Mutant(accept.Rejection.verify, "= law_at(i)", "= law_at(i + 1)", rejection),
+    "a row too far": Mutant(
+        verifiers.RejectionVerifier.verify, "= law_at(i)", "= law_at(i + 1)", rejection
+    ),
     "block: the residual of token rejection": Mutant(
-        accept.Block.verify, "residual(p, q, shares[n])", "residual(p, q)", wider_block
+        verifiers.BlockVerifier.verify, "residual(p, q, shares[n])", "residual(p, q)", wider_block
     ),
     "block: the residual scaled by another prefix": Mutant(
-        accept.Block.verify, "residual(p, q, shares[n])", "residual(p, q, shares[n + 1])", block
+        verifiers.BlockVerifier.verify,
+        "residual(p, q, shares[n])",
+        "residual(p, q, shares[n + 1])",
+        block,
     ),
     "block: ends at the first token that falls": Mutant(
-        accept.Block.verify,
+        verifiers.BlockVerifier.verify,
         "pairs, shares = _prefixes(law_at, draft)",
         FIRST_FAILURE,
         block,
     ),
     "block: a threshold without the residual's mass": Mutant(
-        accept._chance, "left / (left + 1.0 - share)", "share", block
+        verifiers._acceptance_probability, "left / (left + 1.0 - share)", "share", block
     ),
     "block: a threshold without what the prefix lost": Mutant(
-        accept._chance, "left / (left + 1.0 - share)", "left / (left + 1.0)", block
+        verifiers._acceptance_probability,
+        "left / (left + 1.0 - share)",
+        "left / (left + 1.0)",
+        block,
     ),
     "block: a threshold of an unscaled residual": Mutant(
-        accept.Block.verify, "excess(p, q, share)", "excess(p, q)", block
+        verifiers.BlockVerifier.verify, "excess(p, q, share)", "excess(p, q)", block
     ),
     "block: the last threshold is not its share": Mutant(
-        accept.Block.verify, "chance = shares[-1]", "chance = shares[-1] ** 2", block
+        verifiers.BlockVerifier.verify, "chance = shares[-1]", "chance = shares[-1] ** 2", block
     ),
     "block: the last threshold is the last ratio alone": Mutant(
-        accept.Block.verify,
+        verifiers.BlockVerifier.verify,
         "chance = shares[-1]",
         "chance = min(1.0, shares[-1] / shares[-2]) if len(pairs) else 1.0",
         block,
     ),
     "block: shares above one": Mutant(
-        accept._prefixes,
+        verifiers._prefix_shares,
         "min(1.0, shares[-1] * p.prob(token) / q.prob(token))",
         "shares[-1] * p.prob(token) / q.prob(token)",
         block,
     ),
     "block: the bonus from the row before": Mutant(
-        accept.Block.verify, "law = law_at(n)", "law = law_at(max(0, n - 1))", block
+        verifiers.BlockVerifier.verify, "law = law_at(n)", "law = law_at(max(0, n - 1))", block
     ),
-    "match: a row too far": Mutant(accept.Match.verify, "law_at(i)", "law_at(i + 1)", match),
+    "match: a row too far": Mutant(
+        verifiers.SampleAndMatchVerifier.verify, "law_at(i)", "law_at(i + 1)", match
+    ),
     "coupled: one noise for a whole draft": Mutant(
-        accept.Coupled.verify, "index + i)", "index)", coupled
+        verifiers.GumbelCoupledVerifier.verify, "index + i)", "index)", coupled
     ),
-    "a draft's own noise": Mutant(Chain.grow, "place + i", "place", coupled_twin),
+    "a draft's own noise": Mutant(DraftSampler.sample_draft, "place + i", "place", coupled_twin),
     "noise without the token": Mutant(
-        sampling.race,
+        sampling.gumbel_argmax,
         "(token + 1) * _GOLDEN",
         "_GOLDEN",
         partial(laws.rarely_by_chance, "coupled", 1000),
     ),
     "a penalty that forgets the draft": Mutant(
-        loop._Laws.__call__, "*self._drafted[:i]", "", penalised
+        speculative_loop._TargetDistributions.__call__, "*self._drafted[:i]", "", penalised
     ),
     "one token too many": Mutant(
-        loop._rounds, "end - len(tokens) - 1", "end - len(tokens)", limits
+        speculative_loop._run_rounds, "end - len(tokens) - 1", "end - len(tokens)", limits
     ),
     "no bonus": Mutant(
-        loop._decide,
+        speculative_loop._verify_draft,
         "new = [*draft.tokens[:accepted], extra]",
         "new = [*draft.tokens[:accepted], extra][: max(1, len(draft.tokens))]",
         limits,
     ),
     "a context that overflows": Mutant(
-        loop._rounds, "target.model.n_ctx)", "target.model.n_ctx + 2)", no_context_overflows
+        speculative_loop._run_rounds,
+        "target.model.n_ctx)",
+        "target.model.n_ctx + 2)",
+        no_context_overflows,
     ),
     "the whole prompt known, and nothing to read": Mutant(
-        Reader.align, "len(tokens) - 1", "len(tokens)", partial(closing, "model")
+        PrefixCache.rewind_to, "len(tokens) - 1", "len(tokens)", partial(closing, "model")
     ),
     "a memory that cannot be cut, trusted": Mutant(
-        Reader.align,
+        PrefixCache.rewind_to,
         "kept = min(kept, self.model.n_past)",
         "pass",
         partial(closing, "model", StubbornModel),
     ),
     "another text, taken for the same": Mutant(
-        Reader.align,
+        PrefixCache.rewind_to,
         "self._checked if tokens is self._text else 0",
         "self._checked",
         partial(closing, "model"),
     ),
     "probabilities from the row before": Mutant(
-        insight.look, "rows[i], token", "rows[max(0, i - 1)], token", watched
+        token_probabilities.score_tokens, "rows[i], token", "rows[max(0, i - 1)], token", watched
     ),
     "a draft's probability from another guess": Mutant(
-        insight.look, "theirs[i] if", "theirs[0] if", watched
+        token_probabilities.score_tokens, "theirs[i] if", "theirs[0] if", watched
     ),
     "probabilities after a penalty": Mutant(
-        insight._seen, "total = _log_total(row)", "total = _log_total(row) + 0.01", watched
+        token_probabilities._score_token,
+        "total = _log_total(row)",
+        "total = _log_total(row) + 0.01",
+        watched,
     ),
-    "ranks from nought": Mutant(insight._rank, "int(before) + 1", "int(before)", all_of_a_row),
+    "ranks from nought": Mutant(
+        token_probabilities._rank, "int(before) + 1", "int(before)", all_of_a_row
+    ),
     "a guarded token's probability from the wide pass": Mutant(
-        loop._decide, "rows[: doubt.place]", "rows[: doubt.place + 1]", guarded
+        speculative_loop._verify_draft, "rows[: doubt.place]", "rows[: doubt.place + 1]", guarded
     ),
-    "rows of the draft, kept by llama.cpp": Mutant(Chain.grow, "logits.copy()", "logits", watched),
+    "rows of the draft, kept by llama.cpp": Mutant(
+        DraftSampler.sample_draft, "logits.copy()", "logits", watched
+    ),
     "two sources' rows without the copied places": Mutant(
-        growth._rows, "[None] * len(draft.tokens)", "[]", copied_first
+        draft_length._draft_logits, "[None] * len(draft.tokens)", "[]", copied_first
     ),
     "lookup in another text": Mutant(
-        LookupDrafter._follow,
+        LookupDrafter._index_tokens,
         "self._automaton, self._known = SuffixAutomaton(), []",
         "pass",
         partial(closing, "lookup"),
@@ -332,13 +370,13 @@ def test_more_bugs_are_caught(monkeypatch: pytest.MonkeyPatch, mutant: Mutant) -
 
 
 def test_a_planted_bug_leaves_with_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = accept.residual.__code__
+    code = verifiers.residual_probs.__code__
     with monkeypatch.context() as patch:
-        plant(patch, accept.residual, "left / total", "left")
-        assert accept.residual.__code__ is not code
-    assert accept.residual.__code__ is code
+        plant(patch, verifiers.residual_probs, "left / total", "left")
+        assert verifiers.residual_probs.__code__ is not code
+    assert verifiers.residual_probs.__code__ is code
 
 
 def test_a_bug_that_cannot_be_planted_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AssertionError, match="no longer says"):
-        plant(monkeypatch, accept.residual, "what it never said", "")
+        plant(monkeypatch, verifiers.residual_probs, "what it never said", "")

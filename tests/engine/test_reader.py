@@ -8,24 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.engine.reader import Reader, common_prefix
-from tests.fakes import HistoryModel, MarkedModel, Stop, StubbornModel
+from localspec.engine.prefix_cache import PrefixCache, common_prefix_length
+from tests.fakes import CheckpointModel, HistoryModel, Stop, StubbornModel
 
 
 def never() -> bool:
     return False
 
 
-def read_all(reader: Reader, text: Sequence[int]) -> list[float]:
+def read_all(reader: PrefixCache, text: Sequence[int]) -> list[float]:
     """Read the text, however it comes; the logits after its last token."""
-    reader.align(text)
-    for _ in reader.approach(text, never):
+    reader.rewind_to(text)
+    for _ in reader.prefill(text, never):
         pass
-    return [float(x) for x in reader.read(text[reader.n_read :], 1)[0]]
+    return [float(x) for x in reader.decode(text[reader.n_cached :], 1)[0]]
 
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=14)
-KINDS = st.sampled_from([HistoryModel, StubbornModel, MarkedModel])
+KINDS = st.sampled_from([HistoryModel, StubbornModel, CheckpointModel])
 
 
 @settings(deadline=None, derandomize=True, max_examples=80)
@@ -34,11 +34,13 @@ def test_whatever_was_read_before_the_logits_are_of_the_text(
     texts: list[list[int]], n_batch: int, kind: type[HistoryModel]
 ) -> None:
     model = kind(1, n_batch=n_batch)
-    reader = Reader(model, model.mark if isinstance(model, MarkedModel) else None)
+    reader = PrefixCache(
+        model, model.save_checkpoint if isinstance(model, CheckpointModel) else None
+    )
     for text in texts:
         logits = read_all(reader, text)
         assert model.memory == text
-        assert reader.n_read == len(text)
+        assert reader.n_cached == len(text)
         assert logits == model.row(text).tolist()
 
 
@@ -46,18 +48,18 @@ def test_whatever_was_read_before_the_logits_are_of_the_text(
 @given(TOKENS, TOKENS)
 def test_what_is_shared_is_not_read_again(first: list[int], second: list[int]) -> None:
     model = HistoryModel(1, n_batch=32)
-    reader = Reader(model)
+    reader = PrefixCache(model)
     read_all(reader, first)
     model.reads.clear()
     read_all(reader, second)
-    shared = min(common_prefix(first, second), len(second) - 1)
+    shared = min(common_prefix_length(first, second), len(second) - 1)
     assert model.reads == [len(second) - shared]
 
 
 def test_a_memory_that_cannot_be_cut_goes_back_to_a_mark() -> None:
     """The end of a prompt may be spelt otherwise by the next, so one stands before it."""
-    model = MarkedModel(1, n_batch=32)
-    reader = Reader(model, model.mark)
+    model = CheckpointModel(1, n_batch=32)
+    reader = PrefixCache(model, model.save_checkpoint)
     read_all(reader, [1] * 20)
     assert model.reads == [12, 8]
     read_all(reader, [1] * 30)
@@ -74,43 +76,43 @@ def test_a_memory_that_cannot_be_cut_goes_back_to_a_mark() -> None:
 def test_one_growing_text_with_guesses_read_between(text: list[int], data: st.DataObject) -> None:
     """As in an answer: the same list all along, and guesses that did not happen."""
     model = HistoryModel(1, n_batch=32)
-    reader = Reader(model)
+    reader = PrefixCache(model)
     for _ in range(4):
-        known = reader.align(text)
+        known = reader.rewind_to(text)
         assert model.memory == text[:known]
         fresh = text[known:]
         guesses = data.draw(st.lists(st.integers(0, 2), max_size=3))
-        rows = reader.read([*fresh, *guesses], len(guesses) + 1)
+        rows = reader.decode([*fresh, *guesses], len(guesses) + 1)
         assert rows[-1].tolist() == model.row([*text, *guesses]).tolist()
         text += data.draw(TOKENS)[:4]
 
 
 def test_align_tells_how_many_are_known() -> None:
     model = HistoryModel(1)
-    reader = Reader(model)
-    assert reader.align([1, 2, 3]) == 0
-    reader.read([1, 2, 3], 1)
-    assert reader.align([1, 2, 3, 4]) == 3
-    assert reader.align([1, 2, 3]) == 2
-    assert reader.align([1, 2, 3, 4]) == 2
-    assert reader.align([1, 5]) == 1
-    assert reader.align([5]) == 0
+    reader = PrefixCache(model)
+    assert reader.rewind_to([1, 2, 3]) == 0
+    reader.decode([1, 2, 3], 1)
+    assert reader.rewind_to([1, 2, 3, 4]) == 3
+    assert reader.rewind_to([1, 2, 3]) == 2
+    assert reader.rewind_to([1, 2, 3, 4]) == 2
+    assert reader.rewind_to([1, 5]) == 1
+    assert reader.rewind_to([5]) == 0
     assert model.memory == []
 
 
 def test_the_last_token_is_always_left_to_read() -> None:
-    reader = Reader(HistoryModel(1))
-    reader.read([1, 2, 3], 1)
-    assert reader.align([1]) == 0
+    reader = PrefixCache(HistoryModel(1))
+    reader.decode([1, 2, 3], 1)
+    assert reader.rewind_to([1]) == 0
 
 
 def test_a_memory_that_cannot_be_cut_is_known_to_be_empty() -> None:
     model = StubbornModel(1)
-    reader = Reader(model)
-    reader.read([1, 2, 3], 1)
-    assert reader.align([1, 2, 3, 4]) == 3
-    assert reader.align([1, 2, 4]) == 0
-    assert (model.memory, reader.n_read) == ([], 0)
+    reader = PrefixCache(model)
+    reader.decode([1, 2, 3], 1)
+    assert reader.rewind_to([1, 2, 3, 4]) == 3
+    assert reader.rewind_to([1, 2, 4]) == 0
+    assert (model.memory, reader.n_cached) == ([], 0)
 
 
 @pytest.mark.parametrize(
@@ -130,27 +132,27 @@ def test_skim_reads_whole_batches_until_the_rest_has_room(
     n: int, room: int, n_batch: int, reads: list[int]
 ) -> None:
     model = HistoryModel(1, n_batch=n_batch)
-    reader = Reader(model)
+    reader = PrefixCache(model)
     text = [1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5, 0, 1][:n]
-    reader.align(text)
-    done = list(reader.skim(text, room, never))
+    reader.rewind_to(text)
+    done = list(reader.prefill_until(text, room, never))
     assert model.reads == reads
     assert done == [sum(reads[: i + 1]) for i in range(len(reads))]
-    assert 0 < n - reader.n_read <= min(room, n_batch)
-    assert model.memory == text[: reader.n_read]
+    assert 0 < n - reader.n_cached <= min(room, n_batch)
+    assert model.memory == text[: reader.n_cached]
 
 
 def test_skim_ends_when_cancelled() -> None:
     model = HistoryModel(1, n_batch=2)
-    reader = Reader(model)
-    assert list(reader.skim([1, 2, 3, 4, 5, 0, 1, 2], 2, Stop(after=2))) == [2, 4]
-    assert reader.n_read == 4
+    reader = PrefixCache(model)
+    assert list(reader.prefill_until([1, 2, 3, 4, 5, 0, 1, 2], 2, Stop(after=2))) == [2, 4]
+    assert reader.n_cached == 4
 
 
 @settings(deadline=None, derandomize=True, max_examples=80)
 @given(TOKENS, TOKENS, st.integers(0, 14))
 def test_common_prefix(a: list[int], b: list[int], start: int) -> None:
-    n = common_prefix(a, b)
+    n = common_prefix_length(a, b)
     assert a[:n] == b[:n]
     assert n == min(len(a), len(b)) or a[n] != b[n]
-    assert common_prefix(a, b, min(start, n)) == n
+    assert common_prefix_length(a, b, min(start, n)) == n

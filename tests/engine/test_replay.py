@@ -8,17 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.engine import accept
-from localspec.engine.protocols import Draft, LawAt
+from localspec.engine import verifiers
+from localspec.engine.protocols import DistributionAt, Draft
 from localspec.engine.session import Session
 from localspec.errors import UsageError
-from localspec.protocol.wire import Replay, Replayed, Sampling, VerifyMode
+from localspec.protocol.wire import ReplayCommand, ReplayResult, SamplingParams, VerifyMode
 from tests.sessions import GREEDY, Said, loaded, require_same_logits_at_every_width, say
 from tests.zoo import Zoo
 
 PROMPT = "the one "
-SEEDED = Sampling(temperature=0.8, seed=3)
-OPEN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=5)
+SEEDED = SamplingParams(temperature=0.8, seed=3)
+OPEN = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=5)
 PENALISED = replace(SEEDED, repeat_penalty=1.3)
 
 
@@ -29,10 +29,12 @@ def session(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[Session]:
 
 
 def fresh(session: Session) -> None:
-    session.replay(Replay(PROMPT, (), (), ()))
+    session.replay(ReplayCommand(PROMPT, (), (), ()))
 
 
-def spoken(session: Session, sampling: Sampling, spec: str, verify: VerifyMode = "coupled") -> Said:
+def spoken(
+    session: Session, sampling: SamplingParams, spec: str, verify: VerifyMode = "coupled"
+) -> Said:
     fresh(session)
     return say(
         session,
@@ -45,17 +47,17 @@ def spoken(session: Session, sampling: Sampling, spec: str, verify: VerifyMode =
     )
 
 
-def replayed(session: Session, said: Said, sampling: Sampling) -> Replayed:
+def replayed(session: Session, said: Said, sampling: SamplingParams) -> ReplayResult:
     passes = said.rounds[1:]
     widths = tuple(event.drafted + 1 for event in passes)
     emitted = tuple(len(event.tokens) for event in passes)
-    return session.replay(Replay(PROMPT, tuple(said.ids), widths, emitted, sampling))
+    return session.replay(ReplayCommand(PROMPT, tuple(said.ids), widths, emitted, sampling))
 
 
 @pytest.mark.parametrize("spec", ["off", "model", "lookup", "auto"])
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED, OPEN, PENALISED])
 def test_the_same_passes_pick_the_same_tokens(
-    session: Session, sampling: Sampling, spec: str
+    session: Session, sampling: SamplingParams, spec: str
 ) -> None:
     said = spoken(session, sampling, spec)
     found = replayed(session, said, sampling)
@@ -74,19 +76,19 @@ def test_the_answer_after_a_replay_is_as_from_fresh(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED])
-def test_one_token_at_a_time_is_plain_decoding(zoo: Zoo, sampling: Sampling) -> None:
+def test_one_token_at_a_time_is_plain_decoding(zoo: Zoo, sampling: SamplingParams) -> None:
     require_same_logits_at_every_width(zoo["target"])
     with loaded(zoo["target"], zoo["cousin"]) as session:
         said = spoken(session, sampling, "model")
         ones = (1,) * (len(said.ids) - 1)
-        alone = session.replay(Replay(PROMPT, tuple(said.ids), ones, ones, sampling))
+        alone = session.replay(ReplayCommand(PROMPT, tuple(said.ids), ones, ones, sampling))
         assert alone == replayed(session, said, sampling)
 
 
 def test_a_law_whose_parts_are_known(zoo: Zoo) -> None:
     """Every token of the vocabulary as the first: the parts add up to one law."""
     with loaded(zoo["target"]) as session:
-        asked = [session.replay(Replay(PROMPT, (t,), (), (), OPEN)) for t in range(300)]
+        asked = [session.replay(ReplayCommand(PROMPT, (t,), (), (), OPEN)) for t in range(300)]
     probability, below, above = (
         np.array([getattr(each, name)[0] for each in asked])
         for name in ("probability", "below", "above")
@@ -99,17 +101,17 @@ def test_a_law_whose_parts_are_known(zoo: Zoo) -> None:
     assert np.all(above[order] - likelier <= rest + 1e-9)
 
 
-class Gullible(accept.Coupled):
-    def verify(self, law_at: LawAt, draft: Draft, index: int) -> tuple[int, int]:
+class Gullible(verifiers.GumbelCoupledVerifier):
+    def verify(self, law_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
         n = len(draft.tokens)
-        return n, self.guess(law_at(n), index + n)
+        return n, self.sample_draft_token(law_at(n), index + n)
 
 
 def test_a_verifier_that_keeps_every_guess_is_found(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with loaded(zoo["target"], zoo["stranger"]) as session:
-        monkeypatch.setattr(accept.Coupled, "verify", Gullible.verify)
+        monkeypatch.setattr(verifiers.GumbelCoupledVerifier, "verify", Gullible.verify)
         said = spoken(session, GREEDY, "model")
         assert said.speculation["acceptance_rate"] == 1
         assert list(replayed(session, said, GREEDY).best) != said.ids
@@ -118,21 +120,21 @@ def test_a_verifier_that_keeps_every_guess_is_found(
 @pytest.mark.parametrize(
     "wrong",
     [
-        Replay(PROMPT, (1, 2, 3), (1,), (1,)),
-        Replay(PROMPT, (1, 2), (1, 1), (1, 0)),
-        Replay(PROMPT, (1, 2, 3), (1,), (2,)),
-        Replay(PROMPT, (-1,), (), ()),
-        Replay(PROMPT, (10**6,), (), ()),
-        Replay(PROMPT, (), (1,), (1,)),
+        ReplayCommand(PROMPT, (1, 2, 3), (1,), (1,)),
+        ReplayCommand(PROMPT, (1, 2), (1, 1), (1, 0)),
+        ReplayCommand(PROMPT, (1, 2, 3), (1,), (2,)),
+        ReplayCommand(PROMPT, (-1,), (), ()),
+        ReplayCommand(PROMPT, (10**6,), (), ()),
+        ReplayCommand(PROMPT, (), (1,), (1,)),
     ],
 )
-def test_passes_that_cannot_be_are_refused(zoo: Zoo, wrong: Replay) -> None:
+def test_passes_that_cannot_be_are_refused(zoo: Zoo, wrong: ReplayCommand) -> None:
     with loaded(zoo["target"]) as session, pytest.raises(UsageError):
         session.replay(wrong)
 
 
 def test_a_stopped_replay_says_what_it_has(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     with loaded(zoo["target"]) as session:
-        monkeypatch.setattr(session, "_asked_to_stop", lambda: True)
-        found = session.replay(Replay(PROMPT, (5, 6), (1,), (1,)))
-        assert found == Replayed((), (), (), (), ())
+        monkeypatch.setattr(session, "_is_cancelled", lambda: True)
+        found = session.replay(ReplayCommand(PROMPT, (5, 6), (1,), (1,)))
+        assert found == ReplayResult((), (), (), (), ())

@@ -6,29 +6,29 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.engine.accept import verifier
-from localspec.engine.insight import Insight, look
-from localspec.engine.reader import Reader
-from localspec.engine.reread import reread
+from localspec.engine.prefix_cache import PrefixCache
+from localspec.engine.rescore import rescore
 from localspec.engine.session import Session
+from localspec.engine.token_probabilities import TokenProbabilities, score_tokens
+from localspec.engine.verifiers import make_verifier
 from localspec.errors import PromptTooLongError, UsageError
-from localspec.protocol.events import Place
-from localspec.protocol.wire import Inspect, Load, Sampling
-from localspec.worker.client import Worker
+from localspec.protocol.events import TokenScore
+from localspec.protocol.wire import InspectCommand, LoadCommand, SamplingParams
+from localspec.worker.engine_process import EngineProcess
 from tests.engine.laws import PROMPT
 from tests.fakes import PLAIN, HistoryModel, Stop, StubbornModel, job, plain
 from tests.sessions import SETTINGS, loaded, require_same_logits_at_every_width, say
 from tests.zoo import Zoo
 
-SAMPLED = Sampling(temperature=0.8, seed=5)
+SAMPLED = SamplingParams(temperature=0.8, seed=5)
 TEXT = "the one "
 
 
-def written(n: int) -> tuple[list[int], list[Insight]]:
+def written(n: int) -> tuple[list[int], list[TokenProbabilities]]:
     """An answer, and what was seen of it while it was written."""
-    what = replace(job(PROMPT, n, sampling=PLAIN), look=look)
-    got = plain(HistoryModel(1), verifier("coupled", 2), what)
-    return got.tokens, [seen for step in got.steps for seen in step.insights]
+    what = replace(job(PROMPT, n, sampling=PLAIN), score_tokens=score_tokens)
+    got = plain(HistoryModel(1), make_verifier("coupled", 2), what)
+    return got.tokens, [seen for step in got.steps for seen in step.probabilities]
 
 
 # --- on fakes ---------------------------------------------------------------------------
@@ -39,41 +39,41 @@ def written(n: int) -> tuple[list[int], list[Insight]]:
 @pytest.mark.parametrize("n", [0, 1, 2, 16, 17, 18, 40])
 def test_each_token_is_seen_as_it_was(kind: type[HistoryModel], width: int, n: int) -> None:
     tokens, seen = written(max(n, 1))
-    target = Reader(kind(1, n_batch=8))
-    target.read([*PROMPT, 0, 0], 0)
-    passes = list(reread(target, PROMPT, tokens[:n], width, lambda: False))
+    target = PrefixCache(kind(1, n_batch=8))
+    target.decode([*PROMPT, 0, 0], 0)
+    passes = list(rescore(target, PROMPT, tokens[:n], width, lambda: False))
     assert [one for part in passes for one in part] == seen[:n]
     assert all(len(part) <= width for part in passes)
     if n:
-        assert target.n_read == target.model.n_past == len(PROMPT) + n - 1
-        assert target.align([*PROMPT, *tokens[:n], 0]) == len(PROMPT) + n - 1
+        assert target.n_cached == target.model.n_past == len(PROMPT) + n - 1
+        assert target.rewind_to([*PROMPT, *tokens[:n], 0]) == len(PROMPT) + n - 1
 
 
 def test_where_it_is_stopped_the_first_are_known() -> None:
     tokens, seen = written(40)
-    target = Reader(HistoryModel(1))
-    passes = list(reread(target, PROMPT, tokens, 4, Stop(3)))
+    target = PrefixCache(HistoryModel(1))
+    passes = list(rescore(target, PROMPT, tokens, 4, Stop(3)))
     assert [one for part in passes for one in part] == seen[:12]
-    assert target.align([*PROMPT, *tokens]) == target.n_read == len(PROMPT) + 11
+    assert target.rewind_to([*PROMPT, *tokens]) == target.n_cached == len(PROMPT) + 11
 
 
 def test_a_stop_while_the_prompt_is_read() -> None:
     prompt = PROMPT * 10
-    target = Reader(HistoryModel(1, n_batch=8))
-    assert list(reread(target, prompt, [1, 2, 3], 4, Stop(2))) == []
+    target = PrefixCache(HistoryModel(1, n_batch=8))
+    assert list(rescore(target, prompt, [1, 2, 3], 4, Stop(2))) == []
 
 
 @pytest.mark.parametrize("tokens", [[6], [-1], [0] * 300])
 def test_what_cannot_be_its_answer(tokens: list[int]) -> None:
     with pytest.raises(UsageError):
-        list(reread(Reader(HistoryModel(1)), PROMPT, tokens, 4, lambda: False))
+        list(rescore(PrefixCache(HistoryModel(1)), PROMPT, tokens, 4, lambda: False))
 
 
 # --- on real models ---------------------------------------------------------------------
 
 
-def inspected(session: Session, ids: list[int]) -> list[Place]:
-    asked = Inspect(tuple(ids), TEXT)
+def inspected(session: Session, ids: list[int]) -> list[TokenScore]:
+    asked = InspectCommand(tuple(ids), TEXT)
     return [place for part in session.inspect(asked) for place in part.places]
 
 
@@ -101,22 +101,22 @@ def test_the_chat_goes_on_from_what_was_read(zoo: Zoo) -> None:
         said = say(session, TEXT, spec="off", max_tokens=40)
         words = session._target.vocabulary
         inspected(session, said.ids)
-        reader = session._text
-        assert reader.n_read == len(words.tokenize(TEXT)) + 39
+        reader = session._target_cache
+        assert reader.n_cached == len(words.tokenize(TEXT)) + 39
         with pytest.raises(PromptTooLongError):
-            list(session.inspect(Inspect((1,), "a" * 600)))
+            list(session.inspect(InspectCommand((1,), "a" * 600)))
         with pytest.raises(UsageError):
-            list(session.inspect(Inspect((10**6,), "a")))
+            list(session.inspect(InspectCommand((10**6,), "a")))
         assert say(session, TEXT, spec="off", max_tokens=40).ids == said.ids
 
 
 def test_through_the_engine_process(zoo: Zoo) -> None:
-    worker = Worker()
+    worker = EngineProcess()
     try:
-        worker.load(Load(str(zoo["parrot"]), None, SETTINGS))
-        places = worker.inspect(Inspect(tuple(range(3, 43)), "a"))
-        assert worker.inspect(Inspect((), "a")) == ()
+        worker.load(LoadCommand(str(zoo["parrot"]), None, SETTINGS))
+        places = worker.inspect(InspectCommand(tuple(range(3, 43)), "a"))
+        assert worker.inspect(InspectCommand((), "a")) == ()
     finally:
         worker.close()
     assert len(places) == 40
-    assert all(isinstance(place, Place) and len(place.instead) == 3 for place in places)
+    assert all(isinstance(place, TokenScore) and len(place.instead) == 3 for place in places)

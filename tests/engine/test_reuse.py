@@ -10,12 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.engine.llama import Llama
+from localspec.engine.llama import LlamaContext
+from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Logits
-from localspec.engine.reader import Reader
 from localspec.engine.session import Session
-from localspec.protocol.events import Finished, Prefill, Round
-from localspec.protocol.wire import Count, Generate, Inspect, Message, Sampling
+from localspec.protocol.events import GenerationFinished, Prefill, Round
+from localspec.protocol.wire import (
+    ChatMessage,
+    CountCommand,
+    GenerateCommand,
+    InspectCommand,
+    SamplingParams,
+)
 from tests.sessions import (
     GREEDY,
     SETTINGS,
@@ -54,22 +60,24 @@ class Chat:
     """A chat by one session, as the parent holds it."""
 
     session: Session
-    messages: list[Message] = field(default_factory=list)
+    messages: list[ChatMessage] = field(default_factory=list)
 
     def ask(self, question: str, **more: Any) -> Said:
         """One more turn; the seed is that of the turn."""
-        self.messages.append(Message("user", question))
+        self.messages.append(ChatMessage("user", question))
         said = answered(self.session, self.messages, **more)
-        self.messages.append(Message("assistant", said.text, tuple(said.ids)))
+        self.messages.append(ChatMessage("assistant", said.text, tuple(said.ids)))
         return said
 
 
-def answered(session: Session, messages: Sequence[Message], **more: Any) -> Said:
-    request = Generate(messages=tuple(messages), template="chatml", sampling=GREEDY, max_tokens=40)
+def answered(session: Session, messages: Sequence[ChatMessage], **more: Any) -> Said:
+    request = GenerateCommand(
+        messages=tuple(messages), template="chatml", sampling=GREEDY, max_tokens=40
+    )
     return folded(session.generate(replace(request, **more)))
 
 
-def fresh(zoo: Zoo, kind: str, messages: Sequence[Message], **more: Any) -> Said:
+def fresh(zoo: Zoo, kind: str, messages: Sequence[ChatMessage], **more: Any) -> Said:
     target, draft, settings = KINDS[kind]
     with loaded(zoo[target], zoo[draft] if draft else None, settings) as session:
         return answered(session, messages, **more)
@@ -112,7 +120,7 @@ def test_a_turn_reads_its_new_tokens_only(zoo: Zoo, chat: tuple[str, Chat], spec
 def test_drawn_tokens_are_found_again(zoo: Zoo, chat: tuple[str, Chat], seed: int) -> None:
     """Hot enough to draw what no tokenizer would write, bytes of broken characters among it."""
     kind, talk = chat
-    hot = Sampling(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=seed)
+    hot = SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=seed)
     before = talk.ask("Tell me", sampling=hot)
     said = talk.ask("more", sampling=hot)
     whole = before.totals["prompt_tokens"] + len(before.ids) - 1
@@ -126,8 +134,10 @@ def test_drawn_tokens_are_found_again(zoo: Zoo, chat: tuple[str, Chat], seed: in
 
 def test_an_answer_that_was_stopped(zoo: Zoo, chat: tuple[str, Chat]) -> None:
     kind, talk = chat
-    question = Message("user", "Tell me a story")
-    request = Generate(messages=(question,), template="chatml", sampling=GREEDY, max_tokens=200)
+    question = ChatMessage("user", "Tell me a story")
+    request = GenerateCommand(
+        messages=(question,), template="chatml", sampling=GREEDY, max_tokens=200
+    )
     events = []
     for event in talk.session.generate(request):
         events.append(event)
@@ -135,7 +145,7 @@ def test_an_answer_that_was_stopped(zoo: Zoo, chat: tuple[str, Chat]) -> None:
             talk.session.stop()
     before = folded(events)
     assert before.reason == "cancelled"
-    talk.messages = [question, Message("assistant", before.text, tuple(before.ids))]
+    talk.messages = [question, ChatMessage("assistant", before.text, tuple(before.ids))]
     said = talk.ask("go on")
     known = before.totals["prompt_tokens"] + len(before.ids) - 1
     assert said.totals["reused_tokens"] == known
@@ -145,12 +155,12 @@ def test_an_answer_that_was_stopped(zoo: Zoo, chat: tuple[str, Chat]) -> None:
 def test_a_text_that_goes_on(zoo: Zoo, chat: tuple[str, Chat]) -> None:
     """Completion: the prompt is all that was said, as one text."""
     kind, talk = chat
-    first = folded(talk.session.generate(Generate("the one ", GREEDY, max_tokens=40)))
-    said = (Message("user", "the one "), Message("assistant", first.text, tuple(first.ids)))
-    request = Generate("the one " + first.text + "\nand", GREEDY, 40, said=said)
+    first = folded(talk.session.generate(GenerateCommand("the one ", GREEDY, max_tokens=40)))
+    said = (ChatMessage("user", "the one "), ChatMessage("assistant", first.text, tuple(first.ids)))
+    request = GenerateCommand("the one " + first.text + "\nand", GREEDY, 40, said=said)
     second = folded(talk.session.generate(request))
     assert second.totals["reused_tokens"] == first.totals["prompt_tokens"] + 39
-    counted = talk.session.count(Count(request.text, said=said)).tokens
+    counted = talk.session.count(CountCommand(request.text, said=said)).tokens
     assert counted == second.totals["prompt_tokens"]
     target, draft, settings = KINDS[kind]
     with loaded(zoo[target], zoo[draft] if draft else None, settings) as session:
@@ -164,7 +174,7 @@ def test_the_last_answer_once_more(zoo: Zoo, chat: tuple[str, Chat]) -> None:
     kind, talk = chat
     for question in ("Tell me a story", "more of it"):
         talk.ask(question)
-    warm = Sampling(temperature=0.8, seed=4)
+    warm = SamplingParams(temperature=0.8, seed=4)
     said = answered(talk.session, talk.messages[:-1], sampling=warm)
     assert said.ids == fresh(zoo, kind, talk.messages[:-1], sampling=warm, spec="off").ids
     rereads(kind, said, most=ENDS)
@@ -177,7 +187,7 @@ def test_another_question_in_place_of_an_old_one(
     """An edit, or taking back and asking otherwise."""
     kind, talk = chat
     before = [talk.ask(question) for question in ("Tell me a story", "more of it", "and then")]
-    edited = [*talk.messages[: 2 * turn], Message("user", "another one")]
+    edited = [*talk.messages[: 2 * turn], ChatMessage("user", "another one")]
     said = answered(talk.session, edited)
     if turn:  # all up to what was edited is known
         last = before[turn - 1]
@@ -195,26 +205,26 @@ def test_going_back_and_forth_loses_nothing(zoo: Zoo, kind: str) -> None:
     """A cut window puts tokens elsewhere: sums in another order, but over the same tokens."""
     target, _, settings = KINDS[kind]
     rng, text = np.random.default_rng(1), [1]
-    one, other = (Llama(zoo[target], settings, outputs=17, rollback=16) for _ in range(2))
+    one, other = (LlamaContext(zoo[target], settings, outputs=17, rollback=16) for _ in range(2))
     try:
-        used = Reader(one, one.mark if one.needs_marks else None)
+        used = PrefixCache(one, one.save_checkpoint if one.needs_checkpoints else None)
         for _ in range(60):
             if rng.random() < 0.5:
                 text = text[: int(rng.integers(1, len(text) + 1))]
             text = text[:900] + [int(i) for i in rng.integers(3, 300, rng.integers(1, 80))]
-            other.forget(0)
-            rows = [last_row(reader, text) for reader in (used, Reader(other))]
+            other.truncate(0)
+            rows = [last_row(reader, text) for reader in (used, PrefixCache(other))]
             assert np.abs(rows[0] - rows[1]).max() < 0.1 * rows[1].std()
     finally:
         one.close()
         other.close()
 
 
-def last_row(reader: Reader, text: list[int]) -> Logits:
-    reader.align(text)
-    for _ in reader.approach(text, lambda: False):
+def last_row(reader: PrefixCache, text: list[int]) -> Logits:
+    reader.rewind_to(text)
+    for _ in reader.prefill(text, lambda: False):
         pass
-    return reader.read(text[reader.n_read :], 1).copy()
+    return reader.decode(text[reader.n_cached :], 1).copy()
 
 
 REORDERED = ("window-cut", "mtp-cut")
@@ -235,10 +245,10 @@ def test_counting_and_inspecting_see_the_same_prompt(chat: tuple[str, Chat]) -> 
     talk.ask("Tell me a story")
     said = talk.ask("more of it")
     asked = tuple(talk.messages[:-1])
-    counted = talk.session.count(Count(messages=asked, template="chatml"))
+    counted = talk.session.count(CountCommand(messages=asked, template="chatml"))
     assert counted.tokens == said.totals["prompt_tokens"]
     tokens = tuple(said.ids)
-    inspect = Inspect(tokens, messages=asked, template="chatml")
+    inspect = InspectCommand(tokens, messages=asked, template="chatml")
     places = [place for told in talk.session.inspect(inspect) for place in told.places]
     assert [place.rank for place in places] == [1] * len(tokens), "they were the likeliest"
 
@@ -250,7 +260,7 @@ def test_a_template_that_drops_thinking(zoo: Zoo) -> None:
         first = talk.ask("Hi?", template=None)
         second = talk.ask("Hi again?", template=None)
         assert second.text == first.text == THOUGHT_TEXT
-        known = session.count(Count(messages=tuple(talk.messages[:1]))).tokens
+        known = session.count(CountCommand(messages=tuple(talk.messages[:1]))).tokens
         assert second.totals["reused_tokens"] == known
         third = talk.ask("And again?", template=None)
         assert third.text == THOUGHT_TEXT
@@ -265,22 +275,22 @@ def test_a_long_prompt_shows_how_far_it_is_and_stops_at_once(
 ) -> None:
     kind, talk = chat
     talk.ask("Tell me a story")
-    question = Message("user", "word " * 60)
-    request = Generate(
+    question = ChatMessage("user", "word " * 60)
+    request = GenerateCommand(
         messages=(*talk.messages, question), template="chatml", sampling=GREEDY, max_tokens=9
     )
     done = [event for event in talk.session.generate(request) if isinstance(event, Prefill)]
     steps = [b.done - a.done for a, b in pairwise(done)]
     assert steps
     assert set(steps[:-1]) == {ROOMY.n_ubatch} and steps[-1] <= ROOMY.n_ubatch
-    talk.messages[-1:] = [Message("assistant", "Once.")]  # so that it must be read again
+    talk.messages[-1:] = [ChatMessage("assistant", "Once.")]  # so that it must be read again
     request = replace(request, messages=(*talk.messages, question))
     events = []
     for event in talk.session.generate(request):
         events.append(event)
         if isinstance(event, Prefill) and event.done > event.reused:
             talk.session.stop()
-    assert isinstance(events[-1], Finished)
+    assert isinstance(events[-1], GenerationFinished)
     assert events[-1].reason == "cancelled"
     read = [event for event in events if isinstance(event, Prefill)]
     assert len(read) == 2

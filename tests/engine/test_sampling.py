@@ -13,11 +13,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from localspec.engine.accept import Coupled
-from localspec.engine.protocols import Law, Logits
-from localspec.engine.sampling import gumbel, largest, law, race, uniform
+from localspec.engine.protocols import Distribution, Logits
+from localspec.engine.sampling import (
+    compute_distribution,
+    gumbel_argmax,
+    gumbel_noise,
+    keyed_uniform,
+    top_k_ids,
+)
+from localspec.engine.verifiers import GumbelCoupledVerifier
 from localspec.errors import EngineError
-from localspec.protocol.wire import Sampling
+from localspec.protocol.wire import SamplingParams
 from tests.engine.laws import drawn_from
 from tests.fakes import GREEDY, PLAIN
 
@@ -25,7 +31,7 @@ from tests.fakes import GREEDY, PLAIN
 
 
 def reference(
-    row: list[float], sampling: Sampling, recent: list[int]
+    row: list[float], sampling: SamplingParams, recent: list[int]
 ) -> tuple[dict[int, float], float]:
     """llama.cpp's chain, one filter after another over a sorted list.
 
@@ -55,7 +61,7 @@ def reference(
     return {token: weight / total for token, weight in cooled.items() if weight > 0}, edge
 
 
-def as_dict(own: Law) -> dict[int, float]:
+def as_dict(own: Distribution) -> dict[int, float]:
     return dict(zip(own.ids.tolist(), own.probs.tolist(), strict=True))
 
 
@@ -63,7 +69,7 @@ def as_dict(own: Law) -> dict[int, float]:
 LOGIT = st.integers(-40, 40).map(lambda n: n / 8) | st.sampled_from([0.0, 1.0, -math.inf])
 ROWS = st.lists(LOGIT, min_size=1, max_size=12).filter(lambda row: max(row) > -math.inf)
 SAMPLINGS = st.builds(
-    Sampling,
+    SamplingParams,
     temperature=st.sampled_from([0.0, 0.3, 0.8, 1.0, 2.0]),
     top_k=st.integers(0, 14),
     top_p=st.sampled_from([0.1, 0.5, 0.77, 0.95, 1.0]),
@@ -76,12 +82,12 @@ SAMPLINGS = st.builds(
 @settings(deadline=None, derandomize=True, max_examples=250)
 @given(ROWS, SAMPLINGS, st.data())
 def test_the_law_is_llama_cpps_chain(
-    row: list[float], sampling: Sampling, data: st.DataObject
+    row: list[float], sampling: SamplingParams, data: st.DataObject
 ) -> None:
     recent = data.draw(st.lists(st.integers(0, len(row) - 1), max_size=6))
     expected, edge = reference(row, sampling, recent)
     assume(edge > 1e-6)
-    got = as_dict(law(np.array(row, np.float32), sampling, recent))
+    got = as_dict(compute_distribution(np.array(row, np.float32), sampling, recent))
     assert got.keys() == expected.keys()
     for token, prob in expected.items():
         assert got[token] == pytest.approx(prob, rel=1e-6, abs=1e-12)
@@ -89,8 +95,8 @@ def test_the_law_is_llama_cpps_chain(
 
 @settings(deadline=None, derandomize=True, max_examples=120)
 @given(ROWS, SAMPLINGS)
-def test_a_law_is_a_law(row: list[float], sampling: Sampling) -> None:
-    own = law(np.array(row, np.float32), sampling)
+def test_a_law_is_a_law(row: list[float], sampling: SamplingParams) -> None:
+    own = compute_distribution(np.array(row, np.float32), sampling)
     assert math.fsum(own.probs.tolist()) == pytest.approx(1, abs=1e-12)
     assert own.probs.min() > 0
     assert len(set(own.ids.tolist())) == len(own.ids) == len(own.probs)
@@ -108,10 +114,10 @@ def test_the_law_of_a_whole_vocabulary(
     top_k: int, n_vocab: int, top_p: float, min_p: float, scale: float
 ) -> None:
     row = np.random.default_rng(n_vocab).normal(scale=scale, size=n_vocab).astype(np.float32)
-    sampling = Sampling(0.8, top_k, top_p, min_p)
+    sampling = SamplingParams(0.8, top_k, top_p, min_p)
     expected, edge = reference(row.tolist(), sampling, [])
     assert edge > 1e-7, "take another row"
-    got = as_dict(law(row, sampling))
+    got = as_dict(compute_distribution(row, sampling))
     assert got.keys() == expected.keys()
     assert max(abs(got[token] - expected[token]) for token in got) < 1e-9
 
@@ -119,68 +125,72 @@ def test_the_law_of_a_whole_vocabulary(
 @pytest.mark.parametrize(
     ("row", "sampling", "kept"),
     [
-        ([1.0, 1.0, 1.0, 1.0], Sampling(1.0, 0, 0.5, 0.0), {0, 1}),
-        ([1.0, 1.0, 1.0, 1.0], Sampling(1.0, 0, 0.51, 0.0), {0, 1, 2}),
-        ([1.0, 1.0, 1.0, 1.0], Sampling(1.0, 2, 1.0, 0.0), {0, 1}),
-        ([0.0, 2.0, 2.0, 1.0], Sampling(1.0, 0, 1.0, 1.0), {1, 2}),
-        ([0.0, 2.0, 2.0, 1.0], Sampling(1.0, 1, 1.0, 0.0), {1}),
-        ([0.0, 2.0, 2.0, 1.0], Sampling(0.0, 0, 1.0, 0.0), {1}),
-        ([-math.inf, 2.0, -math.inf, 1.0], Sampling(1.0, 3, 1.0, 0.0), {1, 3}),
-        ([-math.inf, 2.0, -math.inf, 1.0], Sampling(1.0, 0, 1.0, 0.0), {1, 3}),
-        ([0.0, -2000.0, -1.0], Sampling(1.0, 0, 1.0, 0.0), {0, 2}),
-        ([3.0], Sampling(), {0}),
+        ([1.0, 1.0, 1.0, 1.0], SamplingParams(1.0, 0, 0.5, 0.0), {0, 1}),
+        ([1.0, 1.0, 1.0, 1.0], SamplingParams(1.0, 0, 0.51, 0.0), {0, 1, 2}),
+        ([1.0, 1.0, 1.0, 1.0], SamplingParams(1.0, 2, 1.0, 0.0), {0, 1}),
+        ([0.0, 2.0, 2.0, 1.0], SamplingParams(1.0, 0, 1.0, 1.0), {1, 2}),
+        ([0.0, 2.0, 2.0, 1.0], SamplingParams(1.0, 1, 1.0, 0.0), {1}),
+        ([0.0, 2.0, 2.0, 1.0], SamplingParams(0.0, 0, 1.0, 0.0), {1}),
+        ([-math.inf, 2.0, -math.inf, 1.0], SamplingParams(1.0, 3, 1.0, 0.0), {1, 3}),
+        ([-math.inf, 2.0, -math.inf, 1.0], SamplingParams(1.0, 0, 1.0, 0.0), {1, 3}),
+        ([0.0, -2000.0, -1.0], SamplingParams(1.0, 0, 1.0, 0.0), {0, 2}),
+        ([3.0], SamplingParams(), {0}),
     ],
 )
-def test_ties_and_edges(row: list[float], sampling: Sampling, kept: set[int]) -> None:
-    assert set(law(np.array(row, np.float32), sampling).ids.tolist()) == kept
+def test_ties_and_edges(row: list[float], sampling: SamplingParams, kept: set[int]) -> None:
+    assert set(compute_distribution(np.array(row, np.float32), sampling).ids.tolist()) == kept
 
 
 def test_a_small_temperature_nears_its_limit() -> None:
     row = np.array([1.0, 3.0, 2.9, 0.0], np.float32)
-    assert law(row, replace(PLAIN, temperature=1e-3)).prob(1) == pytest.approx(1)
-    assert as_dict(law(row, GREEDY)) == {1: 1.0}
+    assert compute_distribution(row, replace(PLAIN, temperature=1e-3)).prob(1) == pytest.approx(1)
+    assert as_dict(compute_distribution(row, GREEDY)) == {1: 1.0}
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, PLAIN, Sampling(), Sampling(top_k=0)])
+@pytest.mark.parametrize("sampling", [GREEDY, PLAIN, SamplingParams(), SamplingParams(top_k=0)])
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
 @pytest.mark.parametrize("n_vocab", [5, 130, 6401])
 @pytest.mark.parametrize("place", ["first", "middle", "last"])
 def test_numbers_that_are_none_are_an_error(
-    sampling: Sampling, wrong: float, n_vocab: int, place: str
+    sampling: SamplingParams, wrong: float, n_vocab: int, place: str
 ) -> None:
     row = np.random.default_rng(0).normal(size=n_vocab).astype(np.float32)
     row[{"first": 0, "middle": n_vocab // 2, "last": n_vocab - 1}[place]] = wrong
     with pytest.raises(EngineError, match="invalid numbers"):
-        law(row, sampling)
+        compute_distribution(row, sampling)
     with pytest.raises(EngineError, match="invalid numbers"):
-        law(row, replace(sampling, top_k=2))
+        compute_distribution(row, replace(sampling, top_k=2))
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, PLAIN, Sampling(), Sampling(top_k=0)])
+@pytest.mark.parametrize("sampling", [GREEDY, PLAIN, SamplingParams(), SamplingParams(top_k=0)])
 @pytest.mark.parametrize("n_vocab", [5, 6401])
-def test_a_row_without_any_possible_token_is_an_error(sampling: Sampling, n_vocab: int) -> None:
+def test_a_row_without_any_possible_token_is_an_error(
+    sampling: SamplingParams, n_vocab: int
+) -> None:
     with pytest.raises(EngineError, match="invalid numbers"):
-        law(np.full(n_vocab, -np.inf, np.float32), sampling)
+        compute_distribution(np.full(n_vocab, -np.inf, np.float32), sampling)
 
 
 def test_the_row_is_left_as_it_was() -> None:
     row = np.array([1.0, -2.0, 0.5], np.float32)
-    law(row, Sampling(repeat_penalty=1.5), [0, 1])
+    compute_distribution(row, SamplingParams(repeat_penalty=1.5), [0, 1])
     assert row.tolist() == [1.0, -2.0, 0.5]
 
 
 def test_the_repeat_penalty_counts_a_token_once_and_looks_back_so_far() -> None:
     row = np.array([2.0, -1.0, 1.0, 0.0], np.float32)
     sampling = replace(PLAIN, repeat_penalty=2.0, repeat_last_n=3)
-    got = law(row, sampling, [2, 0, 1, 1])
-    expected = law(np.array([1.0, -2.0, 1.0, 0.0], np.float32), PLAIN)
+    got = compute_distribution(row, sampling, [2, 0, 1, 1])
+    expected = compute_distribution(np.array([1.0, -2.0, 1.0, 0.0], np.float32), PLAIN)
     assert as_dict(got) == as_dict(expected)
 
 
 def test_a_repeat_penalty_over_no_token_is_none() -> None:
     row = np.array([2.0, -1.0, 1.0], np.float32)
     sampling = replace(PLAIN, repeat_penalty=2.0, repeat_last_n=0)
-    assert as_dict(law(row, sampling, [0, 1])) == as_dict(law(row, PLAIN))
+    assert as_dict(compute_distribution(row, sampling, [0, 1])) == as_dict(
+        compute_distribution(row, PLAIN)
+    )
 
 
 # --- the largest ------------------------------------------------------------------------
@@ -203,14 +213,14 @@ def test_the_largest_are_those_of_a_sort(
         row[rng.random(n) < 0.5] = -np.inf
     assume(row.max() > -np.inf)
     expected = sorted(range(n), key=lambda token: (-row[token], token))[:k]
-    assert largest(row, k).tolist() == expected
+    assert top_k_ids(row, k).tolist() == expected
 
 
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("n", [64, 65, 640, 6463, 6464])
 def test_the_largest_of_a_sorted_row(n: int, order: int) -> None:
     row = np.arange(n, dtype=np.float32)[::order].copy()
-    assert largest(row, 10).tolist() == (-row).argsort()[:10].tolist()
+    assert top_k_ids(row, 10).tolist() == (-row).argsort()[:10].tolist()
 
 
 # --- the noise --------------------------------------------------------------------------
@@ -224,7 +234,7 @@ Draw = Callable[[int, int], int]
 
 
 def drawn(seed: int, index: int) -> int:
-    return int((np.log(PROBS) + gumbel(seed, index, IDS)).argmax())
+    return int((np.log(PROBS) + gumbel_noise(seed, index, IDS)).argmax())
 
 
 def law_holds(draw: Draw, vary: str) -> None:
@@ -252,13 +262,13 @@ def test_noise_draws_by_the_law(check: Callable[[Draw, str], None], vary: str) -
 @pytest.mark.parametrize(
     ("check", "vary", "noise"),
     [
-        (law_holds, "index", lambda seed, index: gumbel(seed, 0, IDS)),
-        (law_holds, "seed", lambda seed, index: gumbel(0, index, IDS)),
-        (places_are_independent, "seed", lambda seed, index: gumbel(seed, 0, IDS)),
-        (places_are_independent, "index", lambda seed, index: gumbel(seed, index // 2, IDS)),
-        (law_holds, "index", lambda seed, index: gumbel(seed, index, np.zeros_like(IDS))),
-        (law_holds, "index", lambda seed, index: gumbel(seed, index, IDS) * 0.7),
-        (law_holds, "index", lambda seed, index: uniform(seed, index, IDS)),
+        (law_holds, "index", lambda seed, index: gumbel_noise(seed, 0, IDS)),
+        (law_holds, "seed", lambda seed, index: gumbel_noise(0, index, IDS)),
+        (places_are_independent, "seed", lambda seed, index: gumbel_noise(seed, 0, IDS)),
+        (places_are_independent, "index", lambda seed, index: gumbel_noise(seed, index // 2, IDS)),
+        (law_holds, "index", lambda seed, index: gumbel_noise(seed, index, np.zeros_like(IDS))),
+        (law_holds, "index", lambda seed, index: gumbel_noise(seed, index, IDS) * 0.7),
+        (law_holds, "index", lambda seed, index: keyed_uniform(seed, index, IDS)),
     ],
 )
 def test_noise_that_is_none_is_noticed(
@@ -272,12 +282,24 @@ def test_noise_that_is_none_is_noticed(
 
 Pair = tuple[NDArray[np.float64], NDArray[np.float64]]
 NEIGHBOURS: dict[str, Pair] = {
-    "ids": (uniform(1, 0, np.arange(0, 40_000, 2)), uniform(1, 0, np.arange(1, 40_000, 2))),
-    "far ids": (uniform(1, 0, np.arange(20_000)), uniform(1, 0, np.arange(20_000) + 2**31)),
-    "indices": (uniform(1, 0, np.arange(20_000)), uniform(1, 1, np.arange(20_000))),
-    "seeds": (uniform(1, 0, np.arange(20_000)), uniform(2, 0, np.arange(20_000))),
-    "id and index": (uniform(1, 0, np.arange(20_000) + 1), uniform(1, 1, np.arange(20_000))),
-    "large seeds": (uniform(2**63, 0, np.arange(20_000)), uniform(2**63 + 1, 0, np.arange(20_000))),
+    "ids": (
+        keyed_uniform(1, 0, np.arange(0, 40_000, 2)),
+        keyed_uniform(1, 0, np.arange(1, 40_000, 2)),
+    ),
+    "far ids": (
+        keyed_uniform(1, 0, np.arange(20_000)),
+        keyed_uniform(1, 0, np.arange(20_000) + 2**31),
+    ),
+    "indices": (keyed_uniform(1, 0, np.arange(20_000)), keyed_uniform(1, 1, np.arange(20_000))),
+    "seeds": (keyed_uniform(1, 0, np.arange(20_000)), keyed_uniform(2, 0, np.arange(20_000))),
+    "id and index": (
+        keyed_uniform(1, 0, np.arange(20_000) + 1),
+        keyed_uniform(1, 1, np.arange(20_000)),
+    ),
+    "large seeds": (
+        keyed_uniform(2**63, 0, np.arange(20_000)),
+        keyed_uniform(2**63 + 1, 0, np.arange(20_000)),
+    ),
 }
 
 
@@ -299,25 +321,27 @@ def test_neighbours_that_are_related_are_noticed() -> None:
 
 
 def test_noise_is_of_seed_place_and_token_and_nothing_else() -> None:
-    one = uniform(7, 3, np.arange(50))
-    assert uniform(7, 3, np.arange(50)[::-1])[::-1].tolist() == one.tolist()
-    assert uniform(7, 3, np.array([20, 4])).tolist() == [one[20], one[4]]
-    for other in (uniform(8, 3, np.arange(50)), uniform(7, 4, np.arange(50))):
+    one = keyed_uniform(7, 3, np.arange(50))
+    assert keyed_uniform(7, 3, np.arange(50)[::-1])[::-1].tolist() == one.tolist()
+    assert keyed_uniform(7, 3, np.array([20, 4])).tolist() == [one[20], one[4]]
+    for other in (keyed_uniform(8, 3, np.arange(50)), keyed_uniform(7, 4, np.arange(50))):
         assert not set(one.tolist()) & set(other.tolist())
 
 
 def test_the_noise_never_changes() -> None:
     """Known numbers: a seed gives the same text in every version and on every machine."""
     known = [0.6455074774833489, 0.6349452046916666, 0.18552499039387987]
-    assert uniform(1, 2, np.array([0, 1, 128_000])).tolist() == pytest.approx(known, rel=1e-14)
+    assert keyed_uniform(1, 2, np.array([0, 1, 128_000])).tolist() == pytest.approx(
+        known, rel=1e-14
+    )
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**31 - 1, 2**63 - 1])
 def test_noise_is_finite(seed: int) -> None:
     ids = np.arange(50_000)
-    numbers = uniform(seed, 0, ids)
+    numbers = keyed_uniform(seed, 0, ids)
     assert 0 < numbers.min() < numbers.max() < 1
-    assert np.isfinite(gumbel(seed, 0, ids)).all()
+    assert np.isfinite(gumbel_noise(seed, 0, ids)).all()
 
 
 MASK = 2**64 - 1
@@ -338,21 +362,24 @@ def test_noise_is_finite_at_the_ends_of_its_range(bits: int) -> None:
     """The seed whose first number has all its bits clear, or all set."""
     key = unmixed(bits) - GOLDEN & MASK
     seed = unmixed(unmixed(key) - GOLDEN & MASK)
-    number = uniform(seed, 0, np.array([0]))[0]
+    number = keyed_uniform(seed, 0, np.array([0]))[0]
     assert abs(number - bits / 2**64) < 1e-9
     assert 0 < number < 1
-    assert np.isfinite(gumbel(seed, 0, np.array([0]))[0])
+    assert np.isfinite(gumbel_noise(seed, 0, np.array([0]))[0])
 
 
 def test_two_seeds_differ() -> None:
-    own = Law(IDS, PROBS)
-    texts = {tuple(Coupled(seed).guess(own, i) for i in range(30)) for seed in range(100)}
+    own = Distribution(IDS, PROBS)
+    texts = {
+        tuple(GumbelCoupledVerifier(seed).sample_draft_token(own, i) for i in range(30))
+        for seed in range(100)
+    }
     assert len(texts) == 100
 
 
 def test_a_law_of_one_token_needs_no_noise() -> None:
     row: Logits = np.array([0.0, 9.0], np.float32)
-    assert Coupled(0).guess(law(row, GREEDY), 0) == 1
+    assert GumbelCoupledVerifier(0).sample_draft_token(compute_distribution(row, GREEDY), 0) == 1
 
 
 @pytest.mark.parametrize("n", [2, 5, 12, 13, 40])
@@ -362,5 +389,5 @@ def test_a_race_is_won_by_the_largest_score_with_gumbel_noise(n: int) -> None:
     for index in range(200):
         ids = rng.permutation(50_000)[:n].astype(np.int64)
         probs = rng.dirichlet(np.ones(n))
-        scores = np.log(probs) + gumbel(7, index, ids)
-        assert race(7, index, Law(ids, probs)) == ids[scores.argmax()]
+        scores = np.log(probs) + gumbel_noise(7, index, ids)
+        assert gumbel_argmax(7, index, Distribution(ids, probs)) == ids[scores.argmax()]

@@ -13,8 +13,8 @@ from localspec.engine.session import Session
 from localspec.errors import (
     UsageError,
 )
-from localspec.models import heads
-from localspec.protocol.wire import Generate, Load, Sampling
+from localspec.models import draft_heads
+from localspec.protocol.wire import GenerateCommand, LoadCommand, SamplingParams
 from tests.sessions import (
     SETTINGS,
     Said,
@@ -55,7 +55,7 @@ def test_greedy_speculation_says_what_plain_decoding_says(
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("spec", ["model", "lookup"])
 def test_a_seed_is_a_text_whatever_speculates(pair: Session, spec: str, seed: int) -> None:
-    sampling = Sampling(temperature=0.8, seed=seed, repeat_penalty=1.1 if seed % 2 else 1.0)
+    sampling = SamplingParams(temperature=0.8, seed=seed, repeat_penalty=1.1 if seed % 2 else 1.0)
     plain = say(pair, PROMPT, spec="off", sampling=sampling, max_tokens=60)
     said = say(pair, PROMPT, spec=spec, sampling=sampling, max_tokens=60, draft_length=4)
     assert said.ids == plain.ids
@@ -100,7 +100,7 @@ def test_a_sliding_window_says_the_same_far_beyond_its_slots(zoo: Zoo, draft: st
 
 
 def test_a_wide_draft_is_cut_to_what_a_hybrid_can_take_back(zoo: Zoo) -> None:
-    load = Load(str(zoo["hybrid"]), str(zoo["stranger"]), SETTINGS, SETTINGS, draft_max=4)
+    load = LoadCommand(str(zoo["hybrid"]), str(zoo["stranger"]), SETTINGS, SETTINGS, draft_max=4)
     session = Session(load)
     try:
         said = say(session, PROMPT, spec="model", draft_length=16, max_tokens=40)
@@ -121,7 +121,7 @@ def test_a_model_drafting_for_itself_is_always_right(
 ) -> None:
     require_same_logits_at_every_width(zoo[name])
     with loaded(zoo[name], zoo[name]) as session:
-        sampling = Sampling(temperature=temperature, seed=3)
+        sampling = SamplingParams(temperature=temperature, seed=3)
         said = say(session, PROMPT, spec="model", sampling=sampling, max_tokens=90)
     assert said.speculation["acceptance_rate"] == 1.0
     # The prompt's last token, then 14 rounds of 5 guesses and a bonus, then what is left.
@@ -161,7 +161,7 @@ def test_every_drafter_is_had_or_refused_by_name(
 ) -> None:
     """What the pair has drafts; anything else is refused with the names of what it has."""
     assert set(speculation.DRAFTERS) == set(drafters.NAMES) - {"none"}
-    assert {*heads.NAMES, "model", "lookup"} == set(speculation.DRAFTERS)
+    assert {*draft_heads.KIND_TITLES, "model", "lookup"} == set(speculation.DRAFTERS)
     with loaded(zoo[target], zoo[draft] if draft else None) as session:
         assert session.ready.settings["draft_kind"] == kind
         for name in speculation.DRAFTERS:
@@ -213,7 +213,9 @@ def test_an_answer_may_be_closed_after_any_event(zoo: Zoo, name: str, spec: str)
         wanted = say(session, PROMPT * 9, spec="off", max_tokens=30).ids
     with loaded(zoo[name], zoo["cousin"]) as session:
         for stop_after in range(1, 9):
-            events = session.generate(Generate(PROMPT * 9, Sampling(temperature=0), spec=spec))
+            events = session.generate(
+                GenerateCommand(PROMPT * 9, SamplingParams(temperature=0), spec=spec)
+            )
             for _, _ in zip(range(stop_after), events, strict=False):
                 pass
             events.close()  # type: ignore[attr-defined]

@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.engine.pair import Pair
+from localspec.engine.loaded_pair import LoadedPair
 from localspec.errors import (
     EngineError,
     IncompatiblePairError,
     PromptTooLongError,
     UsageError,
 )
-from localspec.paths import data
-from localspec.protocol.events import Prefill, Ready, Round
-from localspec.protocol.wire import Generate, Sampling
+from localspec.paths import package_data_dir
+from localspec.protocol.events import EngineReady, Prefill, Round
+from localspec.protocol.wire import GenerateCommand, SamplingParams
 from tests.sessions import SETTINGS, folded, loaded, require_same_logits_at_every_width, say
 from tests.zoo import CHATTER, HELLO_TEXT, Zoo
 
@@ -57,7 +57,7 @@ def test_a_stop_text_cuts_exactly(zoo: Zoo, stop: str, text: str) -> None:
 
 def test_stopping_ends_the_answer_and_not_the_session(zoo: Zoo) -> None:
     with loaded(zoo["chatter"], zoo["chatter"]) as session:
-        events = session.generate(Generate("a", max_tokens=400))
+        events = session.generate(GenerateCommand("a", max_tokens=400))
         taken = []
         for event in events:
             taken.append(event)
@@ -71,7 +71,7 @@ def test_stopping_ends_the_answer_and_not_the_session(zoo: Zoo) -> None:
 
 def test_stopping_while_reading_a_long_prompt(zoo: Zoo) -> None:
     with loaded(zoo["chatter"]) as session:
-        events = session.generate(Generate("a" * 400, max_tokens=20))
+        events = session.generate(GenerateCommand("a" * 400, max_tokens=20))
         taken = []
         for event in events:
             taken.append(event)
@@ -87,7 +87,7 @@ def test_stopping_while_reading_a_long_prompt(zoo: Zoo) -> None:
 
 def test_ready_says_what_is_really_used(zoo: Zoo) -> None:
     with loaded(zoo["target"], zoo["cousin"]) as session:
-        ready: Ready = session.ready
+        ready: EngineReady = session.ready
     assert (ready.model, ready.draft) == ("target.gguf", "cousin.gguf")
     assert ready.settings["target"]["n_ctx"] == 512
     assert ready.settings["draft_max"] == 16
@@ -157,7 +157,7 @@ def test_a_draft_of_another_vocabulary_is_refused(zoo: Zoo, draft: str, words: s
 def test_a_draft_of_another_kind_of_vocabulary_is_refused(zoo: Zoo) -> None:
     with (
         pytest.raises(IncompatiblePairError, match="of type BPE, the target's is SPM"),
-        loaded(zoo["target"], data() / "demo" / "demo-draft.gguf"),
+        loaded(zoo["target"], package_data_dir() / "demo" / "demo-draft.gguf"),
     ):
         pass
 
@@ -165,14 +165,14 @@ def test_a_draft_of_another_kind_of_vocabulary_is_refused(zoo: Zoo) -> None:
 def test_the_loaded_target_is_freed_when_its_draft_fails(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closed: list[Pair] = []
-    close = Pair.close
+    closed: list[LoadedPair] = []
+    close = LoadedPair.close
 
-    def counted(self: Pair) -> None:
+    def counted(self: LoadedPair) -> None:
         closed.append(self)
         close(self)
 
-    monkeypatch.setattr(Pair, "close", counted)
+    monkeypatch.setattr(LoadedPair, "close", counted)
     with pytest.raises(IncompatiblePairError), loaded(zoo["f32"], zoo["wide"]):
         pass
     assert len(closed) == 1
@@ -191,29 +191,34 @@ def test_a_prompt_longer_than_the_context(zoo: Zoo) -> None:
 @pytest.mark.parametrize(
     "request_",
     [
-        Generate("a", Sampling(temperature=float("nan"))),
-        Generate("a", Sampling(temperature=-1)),
-        Generate("a", Sampling(top_p=0)),
-        Generate("a", Sampling(min_p=2)),
-        Generate("a", Sampling(top_k=-1)),
-        Generate("a", Sampling(repeat_penalty=0)),
-        Generate("a", Sampling(repeat_penalty=float("inf"))),
-        Generate("a", max_tokens=0),
-        Generate("a", spec="magic"),
+        GenerateCommand("a", SamplingParams(temperature=float("nan"))),
+        GenerateCommand("a", SamplingParams(temperature=-1)),
+        GenerateCommand("a", SamplingParams(top_p=0)),
+        GenerateCommand("a", SamplingParams(min_p=2)),
+        GenerateCommand("a", SamplingParams(top_k=-1)),
+        GenerateCommand("a", SamplingParams(repeat_penalty=0)),
+        GenerateCommand("a", SamplingParams(repeat_penalty=float("inf"))),
+        GenerateCommand("a", max_tokens=0),
+        GenerateCommand("a", spec="magic"),
     ],
 )
-def test_a_request_that_makes_no_sense(zoo: Zoo, request_: Generate) -> None:
+def test_a_request_that_makes_no_sense(zoo: Zoo, request_: GenerateCommand) -> None:
     with loaded(zoo["target"]) as session, pytest.raises(UsageError):
         folded(session.generate(request_))
 
 
 @pytest.mark.parametrize(
     "sampling",
-    [Sampling(temperature=0), Sampling(seed=1), Sampling(top_k=0), Sampling(top_k=0, top_p=1)],
+    [
+        SamplingParams(temperature=0),
+        SamplingParams(seed=1),
+        SamplingParams(top_k=0),
+        SamplingParams(top_k=0, top_p=1),
+    ],
 )
 @pytest.mark.parametrize("draft", [None, "parrot"])
 def test_invalid_numbers_end_in_one_sentence(
-    zoo: Zoo, sampling: Sampling, draft: str | None
+    zoo: Zoo, sampling: SamplingParams, draft: str | None
 ) -> None:
     with (
         loaded(zoo["nan"], zoo[draft] if draft else None) as session,
@@ -229,7 +234,7 @@ def test_what_was_said_before_invalid_numbers_was_told(zoo: Zoo, draft: str | No
         loaded(zoo["nan-later"], zoo[draft] if draft else None) as session,
         pytest.raises(EngineError, match="invalid numbers"),
     ):
-        for event in session.generate(Generate("a", Sampling(temperature=0))):
+        for event in session.generate(GenerateCommand("a", SamplingParams(temperature=0))):
             told.append(event)
     text = folded(told).text
     assert text

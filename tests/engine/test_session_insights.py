@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from localspec.engine.insight import OTHERS, look
-from localspec.engine.llama import Llama
+from localspec.engine.llama import LlamaContext
 from localspec.engine.protocols import Draft
 from localspec.engine.session import Session
+from localspec.engine.token_probabilities import N_ALTERNATIVES, score_tokens
 from localspec.protocol.events import Round, Token
-from localspec.protocol.wire import Sampling, VerifyMode
+from localspec.protocol.wire import SamplingParams, VerifyMode
 from tests.engine.laws import MODES
 from tests.sessions import (
     GREEDY,
@@ -25,7 +25,7 @@ from tests.sessions import (
 from tests.zoo import Zoo
 
 PROMPT = "the one "
-SAMPLED = Sampling(temperature=0.8, seed=5)
+SAMPLED = SamplingParams(temperature=0.8, seed=5)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def require_sound(said: Said) -> None:
         assert token.p_target is not None and token.rank is not None
         assert 0 < token.p_target <= 1
         own = [other for other in token.instead if not other.guessed]
-        assert len(own) == OTHERS
+        assert len(own) == N_ALTERNATIVES
         assert [other.p for other in own] == sorted((other.p for other in own), reverse=True)
         ranks = [other.rank for other in own]
         assert ranks == sorted(ranks)
@@ -68,7 +68,7 @@ def require_sound(said: Said) -> None:
 @pytest.mark.parametrize("spec", ["off", "model", "lookup", "auto"])
 @pytest.mark.parametrize("mode", MODES)
 def test_the_text_is_the_same_and_every_token_has_them(
-    related: Session, mode: VerifyMode, spec: str, sampling: Sampling
+    related: Session, mode: VerifyMode, spec: str, sampling: SamplingParams
 ) -> None:
     asked = {"spec": spec, "verify": mode, "sampling": sampling, "max_tokens": 50}
     said = say(related, PROMPT, probabilities=True, **asked)
@@ -83,7 +83,7 @@ def test_the_text_is_the_same_and_every_token_has_them(
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_where_a_model_guessed_its_probability_is_told(
-    related: Session, sampling: Sampling
+    related: Session, sampling: SamplingParams
 ) -> None:
     said = say(related, PROMPT, spec="model", sampling=sampling, probabilities=True, max_tokens=80)
     rejected = 0
@@ -113,7 +113,9 @@ def test_a_copied_guess_has_none(related: Session) -> None:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-def test_a_model_that_drafts_for_itself_agrees_with_itself(zoo: Zoo, sampling: Sampling) -> None:
+def test_a_model_that_drafts_for_itself_agrees_with_itself(
+    zoo: Zoo, sampling: SamplingParams
+) -> None:
     require_same_logits_at_every_width(zoo["target"])
     with loaded(zoo["target"], zoo["target"]) as session:
         said = say(
@@ -129,16 +131,16 @@ def test_they_are_the_targets_own(related: Session, zoo: Zoo) -> None:
     """Against rows of one token a pass, from a model that does nothing else."""
     require_same_logits_at_every_width(zoo["target"])
     said = say(related, PROMPT, spec="model", sampling=SAMPLED, probabilities=True, max_tokens=40)
-    model = Llama(zoo["target"], SETTINGS, outputs=1, rollback=0)
+    model = LlamaContext(zoo["target"], SETTINGS, outputs=1, rollback=0)
     try:
         prompt = model.vocabulary.tokenize(PROMPT)
-        row = model.read(prompt, 1)[0]
+        row = model.decode(prompt, 1)[0]
         for token in tokens(said):
-            every = look(np.broadcast_to(row, (len(row),) * 2), range(len(row)), Draft())
-            assert sum(seen.taken.p for seen in every) == pytest.approx(1, abs=1e-6)
-            assert every[token.id].taken.p == pytest.approx(token.p_target, abs=1e-6)
-            assert every[token.id].taken.rank == token.rank
-            row = model.read([token.id], 1)[0]
+            every = score_tokens(np.broadcast_to(row, (len(row),) * 2), range(len(row)), Draft())
+            assert sum(seen.chosen.p for seen in every) == pytest.approx(1, abs=1e-6)
+            assert every[token.id].chosen.p == pytest.approx(token.p_target, abs=1e-6)
+            assert every[token.id].chosen.rank == token.rank
+            row = model.decode([token.id], 1)[0]
     finally:
         model.close()
 

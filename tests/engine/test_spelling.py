@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.engine.spelling import spelt
-from localspec.protocol.wire import Message
+from localspec.engine.chat_prompt import reuse_answer_tokens
+from localspec.protocol.wire import ChatMessage
 
 END, START = 0, 1
 _CONTROLS = {END: b"<end>", START: b"<start>"}
@@ -43,16 +43,16 @@ def shown(tokens: list[int]) -> bytes:
     return b"".join(WORDS.piece(t) or WORDS.token_text(t) for t in tokens)
 
 
-def prompt(text: str, *said: Message) -> list[int]:
-    return spelt(WORDS.tokenize(text), said, WORDS)
+def prompt(text: str, *said: ChatMessage) -> list[int]:
+    return reuse_answer_tokens(WORDS.tokenize(text), said, WORDS)
 
 
-def asked(text: str) -> Message:
-    return Message("user", text)
+def asked(text: str) -> ChatMessage:
+    return ChatMessage("user", text)
 
 
-def answer(text: str, *tokens: int) -> Message:
-    return Message("assistant", text, tokens)
+def answer(text: str, *tokens: int) -> ChatMessage:
+    return ChatMessage("assistant", text, tokens)
 
 
 def test_an_answer_keeps_its_own_tokens() -> None:
@@ -95,7 +95,7 @@ def test_a_character_that_was_cut_off() -> None:
     """Its text says U+FFFD, which here is no token's: so only what is before it is compared."""
     tokens = [A, B, E1]
     whole = [*WORDS.tokenize("ab"), END]
-    assert spelt(whole, [answer("ab", *tokens)], WORDS) == [A, B, END]
+    assert reuse_answer_tokens(whole, [answer("ab", *tokens)], WORDS) == [A, B, END]
 
 
 def test_control_tokens_in_an_answer_do_not_come_back() -> None:

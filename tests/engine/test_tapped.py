@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from localspec import launch
-from localspec.engine.llama import Block
+from localspec.engine.llama import BlockHeadContext
 from localspec.errors import IncompatiblePairError, ModelFileError
-from localspec.models import header
-from localspec.models import heads as known
-from localspec.protocol.wire import Sampling
+from localspec.models import draft_heads as known
+from localspec.models.gguf import header
+from localspec.protocol.wire import SamplingParams
 from tests import beside, heads, tapped
 from tests.engine.freshness import check_rows
 from tests.sessions import loaded, require_same_logits_at_every_width, say
@@ -82,7 +82,7 @@ def test_what_is_wrong_is_taken_back(target: Path, kind: str) -> None:
         longer = PROMPT + said.text[:9] + "other"
         after = say(session, longer, spec="off", max_tokens=20)
         assert say(session, longer, spec="auto", max_tokens=20).ids == after.ids
-        seed = Sampling(temperature=0.8, seed=1)
+        seed = SamplingParams(temperature=0.8, seed=1)
         drawn = say(session, PROMPT, spec="off", sampling=seed, max_tokens=30)
         assert say(session, PROMPT, spec=kind, sampling=seed, max_tokens=30).ids == drawn.ids
 
@@ -111,7 +111,7 @@ def test_what_is_right_is_kept(target: Path, kind: str, folder: Path) -> None:
 def test_its_rows_are_those_of_a_fresh_head(target: Path, kind: str) -> None:
     path = head_of(target, kind).write(target.with_suffix(f".{kind}.rows.gguf"))
     one, fresh = (beside.opened(target, path) for _ in range(2))
-    assert isinstance(one.head, Block) == (kind == "dspark")
+    assert isinstance(one.head, BlockHeadContext) == (kind == "dspark")
     check_rows(one, fresh, PROMPT * 3)
 
 
@@ -148,7 +148,7 @@ def test_a_hybrid_with_a_layer_of_its_own(whole: Path) -> None:
 
 def test_a_layer_in_a_file_of_its_own_is_found_and_used(apart: tuple[Path, Path]) -> None:
     target, layer = apart
-    assert launch.choose(str(target), "auto").draft == layer
+    assert launch.resolve_pair(str(target), "auto").draft == layer
     require_same_logits_at_every_width(target)
     with loaded(target, layer) as session:
         plain = say(session, PROMPT, spec="off", max_tokens=40)
@@ -164,7 +164,7 @@ def test_inside_or_beside_it_is_the_same_layer(whole: Path, apart: tuple[Path, P
 def test_such_a_layer_is_no_model(apart: tuple[Path, Path]) -> None:
     """llama.cpp would take it for one, and read what is not there."""
     with pytest.raises(ModelFileError, match="is a head, which is no model"):
-        launch.choose(str(apart[1]), "none")
+        launch.resolve_pair(str(apart[1]), "none")
 
 
 def test_such_a_layer_fits_its_own_model_alone(
@@ -183,5 +183,5 @@ def test_such_a_layer_fits_its_own_model_alone(
     }
     for path in others.values():
         with pytest.raises(IncompatiblePairError):
-            launch.choose(str(path), str(layer))
-    assert known.judge(header.read(whole), header.read(layer), layer).compatible
+            launch.resolve_pair(str(path), str(layer))
+    assert known.check_compatibility(header.read(whole), header.read(layer), layer).is_compatible

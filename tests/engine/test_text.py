@@ -8,17 +8,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from localspec.engine.text import TextStream
+from localspec.engine.output_processor import IncrementalDetokenizer
 
 
 def streamed(pieces: list[bytes], stops: tuple[str, ...] = ()) -> tuple[str, bool]:
     """The whole text, as one who shows each piece at once would see it."""
-    stream, shown = TextStream(stops), ""
+    stream, shown = IncrementalDetokenizer(stops), ""
     for piece in pieces:
         shown += stream.push(piece)
-        if stream.stopped:
+        if stream.hit_stop:
             break
-    return shown + stream.finish(), stream.stopped
+    return shown + stream.finish(), stream.hit_stop
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
@@ -45,7 +45,7 @@ def test_any_pieces_of_any_bytes_give_the_same_text(data: bytes, places: list[in
 @settings(deadline=None, derandomize=True, max_examples=150)
 @given(st.text("aé😀", max_size=20), PLACES)
 def test_a_character_is_shown_whole_or_not_yet(text: str, places: list[int]) -> None:
-    stream = TextStream()
+    stream = IncrementalDetokenizer()
     shown = "".join(stream.push(piece) for piece in cut(text.encode(), places))
     assert shown == text
     assert stream.finish() == ""
@@ -74,10 +74,10 @@ def test_one_stop_string_cuts_exactly_in_any_pieces(
 @settings(deadline=None, derandomize=True, max_examples=100)
 @given(st.text("ab", max_size=16), st.lists(st.text("ab", min_size=1, max_size=4)).map(tuple))
 def test_only_what_may_become_a_stop_is_held_back(text: str, stops: tuple[str, ...]) -> None:
-    stream, shown = TextStream(stops), ""
+    stream, shown = IncrementalDetokenizer(stops), ""
     for n, letter in enumerate(text):
         shown += stream.push(letter.encode())
-        if stream.stopped:
+        if stream.hit_stop:
             return
         held = text[len(shown) : n + 1]
         assert shown + held == text[: n + 1]
@@ -85,7 +85,7 @@ def test_only_what_may_become_a_stop_is_held_back(text: str, stops: tuple[str, .
 
 
 def test_an_unfinished_character_waits_and_ends_as_a_mark() -> None:
-    stream = TextStream()
+    stream = IncrementalDetokenizer()
     assert stream.push("é".encode()[:1]) == ""
     assert stream.push("é".encode()[1:] + b"\xf0\x9f") == "é"
     assert stream.finish() == "�"
@@ -93,18 +93,18 @@ def test_an_unfinished_character_waits_and_ends_as_a_mark() -> None:
 
 
 def test_what_may_become_a_stop_waits_and_comes_at_the_end() -> None:
-    stream = TextStream(("</s>",))
+    stream = IncrementalDetokenizer(("</s>",))
     assert stream.push(b"so </") == "so "
     assert stream.push(b"p> </s") == "</p> "
     assert stream.finish() == "</s"
-    assert not stream.stopped
+    assert not stream.hit_stop
 
 
 def test_after_a_stop_nothing_is_left() -> None:
-    stream = TextStream(("\n\n",))
+    stream = IncrementalDetokenizer(("\n\n",))
     assert stream.push(b"one\n") == "one"
     assert stream.push(b"\ntwo") == ""
-    assert stream.stopped
+    assert stream.hit_stop
     assert stream.finish() == ""
 
 

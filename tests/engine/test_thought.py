@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 
 from localspec.engine.session import Session
-from localspec.engine.thought import Thought
-from localspec.models.chat.thinking import Markers
+from localspec.engine.thinking_budget import ThinkingBudget
+from localspec.models.chat_template.thinking_tags import ThinkingTags
 from localspec.protocol.events import Event, Notice, Round
-from localspec.protocol.wire import ContextSettings, Generate, Message
+from localspec.protocol.wire import ChatMessage, ContextSettings, GenerateCommand
 from tests.sessions import GREEDY, Said, folded, loaded
 from tests.zoo import THOUGHT_TEXT, Zoo
 
 ROOMY = ContextSettings(flash_attn="on", n_ctx=512, n_ubatch=64, n_threads=1)
-MARKERS = Markers("<think>", "</think>")
+MARKERS = ThinkingTags("<think>", "</think>")
 ALL = 7
 """Tokens of the tiny model's thinking."""
 
 
 def ask(session: Session, **more: Any) -> tuple[Said, list[Event]]:
-    asked = Generate(messages=(Message("user", "Hi?"),), sampling=GREEDY, max_tokens=99)
+    asked = GenerateCommand(messages=(ChatMessage("user", "Hi?"),), sampling=GREEDY, max_tokens=99)
     events = list(session.generate(replace(asked, **more)))
     return folded(events), events
 
@@ -92,7 +92,9 @@ def test_a_model_without_thinking_has_no_budget(zoo: Zoo) -> None:
 )
 def test_markers_in_pieces(pieces: tuple[str, ...], inside: bool, found: int) -> None:
     words = [piece.encode() for piece in pieces]
-    thought = Thought(MARKERS, inside=inside, limit=None, piece=words.__getitem__, closing=())
-    assert thought.hear(range(len(words))) == len(words)
-    assert thought.tokens == found
+    thought = ThinkingBudget(
+        MARKERS, is_open=inside, limit=None, piece=words.__getitem__, closing_tokens=()
+    )
+    assert thought.consume_tokens(range(len(words))) == len(words)
+    assert thought.n_tokens == found
     assert THOUGHT_TEXT.startswith(MARKERS.open)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from localspec.engine.control.acceptance_stats import PairStats
 from localspec.engine.control.controller import Controller
-from localspec.engine.control.costs import Costs
-from localspec.engine.control.pace import Experience
-from localspec.engine.loop import Step
-from localspec.engine.protocols import Draft, Drafter, Gauge
-from localspec.protocol.events import Times
-from localspec.protocol.wire import Measured
+from localspec.engine.control.pass_costs import PassCosts
+from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy
+from localspec.engine.speculative_loop import RoundResult
+from localspec.protocol.events import RoundTimes
+from localspec.protocol.wire import MeasuredCosts
 
 FLAT = [1.0, *(1 + 0.04 * w for w in range(18))]
 """Like a GPU's verify curve: a row more costs little."""
@@ -53,17 +53,17 @@ class World:
         tokens: Sequence[int],
         limit: int,
         ahead: Sequence[int] = (),
-        gauge: Gauge | None = None,
+        gauge: DraftStopPolicy | None = None,
     ) -> Draft:
         """The draft model; what stands is decided as it guesses."""
         self.stands, self.passes = [], 0
         for _ in range(limit):
             self.passes += 1
             chance = self.sure(self._rng)
-            if gauge is not None and not gauge.wanted(self.honest(chance)):
+            if gauge is not None and not gauge.should_draft_token(self.honest(chance)):
                 break
             self.stands.append(bool(self._rng.random() < chance))
-            if gauge is not None and not gauge.more(7):
+            if gauge is not None and not gauge.should_continue(7):
                 break
         seconds = self.passes * self.c * 0.01 * self._noisy()
         return Draft([7] * len(self.stands), None, "model", seconds)
@@ -74,8 +74,8 @@ class World:
     def controller(self, lookup: Drafter | None = None) -> Controller:
         curve = {str(w): self.curve[w] / self.believed for w in (1, 2, 4, 8)} | {"1": 1.0}
         t1, c = 10.0 * self.believed, self.c / self.believed
-        measured = Measured(t1, curve, c) if self.told else None
-        return Controller(self, lookup, Costs(measured), Experience())
+        measured = MeasuredCosts(t1, curve, c) if self.told else None
+        return Controller(self, lookup, PassCosts(measured), PairStats())
 
     def run(self, drafter: Drafter, n: int, length: int, controller: Controller | None) -> float:
         """Milliseconds for about n tokens."""
@@ -86,11 +86,11 @@ class World:
             kept = min(kept, len(draft.tokens))
             width = len(draft.tokens) + 1
             verify = 10.0 * self.curve[width] * self._noisy() * (self.truly if width > 1 else 1.0)
-            times = Times(draft.seconds * 1e3, verify, 10.0 * self.host(width))
+            times = RoundTimes(draft.decode_seconds * 1e3, verify, 10.0 * self.host(width))
             new = [7] * kept + [int(self._rng.integers(100, 10_000))]
             tokens += new
             if controller is not None:
-                controller.learn(Step(draft, kept, new, times, width))
+                controller.record_round(RoundResult(draft, kept, new, times, width))
             self.stands = []
             ms += times.draft + verify + times.host
         return ms / (len(tokens) - 3)

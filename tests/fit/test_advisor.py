@@ -8,36 +8,43 @@ from typing import Any
 
 import pytest
 
-from localspec.fit import hardware, subject
-from localspec.fit.advisor import Advice, Advisor, Wish, pace
-from localspec.fit.report import Fit, Place
-from localspec.machine import cards
+from localspec.fit import device_speed, pair_headers
+from localspec.fit.advisor import (
+    SettingsAdvice,
+    SettingsAdvisor,
+    SettingsRequest,
+    estimate_tokens_per_second,
+)
+from localspec.fit.report import FitReport, MachineProfile
+from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
 from localspec.models import catalog
-from localspec.protocol.wire import ContextSettings, Load
+from localspec.protocol.wire import ContextSettings, LoadCommand
 
 GIB = 1 << 30
 CPU = Device("CPU", kind="cpu", free=28 * GIB, total=32 * GIB, unified=True)
 
 
-def place(card: str | None = None, vram: float | None = None, ram: float = 28) -> Place:
-    devices = (cards.find(card).device(vram),) if card else ()
+def place(card: str | None = None, vram: float | None = None, ram: float = 28) -> MachineProfile:
+    devices = (gpu_catalog.find(card).as_device(vram),) if card else ()
     cpu = replace(CPU, free=int(ram * GIB))
-    return Place(devices, cpu, hardware.of(devices, hardware.TYPICAL_CPU))
+    return MachineProfile(
+        devices, cpu, device_speed.from_devices(devices, device_speed.TYPICAL_CPU_SPEED)
+    )
 
 
-def advisor(pair: str, where: Place) -> Advisor:
-    about = subject.of_pair(catalog.load().pairs[pair])
+def advisor(pair: str, where: MachineProfile) -> SettingsAdvisor:
+    about = pair_headers.from_catalog(catalog.load().pairs[pair])
     assert about is not None
-    return Advisor(*about.headers, where)
+    return SettingsAdvisor(*about.headers, where)
 
 
-def wish(draft: bool = True, **asked: Any) -> Wish:
+def wish(draft: bool = True, **asked: Any) -> SettingsRequest:
     settings = ContextSettings(n_ctx=asked.get("ctx"))
-    return Wish(Load("target", "draft" if draft else None, settings), **asked)
+    return SettingsRequest(LoadCommand("target", "draft" if draft else None, settings), **asked)
 
 
-def advise(pair: str, where: Place, **asked: Any) -> Advice:
+def advise(pair: str, where: MachineProfile, **asked: Any) -> SettingsAdvice:
     return advisor(pair, where).advise(wish(**asked))
 
 
@@ -46,7 +53,7 @@ def test_what_fits_runs_as_usual() -> None:
     settings = found.fit.load.target_settings
     assert (settings.n_ctx, settings.kv_type, settings.n_gpu_layers) == (8192, "f16", -1)
     assert found.fit.verdict == "fits"
-    assert "fits this computer's memory" in found.why
+    assert "fits this computer's memory" in found.explanation
 
 
 def test_a_card_with_much_to_spare_gets_a_longer_context() -> None:
@@ -61,7 +68,7 @@ def test_a_little_too_much_costs_keys_and_values_first() -> None:
     assert found.fit.verdict == "fits"
     assert found.fit.load.target_settings.kv_type == "q8_0"
     assert found.fit.load.draft is not None
-    assert "q8_0" in found.why
+    assert "q8_0" in found.explanation
 
 
 def test_a_model_larger_than_the_card_leaves_layers_to_the_cpu() -> None:
@@ -69,20 +76,20 @@ def test_a_model_larger_than_the_card_leaves_layers_to_the_cpu() -> None:
     layers = found.fit.load.target_settings.n_gpu_layers
     assert 0 < layers < 64
     assert found.fit.verdict in ("fits", "tight")
-    assert f"{layers} of 65 layers" in found.why
+    assert f"{layers} of 65 layers" in found.explanation
 
 
 def test_a_mixture_leaves_its_experts_to_the_computers_memory() -> None:
     found = advise("qwen3-30b-a3b+qwen3-0.6b", place("RTX 4060"))
     assert found.fit.load.target_settings.cpu_moe
-    assert "experts" in found.why
+    assert "experts" in found.explanation
 
 
 def test_what_cannot_fit_says_what_it_needs() -> None:
     found = advise("llama-3.3-70b+llama-3.2-1b", place(ram=16))
     assert found.fit.verdict == "no"
-    assert found.fit.missing > 20 * GIB
-    assert "needs" in found.why
+    assert found.fit.missing_bytes > 20 * GIB
+    assert "needs" in found.explanation
 
 
 def test_fixed_layers_are_kept() -> None:
@@ -92,10 +99,12 @@ def test_fixed_layers_are_kept() -> None:
 
 def test_an_unknown_amount_of_memory_is_said_to_be_unknown() -> None:
     card = Device("Vulkan0", "some card", "gpu", None, None, "Vulkan")
-    where = Place((card,), CPU, hardware.of((card,), hardware.TYPICAL_CPU))
+    where = MachineProfile(
+        (card,), CPU, device_speed.from_devices((card,), device_speed.TYPICAL_CPU_SPEED)
+    )
     found = advise("qwen3-8b+qwen3-0.6b", where)
     assert found.fit.verdict == "unknown"
-    assert "unknown" in found.why
+    assert "unknown" in found.explanation
 
 
 @pytest.mark.parametrize("card", ["GTX 1650", "RTX 3060 12GB", "RTX 4090", "M3 Max 64GB"])
@@ -108,38 +117,44 @@ def test_the_choice_is_the_best_of_what_was_tried(card: str, pair: str) -> None:
     found = one.advise(wish()).fit
     if found.verdict != "fits":
         return
-    for option in one.options(found):
+    for option in one.list_memory_savings(found):
         if option.fit.verdict == "fits":
-            assert pace(option.fit) <= pace(found) * 1.12, option.change
+            assert (
+                estimate_tokens_per_second(option.fit) <= estimate_tokens_per_second(found) * 1.12
+            ), option.change
 
 
 def test_options_save_what_they_say_and_what_fits_comes_first() -> None:
     one = advisor("qwen3-14b+qwen3-0.6b", place("RTX 4060"))
-    usual = one.price(Load("t", "d", ContextSettings(n_ctx=8192)))
+    usual = one.estimate_fit(LoadCommand("t", "d", ContextSettings(n_ctx=8192)))
     assert usual.verdict == "no"
-    options = one.options(usual)
+    options = one.list_memory_savings(usual)
     assert {option.flags for option in options} >= {"--kv q8_0", "--draft none", "--ctx 4096"}
-    assert all(option.saves > 0 for option in options)
+    assert all(option.saved_bytes > 0 for option in options)
     fits = [option.fit.verdict != "no" for option in options]
     assert fits == sorted(fits, reverse=True)
     name = usual.tightest.device.name
     for option in options:
-        assert option.saves == total(usual, name) - total(option.fit, name)
+        assert option.saved_bytes == total(usual, name) - total(option.fit, name)
 
 
-def total(fit: Fit, name: str) -> int:
-    return next(room.total for room in (*fit.rooms, fit.host) if room.device.name == name)
+def total(fit: FitReport, name: str) -> int:
+    return next(room.total for room in (*fit.device_fits, fit.host) if room.device.name == name)
 
 
 @pytest.mark.parametrize("pair", ["qwen3-8b+qwen3-0.6b", "gpt-oss-20b+lookup"])
 def test_every_card_gets_an_answer_and_more_memory_is_never_worse(pair: str) -> None:
     paces = []
     for gib in (2, 4, 6, 8, 12, 16, 24, 48):
-        sold = cards.find("RTX 4090").device()
+        sold = gpu_catalog.find("RTX 4090").as_device()
         card = replace(sold, free=gib * GIB, total=gib * GIB)
-        where = Place((card,), CPU, hardware.of((sold,), hardware.TYPICAL_CPU))
+        where = MachineProfile(
+            (card,), CPU, device_speed.from_devices((sold,), device_speed.TYPICAL_CPU_SPEED)
+        )
         found = advisor(pair, where).advise(wish(draft="lookup" not in pair)).fit
         if found.verdict != "no":
-            paces.append(pace(found) * (found.load.target_settings.n_ctx or 0) ** 0.25)
+            paces.append(
+                estimate_tokens_per_second(found) * (found.load.target_settings.n_ctx or 0) ** 0.25
+            )
     assert len(paces) > 5
     assert all(more >= less * 0.8 for less, more in pairwise(paces))

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.fit import calibration, hardware
-from localspec.fit.calibration import Point, learn, line
-from localspec.fit.speed import Use, speed
-from localspec.machine import cards
-from localspec.machine.ledger import HOST
-from localspec.machine.measured import About, Part, Shown
-from localspec.protocol.wire import ContextSettings, Load, Measured
+from localspec.fit import calibration, device_speed
+from localspec.fit.calibration import MeasuredPass, calibrate, fit_line
+from localspec.fit.speed_estimate import UseCase, estimate_speed
+from localspec.machine import gpu_catalog
+from localspec.machine.measurements import ModelReads, PairMeasurement, PairReads
+from localspec.machine.memory_by_device import HOST
+from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
 from tests.fit.test_speed import BIG, DRAFT, MOE
 
-LOAD = Load("target", "draft")
-NOWHERE = hardware.of([])
+LOAD = LoadCommand("target", "draft")
+NOWHERE = device_speed.from_devices([])
 CURVE = {"1": 1.0, "2": 1.1, "4": 1.4, "8": 2.0}
 
 
@@ -30,13 +30,13 @@ def shown(
     a: float = 1.0,
     gbps: float = 20.0,
     threads: int = 4,
-) -> Shown:
+) -> PairMeasurement:
     """A pair of so many bytes on a machine of this line."""
     t1 = a + target / (gbps * 1e6)
     c = None if draft is None else (a + draft / (gbps * 1e6)) / t1
-    second = None if draft is None else Part(int(draft), (HOST,), "Q8_0")
-    about = About(Part(int(target), (HOST,), "Q8_0"), second)
-    return Shown("key", Measured(t1, CURVE, c, threads=threads), about, None)
+    second = None if draft is None else ModelReads(int(draft), (HOST,), "Q8_0")
+    about = PairReads(ModelReads(int(target), (HOST,), "Q8_0"), second)
+    return PairMeasurement("key", MeasuredCosts(t1, CURVE, c, threads=threads), about, None)
 
 
 @given(
@@ -45,7 +45,7 @@ def shown(
     st.lists(st.floats(1e8, 4e10), min_size=2, max_size=8).filter(lambda b: max(b) > 2 * min(b)),
 )
 def test_a_machine_is_found_again(a: float, gbps: float, reads: list[float]) -> None:
-    found = line([Point(read, a + read / (gbps * 1e6)) for read in reads], 1.5)
+    found = fit_line([MeasuredPass(read, a + read / (gbps * 1e6)) for read in reads], 1.5)
     for read in (5e7, 1e9, 8e10):
         assert found.fixed_ms + read / (found.bandwidth * 1e6) == pytest.approx(
             a + read / (gbps * 1e6), rel=1e-3
@@ -61,93 +61,99 @@ def test_a_machine_is_found_again(a: float, gbps: float, reads: list[float]) -> 
 def test_noise_is_borne_and_never_gives_nonsense(
     a: float, gbps: float, noisy: list[tuple[float, float]]
 ) -> None:
-    points = [Point(read, noise * (a + read / (gbps * 1e6))) for read, noise in noisy]
-    found = line(points, 1.5)
+    points = [MeasuredPass(read, noise * (a + read / (gbps * 1e6))) for read, noise in noisy]
+    found = fit_line(points, 1.5)
     assert found.fixed_ms >= 0
     assert found.bandwidth > 0
     assert all(
-        found.fixed_ms + one.read / (found.bandwidth * 1e6)
+        found.fixed_ms + one.weight_bytes / (found.bandwidth * 1e6)
         == pytest.approx(one.ms, rel=found.error + 1e-6)
         for one in points
     )
 
 
 def test_one_size_gives_the_bandwidth_with_the_usual_fixed_part() -> None:
-    found = line([Point(1e9, 51.5)], 1.5)
+    found = fit_line([MeasuredPass(1e9, 51.5)], 1.5)
     assert (found.fixed_ms, found.bandwidth) == pytest.approx((1.5, 20.0))
     assert found.error == pytest.approx(0.15)
-    tiny = line([Point(1e6, 1.0)], 1.5)  # less than the usual fixed part in all
+    tiny = fit_line([MeasuredPass(1e6, 1.0)], 1.5)  # less than the usual fixed part in all
     assert tiny.fixed_ms == pytest.approx(0.3)
 
 
 def test_one_pair_has_two_sizes() -> None:
-    learnt = learn(NOWHERE, [shown(2e9, 2e8, a=0.4, gbps=25)], threads=4)
-    rate = learnt.rate(HOST, "Q8_0")
+    learnt = calibrate(NOWHERE, [shown(2e9, 2e8, a=0.4, gbps=25)], threads=4)
+    rate = learnt.find_speed(HOST, "Q8_0")
     assert (rate.fixed_ms, rate.bandwidth) == pytest.approx((0.4, 25))
-    assert rate.eta == 1
+    assert rate.efficiency == 1
     assert rate.measured
-    assert rate.verify(3, "Q8_0") == pytest.approx(1.25)
+    assert rate.verify_cost(3, "Q8_0") == pytest.approx(1.25)
     assert "2 models of Q8_0 measured here, 4 threads" in rate.basis
 
 
 def test_other_numbers_of_threads_are_other_machines() -> None:
     known = [shown(2e9, 2e8, gbps=25, threads=4), shown(2e9, 2e8, gbps=9, threads=1)]
     for threads, gbps in ((4, 25), (1, 9)):
-        rate = learn(NOWHERE, known, threads).rate(HOST, "Q8_0")
+        rate = calibrate(NOWHERE, known, threads).find_speed(HOST, "Q8_0")
         assert rate.bandwidth == pytest.approx(gbps)
-    assert learn(NOWHERE, known, 8).rate(HOST, "Q8_0").bandwidth is None
-    latest = learn(NOWHERE, known).rate(HOST, "Q8_0").bandwidth
+    assert calibrate(NOWHERE, known, 8).find_speed(HOST, "Q8_0").bandwidth is None
+    latest = calibrate(NOWHERE, known).find_speed(HOST, "Q8_0").bandwidth
     assert latest == pytest.approx(25), "the first is the latest"
 
 
 def test_a_measurement_while_something_else_ran_is_passed_over() -> None:
     assert shown(2e9).measured is not None
-    slow = replace(shown(2e9), measured=Measured(1607.0, CURVE, threads=4))
-    rate = learn(NOWHERE, [slow, shown(2e9, 2e8)], 4).rate(HOST, "Q8_0")
+    slow = replace(shown(2e9), measured=MeasuredCosts(1607.0, CURVE, threads=4))
+    rate = calibrate(NOWHERE, [slow, shown(2e9, 2e8)], 4).find_speed(HOST, "Q8_0")
     assert rate.bandwidth == pytest.approx(20)
 
 
 def test_other_weights_borrow_and_say_so() -> None:
-    rate = learn(NOWHERE, [shown(2e9, 2e8)], 4).rate(HOST, "Q4_K")
+    rate = calibrate(NOWHERE, [shown(2e9, 2e8)], 4).find_speed(HOST, "Q4_K")
     assert rate.bandwidth == pytest.approx(20)
     assert not rate.measured
-    assert rate.error == hardware.TABLE
-    assert not rate.curve
+    assert rate.error == device_speed.TABLE_ERROR
+    assert not rate.verify_curve
     assert "other weights" in rate.basis
 
 
 def test_what_fits_a_cache_says_nothing_of_the_memory() -> None:
     demo, real = shown(1.2e7, 1.3e6, a=0.1, gbps=200), shown(2e9, 2e8, gbps=20)
-    assert learn(NOWHERE, [demo, real], 4).rate(HOST, "Q8_0").bandwidth == pytest.approx(20)
-    alone = learn(NOWHERE, [demo], 4)
-    assert alone.rate(HOST, "Q8_0", 5e7).measured
-    far = alone.rate(HOST, "Q8_0", 5e9)
+    assert calibrate(NOWHERE, [demo, real], 4).find_speed(HOST, "Q8_0").bandwidth == pytest.approx(
+        20
+    )
+    alone = calibrate(NOWHERE, [demo], 4)
+    assert alone.find_speed(HOST, "Q8_0", 5e7).measured
+    far = alone.find_speed(HOST, "Q8_0", 5e9)
     assert not far.measured
-    assert far.error == hardware.ASSUMED
-    card = hardware.of([cards.find("RTX 4060").device()])
-    part = Part(int(1e7), ("CUDA0",), "Q8_0")
-    small = Shown("", Measured(1.0, CURVE, threads=4), About(part), None)
-    assert learn(card, [small], 4).rate("CUDA0", "Q8_0", 5e9).bandwidth == 272
+    assert far.error == device_speed.ASSUMED_ERROR
+    card = device_speed.from_devices([gpu_catalog.find("RTX 4060").as_device()])
+    part = ModelReads(int(1e7), ("CUDA0",), "Q8_0")
+    small = PairMeasurement("", MeasuredCosts(1.0, CURVE, threads=4), PairReads(part), None)
+    assert calibrate(card, [small], 4).find_speed("CUDA0", "Q8_0", 5e9).bandwidth == 272
 
 
 def test_a_mixture_is_counted_as_a_mixture() -> None:
-    part = Part(int(2e9), (HOST,), "Q8_0", moe=True)
+    part = ModelReads(int(2e9), (HOST,), "Q8_0", moe=True)
     plain = shown(2e9, a=0.0001)
     assert plain.measured is not None
-    seen = Measured(plain.measured.t1_ms * 1.36, {"1": 1.0, "8": 6.0}, threads=4)
-    rate = learn(NOWHERE, [Shown("", seen, About(part), None)], 4).rate(HOST, "Q8_0")
+    seen = MeasuredCosts(plain.measured.t1_ms * 1.36, {"1": 1.0, "8": 6.0}, threads=4)
+    rate = calibrate(NOWHERE, [PairMeasurement("", seen, PairReads(part), None)], 4).find_speed(
+        HOST, "Q8_0"
+    )
     assert rate.bandwidth == pytest.approx(20, rel=0.01)
-    assert not rate.curve, "its curve is that of touched experts"
+    assert not rate.verify_curve, "its curve is that of touched experts"
 
 
 @pytest.mark.parametrize("ms", [0.0, -1.0, nan, "fast", None])
 def test_nonsense_is_not_learnt_from(ms: object) -> None:
-    about = About(Part(int(2e9), (HOST,), "Q8_0"), Part(0, (), ""))
-    bad = Measured(ms, {"1": 1.0, "x": 2.0, "8": nan}, 0.1 if ms else None, threads=4)  # type: ignore[arg-type]
+    about = PairReads(ModelReads(int(2e9), (HOST,), "Q8_0"), ModelReads(0, (), ""))
+    bad = MeasuredCosts(ms, {"1": 1.0, "x": 2.0, "8": nan}, 0.1 if ms else None, threads=4)  # type: ignore[arg-type]
     if ms in ("fast", None):
         bad = replace(bad, c=None)
-    found = learn(NOWHERE, [Shown("", bad, about, None), Shown("", None, None, None)], 4)
-    assert found.rate(HOST, "Q8_0").bandwidth is None
+    found = calibrate(
+        NOWHERE, [PairMeasurement("", bad, about, None), PairMeasurement("", None, None, None)], 4
+    )
+    assert found.find_speed(HOST, "Q8_0").bandwidth is None
 
 
 def test_a_calibrated_machine_foretells_another_model() -> None:
@@ -156,33 +162,35 @@ def test_a_calibrated_machine_foretells_another_model() -> None:
     known = []
     for target, draft in ((4e8, 5e7), (9e9, 6e8)):
         known.append(shown(target, draft, a=a, gbps=gbps))
-    known = [replace(one, about=_as_q4(one)) for one in known]
-    where = learn(NOWHERE, known, 4)
+    known = [replace(one, reads=_as_q4(one)) for one in known]
+    where = calibrate(NOWHERE, known, 4)
     settings = ContextSettings(n_threads=4)
     load = replace(LOAD, target_settings=settings, draft_settings=settings)
-    found = speed(load, BIG, DRAFT, where, Use("code", context=0))
-    about = calibration.about(load, BIG, DRAFT, where)
+    found = estimate_speed(load, BIG, DRAFT, where, UseCase("code", context=0))
+    about = calibration.summarize_reads(load, BIG, DRAFT, where)
     assert about.draft is not None
     t1 = a + about.target.read / (gbps * 1e6)
     assert found.t1_ms == pytest.approx(t1, rel=0.01)
     assert found.calibrated
     assert found.costs is not None
     assert found.costs.c == pytest.approx((a + about.draft.read / (gbps * 1e6)) / t1, rel=0.01)
-    assert found.costs.at(4) == pytest.approx(1.4)
+    assert found.costs.verify_cost(4) == pytest.approx(1.4)
     assert found.plain is not None
     assert found.plain[1] / found.plain[0] == pytest.approx(1.08 / 0.92, rel=0.01)
-    assert "4 models of Q4_K measured here" in found.why
+    assert "4 models of Q4_K measured here" in found.explanation
 
 
-def _as_q4(one: Shown) -> About:
-    assert one.about is not None
-    assert one.about.draft is not None
-    return About(replace(one.about.target, family="Q4_K"), replace(one.about.draft, family="Q4_K"))
+def _as_q4(one: PairMeasurement) -> PairReads:
+    assert one.reads is not None
+    assert one.reads.draft is not None
+    return PairReads(
+        replace(one.reads.target, family="Q4_K"), replace(one.reads.draft, family="Q4_K")
+    )
 
 
 def test_what_is_kept_of_a_pair() -> None:
-    where = hardware.of([cards.find("RTX 4060").device()])
-    found = calibration.about(replace(LOAD, draft=None), MOE, None, where)
+    where = device_speed.from_devices([gpu_catalog.find("RTX 4060").as_device()])
+    found = calibration.summarize_reads(replace(LOAD, draft=None), MOE, None, where)
     assert found.target.devices == ("CUDA0",)
     assert found.target.moe
     assert found.target.read == pytest.approx(1.92e9, rel=0.01)

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from localspec import launch
-from localspec.engine.llama import Block
+from localspec.engine.llama import BlockHeadContext
 from localspec.engine.llama.library import C
-from localspec.fit import memory, places
-from localspec.fit.advisor import Advisor, Wish
-from localspec.fit.speed import Use
-from localspec.machine import breakdown
-from localspec.machine.ledger import HOST, Bytes, Projection
-from localspec.machine.probe import Probe, ProbeError
-from localspec.models import header
-from localspec.protocol.wire import ContextSettings, Load
+from localspec.fit import machine_profile, memory
+from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
+from localspec.fit.speed_estimate import UseCase
+from localspec.machine import memory_breakdown
+from localspec.machine.memory_by_device import HOST, DeviceMemory, MemoryEstimate
+from localspec.machine.probe import MemoryProbe, ProbeError
+from localspec.models.gguf import header
+from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests import beside, heads, headshapes, pretend_gpu
 from tests.families import write_ghost
 from tests.tinygguf import Model
@@ -31,8 +31,8 @@ FULL = (*headshapes.HEADS, "mtp-qwen35")
 
 
 @pytest.fixture(scope="module")
-def probe() -> Iterator[Probe]:
-    with Probe(seconds=60) as one:
+def probe() -> Iterator[MemoryProbe]:
+    with MemoryProbe(timeout=60) as one:
         yield one
 
 
@@ -61,11 +61,11 @@ def tiny(folder: Path, kind: str) -> tuple[Path, Path]:
     return target, path
 
 
-def asked(pair: tuple[Path, Path], settings: ContextSettings = SETTINGS) -> Load:
-    return Load(str(pair[0]), str(pair[1]), settings, replace(settings, n_ctx=None), 16)
+def asked(pair: tuple[Path, Path], settings: ContextSettings = SETTINGS) -> LoadCommand:
+    return LoadCommand(str(pair[0]), str(pair[1]), settings, replace(settings, n_ctx=None), 16)
 
 
-def parts(found: Projection) -> list[dict[str, Bytes]]:
+def parts(found: MemoryEstimate) -> list[dict[str, DeviceMemory]]:
     """Without devices that hold nothing."""
     assert found.draft is not None
     return [
@@ -76,12 +76,14 @@ def parts(found: Projection) -> list[dict[str, Bytes]]:
 
 @pytest.mark.parametrize("cards", [0, 1])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_estimate_is_llama_cpps_own(probe: Probe, folder: Path, kind: str, cards: int) -> None:
+def test_the_estimate_is_llama_cpps_own(
+    probe: MemoryProbe, folder: Path, kind: str, cards: int
+) -> None:
     pair = tiny(folder, kind)
     load = asked(pair, replace(SETTINGS, n_gpu_layers=-1 if cards else 0))
     devices = pretend_gpu.devices(cards)
-    guess = memory.estimate(load, header.read(pair[0]), header.read(pair[1]), devices)
-    exact = probe.project(load, devices)
+    guess = memory.estimate_pair(load, header.read(pair[0]), header.read(pair[1]), devices)
+    exact = probe.estimate_memory(load, devices)
     assert parts(guess) == parts(exact)
     assert guess.output == exact.output
 
@@ -89,7 +91,7 @@ def test_the_estimate_is_llama_cpps_own(probe: Probe, folder: Path, kind: str, c
 @pytest.mark.parametrize("kind", FULL)
 @pytest.mark.parametrize("settings", [{}, {"n_ubatch": 512, "flash_attn": "off", "kv_type": "f16"}])
 def test_of_heads_that_people_run(
-    probe: Probe, folder: Path, kind: str, settings: dict[str, object]
+    probe: MemoryProbe, folder: Path, kind: str, settings: dict[str, object]
 ) -> None:
     target, head = headshapes.pair(kind)
     inside = target == head
@@ -100,8 +102,8 @@ def test_of_heads_that_people_run(
     base = replace(SETTINGS, n_ctx=8192, n_ubatch=512, n_gpu_layers=-1, kv_type="q8_0")
     load = asked(paths, replace(base, **settings))  # type: ignore[arg-type]
     devices = pretend_gpu.devices(1, 24 * 1024**3)
-    guess = memory.estimate(load, target, head, devices)
-    exact = probe.project(load, devices)
+    guess = memory.estimate_pair(load, target, head, devices)
+    exact = probe.estimate_memory(load, devices)
     for name in (HOST, "CUDA0"):
         assert (guess.of(name).weights, guess.of(name).kv) == (
             exact.of(name).weights,
@@ -112,26 +114,26 @@ def test_of_heads_that_people_run(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_real_passes_take_what_was_foretold(probe: Probe, folder: Path, kind: str) -> None:
+def test_real_passes_take_what_was_foretold(probe: MemoryProbe, folder: Path, kind: str) -> None:
     """Graphs are laid out anew at the first pass that keeps states: as large as foretold."""
     paths = tiny(folder, kind)
     settings = replace(SETTINGS, n_ubatch=32)
-    found = probe.project(asked(paths, settings))
+    found = probe.estimate_memory(asked(paths, settings))
     assert found.draft is not None
     pair = beside.opened(*paths, n_ubatch=32)
     try:
         assert pair.target.n_ctx == 512
-        pair.target.read(list(range(5, 37)), 17)
+        pair.target.decode(list(range(5, 37)), 17)
         states = pair.source.states(32)
-        if isinstance(pair.head, Block):
+        if isinstance(pair.head, BlockHeadContext):
             pair.head.inject(states)
-            pair.head.guesses(5, pair.head.size - pair.head.first)
+            pair.head.draft_block(5, pair.head.block_size - pair.head.first_draft_row)
         else:
             both = pair.head.encode(np.concatenate([states, states]))
-            pair.head.read([5] * 64, 64, both)
+            pair.head.decode([5] * 64, 64, both)
         taken = [
-            breakdown.by_device(C._lib, context)[HOST]
-            for context in (pair.target.context, pair.head._context)
+            memory_breakdown.read_by_device(C._lib, context)[HOST]
+            for context in (pair.target.handle, pair.head._context)
         ]
     finally:
         pair.close()
@@ -148,48 +150,48 @@ def test_real_passes_take_what_was_foretold(probe: Probe, folder: Path, kind: st
 def test_ready_says_what_was_foretold(folder: Path, kind: str) -> None:
     """Up to the graph that is laid out anew, which is larger by some of the states."""
     target, head = tiny(folder, kind)
-    advice = launch.fitted(Wish(asked((target, head))))
+    advice = launch.choose_settings(SettingsRequest(asked((target, head))))
     assert advice is not None
     assert advice.fit.load.draft is not None
-    engine = launch.start(advice.fit.load)
+    engine = launch.start_engine(advice.fit.load)
     try:
         memory_ = engine.ready.memory
     finally:
         engine.close()
-    foretold = advice.fit.projection
+    foretold = advice.fit.memory_estimate
     total = foretold.of(HOST).total + foretold.output
     used = memory_["used"]
     assert used is not None
     assert used <= total <= used + 4 * 64 * 64 * 4 + 1024
 
 
-def test_an_odd_head_is_no_reason_to_die(folder: Path, probe: Probe) -> None:
+def test_an_odd_head_is_no_reason_to_die(folder: Path, probe: MemoryProbe) -> None:
     target = heads.quantised(heads.deep()).write(folder / "odd-target.gguf")
     head = heads.quantised(heads.eagle3(layers=(1, 2, 40))).write(folder / "odd.gguf")
     with pytest.raises(ProbeError, match="layer 40"):
-        probe.project(asked((target, head)))
-    assert probe.project(Load(str(target), target_settings=SETTINGS)).target.total
+        probe.estimate_memory(asked((target, head)))
+    assert probe.estimate_memory(LoadCommand(str(target), target_settings=SETTINGS)).target.total
 
 
 def test_a_head_costs_what_it_takes() -> None:
     """Its states too: one more batch of them for every layer that it reads."""
     target, head = headshapes.pair("eagle3-llama-8b-whole")
-    load = Load("t", "d", ContextSettings(n_ctx=8192), ContextSettings())
-    alone = memory.estimate(replace(load, draft=None), target, None, [])
-    both = memory.estimate(load, target, head, [])
+    load = LoadCommand("t", "d", ContextSettings(n_ctx=8192), ContextSettings())
+    alone = memory.estimate_pair(replace(load, draft=None), target, None, [])
+    both = memory.estimate_pair(load, target, head, [])
     states = 3 * 512 * 4096 * 4
     assert both.target.output - alone.target.output == states
     assert both.target.of(HOST).compute > alone.target.of(HOST).compute
     assert both.target.of(HOST).weights == alone.target.of(HOST).weights
     assert both.draft is not None
-    assert 0 <= both.draft.of(HOST).weights - head.weights < 4096  # nothing twice
+    assert 0 <= both.draft.of(HOST).weights - head.weight_bytes < 4096  # nothing twice
 
 
 def test_its_own_layer_counts_once() -> None:
     target = headshapes.predicting()
-    load = Load("t", "t", ContextSettings(n_ctx=8192), ContextSettings())
-    alone = memory.estimate(replace(load, draft=None), target, None, [])
-    both = memory.estimate(load, target, target, [])
+    load = LoadCommand("t", "t", ContextSettings(n_ctx=8192), ContextSettings())
+    alone = memory.estimate_pair(replace(load, draft=None), target, None, [])
+    both = memory.estimate_pair(load, target, target, [])
     assert both.draft is not None
     assert both.draft.of(HOST).weights == 0
     more = both.target.of(HOST).weights - alone.target.of(HOST).weights
@@ -203,28 +205,28 @@ def test_its_own_layer_counts_once() -> None:
 @pytest.mark.parametrize("kind", FULL)
 def test_speed_is_foretold_and_says_by_what(kind: str) -> None:
     target, head = headshapes.pair(kind)
-    advisor = Advisor(target, head, places.with_card("RTX 4090"), Use("code"))
-    speed = advisor.price(Load("t", "d", ContextSettings(n_ctx=8192))).speed
+    advisor = SettingsAdvisor(target, head, machine_profile.with_gpu("RTX 4090"), UseCase("code"))
+    speed = advisor.estimate_fit(LoadCommand("t", "d", ContextSettings(n_ctx=8192))).speed
     assert speed.plain is not None
     assert speed.speculative is not None
     assert speed.speculative[1] > speed.plain[1]
-    assert "heads for code" in speed.why
+    assert "heads for code" in speed.explanation
 
 
 def test_a_head_is_cheaper_than_a_small_model_but_not_free() -> None:
     target, head = headshapes.pair("eagle3-llama-8b")
-    place = places.with_card("RTX 4090")
-    load = Load("t", "d", ContextSettings(n_ctx=8192))
-    speed = Advisor(target, head, place).price(load).speed
+    place = machine_profile.with_gpu("RTX 4090")
+    load = LoadCommand("t", "d", ContextSettings(n_ctx=8192))
+    speed = SettingsAdvisor(target, head, place).estimate_fit(load).speed
     assert speed.costs is not None
     assert 0.03 < speed.costs.c < 0.2
 
 
 def test_a_block_costs_one_pass_however_long_it_is() -> None:
     target, head = headshapes.pair("dspark-qwen3-8b")
-    place = places.with_card("RTX 4090")
-    load = Load("t", "d", ContextSettings(n_ctx=8192))
-    costs = Advisor(target, head, place).price(load).speed.costs
+    place = machine_profile.with_gpu("RTX 4090")
+    load = LoadCommand("t", "d", ContextSettings(n_ctx=8192))
+    costs = SettingsAdvisor(target, head, place).estimate_fit(load).speed.costs
     assert costs is not None
     assert costs.c == 0
     assert 0.1 < costs.host < 1

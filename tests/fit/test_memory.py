@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import UsageError
-from localspec.fit import facts, memory, weights
-from localspec.fit.opening import Opening
-from localspec.machine import parameters
+from localspec.fit import hparams, memory, model_buffers
+from localspec.fit.context_params import ContextParams
+from localspec.machine import llama_params
 from localspec.machine.device import Device
-from localspec.machine.ledger import HOST, Ledger, Projection
-from localspec.machine.probe import Probe
-from localspec.models import blueprint
-from localspec.models.gguf.tensors import TYPES, Tensor
-from localspec.models.header import Header
-from localspec.protocol.wire import ContextSettings, Load
+from localspec.machine.memory_by_device import HOST, MemoryByDevice, MemoryEstimate
+from localspec.machine.probe import MemoryProbe
+from localspec.models import synthetic_header
+from localspec.models.gguf.header import Header
+from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
+from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests import pretend_gpu
 from tests.families import FAMILIES, write_ghost
 
@@ -30,8 +30,8 @@ HYBRIDS = ("qwen35", "qwen35moe", "lfm2", "granitehybrid", "mamba2")
 
 
 @pytest.fixture(scope="module")
-def probe() -> Iterator[Probe]:
-    with Probe() as one:
+def probe() -> Iterator[MemoryProbe]:
+    with MemoryProbe() as one:
         yield one
 
 
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def header(name: str, *, small: bool = False) -> Header:
     family = FAMILIES[name]
-    return blueprint.header(family.small if small else family.full, family.quantisation)
+    return synthetic_header.build(family.small if small else family.full, family.quantisation)
 
 
 def ghost(folder: Path, name: str) -> Path:
@@ -59,19 +59,21 @@ def cards(count: int, backend: str = "CUDA") -> list[Device]:
     ]
 
 
-def asked(path: Path | str, **settings: object) -> Load:
-    return Load(str(path), target_settings=replace(SETTINGS, **settings))  # type: ignore[arg-type]
+def asked(path: Path | str, **settings: object) -> LoadCommand:
+    return LoadCommand(str(path), target_settings=replace(SETTINGS, **settings))  # type: ignore[arg-type]
 
 
 def both(
-    probe: Probe, folder: Path, name: str, devices: list[Device], **settings: object
-) -> tuple[Projection, Projection]:
+    probe: MemoryProbe, folder: Path, name: str, devices: list[Device], **settings: object
+) -> tuple[MemoryEstimate, MemoryEstimate]:
     """The estimate and llama.cpp's own."""
     load = asked(ghost(folder, name), **settings)
-    return memory.estimate(load, header(name), None, devices), probe.project(load, devices)
+    return memory.estimate_pair(load, header(name), None, devices), probe.estimate_memory(
+        load, devices
+    )
 
 
-def parts(ledger: Ledger) -> dict[str, tuple[int, int, int]]:
+def parts(ledger: MemoryByDevice) -> dict[str, tuple[int, int, int]]:
     """Without devices that hold nothing."""
     return {
         name: (part.weights, part.kv, part.compute)
@@ -80,7 +82,7 @@ def parts(ledger: Ledger) -> dict[str, tuple[int, int, int]]:
     }
 
 
-def close(guess: Projection, exact: Projection) -> None:
+def close(guess: MemoryEstimate, exact: MemoryEstimate) -> None:
     """Weights and caches to the byte; the rest within the estimate's own error bar."""
     for name in set(exact.target.on) | set(guess.target.on):
         mine, theirs = guess.of(name), exact.of(name)
@@ -101,7 +103,9 @@ def close(guess: Projection, exact: Projection) -> None:
     ],
 )
 @pytest.mark.parametrize("name", FAMILIES)
-def test_without_a_card(probe: Probe, folder: Path, name: str, settings: dict[str, object]) -> None:
+def test_without_a_card(
+    probe: MemoryProbe, folder: Path, name: str, settings: dict[str, object]
+) -> None:
     guess, exact = both(probe, folder, name, [], n_gpu_layers=0, **settings)
     assert guess.target == exact.target
     assert guess.method == "analytic"
@@ -109,7 +113,7 @@ def test_without_a_card(probe: Probe, folder: Path, name: str, settings: dict[st
 
 @pytest.mark.parametrize("backend", ["CUDA", "Vulkan", "Metal"])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_wholly_on_a_card(probe: Probe, folder: Path, name: str, backend: str) -> None:
+def test_wholly_on_a_card(probe: MemoryProbe, folder: Path, name: str, backend: str) -> None:
     guess, exact = both(probe, folder, name, cards(1, backend), kv_type="q8_0")
     assert parts(guess.target) == parts(exact.target)
 
@@ -118,10 +122,12 @@ def test_wholly_on_a_card(probe: Probe, folder: Path, name: str, backend: str) -
 def amx(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A CPU with AMX, and one without: llama.cpp repacks weights only on the latter."""
     monkeypatch.delenv("LOCALSPEC_AMX", raising=False)
-    if request.param == "hidden" and parameters.has_amx.__wrapped__():
+    if request.param == "hidden" and llama_params.has_amx.__wrapped__():
         pytest.skip("this CPU has AMX, which ggml would use")
     monkeypatch.setenv("LOCALSPEC_AMX", request.param)
-    for known in (caches := (parameters.has_amx, weights._repacked, weights.place)):
+    for known in (
+        caches := (llama_params.has_amx, model_buffers._repacked_types, model_buffers.estimate)
+    ):
         known.cache_clear()
     yield request.param
     for known in caches:
@@ -137,9 +143,9 @@ def test_repacked_weights(tmp_path: Path, amx: str, backend: str, layers: int) -
     path = tmp_path / "model.gguf"
     write_ghost(model, "", path)
     load, devices = asked(path, n_gpu_layers=layers), cards(1, backend) if backend else []
-    with Probe() as probe:
-        exact = probe.project(load, devices)
-    guess = memory.estimate(load, model, None, devices)
+    with MemoryProbe() as probe:
+        exact = probe.estimate_memory(load, devices)
+    guess = memory.estimate_pair(load, model, None, devices)
     close(guess, exact)
     sizes = [tensor.n_bytes for tensor in model.tensors]
     table = next(t.n_bytes for t in model.tensors if t.name == "token_embd.weight")
@@ -151,9 +157,9 @@ def test_repacked_weights(tmp_path: Path, amx: str, backend: str, layers: int) -
 def with_table(model: Header, type_name: str) -> Header:
     """The same model, its table of tokens of another type."""
     number, (_, block, block_bytes) = next(
-        (number, about) for number, about in TYPES.items() if about[0] == type_name
+        (number, about) for number, about in GGML_TYPES.items() if about[0] == type_name
     )
-    tensors: list[Tensor] = []
+    tensors: list[TensorInfo] = []
     at = 0
     for tensor in model.tensors:
         if tensor.name == "token_embd.weight":
@@ -171,19 +177,23 @@ def with_table(model: Header, type_name: str) -> Header:
     ("backend", "layers"), [("CUDA", 0), ("CUDA", 1), ("CUDA", 9), ("Metal", 9)]
 )
 @pytest.mark.parametrize("name", FAMILIES)
-def test_partly_on_a_card(probe: Probe, folder: Path, name: str, backend: str, layers: int) -> None:
+def test_partly_on_a_card(
+    probe: MemoryProbe, folder: Path, name: str, backend: str, layers: int
+) -> None:
     """Metal offers no pinned memory: beside it the CPU's weights may be repacked."""
     close(*both(probe, folder, name, cards(1, backend), n_gpu_layers=layers))
 
 
 @pytest.mark.parametrize("name", MIXTURES)
-def test_experts_in_the_computers_memory(probe: Probe, folder: Path, name: str) -> None:
+def test_experts_in_the_computers_memory(probe: MemoryProbe, folder: Path, name: str) -> None:
     close(*both(probe, folder, name, cards(1), cpu_moe=True))
 
 
 @pytest.mark.parametrize("split", [(), (3.0, 1.0)])
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gemma4-e", "qwen3moe", "qwen35"])
-def test_over_two_cards(probe: Probe, folder: Path, name: str, split: tuple[float, ...]) -> None:
+def test_over_two_cards(
+    probe: MemoryProbe, folder: Path, name: str, split: tuple[float, ...]
+) -> None:
     guess, exact = both(probe, folder, name, cards(2), tensor_split=split)
     close(guess, exact)
     assert {"CUDA0", "CUDA1"} <= parts(guess.target).keys()
@@ -196,20 +206,20 @@ def test_really_loaded(tmp_path: Path, count: int) -> None:
     devices = pretend_gpu.devices(count)
     load = asked(path)
     taken, _ = pretend_gpu.loaded(load, pretend_gpu.cards(devices))
-    guess = memory.estimate(load, header("llama", small=True), None, devices)
+    guess = memory.estimate_pair(load, header("llama", small=True), None, devices)
     for name in taken.on:
         assert 0 <= guess.of(name).total - taken.of(name).total <= guess.error
 
 
-def test_a_pair(probe: Probe, folder: Path) -> None:
+def test_a_pair(probe: MemoryProbe, folder: Path) -> None:
     load = replace(
         asked(ghost(folder, "llama")),
         draft=str(ghost(folder, "llama-tied")),
         draft_settings=ContextSettings(n_ubatch=128, n_threads=1),
     )
     devices = cards(1)
-    guess = memory.estimate(load, header("llama"), header("llama-tied"), devices)
-    exact = probe.project(load, devices)
+    guess = memory.estimate_pair(load, header("llama"), header("llama-tied"), devices)
+    exact = probe.estimate_memory(load, devices)
     assert guess.draft is not None and exact.draft is not None
     assert parts(guess.target) == parts(exact.target)
     assert parts(guess.draft) == parts(exact.draft)
@@ -219,11 +229,15 @@ def test_a_pair(probe: Probe, folder: Path) -> None:
 # --- published logs of real cards ---------------------------------------------------------------
 
 
-def logged(n_ctx: int) -> Ledger:
+def logged(n_ctx: int) -> MemoryByDevice:
     """Llama 3.1 8B Q4_K_M, as those logs' programs opened it: 512 rows of logits, no FA."""
     card = Device("CUDA0", free=24 * GIB, total=24 * GIB, backend="CUDA")
-    opening = Opening(n_ctx, n_ctx, 512, 512, 0, kv_type=1, flash=False, by_token=False)
-    return memory.of_model(facts.of(header("llama")), opening, SETTINGS, [card], {})
+    opening = ContextParams(
+        n_ctx, n_ctx, 512, 512, 0, kv_type=1, flash_attn=False, v_token_major=False
+    )
+    return memory.estimate_model(
+        hparams.from_header(header("llama")), opening, SETTINGS, [card], {}
+    )
 
 
 @pytest.mark.parametrize(("n_ctx", "kv", "compute"), [(512, 64.00, 258.50), (8192, 1024.0, 560.0)])
@@ -243,7 +257,7 @@ def test_logs_of_real_cards(n_ctx: int, kv: float, compute: float) -> None:
 def test_more_context_never_takes_less(name: str) -> None:
     model = header(name)
     totals = [
-        memory.estimate(asked("x", n_ctx=n), model, None, cards(1)).target.total
+        memory.estimate_pair(asked("x", n_ctx=n), model, None, cards(1)).target.total
         for n in (512, 2048, 8192, 32768)
     ]
     assert totals == sorted(totals)
@@ -252,7 +266,7 @@ def test_more_context_never_takes_less(name: str) -> None:
 def test_layers_go_to_the_card_from_the_back() -> None:
     model = header("llama")
     on_card = [
-        memory.estimate(asked("x", n_gpu_layers=n), model, None, cards(1)).of("CUDA0")
+        memory.estimate_pair(asked("x", n_gpu_layers=n), model, None, cards(1)).of("CUDA0")
         for n in (0, 1, 2, 33)
     ]
     assert [part.kv for part in on_card] == [0, 0, 16 * MIB, 512 * MIB]
@@ -262,29 +276,29 @@ def test_layers_go_to_the_card_from_the_back() -> None:
 def test_integrated_graphics_only_where_there_is_no_card() -> None:
     card, shared = cards(2)
     shared = replace(shared, kind="igpu")
-    guess = memory.estimate(asked("x"), header("llama"), None, [shared, card])
+    guess = memory.estimate_pair(asked("x"), header("llama"), None, [shared, card])
     assert set(parts(guess.target)) == {HOST, card.name}
-    guess = memory.estimate(asked("x"), header("llama"), None, [shared])
+    guess = memory.estimate_pair(asked("x"), header("llama"), None, [shared])
     assert set(parts(guess.target)) == {HOST, shared.name}
 
 
 def test_one_card_of_two() -> None:
     load = asked("x", split_mode="none", main_gpu=1)
-    guess = memory.estimate(load, header("llama"), None, cards(2))
+    guess = memory.estimate_pair(load, header("llama"), None, cards(2))
     assert set(parts(guess.target)) == {HOST, "CUDA1"}
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_a_draft_that_cannot_take_back_is_not_kept(name: str) -> None:
     load = replace(asked("x"), draft="y")
-    guess = memory.estimate(load, header("llama"), header(name), cards(1))
+    guess = memory.estimate_pair(load, header("llama"), header(name), cards(1))
     assert guess.draft is None
     assert "not kept" in guess.note
 
 
 def test_a_drafts_context_is_cut_to_its_own() -> None:
     load = replace(asked("x", n_ctx=131072), draft="y")
-    guess = memory.estimate(load, header("llama"), header("qwen3"), [])
+    guess = memory.estimate_pair(load, header("llama"), header("qwen3"), [])
     assert guess.draft is not None
     assert guess.draft.of(HOST).kv == 36 * 2 * 1024 * 2 * 40960
 
@@ -293,7 +307,7 @@ def test_snapshots_are_counted() -> None:
     """A hybrid target keeps a state for each token that may be taken back."""
     model = header("lfm2")
     short, long = (
-        memory.estimate(replace(asked("x"), draft_max=n), model, None, []).of(HOST).kv
+        memory.estimate_pair(replace(asked("x"), draft_max=n), model, None, []).of(HOST).kv
         for n in (1, 9)
     )
     assert long - short == 8 * 10 * 2 * 2048 * 4  # ten layers, two steps of 2048 floats each
@@ -305,12 +319,12 @@ def test_an_architecture_that_nobody_checked_says_so() -> None:
         "general.architecture": "olmo2"
     }
     unknown = replace(known, architecture="olmo2", keys=renamed)
-    first = memory.estimate(asked("x"), known, None, [])
-    second = memory.estimate(asked("x"), unknown, None, [])
+    first = memory.estimate_pair(asked("x"), known, None, [])
+    second = memory.estimate_pair(asked("x"), unknown, None, [])
     assert second.error > 64 * MIB > first.error
     assert second.target.of(HOST).weights == first.target.of(HOST).weights
 
 
 def test_an_absurd_context_is_refused() -> None:
     with pytest.raises(UsageError):
-        memory.estimate(asked("x", n_ctx=10**9), header("llama"), None, [])
+        memory.estimate_pair(asked("x", n_ctx=10**9), header("llama"), None, [])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.fit import reading
-from localspec.machine.ledger import HOST
-from localspec.models import blueprint
+from localspec.fit import pass_cost
+from localspec.machine.memory_by_device import HOST
+from localspec.models import synthetic_header
 from localspec.protocol.wire import ContextSettings
 from tests.families import FAMILIES
 from tests.fit.test_speed import BIG, CARD, DRAFT, EMPTY, MIB, MOE
@@ -14,52 +14,57 @@ from tests.fit.test_speed import BIG, CARD, DRAFT, EMPTY, MIB, MOE
 
 def test_a_dense_model_reads_all_but_its_table_of_tokens() -> None:
     """4403.49 MiB is what llama.cpp puts on the card; the table stays behind."""
-    found = reading.read(BIG, EMPTY, [CARD], 1000)
+    found = pass_cost.count_reads(BIG, EMPTY, [CARD], 1000)
     assert found.weights == pytest.approx(4403.49 * MIB, rel=1e-4)
-    assert found.on["CUDA0"].cache == 128 * 1024 * 1000
+    assert found.by_device["CUDA0"].kv_cache == 128 * 1024 * 1000
     assert found.devices == ("CUDA0",)
-    assert not found.moe
+    assert not found.is_moe
 
 
 def test_a_tied_output_is_read_once() -> None:
-    found = reading.read(DRAFT, EMPTY, [CARD])
+    found = pass_cost.count_reads(DRAFT, EMPTY, [CARD])
     assert found.weights == pytest.approx(762.81 * MIB, rel=1e-4)
 
 
 def test_a_mixture_reads_the_experts_it_uses() -> None:
-    found = reading.read(MOE, EMPTY, [CARD])
+    found = pass_cost.count_reads(MOE, EMPTY, [CARD])
     experts = sum(one.n_bytes for one in MOE.tensors if "_exps" in one.name)
     table = next(one.n_bytes for one in MOE.tensors if one.name == "token_embd.weight")
-    dense = MOE.weights - experts - table
+    dense = MOE.weight_bytes - experts - table
     assert found.weights == pytest.approx(dense + experts / 16, rel=1e-5)
     wide = [8, 15.5, 22.5, 29.1, 35.3]
-    assert [8 * found.touched(m) for m in range(1, 6)] == pytest.approx(wide, abs=0.06)
-    assert 8 * found.touched(8) == pytest.approx(51.6, abs=0.06)
+    assert [8 * found.experts_used_ratio(m) for m in range(1, 6)] == pytest.approx(wide, abs=0.06)
+    assert 8 * found.experts_used_ratio(8) == pytest.approx(51.6, abs=0.06)
 
 
 def test_experts_can_stay_with_the_cpu() -> None:
-    found = reading.read(MOE, ContextSettings(cpu_moe=True), [CARD])
-    assert found.on[HOST].dense == 0
-    assert found.on["CUDA0"].experts == 0
-    assert found.weights == pytest.approx(reading.read(MOE, EMPTY, [CARD]).weights)
+    found = pass_cost.count_reads(MOE, ContextSettings(cpu_moe=True), [CARD])
+    assert found.by_device[HOST].dense == 0
+    assert found.by_device["CUDA0"].experts == 0
+    assert found.weights == pytest.approx(pass_cost.count_reads(MOE, EMPTY, [CARD]).weights)
 
 
 def test_sliding_layers_read_their_window_only() -> None:
-    model = blueprint.header(FAMILIES["gemma3"].full, "Q4_K_M")
-    caches = [reading.read(model, EMPTY, [], n).on[HOST].cache for n in (1024, 2048, 3072)]
+    model = synthetic_header.build(FAMILIES["gemma3"].full, "Q4_K_M")
+    caches = [
+        pass_cost.count_reads(model, EMPTY, [], n).by_device[HOST].kv_cache
+        for n in (1024, 2048, 3072)
+    ]
     assert caches[2] - caches[1] == caches[1] - caches[0]
     assert caches[1] - caches[0] == 8 * 1024 * 8 * 2 * 256 * 2  # 8 of 48 layers see all
 
 
 def test_compressed_keys_and_values_are_one_row() -> None:
     shape = FAMILIES["deepseek2"].full
-    model = blueprint.header(shape, "Q4_K_M")
-    found = reading.read(model, EMPTY, [], 1000).on[HOST].cache
+    model = synthetic_header.build(shape, "Q4_K_M")
+    found = pass_cost.count_reads(model, EMPTY, [], 1000).by_device[HOST].kv_cache
     assert found == shape.layers * (shape.kv_rank + shape.rope_dim) * 2 * 1000
 
 
 def test_recurrent_states_do_not_grow() -> None:
-    model = blueprint.header(FAMILIES["mamba2"].full, "Q4_K_M")
-    caches = {reading.read(model, EMPTY, [], n).on[HOST].cache for n in (0, 9999)}
+    model = synthetic_header.build(FAMILIES["mamba2"].full, "Q4_K_M")
+    caches = {
+        pass_cost.count_reads(model, EMPTY, [], n).by_device[HOST].kv_cache for n in (0, 9999)
+    }
     assert len(caches) == 1
     assert caches.pop() > 0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.fit import hardware, report, subject
-from localspec.fit.report import Place
-from localspec.machine import cards
-from localspec.machine.cards import Card
-from localspec.machine.device import Device, reserve
-from localspec.machine.ledger import HOST
+from localspec.fit import device_speed, pair_headers, report
+from localspec.fit.report import MachineProfile
+from localspec.machine import gpu_catalog
+from localspec.machine.device import Device, reserve_bytes
+from localspec.machine.gpu_catalog import GpuSpec
+from localspec.machine.memory_by_device import HOST
 from localspec.models import catalog
-from localspec.protocol.wire import ContextSettings, Load
+from localspec.protocol.wire import ContextSettings, LoadCommand
 
 GIB = 1 << 30
 CPU = Device("CPU", kind="cpu", free=28 * GIB, total=32 * GIB, unified=True)
@@ -29,35 +29,37 @@ PAIRS = (
 )
 
 
-def settings(n_ctx: int, kv: str = "f16") -> Load:
+def settings(n_ctx: int, kv: str = "f16") -> LoadCommand:
     both = ContextSettings(n_ctx=n_ctx, kv_type=kv)  # type: ignore[arg-type]
-    return Load("target", "draft", both, both)
+    return LoadCommand("target", "draft", both, both)
 
 
-@pytest.mark.parametrize("card", cards.load(), ids=lambda card: card.name)
-def test_every_card_by_ten_pairs(card: Card) -> None:
-    device = card.device()
-    place = Place((device,), CPU, hardware.of((device,), hardware.TYPICAL_CPU))
+@pytest.mark.parametrize("card", gpu_catalog.load(), ids=lambda card: card.name)
+def test_every_card_by_ten_pairs(card: GpuSpec) -> None:
+    device = card.as_device()
+    place = MachineProfile(
+        (device,), CPU, device_speed.from_devices((device,), device_speed.TYPICAL_CPU_SPEED)
+    )
     known = catalog.load().pairs
     for name in PAIRS:
-        about = subject.of_pair(known[name])
+        about = pair_headers.from_catalog(known[name])
         assert about is not None, name
         totals = []
         for load in (settings(2048), settings(8192, "q8_0"), settings(8192), settings(32768)):
-            fit = report.price(load, *about.headers, place)
-            totals.append(fit.rooms[0].total)
+            fit = report.estimate_fit(load, *about.headers, place)
+            totals.append(fit.device_fits[0].total)
             assert fit.verdict in ("fits", "tight", "no")
-            assert (fit.verdict == "no") == (fit.missing > 0)
+            assert (fit.verdict == "no") == (fit.missing_bytes > 0)
             check(fit)
         assert totals == sorted(totals), name
 
 
-def check(fit: report.Fit) -> None:
-    for room in (*fit.rooms, fit.host):
+def check(fit: report.FitReport) -> None:
+    for room in (*fit.device_fits, fit.host):
         name = HOST if room is fit.host else room.device.name
-        sums = fit.projection.of(name).total + room.output + room.overhead
+        sums = fit.memory_estimate.of(name).total + room.output + room.overhead
         assert room.total == sums
-        assert room.spare == (room.device.free or 0) - reserve(room.device) - room.total
+        assert room.headroom == (room.device.free or 0) - reserve_bytes(room.device) - room.total
     assert fit.speed.plain is not None
     assert fit.speed.speculative is not None
     low, high = fit.speed.plain

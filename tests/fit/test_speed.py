@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.fit import hardware, passes, reading
-from localspec.fit.hardware import Hardware, Rate
-from localspec.fit.speed import Speed, Use, speed
-from localspec.machine import cards
+from localspec.fit import device_speed, pass_cost
+from localspec.fit.device_speed import DeviceSpeed, HardwareSpeed
+from localspec.fit.speed_estimate import SpeedEstimate, UseCase, estimate_speed
+from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
-from localspec.machine.ledger import HOST
-from localspec.models import blueprint
-from localspec.models.blueprint import Shape
-from localspec.models.gguf.sanity import Split
-from localspec.models.header import Header
-from localspec.protocol.wire import ContextSettings, Load, Measured
+from localspec.machine.memory_by_device import HOST
+from localspec.models import synthetic_header
+from localspec.models.gguf.header import Header
+from localspec.models.gguf.validation import SplitInfo
+from localspec.models.synthetic_header import ModelShape
+from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
 from tests.families import FAMILIES
 
-LLAMA = Shape(
+LLAMA = ModelShape(
     architecture="llama",
     layers=32,
     embd=4096,
@@ -33,10 +33,10 @@ LLAMA = Shape(
     rope_factors=True,
 )
 SMALL = replace(LLAMA, layers=16, embd=2048, ff=8192, head_dim=64, tied=True)
-BIG = blueprint.header(LLAMA, "Q4_K_M")
-DRAFT = blueprint.header(SMALL, "Q4_K_M")
-MOE = blueprint.header(FAMILIES["qwen3moe"].full, "Q4_K_M")
-LOAD = Load("target", "draft")
+BIG = synthetic_header.build(LLAMA, "Q4_K_M")
+DRAFT = synthetic_header.build(SMALL, "Q4_K_M")
+MOE = synthetic_header.build(FAMILIES["qwen3moe"].full, "Q4_K_M")
+LOAD = LoadCommand("target", "draft")
 CARD = Device("CUDA0", "a card", "gpu", 24 << 30, 24 << 30, "CUDA")
 EMPTY = ContextSettings()
 MIB = 1 << 20
@@ -44,19 +44,19 @@ MIB = 1 << 20
 
 def here(
     gpu: float | None = 800.0, cpu: float | None = 40.0, eta: float = 0.75, fixed: float = 1.5
-) -> Hardware:
+) -> HardwareSpeed:
     rates = {
-        "CUDA0": Rate(gpu, eta, fixed),
-        HOST: Rate(cpu, 0.7, 0.3, "cpu"),
+        "CUDA0": DeviceSpeed(gpu, eta, fixed),
+        HOST: DeviceSpeed(cpu, 0.7, 0.3, "cpu"),
     }
-    return Hardware((CARD,), rates)
+    return HardwareSpeed((CARD,), rates)
 
 
-def told(load: Load, where: Hardware, use: Use | None = None) -> Speed:
-    return speed(load, BIG, DRAFT, where, use)
+def told(load: LoadCommand, where: HardwareSpeed, use: UseCase | None = None) -> SpeedEstimate:
+    return estimate_speed(load, BIG, DRAFT, where, use)
 
 
-def middle(one: Speed) -> float:
+def middle(one: SpeedEstimate) -> float:
     assert one.plain is not None
     return sum(one.plain) / 2
 
@@ -80,14 +80,18 @@ def test_public_runs_of_llama_cpp_are_met(
 ) -> None:
     """From llmfit's community runs: fitted η and a, times of single models."""
     where = here(bandwidth, eta=eta, fixed=fixed)
-    found = passes.ms(reading.read(model, EMPTY, where.devices), where)
+    found = pass_cost.estimate_ms(pass_cost.count_reads(model, EMPTY, where.devices), where)
     assert found == pytest.approx(ms, rel=within)
 
 
 def test_an_rtx_3090_reads_a_large_model_as_was_seen() -> None:
     """A 27B in Q4 reached 634 of 936 GB/s, so this is what a pass of 16 GB took."""
-    rate = hardware.of([cards.find("RTX 3090").device()]).rate("CUDA0", "Q4_K")
-    assert rate.fixed_ms + rate.ms(16e9) == pytest.approx(16e9 / 634e6, rel=hardware.TABLE)
+    rate = device_speed.from_devices([gpu_catalog.find("RTX 3090").as_device()]).find_speed(
+        "CUDA0", "Q4_K"
+    )
+    assert rate.fixed_ms + rate.read_ms(16e9) == pytest.approx(
+        16e9 / 634e6, rel=device_speed.TABLE_ERROR
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,9 +105,9 @@ def test_an_rtx_3090_reads_a_large_model_as_was_seen() -> None:
     ],
 )
 def test_usual_verify_curves_are_near_what_was_measured(
-    kind: hardware.Kind, family: str, width: int, seen: float, within: float
+    kind: device_speed.CurveKind, family: str, width: int, seen: float, within: float
 ) -> None:
-    assert Rate(1.0, kind=kind).verify(width, family) == pytest.approx(seen, rel=within)
+    assert DeviceSpeed(1.0, kind=kind).verify_cost(width, family) == pytest.approx(seen, rel=within)
 
 
 @pytest.mark.parametrize(
@@ -120,18 +124,25 @@ def test_usual_verify_curves_are_near_what_was_measured(
     ],
 )
 def test_rounds_of_public_pairs_cost_about_what_was_implied(
-    kind: hardware.Kind, gamma: int, low: float, high: float
+    kind: device_speed.CurveKind, gamma: int, low: float, high: float
 ) -> None:
     """Qwen3.8-27B with MTP, whose step is a 25th of a pass: within 20 %."""
-    cost = Rate(1.0, kind=kind).verify(gamma + 1, "Q4_K") + gamma / 25
+    cost = DeviceSpeed(1.0, kind=kind).verify_cost(gamma + 1, "Q4_K") + gamma / 25
     assert low / 1.2 <= cost <= high * 1.2
 
 
 def test_speculation_gains_nothing_where_wide_passes_are_dear() -> None:
     """M4, 27B: 0.99 times plain at 2.44 tokens a round."""
-    where = hardware.of([cards.find("M4").device()])
-    assert told(LOAD, where, Use("chat", 0.0)).best_gamma == 0
-    assert told(LOAD, hardware.of([cards.find("RTX 4060").device()]), Use("code")).best_gamma > 0
+    where = device_speed.from_devices([gpu_catalog.find("M4").as_device()])
+    assert told(LOAD, where, UseCase("chat", 0.0)).best_gamma == 0
+    assert (
+        told(
+            LOAD,
+            device_speed.from_devices([gpu_catalog.find("RTX 4060").as_device()]),
+            UseCase("code"),
+        ).best_gamma
+        > 0
+    )
 
 
 # --- what must always hold ----------------------------------------------------------------
@@ -160,7 +171,7 @@ def test_more_layers_on_the_card_are_faster(layers: int) -> None:
 @given(st.integers(0, 100_000), st.integers(1, 30_000), LAYERS)
 def test_more_context_is_slower(context: int, more: int, layers: int) -> None:
     load = replace(LOAD, target_settings=ContextSettings(n_gpu_layers=layers))
-    short, long = (told(load, here(), Use(context=n)) for n in (context, context + more))
+    short, long = (told(load, here(), UseCase(context=n)) for n in (context, context + more))
     assert middle(short) > middle(long)
 
 
@@ -176,9 +187,9 @@ def test_ranges_are_ordered_and_speculation_costs_little(
     bandwidth: float, layers: int, workload: str, heat: float, longest: int, drafts: bool
 ) -> None:
     settings = ContextSettings(n_gpu_layers=layers)
-    load = Load("t", "d" if drafts else None, settings, settings, longest)
+    load = LoadCommand("t", "d" if drafts else None, settings, settings, longest)
     draft = DRAFT if drafts else None
-    found = speed(load, BIG, draft, here(bandwidth), Use(workload, heat))
+    found = estimate_speed(load, BIG, draft, here(bandwidth), UseCase(workload, heat))
     assert found.plain is not None
     assert found.speculative is not None
     assert 0 < found.plain[0] < found.plain[1]
@@ -186,44 +197,44 @@ def test_ranges_are_ordered_and_speculation_costs_little(
     assert found.speculative[1] >= found.plain[1]
     assert 0 <= found.best_gamma <= longest
     for one in found.by_workload.values():
-        assert one.tokens[0] < one.tokens[1]
+        assert one.tokens_per_second[0] < one.tokens_per_second[1]
         assert 0.96 < one.speedup[0] <= one.speedup[1]
-        assert 0 <= one.kept[0] <= one.kept[1] <= 1
+        assert 0 <= one.acceptance_rate[0] <= one.acceptance_rate[1] <= 1
     if longest == 0:
         assert found.speculative[1] == found.plain[1]
 
 
 @given(st.floats(0, 1))
 def test_heat_and_prose_are_harder_to_guess(heat: float) -> None:
-    found = told(LOAD, here(), Use(temperature=heat)).by_workload
-    cold = told(LOAD, here(), Use(temperature=0.0)).by_workload
+    found = told(LOAD, here(), UseCase(temperature=heat)).by_workload
+    cold = told(LOAD, here(), UseCase(temperature=0.0)).by_workload
     assert found["code"].speedup[1] >= found["chat"].speedup[1] >= found["writing"].speedup[1]
-    assert cold["code"].kept[1] >= found["code"].kept[1]
+    assert cold["code"].acceptance_rate[1] >= found["code"].acceptance_rate[1]
 
 
 def test_a_draft_counts_with_its_fixed_part() -> None:
     """1B beside 8B on an RX 7900 XT is 0.30 of a pass, not the 0.17 of its bytes."""
-    costs = told(LOAD, here(eta=0.783, fixed=1.66), Use(context=0)).costs
+    costs = told(LOAD, here(eta=0.783, fixed=1.66), UseCase(context=0)).costs
     assert costs is not None
     assert costs.c == pytest.approx(0.31, abs=0.02)
 
 
 def test_a_mixture_gains_less_than_a_dense_model() -> None:
-    dense = passes.curve(reading.read(BIG, EMPTY, [CARD]), here(), 9)
-    mixed = passes.curve(reading.read(MOE, EMPTY, [CARD]), here(), 9)
+    dense = pass_cost.estimate_verify_curve(pass_cost.count_reads(BIG, EMPTY, [CARD]), here(), 9)
+    mixed = pass_cost.estimate_verify_curve(pass_cost.count_reads(MOE, EMPTY, [CARD]), here(), 9)
     assert mixed[8] > 1.5 * dense[8]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_is_priced(name: str) -> None:
     family = FAMILIES[name]
-    model = blueprint.header(family.full, family.quantisation)
-    found = speed(replace(LOAD, draft=None), model, None, here(gpu=2000))
+    model = synthetic_header.build(family.full, family.quantisation)
+    found = estimate_speed(replace(LOAD, draft=None), model, None, here(gpu=2000))
     assert found.plain is not None
     assert found.speculative is not None
-    read = reading.read(model, EMPTY, [CARD])
-    assert 0 < read.weights <= model.weights * 1.01 + (600 * MIB if "gemma" in name else 0)
-    assert read.family
+    read = pass_cost.count_reads(model, EMPTY, [CARD])
+    assert 0 < read.weights <= model.weight_bytes * 1.01 + (600 * MIB if "gemma" in name else 0)
+    assert read.weight_type
 
 
 # --- what is not claimed ------------------------------------------------------------------
@@ -232,59 +243,62 @@ def test_every_family_is_priced(name: str) -> None:
 def test_nothing_is_said_where_a_bandwidth_is_unknown() -> None:
     found = told(LOAD, here(gpu=None))
     assert (found.plain, found.speculative, found.calibrated) == (None, None, False)
-    assert "CUDA0" in found.why
+    assert "CUDA0" in found.explanation
     half = replace(LOAD, target_settings=ContextSettings(n_gpu_layers=16))
     assert told(half, here(cpu=None)).plain is None
-    assert told(LOAD, hardware.of([])).plain is None
-    assert told(LOAD, hardware.of([replace(CARD, description="Frobnicator 9")])).plain is None
+    assert told(LOAD, device_speed.from_devices([])).plain is None
+    assert (
+        told(LOAD, device_speed.from_devices([replace(CARD, description="Frobnicator 9")])).plain
+        is None
+    )
 
 
 def test_an_assumed_processor_is_called_so_and_wide() -> None:
-    found = told(LOAD, hardware.of([], hardware.TYPICAL_CPU))
+    found = told(LOAD, device_speed.from_devices([], device_speed.TYPICAL_CPU_SPEED))
     assert found.plain is not None
     assert found.plain[1] >= 2.9 * found.plain[0]
-    assert "assumed" in found.why
+    assert "assumed" in found.explanation
     assert not found.calibrated
 
 
 def test_a_model_in_parts_is_not_guessed_by_its_first() -> None:
-    part = replace(BIG, tensors=BIG.tensors[:40], split=Split(0, 3, len(BIG.tensors)))
-    found = speed(LOAD, part, DRAFT, here())
+    part = replace(BIG, tensors=BIG.tensors[:40], split=SplitInfo(0, 3, len(BIG.tensors)))
+    found = estimate_speed(LOAD, part, DRAFT, here())
     assert found.plain is None
-    assert "parts" in found.why
-    whole = replace(BIG, split=Split(0, 3, len(BIG.tensors)))
-    assert speed(LOAD, whole, DRAFT, here()).plain is not None
+    assert "parts" in found.explanation
+    whole = replace(BIG, split=SplitInfo(0, 3, len(BIG.tensors)))
+    assert estimate_speed(LOAD, whole, DRAFT, here()).plain is not None
 
 
 def test_a_memory_that_cannot_be_cut_is_not_speculated_with() -> None:
-    model = blueprint.header(FAMILIES["mamba2"].full, "Q4_K_M")
-    found = speed(LOAD, model, DRAFT, here())
+    model = synthetic_header.build(FAMILIES["mamba2"].full, "Q4_K_M")
+    found = estimate_speed(LOAD, model, DRAFT, here())
     assert found.speculative == found.plain
-    assert "take back" in found.why
+    assert "take back" in found.explanation
 
 
 # --- what the pair has shown --------------------------------------------------------------
 
-SHOWN = Measured(10.0, {"1": 1.0, "4": 1.2, "8": 1.6}, c=0.2)
+SHOWN = MeasuredCosts(10.0, {"1": 1.0, "4": 1.2, "8": 1.6}, c=0.2)
 
 
 def test_what_the_pair_has_shown_goes_first() -> None:
-    found = told(replace(LOAD, measured=SHOWN), here(), Use(context=0))
+    found = told(replace(LOAD, measured=SHOWN), here(), UseCase(context=0))
     assert found.calibrated
     assert found.plain == pytest.approx((92, 108))
     assert found.costs is not None
     assert found.costs.c == pytest.approx(0.2)
-    assert found.costs.at(4) == pytest.approx(1.2)
-    assert "own passes" in found.why
+    assert found.costs.verify_cost(4) == pytest.approx(1.2)
+    assert "own passes" in found.explanation
 
 
 def test_guesses_counted_here_go_before_what_is_usual() -> None:
-    def kept(share: float, tried: float = 90) -> Measured:
+    def kept(share: float, tried: float = 90) -> MeasuredCosts:
         counts = {"place": {str(i): [share * tried, tried] for i in range(6)}}
         return replace(SHOWN, survival={"coupled": counts, "greedy": {"place": {}}})
 
     good, poor, few, none = (
-        told(replace(LOAD, measured=one), here(), Use("chat"))
+        told(replace(LOAD, measured=one), here(), UseCase("chat"))
         for one in (kept(0.9), kept(0.2), kept(0.9, 5), SHOWN)
     )
     assert good.speculative is not None
@@ -292,5 +306,5 @@ def test_guesses_counted_here_go_before_what_is_usual() -> None:
     assert good.speculative[0] > poor.speculative[1]
     assert good.best_gamma > 2
     assert poor.best_gamma == 0
-    assert "90 % of" in good.why.replace("90%", "90 %")
+    assert "90 % of" in good.explanation.replace("90%", "90 %")
     assert few.speculative == none.speculative

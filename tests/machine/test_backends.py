@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.machine import backends, installing, runtimes
-from localspec.machine.backends import Choice, Hardware
+from localspec.machine import install_commands, installed_llama_cpp, llama_cpp_builds
+from localspec.machine.llama_cpp_builds import LlamaCppBuild, SystemHardware
 
 GIB = 1 << 30
 NVRM = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Jan 7 20:01:07 UTC 2025\nGCC 12\n"
@@ -37,8 +37,8 @@ def nowhere(command: Sequence[str]) -> str:
     return ""
 
 
-def look(root: Path, ask: backends.Ask = silent) -> Hardware:
-    return backends.detect(root, "Linux", "x86_64", ask)
+def look(root: Path, ask: llama_cpp_builds.RunCommand = silent) -> SystemHardware:
+    return llama_cpp_builds.detect_hardware(root, "Linux", "x86_64", ask)
 
 
 # What is here.
@@ -46,9 +46,9 @@ def look(root: Path, ask: backends.Ask = silent) -> Hardware:
 
 def test_a_computer_with_nothing_special_starts_no_program(tmp_path: Path) -> None:
     here = look(tmp_path)
-    assert here == Hardware("Linux", "x86_64")
-    choice = backends.choose(here)
-    assert (choice.backend, choice.index, choice.cmake) == ("cpu", None, "")
+    assert here == SystemHardware("Linux", "x86_64")
+    choice = llama_cpp_builds.choose_build(here)
+    assert (choice.backend, choice.wheel_index, choice.cmake) == ("cpu", None, "")
 
 
 @pytest.mark.parametrize("form", [NVRM, OPEN])
@@ -63,43 +63,43 @@ def test_nvidias_driver_says_its_version_and_the_oldest_card_counts(
         return "570.86.15, 8.9\n570.86.15, 6.1\n"
 
     here = look(grow(tmp_path, files), smi)
-    assert (here.nvidia, here.compute) == ("570.86.15", 6.1)
+    assert (here.nvidia_driver, here.compute_capability) == ("570.86.15", 6.1)
     assert asked[0][0] == "nvidia-smi"
 
 
 def test_a_driver_whose_program_says_nothing_is_a_driver(tmp_path: Path) -> None:
     files = {"proc/driver/nvidia/version": NVRM.format("535.183.01"), "dev/nvidia0": ""}
     here = look(grow(tmp_path, files), nowhere)
-    assert (here.nvidia, here.compute) == ("535.183.01", None)
+    assert (here.nvidia_driver, here.compute_capability) == ("535.183.01", None)
 
 
 def test_a_container_without_the_card_has_none(tmp_path: Path) -> None:
     files = {"proc/driver/nvidia/version": NVRM.format("570.86.15"), "dev/nvidiactl": ""}
-    assert look(grow(tmp_path, files)).nvidia is None
+    assert look(grow(tmp_path, files)).nvidia_driver is None
 
 
 def test_windows_inside_windows_asks_windows_driver(tmp_path: Path) -> None:
     root = grow(tmp_path, {"usr/lib/wsl/lib/nvidia-smi": ""})
     here = look(root, lambda command: "566.36, 8.9\n" if "wsl" in command[0] else "")
-    assert (here.nvidia, here.compute) == ("566.36", 8.9)
+    assert (here.nvidia_driver, here.compute_capability) == ("566.36", 8.9)
 
 
 def test_what_a_program_says_may_be_nonsense(tmp_path: Path) -> None:
     root = grow(tmp_path, {"usr/lib/wsl/lib/nvidia-smi": ""})
     here = look(root, lambda _: "NVIDIA-SMI has failed, because\n[N/A], [N/A]\n")
-    assert (here.nvidia, here.compute) == (None, None)
+    assert (here.nvidia_driver, here.compute_capability) == (None, None)
 
 
 def test_cards_of_amd_and_intel_count_with_memory_of_their_own(tmp_path: Path) -> None:
-    assert look(grow(tmp_path / "apu", amd(GIB // 2))).amd is False
-    assert look(grow(tmp_path / "card", amd(16 * GIB))).amd is True
+    assert look(grow(tmp_path / "apu", amd(GIB // 2))).has_amd is False
+    assert look(grow(tmp_path / "card", amd(16 * GIB))).has_amd is True
     arc = {
         "sys/class/drm/card0/device/vendor": "0x8086",
         "sys/class/drm/card0/lmem_total_bytes": str(12 * GIB),
         "usr/share/vulkan/icd.d/intel_icd.x86_64.json": "{}",
     }
     here = look(grow(tmp_path / "arc", arc))
-    assert (here.intel, here.vulkan) == (True, True)
+    assert (here.has_intel, here.has_vulkan) == (True, True)
 
 
 # What suits it.
@@ -125,90 +125,92 @@ def test_cards_of_amd_and_intel_count_with_memory_of_their_own(tmp_path: Path) -
 def test_the_driver_and_the_card_decide_which_cuda(
     driver: str, compute: float | None, system: str, index: str | None
 ) -> None:
-    choice = backends.choose(Hardware(system, "amd64", driver, compute))
+    choice = llama_cpp_builds.choose_build(SystemHardware(system, "amd64", driver, compute))
     if index is None:
         assert choice.backend == "cpu"
     else:
         assert choice.backend == "cuda"
-        assert choice.index is not None
-        assert choice.index.endswith(f"/{index}")
+        assert choice.wheel_index is not None
+        assert choice.wheel_index.endswith(f"/{index}")
         assert {name[-4:] for name in choice.libraries} <= {"cu11", "cu12", ",<14"}
 
 
 @pytest.mark.parametrize(
     ("here", "backend"),
     [
-        (Hardware("Darwin", "arm64"), "metal"),
-        (Hardware("Darwin", "x86_64"), "cpu"),
-        (Hardware("Linux", "x86_64", amd=True, rocm=True, vulkan=True), "rocm"),
-        (Hardware("Linux", "x86_64", amd=True, vulkan=True), "vulkan"),
-        (Hardware("Linux", "x86_64", amd=True), "cpu"),
-        (Hardware("Linux", "x86_64", intel=True, vulkan=True), "vulkan"),
-        (Hardware("Linux", "x86_64", rocm=True), "cpu"),
-        (Hardware("Linux", "x86_64", "570.86", 8.9, amd=True, rocm=True), "cuda"),
-        (Hardware("Linux", "aarch64", "570.86", 8.9), "cpu"),
+        (SystemHardware("Darwin", "arm64"), "metal"),
+        (SystemHardware("Darwin", "x86_64"), "cpu"),
+        (SystemHardware("Linux", "x86_64", has_amd=True, has_rocm=True, has_vulkan=True), "rocm"),
+        (SystemHardware("Linux", "x86_64", has_amd=True, has_vulkan=True), "vulkan"),
+        (SystemHardware("Linux", "x86_64", has_amd=True), "cpu"),
+        (SystemHardware("Linux", "x86_64", has_intel=True, has_vulkan=True), "vulkan"),
+        (SystemHardware("Linux", "x86_64", has_rocm=True), "cpu"),
+        (SystemHardware("Linux", "x86_64", "570.86", 8.9, has_amd=True, has_rocm=True), "cuda"),
+        (SystemHardware("Linux", "aarch64", "570.86", 8.9), "cpu"),
     ],
 )
-def test_what_is_here_decides_which_backend(here: Hardware, backend: str) -> None:
-    choice = backends.choose(here)
+def test_what_is_here_decides_which_backend(here: SystemHardware, backend: str) -> None:
+    choice = llama_cpp_builds.choose_build(here)
     assert choice.backend == backend
-    assert (choice.index is not None) == (backend != "cpu")
-    assert choice.why
+    assert (choice.wheel_index is not None) == (backend != "cpu")
+    assert choice.reason
 
 
 def test_a_person_decides_over_what_is_here() -> None:
-    here = Hardware("Linux", "x86_64", "570.86", 8.9)
-    assert backends.choose(here, "cpu").backend == "cpu"
-    vulkan = backends.choose(here, "vulkan")
+    here = SystemHardware("Linux", "x86_64", "570.86", 8.9)
+    assert llama_cpp_builds.choose_build(here, "cpu").backend == "cpu"
+    vulkan = llama_cpp_builds.choose_build(here, "vulkan")
     assert (vulkan.backend, vulkan.cmake) == ("vulkan", "-DGGML_VULKAN=on")
-    bare = backends.choose(Hardware("Linux", "x86_64"), "cuda")
-    assert (bare.index, bare.cmake) == (None, "-DGGML_CUDA=on")  # only compiling is left
+    bare = llama_cpp_builds.choose_build(SystemHardware("Linux", "x86_64"), "cuda")
+    assert (bare.wheel_index, bare.cmake) == (None, "-DGGML_CUDA=on")  # only compiling is left
 
 
 @pytest.mark.parametrize("asked", ["gpu", "CUDA", "metal"])
 def test_a_build_that_does_not_exist_here_is_refused(asked: str) -> None:
     with pytest.raises(ValueError, match="LOCALSPEC_BACKEND"):
-        backends.choose(Hardware("Linux", "x86_64"), asked)
+        llama_cpp_builds.choose_build(SystemHardware("Linux", "x86_64"), asked)
 
 
 def test_every_backend_is_in_the_table() -> None:
-    assert set(backends.NAMES) <= set(backends.table())
-    for name in backends.NAMES:
-        assert backends.table()[name]["title"]
+    assert set(llama_cpp_builds.BACKENDS) <= set(llama_cpp_builds.load_table())
+    for name in llama_cpp_builds.BACKENDS:
+        assert llama_cpp_builds.load_table()[name]["title"]
 
 
 # How it is installed.
 
 
 def test_only_a_wheel_will_do_and_nothing_else_is_touched() -> None:
-    choice = backends.choose(Hardware("Linux", "x86_64", "570.86.15", 8.9))
-    command = installing.wheel(choice, "0.3.36", "python", None)
+    choice = llama_cpp_builds.choose_build(SystemHardware("Linux", "x86_64", "570.86.15", 8.9))
+    command = install_commands.wheel_command(choice, "0.3.36", "python", None)
     assert command == [
         *("python", "-m", "pip", "install", "--force-reinstall", "--no-deps"),
-        *("--extra-index-url", choice.index, "--only-binary", "llama-cpp-python"),
+        *("--extra-index-url", choice.wheel_index, "--only-binary", "llama-cpp-python"),
         "llama-cpp-python==0.3.36",
     ]
-    with_uv = installing.wheel(choice, "0.3.36", "python", "uv")
+    with_uv = install_commands.wheel_command(choice, "0.3.36", "python", "uv")
     assert with_uv[:5] == ["uv", "pip", "install", "--python", "python"]
     assert "--reinstall-package" in with_uv
 
 
 def test_compiling_uses_no_build_from_before() -> None:
-    assert "--no-cache-dir" in installing.source("1", "python", None)
-    assert "--no-cache" in installing.source("1", "python", "uv")
+    assert "--no-cache-dir" in install_commands.source_command("1", "python", None)
+    assert "--no-cache" in install_commands.source_command("1", "python", "uv")
 
 
 def test_advice_is_one_line_for_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
-    choice = backends.choose(Hardware("Linux", "x86_64", "580.95", 8.9))
-    line = installing.advice(choice, "0.3.36", "/home/ann/my venv/bin/python")
+    choice = llama_cpp_builds.choose_build(SystemHardware("Linux", "x86_64", "580.95", 8.9))
+    line = install_commands.shell_line(choice, "0.3.36", "/home/ann/my venv/bin/python")
     assert "\n" not in line
     assert "'/home/ann/my venv/bin/python'" in line
     assert "'nvidia-cublas>=13,<14'" in line
-    source = Choice("cuda", "", cmake="-DGGML_CUDA=on")
+    source = LlamaCppBuild("cuda", "", cmake="-DGGML_CUDA=on")
     monkeypatch.setattr(platform, "system", lambda: "Linux")
-    assert installing.advice(source, "1", "python").startswith('CMAKE_ARGS="-DGGML_CUDA=on" ')
+    assert install_commands.shell_line(source, "1", "python").startswith(
+        'CMAKE_ARGS="-DGGML_CUDA=on" '
+    )
     monkeypatch.setattr(platform, "system", lambda: "Windows")
-    assert installing.advice(source, "1", "python").startswith('set "CMAKE_ARGS=')
+    assert install_commands.shell_line(source, "1", "python").startswith('set "CMAKE_ARGS=')
 
 
 # What a wheel does not carry.
@@ -223,9 +225,9 @@ def test_nvidias_libraries_are_found_in_the_order_they_need_one_another(tmp_path
         "nvidia/cublas/lib/libnvblas.so.12",
     ]
     grow(tmp_path, dict.fromkeys(names, ""))
-    found = [path.name for path in runtimes.libraries(tmp_path / "nvidia")]
+    found = [path.name for path in installed_llama_cpp.find_cuda_libraries(tmp_path / "nvidia")]
     assert found == ["libcudart.so.13", "libcudart.so.12", "libcublasLt.so.12", "libcublas.so.12"]
 
 
 def test_a_build_for_the_cpu_needs_none() -> None:
-    assert runtimes.preload() == ()
+    assert installed_llama_cpp.preload_cuda_libraries() == ()

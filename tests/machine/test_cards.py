@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from localspec.errors import NotFoundError, UsageError
-from localspec.machine import cards
+from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
 
 GIB = 1 << 30
@@ -17,27 +17,27 @@ def seen(description: str, gib: float | None = None) -> Device:
 
 
 def test_every_card_has_numbers_that_make_sense() -> None:
-    known = cards.load()
+    known = gpu_catalog.load()
     assert len(known) > 100
     for card in known:
-        assert card.vram and all(1 <= size <= 512 for size in card.vram), card
+        assert card.vram_gib and all(1 <= size <= 512 for size in card.vram_gib), card
         assert 60 <= card.bandwidth <= 2000, card
         assert 2 <= card.tflops <= 130, card
-        assert card.unsure <= {"bandwidth", "tflops", "vram"}, card
+        assert card.unconfirmed <= {"bandwidth", "tflops", "vram"}, card
         assert card.sources and set(card.sources) <= set("HLBW"), card
 
 
 def test_a_card_is_listed_once_for_each_size() -> None:
-    both = [(card.name, size) for card in cards.load() for size in card.vram]
+    both = [(card.name, size) for card in gpu_catalog.load() for size in card.vram_gib]
     assert len(both) == len(set(both))
 
 
 def test_every_card_is_found_by_each_of_its_names() -> None:
-    for card in cards.load():
+    for card in gpu_catalog.load():
         for name in (card.name, card.name.lower(), card.name.replace(" ", ""), *card.aliases):
-            for size in card.vram:
-                found = cards.find(f"{name} {size:g}GB")
-                assert (found.name, found.vram) == (card.name, (size,))
+            for size in card.vram_gib:
+                found = gpu_catalog.find(f"{name} {size:g}GB")
+                assert (found.name, found.vram_gib) == (card.name, (size,))
                 assert found.bandwidth == card.bandwidth
 
 
@@ -62,53 +62,53 @@ def test_every_card_is_found_by_each_of_its_names() -> None:
     ],
 )
 def test_a_card_is_found_by_what_people_type(asked: str, name: str, size: float) -> None:
-    card = cards.find(asked)
-    assert (card.name, card.vram[0]) == (name, size)
+    card = gpu_catalog.find(asked)
+    assert (card.name, card.vram_gib[0]) == (name, size)
 
 
 def test_a_size_decides_between_versions_of_a_card() -> None:
-    assert cards.find("RTX 3060").bandwidth == 360
-    assert cards.find("RTX 3060 8GB").bandwidth == 240
-    assert cards.find("M3 Max 36GB").bandwidth == 300
+    assert gpu_catalog.find("RTX 3060").bandwidth == 360
+    assert gpu_catalog.find("RTX 3060 8GB").bandwidth == 240
+    assert gpu_catalog.find("M3 Max 36GB").bandwidth == 300
 
 
 def test_what_is_not_known_names_the_closest() -> None:
     with pytest.raises(NotFoundError) as refusal:
-        cards.find("RTX 4061")
+        gpu_catalog.find("RTX 4061")
     assert "RTX 4060" in refusal.value.hint
     for name in ("", "rtx", "16 GB", "\x1b[31m" + "x" * 500, "laptop"):
         with pytest.raises(NotFoundError) as refusal:
-            cards.find(name)
+            gpu_catalog.find(name)
         assert "\x1b" not in refusal.value.message
         assert len(refusal.value.message) < 120
 
 
 def test_a_size_that_is_not_sold_is_refused_with_those_that_are() -> None:
     with pytest.raises(NotFoundError, match="not sold with 12 GiB") as refusal:
-        cards.find("RTX 4060 Ti 12GB")
+        gpu_catalog.find("RTX 4060 Ti 12GB")
     assert "8, 16 GiB" in refusal.value.hint
 
 
 def test_a_pretend_card_shows_what_a_program_would_be_shown() -> None:
-    device = cards.find("RTX 4090").device()
-    assert device.pretend and device.total == device.free
+    device = gpu_catalog.find("RTX 4090").as_device()
+    assert device.simulated and device.total == device.free
     assert device.total is not None
     assert abs(device.total / (1 << 20) - 24077) < 10  # what CUDA says of one
     assert (device.name, device.kind, device.unified) == ("CUDA0", "gpu", False)
-    mac = cards.find("M4 Max 48GB").device()
+    mac = gpu_catalog.find("M4 Max 48GB").as_device()
     assert (mac.name, mac.unified, mac.total) == ("Metal", True, 36 * GIB)
 
 
 def test_more_memory_is_never_less() -> None:
-    for card in cards.load():
-        totals = [card.device(size).total or 0 for size in (1, 4, 8, 16, 32, 36, 48, 64, 512)]
+    for card in gpu_catalog.load():
+        totals = [card.as_device(size).total or 0 for size in (1, 4, 8, 16, 32, 36, 48, 64, 512)]
         assert totals == sorted(totals)
 
 
 def test_a_size_without_sense_is_refused() -> None:
     for size in (0, -1, 1e9, float("nan")):
         with pytest.raises(UsageError):
-            cards.find("4060").device(size)
+            gpu_catalog.find("4060").as_device(size)
 
 
 @pytest.mark.parametrize(
@@ -131,21 +131,23 @@ def test_a_size_without_sense_is_refused() -> None:
     ],
 )
 def test_a_real_device_is_recognised_or_not_at_all(said: str, gib: float, name: str | None) -> None:
-    found = cards.of(seen(said, gib))
+    found = gpu_catalog.match_device(seen(said, gib))
     assert (found.name if found else None) == name
 
 
 def test_the_memory_tells_which_version_it_is() -> None:
-    large, small = (cards.of(seen("NVIDIA GeForce RTX 3060", gib)) for gib in (11.7, 7.8))
+    large, small = (
+        gpu_catalog.match_device(seen("NVIDIA GeForce RTX 3060", gib)) for gib in (11.7, 7.8)
+    )
     assert large is not None and small is not None
     assert (large.bandwidth, small.bandwidth) == (360, 240)
-    assert cards.of(seen("NVIDIA GeForce RTX 3060")) is None
+    assert gpu_catalog.match_device(seen("NVIDIA GeForce RTX 3060")) is None
 
 
 def test_a_pretend_card_is_recognised_again() -> None:
-    for card in cards.load():
-        for size in card.vram:
-            found = cards.of(card.device(size))
+    for card in gpu_catalog.load():
+        for size in card.vram_gib:
+            found = gpu_catalog.match_device(card.as_device(size))
             assert found is not None
             assert found.name == card.name
             if card.kind == "gpu":

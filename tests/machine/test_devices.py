@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from localspec.machine import devices, library, listing
-from localspec.machine.device import Device, reserve
-from localspec.machine.devices import Machine
-from localspec.machine.drivers import nvml as nvml_driver
-from localspec.machine.drivers.ram import Ram
-from localspec.machine.drivers.seen import Seen
+from localspec.machine import device_detection, installed_llama_cpp, llama_cpp_info
+from localspec.machine import gpu_drivers as nvml_driver
+from localspec.machine.cpu_and_ram import HostMemory
+from localspec.machine.device import Device, reserve_bytes
+from localspec.machine.device_detection import MachineDevices
+from localspec.machine.gpu_drivers import DriverGpu
 
 MIB, GIB = 1 << 20, 1 << 30
-RAM = Ram(24 * GIB, 32 * GIB)
+RAM = HostMemory(24 * GIB, 32 * GIB)
 
 
 def told(name: str, description: str, free: float, total: float, **other: Any) -> dict[str, Any]:
@@ -33,29 +33,31 @@ VULKAN = told("Vulkan0", "NVIDIA GeForce RTX 4090", 23.9, 23.9, id="0000:c1:00.0
 IGPU = told("Vulkan1", "AMD Radeon Graphics (RADV RENOIR)", 15, 16, type="igpu")
 
 
-def look(*listed: dict[str, Any], seen: tuple[Seen, ...] = (), ram: Ram = RAM) -> Machine:
-    return devices.machine([*listed, CPU], True, ram, seen)
+def look(
+    *listed: dict[str, Any], seen: tuple[DriverGpu, ...] = (), ram: HostMemory = RAM
+) -> MachineDevices:
+    return device_detection.reconcile([*listed, CPU], True, ram, seen)
 
 
-def nvml(free: float, **other: Any) -> Seen:
+def nvml(free: float, **other: Any) -> DriverGpu:
     facts: dict[str, Any] = {"id": "0000:c1:00.0", "total": 24 * GIB, "used": GIB}
     facts |= {"name": "NVIDIA GeForce RTX 4090", "driver": "570.86.15", "display": True}
-    return Seen("NVML", free=int(free * GIB), **(facts | other))
+    return DriverGpu("NVML", free=int(free * GIB), **(facts | other))
 
 
 def test_a_card_is_what_ggml_says_and_the_driver_adds() -> None:
     (card,) = look(CUDA, seen=(nvml(22.5),)).devices
     assert (card.name, card.description) == ("CUDA0", "NVIDIA GeForce RTX 4090")
     assert (card.free, card.total) == (22 * GIB, int(23.5 * GIB))
-    assert (card.driver, card.display, card.others) == ("570.86.15", True, GIB)
-    assert (card.note, card.unified, card.pretend) == ("", False, False)
+    assert (card.driver, card.drives_display, card.used_by_others) == ("570.86.15", True, GIB)
+    assert (card.note, card.unified, card.simulated) == ("", False, False)
 
 
 def test_the_cpu_has_the_systems_memory_not_ggmls() -> None:
     here = look(CUDA)
-    assert (here.cpu.free, here.cpu.total, here.cpu.others) == (24 * GIB, 32 * GIB, 8 * GIB)
+    assert (here.cpu.free, here.cpu.total, here.cpu.used_by_others) == (24 * GIB, 32 * GIB, 8 * GIB)
     assert here.cpu.description == "AMD Ryzen 7 5800X"
-    assert here.offloads
+    assert here.supports_gpu_offload
 
 
 def test_where_sources_disagree_the_less_is_believed_and_said() -> None:
@@ -125,17 +127,17 @@ def test_an_integrated_gpu_counts_only_where_it_is_alone() -> None:
 
 
 def test_a_gpu_without_memory_of_its_own_gets_most_of_what_is_available() -> None:
-    (card,) = look(IGPU, ram=Ram(8 * GIB, 32 * GIB)).devices
+    (card,) = look(IGPU, ram=HostMemory(8 * GIB, 32 * GIB)).devices
     assert card.free == 6 * GIB
-    (card,) = look(IGPU, ram=Ram(32 * GIB, 32 * GIB)).devices
+    (card,) = look(IGPU, ram=HostMemory(32 * GIB, 32 * GIB)).devices
     assert card.free == 15 * GIB
     apple = told("MTL0", "Apple M4 Pro", 16, 16, backend="MTL")
-    (card,) = look(apple, ram=Ram(10 * GIB, 24 * GIB)).devices
+    (card,) = look(apple, ram=HostMemory(10 * GIB, 24 * GIB)).devices
     assert (card.backend, card.unified, card.free) == ("Metal", True, int(7.5 * GIB))
 
 
 def test_an_integrated_gpus_carve_out_does_not_limit_it() -> None:
-    carved = Seen("sysfs", id="0000:05:00.0", free=GIB // 4, total=GIB // 2, used=GIB // 4)
+    carved = DriverGpu("sysfs", id="0000:05:00.0", free=GIB // 4, total=GIB // 2, used=GIB // 4)
     (card,) = look({**IGPU, "id": "0000:05:00.0"}, seen=(carved,)).devices
     assert card.free == 15 * GIB
     assert card.note == ""
@@ -160,7 +162,7 @@ def test_a_name_is_harmless_in_a_terminal() -> None:
     [
         (Device("CUDA0", total=8 * GIB), 512 * MIB),
         (Device("CUDA0", total=24 * GIB), 24 * GIB // 20),
-        (Device("CUDA0", total=8 * GIB, display=True), GIB),
+        (Device("CUDA0", total=8 * GIB, drives_display=True), GIB),
         (Device("CUDA0", total=None), 512 * MIB),
         (Device("CPU", kind="cpu", total=8 * GIB), GIB),
         (Device("CPU", kind="cpu", total=64 * GIB), 64 * GIB // 20),
@@ -170,14 +172,14 @@ def test_something_is_left_to_others(
     device: Device, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
-    assert reserve(device) == left
+    assert reserve_bytes(device) == left
 
 
 def test_windows_needs_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     here = Device("CUDA0", total=8 * GIB)
-    assert reserve(here) == GIB
-    assert reserve(replace(here, pretend=True)) == 512 * MIB
+    assert reserve_bytes(here) == GIB
+    assert reserve_bytes(replace(here, simulated=True)) == 512 * MIB
 
 
 # Looking.
@@ -186,18 +188,18 @@ def test_windows_needs_more(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing looked at yet, and nothing kept of this test."""
-    monkeypatch.setattr(devices, "_kept", [])
-    monkeypatch.setattr(library, "gpu_parts", lambda: ("cuda",))
+    monkeypatch.setattr(device_detection, "_cached", [])
+    monkeypatch.setattr(installed_llama_cpp, "find_gpu_backends", lambda: ("cuda",))
 
 
 def test_looking_never_raises(forgotten: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(refresh: bool) -> listing.Listing:
+    def broken(refresh: bool) -> llama_cpp_info.LlamaCppInfo:
         raise OSError("no child\x1b[2J today")
 
-    monkeypatch.setattr(listing, "listed", broken)
-    here = devices.look()
+    monkeypatch.setattr(llama_cpp_info, "query", broken)
+    here = device_detection.detect_devices()
     assert here.devices == ()
-    assert not here.offloads
+    assert not here.supports_gpu_offload
     assert here.note == "llama.cpp does not tell its devices: no child today"
     assert here.cpu.total
 
@@ -205,12 +207,14 @@ def test_looking_never_raises(forgotten: None, monkeypatch: pytest.MonkeyPatch) 
 def test_a_driver_that_breaks_says_nothing(
     forgotten: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken() -> tuple[Seen, ...]:
+    def broken() -> tuple[DriverGpu, ...]:
         raise ValueError
 
-    monkeypatch.setattr(nvml_driver, "seen", broken)
-    monkeypatch.setattr(listing, "listed", lambda _: listing.Listing((CPU,), False))
-    assert devices.look().note == ""
+    monkeypatch.setattr(nvml_driver, "read_nvml", broken)
+    monkeypatch.setattr(
+        llama_cpp_info, "query", lambda _: llama_cpp_info.LlamaCppInfo((CPU,), False)
+    )
+    assert device_detection.detect_devices().note == ""
 
 
 def test_looking_asks_once_until_it_is_to_ask_again(
@@ -218,34 +222,34 @@ def test_looking_asks_once_until_it_is_to_ask_again(
 ) -> None:
     asked = []
 
-    def count(refresh: bool) -> listing.Listing:
+    def count(refresh: bool) -> llama_cpp_info.LlamaCppInfo:
         asked.append(1)
-        return listing.Listing((CPU,), False)
+        return llama_cpp_info.LlamaCppInfo((CPU,), False)
 
-    monkeypatch.setattr(listing, "listed", count)
-    assert devices.look() is devices.look()
+    monkeypatch.setattr(llama_cpp_info, "query", count)
+    assert device_detection.detect_devices() is device_detection.detect_devices()
     assert len(asked) == 1
-    devices.look(refresh=True)
+    device_detection.detect_devices(refresh=True)
     assert len(asked) == 2
 
 
 def test_a_build_for_the_cpu_alone_is_not_asked(
     forgotten: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def never(refresh: bool) -> listing.Listing:
+    def never(refresh: bool) -> llama_cpp_info.LlamaCppInfo:
         raise AssertionError
 
-    monkeypatch.setattr(library, "gpu_parts", lambda: ())
-    monkeypatch.setattr(listing, "listed", never)
-    assert devices.look().devices == ()
-    assert devices.look().cpu.free
+    monkeypatch.setattr(installed_llama_cpp, "find_gpu_backends", lambda: ())
+    monkeypatch.setattr(llama_cpp_info, "query", never)
+    assert device_detection.detect_devices().devices == ()
+    assert device_detection.detect_devices().cpu.free
 
 
 def test_this_computer_is_looked_at_in_a_second(forgotten: None) -> None:
-    here = devices.look(refresh=True)
+    here = device_detection.detect_devices(refresh=True)
     assert here.note == ""
     assert here.cpu.name == "CPU"
     assert here.cpu.total and here.cpu.free
     assert all(one.kind != "cpu" for one in here.devices)
-    assert listing.listed().library
-    assert "=" in listing.listed().features
+    assert llama_cpp_info.query().library_path
+    assert "=" in llama_cpp_info.query().features

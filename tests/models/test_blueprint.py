@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from localspec.models import blueprint, catalog, header
-from localspec.models.blueprint import Shape, recipe
-from localspec.models.catalog import Model
+from localspec.models import catalog, synthetic_header
+from localspec.models.catalog import CatalogModel
+from localspec.models.gguf import header
 from localspec.models.gguf.parser import Value
-from localspec.models.gguf.tensors import Tensor
+from localspec.models.gguf.tensors import TensorInfo
+from localspec.models.synthetic_header import ModelShape, quantization_types
 from tests import tinygguf
 from tests.families import FAMILIES, write_ghost, write_real
 
@@ -80,7 +81,7 @@ def test_llama_cpp_takes_what_is_drawn(name: str, tmp_path: Path) -> None:
     full = write_ghost(family.full, family.quantisation, tmp_path / "full.gguf")
     assert (tmp_path / "full.gguf").stat().st_size == full.size
     sizes = loaded("ghost", tmp_path / "small.gguf", tmp_path / "full.gguf")
-    assert sizes == [(small.weights, small.parameters), (full.weights, full.parameters)]
+    assert sizes == [(small.weight_bytes, small.parameters), (full.weight_bytes, full.parameters)]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -89,7 +90,7 @@ def test_a_small_one_runs_with_random_weights(name: str, tmp_path: Path) -> None
     path = tmp_path / "real.gguf"
     drawn = write_real(family.small, family.quantisation, path)
     assert path.stat().st_size == drawn.size < 30e6
-    assert loaded("real", path) == [(drawn.weights, drawn.parameters)]
+    assert loaded("real", path) == [(drawn.weight_bytes, drawn.parameters)]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -97,9 +98,9 @@ def test_a_drawn_file_reads_back_as_it_was_drawn(name: str, tmp_path: Path) -> N
     family = FAMILIES[name]
     drawn = write_ghost(family.full, family.quantisation, tmp_path / "x.gguf")
     assert header.read(tmp_path / "x.gguf") == drawn
-    assert blueprint.skeleton(header.read(tmp_path / "x.gguf")) != b""
-    assert not drawn.unsupported
-    assert drawn.quantisation == family.quantisation
+    assert synthetic_header.serialize_header(header.read(tmp_path / "x.gguf")) != b""
+    assert not drawn.unsupported_reason
+    assert drawn.quantization == family.quantisation
     assert all(t.offset % 32 == 0 for t in drawn.tensors)
 
 
@@ -109,11 +110,11 @@ def test_all_quantisations_are_taken(tmp_path: Path) -> None:
     odd = replace(small, embd=288, heads=9, kv_heads=3, ff=544, tied=True)
     odder = replace(odd, embd=144, ff=300)
     paths = []
-    for name in blueprint.RECIPES:
+    for name in synthetic_header.QUANTIZATIONS:
         for i, shape in enumerate((small, odd, odder)):
             paths.append(tmp_path / f"{name}-{i}.gguf")
             write_ghost(shape, name, paths[-1])
-    assert len(loaded("ghost", *paths)) == 3 * len(blueprint.RECIPES)
+    assert len(loaded("ghost", *paths)) == 3 * len(synthetic_header.QUANTIZATIONS)
 
 
 def test_a_file_without_its_vocabulary(tmp_path: Path) -> None:
@@ -129,11 +130,11 @@ def test_a_file_without_its_vocabulary(tmp_path: Path) -> None:
         ours = {k: v for k, v in read.keys.items() if not k.startswith("tokenizer.")}
         assert ours.items() <= bare.keys.items()
         assert bare.data_offset < read.data_offset
-        assert loaded("ghost", ghost) == [(read.weights, read.parameters)]
+        assert loaded("ghost", ghost) == [(read.weight_bytes, read.parameters)]
 
 
 def test_parts_are_joined(tmp_path: Path) -> None:
-    whole = blueprint.header(FAMILIES["qwen3"].small, "Q8_0")
+    whole = synthetic_header.build(FAMILIES["qwen3"].small, "Q8_0")
     half = len(whole.tensors) // 2
     split: dict[str, Value] = {"split.no": 0, "split.count": 2, "split.tensors.count": 50}
     parts = []
@@ -141,23 +142,23 @@ def test_parts_are_joined(tmp_path: Path) -> None:
         begins = tensors[0].offset
         moved = tuple(t._replace(offset=t.offset - begins) for t in tensors)
         parts.append(replace(whole, keys={**whole.keys, **split}, tensors=moved))
-    again = blueprint.joined(parts)
+    again = synthetic_header.merge_split_headers(parts)
     assert (again.tensors, again.keys, again.size) == (whole.tensors, whole.keys, whole.size)
-    assert blueprint.joined([whole]) is whole
+    assert synthetic_header.merge_split_headers([whole]) is whole
     write_ghost(again, "", tmp_path / "joined.gguf")
     assert len(loaded("ghost", tmp_path / "joined.gguf")) == 1
 
 
 def test_a_part_keeps_the_kinds_that_llama_cpp_wants(tmp_path: Path) -> None:
-    whole = blueprint.header(FAMILIES["llama"].small, "Q8_0")
+    whole = synthetic_header.build(FAMILIES["llama"].small, "Q8_0")
     split: dict[str, Value] = {"split.no": 1, "split.count": 3, "split.tensors.count": 400}
     write_ghost(replace(whole, keys={**whole.keys, **split}), "", tmp_path / "part.gguf")
     part = header.read(tmp_path / "part.gguf").split
-    assert part == header.Split(1, 3, 400)
+    assert part == header.SplitInfo(1, 3, 400)
 
 
 def test_keys_of_every_kind_come_through(tmp_path: Path) -> None:
-    whole = blueprint.header(FAMILIES["llama"].small, "F16", "A näme")
+    whole = synthetic_header.build(FAMILIES["llama"].small, "F16", "A näme")
     odd: dict[str, Value] = {
         "a.text": "é",
         "a.no": False,
@@ -179,8 +180,8 @@ def test_keys_of_every_kind_come_through(tmp_path: Path) -> None:
     assert read.data_offset % 64 == 0
 
 
-def _types(shape: Shape, quantisation: str) -> dict[str, str]:
-    drawn = blueprint.header(shape, quantisation)
+def _types(shape: ModelShape, quantisation: str) -> dict[str, str]:
+    drawn = synthetic_header.build(shape, quantisation)
     return {tensor.name: tensor.type_name for tensor in drawn.tensors}
 
 
@@ -230,27 +231,29 @@ def test_experts_of_gpt_oss_alone_are_mxfp4() -> None:
     ],
 )
 def test_a_mixture_of_ones_own_is_drawn_as_the_nearest(said: str, recipe_: str) -> None:
-    assert recipe.nearest(said) == recipe_
+    assert quantization_types.closest_recipe(said) == recipe_
 
 
 def test_what_cannot_be_drawn() -> None:
     shape = FAMILIES["qwen3moe"].full
     with pytest.raises(ValueError, match="no recipe for IQ2_XXS"):
-        blueprint.header(shape, "IQ2_XXS")
+        synthetic_header.build(shape, "IQ2_XXS")
     with pytest.raises(ValueError, match="no blueprint of rwkv6"):
-        blueprint.header(replace(shape, architecture="rwkv6"), "Q8_0")
+        synthetic_header.build(replace(shape, architecture="rwkv6"), "Q8_0")
     with pytest.raises(ValueError, match="qwen3moe needs experts"):
-        blueprint.header(replace(shape, experts=0), "Q8_0")
+        synthetic_header.build(replace(shape, experts=0), "Q8_0")
     with pytest.raises(ValueError, match="kv_heads do not divide"):
-        blueprint.header(replace(shape, kv_heads=5), "Q8_0")
+        synthetic_header.build(replace(shape, kv_heads=5), "Q8_0")
 
 
 SHAPED = {id_: model for id_, model in catalog.load().models.items() if model.shape}
 
 
-def _drawn(model: Model, quantisation: str = "") -> int:
+def _drawn(model: CatalogModel, quantisation: str = "") -> int:
     assert model.shape is not None
-    return blueprint.data_size(blueprint.header(model.shape, quantisation or model.quantisation))
+    return synthetic_header.data_size(
+        synthetic_header.build(model.shape, quantisation or model.quantization)
+    )
 
 
 def test_most_models_have_a_shape() -> None:
@@ -301,7 +304,7 @@ def test_all_shapes_of_the_catalogue_are_taken(tmp_path: Path) -> None:
     for id_, model in SHAPED.items():
         assert model.shape is not None
         paths.append(tmp_path / f"{id_}.gguf")
-        write_ghost(model.shape, model.quantisation, paths[-1])
+        write_ghost(model.shape, model.quantization, paths[-1])
         assert model.shape_source
     assert len(loaded("ghost", *paths)) == len(SHAPED)
 
@@ -310,10 +313,12 @@ def test_parameters_are_those_that_are_published() -> None:
     for model in SHAPED.values():
         if model.parameters and model.parameters % 1000:
             assert model.shape is not None
-            drawn = blueprint.header(model.shape, "F16").parameters
+            drawn = synthetic_header.build(model.shape, "F16").parameters
             assert drawn == pytest.approx(model.parameters, rel=1e-4)
 
 
 def test_a_tensor_is_as_long_as_ggml_says() -> None:
-    tensor = blueprint.header(FAMILIES["llama"].full, "Q4_K_M").tensors[0]
-    assert tensor == Tensor("token_embd.weight", (4096, 128256), 12, 0, 4096 * 128256 // 256 * 144)
+    tensor = synthetic_header.build(FAMILIES["llama"].full, "Q4_K_M").tensors[0]
+    assert tensor == TensorInfo(
+        "token_embd.weight", (4096, 128256), 12, 0, 4096 * 128256 // 256 * 144
+    )

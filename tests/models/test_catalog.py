@@ -11,10 +11,10 @@ import pytest
 
 from localspec import paths
 from localspec.errors import NotFoundError, UsageError
-from localspec.models import catalog, heads, names
-from localspec.models.blueprint import Shape
-from localspec.models.catalog import Model, Pair, Settings
-from localspec.models.reference import is_model, is_safe
+from localspec.models import catalog, draft_heads, safe_names
+from localspec.models.catalog import CatalogModel, CatalogPair, PairSettings
+from localspec.models.reference import is_model, is_safe_gguf_path
+from localspec.models.synthetic_header import ModelShape
 
 MODEL = """
   - id: small
@@ -59,7 +59,9 @@ def test_our_own_catalogue_is_sound(own: Path) -> None:
     assert len(known.models) > 80
     assert len(known.pairs) > 75
     for model in known.models.values():
-        assert model.path or (model.repo and names.is_repo(model.repo) and is_safe(model.file))
+        assert model.path or (
+            model.repo and safe_names.is_repo_id(model.repo) and is_safe_gguf_path(model.file)
+        )
         assert model.kind != "model" or model.path or is_model(model.file)
         assert model.path or model.size or "not known" in model.note
     files = [(model.repo, model.file) for model in known.models.values()]
@@ -104,14 +106,14 @@ pairs:
     assert tiny.size == int(378.35 * 2**20), "a rounded size is at most this"
     (pair,) = known.pairs.values()
     assert (pair.id, pair.title) == ("small+tiny", "A model with Tiny")
-    assert (pair.kind, pair.use, pair.status) == ("mtp", ("chat", "code"), "reported")
-    assert pair.settings == Settings(draft_max=8, temperature=0.7)
+    assert (pair.draft_kind, pair.use, pair.status) == ("mtp", ("chat", "code"), "reported")
+    assert pair.settings == PairSettings(draft_max=8, temperature=0.7)
 
 
 def test_a_shape(tmp_path: Path) -> None:
     text = SHAPED.replace("tied: true", "tied: true, full_layers: [1, 3]")
     model = catalog.load(written(tmp_path, text.replace("a.gguf", "a-Q4_K_M.gguf"))).models["small"]
-    shape = Shape(
+    shape = ModelShape(
         architecture="llama",
         layers=4,
         embd=64,
@@ -121,14 +123,14 @@ def test_a_shape(tmp_path: Path) -> None:
         tied=True,
         full_layers=(1, 3),
     )
-    assert (model.shape, model.shape_source, model.quantisation) == (shape, "me", "Q4_K_M")
+    assert (model.shape, model.shape_source, model.quantization) == (shape, "me", "Q4_K_M")
     plain = catalog.load(written(tmp_path, BOTH)).models["small"]
-    assert (plain.shape, plain.shape_source, plain.quantisation) == (None, "", "")
+    assert (plain.shape, plain.shape_source, plain.quantization) == (None, "", "")
 
 
 def test_a_pair_without_a_draft_copies(tmp_path: Path) -> None:
     pair = catalog.load(written(tmp_path, BOTH)).pairs["small+lookup"]
-    assert (pair.kind, pair.draft, pair.spec, pair.why) == ("lookup", None, "auto", "")
+    assert (pair.draft_kind, pair.draft, pair.spec, pair.why) == ("lookup", None, "auto", "")
     assert pair.size == 1000
 
 
@@ -304,9 +306,9 @@ def test_a_catalogue_that_is_not_there(tmp_path: Path) -> None:
 def test_found_by_id_or_by_a_part_that_only_one_has(own: Path) -> None:
     known = catalog.load()
     found = catalog.find(known, "Qwen3-8B")
-    assert isinstance(found, Model)
+    assert isinstance(found, CatalogModel)
     assert found.id == "qwen3-8b", "an id, though others begin with it"
-    assert isinstance(catalog.find(known, "demo"), Pair)
+    assert isinstance(catalog.find(known, "demo"), CatalogPair)
     assert catalog.find(known, "coder-32b").id == "qwen2.5-coder-32b"
 
 
@@ -328,19 +330,19 @@ def test_what_is_not_there_gets_the_closest(own: Path, name: str) -> None:
 
 def test_the_pairs_of_a_target_in_order(own: Path) -> None:
     known = catalog.load()
-    ids = [pair.id for pair in catalog.pairs_of(known, known.models["qwen3-14b"])]
+    ids = [pair.id for pair in catalog.pairs_for(known, known.models["qwen3-14b"])]
     assert ids == ["qwen3-14b+qwen3-0.6b", "qwen3-14b+qwen3-1.7b"]
 
 
 def test_our_own_file_is_where_the_packages_look() -> None:
-    assert paths.catalogue().name == "models.yaml"
+    assert paths.catalog_file().name == "models.yaml"
 
 
 def test_heads_are_pairs_with_what_is_known_of_them() -> None:
     """Those that a person may get by name; which of them run here is said by their kind."""
     known = catalog.load()
-    heads_ = [pair for pair in known.pairs.values() if pair.kind in heads.NAMES]
-    assert {pair.kind for pair in heads_} == set(heads.NAMES)
+    heads_ = [pair for pair in known.pairs.values() if pair.draft_kind in draft_heads.KIND_TITLES]
+    assert {pair.draft_kind for pair in heads_} == set(draft_heads.KIND_TITLES)
     for pair in heads_:
         assert pair.draft is not None
         if pair.target.path is not None:  # ours
@@ -348,5 +350,5 @@ def test_heads_are_pairs_with_what_is_known_of_them() -> None:
         assert pair.draft.size and pair.draft.repo
         assert pair.status != "verified"
         assert bool(pair.source) == (pair.status == "reported")
-        beside = pair.draft.file.split("-")[0] == pair.kind
+        beside = pair.draft.file.split("-")[0] == pair.draft_kind
         assert beside or pair.draft.repo.startswith("AtomicChat/"), "as sidecars are called"

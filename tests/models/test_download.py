@@ -12,21 +12,21 @@ from time import monotonic
 import pytest
 
 from localspec.errors import (
-    AccessError,
+    AccessDeniedError,
     ChecksumError,
-    DeniedError,
     DownloadError,
     LocalspecError,
     ModelFileError,
     NotFoundError,
     OfflineError,
+    StorageError,
     UsageError,
     exit_code,
 )
-from localspec.models.download import Job, Phase, State, fetch
-from localspec.models.hub.errand import Patience, Stop, Stopped
-from localspec.models.hub.transfer import Throttle
-from localspec.models.remote import Hub
+from localspec.models.hub.cancellation import CancelToken, OperationCancelledError, RetryPolicy
+from localspec.models.hub.client import HubClient
+from localspec.models.hub.download import DownloadJob, DownloadPhase, DownloadState, download_file
+from localspec.models.hub.resumable_transfer import RateLimiter
 from tests.downloads import DATA, FILE, MIB, QUICK, REPO, Desk, wait_for
 from tests.fakehub import BODY, COMMIT, HEAD, LINK, FakeHub, Fault
 
@@ -46,8 +46,8 @@ def test_an_ordinary_download(desk: Desk) -> None:
     names = {"refs/main", f"blobs/{sha256}", f"snapshots/{COMMIT}/{FILE}"}
     assert desk.files() == {f"{repo}/{name}" for name in names}
     assert desk.ranges() == [None]
-    assert desk.said[-1] == State(
-        desk.job(), Phase.DONE, done=len(DATA), total=len(DATA), path=path
+    assert desk.said[-1] == DownloadState(
+        desk.job(), DownloadPhase.DONE, done_bytes=len(DATA), total_bytes=len(DATA), path=path
     )
 
 
@@ -156,8 +156,8 @@ LASTING: dict[str, tuple[Callable[[Desk], None], type[LocalspecError], str]] = {
     "bare-headers": (always(HEAD, Fault("bare")), DownloadError, "not a model hub"),
     "head-503": (always(HEAD, Fault("status", status=503)), DownloadError, "503"),
     "head-stalls": (always(HEAD, Fault("stall")), DownloadError, "does not answer"),
-    "head-401": (always(HEAD, Fault("status", status=401)), DeniedError, "401"),
-    "head-403": (always(HEAD, Fault("status", status=403)), DeniedError, "403"),
+    "head-401": (always(HEAD, Fault("status", status=401)), AccessDeniedError, "401"),
+    "head-403": (always(HEAD, Fault("status", status=403)), AccessDeniedError, "403"),
     "head-404": (always(HEAD, Fault("status", status=404)), NotFoundError, "private"),
     "wrong-etag": (lie(X_Linked_Etag=WRONG, ETag=WRONG), ChecksumError, "damaged twice"),
     "no-digest": (lie(X_Linked_Etag='"W/x"', ETag='"../x"'), DownloadError, "no checksum"),
@@ -219,7 +219,7 @@ def test_a_file_in_a_folder(desk: Desk) -> None:
 def test_no_such_file_repository_or_revision(desk: Desk) -> None:
     for job in (
         desk.job(path="no.gguf"),
-        Job("org/none", "main", FILE),
+        DownloadJob("org/none", "main", FILE),
         desk.job(revision="v9"),
         desk.job(revision="b" * 40),
     ):
@@ -230,7 +230,10 @@ def test_no_such_file_repository_or_revision(desk: Desk) -> None:
 
 
 def test_what_the_catalogue_expects_must_be_what_the_hub_has(desk: Desk) -> None:
-    for job in (Job(REPO, "main", FILE, size=5), Job(REPO, "main", FILE, sha256="0" * 64)):
+    for job in (
+        DownloadJob(REPO, "main", FILE, size=5),
+        DownloadJob(REPO, "main", FILE, sha256="0" * 64),
+    ):
         with pytest.raises(ChecksumError, match="not the file that was expected"):
             desk.fetch(job)
     assert desk.hub.bodies() == []
@@ -240,18 +243,18 @@ def test_what_the_catalogue_expects_must_be_what_the_hub_has(desk: Desk) -> None
 def test_a_gated_repository_names_the_page_to_open(desk: Desk) -> None:
     desk.hub.gated[REPO] = "hf_good"
     for token in (False, "hf_bad"):
-        desk.client = Hub(desk.hub.url, token=token, patience=QUICK)
-        with pytest.raises(DeniedError) as raised:
+        desk.client = HubClient(desk.hub.url, token=token, retry_policy=QUICK)
+        with pytest.raises(AccessDeniedError) as raised:
             desk.fetch()
         assert f"{desk.hub.url}/{REPO}" in raised.value.hint
         assert exit_code(raised.value) == 14
         assert "hf_bad" not in raised.value.message + raised.value.hint
-    desk.client = Hub(desk.hub.url, token="hf_good", patience=QUICK)
+    desk.client = HubClient(desk.hub.url, token="hf_good", retry_policy=QUICK)
     assert desk.is_whole(desk.fetch())
 
 
 def test_the_token_is_for_the_hub_only(desk: Desk) -> None:
-    desk.client = Hub(desk.hub.url, token="hf_good", patience=QUICK)
+    desk.client = HubClient(desk.hub.url, token="hf_good", retry_policy=QUICK)
     desk.fetch()
     by_kind = {seen.kind: seen.token for seen in desk.hub.seen}
     assert by_kind[HEAD] == "Bearer hf_good"
@@ -309,9 +312,9 @@ def test_only_gguf_files_are_fetched(path: str, desk: Desk) -> None:
 )
 def test_a_hostile_repository_is_refused(repo: str, desk: Desk) -> None:
     with pytest.raises(UsageError):
-        desk.fetch(Job(repo, "main", FILE))
+        desk.fetch(DownloadJob(repo, "main", FILE))
     with pytest.raises(UsageError):
-        desk.client.files(repo)
+        desk.client.list_files(repo)
     assert desk.hub.seen == []
 
 
@@ -332,13 +335,13 @@ def test_what_is_no_gguf_inside_is_not_taken(desk: Desk) -> None:
     assert desk.files() == set()
 
 
-def stop_at(desk: Desk, n_bytes: int) -> tuple[Stop, Callable[[State], None]]:
-    stop = Stop()
+def stop_at(desk: Desk, n_bytes: int) -> tuple[CancelToken, Callable[[DownloadState], None]]:
+    stop = CancelToken()
 
-    def say(state: State) -> None:
+    def say(state: DownloadState) -> None:
         desk.said.append(state)
-        if state.done >= n_bytes and state.phase is Phase.LOADING:
-            stop.set()
+        if state.done_bytes >= n_bytes and state.phase is DownloadPhase.LOADING:
+            stop.cancel()
 
     return stop, say
 
@@ -346,13 +349,13 @@ def stop_at(desk: Desk, n_bytes: int) -> tuple[Stop, Callable[[State], None]]:
 def test_stopped_and_gone_on_with_at_exactly_that_byte(desk: Desk) -> None:
     desk.hub.faults[BODY].append(Fault("slow", rate=8 * MIB))
     stop, say = stop_at(desk, MIB)
-    with pytest.raises(Stopped):
-        fetch(desk.client, desk.job(), say, stop=stop, store_dir=desk.store)
+    with pytest.raises(OperationCancelledError):
+        download_file(desk.client, desk.job(), say, cancel=stop, cache_dir=desk.store)
     have = desk.part.stat().st_size
     assert MIB <= have < len(DATA)
     assert desk.is_whole(desk.fetch())
     assert desk.ranges() == [None, f"bytes={have}-"]
-    assert any(state.phase is Phase.CHECKING and state.done for state in desk.said)
+    assert any(state.phase is DownloadPhase.CHECKING and state.done_bytes for state in desk.said)
 
 
 STALLS = {
@@ -369,14 +372,14 @@ def test_stopping_is_quick_whatever_it_hangs_in(name: str, desk: Desk) -> None:
     if kind == LINK and not desk.hub.cdn:
         kind = BODY
     desk.hub.always[kind] = fault
-    patient = Patience(stall=60.0, connect=60.0)
-    desk.client = Hub(desk.hub.url, token=False, patience=patient)
+    patient = RetryPolicy(stall_timeout=60.0, connect_timeout=60.0)
+    desk.client = HubClient(desk.hub.url, token=False, retry_policy=patient)
     desk.client._headers()  # imports the library
-    stop, ended = Stop(), []
+    stop, ended = CancelToken(), []
 
     def work() -> None:
-        with pytest.raises(Stopped):
-            fetch(desk.client, desk.job(), stop=stop, store_dir=desk.store)
+        with pytest.raises(OperationCancelledError):
+            download_file(desk.client, desk.job(), cancel=stop, cache_dir=desk.store)
         ended.append(monotonic())
 
     thread = threading.Thread(target=work)
@@ -386,14 +389,14 @@ def test_stopping_is_quick_whatever_it_hangs_in(name: str, desk: Desk) -> None:
     else:
         wait_for(lambda: any(seen.kind == kind for seen in desk.hub.seen))
     asked = monotonic()
-    stop.set()
+    stop.cancel()
     thread.join(5)
     assert ended and ended[0] - asked <= 0.3
 
 
 def test_a_limit_of_bandwidth_is_kept(desk: Desk) -> None:
     began = monotonic()
-    fetch(desk.client, desk.job(), store_dir=desk.store, throttle=Throttle(4 * MIB))
+    download_file(desk.client, desk.job(), cache_dir=desk.store, rate_limiter=RateLimiter(4 * MIB))
     assert monotonic() - began >= 0.6
 
 
@@ -405,16 +408,16 @@ def test_offline_with_sockets_forbidden(desk: Desk, monkeypatch: pytest.MonkeyPa
 
     for name in ("socket", "create_connection", "getaddrinfo"):
         monkeypatch.setattr(f"socket.{name}", forbidden)
-    desk.client = Hub(desk.hub.url, offline=True)
+    desk.client = HubClient(desk.hub.url, offline=True)
     assert desk.fetch() == path
     assert desk.fetch(desk.job(COMMIT)) == path
     began = monotonic()
     for ask in (
         lambda: desk.fetch(desk.job(path="other.gguf")),
-        lambda: desk.client.files(REPO),
+        lambda: desk.client.list_files(REPO),
         lambda: desk.client.search("m"),
-        lambda: desk.client.header(REPO, "main", FILE),
-        lambda: desk.client.facts(REPO, "main", FILE),
+        lambda: desk.client.read_header(REPO, "main", FILE),
+        lambda: desk.client.get_file_metadata(REPO, "main", FILE),
     ):
         with pytest.raises(OfflineError) as raised:
             ask()
@@ -424,27 +427,29 @@ def test_offline_with_sockets_forbidden(desk: Desk, monkeypatch: pytest.MonkeyPa
 
 def test_the_library_s_own_word_for_offline_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert Hub().offline
+    assert HubClient().offline
 
 
 def test_a_hub_that_is_not_there_is_offline_at_once(desk: Desk) -> None:
     path = desk.fetch()
-    nobody = Hub("http://127.0.0.1:9", token=False)
+    nobody = HubClient("http://127.0.0.1:9", token=False)
     began = monotonic()
     with pytest.raises(OfflineError, match="cannot be reached"):
-        fetch(nobody, desk.job(path="other.gguf"), store_dir=desk.store)
-    assert fetch(nobody, desk.job(), store_dir=desk.store) == path
+        download_file(nobody, desk.job(path="other.gguf"), cache_dir=desk.store)
+    assert download_file(nobody, desk.job(), cache_dir=desk.store) == path
     assert monotonic() - began < 5, "no patience for a closed port"
 
 
 def test_two_at_once_fetch_it_once(desk: Desk) -> None:
     desk.hub.faults[BODY].append(Fault("slow", rate=8 * MIB))
     found: list[Path] = []
-    phases: list[Phase] = []
+    phases: list[DownloadPhase] = []
 
     def work() -> None:
         found.append(
-            fetch(desk.client, desk.job(), lambda s: phases.append(s.phase), store_dir=desk.store)
+            download_file(
+                desk.client, desk.job(), lambda s: phases.append(s.phase), cache_dir=desk.store
+            )
         )
 
     threads = [threading.Thread(target=work) for _ in range(2)]
@@ -453,7 +458,7 @@ def test_two_at_once_fetch_it_once(desk: Desk) -> None:
     for thread in threads:
         thread.join(20)
     assert len(found) == 2 and len(desk.hub.bodies()) == 1
-    assert Phase.WAITING in phases
+    assert DownloadPhase.WAITING in phases
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need a right there")
@@ -462,7 +467,7 @@ def test_a_link_in_the_way_is_refused(desk: Desk, tmp_path: Path) -> None:
     victim.write_bytes(b"precious")
     desk.part.parent.mkdir(parents=True)
     desk.part.symlink_to(victim)
-    with pytest.raises(AccessError, match="link"):
+    with pytest.raises(StorageError, match="link"):
         desk.fetch()
     assert victim.read_bytes() == b"precious"
 
@@ -474,7 +479,7 @@ def test_a_folder_that_leads_elsewhere_is_refused(desk: Desk, tmp_path: Path) ->
     snapshots = desk.store / "models--org--m-GGUF" / "snapshots"
     snapshots.parent.mkdir(parents=True)
     snapshots.symlink_to(elsewhere)
-    with pytest.raises(AccessError, match="leads out"):
+    with pytest.raises(StorageError, match="leads out"):
         desk.fetch()
     assert list(elsewhere.iterdir()) == []
     assert desk.hub.bodies() == []

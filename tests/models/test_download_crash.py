@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from localspec.errors import AccessError, exit_code
+from localspec.errors import StorageError, exit_code
 from tests.downloads import DATA, FILE, MIB, REPO, Desk
 from tests.fakehub import BODY, FakeHub, Fault
 from tests.often import often
@@ -25,8 +25,8 @@ from tests.often import often
 CHILD = """
 import sys
 from pathlib import Path
-from localspec.models.download import Job, fetch
-from localspec.models.remote import Hub
+from localspec.models.hub.download import Job, fetch
+from localspec.models.hub.client import Hub
 
 url, store, repo, file = sys.argv[1:]
 hub = Hub(url, token=False)
@@ -39,8 +39,8 @@ POOR = """
 import errno, json, resource, sys
 from pathlib import Path
 from localspec.errors import LocalspecError, code
-from localspec.models.download import Job, fetch
-from localspec.models.remote import Hub
+from localspec.models.hub.download import Job, fetch
+from localspec.models.hub.client import Hub
 
 url, store, repo, file, how = sys.argv[1:]
 hub, store = Hub(url, token=False), Path(store)
@@ -170,7 +170,7 @@ def test_any_call_refused_once_and_gone_on_with(
         sent = desk.hub.sent()
         with monkeypatch.context() as patched:
             patched.setattr(os, call, refusing)
-            with suppress(AccessError):
+            with suppress(StorageError):
                 desk.fetch()
         have(desk)
         assert desk.is_whole(desk.fetch())
@@ -251,7 +251,7 @@ def test_a_disk_that_refuses_says_why_and_where(
     def refusing(*_: object) -> int:
         raise OSError(number, os.strerror(number))
 
-    with monkeypatch.context() as patched, pytest.raises(AccessError) as raised:
+    with monkeypatch.context() as patched, pytest.raises(StorageError) as raised:
         patched.setattr(os, "write", refusing)
         desk.fetch()
     assert exit_code(raised.value) == 8

@@ -8,9 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from localspec.errors import ModelFileError
-from localspec.models import header
+from localspec.models.gguf import header, parser
 from localspec.models.gguf import parser as gguf
-from localspec.models.gguf import texts
 from tests.models import gguffile
 from tests.models.gguffile import F32, I32, STRING, U16, U32, WORDS, File, Tensor, array, text
 
@@ -129,7 +128,7 @@ def test_bpe_without_merges() -> None:
     del file.keys[b"tokenizer.ggml.merges"]
     assert "without merges" in refused(file.data())
     data = file.add(b"tokenizer.ggml.pre", STRING, b"kimi-k2").data()
-    assert header.parse(data, len(data)).tokenizer.known
+    assert header.parse(data, len(data)).tokenizer.is_supported
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def test_a_file_without_its_end_or_with_too_much() -> None:
     assert f"is incomplete: {len(data) - 200:,} bytes of" in refused(data[:-200])
     assert "its tensors take" in refused(data + bytes(100_000))
     header.parse(data + bytes(100), len(data) + 100)
-    header.parse(data[:-200], len(data) - 200, whole=False)
+    header.parse(data[:-200], len(data) - 200, complete=False)
 
 
 def test_a_header_without_end_is_given_up() -> None:
@@ -165,9 +164,9 @@ def test_a_header_without_end_is_given_up() -> None:
 
     unit = text(b"x" * 1000)
     start = File(n_keys=1).header()[:24] + text(b"k") + struct.pack("<IIQ", 9, STRING, 9_000_000)
-    with pytest.raises(gguf.DamagedError, match="header of more than 67,108,864 bytes"):
-        gguf.parse(gguf.Source(start, 10**11, more))
-    assert read <= gguf.MOST_BYTES + 2 * MIB
+    with pytest.raises(gguf.InvalidGgufError, match="header of more than 67,108,864 bytes"):
+        gguf.parse(gguf.GgufByteStream(start, 10**11, more))
+    assert read <= gguf.MAX_HEADER_BYTES + 2 * MIB
 
 
 # --- long arrays of texts -----------------------------------------------------------------------
@@ -190,10 +189,13 @@ def test_a_header_without_end_is_given_up() -> None:
 def test_texts_are_walked_exactly(words: list[bytes]) -> None:
     behind = text(b"the next key") + bytes(20)
     data = b"".join(map(text, words)) + behind
-    for source in (gguf.Source(data, len(data)), gguf.Source(data, len(data), lambda *_: b"")):
+    for source in (
+        gguf.GgufByteStream(data, len(data)),
+        gguf.GgufByteStream(data, len(data), lambda *_: b""),
+    ):
         kept: list[bytes] = []
-        texts.read(source, len(words), MIB, kept)
+        parser.read_strings(source, len(words), MIB, kept)
         assert kept == words
-        assert source.at == len(data) - len(behind)
-    stored = texts.Texts.of(words)
+        assert source.position == len(data) - len(behind)
+    stored = parser.StringArray.from_list(words)
     assert [stored[i] for i in range(len(stored))] == words

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec.errors import AccessError, LocalspecError, ModelFileError, NotFoundError
-from localspec.models import header
-from localspec.paths import data
+from localspec.errors import LocalspecError, ModelFileError, NotFoundError, StorageError
+from localspec.models.gguf import header
+from localspec.paths import package_data_dir
 from tests.models import gguffile
 from tests.models.gguffile import BOOL, STRING, U16, U32
 from tests.zoo import Zoo
@@ -24,7 +24,7 @@ def head(version: int = 3, tensors: int = 5, keys: int = 7, order: str = "<") ->
 
 def failure_of(path: Path) -> LocalspecError:
     with pytest.raises(LocalspecError) as failure:
-        header.check(path)
+        header.check_loadable(path)
     assert failure.value.hint
     assert failure.value.message.isprintable()
     return failure.value
@@ -38,7 +38,7 @@ def written(folder: Path, content: bytes, name: str = "model.gguf") -> Path:
 
 @pytest.mark.parametrize("name", ["demo-target.gguf", "demo-draft.gguf"])
 def test_the_demo_pair_passes(name: str) -> None:
-    header.check(data() / "demo" / name)
+    header.check_loadable(package_data_dir() / "demo" / name)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_the_demo_pair_passes(name: str) -> None:
 )
 def test_any_sound_gguf_passes(zoo: Zoo, name: str) -> None:
     """Whether it can be run is llama.cpp's to say."""
-    header.check(zoo[name])
+    header.check_loadable(zoo[name])
 
 
 def test_a_vocabulary_that_would_kill_llama_cpp(zoo: Zoo) -> None:
@@ -61,7 +61,7 @@ def test_a_vocabulary_that_would_kill_llama_cpp(zoo: Zoo) -> None:
 def test_both_versions_that_can_be_run_pass(tmp_path: Path, version: int) -> None:
     file = gguffile.model()
     file.version = version
-    header.check(written(tmp_path, file.data()))
+    header.check_loadable(written(tmp_path, file.data()))
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
 def test_a_link_to_itself(tmp_path: Path) -> None:
     link = tmp_path / "loop.gguf"
     link.symlink_to(link)
-    assert isinstance(failure_of(link), AccessError)
+    assert isinstance(failure_of(link), StorageError)
 
 
 def test_a_name_that_no_file_can_have() -> None:
-    assert isinstance(failure_of(Path("a" * 5000 + ".gguf")), AccessError)
+    assert isinstance(failure_of(Path("a" * 5000 + ".gguf")), StorageError)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no FIFO there")
@@ -143,7 +143,7 @@ def test_a_device_is_no_model() -> None:
 def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
     path = written(tmp_path, head())
     path.chmod(0)
-    assert isinstance(failure_of(path), AccessError)
+    assert isinstance(failure_of(path), StorageError)
 
 
 def test_a_hostile_name_is_shown_clean(tmp_path: Path) -> None:
@@ -159,16 +159,16 @@ def test_facts_of_a_file(tmp_path: Path) -> None:
     file = gguffile.model().add(b"tokenizer.chat_template", STRING, b"{{ messages }}")
     file.add(b"llama.expert_count", U32, 4).add(b"llama.expert_used_count", U32, 2)
     facts = header.read(written(tmp_path, file.data()))
-    assert (facts.architecture, facts.name, facts.quantisation) == ("llama", "Tiny", "Q4_K_M")
+    assert (facts.architecture, facts.name, facts.quantization) == ("llama", "Tiny", "Q4_K_M")
     assert (facts.n_layer, facts.n_ctx_train, facts.n_embd) == (2, 512, 32)
-    assert (facts.n_head, facts.n_head_kv, facts.moe) == (4, 4, True)
-    assert (facts.parameters, facts.weights) == (32 * 63, 4 * 32 * 63)
-    assert (facts.recurrent, facts.hybrid, facts.split) == (False, False, None)
+    assert (facts.n_head, facts.n_head_kv, facts.is_moe) == (4, 4, True)
+    assert (facts.parameters, facts.weight_bytes) == (32 * 63, 4 * 32 * 63)
+    assert (facts.is_recurrent, facts.is_hybrid, facts.split) == (False, False, None)
     assert facts.chat_template == "{{ messages }}"
     assert facts.header_bytes == len(file.header())
     assert facts.data_offset % 32 == 0
     assert facts.tensors[0].type_name == "F32"
-    assert facts.unsupported == ""
+    assert facts.unsupported_reason == ""
 
 
 @pytest.mark.parametrize(
@@ -183,20 +183,20 @@ def test_kinds_of_models(
     zoo: Zoo, name: str, recurrent: bool, hybrid: bool, unsupported: str
 ) -> None:
     facts = header.read(zoo[name])
-    assert (facts.recurrent, facts.hybrid) == (recurrent, hybrid)
-    assert facts.unsupported.startswith(unsupported)
+    assert (facts.is_recurrent, facts.is_hybrid) == (recurrent, hybrid)
+    assert facts.unsupported_reason.startswith(unsupported)
 
 
 def test_a_pre_tokenizer_that_llama_cpp_does_not_know() -> None:
     file = gguffile.model(tokenizer=b"gpt2").add(b"tokenizer.ggml.pre", STRING, b"\x1b[2Jnew")
     data = file.data()
-    said = header.parse(data, len(data)).unsupported
+    said = header.parse(data, len(data)).unsupported_reason
     assert said == "its tokenizer 'gpt2 new' is unknown to this llama.cpp"
 
 
 def test_a_vocabulary_alone_is_read(zoo: Zoo) -> None:
     facts = header.read(zoo["vocabulary-only"])
-    assert (facts.tensors, facts.quantisation, facts.tokenizer.n_tokens) == ((), "", 365)
+    assert (facts.tensors, facts.quantization, facts.tokenizer.n_tokens) == ((), "", 365)
 
 
 def test_a_header_is_read_once_until_the_file_changes(tmp_path: Path) -> None:
@@ -211,9 +211,9 @@ def test_any_prefix_asks_for_more_until_the_header_is_whole() -> None:
     data = gguffile.model([b"w%d" % i for i in range(20_000)]).data()
     whole = header.parse(data, len(data))
     for size in (0, 4, 24, 100, 1000, whole.header_bytes - 1):
-        with pytest.raises(header.Incomplete) as short:
+        with pytest.raises(header.IncompleteHeaderError) as short:
             header.parse(data[:size] or b"GGUF", len(data))
-        assert size < short.value.needed <= len(data)
+        assert size < short.value.needed_bytes <= len(data)
     assert header.parse(data[: whole.header_bytes], len(data)) == whole
     assert header.parse(memoryview(data)[: whole.header_bytes], len(data)) == whole
 
@@ -227,8 +227,8 @@ def test_few_requests_fetch_a_long_header() -> None:
         try:
             header.parse(data[:have], len(data))
             break
-        except header.Incomplete as more:
-            have, requests = more.needed, requests + 1
+        except header.IncompleteHeaderError as more:
+            have, requests = more.needed_bytes, requests + 1
     assert requests <= 4
 
 
@@ -246,8 +246,8 @@ def test_the_first_part_stands_for_all(tmp_path: Path) -> None:
     first, second, third = (
         written(tmp_path, part(number), name) for number, name in enumerate(names)
     )
-    header.check(first)
-    assert header.read(second).split == header.Split(1, 3, 0)
+    header.check_loadable(first)
+    assert header.read(second).split == header.SplitInfo(1, 3, 0)
     assert names[0] in failure_of(second).hint
     third.unlink()
     assert f"needs {names[2]} beside it" in failure_of(first).message
@@ -271,7 +271,7 @@ def test_a_bos_that_is_to_be_added_and_is_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", range(64))
 def test_a_file_cut_at_any_64th(cut: int, tmp_path: Path) -> None:
-    demo = data() / "demo" / "demo-draft.gguf"
+    demo = package_data_dir() / "demo" / "demo-draft.gguf"
     whole = demo.read_bytes()
     size = len(whole) * cut // 64
     error = failure_of(written(tmp_path, whole[:size]))
@@ -310,7 +310,7 @@ def test_a_writer_that_was_trained_to_embed_or_to_rank(tmp_path: Path) -> None:
     file = gguffile.model().add(b"llama.attention.causal", BOOL, False)
     assert "embedding or reranker" in failure_of(written(tmp_path, file.data())).message
     file = gguffile.model().add(b"llama.pooling_type", U32, 0)
-    header.check(written(tmp_path, file.add(b"llama.attention.causal", BOOL, True).data()))
+    header.check_loadable(written(tmp_path, file.add(b"llama.attention.causal", BOOL, True).data()))
 
 
 def test_an_adapter_is_no_model(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_a_disk_that_gives_no_bytes_any_more(
         raise OSError(errno.EIO, "Input/output error")
 
     path = written(tmp_path, gguffile.model().data())
-    monkeypatch.setattr(header, "_exactly", lost)
+    monkeypatch.setattr(header, "_read_exactly", lost)
     error = failure_of(path)
-    assert isinstance(error, AccessError)
+    assert isinstance(error, StorageError)
     assert error.message == "model.gguf cannot be read: Input/output error."

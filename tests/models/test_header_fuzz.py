@@ -11,7 +11,8 @@ from collections import Counter
 import pytest
 
 from localspec.errors import ModelFileError
-from localspec.models import header, pairing
+from localspec.models import pair_compatibility
+from localspec.models.gguf import header
 from tests.models import gguffile
 from tests.models.gguffile import STRING, U32, File, Tensor
 
@@ -61,11 +62,11 @@ def answer(data: bytes, known: header.Header) -> str:
         assert error.message.isprintable()
         assert len(error.message) < 400
         return "refused"
-    pairing.check(known.tokenizer, found.tokenizer)
-    pairing.warnings(known, found)
-    facts = (found.n_layer, found.n_head, found.n_head_kv, found.parameters, found.quantisation)
+    pair_compatibility.check_vocabularies(known.tokenizer, found.tokenizer)
+    pair_compatibility.list_warnings(known, found)
+    facts = (found.n_layer, found.n_head, found.n_head_kv, found.parameters, found.quantization)
     assert len(facts) == 5
-    assert all(0 <= i < found.tokenizer.n_tokens for i in found.tokenizer.ends)
+    assert all(0 <= i < found.tokenizer.n_tokens for i in found.tokenizer.eog_ids)
     return "read"
 
 
@@ -107,8 +108,8 @@ def test_a_short_file_that_claims_to_be_long() -> None:
         data = spoiled(rng, rng.choice(wholes))
         try:
             header.parse(data, 10**12)
-        except header.Incomplete as more:
-            assert len(data) < more.needed <= 64 * MIB
+        except header.IncompleteHeaderError as more:
+            assert len(data) < more.needed_bytes <= 64 * MIB
         except ModelFileError:
             pass
     assert tracemalloc.get_traced_memory()[1] < 50 * MIB

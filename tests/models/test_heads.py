@@ -11,7 +11,8 @@ import pytest
 
 from localspec import launch
 from localspec.errors import IncompatiblePairError, ModelFileError
-from localspec.models import header, heads
+from localspec.models import draft_heads
+from localspec.models.gguf import header
 from tests import heads as made
 from tests.tinygguf import WORDS, Model
 from tests.zoo import Zoo
@@ -195,68 +196,79 @@ WRONG: dict[str, tuple[Callable[[], Model], str, str]] = {
 def test_what_is_wrong_is_named(zoo: Zoo, tmp_path: Path, name: str) -> None:
     make, rule, words = WRONG[name]
     path = make().write(tmp_path / "wrong.gguf")
-    verdict = heads.judge(header.read(zoo["deep"]), header.read(path), path)
-    assert not verdict.compatible
+    verdict = draft_heads.check_compatibility(header.read(zoo["deep"]), header.read(path), path)
+    assert not verdict.is_compatible
     assert verdict.rule == rule
     assert words in verdict.detail
     with pytest.raises(IncompatiblePairError) as refused:
-        launch.choose(str(zoo["deep"]), str(path))
+        launch.resolve_pair(str(zoo["deep"]), str(path))
     assert words in refused.value.message
     assert "--draft none" in refused.value.hint
 
 
 @pytest.mark.parametrize("name", ["eagle3", "eagle3-own", "eagle3-reduced", "dflash", "dspark"])
 def test_what_fits_is_taken(zoo: Zoo, name: str) -> None:
-    assert launch.choose(str(zoo["deep"]), str(zoo[name])).draft == zoo[name]
+    assert launch.resolve_pair(str(zoo["deep"]), str(zoo[name])).draft == zoo[name]
 
 
 def test_a_target_without_taps_is_refused(zoo: Zoo) -> None:
     with pytest.raises(IncompatiblePairError, match="does not give of gemma3 models"):
-        launch.choose(str(zoo["sliding"]), str(zoo["eagle3"]))
+        launch.resolve_pair(str(zoo["sliding"]), str(zoo["eagle3"]))
 
 
 def test_kinds(zoo: Zoo) -> None:
-    kinds = {name: heads.kind(header.read(zoo[name])) for name in (*KINDS, "deep")}
+    kinds = {name: draft_heads.file_draft_kind(header.read(zoo[name])) for name in (*KINDS, "deep")}
     assert kinds == {"eagle3": "eagle3", "dflash": "dflash", "dspark": "dspark", "deep": "model"}
-    assert all(heads.layers(header.read(zoo[name])) == made.TAPS for name in KINDS)
+    assert all(draft_heads.target_layers(header.read(zoo[name])) == made.TAPS for name in KINDS)
 
 
 def test_a_layer_that_guesses_is_none_to_be_read(zoo: Zoo, tmp_path: Path) -> None:
     """mimo2 has four layers and one that guesses; what leaves the fourth can be read."""
     path = made.eagle3(layers=(1, 2, 4)).write(tmp_path / "last.gguf")
-    assert launch.choose(str(zoo["mimo"]), str(path)).draft == path
+    assert launch.resolve_pair(str(zoo["mimo"]), str(path)).draft == path
     beyond = made.eagle3(layers=(1, 2, 5)).write(tmp_path / "beyond.gguf")
     with pytest.raises(IncompatiblePairError, match="layers are 0 to 4"):
-        launch.choose(str(zoo["mimo"]), str(beyond))
+        launch.resolve_pair(str(zoo["mimo"]), str(beyond))
 
 
 @pytest.mark.parametrize(
     ("change", "wanted"),
     [
-        (_keys(), heads.Form(6, 0, confident=True, causal=False)),
-        (_keys(sample_from_anchor=False), heads.Form(6, 1, confident=True, causal=False)),
-        (_keys(attention__causal=True), heads.Form(6, 0, confident=True, causal=True)),
-        (_keys(has_confidence_head=False), heads.Form(6, 0, confident=False, causal=False)),
+        (_keys(), draft_heads.BlockFormat(6, 0, has_confidence=True, is_causal=False)),
+        (
+            _keys(sample_from_anchor=False),
+            draft_heads.BlockFormat(6, 1, has_confidence=True, is_causal=False),
+        ),
+        (
+            _keys(attention__causal=True),
+            draft_heads.BlockFormat(6, 0, has_confidence=True, is_causal=True),
+        ),
+        (
+            _keys(has_confidence_head=False),
+            draft_heads.BlockFormat(6, 0, has_confidence=False, is_causal=False),
+        ),
         (
             lambda m: (m.keys.pop("sample_from_anchor"), m.keys.pop("has_confidence_head")),
-            heads.Form(6, 0, confident=True, causal=False),
+            draft_heads.BlockFormat(6, 0, has_confidence=True, is_causal=False),
         ),
         (
             lambda m: m.tensors.pop("conf_proj.weight"),
-            heads.Form(6, 0, confident=False, causal=False),
+            draft_heads.BlockFormat(6, 0, has_confidence=False, is_causal=False),
         ),
     ],
 )
 def test_the_form_of_blocks(
-    tmp_path: Path, change: Callable[[Model], object], wanted: heads.Form
+    tmp_path: Path, change: Callable[[Model], object], wanted: draft_heads.BlockFormat
 ) -> None:
     """A missing key is as llama.cpp takes it; a confidence without its matrix is none."""
     path = _block(change, markov=True).write(tmp_path / "dspark.gguf")
-    assert heads.form(header.read(path)) == wanted
+    assert draft_heads.read_block_format(header.read(path)) == wanted
 
 
 def test_blocks_without_markov_matrices_leave_their_first_row_out(zoo: Zoo) -> None:
-    assert heads.form(header.read(zoo["dflash"])) == heads.Form(6, 1, False, False)
+    assert draft_heads.read_block_format(header.read(zoo["dflash"])) == draft_heads.BlockFormat(
+        6, 1, False, False
+    )
 
 
 @pytest.mark.parametrize("make", [made.mimo2, made.block])
@@ -268,19 +280,19 @@ def test_a_window_that_no_layer_has(tmp_path: Path, make: Callable[[], Model]) -
         model.keys["attention.sliding_window_pattern"] = pattern
         path = model.write(tmp_path / "windows.gguf")
         if sound:
-            header.check(path)
+            header.check_loadable(path)
         else:
             with pytest.raises(ModelFileError, match="sliding_window_pattern is without a layer"):
-                header.check(path)
+                header.check_loadable(path)
 
 
 def test_a_head_that_lies_beside_its_target_is_found(zoo: Zoo, tmp_path: Path) -> None:
     target = tmp_path / "target.gguf"
     target.write_bytes(zoo["deep"].read_bytes())
-    assert launch.choose(str(target), "auto").draft is None
+    assert launch.resolve_pair(str(target), "auto").draft is None
     made.eagle3(of=96).write(tmp_path / "eagle3-another-target.gguf")
     (tmp_path / "eagle3-broken.gguf").write_bytes(b"GGUF")
-    assert launch.choose(str(target), "auto").draft is None
+    assert launch.resolve_pair(str(target), "auto").draft is None
     head = made.eagle3().write(tmp_path / "eagle3-target.gguf")
-    assert launch.choose(str(target), "auto").draft == head
-    assert launch.choose(str(target), "none").draft is None
+    assert launch.resolve_pair(str(target), "auto").draft == head
+    assert launch.resolve_pair(str(target), "none").draft is None

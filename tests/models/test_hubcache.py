@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from huggingface_hub import hf_hub_download, scan_cache_dir
 
-from localspec.errors import AccessError, ChecksumError, OfflineError
-from localspec.models.download import Phase
-from localspec.models.hub import hubcache
-from localspec.models.remote import Hub
+from localspec.errors import ChecksumError, OfflineError, StorageError
+from localspec.models.hub import hub_cache
+from localspec.models.hub.client import HubClient
+from localspec.models.hub.download import DownloadPhase
 from tests.downloads import DATA, FILE, MIB, REPO, SHA256, Desk
 from tests.fakehub import BODY, COMMIT, HEAD, FakeHub, Fault
 
@@ -77,7 +77,7 @@ def test_what_the_library_took_damaged_is_found_out_and_mended(kind: str, desk: 
 def test_damaged_and_offline_is_not_taken(desk: Desk) -> None:
     path = desk.fetch()
     desk.blob.write_bytes(DATA[:-1] + b"x")
-    desk.client = Hub(desk.hub.url, offline=True)
+    desk.client = HubClient(desk.hub.url, offline=True)
     for revision in ("main", COMMIT):
         with pytest.raises(OfflineError):
             desk.fetch(desk.job(revision))
@@ -86,7 +86,7 @@ def test_damaged_and_offline_is_not_taken(desk: Desk) -> None:
 
 def test_a_file_is_read_for_its_digest_once(desk: Desk) -> None:
     by_library(desk)
-    for phases in ({Phase.VERIFYING, Phase.DONE}, {Phase.DONE}):
+    for phases in ({DownloadPhase.VERIFYING, DownloadPhase.DONE}, {DownloadPhase.DONE}):
         desk.said.clear()
         desk.fetch(desk.job(COMMIT))
         assert {state.phase for state in desk.said} == phases
@@ -187,7 +187,7 @@ def test_a_file_too_long_for_the_file_system_is_told_by_its_length(desk: Desk) -
 import resource
 from pathlib import Path
 from localspec.errors import AccessError
-from localspec.models.hub.hubcache import Place, storing
+from localspec.models.hub.hub_cache import Place, storing
 cache = Path({str(desk.store)!r})
 place = Place(cache, {REPO!r}, {COMMIT!r}, {FILE!r}, {SHA256!r}, 5 << 30)
 place.prepare()
@@ -233,13 +233,13 @@ def test_the_cache_is_where_the_library_looks(
         monkeypatch.setenv(name, value)
     code = "from huggingface_hub import constants; print(constants.HF_HUB_CACHE)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert str(hubcache.root()) == done.stdout.strip()
+    assert str(hub_cache.cache_root()) == done.stdout.strip()
 
 
 def test_a_read_only_cache_is_said(desk: Desk) -> None:
     desk.store.parent.mkdir(exist_ok=True)
     desk.store.write_bytes(b"a file where the folder should be")
-    with pytest.raises(AccessError) as raised:
+    with pytest.raises(StorageError) as raised:
         desk.fetch()
     assert raised.value.hint
     assert desk.hub.bodies() == []

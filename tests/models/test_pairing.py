@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from localspec.models import header, pairing
-from localspec.models.header import Header
+from localspec.models import pair_compatibility
+from localspec.models.gguf import header
+from localspec.models.gguf.header import Header
 from tests.models import gguffile
 from tests.models.gguffile import STRING, U32, WORDS, File, Tensor
 from tests.zoo import Zoo
@@ -37,8 +38,8 @@ TARGET = Words()
 
 
 def test_the_same_vocabulary() -> None:
-    verdict = pairing.check(TARGET, Words())
-    assert verdict.compatible
+    verdict = pair_compatibility.check_vocabularies(TARGET, Words())
+    assert verdict.is_compatible
     assert (verdict.verdict, verdict.rule, verdict.token) == (
         "compatible",
         "same-vocabulary",
@@ -49,23 +50,23 @@ def test_the_same_vocabulary() -> None:
 
 @pytest.mark.parametrize("n_tokens", [1000 - 128, 999, 1001, 1000 + 128])
 def test_padding_is_allowed_both_ways(n_tokens: int) -> None:
-    verdict = pairing.check(TARGET, Words(n_tokens))
+    verdict = pair_compatibility.check_vocabularies(TARGET, Words(n_tokens))
     assert verdict.verdict == "compatible-padding"
     assert verdict.token == min(1000, n_tokens)
 
 
 @pytest.mark.parametrize("n_tokens", [1000 - 129, 1000 + 129, 50_000, 5])
 def test_too_different_a_size_is_not(n_tokens: int) -> None:
-    verdict = pairing.check(TARGET, Words(n_tokens))
-    assert (verdict.compatible, verdict.rule) == (False, "vocabulary-size")
+    verdict = pair_compatibility.check_vocabularies(TARGET, Words(n_tokens))
+    assert (verdict.is_compatible, verdict.rule) == (False, "vocabulary-size")
     assert f"{n_tokens:,}" in verdict.detail
 
 
 @pytest.mark.parametrize("token", [5, 6, 500, 999])
 def test_the_first_token_that_differs_is_named(token: int) -> None:
     draft = Words(other={token: b"mine", 999: b"also"})
-    verdict = pairing.check(TARGET, draft)
-    assert (verdict.compatible, verdict.rule, verdict.token) == (False, "token-text", token)
+    verdict = pair_compatibility.check_vocabularies(TARGET, draft)
+    assert (verdict.is_compatible, verdict.rule, verdict.token) == (False, "token-text", token)
     shown = "'also'" if token == 999 else "'mine'"
     assert (
         f"token {token} is {shown} in the draft and 'word{token}' in the target" in verdict.detail
@@ -73,8 +74,8 @@ def test_the_first_token_that_differs_is_named(token: int) -> None:
 
 
 def test_the_first_five_may_differ() -> None:
-    draft = Words(other={i: b"<special>" for i in range(pairing.FIRST_COMPARED)})
-    assert pairing.check(TARGET, draft).verdict == "compatible"
+    draft = Words(other={i: b"<special>" for i in range(pair_compatibility.FIRST_COMPARED_TOKEN)})
+    assert pair_compatibility.check_vocabularies(TARGET, draft).verdict == "compatible"
 
 
 @pytest.mark.parametrize(
@@ -88,18 +89,18 @@ def test_the_first_five_may_differ() -> None:
     ],
 )
 def test_what_else_refuses(draft: Words, rule: str, words: str) -> None:
-    verdict = pairing.check(TARGET, draft)
-    assert (verdict.compatible, verdict.rule) == (False, rule)
+    verdict = pair_compatibility.check_vocabularies(TARGET, draft)
+    assert (verdict.is_compatible, verdict.rule) == (False, rule)
     assert words in verdict.detail
 
 
 def test_a_bos_that_nobody_adds_may_differ() -> None:
     target = replace(TARGET, add_bos=False)
-    assert pairing.check(target, Words(add_bos=False, bos=7)).compatible
+    assert pair_compatibility.check_vocabularies(target, Words(add_bos=False, bos=7)).is_compatible
 
 
 def test_an_eos_that_both_add_must_be_the_same() -> None:
-    verdict = pairing.check(Words(add_eos=True), Words(add_eos=True, eos=9))
+    verdict = pair_compatibility.check_vocabularies(Words(add_eos=True), Words(add_eos=True, eos=9))
     assert (verdict.rule, verdict.token) == ("eos", 9)
 
 
@@ -108,15 +109,15 @@ def test_the_order_is_llama_cpps() -> None:
     draft = Words(5000, kind=BPE, add_bos=False, other={5: b"x"})
     order = []
     for mended in ("kind", "add_bos", "n_tokens"):
-        order.append(pairing.check(TARGET, draft).rule)
+        order.append(pair_compatibility.check_vocabularies(TARGET, draft).rule)
         draft = replace(draft, **{mended: getattr(TARGET, mended)})
-    order.append(pairing.check(TARGET, draft).rule)
+    order.append(pair_compatibility.check_vocabularies(TARGET, draft).rule)
     assert order == ["vocabulary-type", "add-bos", "vocabulary-size", "token-text"]
 
 
 def test_texts_of_a_hostile_vocabulary_are_shown_clean() -> None:
     draft = Words(other={8: b"\x1b]52;c;cHduZWQ=\x07rude \xff\xc2\x9b"})
-    detail = pairing.check(TARGET, draft).detail
+    detail = pair_compatibility.check_vocabularies(TARGET, draft).detail
     assert detail.isprintable()
     assert "rude" in detail
 
@@ -142,15 +143,15 @@ def parsed(file: File) -> Header:
 )
 def test_two_files(zoo: Zoo, target: str, draft: str, rule: str, token: int | None) -> None:
     a, b = (header.read(zoo[name]).tokenizer for name in (target, draft))
-    verdict = pairing.check(a, b)
+    verdict = pair_compatibility.check_vocabularies(a, b)
     assert (verdict.rule, verdict.token) == (rule, token)
-    assert verdict.compatible == (rule == "same-vocabulary" or draft == "padded")
+    assert verdict.is_compatible == (rule == "same-vocabulary" or draft == "padded")
 
 
 def test_equal_fingerprints_need_no_comparison() -> None:
     found = parsed(gguffile.model()).tokenizer
     blank = replace(found, texts=None)  # texts could not be compared
-    assert pairing.check(found, blank).verdict == "compatible"
+    assert pair_compatibility.check_vocabularies(found, blank).verdict == "compatible"
 
 
 def sized(n: int, file: File | None = None) -> File:
@@ -160,7 +161,7 @@ def sized(n: int, file: File | None = None) -> File:
 
 
 def test_a_good_pair_has_no_warnings() -> None:
-    assert pairing.warnings(parsed(sized(100)), parsed(sized(10))) == ()
+    assert pair_compatibility.list_warnings(parsed(sized(100)), parsed(sized(10))) == ()
 
 
 @pytest.mark.parametrize(
@@ -198,6 +199,6 @@ def test_a_good_pair_has_no_warnings() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_warned_of(target: File, draft: File, words: str) -> None:
-    (warning,) = pairing.warnings(parsed(target), parsed(draft))
+    (warning,) = pair_compatibility.list_warnings(parsed(target), parsed(draft))
     assert words in warning
     assert warning.isprintable()

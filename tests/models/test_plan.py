@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from localspec.errors import AccessError, ChecksumError, OfflineError
-from localspec.models import plan, wanted
-from localspec.models.catalog import Model
-from localspec.models.plan import Planner
-from localspec.models.remote import Hub
-from localspec.models.wanted import Asked
+from localspec.errors import ChecksumError, OfflineError, StorageError
+from localspec.models import pull_plan, resolver
+from localspec.models.catalog import CatalogModel
+from localspec.models.hub.client import HubClient
+from localspec.models.pull_plan import PullPlanner
+from localspec.models.resolver import ModelRequest
 from tests.fakehub import API, BODY, FakeHub
 from tests.zoo import Zoo
 
@@ -30,33 +30,33 @@ def hub(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[F
         yield hub
 
 
-def model(**known: object) -> Asked:
-    entry = replace(Model("tiny", "Tiny", REPO, FILE), **known)  # type: ignore[arg-type]
-    return Asked("tiny", wanted.of(entry))
+def model(**known: object) -> ModelRequest:
+    entry = replace(CatalogModel("tiny", "Tiny", REPO, FILE), **known)  # type: ignore[arg-type]
+    return ModelRequest("tiny", resolver.from_catalog(entry))
 
 
 def test_one_listing_and_one_header_a_model(hub: FakeHub) -> None:
-    pair = Asked("p", model().target, wanted.read(f"{REPO}:Q4_K_M").target)
-    found = plan.make(Hub(hub.url), [pair, model()])
-    assert [item.file for item in found.items] == [FILE, "Draft-Q4_K_M.gguf"]
-    assert found.missing == found.size > 0
-    (match,) = found.matches
-    assert match.verdict.compatible
+    pair = ModelRequest("p", model().target, resolver.resolve(f"{REPO}:Q4_K_M").target)
+    found = pull_plan.build(HubClient(hub.url), [pair, model()])
+    assert [item.file for item in found.models] == [FILE, "Draft-Q4_K_M.gguf"]
+    assert found.missing_bytes == found.size > 0
+    (match,) = found.pairs
+    assert match.compatibility.is_compatible
     assert len([seen for seen in hub.seen if seen.kind == API]) == 1
     assert len([seen for seen in hub.seen if seen.kind == BODY]) == 2
 
 
 def test_too_little_room_is_said_first(hub: FakeHub) -> None:
-    found = plan.make(Hub(hub.url), [model()])
+    found = pull_plan.build(HubClient(hub.url), [model()])
     found.check()
-    with pytest.raises(AccessError, match="MB free"):
-        replace(found, free=100).check()
+    with pytest.raises(StorageError, match="MB free"):
+        replace(found, free_bytes=100).check()
 
 
 def test_another_file_than_the_catalogue_is_sure_of(hub: FakeHub) -> None:
     with pytest.raises(ChecksumError, match="not the file that the catalogue means"):
-        plan.make(Hub(hub.url), [model(sha256="0" * 64)])
-    (item,) = plan.make(Hub(hub.url), [model(bytes=7)]).items
+        pull_plan.build(HubClient(hub.url), [model(sha256="0" * 64)])
+    (item,) = pull_plan.build(HubClient(hub.url), [model(bytes=7)]).models
     assert "replaced since" in item.notes[0]
 
 
@@ -65,17 +65,17 @@ def test_what_came_already_is_counted(hub: FakeHub, tmp_path: Path) -> None:
     part = tmp_path / "hub" / "models--org--Tiny-GGUF" / "blobs" / f"{digest}.localspec.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(hub.repos[REPO][FILE].data[:1000])
-    found = plan.make(Hub(hub.url), [model()])
-    assert found.missing == found.size - 1000
+    found = pull_plan.build(HubClient(hub.url), [model()])
+    assert found.missing_bytes == found.size - 1000
 
 
 def test_offline_nothing_is_known_of_what_is_not_here(hub: FakeHub) -> None:
     with pytest.raises(OfflineError):
-        plan.make(Hub(hub.url, offline=True), [model()])
+        pull_plan.build(HubClient(hub.url, offline=True), [model()])
     assert hub.seen == []
 
 
 def test_a_file_of_ones_own_asks_nobody(hub: FakeHub, zoo: Zoo) -> None:
-    item = Planner(Hub(hub.url)).item(wanted.read(str(zoo["target"])).target)
-    assert item.path == zoo["target"] and item.missing == 0 and item.header is not None
+    item = PullPlanner(HubClient(hub.url)).plan_model(resolver.resolve(str(zoo["target"])).target)
+    assert item.path == zoo["target"] and item.missing_bytes == 0 and item.header is not None
     assert hub.seen == []

@@ -9,10 +9,9 @@ from time import monotonic
 import pytest
 
 from localspec.errors import DownloadError, NotFoundError, OfflineError
-from localspec.models.download import Job, Phase, State
-from localspec.models.hub.errand import Patience
-from localspec.models.hub.queue import Queue
-from localspec.models.remote import Hub
+from localspec.models.hub.cancellation import RetryPolicy
+from localspec.models.hub.client import HubClient
+from localspec.models.hub.download import DownloadJob, DownloadPhase, DownloadQueue, DownloadState
 from tests.downloads import DATA, FILE, MIB, REPO, Desk, wait_for
 from tests.fakehub import BODY, HEAD, FakeHub, Fault
 
@@ -26,19 +25,19 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 @pytest.fixture
-def queue(desk: Desk) -> Iterator[Queue]:
-    queue = Queue(desk.client, desk.store)
+def queue(desk: Desk) -> Iterator[DownloadQueue]:
+    queue = DownloadQueue(desk.client, desk.store)
     yield queue
     queue.close()
 
 
-def state(queue: Queue, job: Job) -> State:
+def state(queue: DownloadQueue, job: DownloadJob) -> DownloadState:
     return next(state for state in queue.states() if state.job == job)
 
 
-def loading(queue: Queue, job: Job) -> bool:
+def loading(queue: DownloadQueue, job: DownloadJob) -> bool:
     found = state(queue, job)
-    return found.phase is Phase.LOADING and found.done > 0
+    return found.phase is DownloadPhase.LOADING and found.done_bytes > 0
 
 
 def slowly(desk: Desk) -> None:
@@ -46,115 +45,117 @@ def slowly(desk: Desk) -> None:
 
 
 def test_all_are_fetched_in_their_order(desk: Desk) -> None:
-    queue = Queue(desk.client, desk.store, at_once=1)
+    queue = DownloadQueue(desk.client, desk.store, max_parallel=1)
     jobs = [desk.job(path=f"{i}.gguf") for i in range(4)]
     for job in jobs:
         queue.add(job)
     assert queue.wait(20)
     states = queue.states()
     assert [state.job for state in states] == jobs
-    assert {state.phase for state in states} == {Phase.DONE}
+    assert {state.phase for state in states} == {DownloadPhase.DONE}
     for i, done in enumerate(states):
         assert done.path is not None and done.path.read_bytes() == DATA[: MIB + i]
-        assert done.done == done.total == MIB + i
+        assert done.done_bytes == done.total_bytes == MIB + i
     heads = [seen.path.rsplit("/")[-1] for seen in desk.hub.seen if seen.kind == HEAD]
     assert heads == [job.path for job in jobs]
 
 
-def test_no_more_at_once_than_allowed(desk: Desk, queue: Queue) -> None:
+def test_no_more_at_once_than_allowed(desk: Desk, queue: DownloadQueue) -> None:
     slowly(desk)
     for i in range(4):
         queue.add(desk.job(path=f"{i}.gguf"))
     most = 0
     while not queue.wait(0.02):
-        busy = {Phase.CHECKING, Phase.LOADING, Phase.VERIFYING}
+        busy = {DownloadPhase.CHECKING, DownloadPhase.LOADING, DownloadPhase.VERIFYING}
         most = max(most, sum(state.phase in busy for state in queue.states()))
     assert most == 2
-    assert {state.phase for state in queue.states()} == {Phase.DONE}
+    assert {state.phase for state in queue.states()} == {DownloadPhase.DONE}
 
 
-def test_progress_has_a_rate_and_an_end(desk: Desk, queue: Queue) -> None:
+def test_progress_has_a_rate_and_an_end(desk: Desk, queue: DownloadQueue) -> None:
     slowly(desk)
     queue.add(desk.job())
-    wait_for(lambda: state(queue, desk.job()).done > MIB)
+    wait_for(lambda: state(queue, desk.job()).done_bytes > MIB)
     found = state(queue, desk.job())
-    assert found.total == len(DATA) and 0 < found.done < len(DATA)
+    assert found.total_bytes == len(DATA) and 0 < found.done_bytes < len(DATA)
     assert found.rate is not None and found.eta is not None
     assert MIB < found.rate < 4 * MIB
     assert 0 < found.eta < 3
 
 
-def test_pause_and_resume_go_on_at_the_same_byte(desk: Desk, queue: Queue) -> None:
+def test_pause_and_resume_go_on_at_the_same_byte(desk: Desk, queue: DownloadQueue) -> None:
     slowly(desk)
     queue.add(desk.job())
     wait_for(lambda: loading(queue, desk.job()))
     queue.pause(desk.job())
     paused = state(queue, desk.job())
-    assert paused.phase is Phase.PAUSED and paused.rate is None
+    assert paused.phase is DownloadPhase.PAUSED and paused.rate is None
     assert queue.wait(5)
     desk.hub.always.clear()
     queue.resume(desk.job())
     assert queue.wait(20)
-    assert state(queue, desk.job()).phase is Phase.DONE
+    assert state(queue, desk.job()).phase is DownloadPhase.DONE
     assert desk.is_whole(desk.fetch())
     first, second = desk.ranges()
     assert first is None and second is not None
-    assert int(second.removeprefix("bytes=").rstrip("-")) >= paused.done
+    assert int(second.removeprefix("bytes=").rstrip("-")) >= paused.done_bytes
 
 
 def test_a_paused_one_lets_the_next_go_first(desk: Desk) -> None:
-    queue = Queue(desk.client, desk.store, at_once=1)
+    queue = DownloadQueue(desk.client, desk.store, max_parallel=1)
     desk.hub.faults[BODY].append(Fault("stall", after=MIB))
     queue.add(desk.job())
     queue.add(desk.job(path="1.gguf"))
     desk.hub.wait_sent(MIB)
     queue.pause(desk.job())
     assert queue.wait(20)
-    assert [state.phase for state in queue.states()] == [Phase.PAUSED, Phase.DONE]
+    assert [state.phase for state in queue.states()] == [DownloadPhase.PAUSED, DownloadPhase.DONE]
 
 
 @pytest.mark.parametrize("kind", [HEAD, BODY])
 def test_cancelling_is_quick_even_in_a_stall(kind: str, desk: Desk) -> None:
     desk.hub.always[kind] = Fault("stall")
-    client = Hub(desk.hub.url, token=False, patience=Patience(stall=60, connect=60))
-    queue = Queue(client, desk.store, at_once=1)
+    client = HubClient(
+        desk.hub.url, token=False, retry_policy=RetryPolicy(stall_timeout=60, connect_timeout=60)
+    )
+    queue = DownloadQueue(client, desk.store, max_parallel=1)
     queue.add(desk.job())
     wait_for(lambda: any(seen.kind == kind for seen in desk.hub.seen))
     desk.hub.always.clear()
     queue.add(desk.job(path="1.gguf"))
     began = monotonic()
     queue.cancel(desk.job())
-    assert state(queue, desk.job()).phase is Phase.CANCELLED
+    assert state(queue, desk.job()).phase is DownloadPhase.CANCELLED
     # The thread itself is free again too: it takes the next.
-    wait_for(lambda: state(queue, desk.job(path="1.gguf")).phase is not Phase.WAITING)
+    wait_for(lambda: state(queue, desk.job(path="1.gguf")).phase is not DownloadPhase.WAITING)
     assert monotonic() - began < 5, "a stall would hold it for 60 s"
     assert queue.wait(20)
     queue.retry(desk.job())
     assert queue.wait(20)
-    assert {state.phase for state in queue.states()} == {Phase.DONE}
+    assert {state.phase for state in queue.states()} == {DownloadPhase.DONE}
 
 
-def test_one_that_fails_says_why_and_holds_up_nobody(desk: Desk, queue: Queue) -> None:
+def test_one_that_fails_says_why_and_holds_up_nobody(desk: Desk, queue: DownloadQueue) -> None:
     bad = desk.job(path="none.gguf")
     queue.add(bad)
     queue.add(desk.job(path="1.gguf"))
     assert queue.wait(20)
     failed, done = queue.states()
-    assert failed.phase is Phase.FAILED and isinstance(failed.error, NotFoundError)
-    assert done.phase is Phase.DONE
+    assert failed.phase is DownloadPhase.FAILED and isinstance(failed.error, NotFoundError)
+    assert done.phase is DownloadPhase.DONE
     desk.hub.add(REPO, "none.gguf", DATA[:99])
     queue.add(bad)
     assert queue.wait(20)
-    assert state(queue, bad).phase is Phase.DONE and state(queue, bad).error is None
+    assert state(queue, bad).phase is DownloadPhase.DONE and state(queue, bad).error is None
 
 
-def test_what_came_before_a_failure_is_used(desk: Desk, queue: Queue) -> None:
+def test_what_came_before_a_failure_is_used(desk: Desk, queue: DownloadQueue) -> None:
     desk.hub.faults[BODY].append(Fault("drop", after=MIB))
     desk.hub.always[BODY] = Fault("status", status=503)
     queue.add(desk.job())
     assert queue.wait(20)
     failed = state(queue, desk.job())
-    assert isinstance(failed.error, DownloadError) and failed.done == MIB
+    assert isinstance(failed.error, DownloadError) and failed.done_bytes == MIB
     desk.hub.always.clear()
     queue.retry(desk.job())
     assert queue.wait(20)
@@ -162,14 +163,14 @@ def test_what_came_before_a_failure_is_used(desk: Desk, queue: Queue) -> None:
 
 
 def test_offline_is_said_by_each(desk: Desk) -> None:
-    queue = Queue(Hub(desk.hub.url, offline=True), desk.store)
+    queue = DownloadQueue(HubClient(desk.hub.url, offline=True), desk.store)
     queue.add(desk.job())
     assert queue.wait(5)
     assert isinstance(state(queue, desk.job()).error, OfflineError)
     assert desk.hub.seen == []
 
 
-def test_commands_that_make_no_sense_change_nothing(desk: Desk, queue: Queue) -> None:
+def test_commands_that_make_no_sense_change_nothing(desk: Desk, queue: DownloadQueue) -> None:
     queue.pause(desk.job())
     queue.resume(desk.job())
     assert queue.states() == ()
@@ -184,19 +185,19 @@ def test_commands_that_make_no_sense_change_nothing(desk: Desk, queue: Queue) ->
 
 
 def test_the_limit_is_for_all_together_and_may_change(desk: Desk) -> None:
-    queue = Queue(desk.client, desk.store, limit_bytes_s=2 * MIB)
+    queue = DownloadQueue(desk.client, desk.store, limit_bytes_s=2 * MIB)
     began = monotonic()
     queue.add(desk.job(path="1.gguf"))
     queue.add(desk.job(path="2.gguf"))
     assert queue.wait(20)
     assert monotonic() - began >= 0.8
-    queue.limit(None)
+    queue.set_rate_limit(None)
     queue.add(desk.job())
     assert queue.wait(20)
     assert monotonic() - began < 5
 
 
-def test_closing_stops_everything_and_keeps_what_came(desk: Desk, queue: Queue) -> None:
+def test_closing_stops_everything_and_keeps_what_came(desk: Desk, queue: DownloadQueue) -> None:
     slowly(desk)
     queue.add(desk.job())
     desk.hub.wait_sent(MIB)
@@ -207,5 +208,5 @@ def test_closing_stops_everything_and_keeps_what_came(desk: Desk, queue: Queue) 
     desk.hub.always.clear()
     assert desk.is_whole(desk.fetch())
     assert desk.ranges()[n_bodies] is not None
-    assert state(queue, desk.job(path="1.gguf")).phase is Phase.WAITING
+    assert state(queue, desk.job(path="1.gguf")).phase is DownloadPhase.WAITING
     assert FILE in {Path(name).name for name in desk.files()}

@@ -7,30 +7,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.errors import LocalspecError, NotFoundError, UsageError
-from localspec.models import names
+from localspec.models import safe_names
 from localspec.models.reference import (
     HubReference,
     NameReference,
     PathReference,
     Reference,
-    RemoteFile,
-    choose,
-    companion,
+    RepoFile,
+    choose_files,
+    find_companion,
     is_model,
-    is_safe,
+    is_safe_gguf_path,
     parse,
-    part,
+    parse_file_name,
 )
 
 COMMIT = "7c41481f57cb95916b40956ab2f0b139b296d974"
 
 
-def listed(*paths: str) -> list[RemoteFile]:
-    return [RemoteFile(path, 100 + n) for n, path in enumerate(paths)]
+def listed(*paths: str) -> list[RepoFile]:
+    return [RepoFile(path, 100 + n) for n, path in enumerate(paths)]
 
 
 def chosen(paths: list[str], tag: str | None = None, file: str | None = None) -> list[str]:
-    return [one.path for one in choose(listed(*paths), tag, file)]
+    return [one.path for one in choose_files(listed(*paths), tag, file)]
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_any_text_is_a_reference_or_refused(text: str) -> None:
     except LocalspecError:
         return
     if isinstance(reference, HubReference):
-        assert names.is_repo(reference.repo)
-        assert reference.file is None or is_safe(reference.file)
+        assert safe_names.is_repo_id(reference.repo)
+        assert reference.file is None or is_safe_gguf_path(reference.file)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_any_text_is_a_reference_or_refused(text: str) -> None:
     ],
 )
 def test_names_of_repositories(repo: str, valid: bool) -> None:
-    assert names.is_repo(repo) is valid
+    assert safe_names.is_repo_id(repo) is valid
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_names_of_repositories(repo: str, valid: bool) -> None:
     ["a.gguf", "BF16/a-00001-of-00002.gguf", "A b (1)+c.gguf", "_a.gguf", "console.gguf"],
 )
 def test_names_that_may_be_written(path: str) -> None:
-    assert is_safe(path)
+    assert is_safe_gguf_path(path)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_names_that_may_be_written(path: str) -> None:
     ],
 )
 def test_names_that_may_not(path: str) -> None:
-    assert not is_safe(path)
+    assert not is_safe_gguf_path(path)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_names_that_may_not(path: str) -> None:
     ],
 )
 def test_what_a_file_name_says(path: str, tag: str, index: int, count: int) -> None:
-    about = part(path)
+    about = parse_file_name(path)
     assert (about.tag, about.index, about.count) == (tag, index, count)
 
 
@@ -287,10 +287,10 @@ def test_companions_are_no_models() -> None:
 
 def test_the_best_companion() -> None:
     files = listed("m-Q4_0.gguf", "dflash-m-Q8_0.gguf", "dflash-m-Q4_0.gguf", "sub/dflash-m.gguf")
-    found = companion(files, "m-Q4_0.gguf", "dflash-")
+    found = find_companion(files, "m-Q4_0.gguf", "dflash-")
     assert found is not None
     assert found.path == "dflash-m-Q4_0.gguf"
-    assert companion(files, "m-Q4_0.gguf", "eagle3-") is None
-    deep = companion(files, "sub/m-Q4_0.gguf", "dflash-")
+    assert find_companion(files, "m-Q4_0.gguf", "eagle3-") is None
+    deep = find_companion(files, "sub/m-Q4_0.gguf", "dflash-")
     assert deep is not None
     assert deep.path == "sub/dflash-m.gguf"

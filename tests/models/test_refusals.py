@@ -9,9 +9,15 @@ import pytest
 from huggingface_hub.errors import OfflineModeIsEnabled
 from huggingface_hub.utils import httpx
 
-from localspec.errors import DeniedError, DownloadError, LocalspecError, NotFoundError, OfflineError
-from localspec.models.hub import refusals
-from localspec.models.hub.errand import Broken, Patience
+from localspec.errors import (
+    AccessDeniedError,
+    DownloadError,
+    LocalspecError,
+    NotFoundError,
+    OfflineError,
+)
+from localspec.models.hub import hub_errors
+from localspec.models.hub.cancellation import RetryableError, RetryPolicy
 
 UNVERIFIED = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed:"
 ASKED = ("https://hub.example", "org/m", "")
@@ -31,35 +37,37 @@ ASKED = ("https://hub.example", "org/m", "")
     ],
 )
 def test_how_long_to_wait(headers: dict[str, str], seconds: float | None) -> None:
-    error = refusals.status(429, headers, ASKED)
-    assert isinstance(error, Broken)
-    assert error.wait == seconds
+    error = hub_errors.error_for_status(429, headers, ASKED)
+    assert isinstance(error, RetryableError)
+    assert error.retry_after == seconds
 
 
 def test_a_date_to_wait_for() -> None:
     then = datetime.now(UTC) + timedelta(seconds=60)
-    error = refusals.status(503, {"Retry-After": format_datetime(then, usegmt=True)}, ASKED)
-    assert isinstance(error, Broken) and error.wait is not None
-    assert 55 < error.wait <= 60
+    error = hub_errors.error_for_status(
+        503, {"Retry-After": format_datetime(then, usegmt=True)}, ASKED
+    )
+    assert isinstance(error, RetryableError) and error.retry_after is not None
+    assert 55 < error.retry_after <= 60
 
 
 @pytest.mark.parametrize(
     ("status", "word", "kind"),
     [
-        (401, "GatedRepo", DeniedError),
-        (403, "GatedRepo", DeniedError),
+        (401, "GatedRepo", AccessDeniedError),
+        (403, "GatedRepo", AccessDeniedError),
         (401, "RepoNotFound", NotFoundError),
         (404, "EntryNotFound", NotFoundError),
         (404, "", NotFoundError),
-        (401, "", DeniedError),
-        (403, "", DeniedError),
+        (401, "", AccessDeniedError),
+        (403, "", AccessDeniedError),
         (451, "", DownloadError),
-        (500, "", Broken),
-        (599, "", Broken),
+        (500, "", RetryableError),
+        (599, "", RetryableError),
     ],
 )
 def test_a_status(status: int, word: str, kind: type[LocalspecError]) -> None:
-    error = refusals.status(status, {}, ("https://hub.example", "org/m", word))
+    error = hub_errors.error_for_status(status, {}, ("https://hub.example", "org/m", word))
     assert type(error) is kind
     assert error.message and error.hint
 
@@ -81,26 +89,26 @@ def test_a_status(status: int, word: str, kind: type[LocalspecError]) -> None:
             DownloadError,
             "has expired: this computer's date is",
         ),
-        (httpx.ReadTimeout("x"), Broken, "does not answer"),
-        (httpx.ReadError("x"), Broken, "lost"),
-        (httpx.RemoteProtocolError("x"), Broken, "lost"),
+        (httpx.ReadTimeout("x"), RetryableError, "does not answer"),
+        (httpx.ReadError("x"), RetryableError, "lost"),
+        (httpx.RemoteProtocolError("x"), RetryableError, "lost"),
         (ValueError("no JSON"), DownloadError, "not a model hub"),
         (RuntimeError("x"), DownloadError, "RuntimeError"),
         (OfflineModeIsEnabled("x"), OfflineError, "turned off"),
     ],
 )
 def test_a_failure_of_the_network(error: Exception, kind: type[LocalspecError], words: str) -> None:
-    meant = refusals.explain(error, "https://hub.example", "org/m")
+    meant = hub_errors.translate_error(error, "https://hub.example", "org/m")
     assert type(meant) is kind
     assert words in meant.message and meant.hint
 
 
 def test_patience_doubles_and_ends() -> None:
-    patience = Patience(tries=4, first=1, longest=3)
-    broken = Broken("x")
-    assert [patience.before(n, broken) for n in (1, 2, 3)] == [1, 2, 3]
-    with pytest.raises(Broken):
-        patience.before(4, broken)
-    assert patience.before(1, Broken("x", wait=20)) == 20
-    with pytest.raises(Broken):
-        patience.before(1, Broken("x", wait=2000))
+    patience = RetryPolicy(max_attempts=4, first_delay=1, max_delay=3)
+    broken = RetryableError("x")
+    assert [patience.delay_before_retry(n, broken) for n in (1, 2, 3)] == [1, 2, 3]
+    with pytest.raises(RetryableError):
+        patience.delay_before_retry(4, broken)
+    assert patience.delay_before_retry(1, RetryableError("x", retry_after=20)) == 20
+    with pytest.raises(RetryableError):
+        patience.delay_before_retry(1, RetryableError("x", retry_after=2000))

@@ -15,15 +15,15 @@ import pytest
 from gguf import GGUFWriter
 
 from localspec.errors import (
-    DeniedError,
+    AccessDeniedError,
     DownloadError,
     ModelFileError,
     NotFoundError,
     UsageError,
 )
-from localspec.models import header
-from localspec.models.reference import RemoteFile
-from localspec.models.remote import Found, Hub, Listing
+from localspec.models.gguf import header
+from localspec.models.hub.client import HubClient, HubSearchResult, RepoInfo
+from localspec.models.reference import RepoFile
 from tests.downloads import DATA, FILE, MIB, QUICK, REPO, SHA256, Desk
 from tests.fakehub import API, BODY, COMMIT, FakeHub, Fault
 
@@ -38,14 +38,14 @@ def test_a_listing_has_what_a_plan_needs(desk: Desk) -> None:
     desk.hub.add(REPO, "README.md", b"# m", lfs=False)
     desk.hub.add(REPO, "a/b-00001-of-00002.gguf", DATA[:99])
     desk.hub.cards[REPO] = {"license": "apache-2.0", "base_model": "org/m"}
-    listing = desk.client.files(REPO)
-    assert listing == Listing(
+    listing = desk.client.list_files(REPO)
+    assert listing == RepoInfo(
         repo=REPO,
         revision=COMMIT,
         files=(
-            RemoteFile(FILE, len(DATA), SHA256),
-            RemoteFile("README.md", 3, None),
-            RemoteFile("a/b-00001-of-00002.gguf", 99, listing.files[2].sha256),
+            RepoFile(FILE, len(DATA), SHA256),
+            RepoFile("README.md", 3, None),
+            RepoFile("a/b-00001-of-00002.gguf", 99, listing.files[2].sha256),
         ),
         licence="apache-2.0",
         gated=False,
@@ -63,32 +63,32 @@ def test_a_card_may_say_anything(desk: Desk) -> None:
     ]
     for card, expected in cards:
         desk.hub.cards[REPO] = card
-        listing = desk.client.files(REPO)
+        listing = desk.client.list_files(REPO)
         assert (listing.licence, listing.base_models) == expected
 
 
 def test_names_that_could_harm_are_not_even_listed(desk: Desk) -> None:
     for path in ("../x.gguf", "a\x1b[2J.gguf", "CON.gguf", "/x.gguf"):
         desk.hub.add(REPO, path, DATA[:9])
-    assert [file.path for file in desk.client.files(REPO).files] == [FILE]
+    assert [file.path for file in desk.client.list_files(REPO).files] == [FILE]
 
 
 def test_a_gated_repository_can_be_listed_and_says_so(desk: Desk) -> None:
     desk.hub.gated[REPO] = "hf_good"
-    assert desk.client.files(REPO).gated
-    with pytest.raises(DeniedError, match="gated"):
-        desk.client.facts(REPO, "main", FILE)
-    with pytest.raises(DeniedError, match="gated"):
-        desk.client.header(REPO, "main", FILE)
+    assert desk.client.list_files(REPO).gated
+    with pytest.raises(AccessDeniedError, match="gated"):
+        desk.client.get_file_metadata(REPO, "main", FILE)
+    with pytest.raises(AccessDeniedError, match="gated"):
+        desk.client.read_header(REPO, "main", FILE)
 
 
 def test_what_is_not_there(desk: Desk) -> None:
     with pytest.raises(NotFoundError, match="has no org/none"):
-        desk.client.files("org/none")
+        desk.client.list_files("org/none")
     with pytest.raises(NotFoundError, match="no such revision"):
-        desk.client.files(REPO, "v9")
+        desk.client.list_files(REPO, "v9")
     with pytest.raises(NotFoundError, match="no such file"):
-        desk.client.facts(REPO, "main", "no.gguf")
+        desk.client.get_file_metadata(REPO, "main", "no.gguf")
 
 
 def test_failures_that_pass_are_got_over(desk: Desk) -> None:
@@ -96,14 +96,14 @@ def test_failures_that_pass_are_got_over(desk: Desk) -> None:
     desk.hub.faults[API].extend(
         [Fault("status", status=503), Fault("status", status=429, headers=busy), Fault("stall")]
     )
-    assert desk.client.files(REPO).revision == COMMIT
+    assert desk.client.list_files(REPO).revision == COMMIT
     assert len(desk.hub.seen) == 4
 
 
 @pytest.mark.parametrize("kind", ["portal", "status"])
 def test_failures_that_do_not_pass_are_said(kind: str, desk: Desk) -> None:
     desk.hub.always[API] = Fault(kind, status=500)
-    for ask in (lambda: desk.client.files(REPO), lambda: desk.client.search("m")):
+    for ask in (lambda: desk.client.list_files(REPO), lambda: desk.client.search("m")):
         with pytest.raises(DownloadError) as raised:
             ask()
         assert raised.value.hint
@@ -114,8 +114,8 @@ def test_a_search_finds_repositories(desk: Desk) -> None:
     desk.hub.gated["org/other-GGUF"] = "hf_good"
     when = datetime(2026, 8, 22, 10, 11, 12, tzinfo=UTC)
     assert desk.client.search("GGUF", 5) == (
-        Found(REPO, 12, 3, when, False),
-        Found("org/other-GGUF", 12, 3, when, True),
+        HubSearchResult(REPO, 12, 3, when, False),
+        HubSearchResult("org/other-GGUF", 12, 3, when, True),
     )
     assert len(desk.client.search("GGUF", 1)) == 1
     assert desk.client.search("nothing") == ()
@@ -153,7 +153,7 @@ def vocabulary(path: Path, n_tokens: int, tail: int = 0) -> bytes:
 def test_a_header_is_the_same_from_afar(n_tokens: int, desk: Desk, tmp_path: Path) -> None:
     data = vocabulary(tmp_path / "v.gguf", n_tokens, 24 * MIB)
     desk.hub.add(REPO, "v.gguf", data)
-    near, far = header.read(tmp_path / "v.gguf"), desk.client.header(REPO, "main", "v.gguf")
+    near, far = header.read(tmp_path / "v.gguf"), desk.client.read_header(REPO, "main", "v.gguf")
     assert far.size == len(data)
     assert far.header_bytes == near.header_bytes
     assert far.tokenizer.fingerprint == near.tokenizer.fingerprint
@@ -164,7 +164,7 @@ def test_a_header_is_the_same_from_afar(n_tokens: int, desk: Desk, tmp_path: Pat
 
 def test_a_header_of_a_file_that_is_nothing_else(desk: Desk, tmp_path: Path) -> None:
     desk.hub.add(REPO, "v.gguf", vocabulary(tmp_path / "v.gguf", 90_000))
-    assert desk.client.header(REPO, COMMIT, "v.gguf").tokenizer.n_tokens == 90_000
+    assert desk.client.read_header(REPO, COMMIT, "v.gguf").tokenizer.n_tokens == 90_000
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_header_of_a_file_that_is_nothing_else(desk: Desk, tmp_path: Path) -> 
 def test_a_header_over_a_bad_line(faults: list[Fault], desk: Desk, tmp_path: Path) -> None:
     desk.hub.add(REPO, "v.gguf", vocabulary(tmp_path / "v.gguf", 150_000, MIB))
     desk.hub.faults[BODY].extend(faults)
-    assert desk.client.header(REPO, "main", "v.gguf").tokenizer.n_tokens == 150_000
+    assert desk.client.read_header(REPO, "main", "v.gguf").tokenizer.n_tokens == 150_000
 
 
 def test_what_has_no_header_is_said(desk: Desk, tmp_path: Path) -> None:
@@ -191,10 +191,10 @@ def test_what_has_no_header_is_said(desk: Desk, tmp_path: Path) -> None:
     desk.hub.add(REPO, "none.gguf", b"")
     for path in ("random.gguf", "page.gguf", "cut.gguf", "none.gguf"):
         with pytest.raises((ModelFileError, DownloadError)) as raised:
-            desk.client.header(REPO, "main", path)
+            desk.client.read_header(REPO, "main", path)
         assert raised.value.hint
     with pytest.raises(ModelFileError):
-        desk.client.header(REPO, "main", "../v.gguf")
+        desk.client.read_header(REPO, "main", "../v.gguf")
 
 
 def test_ever_more_is_not_fetched_for_a_header_that_never_ends(desk: Desk) -> None:
@@ -204,22 +204,22 @@ def test_ever_more_is_not_fetched_for_a_header_that_never_ends(desk: Desk) -> No
     text = (200 * MIB).to_bytes(8, "little")
     desk.hub.add(REPO, "v.gguf", (start + text).ljust(size, b"a"))
     with pytest.raises((ModelFileError, DownloadError)):
-        desk.client.header(REPO, "main", "v.gguf")
+        desk.client.read_header(REPO, "main", "v.gguf")
     assert desk.hub.sent() <= 20_000_000
 
 
 def test_a_mirror_is_an_address_without_its_last_slash(desk: Desk) -> None:
-    mirror = Hub(f"{desk.hub.url}/", token=False, patience=QUICK)
-    assert mirror.files(REPO).revision == COMMIT
+    mirror = HubClient(f"{desk.hub.url}/", token=False, retry_policy=QUICK)
+    assert mirror.list_files(REPO).revision == COMMIT
     assert "//" not in desk.hub.seen[-1].path
     with pytest.raises(UsageError):
-        Hub("hub.example")
+        HubClient("hub.example")
 
 
 def test_the_environment_names_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example/")
-    assert Hub().endpoint == "https://mirror.example"
-    assert Hub("https://other.example").endpoint == "https://other.example"
+    assert HubClient().endpoint == "https://mirror.example"
+    assert HubClient("https://other.example").endpoint == "https://other.example"
 
 
 def test_the_library_is_imported_late_and_kept_quiet(desk: Desk) -> None:
@@ -227,7 +227,7 @@ def test_the_library_is_imported_late_and_kept_quiet(desk: Desk) -> None:
     code = f"""
 import json, logging, sys, threading
 from localspec.models.hub import queue
-from localspec.models.remote import Hub
+from localspec.models.hub.client import Hub
 before = sorted(name for name in ("huggingface_hub", "httpx2", "yaml") if name in sys.modules)
 Hub({desk.hub.url!r}, token=False).files({REPO!r})
 from huggingface_hub import constants

@@ -10,27 +10,30 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from localspec.models import template
-from localspec.models.chat import renderer
-from localspec.models.chat.renderer import Renderer
-from localspec.protocol.wire import Message, Rendered
+from localspec.models.chat_template import jinja_render, render_process
+from localspec.models.chat_template.render_process import TemplateRenderer
+from localspec.protocol.wire import ChatMessage, RenderResult
 from tests.worker.ends import gone
 
-CHAT = (Message("user", "Hi 漢字 \ud800"), Message("assistant", "Hello"), Message("user", "More"))
+CHAT = (
+    ChatMessage("user", "Hi 漢字 \ud800"),
+    ChatMessage("assistant", "Hello"),
+    ChatMessage("user", "More"),
+)
 TOKENS = {"bos_token": "<s>"}
 FINE = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 SLOW = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 LIMIT = 2.0
 
-Make = Callable[..., Renderer]
+Make = Callable[..., TemplateRenderer]
 
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    made: list[Renderer] = []
+    made: list[TemplateRenderer] = []
 
-    def start(source: str, **limits: float) -> Renderer:
-        made.append(Renderer(source, TOKENS, **limits))
+    def start(source: str, **limits: float) -> TemplateRenderer:
+        made.append(TemplateRenderer(source, TOKENS, **limits))
         return made[-1]
 
     yield start
@@ -39,12 +42,12 @@ def make() -> Iterator[Make]:
         assert each._process is None
 
 
-def pid(renderer: Renderer) -> int:
+def pid(renderer: TemplateRenderer) -> int:
     assert renderer._process is not None
     return renderer._process.pid
 
 
-def told(rendered: Rendered) -> str:
+def told(rendered: RenderResult) -> str:
     assert rendered.template == "chatml"
     assert [notice.code for notice in rendered.notices] == ["template-fallback"]
     return rendered.notices[0].message
@@ -52,15 +55,15 @@ def told(rendered: Rendered) -> str:
 
 def test_what_comes_from_the_process_is_what_the_template_makes(make: Make) -> None:
     there = make(FINE)
-    assert there.render(CHAT) == template.render(FINE, CHAT, TOKENS)
+    assert there.render(CHAT) == jinja_render.render(FINE, CHAT, TOKENS)
     first = pid(there)
-    assert there.render(CHAT[:1], think=True).text == "<s>[user]Hi 漢字 \ud800"
+    assert there.render(CHAT[:1], enable_thinking=True).text == "<s>[user]Hi 漢字 \ud800"
     assert pid(there) == first, "it is kept"
 
 
 def test_notices_come_along(make: Make) -> None:
     refusing = FINE + "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}"
-    rendered = make(refusing).render((Message("system", "Be brief."), *CHAT))
+    rendered = make(refusing).render((ChatMessage("system", "Be brief."), *CHAT))
     assert [notice.code for notice in rendered.notices] == ["template-roles"]
 
 
@@ -124,7 +127,7 @@ def test_a_process_that_somebody_killed_is_started_again(make: Make) -> None:
 def test_a_process_that_keeps_ending_is_given_up(
     make: Make, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
-    monkeypatch.setattr(renderer, "_command", lambda: [sys.executable, "-c", code])
+    monkeypatch.setattr(render_process, "_command", lambda: [sys.executable, "-c", code])
     assert "ended its process" in told(make(FINE).render(CHAT))
 
 
@@ -132,7 +135,7 @@ def test_a_process_that_never_gets_ready_is_given_up(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        renderer, "_command", lambda: [sys.executable, "-c", "import time; time.sleep(600)"]
+        render_process, "_command", lambda: [sys.executable, "-c", "import time; time.sleep(600)"]
     )
     assert "no process for it starts" in told(make(FINE, patience=0.2).render(CHAT))
 
@@ -140,7 +143,7 @@ def test_a_process_that_never_gets_ready_is_given_up(
 def test_without_a_process_there_is_still_a_fallback(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(renderer, "_command", lambda: ["/no/such/program"])
+    monkeypatch.setattr(render_process, "_command", lambda: ["/no/such/program"])
     assert "ended its process" in told(make(FINE).render(CHAT))
 
 

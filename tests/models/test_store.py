@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from localspec.errors import AccessError, NotFoundError
-from localspec.models import store
-from localspec.models.disk import neighbours
-from localspec.models.disk.stored import Stored
-from localspec.models.hub import hubcache
+from localspec.errors import NotFoundError, StorageError
+from localspec.models import local_files
+from localspec.models.hub import hub_cache
+from localspec.models.local_files import other_apps
+from localspec.models.local_files.local_model import LocalModel
 
 A, B = "a" * 40, "b" * 40
 REPO = "user/name-GGUF"
@@ -57,15 +57,15 @@ def cached(
     return final
 
 
-def only() -> Stored:
-    (stored,) = store.listing()
+def only() -> LocalModel:
+    (stored,) = local_files.list_models()
     return stored
 
 
 def test_nothing_is_nothing() -> None:
-    assert store.listing() == ()
-    assert store.orphans() == ()
-    assert store.find(REPO, "m.gguf") is None
+    assert local_files.list_models() == ()
+    assert local_files.find_leftovers() == ()
+    assert local_files.find(REPO, "m.gguf") is None
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -75,79 +75,79 @@ def test_the_hubs_cache(home: Path, links: bool) -> None:
     assert (stored.path, stored.size) == (path, len(BODY))
     assert (stored.repo, stored.file, stored.revision) == (REPO, "sub/m-Q8_0.gguf", A)
     assert stored.sha256 == (SHA if links else None), "where there are links, the blob's name"
-    assert (stored.verified, stored.where, stored.removable) == (False, "hub", True)
+    assert (stored.verified, stored.origin, stored.removable) == (False, "hub", True)
 
 
 def test_found_by_commit_branch_or_anyhow(home: Path) -> None:
     cached(home, commit=B, body=BODY + b"old")
     path = cached(home, commit=A)
     for revision in (None, A, "main"):
-        found = store.find(REPO, "m-Q4_K_M.gguf", revision)
+        found = local_files.find(REPO, "m-Q4_K_M.gguf", revision)
         assert found is not None
         assert found.path == path, "of several the one that main means"
-    old = store.find(REPO, "m-Q4_K_M.gguf", B)
+    old = local_files.find(REPO, "m-Q4_K_M.gguf", B)
     assert old is not None
     assert old.size == len(BODY) + 3
-    assert store.find(REPO, "m-Q4_K_M.gguf", "c" * 40) is None
-    assert store.find(REPO, "m-Q4_K_M.gguf", "other") is None
-    assert store.find("../..", "m.gguf") is None
-    assert store.find(REPO, "../m.gguf") is None
+    assert local_files.find(REPO, "m-Q4_K_M.gguf", "c" * 40) is None
+    assert local_files.find(REPO, "m-Q4_K_M.gguf", "other") is None
+    assert local_files.find("../..", "m.gguf") is None
+    assert local_files.find(REPO, "../m.gguf") is None
 
 
 def test_a_reference_without_the_hub(home: Path) -> None:
     cached(home, "m-Q8_0.gguf", body=BODY + b"8")
     cached(home, "m-Q4_K_M.gguf")
     for tag, name in ((None, "m-Q4_K_M.gguf"), ("q8_0", "m-Q8_0.gguf")):
-        found = store.here(REPO, tag)
+        found = local_files.find_model(REPO, tag)
         assert found is not None
         assert found.file == name
-    assert store.here(REPO, "Q2_K") is None
-    assert store.here("user/other") is None
+    assert local_files.find_model(REPO, "Q2_K") is None
+    assert local_files.find_model("user/other") is None
 
 
 def test_parts_are_one_model_when_all_are_there(home: Path) -> None:
     for n in (2, 1):
         cached(home, f"m-{n:05}-of-00003.gguf", body=BODY + bytes([n]))
-    assert store.listing() == ()
+    assert local_files.list_models() == ()
     cached(home, "m-00003-of-00003.gguf", body=BODY + b"3")
     stored = only()
     assert stored.file == "m-00001-of-00003.gguf"
     assert stored.size == 3 * (len(BODY) + 1)
     assert [path.name for path in stored.parts] == [f"m-{n:05}-of-00003.gguf" for n in (1, 2, 3)]
-    found = store.here(REPO)
+    found = local_files.find_model(REPO)
     assert found is not None
     assert found.parts == stored.parts
-    assert store.remove(stored) == stored.size
-    assert store.listing() == ()
+    assert local_files.remove(stored) == stored.size
+    assert local_files.list_models() == ()
 
 
 def test_verified_until_it_is_touched(home: Path) -> None:
     path = cached(home)
     said: list[tuple[int, int]] = []
-    assert store.verify(only(), lambda done, total: said.append((done, total)))
+    assert local_files.verify(only(), lambda done, total: said.append((done, total)))
     assert said[-1] == (len(BODY), len(BODY))
     assert only().verified
     os.utime(path, ns=(1, 1))
     assert not only().verified
-    store.mark_verified(path, SHA)
+    local_files.mark_verified(path, SHA)
     assert only().verified
 
 
 def test_a_flipped_byte_is_noticed(home: Path) -> None:
     path = cached(home)
     path.resolve().write_bytes(BODY[:-1] + b"x")
-    assert not store.verify(only())
+    assert not local_files.verify(only())
     assert not only().verified
-    store.mark_verified(path, "c" * 64)
+    local_files.mark_verified(path, "c" * 64)
     assert not only().verified, "hashed, and not what its name says"
 
 
 def test_a_file_of_unknown_contents_cannot_be_verified_but_against_a_given_hash(home: Path) -> None:
     put(home / "models" / "mine.gguf")
     with pytest.raises(NotFoundError, match="not known"):
-        store.verify(only())
-    assert not store.verify(only(), sha256="c" * 64)
-    assert store.verify(only(), sha256=SHA)
+        local_files.verify(only())
+    assert not local_files.verify(only(), sha256="c" * 64)
+    assert local_files.verify(only(), sha256=SHA)
     assert only().verified
 
 
@@ -155,30 +155,30 @@ def test_a_damaged_record_of_what_was_verified_is_put_aside(home: Path) -> None:
     path = cached(home)
     put(home / "data" / "verified.sqlite", b"this is no database" * 100)
     assert not only().verified
-    store.mark_verified(path, SHA)
-    store.mark_verified(path, SHA)
+    local_files.mark_verified(path, SHA)
+    local_files.mark_verified(path, SHA)
     assert only().verified
 
 
 def test_removing_frees_the_blob_and_the_empty_folders(home: Path) -> None:
     cached(home)
-    assert store.remove(only()) == len(BODY)
+    assert local_files.remove(only()) == len(BODY)
     assert not (home / "hub" / "models--user--name-GGUF").exists()
 
 
 def test_a_blob_that_another_commit_names_stays(home: Path) -> None:
     cached(home, commit=A)
     kept = cached(home, commit=B)
-    first = next(one for one in store.files() if one.revision == A)
-    assert store.remove(first) == 0
+    first = next(one for one in local_files.iter_files() if one.revision == A)
+    assert local_files.remove(first) == 0
     assert kept.read_bytes() == BODY
-    assert store.remove(only()) == len(BODY)
+    assert local_files.remove(only()) == len(BODY)
 
 
 def test_other_files_of_the_repository_stay(home: Path) -> None:
     cached(home, "m-Q8_0.gguf", body=BODY + b"8")
     cached(home)
-    store.remove(next(one for one in store.files() if one.file == "m-Q8_0.gguf"))
+    local_files.remove(next(one for one in local_files.iter_files() if one.file == "m-Q8_0.gguf"))
     assert only().file == "m-Q4_K_M.gguf"
     assert (home / "hub" / "models--user--name-GGUF" / "refs" / "main").exists()
 
@@ -189,25 +189,27 @@ def test_nothing_is_removed_by_where_a_link_leads(home: Path) -> None:
     stored = only()
     path.unlink()
     path.symlink_to(outside)
-    store.remove(stored)
+    local_files.remove(stored)
     assert outside.exists()
 
 
 def test_what_downloads_left_behind(home: Path) -> None:
     cached(home)
     blobs = home / "hub" / "models--user--name-GGUF" / "blobs"
-    ours = put(blobs / (SHA + hubcache.PART))
+    ours = put(blobs / (SHA + hub_cache.PARTIAL_SUFFIX))
     theirs = put(blobs / f"{'c' * 64}.0123abcd.incomplete")
     lost = put(blobs / ("d" * 64))
     put(blobs / "something else")
-    assert store.orphans() == (), "what was written to lately belongs to a download that runs"
+    assert local_files.find_leftovers() == (), (
+        "what was written to lately belongs to a download that runs"
+    )
     long_ago = time.time() - 7200
     for path in blobs.iterdir():
         os.utime(path, (long_ago, long_ago))
-    found = {orphan.path: orphan.resumable for orphan in store.orphans()}
+    found = {orphan.path: orphan.resumable for orphan in local_files.find_leftovers()}
     assert found == {ours: True, theirs: False, lost: False}
-    assert store.sweep(store.orphans()) == 3 * len(BODY)
-    assert store.orphans() == ()
+    assert local_files.delete_leftovers(local_files.find_leftovers()) == 3 * len(BODY)
+    assert local_files.find_leftovers() == ()
     assert only().file == "m-Q4_K_M.gguf"
 
 
@@ -215,12 +217,12 @@ def test_the_models_folder(home: Path) -> None:
     put(home / "models" / "mine.gguf")
     put(home / "models" / "user" / "name" / "sub" / "m.gguf")
     put(home / "models" / "notes.txt")
-    found = {one.file: one for one in store.listing()}
+    found = {one.file: one for one in local_files.list_models()}
     assert set(found) == {"mine.gguf", "sub/m.gguf"}
     assert found["mine.gguf"].repo is None
     assert found["sub/m.gguf"].repo == "user/name"
-    assert store.find("user/name", "sub/m.gguf") == found["sub/m.gguf"]
-    assert store.remove(found["mine.gguf"]) == len(BODY)
+    assert local_files.find("user/name", "sub/m.gguf") == found["sub/m.gguf"]
+    assert local_files.remove(found["mine.gguf"]) == len(BODY)
     assert not (home / "models" / "mine.gguf").exists()
 
 
@@ -229,7 +231,7 @@ def test_a_link_in_the_models_folder_is_followed_and_removed_alone(home: Path) -
     (home / "models").mkdir()
     (home / "models" / "link.gguf").symlink_to(real)
     assert only().file == "link.gguf"
-    assert store.remove(only()) == 0
+    assert local_files.remove(only()) == 0
     assert real.exists()
 
 
@@ -238,12 +240,12 @@ def test_lm_studio(home: Path) -> None:
     put(home / "big" / "a" / "b" / "c.gguf")
     settings = {"downloadsFolder": str(home / "big")}
     put(home / ".lmstudio" / "settings.json", json.dumps(settings).encode())
-    found = {(one.repo, one.file) for one in store.listing() if one.where == "lmstudio"}
+    found = {(one.repo, one.file) for one in local_files.list_models() if one.origin == "lmstudio"}
     assert found == {("user/name", "m.gguf"), ("a/b", "c.gguf")}
-    stored = store.find("a/b", "c.gguf")
+    stored = local_files.find("a/b", "c.gguf")
     assert stored is not None
-    with pytest.raises(AccessError, match="LM Studio"):
-        store.remove(stored)
+    with pytest.raises(StorageError, match="LM Studio"):
+        local_files.remove(stored)
 
 
 def manifest(home: Path, name: str, layers: object) -> None:
@@ -261,8 +263,8 @@ def test_ollama(home: Path) -> None:
     manifest(home, "registry.ollama.ai/library/llama3.2/3b", [other, layer()])
     stored = only()
     assert (stored.path, stored.file, stored.repo) == (blob, "llama3.2:3b", None)
-    assert (stored.sha256, stored.where, stored.removable) == (SHA, "ollama", False)
-    assert store.verify(stored)
+    assert (stored.sha256, stored.origin, stored.removable) == (SHA, "ollama", False)
+    assert local_files.verify(stored)
     assert only().verified
 
 
@@ -294,14 +296,14 @@ def test_ollama_from_the_hub(home: Path) -> None:
 def test_a_manifest_that_lies_shows_nothing(home: Path, layers: object) -> None:
     put(home / "ollama" / "blobs" / f"sha256-{SHA}")
     manifest(home, "registry.ollama.ai/library/m/latest", layers)
-    assert store.listing() == ()
+    assert local_files.list_models() == ()
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[" * 100_000, b"\xff", b" " * 2_000_000, b"[]"])
 def test_a_manifest_that_is_none(home: Path, body: bytes) -> None:
     put(home / "ollama" / "manifests" / "r" / "l" / "m" / "t", body)
     put(home / ".lmstudio" / "settings.json", body)
-    assert store.listing() == ()
+    assert local_files.list_models() == ()
 
 
 def test_ollamas_blobs_and_manifests_lead_nowhere_else(home: Path) -> None:
@@ -309,17 +311,23 @@ def test_ollamas_blobs_and_manifests_lead_nowhere_else(home: Path) -> None:
     (home / "ollama" / "blobs").mkdir(parents=True)
     (home / "ollama" / "blobs" / f"sha256-{SHA}").symlink_to(outside)
     manifest(home, "registry.ollama.ai/library/m/latest", [layer()])
-    assert store.listing() == ()
+    assert local_files.list_models() == ()
 
 
 def test_llama_cpp(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(home / ".cache" / "llama.cpp" / "user_name_m.gguf")
-    assert (only().where, only().file, only().removable) == ("llama.cpp", "user_name_m.gguf", False)
+    assert (only().origin, only().file, only().removable) == (
+        "llama.cpp",
+        "user_name_m.gguf",
+        False,
+    )
     cached(home)
     monkeypatch.setenv("LLAMA_CACHE", str(home / "hub"))
-    assert [one.where for one in store.listing()] == ["hub", "llama.cpp"], "the hub's is not twice"
+    assert [one.origin for one in local_files.list_models()] == ["hub", "llama.cpp"], (
+        "the hub's is not twice"
+    )
     monkeypatch.setenv("HF_HUB_CACHE", str(home / "other"))
-    assert {(one.where, one.repo) for one in store.listing()} == {
+    assert {(one.origin, one.repo) for one in local_files.list_models()} == {
         ("llama.cpp", REPO),
         ("llama.cpp", None),
     }
@@ -343,7 +351,7 @@ def test_what_is_no_model_is_passed_over(home: Path, where: str) -> None:
         os.mkfifo(top / "fifo.gguf")
     if Path("/dev/zero").exists():
         (top / "zero.gguf").symlink_to("/dev/zero")
-    assert store.listing() == ()
+    assert local_files.list_models() == ()
 
 
 def test_links_out_of_the_hubs_cache_are_passed_over(home: Path) -> None:
@@ -351,7 +359,7 @@ def test_links_out_of_the_hubs_cache_are_passed_over(home: Path) -> None:
     path = cached(home)
     path.unlink()
     path.symlink_to(outside)
-    assert store.listing() == ()
+    assert local_files.list_models() == ()
 
 
 @pytest.mark.parametrize(
@@ -361,7 +369,7 @@ def test_odd_folders_in_the_hubs_cache(home: Path, name: str) -> None:
     put(home / "hub" / name / "snapshots" / A / "m.gguf")
     put(home / "hub" / "models--user--name-GGUF" / "snapshots" / "not-a-commit" / "m.gguf")
     put(home / "hub" / "models--user--name-GGUF" / "snapshots" / B / "a\x1b[31m.gguf")
-    assert store.listing() == ()
+    assert local_files.list_models() == ()
 
 
 def test_names_of_others_are_cleaned(home: Path) -> None:
@@ -376,7 +384,7 @@ def test_names_that_are_no_text(home: Path) -> None:
     (home / "models" / os.fsdecode(b"\xff.gguf")).write_bytes(BODY)
     stored = only()
     assert "\udcff" not in stored.file
-    assert store.verify(stored, sha256=SHA)
+    assert local_files.verify(stored, sha256=SHA)
 
 
 def test_folders_that_are_links_are_not_entered(home: Path) -> None:
@@ -384,20 +392,20 @@ def test_folders_that_are_links_are_not_entered(home: Path) -> None:
     (home / "models" / "again").symlink_to(home / "models")
     (home / ".lmstudio").mkdir()
     (home / ".lmstudio" / "models").symlink_to(home / "models")
-    assert len(store.listing()) == 2, "a program's own folder may be a link"
-    assert neighbours.lmstudio() == [home / ".lmstudio" / "models"]
+    assert len(local_files.list_models()) == 2, "a program's own folder may be a link"
+    assert other_apps.lmstudio_folders() == [home / ".lmstudio" / "models"]
 
 
 def test_a_folder_without_an_end_is_left(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localspec.models.disk.stored._MOST", 50)
+    monkeypatch.setattr("localspec.models.local_files.local_model._MAX_ENTRIES", 50)
     for n in range(200):
         put(home / "models" / f"{n % 5}" / f"{n:03}.gguf")
-    assert 0 < len(store.listing()) < 50
+    assert 0 < len(local_files.list_models()) < 50
 
 
 def test_the_listing_is_quick(home: Path) -> None:
     for n in range(300):
         put(home / "models" / "u" / f"r{n}" / "m.gguf")
     started = time.process_time()
-    assert len(store.listing()) == 300
+    assert len(local_files.list_models()) == 300
     assert time.process_time() - started < 2

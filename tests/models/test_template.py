@@ -7,13 +7,17 @@ from datetime import datetime
 import pytest
 
 from localspec.errors import UsageError
-from localspec.models.chat import fallbacks
-from localspec.models.template import fallback, render
-from localspec.protocol.wire import Message, Rendered
+from localspec.models.chat_template import builtin_templates
+from localspec.models.chat_template.jinja_render import render, render_builtin
+from localspec.protocol.wire import ChatMessage, RenderResult
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
-SYSTEM = Message("system", "Be brief.")
-HI, HELLO, MORE = Message("user", "Hi"), Message("assistant", "Hello"), Message("user", "More")
+SYSTEM = ChatMessage("system", "Be brief.")
+HI, HELLO, MORE = (
+    ChatMessage("user", "Hi"),
+    ChatMessage("assistant", "Hello"),
+    ChatMessage("user", "More"),
+)
 CHAT = (HI, HELLO, MORE)
 BY_ROLE = "{% for m in messages %}[{{ m.role }}]{{ m['content'] }}{% endfor %}"
 NO_SYSTEM = (
@@ -26,7 +30,7 @@ ALTERNATING = (
 )
 
 
-def text(source: str, *messages: Message, think: bool | None = None) -> str:
+def text(source: str, *messages: ChatMessage, think: bool | None = None) -> str:
     """What a template that works makes of a chat."""
     rendered = render(source, messages or CHAT, TOKENS, think)
     assert rendered.template == "own"
@@ -34,7 +38,7 @@ def text(source: str, *messages: Message, think: bool | None = None) -> str:
     return rendered.text
 
 
-def codes(rendered: Rendered) -> list[str]:
+def codes(rendered: RenderResult) -> list[str]:
     return [notice.code for notice in rendered.notices]
 
 
@@ -92,7 +96,7 @@ def test_a_wish_to_think_reaches_templates_that_ask(name: str) -> None:
 
 def test_no_text_of_a_message_is_taken_for_a_template() -> None:
     said = "{{ 7 * 7 }} {% raw %} <b>&"
-    assert text(BY_ROLE, Message("user", said)) == f"[user]{said}"
+    assert text(BY_ROLE, ChatMessage("user", said)) == f"[user]{said}"
 
 
 # --- thinking in earlier answers ------------------------------------------------------------
@@ -111,11 +115,11 @@ def test_no_text_of_a_message_is_taken_for_a_template() -> None:
 )
 def test_an_earlier_answers_thinking_is_given_by_its_own_name(said: str, expected: str) -> None:
     source = "{{ messages[1].reasoning_content }}|{{ messages[1].content }}{# </think> #}"
-    assert text(source, HI, Message("assistant", said), MORE) == expected
+    assert text(source, HI, ChatMessage("assistant", said), MORE) == expected
 
 
 def test_a_template_that_knows_no_thinking_gets_the_answer_as_it_is() -> None:
-    said = Message("assistant", "<think>hm</think>Hello")
+    said = ChatMessage("assistant", "<think>hm</think>Hello")
     assert text(BY_ROLE, HI, said) == "[user]Hi[assistant]<think>hm</think>Hello"
 
 
@@ -197,13 +201,13 @@ def test_nothing_of_python_shows_through_the_sandbox(source: str) -> None:
 
 
 def test_every_name_has_a_template_and_every_template_a_name() -> None:
-    folder = fallbacks._FOLDER
-    assert {path.stem for path in folder.glob("*.jinja")} == set(fallbacks.STOPS)
+    folder = builtin_templates._FOLDER
+    assert {path.stem for path in folder.glob("*.jinja")} == set(builtin_templates.STOP_STRINGS)
 
 
-@pytest.mark.parametrize("name", fallbacks.STOPS)
+@pytest.mark.parametrize("name", builtin_templates.STOP_STRINGS)
 def test_every_fallback_says_all_that_was_said_in_order(name: str) -> None:
-    rendered = fallback((SYSTEM, *CHAT), TOKENS, name)
+    rendered = render_builtin((SYSTEM, *CHAT), TOKENS, name)
     assert rendered.template == name
     places = [rendered.text.index(m.content) for m in (SYSTEM, *CHAT)]
     assert places == sorted(places)
@@ -230,10 +234,10 @@ def test_every_fallback_says_all_that_was_said_in_order(name: str) -> None:
     ],
 )  # fmt: skip
 def test_a_fallback_is_what_its_models_were_trained_on(name: str, expected: str) -> None:
-    assert fallback(CHAT, TOKENS, name).text == expected
+    assert render_builtin(CHAT, TOKENS, name).text == expected
 
 
 def test_an_unknown_name_is_refused_with_those_there_are() -> None:
     with pytest.raises(UsageError) as raised:
-        fallback(CHAT, TOKENS, "../secret")
+        render_builtin(CHAT, TOKENS, "../secret")
     assert "chatml" in raised.value.hint

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.models.chat import thinking
-from localspec.models.chat.thinking import Markers
+from localspec.models.chat_template import thinking_tags
+from localspec.models.chat_template.thinking_tags import ThinkingTags
 
-THINK = Markers("<think>", "</think>")
+THINK = ThinkingTags("<think>", "</think>")
 HARMONY = "{{ '<|start|>assistant<|channel|>analysis<|message|>' + m.thinking + '<|end|>' }}"
 
 
@@ -24,7 +24,7 @@ HARMONY = "{{ '<|start|>assistant<|channel|>analysis<|message|>' + m.thinking + 
     ],
 )
 def test_a_templates_source_tells_its_markers(source: str, markers: tuple[str, str] | None) -> None:
-    assert thinking.markers(source) == markers
+    assert thinking_tags.detect_tags(source) == markers
 
 
 @pytest.mark.parametrize(
@@ -38,23 +38,29 @@ def test_a_templates_source_tells_its_markers(source: str, markers: tuple[str, s
     ],
 )
 def test_a_prompt_may_end_inside_thinking(prompt: str, expected: bool) -> None:
-    assert thinking.is_open(prompt, "Hi", THINK) is expected
+    assert thinking_tags.is_open(prompt, "Hi", THINK) is expected
 
 
 def test_what_the_person_writes_begins_no_thinking() -> None:
     question = "What does <think> mean?"
-    assert not thinking.is_open(f"[user]{question}[assistant]", question, THINK)
+    assert not thinking_tags.is_open(f"[user]{question}[assistant]", question, THINK)
 
 
 def test_a_template_without_markers_never_thinks() -> None:
-    assert not thinking.is_open("<think>", "Hi", None)
-    assert thinking.split("<think>a</think>b", None) == (None, "<think>a</think>b")
+    assert not thinking_tags.is_open("<think>", "Hi", None)
+    assert thinking_tags.split_thinking("<think>a</think>b", None) == (None, "<think>a</think>b")
 
 
 def test_what_stands_between_thinking_and_answer_belongs_to_neither() -> None:
-    markers = thinking.markers(HARMONY)
+    markers = thinking_tags.detect_tags(HARMONY)
     assert markers is not None
-    shown = thinking.closing(markers)
+    shown = thinking_tags.with_answer_prefix(markers)
     assert shown.close == "<|end|><|start|>assistant<|channel|>final<|message|>"
-    assert thinking.split(f"{shown.open}hm{shown.close}Hello", markers) == ("hm", "Hello")
-    assert thinking.split("<|channel|>final<|message|>Hello", markers) == (None, "Hello")
+    assert thinking_tags.split_thinking(f"{shown.open}hm{shown.close}Hello", markers) == (
+        "hm",
+        "Hello",
+    )
+    assert thinking_tags.split_thinking("<|channel|>final<|message|>Hello", markers) == (
+        None,
+        "Hello",
+    )

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from localspec.models import header
-from localspec.models.gguf import architectures, tokenizer
-from localspec.models.gguf.tokenizer import ABSENT, Tokenizer
+from localspec.models.gguf import architectures, header, tokenizer
+from localspec.models.gguf.tokenizer import NULL_TOKEN, TokenizerMetadata
 from tests.models import gguffile
 from tests.models.gguffile import BOOL, STRING, U32, WORDS, File
 
 
-def read(file: File) -> Tokenizer:
+def read(file: File) -> TokenizerMetadata:
     data = file.data()
     return header.parse(data, len(data)).tokenizer
 
@@ -24,12 +23,17 @@ def read(file: File) -> Tokenizer:
     [
         (b"llama", tokenizer.SPM, (1, 2), (True, False)),
         (b"gpt2", tokenizer.BPE, (11, 11), (False, False)),
-        (b"gemma4", tokenizer.BPE, (ABSENT, ABSENT), (True, False)),
-        (b"bert", tokenizer.WPM, (ABSENT, ABSENT), (True, False)),  # 101 is not in so few words
-        (b"t5", tokenizer.UGM, (ABSENT, 1), (False, True)),
-        (b"rwkv", tokenizer.RWKV, (ABSENT, ABSENT), (False, False)),
+        (b"gemma4", tokenizer.BPE, (NULL_TOKEN, NULL_TOKEN), (True, False)),
+        (
+            b"bert",
+            tokenizer.WPM,
+            (NULL_TOKEN, NULL_TOKEN),
+            (True, False),
+        ),  # 101 is not in so few words
+        (b"t5", tokenizer.UGM, (NULL_TOKEN, 1), (False, True)),
+        (b"rwkv", tokenizer.RWKV, (NULL_TOKEN, NULL_TOKEN), (False, False)),
         (b"plamo2", tokenizer.PLAMO2, (1, 2), (False, False)),
-        (b"magic", tokenizer.UNKNOWN, (ABSENT, ABSENT), (False, False)),
+        (b"magic", tokenizer.UNKNOWN, (NULL_TOKEN, NULL_TOKEN), (False, False)),
     ],
 )
 def test_what_holds_where_the_file_says_nothing(
@@ -38,7 +42,7 @@ def test_what_holds_where_the_file_says_nothing(
     found = read(gguffile.model(tokenizer=model))
     assert (found.kind, (found.bos, found.eos)) == (kind, special)
     assert (found.add_bos, found.add_eos) == adds
-    assert found.known == (kind != tokenizer.UNKNOWN)
+    assert found.is_supported == (kind != tokenizer.UNKNOWN)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +52,7 @@ def test_what_holds_where_the_file_says_nothing(
         (b"llama-bpe", None, True, 11),
         (b"llama-bpe", False, False, 11),
         (b"gemma4", False, True, 11),
-        (b"glm4", None, False, ABSENT),
+        (b"glm4", None, False, NULL_TOKEN),
     ],
 )
 def test_a_pre_tokenizer_has_its_say(
@@ -70,13 +74,13 @@ def test_what_the_file_says_counts_if_it_is_in_the_vocabulary() -> None:
 def test_tokens_that_end_an_answer() -> None:
     words = [*WORDS, b"<|im_end|>", b"<|endoftext|>", b"<|fim_pad|>", b"<|eom_id|>"]
     found = read(gguffile.model(words))
-    assert found.ends == {2, 63, 64, 65, 66}
+    assert found.eog_ids == {2, 63, 64, 65, 66}
     assert found.eot in (63, 64)
 
 
 def test_end_is_no_end_in_a_vocabulary_of_channels() -> None:
     words = [b"a", b"b", b"<|end|>", b"<|return|>", b"<|call|>"]
-    assert read(gguffile.model(words, tokenizer=b"rwkv")).ends == {3, 4}
+    assert read(gguffile.model(words, tokenizer=b"rwkv")).eog_ids == {3, 4}
 
 
 def test_texts_are_cut_and_named_as_c_strings() -> None:

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from localspec.protocol import events
 from localspec.protocol.events import (
     Alternative,
-    Dead,
+    EngineExit,
+    EngineReady,
     Event,
-    Finished,
     FinishReason,
+    GenerationFinished,
     Notice,
-    Plan,
     Prefill,
-    Ready,
     Round,
-    State,
-    Times,
+    RoundTimes,
+    SpeculationPlan,
+    SpeculationState,
     Token,
     TokenClass,
     decode,
@@ -65,7 +65,7 @@ SEEN = Token(
 
 EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(
-        Ready,
+        EngineReady,
         st.dictionaries(TEXT, TEXT, max_size=2),
         TEXT,
         st.none() | TEXT,
@@ -76,7 +76,13 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
         several(NOTICES),
     ),
     st.builds(Prefill, COUNT, COUNT, COUNT),
-    st.builds(Plan, st.sampled_from(get_args(State)), TEXT, st.none() | NUMBER, st.none() | COUNT),
+    st.builds(
+        SpeculationPlan,
+        st.sampled_from(get_args(SpeculationState)),
+        TEXT,
+        st.none() | NUMBER,
+        st.none() | COUNT,
+    ),
     st.builds(
         Round,
         COUNT,
@@ -85,22 +91,22 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
         COUNT,
         COUNT,
         several(TOKENS),
-        st.builds(Times, NUMBER, NUMBER, NUMBER),
+        st.builds(RoundTimes, NUMBER, NUMBER, NUMBER),
     ),
     NOTICES,
-    st.builds(Finished, st.sampled_from(get_args(FinishReason)), TEXT, TABLE),
-    st.builds(Dead, TEXT, several(TEXT), TEXT),
+    st.builds(GenerationFinished, st.sampled_from(get_args(FinishReason)), TEXT, TABLE),
+    st.builds(EngineExit, TEXT, several(TEXT), TEXT),
 )
 SAMPLE: list[Event] = [
-    Ready({"llama.cpp": "b1"}, "m", None, ("CPU",), {"n": 1}, {"used": None}, 1.5),
-    Ready({}, "m", "d", (), {}, {}, 1.5, (Notice("info", "a", "b"),)),
+    EngineReady({"llama.cpp": "b1"}, "m", None, ("CPU",), {"n": 1}, {"used": None}, 1.5),
+    EngineReady({}, "m", "d", (), {}, {}, 1.5, (Notice("info", "a", "b"),)),
     Prefill(1, 2, 0),
-    Plan("on", "asked"),
-    Round(0, "model", "why", 2, 1, (Token(7, "é", "accepted"),), Times(1.0, 2.0, 3.0)),
-    Round(1, "model", "why", 1, 0, (SEEN,), Times(1.0, 2.0, 3.0)),
+    SpeculationPlan("on", "asked"),
+    Round(0, "model", "why", 2, 1, (Token(7, "é", "accepted"),), RoundTimes(1.0, 2.0, 3.0)),
+    Round(1, "model", "why", 1, 0, (SEEN,), RoundTimes(1.0, 2.0, 3.0)),
     Notice("warning", "code", "message", "hint"),
-    Finished("eog", "tail", {"tokens": 3, "ms": 1, "notices": [{"a": 1}]}),
-    Dead("signal 9", ("one", "two"), "try again"),
+    GenerationFinished("eog", "tail", {"tokens": 3, "ms": 1, "notices": [{"a": 1}]}),
+    EngineExit("signal 9", ("one", "two"), "try again"),
 ]
 KINDS = [type(event).__name__ for event in SAMPLE]
 
@@ -116,7 +122,7 @@ def test_what_is_written_is_read_again(event: Event) -> None:
 @pytest.mark.parametrize("event", SAMPLE, ids=KINDS)
 def test_every_line_says_version_and_name(event: Event) -> None:
     body = json.loads(encode(event))
-    assert (body["v"], body["ev"]) == (1, type(event).__name__.lower())
+    assert (body["v"], body["ev"]) == (1, events._EVENT_NAMES[type(event)])
     assert set(body) == {"v", "ev"} | {field.name for field in fields(event)}
 
 

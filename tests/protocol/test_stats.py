@@ -6,27 +6,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.protocol.events import Round, Times, Token
-from localspec.protocol.stats import Totals
+from localspec.protocol.events import Round, RoundTimes, Token
+from localspec.protocol.round_totals import RoundTotals
 
 
 def a_round(drafted: int, accepted: int, emitted: int, source: str | None = "model") -> Round:
     tokens = tuple(Token(i, "x", "accepted") for i in range(emitted))
-    return Round(0, source if drafted else None, "", drafted, accepted, tokens, Times(2, 3, 0.5))
+    return Round(
+        0, source if drafted else None, "", drafted, accepted, tokens, RoundTimes(2, 3, 0.5)
+    )
 
 
-def total(*rounds: Round) -> Totals:
-    totals = Totals()
+def total(*rounds: Round) -> RoundTotals:
+    totals = RoundTotals()
     for event in rounds:
         totals.add(event)
     return totals
 
 
 def test_nothing_yet() -> None:
-    totals = Totals()
+    totals = RoundTotals()
     assert totals.acceptance_rate is totals.mean_accepted_length is None
     assert totals.host_ms_per_round is None
-    assert totals.speculation() == {
+    assert totals.to_json() == {
         "rounds": 0,
         "drafted": 0,
         "accepted": 0,
@@ -43,7 +45,7 @@ def test_nothing_yet() -> None:
 def test_an_answer_in_numbers() -> None:
     totals = total(a_round(0, 0, 1), a_round(4, 4, 5), a_round(4, 1, 2, "lookup"), a_round(2, 0, 1))
     assert totals.tokens == 9
-    assert totals.speculation() == {
+    assert totals.to_json() == {
         "rounds": 3,
         "drafted": 10,
         "accepted": 5,
@@ -84,7 +86,7 @@ def test_the_parts_sum_up(rounds: list[tuple[int, int, str]]) -> None:
 
 def test_what_is_told_cannot_change_the_sums() -> None:
     totals = total(a_round(2, 1, 2))
-    told = totals.speculation()
+    told = totals.to_json()
     told["histogram"].append(9)
     told["by_source"]["model"]["drafted"] = 9
     assert totals.histogram == [0, 1]

@@ -8,64 +8,66 @@ from typing import Any, get_args
 import pytest
 
 from localspec.protocol import wire
-from localspec.protocol.events import Alternative, Notice, Place
+from localspec.protocol.events import Alternative, Notice, TokenScore
 
-MESSAGES = (wire.Message("system", "Be brief."), wire.Message("user", 'é "\n\ud800'))
-SAID = (wire.Message("assistant", "hi", (7, 8)),)
-COMMANDS: list[wire.Command] = [
-    wire.Load(
+MESSAGES = (wire.ChatMessage("system", "Be brief."), wire.ChatMessage("user", 'é "\n\ud800'))
+SAID = (wire.ChatMessage("assistant", "hi", (7, 8)),)
+COMMANDS: list[wire.EngineCommand] = [
+    wire.LoadCommand(
         "a.gguf",
         "b.gguf",
         wire.ContextSettings(tensor_split=(3.0, 1.0), cpu_moe=True),
-        measured=wire.Measured(2.0, {"1": 1.0}, survival={"greedy": {"model": [[1, 2]]}}),
+        measured=wire.MeasuredCosts(2.0, {"1": 1.0}, survival={"greedy": {"model": [[1, 2]]}}),
     ),
-    wire.Load("a.gguf"),
-    wire.Generate("hi", wire.Sampling(seed=3), stop=("a", "b")),
-    wire.Generate(messages=MESSAGES, template="chatml", think=False, probabilities=True),
-    wire.Generate("hi", said=SAID, begun=(3, 4), think_budget=0),
-    wire.Probe(),
-    wire.Replay("hi", (1, 2), (3,), (4,), wire.Sampling(temperature=0)),
-    wire.Render(MESSAGES, think=True),
-    wire.Count("hi"),
-    wire.Count(messages=MESSAGES, template="llama3"),
-    wire.Count("hi", said=SAID),
-    wire.Inspect(messages=MESSAGES, tokens=(1, 2)),
-    wire.Stop(),
-    wire.Bye(),
+    wire.LoadCommand("a.gguf"),
+    wire.GenerateCommand("hi", wire.SamplingParams(seed=3), stop=("a", "b")),
+    wire.GenerateCommand(messages=MESSAGES, template="chatml", think=False, probabilities=True),
+    wire.GenerateCommand("hi", said=SAID, begun=(3, 4), think_budget=0),
+    wire.ProbeCommand(),
+    wire.ReplayCommand("hi", (1, 2), (3,), (4,), wire.SamplingParams(temperature=0)),
+    wire.RenderCommand(MESSAGES, think=True),
+    wire.CountCommand("hi"),
+    wire.CountCommand(messages=MESSAGES, template="llama3"),
+    wire.CountCommand("hi", said=SAID),
+    wire.InspectCommand(messages=MESSAGES, tokens=(1, 2)),
+    wire.StopCommand(),
+    wire.ByeCommand(),
 ]
-ANSWERS: list[wire.Control] = [
-    wire.Hello(1, 2),
-    wire.Alive(0.5),
-    wire.Failed("usage", "what", "hint"),
-    wire.Done(),
-    wire.Measured(2.0, {"1": 1.0}, c=0.5),
-    wire.Replayed((1,), (0.5,), (0.5,), (0.0,), (0.1,)),
-    wire.Rendered("text", (Notice("info", "code", "message", "hint"),), "chatml"),
-    wire.Counted(7),
-    wire.Inspected((Place(0.5, 1, (Alternative(8, "x", 0.25, 2, guessed=True),)),)),
+ANSWERS: list[wire.CommandReply] = [
+    wire.HelloReply(1, 2),
+    wire.HeartbeatReply(0.5),
+    wire.FailureReply("usage", "what", "hint"),
+    wire.DoneReply(),
+    wire.MeasuredCosts(2.0, {"1": 1.0}, c=0.5),
+    wire.ReplayResult((1,), (0.5,), (0.5,), (0.0,), (0.1,)),
+    wire.RenderResult("text", (Notice("info", "code", "message", "hint"),), "chatml"),
+    wire.CountResult(7),
+    wire.InspectResult((TokenScore(0.5, 1, (Alternative(8, "x", 0.25, 2, guessed=True),)),)),
 ]
 
 
 def test_the_samples_have_every_kind() -> None:
-    assert {type(each) for each in COMMANDS} == set(get_args(wire.Command))
-    assert {type(each) for each in ANSWERS} == set(get_args(wire.Control))
+    assert {type(each) for each in COMMANDS} == set(get_args(wire.EngineCommand))
+    assert {type(each) for each in ANSWERS} == set(get_args(wire.CommandReply))
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=repr)
-def test_a_command_is_read_as_it_was_written(command: wire.Command) -> None:
+def test_a_command_is_read_as_it_was_written(command: wire.EngineCommand) -> None:
     line = wire.encode_command(3, command)
     assert line.count(b"\n") == 1
     number, read = wire.decode_command(line)
     assert number == 3
-    if isinstance(command, wire.Load):  # its counts are lists inside a table: no part of ours
+    if isinstance(
+        command, wire.LoadCommand
+    ):  # its counts are lists inside a table: no part of ours
         assert json.loads(wire.encode_command(3, read)) == json.loads(line)
     else:
         assert read == command
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=repr)
-def test_an_answer_is_read_as_it_was_written(answer: wire.Control) -> None:
-    assert wire.decode_answer(wire.encode_answer(3, answer)) == (3, answer)
+def test_an_answer_is_read_as_it_was_written(answer: wire.CommandReply) -> None:
+    assert wire.decode_output(wire.encode_output(3, answer)) == (3, answer)
 
 
 @pytest.mark.parametrize(
@@ -91,4 +93,4 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
     body = {"cmd": "count", "id": 1, "text": "hi", "new": 1}
     body["messages"] = [{"role": "user", "content": "hi", "new": 1}]
     _, read = wire.decode_command(json.dumps(body).encode())
-    assert read == wire.Count("hi", (wire.Message("user", "hi"),))
+    assert read == wire.CountCommand("hi", (wire.ChatMessage("user", "hi"),))

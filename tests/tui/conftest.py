@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from textual._styles_cache import StylesCache
 
-from localspec.tui.runner import Runner
+from localspec.tui.engine_runner import EngineRunner
 
 MADE_WITH = ((3, 11), "8.2.8")
 """Python and Textual (exact in pyproject.toml)."""
@@ -38,14 +38,14 @@ def nothing_kept_of_closed_apps() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def engines_end_with_their_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As with the app: threads that wait and look keep Textual from seeing that nothing happens."""
-    runners: list[Runner] = []
-    begin = Runner.__init__
+    runners: list[EngineRunner] = []
+    begin = EngineRunner.__init__
 
-    def begun(runner: Runner, *opener: Any) -> None:
+    def begun(runner: EngineRunner, *opener: Any) -> None:
         begin(runner, *opener)
         runners.append(runner)
 
-    monkeypatch.setattr(Runner, "__init__", begun)
+    monkeypatch.setattr(EngineRunner, "__init__", begun)
     yield
     for runner in runners:
         runner.close()

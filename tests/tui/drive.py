@@ -16,11 +16,11 @@ from textual import events
 from textual.screen import Screen
 
 from localspec.errors import UsageError
-from localspec.launch import Choice
-from localspec.protocol.events import Dead, Notice, Plan
-from localspec.tui import app, start
-from localspec.tui.dialogue import Dialogue
-from localspec.tui.runner import Runner
+from localspec.launch import ResolvedPair
+from localspec.protocol.events import EngineExit, Notice, SpeculationPlan
+from localspec.tui import app
+from localspec.tui.chat_session import ChatSession
+from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
 from tests.tui.scripted import Opening, ScriptedEngine, answer, ready
 
@@ -36,30 +36,32 @@ class Crashing(app.LocalspecApp):
             raise ZeroDivisionError(f"of {len(said)}")
 
 
-def said(path: Path, chats: bool) -> tuple[Dialogue, Runner]:
+def said(path: Path, chats: bool) -> tuple[ChatSession, EngineRunner]:
     """Whatever has words has these: names, notices, answers, errors, ends."""
     words = json.loads(path.read_text(encoding="utf-8"))
     whole = "".join(words)
     notice = Notice("warning", whole, whole, whole)
-    plan = Plan("paused", whole)
+    plan = SpeculationPlan("paused", whole)
     engine = ScriptedEngine(
         lambda: [plan, notice, *answer(words, tail=f"{words[0]}LAST")],
         lambda: [UsageError(whole, whole)],
-        lambda: [*answer(words)[:-1], Dead(whole, tuple(words), whole)],
+        lambda: [*answer(words)[:-1], EngineExit(whole, tuple(words), whole)],
         ready=ready(chats=chats, notices=(notice,)),
     )
     opening = Opening([engine, UsageError(f"{whole}NOT AGAIN", whole)], says=[plan, notice])
     name = whole.replace("/", "")
-    return Dialogue(Choice(Path(f"{name}.gguf"), Path(f"{name}.gguf"))), Runner(opening)
+    return ChatSession(ResolvedPair(Path(f"{name}.gguf"), Path(f"{name}.gguf"))), EngineRunner(
+        opening
+    )
 
 
 def main(what: str, *files: str) -> int:
-    options, runner = start.options(), Runner()
+    options, runner = app.load_options(), EngineRunner()
     if what in ("says", "completes"):
         dialogue, runner = said(Path(files[0]), what == "says")
     elif what == "chat":
         draft = Path(files[1]) if len(files) > 1 else None
-        dialogue = Dialogue(Choice(Path(files[0]), draft))
+        dialogue = ChatSession(ResolvedPair(Path(files[0]), draft))
 
     def first() -> Screen[None]:
         return ChatScreen(dialogue, runner, options)

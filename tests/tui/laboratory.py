@@ -9,37 +9,52 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from localspec.bench.losslessness import Effort
+from localspec.bench.lossless_check import VerifyEffort
 from localspec.errors import LocalspecError
-from localspec.fit.advisor import Wish
-from localspec.launch import Choice
-from localspec.protocol.events import Dead, Event, Place, Plan, Ready, Round
-from localspec.protocol.wire import Count, Generate, Inspect, Measured, Probe, Replay, Replayed
+from localspec.fit.advisor import SettingsRequest
+from localspec.launch import ResolvedPair
+from localspec.protocol.events import (
+    EngineExit,
+    EngineReady,
+    Event,
+    Round,
+    SpeculationPlan,
+    TokenScore,
+)
+from localspec.protocol.wire import (
+    CountCommand,
+    GenerateCommand,
+    InspectCommand,
+    MeasuredCosts,
+    ProbeCommand,
+    ReplayCommand,
+    ReplayResult,
+)
 from localspec.tui.app import LocalspecApp
-from localspec.tui.options import Options
-from localspec.tui.runner import Closing, Inspecting, Runner
+from localspec.tui.app_options import AppOptions
+from localspec.tui.engine_runner import ClosableEngine, EngineRunner, InspectableEngine
 from localspec.tui.screens.bench import BenchScreen
-from localspec.tui.screens.measuring import MeasuringScreen
+from localspec.tui.screens.measurement import MeasurementScreen
 from localspec.tui.screens.verify import VerifyScreen
 from tests.bench.fake_engine import Clock, FakeEngine
 from tests.bench.pairs import Draw, Scripted, honest
 from tests.tui.scripted import LIMIT, Gate, wait_until
 
-PAIR = Choice(Path("qwen3-8b-q4_k_m.gguf"), Path("qwen3-0.6b-q8_0.gguf"))
-READY = Ready(
+PAIR = ResolvedPair(Path("qwen3-8b-q4_k_m.gguf"), Path("qwen3-0.6b-q8_0.gguf"))
+READY = EngineReady(
     {"llama_cpp_python": "0.3.36"}, PAIR.target.name, "qwen3-0.6b-q8_0.gguf", ("CPU",), {}, {}, 1.0
 )
-COSTS = Measured(24.0, {"1": 1.0, "2": 1.04, "4": 1.11, "8": 1.32, "16": 2.1}, c=0.087)
-DEAD = Dead("oom-gpu", ("cudaMalloc failed",), "Try a smaller --ctx, or --draft none.")
+COSTS = MeasuredCosts(24.0, {"1": 1.0, "2": 1.04, "4": 1.11, "8": 1.32, "16": 2.1}, c=0.087)
+DEAD = EngineExit("oom-gpu", ("cudaMalloc failed",), "Try a smaller --ctx, or --draft none.")
 
 
 class Unasked:
     """What neither screen asks for."""
 
-    def count(self, count: Count) -> int:
+    def count(self, count: CountCommand) -> int:
         raise AssertionError("nothing is counted")
 
-    def inspect(self, inspect: Inspect) -> tuple[Place, ...]:
+    def inspect(self, inspect: InspectCommand) -> tuple[TokenScore, ...]:
         raise AssertionError("nothing is inspected")
 
 
@@ -51,19 +66,19 @@ class Measurable(Unasked, FakeEngine):
     """
 
     clock: Clock = field(default_factory=Clock)
-    ready: Ready = READY
-    measured: Measured | None = COSTS
+    ready: EngineReady = READY
+    measured: MeasuredCosts | None = COSTS
     gates: dict[int, Gate] = field(default_factory=dict)
     dies_at: int | None = None
     closed: bool = False
     probes: int = 0
 
-    def probe(self, probe: Probe) -> Iterator[Event]:
+    def probe(self, probe: ProbeCommand) -> Iterator[Event]:
         self.probes += 1
-        yield Plan("probing", "measuring passes of several tokens")
+        yield SpeculationPlan("probing", "measuring passes of several tokens")
         self.measured = COSTS
 
-    def generate(self, request: Generate) -> Iterator[Event]:
+    def generate(self, request: GenerateCommand) -> Iterator[Event]:
         answer = len(self.asked)
         self.keeps = (3, 2, 3) if "def " in request.text else (0, 2, 1)
         for n, event in enumerate(super().generate(request)):
@@ -77,7 +92,7 @@ class Measurable(Unasked, FakeEngine):
             while gate is not None and not gate.wait(0.005) and not self.closed:
                 pass
 
-    def replay(self, replay: Replay) -> Replayed:
+    def replay(self, replay: ReplayCommand) -> ReplayResult:
         raise AssertionError("a bench replays nothing")
 
     def _round(self, n: int, says: Sequence[int], at: int, *, plain: bool) -> Round:
@@ -109,7 +124,7 @@ class Checkable(Unasked, Scripted):
         self.closed = False
         self._gates, self._dies_at = gates or {}, dies_at
 
-    def generate(self, request: Generate) -> Iterator[Event]:
+    def generate(self, request: GenerateCommand) -> Iterator[Event]:
         answer, self.answers = self.answers, self.answers + 1
         for n, event in enumerate(super().generate(request)):
             yield event
@@ -127,7 +142,7 @@ class Checkable(Unasked, Scripted):
         self.closed = True
 
 
-def late(request: Generate, place: int) -> int:
+def late(request: GenerateCommand, place: int) -> int:
     """Another greedy token at one place, where guessing."""
     wrong = request.spec != "off" and not request.sampling.temperature and place == 17
     return (honest(request, place) + wrong) % 8
@@ -144,12 +159,12 @@ class Loading:
 
     def __call__(
         self,
-        asked: Wish,
+        request: SettingsRequest,
         *,
         probe: bool,
-        say: Callable[[Event], None],
-        hold: Callable[[Closing], None],
-    ) -> Inspecting:
+        notify: Callable[[Event], None],
+        on_worker: Callable[[ClosableEngine], None],
+    ) -> InspectableEngine:
         found = self.engines[min(self.loads, len(self.engines) - 1)]
         self.loads += 1
         if self.gate is not None:
@@ -157,29 +172,29 @@ class Loading:
         if isinstance(found, LocalspecError):
             raise found
         found.closed = False
-        hold(found)
+        on_worker(found)
         return found
 
 
-QUICK = Effort(seconds=0, tokens=40, least=240)
+QUICK = VerifyEffort(seconds_per_part=0, tokens_per_answer=40, min_sampled_tokens=240)
 """For scripted engines: the same of everything each time."""
 
 
 def bench(
     *engines: Measurable | LocalspecError, gate: Gate | None = None, **options: Any
 ) -> LocalspecApp:
-    wanted = Options(seed=1, **options)
-    runner = Runner(Loading(engines, gate))
+    wanted = AppOptions(seed=1, **options)
+    runner = EngineRunner(Loading(engines, gate))
     clock = next((e.clock for e in engines if isinstance(e, Measurable)), Clock())
     screen = lambda: BenchScreen("qwen3-8b+qwen3-0.6b", PAIR, runner, wanted, clock)  # noqa: E731
     return LocalspecApp(wanted, runner, screen)
 
 
 def verify(
-    *engines: Checkable | LocalspecError, effort: Effort | None = QUICK, **options: Any
+    *engines: Checkable | LocalspecError, effort: VerifyEffort | None = QUICK, **options: Any
 ) -> LocalspecApp:
-    wanted = Options(seed=1, **options)
-    runner = Runner(Loading(engines))
+    wanted = AppOptions(seed=1, **options)
+    runner = EngineRunner(Loading(engines))
 
     def screen() -> VerifyScreen:
         return VerifyScreen("qwen3-8b+qwen3-0.6b", PAIR, runner, wanted, effort, lambda: 0.0)
@@ -187,9 +202,9 @@ def verify(
     return LocalspecApp(wanted, runner, screen)
 
 
-def measuring(pilot: Pilot[Any]) -> MeasuringScreen[Any]:
+def measuring(pilot: Pilot[Any]) -> MeasurementScreen[Any]:
     screen = pilot.app.screen
-    assert isinstance(screen, MeasuringScreen)
+    assert isinstance(screen, MeasurementScreen)
     return screen
 
 

@@ -13,15 +13,15 @@ from textual.strip import Strip
 from textual.widgets import Static
 
 from localspec import errors
-from localspec.launch import Choice
-from localspec.models.download import Job, Phase, State
-from localspec.protocol.events import Dead
+from localspec.launch import ResolvedPair
+from localspec.models.hub.download import DownloadJob, DownloadPhase, DownloadState
+from localspec.protocol.events import EngineExit
 from localspec.tui.app import LocalspecApp
-from localspec.tui.dialogue import Dialogue
-from localspec.tui.downloads import Downloads
-from localspec.tui.options import Options
-from localspec.tui.rows import Survey
-from localspec.tui.runner import Runner
+from localspec.tui.app_options import AppOptions
+from localspec.tui.chat_session import ChatSession
+from localspec.tui.downloads import DownloadManager
+from localspec.tui.engine_runner import EngineRunner
+from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
 from tests.tui.scripted import (
@@ -83,7 +83,7 @@ COMPLETED = """
 def is_even(n):
     return n % 2 == 0
 """
-PAIR = Choice(Path("qwen3-8b.gguf"), Path("qwen3-0.6b.gguf"))
+PAIR = ResolvedPair(Path("qwen3-8b.gguf"), Path("qwen3-0.6b.gguf"))
 MACHINE = "8 cores · 31.3 GiB, 24.0 GiB free"
 
 Steps = Callable[[Pilot[Any]], Awaitable[None]]
@@ -98,47 +98,49 @@ def words(text: str) -> list[str]:
 
 
 def home(
-    options: Options | None = None,
-    downloads: Downloads | None = None,
-    survey: Callable[[], Survey] = lambda: Survey(MACHINE),
+    options: AppOptions | None = None,
+    downloads: DownloadManager | None = None,
+    survey: Callable[[], MachineSurvey] = lambda: MachineSurvey(MACHINE),
 ) -> LocalspecApp:
-    options = options or Options(seed=1)
-    runner = Runner(Opening([REFUSED]))
+    options = options or AppOptions(seed=1)
+    runner = EngineRunner(Opening([REFUSED]))
     first = lambda: HomeScreen(runner, options, survey, downloads, as_it_is)  # noqa: E731
     return LocalspecApp(options, runner, first)
 
 
-def as_it_is(seen: Survey) -> Survey:
+def as_it_is(seen: MachineSurvey) -> MachineSurvey:
     """Where nobody looks closer: this computer is not the one of the pictures."""
     return seen
 
 
-class Still(Downloads):
+class Still(DownloadManager):
     """Each at a moment of its own, for good."""
 
-    def states(self) -> tuple[State, ...]:
+    def states(self) -> tuple[DownloadState, ...]:
         return STATES
 
 
-def _state(name: str, phase: Phase, done: float, total: float, **more: Any) -> State:
+def _state(
+    name: str, phase: DownloadPhase, done: float, total: float, **more: Any
+) -> DownloadState:
     repo = f"someone/{name.rpartition('-')[0]}-GGUF"
-    return State(
-        Job(repo, "main", f"{name}.gguf"), phase, int(done * 1e9), int(total * 1e9), **more
+    return DownloadState(
+        DownloadJob(repo, "main", f"{name}.gguf"), phase, int(done * 1e9), int(total * 1e9), **more
     )
 
 
 STATES = (
-    _state("Qwen3-8B-Q4_K_M", Phase.LOADING, 3.1, 5.0, rate=11.4e6, eta=167.0),
-    _state("Qwen3-0.6B-Q8_0", Phase.PAUSED, 0.2, 0.6),
-    _state("大規模言語モデル-七十億-Q4_K_M", Phase.VERIFYING, 4.4, 4.4),
-    _state("Mistral-Small-3.2-24B-Instruct-2506-Q4_K_M", Phase.WAITING, 0.0, 14.3),
-    _state("Llama-3.2-1B-Q8_0", Phase.DONE, 1.3, 1.3),
+    _state("Qwen3-8B-Q4_K_M", DownloadPhase.LOADING, 3.1, 5.0, rate=11.4e6, eta=167.0),
+    _state("Qwen3-0.6B-Q8_0", DownloadPhase.PAUSED, 0.2, 0.6),
+    _state("大規模言語モデル-七十億-Q4_K_M", DownloadPhase.VERIFYING, 4.4, 4.4),
+    _state("Mistral-Small-3.2-24B-Instruct-2506-Q4_K_M", DownloadPhase.WAITING, 0.0, 14.3),
+    _state("Llama-3.2-1B-Q8_0", DownloadPhase.DONE, 1.3, 1.3),
     _state(
         "Gemma-3-12B-Q4_K_M",
-        Phase.FAILED,
+        DownloadPhase.FAILED,
         1.0,
         7.3,
-        error=errors.DeniedError(
+        error=errors.AccessDeniedError(
             "The hub does not let you have someone/Gemma-3-12B-GGUF.",
             "Open https://huggingface.co/someone/Gemma-3-12B-GGUF and agree to its terms.",
         ),
@@ -152,19 +154,19 @@ def chat(
     thinking: tuple[str, str] | None = None,
     **options: Any,
 ) -> LocalspecApp:
-    wanted = Options(seed=1, **options)
+    wanted = AppOptions(seed=1, **options)
     loaded = ready(chats=chats, thinking=thinking)
-    runner = Runner(Opening([ScriptedEngine(*scripts, ready=loaded)]))
+    runner = EngineRunner(Opening([ScriptedEngine(*scripts, ready=loaded)]))
 
     def first() -> Screen[None]:
-        return ChatScreen(Dialogue(PAIR, 1), runner, wanted)
+        return ChatScreen(ChatSession(PAIR, 1), runner, wanted)
 
     return LocalspecApp(wanted, runner, first)
 
 
 def refused() -> LocalspecApp:
-    runner, options = Runner(Opening([REFUSED])), Options(seed=1)
-    dialogue = Dialogue(PAIR, 1)
+    runner, options = EngineRunner(Opening([REFUSED])), AppOptions(seed=1)
+    dialogue = ChatSession(PAIR, 1)
     return LocalspecApp(options, runner, lambda: ChatScreen(dialogue, runner, options))
 
 
@@ -195,7 +197,7 @@ def thought() -> Script:
 def dying() -> Script:
     said = answer(words(SAID))
     hint = "Try a smaller --ctx, fewer --gpu-layers, a smaller quantisation, or --draft none."
-    return [*said[: len(said) // 3], Dead("oom-gpu", ("cudaMalloc failed",), hint)]
+    return [*said[: len(said) // 3], EngineExit("oom-gpu", ("cudaMalloc failed",), hint)]
 
 
 # --- how to get there -------------------------------------------------------------------------
@@ -229,7 +231,7 @@ def asking(question: str = QUESTION, *keys: str, before: tuple[str, ...] = ()) -
         await pilot.press(*before)
         screen = pilot.app.screen
         assert isinstance(screen, ChatScreen)
-        screen.composer.put(question)
+        screen.composer.replace_text(question)
         await pilot.press("enter")
         await wait_until(pilot, lambda: phase(pilot) in ("ready", "failed"))
         await settled(pilot)
@@ -245,10 +247,10 @@ async def streaming(pilot: Pilot[Any]) -> None:
     await opened(pilot)
     screen = pilot.app.screen
     assert isinstance(screen, ChatScreen)
-    screen.composer.put(QUESTION)
+    screen.composer.replace_text(QUESTION)
     expected = sum(len(getattr(event, "tokens", ())) for event in held())
     await pilot.press("enter")
-    await wait_until(pilot, lambda: screen.dialogue.figures.answered == expected)
+    await wait_until(pilot, lambda: screen.session.stats.answer_tokens == expected)
     await settled(pilot)
 
 

@@ -13,38 +13,38 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 from localspec.errors import LocalspecError
-from localspec.fit.advisor import Wish
+from localspec.fit.advisor import SettingsRequest
 from localspec.protocol.events import (
     Alternative,
+    EngineReady,
     Event,
-    Finished,
     FinishReason,
-    Place,
-    Plan,
+    GenerationFinished,
     Prefill,
-    Ready,
     Round,
-    Times,
+    RoundTimes,
+    SpeculationPlan,
     Token,
     TokenClass,
+    TokenScore,
 )
 from localspec.protocol.wire import (
-    Count,
-    Generate,
-    Inspect,
-    Load,
-    Measured,
-    Probe,
-    Replay,
-    Replayed,
+    CountCommand,
+    GenerateCommand,
+    InspectCommand,
+    LoadCommand,
+    MeasuredCosts,
+    ProbeCommand,
+    ReplayCommand,
+    ReplayResult,
 )
-from localspec.tui.runner import Closing, Inspecting
+from localspec.tui.engine_runner import ClosableEngine, InspectableEngine
 
 LIMIT = 20.0
 """Seconds that a test waits for what must come."""
 
-MEASURED = Measured(20.0, {"1": 1.0, "4": 1.2}, c=0.1)
-PLAN = Plan("on", "guesses pay here: 3 of 4 are kept", 1.8)
+MEASURED = MeasuredCosts(20.0, {"1": 1.0, "4": 1.2}, c=0.1)
+PLAN = SpeculationPlan("on", "guesses pay here: 3 of 4 are kept", 1.8)
 
 
 class Gate(threading.Event):
@@ -55,12 +55,14 @@ Line = Event | LocalspecError | Gate
 Script = Iterable[Line]
 
 
-def ready(*, chats: bool = True, thinking: tuple[str, str] | None = None, **more: Any) -> Ready:
+def ready(
+    *, chats: bool = True, thinking: tuple[str, str] | None = None, **more: Any
+) -> EngineReady:
     """A loaded pair: a chat model with a template of its own, or one that completes text."""
     chat = {"template": "own" if chats else None, "thinking": thinking}
     settings = {"target": {"n_ctx": 8192}, "chat": chat}
     body: dict[str, Any] = {"notices": ()} | more
-    return Ready({}, "scripted.gguf", "draft.gguf", ("CPU",), settings, {}, 12.0, **body)
+    return EngineReady({}, "scripted.gguf", "draft.gguf", ("CPU",), settings, {}, 12.0, **body)
 
 
 # --- what it may say --------------------------------------------------------------------------
@@ -75,7 +77,7 @@ def answer(
         Prefill(0, 24, 8),
         Prefill(24, 24, 8),
         *rounds(words, width=width),
-        Finished(reason, tail, {"timings": {"first_token_ms": 41.0}}),
+        GenerationFinished(reason, tail, {"timings": {"first_token_ms": 41.0}}),
     ]
 
 
@@ -100,7 +102,7 @@ def _round(n: int, words: Sequence[str]) -> Round:
     kept = len(words) - 1
     drafted = kept + (2 if n and corrected else 0)
     source = ("model", "lookup", "model+lookup")[n % 3] if drafted else None
-    return Round(n, source, "", drafted, kept, tokens, Times(1.0, 20.0, 0.5))
+    return Round(n, source, "", drafted, kept, tokens, RoundTimes(1.0, 20.0, 0.5))
 
 
 def token(word: str, kind: TokenClass, id: int = 1) -> Token:  # noqa: A002  as the event calls it
@@ -138,21 +140,21 @@ class ScriptedEngine:
     def __init__(
         self,
         *scripts: Callable[[], Script],
-        ready: Ready = ready(),  # noqa: B008  frozen
-        measured: Measured | None = MEASURED,
+        ready: EngineReady = ready(),  # noqa: B008  frozen
+        measured: MeasuredCosts | None = MEASURED,
         pace: float = 0.0,
         sizes: Callable[[int], int] = lambda messages: 8 * messages,
     ) -> None:
         """`sizes`: tokens of a chat of so many messages."""
         self.ready = ready
         self.measured = measured
-        self.asked: list[Generate] = []
+        self.asked: list[GenerateCommand] = []
         self.closed = False
         self._scripts = scripts
         self._pace, self._sizes = pace, sizes
         self._stop = threading.Event()
 
-    def generate(self, request: Generate) -> Iterator[Event]:
+    def generate(self, request: GenerateCommand) -> Iterator[Event]:
         script = self._scripts[min(len(self.asked), len(self._scripts) - 1)]
         self.asked.append(request)
         for line in script():
@@ -165,7 +167,7 @@ class ScriptedEngine:
                 self._stop.wait(self._pace)
             if self._stop.is_set():
                 self._stop.clear()
-                yield Finished("cancelled")
+                yield GenerationFinished("cancelled")
                 return
             if not isinstance(line, Gate):
                 yield line
@@ -173,17 +175,17 @@ class ScriptedEngine:
     def stop(self) -> None:
         self._stop.set()
 
-    def count(self, count: Count) -> int:
+    def count(self, count: CountCommand) -> int:
         return self._sizes(len(count.messages))
 
-    def inspect(self, inspect: Inspect) -> tuple[Place, ...]:
+    def inspect(self, inspect: InspectCommand) -> tuple[TokenScore, ...]:
         """Half sure of everything."""
-        return tuple(Place(0.5, 1, (Alternative(9, "else", 0.25, 2),)) for _ in inspect.tokens)
+        return tuple(TokenScore(0.5, 1, (Alternative(9, "else", 0.25, 2),)) for _ in inspect.tokens)
 
-    def probe(self, probe: Probe) -> Iterator[Event]:
+    def probe(self, probe: ProbeCommand) -> Iterator[Event]:
         yield from ()
 
-    def replay(self, replay: Replay) -> Replayed:
+    def replay(self, replay: ReplayCommand) -> ReplayResult:
         raise AssertionError("a chat replays nothing")
 
     def close(self) -> None:
@@ -199,24 +201,24 @@ class Opening:
     says: Sequence[Event] = ()
     """While a pair loads."""
     gate: Gate | None = None
-    loads: list[Load] = field(default_factory=list)
-    wishes: list[Wish] = field(default_factory=list)
+    loads: list[LoadCommand] = field(default_factory=list)
+    wishes: list[SettingsRequest] = field(default_factory=list)
 
     def __call__(
         self,
-        asked: Wish,
+        request: SettingsRequest,
         *,
         probe: bool,
-        say: Callable[[Event], None],
-        hold: Callable[[Closing], None],
-    ) -> Inspecting:
+        notify: Callable[[Event], None],
+        on_worker: Callable[[ClosableEngine], None],
+    ) -> InspectableEngine:
         found = self.engines[min(len(self.loads), len(self.engines) - 1)]
-        self.loads.append(asked.load)
-        self.wishes.append(asked)
+        self.loads.append(request.load)
+        self.wishes.append(request)
         if isinstance(found, ScriptedEngine):
-            hold(found)
+            on_worker(found)
         for event in self.says:
-            say(event)
+            notify(event)
         if self.gate is not None:
             self.gate.wait(LIMIT)
         if isinstance(found, LocalspecError):

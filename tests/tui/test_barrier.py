@@ -5,24 +5,24 @@ from hypothesis import strategies as st
 from rich.segment import Segment
 from textual.color import Color
 
-from localspec.clean import clean
-from localspec.tui.barrier import Barrier
+from localspec.sanitize import sanitize
+from localspec.tui.output_filters import ControlCharacterFilter
 
 BLACK = Color(0, 0, 0)
 
 
 @given(st.lists(st.text(max_size=12), max_size=4))
 def test_only_what_clean_lets_through(texts: list[str]) -> None:
-    kept = Barrier().apply([Segment(text) for text in texts], BLACK)
+    kept = ControlCharacterFilter().apply([Segment(text) for text in texts], BLACK)
     for segment in kept:
-        assert clean(segment.text, multiline=False) == segment.text
+        assert sanitize(segment.text, multiline=False) == segment.text
 
 
 def test_clean_text_is_left_alone() -> None:
     line = [Segment("plain 漢字 👍")]
-    assert Barrier().apply(line, BLACK) is line
+    assert ControlCharacterFilter().apply(line, BLACK) is line
 
 
 def test_what_is_taken_out_leaves_its_room() -> None:
-    (segment,) = Barrier().apply([Segment("a\x1b[31mb")], BLACK)
+    (segment,) = ControlCharacterFilter().apply([Segment("a\x1b[31mb")], BLACK)
     assert len(segment.text) == len("a\x1b[31mb")

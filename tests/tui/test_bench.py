@@ -11,21 +11,21 @@ from textual.pilot import Pilot
 
 from localspec import launch, paths
 from localspec.bench import workloads
-from localspec.bench.course import Answered, Begun, Over, course
-from localspec.bench.results import Report
+from localspec.bench.benchmark import BenchFinished, BenchStarted, RunFinished, run_benchmark
+from localspec.bench.results import BenchReport
 from localspec.errors import OutOfMemoryError
-from localspec.machine import measured
-from localspec.tui import clipping
+from localspec.machine import measurements
+from localspec.tui import clipboard
 from localspec.tui.app import LocalspecApp
-from localspec.tui.dialogue import Dialogue
-from localspec.tui.measuring.standing import Standing
-from localspec.tui.options import Options
-from localspec.tui.runner import Runner
+from localspec.tui.app_options import AppOptions
+from localspec.tui.chat_session import ChatSession
+from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens import bench as screen_of_bench
 from localspec.tui.screens.bench import BenchScreen
+from localspec.tui.screens.bench_table import LiveBenchResults
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
-from localspec.tui.widgets.pairs import Pairs
+from localspec.tui.widgets.pair_lists import HomeList
 from tests.tui import laboratory, scenes
 from tests.tui.laboratory import COSTS, Measurable, held, measuring, until
 from tests.tui.scripted import Gate, painted, wait_until
@@ -43,14 +43,14 @@ def bench(pilot: Pilot[Any]) -> BenchScreen:
     return screen
 
 
-def found(pilot: Pilot[Any]) -> Report:
+def found(pilot: Pilot[Any]) -> BenchReport:
     report = bench(pilot).report
     assert report is not None
     return report
 
 
-def standing(pilot: Pilot[Any]) -> Standing:
-    told = bench(pilot)._standing
+def standing(pilot: Pilot[Any]) -> LiveBenchResults:
+    told = bench(pilot)._live_results
     assert told is not None
     return told
 
@@ -78,7 +78,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         texts.append(text)
         return "Copied."
 
-    monkeypatch.setattr(clipping, "copy", copy)
+    monkeypatch.setattr(clipboard, "copy", copy)
     return texts
 
 
@@ -139,13 +139,13 @@ async def test_bars_while_it_runs() -> None:
         await answers(pilot, engine, 8)
         await wait_until(pilot, lambda: "7 of 60 answers" in shown(pilot))
         assert "left" in shown(pilot)
-        code = next(line for line in standing(pilot).lines() if line.name == "code")
+        code = next(line for line in standing(pilot).rows() if line.name == "code")
         assert code.plain == pytest.approx(1 / 0.024)
-        assert code.guessing and code.plain and code.gain and code.kept
-        assert code.gain == pytest.approx(code.guessing / code.plain)
-        assert 0 < code.kept < 1
-        assert f"{code.gain:.2f}×" in shown(pilot)
-        assert f"{100 * code.kept:.0f} % of guesses kept" in shown(pilot)
+        assert code.speculative and code.plain and code.speedup and code.acceptance_rate
+        assert code.speedup == pytest.approx(code.speculative / code.plain)
+        assert 0 < code.acceptance_rate < 1
+        assert f"{code.speedup:.2f}×" in shown(pilot)
+        assert f"{100 * code.acceptance_rate:.0f} % of guesses kept" in shown(pilot)
 
 
 async def test_a_bar_grows_within_an_answer() -> None:
@@ -326,11 +326,11 @@ async def test_an_engine_that_dies_leaves_what_was_measured(copied: list[str]) -
 
 async def test_the_demo_from_home(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two answers of each way on real models, kept as the command keeps them."""
-    demo = launch.choose("demo", "auto")
+    demo = launch.resolve_pair("demo", "auto")
     short = [replace(w, prompts=w.prompts[:1]) for w in workloads.load(["code"])]
     monkeypatch.setattr(workloads, "load", lambda: short)
     monkeypatch.setattr(screen_of_bench, "_TOKENS", 12)
-    options, runner = Options(seed=1), Runner()
+    options, runner = AppOptions(seed=1), EngineRunner()
     app = LocalspecApp(options, runner, lambda: HomeScreen(runner, options))
     try:
         async with app.run_test(size=SIZE) as pilot:
@@ -350,8 +350,8 @@ async def test_the_demo_from_home(monkeypatch: pytest.MonkeyPatch) -> None:
             assert runner.engine is None
     finally:
         runner.close(wait=10)
-    store = measured.Store(paths.state() / "measured.sqlite")
-    kept = [one for one in store.all() if str(demo.target) in one.key]
+    store = measurements.MeasurementStore(paths.data_dir() / "measured.sqlite")
+    kept = [one for one in store.read_all() if str(demo.target) in one.key]
     assert kept and kept[0].measured is not None and kept[0].measured.c
 
 
@@ -361,7 +361,7 @@ async def test_home_says_where_there_is_nothing_to_measure() -> None:
         await scenes.surveyed(pilot)
         screen = app.screen
         assert isinstance(screen, HomeScreen)
-        screen.query_one(Pairs).clear_options()
+        screen.query_one(HomeList).clear_options()
         screen.action_bench()
         await pilot.pause()
         assert "Stand on a pair" in shown(pilot)
@@ -371,8 +371,8 @@ async def test_home_says_where_there_is_nothing_to_measure() -> None:
 
 
 def chatting(*engines: Measurable) -> LocalspecApp:
-    options, runner = Options(seed=1), Runner(laboratory.Loading(engines))
-    screen = lambda: ChatScreen(Dialogue(laboratory.PAIR, 1), runner, options)  # noqa: E731
+    options, runner = AppOptions(seed=1), EngineRunner(laboratory.Loading(engines))
+    screen = lambda: ChatScreen(ChatSession(laboratory.PAIR, 1), runner, options)  # noqa: E731
     return LocalspecApp(options, runner, screen)
 
 
@@ -380,7 +380,7 @@ async def asked_in(pilot: Pilot[Any]) -> ChatScreen:
     chat = pilot.app.screen
     assert isinstance(chat, ChatScreen)
     await wait_until(pilot, lambda: chat.phase == "ready")
-    chat.composer.put("/bench")
+    chat.composer.replace_text("/bench")
     await pilot.press("enter")
     await wait_until(pilot, lambda: isinstance(pilot.app.screen, BenchScreen))
     return chat
@@ -417,20 +417,20 @@ async def test_a_chat_loads_anew_what_a_bench_left_in_the_middle() -> None:
 
 async def test_standing_counts_what_it_is_told() -> None:
     engine = Measurable()
-    screen = BenchScreen("x", laboratory.PAIR, Runner(), Options())
-    asked = screen.asked
-    sums = Standing(asked)
+    screen = BenchScreen("x", laboratory.PAIR, EngineRunner(), AppOptions())
+    asked = screen.bench_request
+    sums = LiveBenchResults(asked)
     last = None
-    for told in course(engine, asked, clock=engine.clock):
-        if isinstance(told, Over):
+    for told in run_benchmark(engine, asked, clock=engine.clock):
+        if isinstance(told, BenchFinished):
             last = told
             continue
-        sums.take(told)
-        if isinstance(told, Begun):
-            assert (sums.of, sums.done, sums.share) == (60, 0, 0.0)
-        if isinstance(told, Answered):
+        sums.add_event(told)
+        if isinstance(told, BenchStarted):
+            assert (sums.total, sums.done, sums.share) == (60, 0, 0.0)
+        if isinstance(told, RunFinished):
             assert sums.share == pytest.approx(sums.done / 60)
     assert last is not None and last.error is None and last.report.trials == 30
-    assert [line.name for line in sums.lines()] == [w.name for w in asked.workloads] * 2
+    assert [line.name for line in sums.rows()] == [w.name for w in asked.workloads] * 2
     assert sums.seconds_left == 0
     assert last.report.t1_ms == COSTS.t1_ms

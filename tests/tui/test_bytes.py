@@ -20,8 +20,7 @@ if sys.platform == "win32":
     pytest.skip("pseudo-terminals", allow_module_level=True)
 
 from localspec import tui
-from localspec.chat import recent
-from localspec.launch import Choice
+from localspec.launch import ResolvedPair, recent_pairs
 from tests.cli.command import command, harmful
 from tests.often import often
 from tests.tui.terminal import SEQUENCE, Terminal, module, text
@@ -219,7 +218,7 @@ def test_a_file_name_that_is_no_utf8(zoo: Zoo, tmp_path: Path) -> None:
 
 
 def from_the_list(model: Path, there: str = "Opened lately", down: bytes = DOWN) -> bytes:
-    recent.add(Choice(model, None))
+    recent_pairs.add(ResolvedPair(model, None))
     with Terminal(command(), size=(120, 40), env={"COLORTERM": "truecolor"}, answers=True) as here:
         here.wait_for(there)  # the chats come last
         here.type(down + b"\r")

@@ -11,18 +11,18 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from localspec.chat.commands import COMMANDS
+from localspec.chat.slash_commands import COMMANDS
 from localspec.errors import DoesNotFitError, LocalspecError
-from localspec.protocol.events import Finished
-from localspec.tui import start
+from localspec.protocol.events import GenerationFinished
+from localspec.tui import app
 from localspec.tui.app import LocalspecApp
-from localspec.tui.dialogue import Dialogue
-from localspec.tui.options import Options
-from localspec.tui.runner import Runner
+from localspec.tui.app_options import AppOptions
+from localspec.tui.chat_session import ChatSession
+from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.chat_settings import ChatSettingsScreen
 from localspec.tui.screens.help import HelpScreen
 from localspec.tui.screens.log import LogScreen
-from localspec.tui.screens.settings import SettingsScreen
 from localspec.tui.widgets.transcript import Transcript
 from tests.tui.scenes import PAIR, REFUSED, thought
 from tests.tui.scripted import (
@@ -53,9 +53,9 @@ class Chat:
     def __init__(self, *engines: ScriptedEngine | LocalspecError, **how: Any) -> None:
         self.gate: Gate | None = how.pop("gate", None)
         self.opening = Opening(engines or [ScriptedEngine(said)], gate=self.gate)
-        self.options = Options(seed=1, **how)
-        self.runner = Runner(self.opening)
-        self.screen = ChatScreen(Dialogue(PAIR, 1), self.runner, self.options)
+        self.options = AppOptions(seed=1, **how)
+        self.runner = EngineRunner(self.opening)
+        self.screen = ChatScreen(ChatSession(PAIR, 1), self.runner, self.options)
         self.app = LocalspecApp(self.options, self.runner, lambda: self.screen)
         self._run = self.app.run_test(size=(100, 30), notifications=True)
 
@@ -77,7 +77,7 @@ class Chat:
 
     async def send(self, text: str) -> None:
         """Type all at once, enter, and wait for the end."""
-        self.screen.composer.put(text)
+        self.screen.composer.replace_text(text)
         await self.press("enter")
         await self.until("ready", "failed")
 
@@ -87,7 +87,7 @@ class Chat:
 
     @property
     def questions(self) -> list[str]:
-        return [turn.question for turn in self.screen.dialogue.conversation.turns]
+        return [turn.question for turn in self.screen.session.conversation.turns]
 
     @property
     def on_top(self) -> bool:
@@ -164,7 +164,7 @@ async def test_words_that_are_no_text_are_sent() -> None:
 async def test_nothing_is_sent_where_nothing_is_written() -> None:
     async with Chat() as chat:
         for typed in ("", "  ", "\n\n"):
-            chat.screen.composer.put(typed)
+            chat.screen.composer.replace_text(typed)
             await chat.press("enter")
             assert "There is nothing to send yet." in chat.shown
         assert not chat.questions
@@ -188,7 +188,7 @@ async def test_what_is_sent_while_it_loads_goes_out_afterwards() -> None:
         assert chat.screen.phase == "loading"
         assert chat.gate is not None
         chat.gate.set()
-        await wait_until(chat.pilot, lambda: chat.screen.dialogue.conversation.turns)
+        await wait_until(chat.pilot, lambda: chat.screen.session.conversation.turns)
         await chat.until("ready")
         assert chat.questions == ["hi"]
         assert "Well, hello." in chat.shown
@@ -219,7 +219,7 @@ async def test_what_seems_not_to_fit_can_be_loaded_all_the_same() -> None:
         assert "--anyway" not in chat.shown
         await chat.send("/anyway")
         await chat.until("ready")
-        assert [wish.anyway for wish in chat.opening.wishes] == [False, True]
+        assert [wish.skip_memory_check for wish in chat.opening.wishes] == [False, True]
 
 
 async def test_regenerate_edit_and_begin_anew() -> None:
@@ -244,10 +244,10 @@ async def test_regenerate_edit_and_begin_anew() -> None:
 async def test_only_one_answer_at_a_time() -> None:
     gate = Gate()
     async with Chat(ScriptedEngine(lambda: [*said(), gate, *said()])) as chat:
-        chat.screen.composer.put("one")
+        chat.screen.composer.replace_text("one")
         await chat.press("enter")
         await chat.until("answering")
-        chat.screen.composer.put("two")
+        chat.screen.composer.replace_text("two")
         await chat.press("enter", "f5", "f6", "ctrl+n")
         assert chat.typed == "two"
         assert chat.questions == ["one"]
@@ -281,7 +281,7 @@ async def test_thinking_stays_unfolded_where_that_is_set() -> None:
         assert "They ask about lists" in chat.shown
         await chat.press("ctrl+t")
         assert "They ask about lists" not in chat.shown
-        assert not chat.screen.dialogue.settings.show_thinking
+        assert not chat.screen.session.settings.show_thinking
         await chat.send("/think show")
         await chat.send("again")
         assert chat.shown.count("They ask about lists") == 2
@@ -290,7 +290,7 @@ async def test_thinking_stays_unfolded_where_that_is_set() -> None:
 async def test_an_answer_that_ended_in_its_thinking_says_so() -> None:
     def endless() -> Script:
         totals = {"timings": {}, "thinking": {"tokens": 3, "open": True}}
-        return [*answer(["<think>", "on ", "and "])[:-1], Finished("length", "", totals)]
+        return [*answer(["<think>", "on ", "and "])[:-1], GenerationFinished("length", "", totals)]
 
     engine = ScriptedEngine(endless, ready=ready(thinking=("<think>", "</think>")))
     async with Chat(engine) as chat:
@@ -329,7 +329,7 @@ async def test_lines_marked_with_the_mouse_are_copied_without_the_margin(
         driver = chat.app._driver
         assert driver is not None
         monkeypatch.setattr(driver, "write", written.append)
-        lines = chat.screen.transcript.shown.splitlines()
+        lines = chat.screen.transcript.plain_text.splitlines()
         top = next(n for n, line in enumerate(lines) if "def f(x)" in line)
         left, below = lines[top].index("def"), lines[top + 1]
         await chat.pilot.mouse_down(Transcript, offset=(left, top))
@@ -347,7 +347,7 @@ def _copied(sequence: str) -> str:
 async def test_scrolling_away_stops_following_until_one_comes_back() -> None:
     gate = Gate()
     async with Chat(ScriptedEngine(lambda: [*list(long())[:-1], gate, *long()])) as chat:
-        chat.screen.composer.put("hi")
+        chat.screen.composer.replace_text("hi")
         await chat.press("enter")
         await wait_until(chat.pilot, lambda: "line 199" in chat.shown)
         await chat.press("ctrl+home")
@@ -429,8 +429,8 @@ async def test_commands_that_ask_again(tmp_path: Path) -> None:
         assert "notes.txt:" in engine.asked[-1].messages[-1].content
         await chat.send("/copy")
         await chat.send("/tokens off")
-        assert not chat.screen.transcript.tokens
-        panel = chat.screen.query_one("Panel")
+        assert not chat.screen.transcript.token_view
+        panel = chat.screen.query_one("SpeculationPanel")
         before = panel.display
         await chat.send("/stats")
         assert panel.display is not before
@@ -438,7 +438,7 @@ async def test_commands_that_ask_again(tmp_path: Path) -> None:
 
 async def test_exit() -> None:
     async with Chat() as chat:
-        chat.screen.composer.put("/exit")
+        chat.screen.composer.replace_text("/exit")
         await chat.press("enter")
         assert not chat.app.is_running or chat.app._exit
 
@@ -455,7 +455,7 @@ async def test_every_command_is_tried() -> None:
 
 async def test_sheets_come_and_go() -> None:
     async with Chat() as chat:
-        for key, kind in (("f1", HelpScreen), ("f4", SettingsScreen), ("ctrl+l", LogScreen)):
+        for key, kind in (("f1", HelpScreen), ("f4", ChatSettingsScreen), ("ctrl+l", LogScreen)):
             await chat.press(key)
             assert isinstance(chat.app.screen, kind)
             await chat.press("escape")
@@ -482,12 +482,12 @@ async def test_keys_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         '[screen]\ntheme = "light"\n[keys]\n"chat.send" = "ctrl+s"\n"chat.tokens" = "f8"\n'
     )
     monkeypatch.setenv("LOCALSPEC_CONFIG", str(config))
-    wanted = start.options()  # it starts, as it comes, and says what is wrong and where
+    wanted = app.load_options()  # it starts, as it comes, and says what is wrong and where
     assert wanted.theme == "localspec-dark"
-    assert any("config.toml:2: screen.theme must be" in said for said in wanted.trouble)
+    assert any("config.toml:2: screen.theme must be" in said for said in wanted.settings_errors)
     assert config.read_text().count("light") == 1, "nothing is written"
     config.write_text(config.read_text().replace("light", "localspec-light"))
-    wanted = start.options()
+    wanted = app.load_options()
     assert wanted.theme == "localspec-light"
     async with Chat(keymap=wanted.keymap) as chat:
         assert "ctrl+s send" in chat.shown
@@ -497,6 +497,6 @@ async def test_keys_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         await chat.until("ready")
         assert chat.questions == ["a\nb"]
         await chat.press("f2")
-        assert not chat.screen.transcript.tokens
+        assert not chat.screen.transcript.token_view
         await chat.press("f8")
-        assert chat.screen.transcript.tokens
+        assert chat.screen.transcript.token_view

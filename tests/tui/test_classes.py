@@ -10,9 +10,9 @@ from rich.color import Color
 from rich.style import Style
 
 from localspec.protocol.events import TokenClass
-from localspec.tui.glyphs import ASCII, RICH, Glyphs
-from localspec.tui.themes import MONOCHROME, NAMES
-from localspec.tui.widgets.story import LEGEND
+from localspec.tui.glyphs import ASCII, UNICODE, Glyphs
+from localspec.tui.themes import MONOCHROME, THEME_NAMES
+from localspec.tui.widgets.token_details import LEGEND
 from tests.tui import scenes
 from tests.tui.scenes import CODE, asking
 from tests.tui.scripted import painted
@@ -27,7 +27,7 @@ def without_colour(style: Style) -> tuple[bool, ...]:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("theme", NAMES)
+@pytest.mark.parametrize("theme", THEME_NAMES)
 async def test_classes_differ_without_their_colours(theme: str) -> None:
     """As drawn: each class by a token of its own, and by its word in the legend."""
     app = scenes.chat(lambda: scenes.spoken(scenes.COMPLETED), chats=False, theme=theme)
@@ -47,7 +47,7 @@ async def test_classes_differ_without_their_colours(theme: str) -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("glyphs", [RICH, ASCII], ids=["rich", "ascii"])
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["rich", "ascii"])
 @pytest.mark.parametrize("how", [{"colour": False}, {"theme": MONOCHROME}], ids=["off", "mono"])
 async def test_without_colour_there_are_glyphs(how: dict[str, Any], glyphs: Glyphs) -> None:
     app = scenes.chat(lambda: scenes.spoken("aa bb cc dd ee ff gg hh ii"), glyphs=glyphs, **how)
@@ -56,7 +56,7 @@ async def test_without_colour_there_are_glyphs(how: dict[str, Any], glyphs: Glyp
         shown = painted(pilot.app.screen)
         strips = pilot.app.screen._compositor.render_strips()
         colours = {s.style.color for strip in strips for s in strip if s.style}
-    mark = glyphs.marks
+    mark = glyphs.token_marks
     kept, fixed, bonus = mark["accepted"], mark["correction"], mark["bonus"]
     said = f"aa{mark['plain']} bb{kept} cc{kept} dd{kept} ee{fixed} ff{kept} gg{kept} hh{kept}"
     assert f"{said} ii{bonus}" in shown

@@ -13,20 +13,19 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-from localspec.doctor.finding import Action, Command, Finding
-from localspec.errors import AccessError
-from localspec.tui import clipping
+from localspec.doctor.findings import CommandLine, Finding, RepairAction
+from localspec.errors import StorageError
+from localspec.tui import clipboard
 from localspec.tui.app import LocalspecApp
-from localspec.tui.options import Options
-from localspec.tui.runner import Runner
+from localspec.tui.app_options import AppOptions
+from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.confirm import ConfirmScreen
-from localspec.tui.screens.doctor import DoctorScreen
-from localspec.tui.screens.errand import ErrandScreen
+from localspec.tui.screens.doctor import CommandOutputScreen, DoctorScreen
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.log import LogScreen
 from localspec.tui.themes import MONOCHROME
-from localspec.tui.widgets.tail import Tail
+from localspec.tui.widgets.log_view import LogView
 from tests.tui import scenes
 from tests.tui.scenes import settled
 from tests.tui.scripted import Opening, ScriptedEngine, answer, painted, wait_until
@@ -64,7 +63,7 @@ class Patient:
                 "CPU only",
                 LINE,
                 "The card is idle: answers come several times slower than they could.",
-                Action("install it", f"Run this?\n\n{LINE}", commands=(Command(words),)),
+                RepairAction("install it", f"Run this?\n\n{LINE}", commands=(CommandLine(words),)),
             ),
             Finding(
                 "config-damaged",
@@ -74,7 +73,7 @@ class Patient:
                 "table declaration (at line 3, column 8)",
                 "Mend or remove it.",
                 "localspec does not start, for it would not do what you had set.",
-                Action("set it aside", "Set it aside?", self._mend("config-damaged")),
+                RepairAction("set it aside", "Set it aside?", self._mend("config-damaged")),
             ),
             Finding(
                 "leftovers",
@@ -83,7 +82,7 @@ class Patient:
                 "4.1 GB in 2 files of downloads that ended early",
                 "localspec pull goes on with them; localspec rm --leftovers takes them away",
                 "They take room. A download that is asked for again goes on from them.",
-                Action("remove them", "Remove 2 unfinished downloads, 4.1 GB?", self._refuse),
+                RepairAction("remove them", "Remove 2 unfinished downloads, 4.1 GB?", self._refuse),
             ),
             Finding(
                 "offline", "network", "notice", "HF_HUB_OFFLINE forbids the network", "unset it"
@@ -100,7 +99,7 @@ class Patient:
 
     def _refuse(self) -> str:
         self.done.append("refused")
-        raise AccessError("The disk says no.", "Ask it.")
+        raise StorageError("The disk says no.", "Ask it.")
 
     def look(self, area: str) -> Iterator[Finding]:
         self.looks += area == "engine"
@@ -108,19 +107,19 @@ class Patient:
         yield from (one for one in (*self._sick, *WELL) if one.area == area)
 
 
-def app(patient: Patient, runner: Runner | None = None, **options: Any) -> LocalspecApp:
-    wanted, engines = Options(seed=1, **options), runner or Runner()
+def app(patient: Patient, runner: EngineRunner | None = None, **options: Any) -> LocalspecApp:
+    wanted, engines = AppOptions(seed=1, **options), runner or EngineRunner()
     return LocalspecApp(wanted, engines, lambda: DoctorScreen(engines, wanted, patient.look))
 
 
 @asynccontextmanager
 async def examined(
-    patient: Patient, runner: Runner | None = None, size: tuple[int, int] = (100, 34)
+    patient: Patient, runner: EngineRunner | None = None, size: tuple[int, int] = (100, 34)
 ) -> AsyncIterator[Pilot[Any]]:
     async with app(patient, runner).run_test(size=size, notifications=True) as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, DoctorScreen)
-        await wait_until(pilot, lambda: screen.done)
+        await wait_until(pilot, lambda: screen.is_done)
         await settled(pilot)
         yield pilot
 
@@ -155,14 +154,17 @@ async def test_one_looks_while_it_looks_and_the_pointer_stays() -> None:
         patient.gate.set()
         screen = pilot.app.screen
         assert isinstance(screen, DoctorScreen)
-        await wait_until(pilot, lambda: screen.done)
+        await wait_until(pilot, lambda: screen.is_done)
         await settled(pilot)
-        assert screen.pointed is not None and screen.pointed.id == "config-damaged"
+        assert (
+            screen.highlighted_finding is not None
+            and screen.highlighted_finding.id == "config-damaged"
+        )
         await press(pilot, "down", "down")
-        name = screen.pointed.id
+        name = screen.highlighted_finding.id
         assert name == "leftovers"
         await press(pilot, "r")
-        await wait_until(pilot, lambda: screen.done)
+        await wait_until(pilot, lambda: screen.is_done)
         assert patient.looks == 2
 
 
@@ -174,7 +176,7 @@ async def test_the_report_is_text_that_may_be_pasted(monkeypatch: pytest.MonkeyP
         copied.append(text)
         return "Copied."
 
-    monkeypatch.setattr(clipping, "copy", copy)
+    monkeypatch.setattr(clipboard, "copy", copy)
     async with examined(Patient()) as pilot:
         assert "Copied." in await press(pilot, "c")
     (text,) = copied
@@ -209,8 +211,8 @@ async def test_what_fails_is_said_and_what_is_ones_own_to_do_too() -> None:
         assert patient.done == ["refused"]
         screen = pilot.app.screen
         assert isinstance(screen, DoctorScreen)
-        await wait_until(pilot, lambda: screen.done)
-        while screen.pointed is None or screen.pointed.id != "offline":
+        await wait_until(pilot, lambda: screen.is_done)
+        while screen.highlighted_finding is None or screen.highlighted_finding.id != "offline":
             await press(pilot, "down")
         assert "This is yours to do: unset it" in await press(pilot, "enter")
         await press(pilot, "end")
@@ -248,8 +250,8 @@ async def test_an_installer_is_stopped_and_may_put_things_back() -> None:
     async with examined(Patient(slow)) as pilot:
         await pilot.press("down", "enter", "y")
         screen = pilot.app.screen
-        await wait_until(pilot, lambda: isinstance(pilot.app.screen, ErrandScreen))
-        await wait_until(pilot, lambda: "begun" in pilot.app.screen.query_one(Tail).lines)
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, CommandOutputScreen))
+        await wait_until(pilot, lambda: "begun" in pilot.app.screen.query_one(LogView).lines)
         screen = pilot.app.screen
         await pilot.press("escape")
         await wait_until(pilot, lambda: "Stopped." in painted(screen))
@@ -258,7 +260,7 @@ async def test_an_installer_is_stopped_and_may_put_things_back() -> None:
 
 @pytest.mark.asyncio
 async def test_what_a_loaded_model_uses_is_not_replaced() -> None:
-    runner = Runner(Opening([ScriptedEngine(lambda: answer(["a"]))]))
+    runner = EngineRunner(Opening([ScriptedEngine(lambda: answer(["a"]))]))
     runner.engine = ScriptedEngine(lambda: answer(["a"]))
     async with examined(Patient(), runner) as pilot:
         assert "leave its chat first" in await press(pilot, "down", "enter")
@@ -271,7 +273,7 @@ async def test_what_a_loaded_model_uses_is_not_replaced() -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("where", ["home", "chat"])
 async def test_f9_from_everywhere_and_back(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localspec.doctor.examination.AREAS", {"disk": lambda: iter(WELL[3:4])})
+    monkeypatch.setattr("localspec.doctor.checks.AREAS", {"disk": lambda: iter(WELL[3:4])})
     shown = scenes.home() if where == "home" else scenes.chat(scenes.spoken)
     async with shown.run_test(size=(80, 24)) as pilot:
         before = pilot.app.screen
@@ -302,14 +304,16 @@ def having(*keys: str) -> scenes.Steps:
     async def steps(pilot: Pilot[Any]) -> None:
         screen = pilot.app.screen
         assert isinstance(screen, DoctorScreen)
-        await wait_until(pilot, lambda: screen.done)
+        await wait_until(pilot, lambda: screen.is_done)
         await settled(pilot)
         for key in keys:
             await pilot.press(key)
             await settled(pilot)
-        if isinstance(pilot.app.screen, ErrandScreen):
+        if isinstance(pilot.app.screen, CommandOutputScreen):
             await wait_until(pilot, lambda: "Done." in painted(pilot.app.screen))
-            pilot.app.screen.query_one(Tail).put(["$ python -m pip install …", "collecting"])
+            pilot.app.screen.query_one(LogView).set_lines(
+                ["$ python -m pip install …", "collecting"]
+            )
             await settled(pilot)
 
     return steps

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from localspec.models.remote import Hub
-from localspec.tui import rows
+from localspec.models.hub.client import HubClient
+from localspec.tui import home_rows
 from localspec.tui.app import LocalspecApp
-from localspec.tui.downloads import Downloads
-from localspec.tui.options import Options
-from localspec.tui.rows import Survey
-from localspec.tui.runner import Runner
+from localspec.tui.app_options import AppOptions
+from localspec.tui.downloads import DownloadManager
+from localspec.tui.engine_runner import EngineRunner
+from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.pull import PullScreen
-from localspec.tui.widgets.pairs import Pairs
+from localspec.tui.widgets.pair_lists import HomeList
 from tests.downloads import QUICK
 from tests.fakehub import API, BODY, HEAD, FakeHub, Fault
 from tests.tui.scripted import Gate, Opening, Script, ScriptedEngine, answer, painted, wait_until
@@ -218,14 +218,14 @@ KEYS = {"-": "minus", "/": "slash", ".": "full_stop"}
 class Home:
     """Home on a screen, whose downloads come from a hub; `async with` it."""
 
-    def __init__(self, hub: Hub, *engines: ScriptedEngine) -> None:
-        self.runner = Runner(Opening(engines or [ScriptedEngine(said)]))
-        options = Options(seed=1)
-        self.downloads = Downloads(lambda: hub)
+    def __init__(self, hub: HubClient, *engines: ScriptedEngine) -> None:
+        self.runner = EngineRunner(Opening(engines or [ScriptedEngine(said)]))
+        options = AppOptions(seed=1)
+        self.downloads = DownloadManager(lambda: hub)
         self.screen = HomeScreen(
             self.runner,
             options,
-            lambda: Survey("a computer", 0, rows.survey().listing),
+            lambda: MachineSurvey("a computer", 0, home_rows.survey_machine().local_models),
             self.downloads,
             lambda seen: seen,
         )
@@ -270,9 +270,9 @@ class Home:
 
     async def point_at(self, name: str) -> None:
         """Down to a row."""
-        pairs = self.screen.query_one(Pairs)
+        pairs = self.screen.query_one(HomeList)
         for _ in pairs.rows:
-            if pairs.row is not None and name in pairs.row.name:
+            if pairs.highlighted_row is not None and name in pairs.highlighted_row.name:
                 return
             await self.press("down")
         raise AssertionError(f"no row {name}: {self.shown}")
@@ -283,12 +283,12 @@ class Home:
         assert self.offered
         await self.press("enter")
         await self.sees("Downloads")
-        self.screen.query_one(Pairs).focus()
+        self.screen.query_one(HomeList).focus()
         await self.point_at(".gguf")
 
 
-def client(hub: FakeHub, **how: Any) -> Hub:
-    return Hub(hub.url, token=False, patience=QUICK, **how)
+def client(hub: FakeHub, **how: Any) -> HubClient:
+    return HubClient(hub.url, token=False, retry_policy=QUICK, **how)
 
 
 @pytest.mark.asyncio

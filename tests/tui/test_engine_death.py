@@ -12,9 +12,9 @@ from textual.pilot import Pilot
 
 from localspec import launch
 from localspec.tui.app import LocalspecApp
-from localspec.tui.dialogue import Dialogue
-from localspec.tui.options import Options
-from localspec.tui.runner import Runner
+from localspec.tui.app_options import AppOptions
+from localspec.tui.chat_session import ChatSession
+from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
 from tests.tui.scripted import wait_until
 from tests.zoo import Zoo
@@ -29,9 +29,9 @@ QUESTION = "def kilo(n):"
 @pytest.mark.timeout(200)
 async def test_killed_at_ten_moments(zoo: Zoo) -> None:
     """A pair of real models, whose answer never ends."""
-    runner, options = Runner(), Options()
-    dialogue = Dialogue(launch.Choice(zoo["chatter"], zoo["chatter"]))
-    dialogue.change(max_tokens=60_000)
+    runner, options = EngineRunner(), AppOptions()
+    dialogue = ChatSession(launch.ResolvedPair(zoo["chatter"], zoo["chatter"]))
+    dialogue.change_settings(max_tokens=60_000)
     app = LocalspecApp(options, runner, lambda: ChatScreen(dialogue, runner, options))
     moments = random.Random(4)
     try:
@@ -43,7 +43,7 @@ async def test_killed_at_ten_moments(zoo: Zoo) -> None:
                 await kill(pilot, chat(app), moments.randrange(1000))
                 app.simulate_key("f5")  # a press would wait for the end of the answer
                 await wait_until(pilot, lambda: chat(app).phase == "answering", 60)
-                assert not chat(app).transcript.failed
+                assert not chat(app).transcript.has_error
             await still_works(pilot, chat(app))
     finally:
         runner.close()
@@ -56,30 +56,30 @@ def chat(app: LocalspecApp) -> ChatScreen:
 
 async def kill(pilot: Pilot[Any], screen: ChatScreen, tokens: int) -> None:
     """As soon as so many tokens of the answer are there."""
-    dialogue = screen.dialogue
-    await wait_until(pilot, lambda: dialogue.figures.answered >= tokens)
+    dialogue = screen.session
+    await wait_until(pilot, lambda: dialogue.stats.answer_tokens >= tokens)
     assert screen.phase == "answering"
     (engine,) = psutil.Process().children()
     engine.kill()
     await wait_until(pilot, lambda: screen.phase == "failed")
-    told = screen.transcript.shown
+    told = screen.transcript.plain_text
     assert "the system killed it" in told
     assert "load it again" in told
     said = dialogue.conversation.turns[-1].answer
     assert len(dialogue.conversation.turns) == 1
     assert dialogue.conversation.turns[0].question == QUESTION
-    flow = screen.transcript.turns[-1].flow
+    flow = screen.transcript.turns[-1].token_text
     assert "".join(token.text for token in flow.tokens) == said
 
 
 async def still_works(pilot: Pilot[Any], screen: ChatScreen) -> None:
-    await wait_until(pilot, lambda: screen.dialogue.figures.answered > 10)
+    await wait_until(pilot, lambda: screen.session.stats.answer_tokens > 10)
     await pilot.press("escape")
     await wait_until(pilot, lambda: screen.phase == "ready")
     await pilot.press("ctrl+n", "x")  # the context of the old chat may be full
     pilot.app.simulate_key("enter")
-    await wait_until(pilot, lambda: screen.dialogue.conversation.turns[-1:])
-    assert screen.dialogue.conversation.turns[0].question == "x"
-    await wait_until(pilot, lambda: screen.dialogue.figures.answered > 4)
+    await wait_until(pilot, lambda: screen.session.conversation.turns[-1:])
+    assert screen.session.conversation.turns[0].question == "x"
+    await wait_until(pilot, lambda: screen.session.stats.answer_tokens > 4)
     await pilot.press("escape")
     await wait_until(pilot, lambda: screen.phase == "ready")

@@ -14,23 +14,21 @@ import pytest
 from textual.pilot import Pilot
 
 from localspec import paths
-from localspec.chat import recent
-from localspec.chat.history import History
-from localspec.fit import hardware
-from localspec.fit.report import Place
-from localspec.launch import Choice
+from localspec.chat.history import ChatHistory
+from localspec.fit import device_speed
+from localspec.fit.report import MachineProfile
+from localspec.launch import ResolvedPair, recent_pairs
 from localspec.machine.device import Device
-from localspec.tui import welcome
 from localspec.tui.app import LocalspecApp
-from localspec.tui.options import Options
-from localspec.tui.rows import Survey
-from localspec.tui.runner import Runner
-from localspec.tui.screens import first
+from localspec.tui.app_options import AppOptions
+from localspec.tui.engine_runner import EngineRunner
+from localspec.tui.home_rows import MachineSurvey
+from localspec.tui.screens import welcome
 from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.screens.first import FirstScreen
 from localspec.tui.screens.home import HomeScreen
+from localspec.tui.screens.welcome import WelcomeScreen
 from localspec.tui.screens.wizard import WizardScreen
-from localspec.tui.wizard.whatif import WhatIf
+from localspec.tui.wizard.what_if import WhatIf
 from tests.tui import wizards
 from tests.tui.scenes import as_it_is, settled
 from tests.tui.scripted import Opening, ScriptedEngine, answer, painted, wait_until
@@ -40,8 +38,10 @@ SMALLER = replace(CARD, name="CUDA1", description="NVIDIA GeForce GTX 1660", tot
 COMPUTERS = {
     "no-gpu": NO_CARD,
     "one-card": wizards.PLACE,
-    "several-cards": Place(
-        (CARD, replace(CARD, name="CUDA1")), CPU, hardware.of((CARD, CARD), hardware.TYPICAL_CPU)
+    "several-cards": MachineProfile(
+        (CARD, replace(CARD, name="CUDA1")),
+        CPU,
+        device_speed.from_devices((CARD, CARD), device_speed.TYPICAL_CPU_SPEED),
     ),
 }
 
@@ -51,16 +51,18 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def survey(folder: Path, computer: str, **more: Any) -> Survey:
+def survey(folder: Path, computer: str, **more: Any) -> MachineSurvey:
     place = COMPUTERS[computer]
     found = wizards.candidates(place, "chat", WhatIf(), wizards.catalogue(folder))
     listed = found[1:] if computer == "several-cards" else found
-    return Survey("8 cores", place=place, suggested=listed, **more)
+    return MachineSurvey("8 cores", machine_profile=place, candidates=listed, **more)
 
 
-def app(seen: Callable[[], Survey], closer: Callable[[Survey], Survey] = as_it_is) -> LocalspecApp:
-    runner = Runner(Opening([ScriptedEngine(lambda: answer(["a"]))]))
-    options = Options(seed=1, first_run=welcome.due())
+def app(
+    seen: Callable[[], MachineSurvey], closer: Callable[[MachineSurvey], MachineSurvey] = as_it_is
+) -> LocalspecApp:
+    runner = EngineRunner(Opening([ScriptedEngine(lambda: answer(["a"]))]))
+    options = AppOptions(seed=1, first_run=welcome.is_first_run())
     return LocalspecApp(options, runner, lambda: HomeScreen(runner, options, seen, None, closer))
 
 
@@ -73,23 +75,23 @@ async def told(pilot: Pilot[Any]) -> None:
 
 
 def test_it_is_due_where_nobody_was_before_and_never_again() -> None:
-    assert welcome.due()
-    assert not paths.state().exists()  # to ask leaves no trace
-    welcome.shown()
-    assert not welcome.due()
-    assert sorted(p.name for p in paths.state().iterdir()) == ["welcomed"]
+    assert welcome.is_first_run()
+    assert not paths.data_dir().exists()  # to ask leaves no trace
+    welcome.mark_welcomed()
+    assert not welcome.is_first_run()
+    assert sorted(p.name for p in paths.data_dir().iterdir()) == ["welcomed"]
 
 
 @pytest.mark.parametrize("trace", ["chat", "pair", "run"])
 def test_it_is_not_due_where_somebody_was(trace: str, tmp_path: Path) -> None:
     if trace == "chat":
-        History.open().close()
+        ChatHistory.open().close()
     elif trace == "pair":
         (tmp_path / "a.gguf").touch()
-        recent.add(Choice(tmp_path / "a.gguf", None))
+        recent_pairs.add(ResolvedPair(tmp_path / "a.gguf", None))
     else:
-        recent.used("demo", "auto")
-    assert not welcome.due()
+        recent_pairs.save_last("demo", "auto")
+    assert not welcome.is_first_run()
 
 
 @pytest.mark.asyncio
@@ -97,7 +99,7 @@ async def test_it_is_shown_once_and_escape_leads_home(folder: Path) -> None:
     for time in (1, 2):
         async with app(lambda: survey(folder, "one-card")).run_test(size=(80, 24)) as pilot:
             await settled(pilot)
-            assert isinstance(pilot.app.screen, FirstScreen if time == 1 else HomeScreen)
+            assert isinstance(pilot.app.screen, WelcomeScreen if time == 1 else HomeScreen)
             await pilot.press("escape")
             await settled(pilot)
             assert isinstance(pilot.app.screen, HomeScreen)
@@ -126,7 +128,7 @@ async def test_where_the_data_folder_cannot_be_it_is_shown_all_the_same(
 async def _shown_in_spite(folder: Path) -> None:
     async with app(lambda: survey(folder, "no-gpu")).run_test(size=(80, 24)) as pilot:
         await told(pilot)
-        assert isinstance(pilot.app.screen, FirstScreen)
+        assert isinstance(pilot.app.screen, WelcomeScreen)
         await pilot.press("escape")
         await settled(pilot)
         assert isinstance(pilot.app.screen, HomeScreen)
@@ -145,7 +147,7 @@ async def test_the_demo_and_the_wizard_are_one_key_away(
         await pilot.press(key)
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, screen))
         if isinstance(pilot.app.screen, ChatScreen):
-            assert pilot.app.screen.dialogue.choice.target.name == "demo-target.gguf"
+            assert pilot.app.screen.session.choice.target.name == "demo-target.gguf"
         await settled(pilot)
 
 
@@ -161,7 +163,7 @@ async def test_the_demo_and_the_wizard_are_one_key_away(
     ],
 )
 def test_what_this_computer_can_do(computer: str, words: str, folder: Path) -> None:
-    line, room, pace = first._can(survey(folder, computer))
+    line, room, pace = welcome._capability_lines(survey(folder, computer))
     assert line == words
     if computer == "several-cards":
         assert room == "Fits models of about 15 billion parameters: phi-4+lookup"
@@ -173,12 +175,20 @@ def test_what_this_computer_can_do(computer: str, words: str, folder: Path) -> N
 def test_what_is_unknown_is_said_to_be(folder: Path) -> None:
     seen = survey(folder, "one-card")
     strange = replace(wizards.PLACE, devices=(Device("Vulkan0", "\x1b[31mcard"), SMALLER))
-    line, _, pace = first._can(replace(seen, place=strange, suggested=seen.suggested[2:]))
+    line, _, pace = welcome._capability_lines(
+        replace(seen, machine_profile=strange, candidates=seen.candidates[2:])
+    )
     assert line == "card and 1 more, together memory unknown"
     assert pace == "How fast that is will be known when it has run."
-    assert first._can(replace(seen, suggested=())).__next__() == first._computer(wizards.PLACE)
-    assert "the demo runs" in list(first._can(replace(seen, suggested=())))[1]
-    idle = list(first._can(replace(seen, place=NO_CARD, missed="a card is here")))
+    assert welcome._capability_lines(
+        replace(seen, candidates=())
+    ).__next__() == welcome._hardware_line(wizards.PLACE)
+    assert "the demo runs" in list(welcome._capability_lines(replace(seen, candidates=())))[1]
+    idle = list(
+        welcome._capability_lines(
+            replace(seen, machine_profile=NO_CARD, unused_gpu_hint="a card is here")
+        )
+    )
     assert idle[2] == "A card is here that this llama.cpp cannot use: f9 mends that."
 
 
@@ -188,11 +198,11 @@ async def test_it_waits_for_nothing_and_what_is_found_out_is_put_in(folder: Path
 
     gate = threading.Event()
 
-    def closer(seen: Survey) -> Survey:
+    def closer(seen: MachineSurvey) -> MachineSurvey:
         gate.wait(20)
         return survey(folder, "one-card", missed="it cannot be used")
 
-    async with app(lambda: Survey("8 cores"), closer).run_test(
+    async with app(lambda: MachineSurvey("8 cores"), closer).run_test(
         size=(80, 24), notifications=True
     ) as pilot:
         await settled(pilot)

@@ -10,21 +10,21 @@ import pytest
 from textual.widgets import Input
 
 from localspec import launch
-from localspec.fit import reason
-from localspec.fit.subject import Part, Subject
-from localspec.models import catalog, header
-from localspec.models.catalog import Pair
-from localspec.protocol.events import Round, Times, Token
-from localspec.tui import rows
-from localspec.tui.dialogue import Dialogue
-from localspec.tui.dialogues import Dialogues
-from localspec.tui.figures import Figures
-from localspec.tui.glyphs import RICH
-from localspec.tui.options import Options
-from localspec.tui.rows import Survey
-from localspec.tui.screens.opening import OpeningScreen
-from localspec.tui.widgets import panel
-from localspec.tui.wizard.stock import Stock
+from localspec.fit import advisor
+from localspec.fit.pair_headers import PairHeaders, PairMember
+from localspec.models import catalog
+from localspec.models.catalog import CatalogPair
+from localspec.models.gguf import header
+from localspec.protocol.events import Round, RoundTimes, Token
+from localspec.tui import home_rows
+from localspec.tui.app_options import AppOptions
+from localspec.tui.chat_session import ChatSession, ChatSessions
+from localspec.tui.glyphs import UNICODE
+from localspec.tui.home_rows import MachineSurvey
+from localspec.tui.screens.open_files import OpenFilesScreen
+from localspec.tui.speculation_stats import SpeculationStats
+from localspec.tui.widgets import speculation_panel
+from localspec.tui.wizard.services import WizardServices
 from tests import heads, headshapes
 from tests.tui import wizards
 from tests.tui.test_wizard import shown
@@ -39,24 +39,24 @@ pairs:
 PAIR = "qwen3-8b+qwen3-8b-dspark"
 
 
-def stock(folder: Path, **more: Any) -> Stock:
+def stock(folder: Path, **more: Any) -> WizardServices:
     """The wizard's, with a head for its first target."""
     path = folder / "models-with-heads.yaml"
     path.write_text(wizards.MODELS.replace("pairs:\n", HEADS), encoding="utf-8")
     return replace(wizards.stock(folder, **more), catalogue=catalog.load(path))
 
 
-def of_the_hub(target: str, head: str, zoo: Zoo) -> Subject:
+def of_the_hub(target: str, head: str, zoo: Zoo) -> PairHeaders:
     """With a vocabulary, the same for both."""
     words = header.read(zoo["target"]).tokenizer
     drawn = headshapes.of_target(target), headshapes.header(head)
     parts = [replace(one, tokenizer=words) for one in drawn]
-    return Subject(*(Part(one.name or "qwen3-8b", one, "hub") for one in parts))
+    return PairHeaders(*(PairMember(one.name or "qwen3-8b", one, "hub") for one in parts))
 
 
 @pytest.mark.asyncio
 async def test_the_card_says_what_a_head_is_and_why(tmp_path: Path, zoo: Zoo) -> None:
-    def refine(pair: Pair) -> Subject | None:
+    def refine(pair: CatalogPair) -> PairHeaders | None:
         name = "dspark-qwen3-8b"
         return of_the_hub(name, name, zoo) if pair.id == PAIR else None
 
@@ -68,7 +68,7 @@ async def test_the_card_says_what_a_head_is_and_why(tmp_path: Path, zoo: Zoo) ->
 
 @pytest.mark.asyncio
 async def test_a_head_of_another_model_says_what_differs(tmp_path: Path, zoo: Zoo) -> None:
-    def refine(pair: Pair) -> Subject | None:
+    def refine(pair: CatalogPair) -> PairHeaders | None:
         named = "dspark-qwen3-8b", "eagle3-gpt-oss"
         return of_the_hub(*named, zoo) if pair.id == PAIR else None
 
@@ -84,13 +84,13 @@ async def test_files_of_ones_own_with_a_head(tmp_path: Path) -> None:
     inside = heads.quantised(heads.mimo2()).write(tmp_path / "inside.gguf")
     async with shown(stock(tmp_path), "1", "o") as wizard:
         screen = wizard.pilot.app.screen
-        assert isinstance(screen, OpeningScreen)
+        assert isinstance(screen, OpenFilesScreen)
         screen.query_one("#target", Input).value = str(target)
         await wizard.press("enter")
         await wizard.sees("a GGUF model", "with copying")
         screen.query_one("#draft", Input).value = str(head)
         await wizard.sees("with the EAGLE-3 head")
-        assert screen._looked_at("draft")
+        assert screen._check_file("draft")
         await wizard.sees("an EAGLE-3 head")
         screen.query_one("#draft", Input).value = ""
         screen.query_one("#target", Input).value = str(inside)
@@ -100,40 +100,50 @@ async def test_files_of_ones_own_with_a_head(tmp_path: Path) -> None:
 def test_a_target_opened_alone_takes_its_head_and_says_so(tmp_path: Path) -> None:
     target = heads.quantised(heads.deep()).write(tmp_path / "deep.gguf")
     head = heads.quantised(heads.eagle3()).write(tmp_path / "eagle3-deep.gguf")
-    choice = launch.with_head(launch.Choice(target, None))
-    assert (choice.draft, choice.found) == (head, "eagle3")
-    assert "the EAGLE-3 head eagle3-deep.gguf beside it" in Options().wish(choice).found
-    assert Dialogue(choice).pair == "deep + eagle3-deep"
+    choice = launch.with_detected_head(launch.ResolvedPair(target, None))
+    assert (choice.draft, choice.detected_head) == (head, "eagle3")
+    assert (
+        "the EAGLE-3 head eagle3-deep.gguf beside it"
+        in AppOptions().build_load_request(choice).draft_note
+    )
+    assert ChatSession(choice).pair_name == "deep + eagle3-deep"
     inside = heads.quantised(heads.mimo2()).write(tmp_path / "inside.gguf")
-    own = launch.with_head(launch.Choice(inside, None))
-    assert Dialogue(own).pair == "inside + its own layer (MTP)"
-    assert "Without: --draft none" in Options().wish(own).found
-    assert rows._size(own) == rows._size(replace(own, draft=None)), "one file"
-    named = launch.Choice(target, head)
-    assert Options().wish(named).found == ""
-    wanted = Dialogues(Options(spec="eagle3"))
-    assert wanted.of(named).settings.spec == "eagle3"
-    assert wanted.of(own).settings.spec == "auto", "a preference is for pairs that have it"
+    own = launch.with_detected_head(launch.ResolvedPair(inside, None))
+    assert ChatSession(own).pair_name == "inside + its own layer (MTP)"
+    assert "Without: --draft none" in AppOptions().build_load_request(own).draft_note
+    assert home_rows._format_size(own) == home_rows._format_size(replace(own, draft=None)), (
+        "one file"
+    )
+    named = launch.ResolvedPair(target, head)
+    assert AppOptions().build_load_request(named).draft_note == ""
+    wanted = ChatSessions(AppOptions(spec="eagle3"))
+    assert wanted.for_pair(named).settings.spec == "eagle3"
+    assert wanted.for_pair(own).settings.spec == "auto", "a preference is for pairs that have it"
 
 
 def test_home_names_the_head(tmp_path: Path) -> None:
     shelf = stock(tmp_path).catalogue
-    found = {row.name: row.about for row in rows._matching(shelf, Survey(), "dspark")}
+    found = {
+        row.name: row.description
+        for row in home_rows._search_catalog(shelf, MachineSurvey(), "dspark")
+    }
     assert found == {PAIR: "chat, writing · DSpark head · untested"}
 
 
 def test_every_kind_of_head_is_explained_in_a_sentence() -> None:
-    said = {kind: reason.of_head(kind) for kind in ("eagle3", "mtp", "dflash", "dspark")}
+    said = {kind: advisor.describe_head(kind) for kind in ("eagle3", "mtp", "dflash", "dspark")}
     assert all("small model" in text or "sure" in text for text in said.values())
-    assert reason.of_head("model") == ""
+    assert advisor.describe_head("model") == ""
 
 
 def test_the_panel_names_who_guessed() -> None:
-    figures = Figures()
+    figures = SpeculationStats()
     for n, source in enumerate(("eagle3", "mtp+lookup", "dspark")):
         tokens = (Token(5, "a", "accepted"), Token(6, "b", "bonus"))
-        figures.take([Round(n, source, "", 1, 1, tokens, Times(1.0, 1.0, 1.0))])
-    drawn = [line.plain for line in panel._lines(figures, RICH, "", airy=False)]
+        figures.add_events([Round(n, source, "", 1, 1, tokens, RoundTimes(1.0, 1.0, 1.0))])
+    drawn = [
+        line.plain for line in speculation_panel._panel_lines(figures, UNICODE, "", spacious=False)
+    ]
     assert any(line.startswith("EAGLE-3") for line in drawn)
     assert any(line.startswith("MTP then copying") for line in drawn)
     assert any("1 guesses, DSpark" in line for line in drawn)

@@ -12,8 +12,8 @@ import pytest
 if shutil.which("tmux") is None:
     pytest.skip("there is no tmux", allow_module_level=True)
 
-from localspec.chat.fields import FIELDS
-from localspec.tui.widgets.story import LEGEND
+from localspec.chat.settings import CHAT_SETTING_FIELDS
+from localspec.tui.widgets.token_details import LEGEND
 from tests.often import often
 from tests.tui.tmux import BACKTAB, ENTER, ESCAPE, PROMPT, Tmux, context
 from tests.zoo import Zoo
@@ -66,7 +66,7 @@ def close_sheet(tmux: Tmux) -> None:
     tmux.wait_for(lambda seen: "longest answer   " not in seen)
 
 
-SETTINGS = [about.label for about in FIELDS.values()]
+SETTINGS = [about.label for about in CHAT_SETTING_FIELDS.values()]
 
 
 def leave(tmux: Tmux, folder: Path) -> None:

@@ -9,11 +9,11 @@ from contextlib import closing
 import pytest
 
 from localspec import paths
-from localspec.chat.history import History
-from localspec.chat.turn import Turn
+from localspec.chat.conversation import Turn
+from localspec.chat.history import ChatHistory
 from localspec.errors import InUseError
-from localspec.tui import start
-from localspec.tui.dialogue import Dialogue
+from localspec.tui import app
+from localspec.tui.chat_session import ChatSession
 from tests.tui.scenes import PAIR
 from tests.tui.scripted import Gate, Script, ScriptedEngine, answer, wait_until
 from tests.tui.test_chat import Chat, said
@@ -22,51 +22,51 @@ pytestmark = pytest.mark.asyncio
 
 
 @pytest.fixture
-def history() -> Iterator[History]:
-    with closing(History.open()) as known:
+def history() -> Iterator[ChatHistory]:
+    with closing(ChatHistory.open()) as known:
         yield known
 
 
-def kept(chat: Chat, history: History) -> None:
-    chat.screen.dialogue = Dialogue(PAIR, 1, history)
+def kept(chat: Chat, history: ChatHistory) -> None:
+    chat.screen.session = ChatSession(PAIR, 1, history)
 
 
 def on_disk() -> Sequence[Turn]:
     """The path of the chat that was used last, as another program reads it."""
-    with closing(History.open()) as other:
-        return other.read(other.last()).conversation.turns
+    with closing(ChatHistory.open()) as other:
+        return other.load_chat(other.find_last_id()).conversation.turns
 
 
-async def test_what_was_said_is_on_the_disk(history: History) -> None:
+async def test_what_was_said_is_on_the_disk(history: ChatHistory) -> None:
     chat = Chat()
     kept(chat, history)
     async with chat:
         await chat.send("one")
         await chat.send("two")
-        assert on_disk() == chat.screen.dialogue.conversation.turns
+        assert on_disk() == chat.screen.session.conversation.turns
         await chat.press("f5")
         await chat.until("ready")
         await chat.send("/undo")
         assert [turn.question for turn in on_disk()] == ["one"]
         await chat.send("/new")
         await chat.send("three")
-    assert [one.title for one in history.list()] == ["three", "one"]
-    assert len(history.read(1).conversation.all) == 3
+    assert [one.title for one in history.list_chats()] == ["three", "one"]
+    assert len(history.load_chat(1).conversation.all_turns) == 3
 
 
-async def test_what_was_changed_is_kept_without_another_message(history: History) -> None:
+async def test_what_was_changed_is_kept_without_another_message(history: ChatHistory) -> None:
     chat = Chat()
     kept(chat, history)
     async with chat:
         await chat.send("one")
         await chat.send("/system be brief")
         await chat.send("/set top_k 7")
-        with closing(History.open()) as other:
-            read = other.read(other.last())
+        with closing(ChatHistory.open()) as other:
+            read = other.load_chat(other.find_last_id())
         assert (read.conversation.system, read.settings.sampling.top_k) == ("be brief", 7)
 
 
-async def test_a_message_is_there_before_the_engine_is_asked(history: History) -> None:
+async def test_a_message_is_there_before_the_engine_is_asked(history: ChatHistory) -> None:
     asked: list[str] = []
 
     def script() -> Script:
@@ -81,7 +81,7 @@ async def test_a_message_is_there_before_the_engine_is_asked(history: History) -
 
 
 async def test_an_answer_is_saved_by_the_thread_that_hears_it(
-    history: History, monkeypatch: pytest.MonkeyPatch
+    history: ChatHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, threads = Gate(), set[str]()
 
@@ -89,52 +89,52 @@ async def test_an_answer_is_saved_by_the_thread_that_hears_it(
         whole = answer([f"word{n} " for n in range(300)])
         return [*whole[:-1], gate, whole[-1]]
 
-    real = History.go_on
+    real = ChatHistory.append_events
 
-    def go_on(self: History, *arguments: object) -> None:
+    def go_on(self: ChatHistory, *arguments: object) -> None:
         threads.add(threading.current_thread().name)
         real(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(History, "go_on", go_on)
+    monkeypatch.setattr(ChatHistory, "append_events", go_on)
     chat = Chat(ScriptedEngine(long))
     kept(chat, history)
     async with chat:
-        chat.screen.composer.put("count")
+        chat.screen.composer.replace_text("count")
         await chat.press("enter")
-        await wait_until(chat.pilot, lambda: "word299" in chat.screen.transcript.shown)
+        await wait_until(chat.pilot, lambda: "word299" in chat.screen.transcript.plain_text)
         assert len(on_disk()[0].answer.split()) > 300 - 64
-        assert on_disk()[0].reason is None
+        assert on_disk()[0].finish_reason is None
         assert threads == {"answer"}
         gate.set()
         await chat.until("ready")
-    assert on_disk()[0].reason == "eog"
+    assert on_disk()[0].finish_reason == "eog"
 
 
-async def test_leaving_in_the_middle_keeps_what_came(history: History) -> None:
+async def test_leaving_in_the_middle_keeps_what_came(history: ChatHistory) -> None:
     chat = Chat(ScriptedEngine(lambda: [*answer(["a ", "b ", "c "])[:-1], Gate()]))
     kept(chat, history)
     async with chat:
-        chat.screen.composer.put("hello")
+        chat.screen.composer.replace_text("hello")
         await chat.press("enter")
-        await wait_until(chat.pilot, lambda: "b c" in chat.screen.transcript.shown)
+        await wait_until(chat.pilot, lambda: "b c" in chat.screen.transcript.plain_text)
     (turn,) = on_disk()
-    assert (turn.answer, turn.reason) == ("a b c ", None)
+    assert (turn.answer, turn.finish_reason) == ("a b c ", None)
     with pytest.raises(InUseError):  # in memory it may go on: no other window may write it
-        history.hold(history.last())
-    chat.screen.dialogue.keeper.close()
-    history.hold(history.last()).close()
+        history.acquire_lock(history.find_last_id())
+    chat.screen.session.recorder.close()
+    history.acquire_lock(history.find_last_id()).close()
 
 
-async def test_a_chat_that_another_window_has(history: History) -> None:
+async def test_a_chat_that_another_window_has(history: ChatHistory) -> None:
     first = Chat()
     kept(first, history)
     async with first:
         await first.send("one")
-    first.screen.dialogue.keeper.close()
-    chat = history.last()
-    with closing(history.hold(chat)):
+    first.screen.session.recorder.close()
+    chat = history.find_last_id()
+    with closing(history.acquire_lock(chat)):
         second = Chat()
-        second.screen.dialogue = Dialogue(PAIR, 1, history, history.read(chat))
+        second.screen.session = ChatSession(PAIR, 1, history, history.load_chat(chat))
         async with second:
             assert second.questions == ["one"]
             await second.send("two")
@@ -145,12 +145,12 @@ async def test_a_chat_that_another_window_has(history: History) -> None:
 
 
 async def test_a_place_that_cannot_be_is_said_once() -> None:
-    paths.chats().parent.parent.mkdir()
-    paths.chats().parent.write_text("a file")
-    chats = start.options().chats
+    paths.chats_file().parent.parent.mkdir()
+    paths.chats_file().parent.write_text("a file")
+    chats = app.load_options().chats
     assert chats is not None and chats.history is None
-    assert ["Chats are not saved" in notice.message for notice in chats.notices()] == [True]
-    assert not chats.notices()
+    assert ["Chats are not saved" in notice.message for notice in chats.take_notices()] == [True]
+    assert not chats.take_notices()
     chat = Chat(chats=chats)
     async with chat:
         await chat.send("one")
@@ -158,9 +158,9 @@ async def test_a_place_that_cannot_be_is_said_once() -> None:
 
 
 async def test_private(monkeypatch: pytest.MonkeyPatch) -> None:
-    file = paths.state() / "config.toml"
+    file = paths.data_dir() / "config.toml"
     file.parent.mkdir()
     file.write_text("[chats]\nkeep = false\n")
     monkeypatch.setenv("LOCALSPEC_CONFIG", str(file))
-    chats = start.options().chats
-    assert chats is not None and chats.history is None and not paths.chats().exists()
+    chats = app.load_options().chats
+    assert chats is not None and chats.history is None and not paths.chats_file().exists()

@@ -13,16 +13,16 @@ import pytest
 from textual.pilot import Pilot
 
 from localspec import paths
-from localspec.chat.history import History, Pair
+from localspec.chat.history import ChatHistory, ChatPair
 from localspec.models import catalog
-from localspec.models.disk.stored import Stored
-from localspec.tui import rows
+from localspec.models.local_files.local_model import LocalModel
+from localspec.tui import home_rows
 from localspec.tui.app import LocalspecApp
-from localspec.tui.chats import Chats, when
-from localspec.tui.dialogue import Dialogue
-from localspec.tui.options import Options
-from localspec.tui.rows import Survey
-from localspec.tui.runner import Runner
+from localspec.tui.app_options import AppOptions
+from localspec.tui.chat_session import ChatSession
+from localspec.tui.engine_runner import EngineRunner
+from localspec.tui.home_rows import MachineSurvey
+from localspec.tui.saved_chats import SavedChats, format_day
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
 from tests.chat import talk
@@ -42,7 +42,7 @@ def halted() -> Script:
 class App:
     """The whole app with a history; Home is on top, and the demo opened by enter."""
 
-    def __init__(self, pilot: Pilot[Any], options: Options) -> None:
+    def __init__(self, pilot: Pilot[Any], options: AppOptions) -> None:
         self.pilot, self.options = pilot, options
 
     @property
@@ -56,7 +56,7 @@ class App:
         return screen
 
     @property
-    def history(self) -> History:
+    def history(self) -> ChatHistory:
         assert self.options.chats is not None
         found = self.options.chats.history
         assert found is not None
@@ -74,7 +74,7 @@ class App:
         await wait_until(self.pilot, there)
 
     async def send(self, text: str) -> None:
-        self.chat.composer.put(text)
+        self.chat.composer.replace_text(text)
         await self.pilot.press("enter")
         await self.until("ready", "failed")
         await settled(self.pilot)
@@ -84,10 +84,10 @@ class App:
 async def app(
     *scripts: Any, private: bool = False, size: tuple[int, int] = (100, 30)
 ) -> AsyncIterator[App]:
-    options = Options(seed=1, chats=Chats(private=private))
+    options = AppOptions(seed=1, chats=SavedChats(private=private))
     engines = [ScriptedEngine(*(scripts or (said,))) for _ in range(9)]
-    runner = Runner(Opening(engines))
-    home = HomeScreen(runner, options, lambda: Survey(MACHINE), closer=as_it_is)
+    runner = EngineRunner(Opening(engines))
+    home = HomeScreen(runner, options, lambda: MachineSurvey(MACHINE), survey_devices=as_it_is)
     running = LocalspecApp(options, runner, lambda: home).run_test(size=size, notifications=True)
     async with running as pilot:
         one = App(pilot, options)
@@ -108,12 +108,12 @@ async def test_a_chat_is_there_again_after_the_app() -> None:
         assert "Recent chats" in second.shown and "2 turns" in second.shown
         await second.press("down", "enter")
         await second.until("ready")
-        turns = second.chat.dialogue.conversation.turns
+        turns = second.chat.session.conversation.turns
         assert [turn.question for turn in turns] == ["Why does my loop allocate?", "and now?"]
         assert [turn.answer for turn in turns] == ["Well, hello."] * 2
         assert turns[0].rounds and "Well, hello." in second.shown
         await second.send("third")
-        assert second.history.list()[0].turns == 3
+        assert second.history.list_chats()[0].turn_count == 3
 
 
 @pytest.mark.asyncio
@@ -121,13 +121,13 @@ async def test_what_was_sent_is_on_the_disk_before_the_answer() -> None:
     async with app(halted) as one:
         await one.press("enter")
         await one.until("ready")
-        one.chat.composer.put("first")
+        one.chat.composer.replace_text("first")
         await one.pilot.press("enter")
         await wait_until(one.pilot, lambda: one.chat.phase == "answering")
-        seen = History.open()
-        kept = seen.read(seen.last())
+        seen = ChatHistory.open()
+        kept = seen.load_chat(seen.find_last_id())
         assert [turn.question for turn in kept.conversation.turns] == ["first"]
-        assert kept.conversation.turns[0].reason is None
+        assert kept.conversation.turns[0].finish_reason is None
         seen.close()
 
 
@@ -154,9 +154,9 @@ async def test_deleted_for_good() -> None:
         await one.press("down", "d")
         assert "Delete “a secret”?" in one.shown
         await one.press("enter")
-        assert len(one.history.list()) == 1
+        assert len(one.history.list_chats()) == 1
         await one.press("d", "y")
-        assert not one.history.list() and "Recent chats" not in one.shown
+        assert not one.history.list_chats() and "Recent chats" not in one.shown
 
 
 @pytest.mark.asyncio
@@ -167,13 +167,13 @@ async def test_nothing_private_is_kept() -> None:
         await one.send("/private")
         assert "not saved" in one.shown
         await one.send("a secret")
-        assert not one.history.list()
+        assert not one.history.list_chats()
     async with app(private=True) as one:
         await one.press("enter")
         await one.until("ready")
         await one.send("a secret")
         assert "not saved" in one.shown
-    assert not list(Path(History.open()._base.path.parent).glob("*secret*"))
+    assert not list(Path(ChatHistory.open()._database.path.parent).glob("*secret*"))
 
 
 @pytest.mark.asyncio
@@ -188,9 +188,9 @@ async def test_a_chat_that_is_open_elsewhere_is_read_only() -> None:
             await other.until("ready")
             assert "open in another window" in other.shown
             await other.send("yours")
-            assert [t.question for t in other.chat.dialogue.conversation.turns] == ["mine"]
+            assert [t.question for t in other.chat.session.conversation.turns] == ["mine"]
             assert other.chat.composer.text == "yours"
-        assert one.history.list()[0].turns == 1
+        assert one.history.list_chats()[0].turn_count == 1
 
 
 @pytest.mark.asyncio
@@ -205,7 +205,7 @@ async def test_branches_are_kept() -> None:
     async with app() as second:
         await second.press("down", "enter")
         await second.until("ready")
-        conversation = second.chat.dialogue.conversation
+        conversation = second.chat.session.conversation
         assert [t.question for t in conversation.turns] == ["one"]
         assert [t.question for t in conversation.branches(1)] == ["one", "first"]
         assert "You · 1 of 2" in second.shown
@@ -218,47 +218,55 @@ async def test_a_bundled_pair_is_kept_by_its_name() -> None:
         await one.press("enter")
         await one.until("ready")
         await one.send("hello")
-        pair = one.history.list()[0].pair
+        pair = one.history.list_chats()[0].pair
         assert (pair.model, pair.draft, pair.name) == ("demo", "auto", "demo-target")
         await one.send("/new")
         await one.send("another")
-        assert one.history.list()[0].pair == pair
+        assert one.history.list_chats()[0].pair == pair
 
 
 @pytest.mark.asyncio
 async def test_a_chat_of_files_is_gone_on_with() -> None:
     """As older versions kept those of the bundled pair, too."""
-    demo = paths.data() / "demo"
+    demo = paths.package_data_dir() / "demo"
     target, draft = str(demo / "demo-target.gguf"), str(demo / "demo-draft.gguf")
-    with closing(History.open()) as history:
+    with closing(ChatHistory.open()) as history:
         old = talk.chat(("before", "said"))
-        pair = Pair(target, draft, "demo-target")
-        history.keep(None, replace(talk.about(old), pair=pair), old.all)
+        pair = ChatPair(target, draft, "demo-target")
+        history.save_chat(None, replace(talk.about(old), pair=pair), old.all_turns)
     async with app() as one:
         await one.press("down", "enter")
         await one.until("ready")
-        choice = one.chat.dialogue.choice
+        choice = one.chat.session.choice
         assert (str(choice.target), str(choice.draft)) == (target, draft)
         await one.send("more")
-        kept = one.history.list()[0]
-        assert (kept.turns, kept.pair.model, kept.pair.draft) == (2, "demo-target", "demo-draft")
+        kept = one.history.list_chats()[0]
+        assert (kept.turn_count, kept.pair.model, kept.pair.draft) == (
+            2,
+            "demo-target",
+            "demo-draft",
+        )
 
 
 def test_a_pair_of_the_catalogue_is_kept_by_its_id(tmp_path: Path) -> None:
     shelf = catalog.load()
-    pair = next(one for one in shelf.pairs.values() if one.kind == "model" and one.target.repo)
+    pair = next(
+        one for one in shelf.pairs.values() if one.draft_kind == "model" and one.target.repo
+    )
     assert pair.draft is not None
     listing = [
-        Stored(tmp_path / f"{n}.gguf", 1, model.repo, model.file, None, None, False, "hub", True)
+        LocalModel(
+            tmp_path / f"{n}.gguf", 1, model.repo, model.file, None, None, False, "hub", True
+        )
         for n, model in enumerate((pair.target, pair.draft))
     ]
-    choice = rows.ready(shelf, Survey(listing=tuple(listing)))[pair.id]
-    assert choice.lasting == (pair.id, "auto")
-    assert Dialogue(choice).keeper.pair.model == pair.id
+    choice = home_rows.find_ready_pairs(shelf, MachineSurvey(local_models=tuple(listing)))[pair.id]
+    assert choice.portable_refs == (pair.id, "auto")
+    assert ChatSession(choice).recorder.pair.model == pair.id
 
 
 def test_days() -> None:
     now = datetime(2026, 3, 3, 12, 0).astimezone()
-    days = [when((now - timedelta(days=n)).timestamp(), now) for n in (0, 1, 2, 7)]
+    days = [format_day((now - timedelta(days=n)).timestamp(), now) for n in (0, 1, 2, 7)]
     assert days == ["today 12:00", "yesterday", "Sunday", "2026-02-24"]
-    assert when(float("1e300"), now) == ""
+    assert format_day(float("1e300"), now) == ""

@@ -21,8 +21,8 @@ if sys.platform == "win32":
     pytest.skip("POSIX signals and terminals", allow_module_level=True)
 
 from localspec.chat import export
-from localspec.chat.history import History, Kept
-from localspec.chat.keeping import TOKENS
+from localspec.chat.history import ChatHistory, SavedChat
+from localspec.chat.recorder import CHECKPOINT_TOKENS
 from localspec.protocol.events import Prefill
 from tests.cli.command import command
 from tests.tui.terminal import Terminal, text
@@ -247,15 +247,15 @@ class Chats:
         base = self.data / "chats" / "chats.sqlite"
         if not base.exists():
             return
-        with closing(History.open(base)) as history:
-            assert history.notices() == []
-            chats = [history.read(one.id) for one in history.list()]
+        with closing(ChatHistory.open(base)) as history:
+            assert history.take_notices() == []
+            chats = [history.load_chat(one.id) for one in history.list_chats()]
             for chat in chats[:1]:
-                history.hold(chat.place.chat).close()  # nobody has it any more
+                history.acquire_lock(chat.location.chat_id).close()  # nobody has it any more
         with closing(sqlite3.connect(base)) as raw:
             assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         self.questions |= set(person.sent)
-        kept = {turn.question for chat in chats for turn in chat.conversation.all}
+        kept = {turn.question for chat in chats for turn in chat.conversation.all_turns}
         assert set(person.sent) <= kept, set(person.sent) - kept
         assert self.questions <= kept, self.questions - kept
         self.sent, self.ended = self.sent + len(person.sent), self.ended + len(person.ended)
@@ -264,19 +264,19 @@ class Chats:
         if person.sent and person.sent[-1] not in person.ended:
             self._look_at_the_last(person, chats)
 
-    def _look_at_the_last(self, person: Person, chats: list[Kept]) -> None:
+    def _look_at_the_last(self, person: Person, chats: list[SavedChat]) -> None:
         """It was killed in the middle: at most a checkpoint is lost, and it is marked."""
         chat = next(c for c in chats if answers([c], person.sent[-1]))
         turn = chat.conversation.turns[-1]
         assert turn.question == person.sent[-1]
         had = len(turn.tokens) + (self._read(chat) if isinstance(person, InTheApp) else 0)
-        if not chat.conversation.cut.turns:
-            assert had >= person.shown - TOKENS - ROUND, (had, person.shown)
-        if turn.reason is None:
+        if not chat.conversation.dropped.turns:
+            assert had >= person.shown - CHECKPOINT_TOKENS - ROUND, (had, person.shown)
+        if turn.finish_reason is None:
             self.interrupted += 1
-            assert export.markdown(chat).endswith("*(interrupted)*\n")
+            assert export.render_markdown(chat).endswith("*(interrupted)*\n")
 
-    def _read(self, chat: Kept) -> int:
+    def _read(self, chat: SavedChat) -> int:
         """The last prompt's tokens; where that was not saved yet, as many as there may be."""
         later = 0
         for turn in reversed(chat.conversation.turns):
@@ -295,10 +295,10 @@ def runs(process: psutil.Process) -> bool:
     return False
 
 
-def answers(chats: list[Kept], question: str, *, whole: bool = False) -> int:
+def answers(chats: list[SavedChat], question: str, *, whole: bool = False) -> int:
     """Turns with a question; with an end, where `whole`."""
-    turns = [turn for chat in chats for turn in chat.conversation.all]
-    return sum(t.question == question and (not whole or t.reason is not None) for t in turns)
+    turns = [turn for chat in chats for turn in chat.conversation.all_turns]
+    return sum(t.question == question and (not whole or t.finish_reason is not None) for t in turns)
 
 
 @pytest.mark.parametrize("times", [5, pytest.param(150, marks=pytest.mark.long)])

@@ -7,7 +7,7 @@ import time
 import pytest
 from textual.app import App
 
-from localspec.tui.later import later
+from localspec.tui.timer import set_reliable_timer
 from tests.tui.scripted import wait_until
 
 
@@ -18,7 +18,7 @@ async def test_no_wait_is_too_short_to_be_heard_of() -> None:
     heard: list[int] = []
     async with app.run_test() as pilot:
         for number in range(300):
-            later(app, 1e-9, lambda number=number: heard.append(number))  # type: ignore[misc]
+            set_reliable_timer(app, 1e-9, lambda number=number: heard.append(number))  # type: ignore[misc]
         time.sleep(0.05)  # the loop is busy meanwhile
         await wait_until(pilot, lambda: len(heard) == 300)
     assert sorted(heard) == list(range(300))
@@ -29,7 +29,7 @@ async def test_it_can_be_taken_back() -> None:
     app = App[None]()
     heard: list[str] = []
     async with app.run_test() as pilot:
-        later(app, 0.0, lambda: heard.append("never")).cancel()
-        later(app, 0.0, lambda: heard.append("done"))
+        set_reliable_timer(app, 0.0, lambda: heard.append("never")).cancel()
+        set_reliable_timer(app, 0.0, lambda: heard.append("done"))
         await wait_until(pilot, lambda: heard)
     assert heard == ["done"]

@@ -12,20 +12,20 @@ from textual.app import App
 from textual.pilot import Pilot
 
 from localspec import paths
-from localspec.tui import clipping
+from localspec.tui import clipboard
 from localspec.tui.app import LocalspecApp
-from localspec.tui.options import Options
-from localspec.tui.runner import Runner
+from localspec.tui.app_options import AppOptions
+from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens import log
 from localspec.tui.screens.log import LogScreen
-from localspec.tui.widgets.tail import Tail
+from localspec.tui.widgets.log_view import LogView
 from tests.tui import scenes
 from tests.tui.scenes import settled
 from tests.tui.scripted import painted, wait_until
 
 
 def write(text: str, name: str = "engine.log", mode: str = "a") -> Path:
-    path = paths.state() / name
+    path = paths.data_dir() / name
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open(mode, encoding="utf-8") as file:
         file.write(text)
@@ -53,15 +53,15 @@ def shown(pilot: Pilot[Any]) -> str:
     return painted(pilot.app.screen)
 
 
-def tail(pilot: Pilot[Any]) -> Tail:
-    return pilot.app.screen.query_one(Tail)
+def tail(pilot: Pilot[Any]) -> LogView:
+    return pilot.app.screen.query_one(LogView)
 
 
 @pytest.mark.asyncio
 async def test_an_empty_log_says_what_would_be_there_and_where() -> None:
     async with opened((120, 24)) as pilot:
         assert "What llama.cpp says while a model loads" in shown(pilot)
-        assert str(paths.state() / "engine.log") in shown(pilot)
+        assert str(paths.data_dir() / "engine.log") in shown(pilot)
         await pilot.press("c")
         assert "nothing to copy" in shown(pilot)
         write(numbered(3))
@@ -139,11 +139,11 @@ async def test_what_is_looked_for_is_found_whatever_its_case() -> None:
 @pytest.mark.asyncio
 async def test_only_the_end_of_a_large_log_is_read() -> None:
     write("the very first\n" + numbered(60_000))
-    size = (paths.state() / "engine.log").stat().st_size
-    assert size > 3 * log._LAST
+    size = (paths.data_dir() / "engine.log").stat().st_size
+    assert size > 3 * log._TAIL_BYTES
     async with opened() as pilot:
         lines = tail(pilot).lines
-        assert sum(map(len, lines)) <= log._LAST < size
+        assert sum(map(len, lines)) <= log._TAIL_BYTES < size
         assert lines[-1].endswith("line 59999") and lines[0].startswith("2026-")
         assert "the last 512 KiB" in shown(pilot)
 
@@ -175,7 +175,7 @@ async def test_it_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
         copied.append(text)
         return "Copied."
 
-    monkeypatch.setattr(clipping, "copy", copy)
+    monkeypatch.setattr(clipboard, "copy", copy)
     write(numbered(3))
     async with opened() as pilot:
         await pilot.press("c")
@@ -193,8 +193,8 @@ SAID = "".join(
 
 
 def app() -> LocalspecApp:
-    options = Options(seed=1)
-    return LocalspecApp(options, Runner(), lambda: LogScreen(options))
+    options = AppOptions(seed=1)
+    return LocalspecApp(options, EngineRunner(), lambda: LogScreen(options))
 
 
 def having(*keys: str) -> scenes.Steps:

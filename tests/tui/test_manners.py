@@ -6,11 +6,11 @@ import pytest
 from rich.style import Style
 
 from localspec.tui.app import LocalspecApp
+from localspec.tui.app_options import AppOptions
 from localspec.tui.glyphs import ASCII
-from localspec.tui.options import Options
 from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.text.part import Hints
-from localspec.tui.widgets.story import LEGEND
+from localspec.tui.text.blocks import KeyHints
+from localspec.tui.widgets.token_details import LEGEND
 from tests.tui import scenes
 from tests.tui.scenes import CODE, QUESTION, asking, streaming, surveyed, walking
 from tests.tui.scripted import painted, wait_until
@@ -31,12 +31,14 @@ async def test_tab_leads_to_the_tokens_and_back() -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await asking(CODE)(pilot)
         await pilot.press("tab")
-        assert on(app).composer.has_focus and not on(app).transcript.walking  # nothing is shown
+        assert (
+            on(app).composer.has_focus and not on(app).transcript.is_cursor_active
+        )  # nothing is shown
         await pilot.press("f2", "escape")
         assert on(app).composer.has_focus
         assert "tab walk" in painted(app.screen)
         await pilot.press("tab")
-        assert on(app).transcript.walking
+        assert on(app).transcript.is_cursor_active
         assert "round" in painted(app.screen) and "→ token" in painted(app.screen)
         await pilot.press("tab")
         assert on(app).composer.has_focus
@@ -69,7 +71,7 @@ async def test_an_answer_is_finished_only_where_there_is_one() -> None:
 @pytest.mark.parametrize("width", [10, 24, 40, 80])
 async def test_a_hint_is_not_cut_in_two(width: int) -> None:
     keys = ("f6 edit it", "f4 settings", "ctrl+l its log")
-    part = Hints(keys, "| ")
+    part = KeyHints(keys, "| ")
     lines = [part.line(y, LOOKS)[1].text for y in range(part.height(width))]
     assert "   ".join(lines).split("   ") == list(keys)
     assert all(len(line) <= max(width - 2, len("ctrl+l its log")) for line in lines)
@@ -83,7 +85,7 @@ async def test_one_empty_line_between_thinking_and_answer() -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await asking(QUESTION)(pilot)
         for _ in range(2):
-            lines = [line.strip() for line in on(app).transcript.shown.splitlines()]
+            lines = [line.strip() for line in on(app).transcript.plain_text.splitlines()]
             last = lines.index("Use append.")
             assert lines[last - 1] == "" and lines[last - 2] != ""
             await pilot.press("ctrl+t")
@@ -114,7 +116,7 @@ async def test_the_strip_of_a_short_terminal_keeps_its_legend() -> None:
 @pytest.mark.parametrize("where", ["home", "opening", "chat", "help", "settings", "failure"])
 async def test_ascii_means_ascii(where: str) -> None:
     """Borders, bars and scrollbars too."""
-    options = Options(seed=1, glyphs=ASCII, colour=False)
+    options = AppOptions(seed=1, glyphs=ASCII, colour=False)
     app = scenes.chat(
         scenes.dying if where == "failure" else lambda: scenes.spoken(scenes.COMPLETED),
         chats=False,

@@ -14,17 +14,18 @@ from textual.screen import Screen
 from textual.widgets import Input, OptionList
 
 from localspec import paths
-from localspec.config import VALUES
-from localspec.tui import rebinding, start
+from localspec.config import SETTINGS
+from localspec.tui import app as tui_app
+from localspec.tui import key_bindings
 from localspec.tui.app import LocalspecApp
-from localspec.tui.keys import KEYS
-from localspec.tui.lettering import Lettering
-from localspec.tui.options import Options
-from localspec.tui.rows import Survey
-from localspec.tui.runner import Runner
+from localspec.tui.app_options import AppOptions
+from localspec.tui.engine_runner import EngineRunner
+from localspec.tui.home_rows import MachineSurvey
+from localspec.tui.key_bindings import KEY_BINDINGS
+from localspec.tui.output_filters import AsciiFilter
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
-from localspec.tui.screens.keyboard import KeyboardScreen
+from localspec.tui.screens.key_editor import KeyEditorScreen
 from localspec.tui.screens.preferences import PreferencesScreen
 from tests.tui import scenes
 from tests.tui.before import been_here
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.asyncio
 class Shown:
     """The preferences, opened over Home."""
 
-    def __init__(self, pilot: Pilot[Any], options: Options) -> None:
+    def __init__(self, pilot: Pilot[Any], options: AppOptions) -> None:
         self.pilot, self.options = pilot, options
 
     @property
@@ -51,7 +52,7 @@ class Shown:
 
     @property
     def file(self) -> dict[str, Any]:
-        path = paths.config()
+        path = paths.config_file()
         return tomllib.loads(path.read_text()) if path.exists() else {}
 
     async def press(self, *keys: str) -> None:
@@ -66,15 +67,15 @@ class Shown:
     async def go_to_key(self, id_: str) -> None:
         """To a key in the list of all."""
         keys = self.app.screen.query_one("#keyboard", OptionList)
-        assert isinstance(self.app.screen, KeyboardScreen)
-        shown = [key.id if key else "" for key in self.app.screen._shown]
+        assert isinstance(self.app.screen, KeyEditorScreen)
+        shown = [key.id if key else "" for key in self.app.screen._listed_keys]
         keys.highlighted = shown.index(id_)
         await self.pilot.pause()
 
 
 @pytest.fixture(autouse=True)
 def started_before() -> None:
-    been_here(paths.state())
+    been_here(paths.data_dir())
 
 
 @asynccontextmanager
@@ -82,8 +83,8 @@ async def preferences(
     text: str | None = None, flags: dict[str, str] | None = None
 ) -> AsyncIterator[Shown]:
     if text is not None:
-        paths.config().write_text(text)
-    options = start.options(flags)
+        paths.config_file().write_text(text)
+    options = tui_app.load_options(flags)
     options.seed = 1
     app = scenes.home(options)
     async with app.run_test(size=(100, 40)) as pilot:
@@ -110,18 +111,18 @@ async def test_each_value_has_its_words_and_where_it_comes_from(
             "keys of the app as they come",
         ):
             assert words in shown.words
-        assert str(paths.config())[-20:] in shown.words
+        assert str(paths.config_file())[-20:] in shown.words
         await shown.go("downloads.limit")
         await shown.press("right", "enter")
         assert "LOCALSPEC_DOWNLOADS_LIMIT goes before the file" in shown.words
-        assert "limit" not in paths.config().read_text()
+        assert "limit" not in paths.config_file().read_text()
 
 
 async def test_a_choice_is_in_the_file_and_on_the_screen_at_once() -> None:
     async with preferences("# mine\n") as shown:
         await shown.press("right")
         assert shown.app.theme == "localspec-light"
-        assert paths.config().read_text().startswith("# mine\n")
+        assert paths.config_file().read_text().startswith("# mine\n")
         assert shown.file["screen"]["theme"] == "localspec-light"
         assert "‹ localspec-light › config.toml" in shown.words
         await shown.press("left", "left")
@@ -131,7 +132,7 @@ async def test_a_choice_is_in_the_file_and_on_the_screen_at_once() -> None:
         assert shown.file == {"screen": {}}
         await shown.go("screen.ascii")
         await shown.press("space")
-        assert any(isinstance(one, Lettering) for one in shown.app.get_line_filters())
+        assert any(isinstance(one, AsciiFilter) for one in shown.app.get_line_filters())
         assert "< on >" in shown.words
         await shown.press("enter")
         assert "‹ off ›" in shown.words
@@ -174,8 +175,8 @@ async def test_a_folder_must_be_there(tmp_path: Path) -> None:
 
 async def test_a_damaged_file_starts_with_everything_as_it_comes_and_is_left_alone() -> None:
     damaged = "[screen]\ntheme = \n# precious\n"
-    paths.config().write_text(damaged)
-    options = start.options()
+    paths.config_file().write_text(damaged)
+    options = tui_app.load_options()
     app = scenes.home(options)
     async with app.run_test(size=(100, 40)) as pilot:
         await surveyed(pilot)
@@ -184,8 +185,8 @@ async def test_a_damaged_file_starts_with_everything_as_it_comes_and_is_left_alo
         shown = Shown(pilot, options)
         await shown.press("f10", "right")
         assert "Nothing was changed" in shown.words
-        assert paths.config().read_text() == damaged
-        paths.config().write_text("[screen]\ntheme = 'high-contrast'\n")  # mended elsewhere
+        assert paths.config_file().read_text() == damaged
+        paths.config_file().write_text("[screen]\ntheme = 'high-contrast'\n")  # mended elsewhere
         await shown.press("right", "escape")
         await settled(pilot)
         assert shown.file["screen"]["theme"] != "high-contrast"  # the next after it
@@ -206,7 +207,7 @@ async def test_arrows_and_tab_lead_to_every_value_and_round() -> None:
         for key in ("down", "tab") * 6:
             reached.append(str(getattr(shown.app.focused, "name", "")))
             await shown.press(key)
-        assert reached == [*VALUES, "keys"]
+        assert reached == [*SETTINGS, "keys"]
         assert shown.app.focused is not None and shown.app.focused.name == reached[0]
         await shown.press("up", "shift+tab")
         assert shown.app.focused.name == reached[-2]
@@ -251,7 +252,7 @@ async def test_a_key_that_is_taken_is_refused_and_does_nothing_meanwhile() -> No
             await shown.go_to_key(id_)
             await shown.press("enter", key)
             assert why in shown.words and shown.file == {}
-            assert isinstance(shown.app.screen, KeyboardScreen)
+            assert isinstance(shown.app.screen, KeyEditorScreen)
 
 
 async def test_a_key_comes_back() -> None:
@@ -272,18 +273,22 @@ async def test_a_key_comes_back() -> None:
 
 
 def told(own: dict[str, str]) -> str:
-    return " ".join(rebinding.sound(own)[1])
+    return " ".join(key_bindings.validate_user_keys(own)[1])
 
 
 async def test_every_key_of_the_table_may_be_what_it_is() -> None:
-    assert [why for key in KEYS if (why := rebinding.fault(key.id, key.keys, {}))] == []
+    assert [
+        why for key in KEY_BINDINGS if (why := key_bindings.check_keys(key.id, key.keys, {}))
+    ] == []
 
 
 async def test_keys_of_the_file() -> None:
-    assert rebinding.sound({"chat.panel": "f2", "chat.tokens": "f3"})[1] == ()  # changed places
+    assert (
+        key_bindings.validate_user_keys({"chat.panel": "f2", "chat.tokens": "f3"})[1] == ()
+    )  # changed places
     assert "given to keys.chat.tokens, too" in told({"chat.panel": "f9", "chat.tokens": "f9"})
     assert "no key called 'ctl+s'" in told({"chat.send": "ctl+s"})
-    assert rebinding.sound({"chat.tokens": "f8"}) == ({"chat.tokens": "f8"}, ())
+    assert key_bindings.validate_user_keys({"chat.tokens": "f8"}) == ({"chat.tokens": "f8"}, ())
 
 
 # --- in use ---------------------------------------------------------------------------------------
@@ -292,12 +297,14 @@ async def test_keys_of_the_file() -> None:
 @asynccontextmanager
 async def chatting(text: str) -> AsyncIterator[Shown]:
     """Home, with the demo opened in a chat that waits for its first question."""
-    paths.config().write_text(text)
-    options = start.options()
+    paths.config_file().write_text(text)
+    options = tui_app.load_options()
     loaded = ready(chats=True, thinking=("<think>", "</think>"))
     engines = [ScriptedEngine(scenes.thought, scenes.thought, ready=loaded)]
-    runner = Runner(Opening(engines))
-    app = LocalspecApp(options, runner, lambda: HomeScreen(runner, options, Survey, None, as_it_is))
+    runner = EngineRunner(Opening(engines))
+    app = LocalspecApp(
+        options, runner, lambda: HomeScreen(runner, options, MachineSurvey, None, as_it_is)
+    )
     async with app.run_test(size=(110, 40)) as pilot:
         await settled(pilot)
         await pilot.press("enter")
@@ -314,7 +321,7 @@ async def test_a_new_chat_is_as_it_was_wished() -> None:
     text = "[chats]\nshow_thinking = true\noverflow = 'drop'\nkeep = false\n"
     text += "[answers]\nspec = 'lookup'\ntemperature = 0.1\n"
     async with chatting(text) as shown:
-        chosen = on(shown.app.screen).dialogue.settings
+        chosen = on(shown.app.screen).session.settings
         assert (chosen.spec, chosen.sampling.temperature) == ("lookup", 0.1)
         assert (chosen.overflow, chosen.show_thinking) == ("drop", True)
         assert "not saved" in shown.words
@@ -322,7 +329,7 @@ async def test_a_new_chat_is_as_it_was_wished() -> None:
         assert "They ask about lists." in shown.words  # what it thought, unfolded
         await shown.press("ctrl+t")
         assert "They ask about lists." not in shown.words
-        assert not on(shown.app.screen).dialogue.settings.show_thinking
+        assert not on(shown.app.screen).session.settings.show_thinking
 
 
 async def test_thinking_is_folded_as_it_comes_and_a_setting_of_the_chat() -> None:
@@ -348,9 +355,9 @@ async def test_over_a_chat_the_answer_goes_on_and_new_keys_count_there_too() -> 
         await wait_until(shown.pilot, lambda: isinstance(shown.app.screen, ChatScreen))
         await shown.press("a", "enter")
         assert on(shown.app.screen).composer.text == "a\n"  # enter sends no more
-        assert on(shown.app.screen).dialogue.keeper.on  # this one was begun before
+        assert on(shown.app.screen).session.recorder.is_saving  # this one was begun before
         await shown.press("ctrl+n")
-        assert not on(shown.app.screen).dialogue.keeper.on
+        assert not on(shown.app.screen).session.recorder.is_saving
 
 
 async def test_downloads_heed_it_at_once() -> None:

@@ -3,10 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.tui.text.look import Look
-from localspec.tui.text.prose import Prose
+from localspec.tui.text.markdown import MarkdownText
+from localspec.tui.themes import MarkdownStyle
 
-LOOK = Look("#7aa7f0", "#8b929c", "one-dark")
+LOOK = MarkdownStyle("#7aa7f0", "#8b929c", "one-dark")
 BLOCKS = (
     "A paragraph with **bold** and `code`,\nover two lines.\n\n",
     "# A heading\n\n",
@@ -26,14 +26,14 @@ BLOCKS = (
 
 
 def drawn(chunks: list[str], width: int = 40) -> list[str]:
-    prose = Prose(LOOK)
+    prose = MarkdownText(LOOK)
     for chunk in chunks:
         prose.write(chunk)
         prose.height(width)
     return lines(prose, width)
 
 
-def lines(prose: Prose, width: int) -> list[str]:
+def lines(prose: MarkdownText, width: int) -> list[str]:
     height = prose.height(width)
     return ["".join(s.text for s in prose.line(y, {})).rstrip() for y in range(height)]
 
@@ -47,7 +47,7 @@ def test_an_open_fence_is_shown_as_it_comes() -> None:
 
 
 def test_a_link_shows_its_address_and_nothing_else() -> None:
-    prose = Prose(LOOK)
+    prose = MarkdownText(LOOK)
     prose.write("[text](https://example.org/x)")
     prose.height(60)
     segments = prose.line(0, {})
@@ -56,7 +56,7 @@ def test_a_link_shows_its_address_and_nothing_else() -> None:
 
 
 def test_no_ground_of_its_own() -> None:
-    prose = Prose(LOOK)
+    prose = MarkdownText(LOOK)
     prose.write("```python\nx = 1\n```\n\n`inline`\n")
     height = prose.height(30)
     styles = [s.style for y in range(height) for s in prose.line(y, {}) if s.style]
@@ -83,7 +83,7 @@ def test_however_it_is_cut_it_looks_the_same(
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.sampled_from(BLOCKS), min_size=1, max_size=6), st.integers(4, 60))
 def test_no_line_is_wider_than_the_view(blocks: list[str], width: int) -> None:
-    prose = Prose(LOOK)
+    prose = MarkdownText(LOOK)
     prose.write("".join(blocks))
     height = prose.height(width)
     for y in range(height):
@@ -91,7 +91,7 @@ def test_no_line_is_wider_than_the_view(blocks: list[str], width: int) -> None:
 
 
 def test_another_width_draws_everything_anew() -> None:
-    prose = Prose(LOOK)
+    prose = MarkdownText(LOOK)
     prose.write("some words that wrap\n\nand more\n")
     assert lines(prose, 10) == ["some words", "that wrap", "", "and more"]
     assert lines(prose, 30) == ["some words that wrap", "", "and more"]

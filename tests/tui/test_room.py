@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.tui.screens.room import RoomScreen
+from localspec.tui.screens.context_full import ContextFullScreen
 from tests.tui.scripted import ScriptedEngine, answer, wait_until
 from tests.tui.test_chat import Chat, said
 
@@ -25,9 +25,9 @@ def growing() -> ScriptedEngine:
 async def full(chat: Chat) -> None:
     await chat.send("one")
     await chat.send("two")
-    chat.screen.composer.put("three")
+    chat.screen.composer.replace_text("three")
     await chat.press("enter")
-    await wait_until(chat.pilot, lambda: isinstance(chat.app.screen, RoomScreen))
+    await wait_until(chat.pilot, lambda: isinstance(chat.app.screen, ContextFullScreen))
     await chat.pilot.pause()
 
 
@@ -51,7 +51,7 @@ async def test_a_summary_stands_for_them() -> None:
         await chat.until("ready")
         first = engine.asked[-1].messages[0]
         assert first.role == "system" and "They greeted." in first.content
-        assert [t.answer for t in chat.screen.dialogue.conversation.turns] == ["Well, hello."] * 3
+        assert [t.answer for t in chat.screen.session.conversation.turns] == ["Well, hello."] * 3
 
 
 async def test_nothing_is_left_out_against_ones_will() -> None:
@@ -79,5 +79,5 @@ async def test_quitting_does_not_wait_for_the_choice() -> None:
     engine = growing()
     async with Chat(engine) as chat:
         await full(chat)
-        question = chat.screen._question
+        question = chat.screen._overflow_request
     assert question is not None and question.wait() == "stop"

@@ -9,14 +9,21 @@ from queue import Queue
 
 from textual.message import Message
 
-from localspec.fit.advisor import Wish
+from localspec.fit.advisor import SettingsRequest
 from localspec.protocol.events import Event
-from localspec.protocol.wire import Load
-from localspec.tui.messages import EngineOpened
-from localspec.tui.runner import Closing, Inspecting, Runner
+from localspec.protocol.wire import LoadCommand
+from localspec.tui.engine_runner import (
+    ClosableEngine,
+    EngineLoaded,
+    EngineRunner,
+    InspectableEngine,
+)
 from tests.tui.scripted import LIMIT, ScriptedEngine, answer
 
-ONE, OTHER = Wish(Load("one.gguf", None)), Wish(Load("other.gguf", None))
+ONE, OTHER = (
+    SettingsRequest(LoadCommand("one.gguf", None)),
+    SettingsRequest(LoadCommand("other.gguf", None)),
+)
 
 
 class Leaving(ScriptedEngine):
@@ -45,16 +52,16 @@ class Loader:
 
     def __call__(
         self,
-        asked: Wish,
+        request: SettingsRequest,
         *,
         probe: bool,
-        say: Callable[[Event], None],
-        hold: Callable[[Closing], None],
-    ) -> Inspecting:
-        name = asked.load.target.removesuffix(".gguf")
+        notify: Callable[[Event], None],
+        on_worker: Callable[[ClosableEngine], None],
+    ) -> InspectableEngine:
+        name = request.load.target.removesuffix(".gguf")
         engine = Leaving(name, self)
         self.told.append(f"{name} loads")
-        hold(engine)
+        on_worker(engine)
         self.begun.set()
         assert self.finish.wait(LIMIT)
         return engine
@@ -64,24 +71,24 @@ def test_a_pair_is_gone_before_another_is_measured_and_loaded() -> None:
     """Else the memory of the first would count as taken, and both may not fit."""
     loader = Loader()
     loader.finish.set()
-    runner = Runner(loader)
+    runner = EngineRunner(loader)
     opened: Queue[Message] = Queue()
-    runner.open(ONE, opened.put)
-    assert isinstance(opened.get(timeout=LIMIT), EngineOpened)
-    runner.open(OTHER, opened.put)
+    runner.load(ONE, opened.put)
+    assert isinstance(opened.get(timeout=LIMIT), EngineLoaded)
+    runner.load(OTHER, opened.put)
     assert loader.leaving.wait(LIMIT)
     assert "other loads" not in loader.told
     loader.let_go.set()
-    assert isinstance(opened.get(timeout=LIMIT), EngineOpened)
+    assert isinstance(opened.get(timeout=LIMIT), EngineLoaded)
     assert loader.told == ["one loads", "one leaves", "one is gone", "other loads"]
 
 
 def test_a_load_is_stopped_while_it_loads() -> None:
     loader = Loader()
     loader.let_go.set()
-    runner = Runner(loader)
+    runner = EngineRunner(loader)
     heard: list[Message] = []
-    runner.open(ONE, heard.append)
+    runner.load(ONE, heard.append)
     assert loader.begun.wait(LIMIT)
     runner.close(wait=LIMIT)
     assert loader.told[:3] == ["one loads", "one leaves", "one is gone"]

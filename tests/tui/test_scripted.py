@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import UsageError
-from localspec.launch import Choice
-from localspec.protocol.events import Dead, Event, Finished, Round
+from localspec.launch import ResolvedPair
+from localspec.protocol.events import EngineExit, Event, GenerationFinished, Round
 from localspec.tui.app import LocalspecApp
-from localspec.tui.dialogue import Dialogue
-from localspec.tui.options import Options
-from localspec.tui.runner import Runner
+from localspec.tui.app_options import AppOptions
+from localspec.tui.chat_session import ChatSession
+from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.widgets.transcript import Transcript
 from tests.tui.scripted import (
@@ -33,10 +33,10 @@ TEXT = "# Title\n\nSome *words*, 漢字 and 🙂.\n"
 
 def app_of(*scripts: Callable[[], Script], **how: object) -> tuple[LocalspecApp, Opening]:
     opening = Opening([ScriptedEngine(*scripts, **how)])  # type: ignore[arg-type]
-    options, runner = Options(), Runner(opening)
-    choice = Choice(Path("target.gguf"), Path("draft.gguf"))
+    options, runner = AppOptions(), EngineRunner(opening)
+    choice = ResolvedPair(Path("target.gguf"), Path("draft.gguf"))
     return LocalspecApp(
-        options, runner, lambda: ChatScreen(Dialogue(choice), runner, options)
+        options, runner, lambda: ChatScreen(ChatSession(choice), runner, options)
     ), opening
 
 
@@ -57,12 +57,12 @@ async def test_an_answer_and_its_gate() -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await wait_until(pilot, lambda: chat(app).phase == "ready")
         await pilot.press(*"hi", "enter")
-        await wait_until(pilot, lambda: chat(app).dialogue.figures.answered > 2)
+        await wait_until(pilot, lambda: chat(app).session.stats.answer_tokens > 2)
         assert chat(app).phase == "answering"
         gate.set()
         await wait_until(pilot, lambda: chat(app).phase == "ready")
-        assert chat(app).dialogue.conversation.turns[-1].answer == TEXT
-        kinds = {t.kind for r in chat(app).dialogue.conversation.turns[-1].rounds for t in r.tokens}
+        assert chat(app).session.conversation.turns[-1].answer == TEXT
+        kinds = {t.kind for r in chat(app).session.conversation.turns[-1].rounds for t in r.tokens}
         assert kinds == {"accepted", "bonus", "correction", "plain"}
 
 
@@ -72,26 +72,26 @@ async def test_an_endless_answer_is_stopped() -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await wait_until(pilot, lambda: chat(app).phase == "ready")
         await pilot.press("a", "enter")
-        await wait_until(pilot, lambda: chat(app).dialogue.figures.answered > 40)
+        await wait_until(pilot, lambda: chat(app).session.stats.answer_tokens > 40)
         await pilot.press("escape")
         await wait_until(pilot, lambda: chat(app).phase == "ready")
-        assert chat(app).dialogue.conversation.turns[-1].reason == "cancelled"
+        assert chat(app).session.conversation.turns[-1].finish_reason == "cancelled"
 
 
 @pytest.mark.asyncio
 async def test_errors_and_ends() -> None:
     app, opening = app_of(
         lambda: [UsageError("That cannot be asked.", "Ask otherwise.")],
-        lambda: [*answer(["a ", "b "])[:-1], Dead("oom-system", (), "Try a smaller --ctx.")],
+        lambda: [*answer(["a ", "b "])[:-1], EngineExit("oom-system", (), "Try a smaller --ctx.")],
     )
     async with app.run_test(size=(100, 30)) as pilot:
         await wait_until(pilot, lambda: chat(app).phase == "ready")
         await pilot.press("a", "enter")
-        await wait_until(pilot, lambda: app.screen.query_one(Transcript).failed)
+        await wait_until(pilot, lambda: app.screen.query_one(Transcript).has_error)
         assert chat(app).phase == "ready"
         await pilot.press("b", "enter")
         await wait_until(pilot, lambda: chat(app).phase == "failed")
-        assert chat(app).dialogue.conversation.turns[-1].answer == "a b "
+        assert chat(app).session.conversation.turns[-1].answer == "a b "
     assert len(opening.loads) == 1
 
 
@@ -99,4 +99,4 @@ def test_every_script_is_made_of_events() -> None:
     said = answer(list("abcdefgh"), tail="z")
     spoken: list[Event] = [event for event in said if isinstance(event, Round)]
     assert [len(e.tokens) for e in spoken if isinstance(e, Round)] == [1, 4, 3]
-    assert isinstance(said[-1], Finished)
+    assert isinstance(said[-1], GenerationFinished)

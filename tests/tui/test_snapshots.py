@@ -15,18 +15,18 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from localspec import paths
-from localspec.chat.context import Full
-from localspec.chat.history import History
-from localspec.models import catalog, plan
-from localspec.models.remote import Hub
-from localspec.tui import start
-from localspec.tui.chats import Chats
-from localspec.tui.downloads import Downloads
+from localspec.chat.context_window import ContextOverflow
+from localspec.chat.history import ChatHistory
+from localspec.models import catalog, pull_plan
+from localspec.models.hub.client import HubClient
+from localspec.tui import app
+from localspec.tui.app_options import AppOptions
+from localspec.tui.downloads import DownloadManager
 from localspec.tui.glyphs import ASCII
-from localspec.tui.options import Options
-from localspec.tui.rows import Survey
-from localspec.tui.screens.opening import OpeningScreen
-from localspec.tui.screens.room import RoomScreen
+from localspec.tui.home_rows import MachineSurvey
+from localspec.tui.saved_chats import SavedChats
+from localspec.tui.screens.context_full import ContextFullScreen
+from localspec.tui.screens.open_files import OpenFilesScreen
 from localspec.tui.themes import MONOCHROME
 from localspec.tui.wizard.shortlist import Candidate
 from tests.chat.talk import put
@@ -116,10 +116,10 @@ pairs:
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = tmp_path / "shelf.yaml"
     shelf.write_text(SHELF)
-    monkeypatch.setattr(paths, "catalogue", lambda: shelf)
+    monkeypatch.setattr(paths, "catalog_file", lambda: shelf)
 
 
-def with_room() -> Survey:
+def with_room() -> MachineSurvey:
     known = catalog.load()
     pairs = [
         known.pairs["mistral-small-3.2-24b-instruct+lookup"],
@@ -130,7 +130,7 @@ def with_room() -> Survey:
         Candidate(pairs[0], pairs[0].size or 0),
         Candidate(pairs[1], pairs[1].size or 0, fast),
     )
-    return Survey(scenes.MACHINE, free=24 << 30, suggested=suggested)
+    return MachineSurvey(scenes.MACHINE, free_memory=24 << 30, candidates=suggested)
 
 
 @EACH_SIZE
@@ -149,7 +149,9 @@ def test_home_filtered(snap_compare: Compare, size: tuple[int, int]) -> None:
         for repo in ("bartowski/Qwen3-8B-GGUF", "org/Qwen3"):
             hub.add(repo, "m-Q4_K_M.gguf", b"GGUF")
         hub.gated["org/Qwen3"] = "token"
-        app = scenes.home(downloads=Downloads(lambda: Hub(hub.url, token=False)), survey=with_room)
+        app = scenes.home(
+            downloads=DownloadManager(lambda: HubClient(hub.url, token=False)), survey=with_room
+        )
         assert snap_compare(app, terminal_size=size, run_before=searching("qwen3"))
 
 
@@ -176,13 +178,13 @@ def test_download_sheet(
 ) -> None:
     """What the hub says of a pair, before it is downloaded."""
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(plan, "free", lambda _: 250 * 10**9)
+    monkeypatch.setattr(pull_plan, "free_bytes", lambda _: 250 * 10**9)
     with FakeHub() as hub:
         hub.add("a/A-GGUF", "A.gguf", zoo["target"].read_bytes())
         hub.add("a/B-GGUF", "B.gguf", zoo["cousin" if what == "fits" else "renamed"].read_bytes())
         hub.cards["a/A-GGUF"] = {"license": "apache-2.0"}
         hub.gated["a/B-GGUF"] = "token"
-        app = scenes.home(downloads=Downloads(lambda: Hub(hub.url, token="token")))
+        app = scenes.home(downloads=DownloadManager(lambda: HubClient(hub.url, token="token")))
         assert snap_compare(app, terminal_size=size, run_before=looking_at("qwen3-8b"))
 
 
@@ -225,9 +227,9 @@ def test_wizard(snap_compare: Compare, size: tuple[int, int], step: str, tmp_pat
 def test_wizard_once(snap_compare: Compare, look: str, tmp_path: Path) -> None:
     """Parts of the bar are told apart without colour, and without anything but ASCII."""
     options = {
-        "ascii": Options(seed=1, glyphs=ASCII, colour=False),
-        "monochrome": Options(seed=1, theme=MONOCHROME),
-        "card": Options(seed=1),
+        "ascii": AppOptions(seed=1, glyphs=ASCII, colour=False),
+        "monochrome": AppOptions(seed=1, theme=MONOCHROME),
+        "card": AppOptions(seed=1),
     }
     keys = ("1", "g", *"4060") if look == "card" else ("1", "enter", "t")
     app = wizards.app(wizards.stock(tmp_path), options[look])
@@ -263,7 +265,7 @@ def completing(**options: Any) -> App[None]:
 async def dialog(pilot: Pilot[Any]) -> None:
     """A target and a draft that do not go together."""
     await pilot.press("o")
-    await wait_until(pilot, lambda: isinstance(pilot.app.screen, OpeningScreen))
+    await wait_until(pilot, lambda: isinstance(pilot.app.screen, OpenFilesScreen))
     for name, field in (("models/llama-3.2-1b.gguf", "#target"), ("models/小さな.gguf", "#draft")):
         pilot.app.screen.query_one(field, Input).value = name
         await pilot.press("enter")
@@ -306,25 +308,25 @@ def test_opening(
 # --- chats that are kept ------------------------------------------------------------------
 
 
-def chats_of_long_ago() -> Chats:
+def chats_of_long_ago() -> SavedChats:
     """Three, on a day that stays the same."""
     told = (
         ("Why does my loop allocate?", "It builds a new list."),
         ("Letter to the landlord about the heating that has not worked since Tuesday", "Dear Sir"),
         ("大規模言語モデルは一行に収まらないほど長い題名を持つことがあるのでしょうか", "はい"),
     )
-    with closing(History.open()) as history:
+    with closing(ChatHistory.open()) as history:
         for question, said in told:
             put(history, (question, said))
-    with closing(sqlite3.connect(paths.chats())) as database:
+    with closing(sqlite3.connect(paths.chats_file())) as database:
         database.execute("UPDATE chats SET updated = 1700000000")
         database.commit()
-    return Chats()
+    return SavedChats()
 
 
 @EACH_SIZE
 def test_home_with_chats(snap_compare: Compare, size: tuple[int, int]) -> None:
-    app = scenes.home(Options(seed=1, chats=chats_of_long_ago()))
+    app = scenes.home(AppOptions(seed=1, chats=chats_of_long_ago()))
     assert snap_compare(app, terminal_size=size, run_before=pressed("down", "down"))
 
 
@@ -350,7 +352,7 @@ def test_room(snap_compare: Compare, size: tuple[int, int]) -> None:
 
     async def steps(pilot: Pilot[Any]) -> None:
         await scenes.opened(pilot)
-        pilot.app.push_screen(RoomScreen(Full(8102, 8192, 11, writing=True)))
+        pilot.app.push_screen(ContextFullScreen(ContextOverflow(8102, 8192, 11, mid_answer=True)))
         await settled(pilot)
 
     assert snap_compare(scenes.chat(scenes.spoken), terminal_size=size, run_before=steps)
@@ -383,10 +385,10 @@ def test_preferences(
 ) -> None:
     """At a path that stays the same."""
     text, keys = PREFERENCES[what]
-    been_here(paths.state())
-    paths.config().write_text(text)
-    monkeypatch.chdir(paths.config().parent)
+    been_here(paths.data_dir())
+    paths.config_file().write_text(text)
+    monkeypatch.chdir(paths.config_file().parent)
     monkeypatch.setenv("LOCALSPEC_CONFIG", "config.toml")
-    options = start.options()
+    options = app.load_options()
     options.seed, options.chats = 1, None
     assert snap_compare(scenes.home(options), terminal_size=size, run_before=pressed(*keys))

@@ -16,21 +16,21 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from localspec import paths
-from localspec.chat.context import Full
+from localspec.chat.context_window import ContextOverflow
 from localspec.chat.conversation import Conversation
-from localspec.fit import hardware
-from localspec.fit.report import Place
-from localspec.launch import Choice
-from localspec.models.remote import Hub
+from localspec.fit import device_speed
+from localspec.fit.report import MachineProfile
+from localspec.launch import ResolvedPair
+from localspec.models.hub.client import HubClient
 from localspec.tui.app import LocalspecApp
-from localspec.tui.dialogue import Dialogue
-from localspec.tui.downloads import Downloads
-from localspec.tui.options import Options
-from localspec.tui.rows import Survey
-from localspec.tui.runner import Runner
+from localspec.tui.app_options import AppOptions
+from localspec.tui.chat_session import ChatSession
+from localspec.tui.downloads import DownloadManager
+from localspec.tui.engine_runner import EngineRunner
+from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.screens.opening import OpeningScreen
-from localspec.tui.screens.room import RoomScreen
+from localspec.tui.screens.context_full import ContextFullScreen
+from localspec.tui.screens.open_files import OpenFilesScreen
 from tests.often import often
 from tests.tui import scenes, test_doctor, test_first, test_log, wizards
 from tests.tui import test_snapshots as pictures
@@ -60,7 +60,7 @@ def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALSPEC_CONFIG", "config.toml")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     Path("shelf.yaml").write_text(pictures.SHELF)
-    monkeypatch.setattr(paths, "catalogue", lambda: Path("shelf.yaml"))
+    monkeypatch.setattr(paths, "catalog_file", lambda: Path("shelf.yaml"))
 
 
 async def as_it_comes(pilot: Pilot[Any]) -> None:
@@ -76,7 +76,9 @@ SMALLER = replace(
     total=6 * GIB,
     free=int(1.2 * GIB),
 )
-TWO = Place((CARD, SMALLER), CPU, hardware.of((CARD, SMALLER), hardware.TYPICAL_CPU))
+TWO = MachineProfile(
+    (CARD, SMALLER), CPU, device_speed.from_devices((CARD, SMALLER), device_speed.TYPICAL_CPU_SPEED)
+)
 
 
 async def walls_and_stamps(pilot: Pilot[Any]) -> None:
@@ -86,12 +88,16 @@ async def walls_and_stamps(pilot: Pilot[Any]) -> None:
         await pilot.pause()
 
 
-def computer(place: Place) -> Callable[[], Survey]:
+def computer(place: MachineProfile) -> Callable[[], MachineSurvey]:
     """Home's words for it, as it would find them."""
-    from localspec.tui import rows  # noqa: PLC0415  its own words, though they are private
+    from localspec.tui import home_rows  # noqa: PLC0415  its own words, though they are private
 
     found = pictures.with_room()
-    return lambda: replace(found, machine=rows._machine(place) or scenes.MACHINE, place=place)
+    return lambda: replace(
+        found,
+        machine_label=home_rows._describe_machine(place) or scenes.MACHINE,
+        machine_profile=place,
+    )
 
 
 # --- Home ---------------------------------------------------------------------------------
@@ -100,7 +106,7 @@ def computer(place: Place) -> Callable[[], Survey]:
 def full() -> App[None]:
     """Pairs, suggestions, downloads and chats at once."""
     pictures.opened_before()
-    options = Options(seed=1, chats=pictures.chats_of_long_ago())
+    options = AppOptions(seed=1, chats=pictures.chats_of_long_ago())
     return scenes.home(options, scenes.Still(), pictures.with_room)
 
 
@@ -109,17 +115,18 @@ def named() -> App[None]:
     Path("models").mkdir()
     for name in (LONG, HEBREW, CHINESE, f"{LONG}-draft"):
         Path("models", f"{name}.gguf").write_bytes(b"GGUF")
-    from localspec.chat import recent  # noqa: PLC0415
+    from localspec.launch import recent_pairs  # noqa: PLC0415
 
     for target, draft in ((LONG, f"{LONG}-draft"), (HEBREW, None), (CHINESE, HEBREW)):
         files = (Path("models", f"{one}.gguf") if one else None for one in (target, draft))
-        recent.add(Choice(*files))  # type: ignore[arg-type]
-    return scenes.home(Options(seed=1))
+        recent_pairs.add(ResolvedPair(*files))  # type: ignore[arg-type]
+    return scenes.home(AppOptions(seed=1))
 
 
 def offline() -> App[None]:
     return scenes.home(
-        Options(seed=1, offline=True), Downloads(lambda: Hub("http://127.0.0.1:9", offline=True))
+        AppOptions(seed=1, offline=True),
+        DownloadManager(lambda: HubClient("http://127.0.0.1:9", offline=True)),
     )
 
 
@@ -151,7 +158,7 @@ HOME: dict[str, State] = {
 # --- the wizard ---------------------------------------------------------------------------
 
 
-def wizard(place: Place = wizards.PLACE) -> Callable[[], App[None]]:
+def wizard(place: MachineProfile = wizards.PLACE) -> Callable[[], App[None]]:
     return lambda: wizards.app(wizards.stock(Path(), place))
 
 
@@ -172,22 +179,22 @@ def said_before(*turns: tuple[str, str]) -> Conversation:
     conversation = Conversation(7)
     for question, text in turns:
         conversation.ask(question)
-        conversation.hear(answer(scenes.words(text)))
+        conversation.add_events(answer(scenes.words(text)))
     return conversation
 
 
 def chat_with(
-    conversation: Conversation, choice: Choice = scenes.PAIR, **more: Any
+    conversation: Conversation, choice: ResolvedPair = scenes.PAIR, **more: Any
 ) -> Callable[[], App[None]]:
     """One that has begun already."""
 
     def made() -> App[None]:
-        options = Options(seed=1)
+        options = AppOptions(seed=1)
         engine = ScriptedEngine(scenes.spoken, ready=ready(**more))
-        runner = Runner(Opening([engine]))
+        runner = EngineRunner(Opening([engine]))
 
         def first() -> Screen[None]:
-            dialogue = Dialogue(choice, 1)
+            dialogue = ChatSession(choice, 1)
             dialogue.conversation = conversation
             return ChatScreen(dialogue, runner, options)
 
@@ -202,8 +209,10 @@ def much() -> App[None]:
 
 
 def loading() -> App[None]:
-    options, runner = Options(seed=1), Runner(Opening([ScriptedEngine()], gate=Gate()))
-    return LocalspecApp(options, runner, lambda: ChatScreen(Dialogue(scenes.PAIR), runner, options))
+    options, runner = AppOptions(seed=1), EngineRunner(Opening([ScriptedEngine()], gate=Gate()))
+    return LocalspecApp(
+        options, runner, lambda: ChatScreen(ChatSession(scenes.PAIR), runner, options)
+    )
 
 
 async def toasted(pilot: Pilot[Any]) -> None:
@@ -211,7 +220,7 @@ async def toasted(pilot: Pilot[Any]) -> None:
     await asking()(pilot)
     screen = pilot.app.screen
     assert isinstance(screen, ChatScreen)
-    screen.composer.put("And what about a comprehension? It is")
+    screen.composer.replace_text("And what about a comprehension? It is")
     await settled(pilot)
     pilot.app.notify(
         "The chat is not saved: the disk is full. Free some room, and ask again.",
@@ -225,7 +234,7 @@ async def toasted(pilot: Pilot[Any]) -> None:
 
 async def full_context(pilot: Pilot[Any]) -> None:
     await opened(pilot)
-    pilot.app.push_screen(RoomScreen(Full(8102, 8192, 11, writing=True)))
+    pilot.app.push_screen(ContextFullScreen(ContextOverflow(8102, 8192, 11, mid_answer=True)))
     await settled(pilot)
 
 
@@ -242,7 +251,7 @@ def keys(*pressed: str) -> Steps:
     return steps
 
 
-NAMED = Choice(Path(f"{LONG}.gguf"), Path(f"{LONG}-draft.gguf"))
+NAMED = ResolvedPair(Path(f"{LONG}.gguf"), Path(f"{LONG}-draft.gguf"))
 RIGHT_TO_LEFT = said_before(
     (ARABIC, "كل مرة، `xs + [x]` ينشئ قائمة جديدة وينسخ القديمة إليها.\n\n1. أولا\n2. ثانيا"),
     ("ומה עם הבנה?", "**הבנה** בונה רשימה אחת, ולא מעתיקה דבר."),
@@ -260,7 +269,7 @@ CHAT: dict[str, State] = {
     "line": (chat_with(said_before((LINE, LINE))), keys()),
     "names": (chat_with(said_before((f"{LONG} {LONG}", "Yes.")), NAMED), keys()),
     "right-to-left": (
-        chat_with(RIGHT_TO_LEFT, Choice(Path(f"{HEBREW}.gguf"), Path(f"{CHINESE}.gguf"))),
+        chat_with(RIGHT_TO_LEFT, ResolvedPair(Path(f"{HEBREW}.gguf"), Path(f"{CHINESE}.gguf"))),
         keys(),
     ),
     "toast": (lambda: scenes.chat(scenes.spoken), toasted),
@@ -284,7 +293,7 @@ async def named_files(pilot: Pilot[Any]) -> None:
     """A file of a long name that is none of ours."""
     await surveyed(pilot)
     await pilot.press("o")
-    await wait_until(pilot, lambda: isinstance(pilot.app.screen, OpeningScreen))
+    await wait_until(pilot, lambda: isinstance(pilot.app.screen, OpenFilesScreen))
     pilot.app.screen.query_one("#target", Input).value = f"models/{LONG}.gguf"
     await pilot.press("enter")
     await wait_until(pilot, lambda: "✗" in painted(pilot.app.screen))
@@ -297,21 +306,21 @@ def log() -> App[None]:
 
 
 def first_run(what: str) -> Callable[[], App[None]]:
-    def seen() -> Survey:
+    def seen() -> MachineSurvey:
         if what == "different-cards":
-            return replace(test_first.survey(Path(), "one-card"), place=TWO)
+            return replace(test_first.survey(Path(), "one-card"), machine_profile=TWO)
         return test_first.survey(Path(), what)
 
     return lambda: test_first.app(seen)
 
 
 def preferences() -> App[None]:
-    from localspec.tui import start  # noqa: PLC0415
+    from localspec.tui import app  # noqa: PLC0415
     from tests.tui.before import been_here  # noqa: PLC0415
 
-    been_here(paths.state())
-    paths.config().write_text(pictures.PREFERRED)
-    options = start.options()
+    been_here(paths.data_dir())
+    paths.config_file().write_text(pictures.PREFERRED)
+    options = app.load_options()
     options.seed, options.chats = 1, None
     return scenes.home(options)
 

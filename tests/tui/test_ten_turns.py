@@ -13,10 +13,9 @@ import pytest
 if shutil.which("tmux") is None:
     pytest.skip("there is no tmux", allow_module_level=True)
 
-from localspec.chat.conversation import Conversation
-from localspec.chat.history import History, Kept
-from localspec.chat.turn import Turn
-from localspec.protocol.events import Finished, Prefill
+from localspec.chat.conversation import Conversation, Turn
+from localspec.chat.history import ChatHistory, SavedChat
+from localspec.protocol.events import GenerationFinished, Prefill
 from tests.tui.test_journeys import GREETING, ask, transcript
 from tests.tui.tmux import ENTER, ESCAPE, PROMPT, Tmux, context
 
@@ -34,11 +33,11 @@ def shell(tmp_path: Path) -> Iterator[Tmux]:
         yield tmux
 
 
-def kept(data: Path) -> Kept:
+def kept(data: Path) -> SavedChat:
     """As another program reads it, while the app has it open."""
-    with closing(History.open(data / "chats" / "chats.sqlite")) as history:
-        (listed,) = history.list()
-        return history.read(listed.id)
+    with closing(ChatHistory.open(data / "chats" / "chats.sqlite")) as history:
+        (listed,) = history.list_chats()
+        return history.load_chat(listed.id)
 
 
 # --- what a person does -----------------------------------------------------------------------
@@ -115,9 +114,9 @@ def known(conversation: Conversation, turn: Turn) -> int:
 
 def assert_only_what_is_new_was_read(conversation: Conversation, whole: set[int]) -> None:
     """But for the turns before which all was: another system prompt, another process."""
-    for turn in conversation.all:
+    for turn in conversation.all_turns:
         prefill, had = read(turn), known(conversation, turn)
-        (end,) = [event for event in turn.events if isinstance(event, Finished)]
+        (end,) = [event for event in turn.events if isinstance(event, GenerationFinished)]
         assert end.totals["reused_tokens"] == prefill.reused
         if turn.id in whole:
             assert prefill.reused <= 1, turn.question  # the token that begins all texts
@@ -140,8 +139,8 @@ def test_ten_turns_and_all_of_it_is_there_next_time(shell: Tmux, tmp_path: Path)
     chat = kept(tmp_path)
     questions = [turn.question for turn in chat.conversation.turns]
     assert questions == [*QUESTIONS[:2], "z = 3", *QUESTIONS[3:], LONG, *QUESTIONS[1:]]
-    assert chat.conversation.turns[5].reason == "cancelled"
-    assert len(chat.conversation.all) == 13  # ten, and what the edit and f5 left behind
+    assert chat.conversation.turns[5].finish_reason == "cancelled"
+    assert len(chat.conversation.all_turns) == 13  # ten, and what the edit and f5 left behind
     shell.run()
     shell.wait_for("Recent chats")
     shell.press("Down", ENTER)
@@ -149,12 +148,12 @@ def test_ten_turns_and_all_of_it_is_there_next_time(shell: Tmux, tmp_path: Path)
     assert shell.screen.splitlines()[0].split() == before.splitlines()[0].split()
     _, again = leave_with(shell, tmp_path / "after.md")
     assert again == first
-    assert kept(tmp_path).conversation.all == chat.conversation.all
+    assert kept(tmp_path).conversation.all_turns == chat.conversation.all_turns
     go_on(shell)
     shell.press("C-q")
     shell.wait_for(PROMPT.strip())
     conversation = kept(tmp_path).conversation
-    assert conversation.all[: len(chat.conversation.all)] == chat.conversation.all
+    assert conversation.all_turns[: len(chat.conversation.all_turns)] == chat.conversation.all_turns
     assert conversation.system == SYSTEM
     renewed, resumed = conversation.turns[4], conversation.turns[10]
     assert resumed.question == "and so"

@@ -16,7 +16,7 @@ import psutil
 
 from localspec import paths
 from localspec.bench import workloads
-from localspec.tui.widgets.story import LEGEND
+from localspec.tui.widgets.token_details import LEGEND
 from tests.tui.test_journeys import GREETING, ask, round_number
 from tests.tui.test_terminal import gone
 from tests.tui.test_wizard_journey import FILES, PAIR, SIZES, hub  # noqa: F401  a fixture
@@ -136,7 +136,9 @@ def preferences(tmux: Tmux) -> None:
     tmux.wait_for("‹ localspec-dark ›")
     tmux.press("Right")
     tmux.wait_for('screen.theme = "localspec-light"')
-    assert tomllib.loads(paths.config().read_text()) == {"screen": {"theme": "localspec-light"}}
+    assert tomllib.loads(paths.config_file().read_text()) == {
+        "screen": {"theme": "localspec-light"}
+    }
     back_home(tmux)
     tmux.press("F10")
     seen = tmux.wait_for("‹ localspec-light ›")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.protocol.wire import Message
+from localspec.protocol.wire import ChatMessage
 from localspec.tui.screens.turns import TurnsScreen
 from tests.tui.scenes import settled
 from tests.tui.scripted import Script, ScriptedEngine, answer
@@ -24,7 +24,7 @@ async def three() -> Chat:
 
 
 def answers(chat: Chat) -> list[str]:
-    return [turn.answer for turn in chat.screen.dialogue.conversation.turns]
+    return [turn.answer for turn in chat.screen.session.conversation.turns]
 
 
 async def asked(chat: Chat) -> None:
@@ -77,7 +77,9 @@ async def test_an_earlier_answer_again() -> None:
         await chat.press("f8", "up", "r")
         await chat.until("ready")
         assert chat.questions == ["one", "two"] and answers(chat)[-1] == "Otherwise."
-        seeds = {turn.attempt for turn in chat.screen.dialogue.conversation.all if turn.parent == 1}
+        seeds = {
+            turn.attempt for turn in chat.screen.session.conversation.all_turns if turn.parent == 1
+        }
         assert seeds == {0, 1}
 
 
@@ -95,9 +97,9 @@ async def test_a_file_goes_with_the_next_question(tmp_path: Path) -> None:
         await chat.send(f"/read {tmp_path / 'notes.txt'}")
         assert "+ notes.txt, 5 characters" in chat.shown
         await chat.send("what?")
-        conversation = chat.screen.dialogue.conversation
+        conversation = chat.screen.session.conversation
         assert "+ notes.txt" in chat.shown and "/read -" not in chat.shown
-        assert conversation.messages()[-1] == Message(
+        assert conversation.messages()[-1] == ChatMessage(
             "user", "notes.txt:\n```\nseven\n```\n\nwhat?"
         )
         await chat.press("f6")

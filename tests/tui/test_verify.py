@@ -8,17 +8,16 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from localspec.bench.losslessness import Effort
-from localspec.bench.verdict import Doing, Widths
+from localspec.bench.lossless_check import VerifyEffort
+from localspec.bench.verify_report import VerifyProgress, WidthDifference
 from localspec.errors import OutOfMemoryError
-from localspec.tui import clipping
+from localspec.tui import clipboard
 from localspec.tui.app import LocalspecApp
-from localspec.tui.measuring.parts import NAMES, Parts
-from localspec.tui.options import Options
-from localspec.tui.runner import Runner
+from localspec.tui.app_options import AppOptions
+from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens import verify
 from localspec.tui.screens.home import HomeScreen
-from localspec.tui.screens.verify import VerifyScreen
+from localspec.tui.screens.verify import STEP_NAMES, VerifyChecklist, VerifyScreen
 from tests.bench.pairs import DIFFERENCE
 from tests.tui import laboratory, scenes
 from tests.tui.laboratory import Checkable, held, late, measuring, until
@@ -63,7 +62,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         texts.append(text)
         return "Copied."
 
-    monkeypatch.setattr(clipping, "copy", copy)
+    monkeypatch.setattr(clipboard, "copy", copy)
     return texts
 
 
@@ -74,7 +73,7 @@ async def test_what_will_be_checked_and_how_long_that_takes() -> None:
     engine = Checkable()
     async with laboratory.verify(engine, effort=None).run_test(size=SIZE) as pilot:
         await until(pilot, "ready")
-        assert all(name in shown(pilot) for name in NAMES)
+        assert all(name in shown(pilot) for name in STEP_NAMES)
         assert "About 1 min 41 s" in shown(pilot)
         await pilot.press("left", "left")
         assert "About 26 s" in shown(pilot)
@@ -93,9 +92,9 @@ async def test_parts_one_after_the_other() -> None:
         await until(pilot, "ready")
         await pilot.press("enter")
         await wait_until(pilot, lambda: "80 tokens" in shown(pilot))  # of 240, two answers
-        states = {part.name: part.state for part in screen(pilot)._parts or ()}
-        assert [states[name] for name in NAMES] == ["done"] * 3 + ["doing"] + ["waiting"] * 2
-        shares = {part.name: part.share for part in screen(pilot)._parts or ()}
+        states = {part.name: part.state for part in screen(pilot)._checklist or ()}
+        assert [states[name] for name in STEP_NAMES] == ["done"] * 3 + ["doing"] + ["waiting"] * 2
+        shares = {part.name: part.share for part in screen(pilot)._checklist or ()}
         assert shares["coupled"] == pytest.approx(1 / 3)
         assert "2 prompts, 8 answers, 320 tokens: all as plain" in shown(pilot)
 
@@ -113,7 +112,7 @@ async def test_esc_stops_within_an_answer_and_keeps_what_was_found() -> None:
         await until(pilot, "done")
         assert engine.answers == 13
         report = screen(pilot).report
-        assert not report.whole and report.verdict is None
+        assert not report.is_complete and report.verdict is None
         assert (report.greedy.prompts, report.seeded.prompts) == (2, 0)
         assert "Not finished" in shown(pilot) and "Nothing wrong was found so far" in shown(pilot)
 
@@ -197,8 +196,10 @@ async def test_a_pair_that_cannot_be_loaded() -> None:
 
 @pytest.mark.long  # the command's own run of the demo is for every day
 async def test_the_demo_from_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(verify.EFFORTS, "usual", Effort(seconds=0, tokens=8))
-    options, runner = Options(seed=1), Runner()
+    monkeypatch.setitem(
+        verify.EFFORTS, "usual", VerifyEffort(seconds_per_part=0, tokens_per_answer=8)
+    )
+    options, runner = AppOptions(seed=1), EngineRunner()
     app = LocalspecApp(options, runner, lambda: HomeScreen(runner, options))
     try:
         async with app.run_test(size=SIZE) as pilot:
@@ -222,17 +223,17 @@ async def test_the_demo_from_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_the_time_left_falls_as_parts_are_done() -> None:
     now = 0.0
-    parts = Parts(20.0, lambda: now)
+    parts = VerifyChecklist(20.0, lambda: now)
     assert parts.seconds_left == 101
-    parts.take(Doing("widths", "measuring"))
-    parts.take(Widths(0.0))
+    parts.add_finding(VerifyProgress("widths", "measuring"))
+    parts.add_finding(WidthDifference(0.0))
     assert parts.seconds_left == 100
-    parts.take(Doing("greedy", "temperature 0: prompt 3 of 8"))
+    parts.add_finding(VerifyProgress("greedy", "temperature 0: prompt 3 of 8"))
     now = 10.0
-    parts.take(Doing("greedy", "temperature 0: prompt 5 of 8", 0.5))
+    parts.add_finding(VerifyProgress("greedy", "temperature 0: prompt 5 of 8", 0.5))
     assert parts.seconds_left == pytest.approx(90)
-    assert next(part.what for part in parts if part.state == "doing") == "prompt 5 of 8"
-    parts.take(Doing("seeded", "the same seed: prompt 1 of 8"))
+    assert next(part.detail for part in parts if part.state == "doing") == "prompt 5 of 8"
+    parts.add_finding(VerifyProgress("seeded", "the same seed: prompt 1 of 8"))
     assert parts.seconds_left == pytest.approx(80)
     parts.finish()
     assert parts.seconds_left == 0

@@ -14,30 +14,30 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from localspec import paths
-from localspec.fit import places, subject
-from localspec.fit.report import Fit, Place, Room
-from localspec.fit.speed import Use
-from localspec.fit.subject import Part, Subject
-from localspec.machine.ledger import Bytes
-from localspec.models import header
-from localspec.models.catalog import Catalogue, Pair
-from localspec.models.disk.stored import Stored
+from localspec.fit import machine_profile, pair_headers
+from localspec.fit.pair_headers import PairHeaders, PairMember
+from localspec.fit.report import DeviceFit, FitReport, MachineProfile
+from localspec.fit.speed_estimate import UseCase
+from localspec.machine.memory_by_device import DeviceMemory
+from localspec.models.catalog import Catalog, CatalogPair
+from localspec.models.gguf import header
+from localspec.models.local_files.local_model import LocalModel
 from localspec.tui.app import LocalspecApp
-from localspec.tui.downloads import Downloads
-from localspec.tui.glyphs import ASCII, RICH
-from localspec.tui.options import Options
-from localspec.tui.rows import Survey
-from localspec.tui.runner import Runner
-from localspec.tui.screens.cards import CardScreen
+from localspec.tui.app_options import AppOptions
+from localspec.tui.downloads import DownloadManager
+from localspec.tui.engine_runner import EngineRunner
+from localspec.tui.glyphs import ASCII, UNICODE
+from localspec.tui.home_rows import MachineSurvey
+from localspec.tui.screens.background import LatestOnlyWorker
 from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.gpu_picker import GpuPickerScreen
 from localspec.tui.screens.home import HomeScreen
-from localspec.tui.screens.opening import OpeningScreen
+from localspec.tui.screens.open_files import OpenFilesScreen
 from localspec.tui.screens.wizard import WizardScreen
-from localspec.tui.wizard import bar, listing, words
-from localspec.tui.wizard.latest import Latest
-from localspec.tui.wizard.shortlist import Candidate, Prices, suggested
-from localspec.tui.wizard.stock import Stock, by_llama
-from localspec.tui.wizard.whatif import CONTEXTS, Places, WhatIf, every_card, named
+from localspec.tui.wizard import fit_text, memory_bar, shortlist
+from localspec.tui.wizard.services import WizardServices, confirm_by_probe
+from localspec.tui.wizard.shortlist import Candidate, EstimateCache, suggest_candidates
+from localspec.tui.wizard.what_if import CONTEXT_SIZES, MachineProfiles, WhatIf, gpu_name, list_gpus
 from tests.tui import wizards
 from tests.tui.scripted import Opening, ScriptedEngine, answer, painted, wait_until
 from tests.tui.wizards import CARD, GIB, NO_CARD, PLACE
@@ -69,7 +69,7 @@ class Wizard:
 
 
 @asynccontextmanager
-async def shown(stock: Stock, *keys: str, size: tuple[int, int] = (110, 36)) -> Any:
+async def shown(stock: WizardServices, *keys: str, size: tuple[int, int] = (110, 36)) -> Any:
     """The wizard after some keys."""
     async with wizards.app(stock).run_test(size=size) as pilot:
         seen = Wizard(pilot)
@@ -82,7 +82,7 @@ async def shown(stock: Stock, *keys: str, size: tuple[int, int] = (110, 36)) -> 
 
 
 @pytest.fixture
-def stock(tmp_path: Path) -> Stock:
+def stock(tmp_path: Path) -> WizardServices:
     return wizards.stock(tmp_path)
 
 
@@ -90,7 +90,7 @@ def stock(tmp_path: Path) -> Stock:
 
 
 @pytest.mark.asyncio
-async def test_what_for_then_which_then_whether(stock: Stock) -> None:
+async def test_what_for_then_which_then_whether(stock: WizardServices) -> None:
     async with shown(stock) as wizard:
         await wizard.press("down", "enter")
         await wizard.sees("2 of 3", "qwen3-8b+qwen3-0.6b", "76–106 tok/s", "5.7 GB")
@@ -105,13 +105,13 @@ async def test_what_for_then_which_then_whether(stock: Stock) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_use_by_its_number(stock: Stock) -> None:
+async def test_a_use_by_its_number(stock: WizardServices) -> None:
     async with shown(stock, "4") as wizard:
         assert "2.2–2.6×" in wizard.shown  # documents
 
 
 @pytest.mark.asyncio
-async def test_nothing_that_fits_says_what_to_try(stock: Stock) -> None:
+async def test_nothing_that_fits_says_what_to_try(stock: WizardServices) -> None:
     def nothing(*_: object) -> tuple[Candidate, ...]:
         return ()
 
@@ -123,7 +123,7 @@ async def test_nothing_that_fits_says_what_to_try(stock: Stock) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_has_no_shape_is_judged_by_its_files(stock: Stock) -> None:
+async def test_what_has_no_shape_is_judged_by_its_files(stock: WizardServices) -> None:
     async with shown(stock, "1", "end") as wizard:
         await wizard.sees("its shape is not in the catalogue")
         await wizard.press("enter")
@@ -132,7 +132,7 @@ async def test_what_has_no_shape_is_judged_by_its_files(stock: Stock) -> None:
 
 @pytest.mark.asyncio
 async def test_a_computer_without_a_card_and_an_unknown_speed(tmp_path: Path) -> None:
-    plain = wizards.stock(tmp_path, NO_CARD, suggest=suggested)
+    plain = wizards.stock(tmp_path, NO_CARD, suggest=suggest_candidates)
     async with shown(plain, "1") as wizard:
         await wizard.press("enter")
         await wizard.sees("its shape is not in the catalogue")
@@ -144,7 +144,7 @@ async def test_a_computer_without_a_card_and_an_unknown_speed(tmp_path: Path) ->
 
 
 @pytest.mark.asyncio
-async def test_a_dial_changes_price_and_speed_at_once(stock: Stock) -> None:
+async def test_a_dial_changes_price_and_speed_at_once(stock: WizardServices) -> None:
     held = threading.Event()
     begun = []
 
@@ -157,7 +157,7 @@ async def test_a_dial_changes_price_and_speed_at_once(stock: Stock) -> None:
     async with shown(replace(stock, suggest=slow), "1", "enter", "tab") as wizard:
         await wizard.sees("‹ context 16k ›")
         await wizard.press("right")
-        assert wizard.screen.what.ctx == CONTEXTS[1] == 2048
+        assert wizard.screen.what.ctx == CONTEXT_SIZES[1] == 2048
         await wizard.sees("‹ context 2k ›", "fits with context 2k")  # though the list is not there
         await wizard.press("left", "left")
         await wizard.sees("‹ context 128k ›")
@@ -168,8 +168,8 @@ async def test_a_dial_changes_price_and_speed_at_once(stock: Stock) -> None:
 
 @pytest.mark.asyncio
 async def test_another_card_by_its_name(tmp_path: Path) -> None:
-    async with shown(wizards.stock(tmp_path, suggest=suggested), "1", "g") as wizard:
-        assert isinstance(wizard.pilot.app.screen, CardScreen)
+    async with shown(wizards.stock(tmp_path, suggest=suggest_candidates), "1", "g") as wizard:
+        assert isinstance(wizard.pilot.app.screen, GpuPickerScreen)
         await wizard.press(*"3060")
         await wizard.sees("RTX 3060, 12 GiB", "RTX 3060 Ti, 8 GiB")
         await wizard.press("down", "enter")
@@ -188,30 +188,30 @@ def test_every_card_is_one_place_and_none_costs_a_look_at_this_computer() -> Non
         looks.append(1)
         return PLACE
 
-    places = Places(here)
-    assert places.known(None) is None
-    places.of(None)
-    for card in every_card():
-        device = places.of(card).devices[0]
-        assert device.pretend and named(card).partition(",")[0] in device.description
+    places = MachineProfiles(here)
+    assert places.get_loaded(None) is None
+    places.load(None)
+    for card in list_gpus():
+        device = places.load(card).devices[0]
+        assert device.simulated and gpu_name(card).partition(",")[0] in device.description
     assert len(looks) == 1
-    assert places.known(None) is PLACE
+    assert places.get_loaded(None) is PLACE
 
 
 def test_dials_go_round() -> None:
     what = WhatIf()
-    for _ in CONTEXTS:
-        what = what.turned("context", 1)
+    for _ in CONTEXT_SIZES:
+        what = what.turn_dial("context", 1)
     assert what == WhatIf()
-    assert what.turned("kv", -1).kv == "q4_0"
-    assert what.turned("card", 1).turned("card", -1) == what
+    assert what.turn_dial("kv", -1).kv == "q4_0"
+    assert what.turn_dial("card", 1).turn_dial("card", -1) == what
 
 
 # --- the card of a pair -----------------------------------------------------------------------
 
 
 @pytest.mark.asyncio
-async def test_another_draft_and_another_target(stock: Stock) -> None:
+async def test_another_draft_and_another_target(stock: WizardServices) -> None:
     async with shown(stock, "1", "enter", "d") as wizard:
         await wizard.sees("with qwen3-1.7b Q8_0", "licence on its page")
         await wizard.press("d")
@@ -227,11 +227,11 @@ async def test_headers_refine_what_the_catalogue_estimated(tmp_path: Path, zoo: 
     """They come later, from a thread; the pair on the screen may be another by then."""
     gate = threading.Event()
 
-    def refine(pair: Pair) -> Subject | None:
+    def refine(pair: CatalogPair) -> PairHeaders | None:
         gate.wait(20)
         about = header.read(zoo["chatty"])
-        part = Part("chatty", about, "file", zoo["chatty"])
-        return Subject(part, part) if pair.draft else None
+        part = PairMember("chatty", about, "file", zoo["chatty"])
+        return PairHeaders(part, part) if pair.draft else None
 
     async with shown(wizards.stock(tmp_path, refine=refine), "1", "enter") as wizard:
         await wizard.sees("estimated from the catalogue", "compared before the download")
@@ -243,27 +243,31 @@ async def test_headers_refine_what_the_catalogue_estimated(tmp_path: Path, zoo: 
 
 @pytest.mark.asyncio
 async def test_what_headers_say_is_asked_of_llama_once(tmp_path: Path, zoo: Zoo) -> None:
-    asked: list[Fit] = []
-    part = Part("chatty", header.read(zoo["chatty"]), "file", zoo["chatty"])
+    asked: list[FitReport] = []
+    part = PairMember("chatty", header.read(zoo["chatty"]), "file", zoo["chatty"])
 
-    def confirm(fit: Fit, found: Subject, place: Place, use: Use) -> Fit:
+    def confirm(
+        fit: FitReport, found: PairHeaders, place: MachineProfile, use: UseCase
+    ) -> FitReport:
         asked.append(fit)
-        return by_llama(fit, found, place, use)
+        return confirm_by_probe(fit, found, place, use)
 
-    refine = {"refine": lambda _: Subject(part, part), "confirm": confirm}
-    async with shown(wizards.stock(tmp_path, places.here(), **refine), "1", "enter") as wizard:
+    refine = {"refine": lambda _: PairHeaders(part, part), "confirm": confirm}
+    async with shown(
+        wizards.stock(tmp_path, machine_profile.detect(), **refine), "1", "enter"
+    ) as wizard:
         await wizard.sees("exact, from the files' headers")
         await wizard.press("escape", "enter")
         await wizard.sees("exact, from the files' headers")
-    assert len(asked) == 1 and asked[0].projection.method == "analytic"
+    assert len(asked) == 1 and asked[0].memory_estimate.method == "analytic"
 
 
 @pytest.mark.asyncio
 async def test_a_pair_whose_vocabularies_differ_says_so(tmp_path: Path, zoo: Zoo) -> None:
-    def refine(_: Pair) -> Subject:
+    def refine(_: CatalogPair) -> PairHeaders:
         names = ("target", "renamed")
-        parts = [Part(n, header.read(zoo[n]), "hub") for n in names]
-        return Subject(*parts)
+        parts = [PairMember(n, header.read(zoo[n]), "hub") for n in names]
+        return PairHeaders(*parts)
 
     async with shown(wizards.stock(tmp_path, refine=refine), "1", "enter") as wizard:
         await wizard.sees("✗ vocabularies differ: token 300")
@@ -273,10 +277,12 @@ async def test_a_pair_whose_vocabularies_differ_says_so(tmp_path: Path, zoo: Zoo
 
 
 @pytest.mark.asyncio
-async def test_files_of_ones_own_with_their_fit(stock: Stock, zoo: Zoo, tmp_path: Path) -> None:
+async def test_files_of_ones_own_with_their_fit(
+    stock: WizardServices, zoo: Zoo, tmp_path: Path
+) -> None:
     async with shown(stock, "1", "o") as wizard:
         screen = wizard.pilot.app.screen
-        assert isinstance(screen, OpeningScreen)
+        assert isinstance(screen, OpenFilesScreen)
         screen.query_one("#target", Input).value = str(zoo["chatty"])
         await wizard.press("enter")
         await wizard.sees("a GGUF model", "with context", "with copying")
@@ -297,18 +303,18 @@ async def test_from_home_to_the_chat_of_a_pair_that_is_here(
     """With the context that was chosen, until the app ends."""
     shelf = tmp_path / "shelf.yaml"
     shelf.write_text(wizards.MODELS)
-    monkeypatch.setattr(paths, "catalogue", lambda: shelf)
+    monkeypatch.setattr(paths, "catalog_file", lambda: shelf)
     listing = tuple(
-        Stored(zoo["chatty"], 1, repo, file, None, None, True, "hub", False)
+        LocalModel(zoo["chatty"], 1, repo, file, None, None, True, "hub", False)
         for repo, file in (("a/A-GGUF", "A-Q4_K_M.gguf"), ("a/B-GGUF", "B-Q8_0.gguf"))
     )
     opening = Opening([ScriptedEngine(said)])
-    runner, options = Runner(opening), Options(seed=1)
+    runner, options = EngineRunner(opening), AppOptions(seed=1)
     home = HomeScreen(
         runner,
         options,
-        lambda: Survey("a computer", GIB, listing, PLACE, _suggested(tmp_path)),
-        Downloads(),
+        lambda: MachineSurvey("a computer", GIB, listing, PLACE, _suggested(tmp_path)),
+        DownloadManager(),
         lambda seen: seen,
     )
     app = LocalspecApp(options, runner, lambda: home)
@@ -331,22 +337,22 @@ async def test_from_home_to_the_chat_of_a_pair_that_is_here(
 
 
 def _suggested(folder: Path) -> tuple[Candidate, ...]:
-    known: Catalogue = wizards.catalogue(folder)
+    known: Catalog = wizards.catalogue(folder)
     return wizards.candidates(PLACE, "chat", WhatIf(), known)
 
 
 # --- what it is made of -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("glyphs", [RICH, ASCII])
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
 @pytest.mark.parametrize("width", [24, 46, 64])
 def test_a_bar_has_as_many_cells_as_it_was_given(glyphs: Any, width: int) -> None:
     for gib in (0.0, 0.01, 3, 8, 11.5, 40):
-        part = Bytes(int(gib * GIB), int(0.01 * GIB), int(gib * GIB / 20))
-        room = Room(CARD, GIB // 2, part, Bytes(int(0.01 * GIB)))
-        drawn = bar.bar(room, width, glyphs)
+        part = DeviceMemory(int(gib * GIB), int(0.01 * GIB), int(gib * GIB / 20))
+        room = DeviceFit(CARD, GIB // 2, part, DeviceMemory(int(0.01 * GIB)))
+        drawn = memory_bar.render_bar(room, width, glyphs)
         assert drawn.cell_length == width
-        assert len(bar.scale(room, width)) <= width
+        assert len(memory_bar.render_scale(room, width)) <= width
         signs = set(glyphs.parts) & set(drawn.plain)
         assert len(signs) >= (3 if gib else 2), drawn.plain  # what is small is seen as well
         assert glyphs.ascii_only == drawn.plain.isascii()
@@ -354,44 +360,46 @@ def test_a_bar_has_as_many_cells_as_it_was_given(glyphs: Any, width: int) -> Non
 
 def test_a_bar_of_what_is_unknown() -> None:
     device = replace(CARD, free=None, total=None)
-    room = Room(device, 0, Bytes(GIB), Bytes())
-    assert bar.bar(room, 30, RICH).cell_length == 30
-    assert bar.scale(room, 30) == "0 GiB"
+    room = DeviceFit(device, 0, DeviceMemory(GIB), DeviceMemory())
+    assert memory_bar.render_bar(room, 30, UNICODE).cell_length == 30
+    assert memory_bar.render_scale(room, 30) == "0 GiB"
 
 
-def test_lines_fit_their_window(stock: Stock) -> None:
+def test_lines_fit_their_window(stock: WizardServices) -> None:
     one, *_ = wizards.candidates(PLACE, "chat", WhatIf(), stock.catalogue)
     for width in (56, 76, 108, 116, 150):
-        line = listing.line(one, "chat", here=False, width=width, glyphs=RICH, pointed=True)
+        line = shortlist.candidate_line(
+            one, "chat", is_downloaded=False, width=width, glyphs=UNICODE, pointed=True
+        )
         assert line.cell_length <= width
-        assert listing.heading(width).cell_length <= width
+        assert shortlist.heading_line(width).cell_length <= width
 
 
 def test_ranges_in_words() -> None:
-    assert words.span((70.8, 84.2)) == "71–84"
-    assert words.span((3.21, 4.09)) == "3.2–4.1"
-    assert words.times((1.01, 1.04)) == "1.0×"
-    assert words.rate(None) == "speed unknown"
-    assert words.context(16384) == "16k"
-    assert words.context(5000) == "5,000"
+    assert fit_text.range_text((70.8, 84.2)) == "71–84"
+    assert fit_text.range_text((3.21, 4.09)) == "3.2–4.1"
+    assert fit_text.speedup_text((1.01, 1.04)) == "1.0×"
+    assert fit_text.speed_text(None) == "speed unknown"
+    assert fit_text.context_text(16384) == "16k"
+    assert fit_text.context_text(5000) == "5,000"
 
 
-def test_prices_are_made_once_and_again_when_headers_come(stock: Stock, zoo: Zoo) -> None:
-    prices, what = Prices(), WhatIf(ctx=2048)
+def test_prices_are_made_once_and_again_when_headers_come(stock: WizardServices, zoo: Zoo) -> None:
+    prices, what = EstimateCache(), WhatIf(ctx=2048)
     pair = stock.catalogue.pairs["qwen3-8b+qwen3-0.6b"]
     one = Candidate(pair, 1)
-    first = prices.price(one, PLACE, "chat", what)
-    assert first.fit is not None and prices.price(one, PLACE, "chat", what).fit is first.fit
-    part = Part("chatty", subject.of_file(zoo["chatty"]), "file")
-    prices.refine(pair, Subject(part, part))
-    second = prices.price(one, PLACE, "chat", what)
+    first = prices.estimate(one, PLACE, "chat", what)
+    assert first.fit is not None and prices.estimate(one, PLACE, "chat", what).fit is first.fit
+    part = PairMember("chatty", pair_headers.read_model_header(zoo["chatty"]), "file")
+    prices.use_headers(pair, PairHeaders(part, part))
+    second = prices.estimate(one, PLACE, "chat", what)
     assert second.fit is not None and second.fit.total < first.fit.total
-    absurd = prices.price(one, PLACE, "chat", WhatIf(ctx=1 << 40))
-    assert absurd.fit is None and absurd.unknown
+    absurd = prices.estimate(one, PLACE, "chat", WhatIf(ctx=1 << 40))
+    assert absurd.fit is None and absurd.no_fit_reason
 
 
 def test_only_the_latest_is_done() -> None:
-    latest, done, gate = Latest("test"), [], threading.Event()
+    latest, done, gate = LatestOnlyWorker("test"), [], threading.Event()
     began, ended = threading.Event(), threading.Event()
 
     def first() -> None:
@@ -399,16 +407,16 @@ def test_only_the_latest_is_done() -> None:
         gate.wait(20)
         done.append(0)
 
-    latest.ask(first)
+    latest.submit(first)
     assert began.wait(20)
     for n in (1, 2):
-        latest.ask(lambda n=n: done.append(n))  # type: ignore[misc]
+        latest.submit(lambda n=n: done.append(n))  # type: ignore[misc]
 
     def last() -> None:
         done.append(3)
         ended.set()
 
-    latest.ask(last)
+    latest.submit(last)
     gate.set()
     assert ended.wait(20)
     assert done == [0, 3]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from localspec.tui.text.wrapping import Wrapped
+from localspec.tui.text.wrapping import WrappedText
 
 TEXTS = st.lists(
     st.text(st.sampled_from("ab cd\n\t漢字é👍 .,-"), max_size=9), min_size=1, max_size=20
@@ -12,14 +12,14 @@ TEXTS = st.lists(
 WIDTHS = st.integers(2, 30)
 
 
-def wrapped(texts: list[str], width: int) -> Wrapped:
-    lines = Wrapped(width)
+def wrapped(texts: list[str], width: int) -> WrappedText:
+    lines = WrappedText(width)
     for owner, text in enumerate(texts):
         lines.append(text, owner)
     return lines
 
 
-def shown(lines: Wrapped) -> list[str]:
+def shown(lines: WrappedText) -> list[str]:
     return ["".join(run.text for run in line) for line in lines.lines]
 
 
@@ -38,7 +38,7 @@ def test_indentation_and_empty_lines_stay() -> None:
 
 def test_a_cursor_finds_the_line_of_a_word_that_moved() -> None:
     lines = wrapped(["ab ", "fi", "bo", "na"], 8)
-    assert [lines.starts[i] for i in range(4)] == [0, 1, 1, 1]
+    assert [lines.start_lines[i] for i in range(4)] == [0, 1, 1, 1]
 
 
 @given(TEXTS, WIDTHS)
@@ -62,7 +62,7 @@ def test_however_a_text_is_cut_the_lines_are_the_same(texts: list[str], width: i
 def test_every_token_begins_on_a_line_that_is_there(texts: list[str], width: int) -> None:
     lines = wrapped(texts, width)
     for owner in range(len(texts)):
-        assert 0 <= lines.starts[owner] < len(lines.lines)
+        assert 0 <= lines.start_lines[owner] < len(lines.lines)
     for number, line in enumerate(lines.lines):
         for run in line:
-            assert lines.starts[run.owner] <= number
+            assert lines.start_lines[run.owner] <= number

@@ -8,30 +8,32 @@ from typing import cast
 
 from textual.screen import Screen
 
-from localspec.fit import hardware
-from localspec.fit.report import Fit, Place, Room
-from localspec.fit.speed import Expected, Speed
+from localspec.fit import device_speed
+from localspec.fit.report import DeviceFit, FitReport, MachineProfile
+from localspec.fit.speed_estimate import SpeedEstimate, WorkloadSpeed
 from localspec.machine.device import Device
-from localspec.machine.ledger import Bytes, Ledger, Projection
+from localspec.machine.memory_by_device import DeviceMemory, MemoryByDevice, MemoryEstimate
 from localspec.models import catalog
-from localspec.models.catalog import Catalogue, Pair
-from localspec.protocol.wire import ContextSettings, Load
+from localspec.models.catalog import Catalog, CatalogPair
+from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.tui.app import LocalspecApp
-from localspec.tui.downloads import Downloads
-from localspec.tui.options import Options
-from localspec.tui.runner import Runner
+from localspec.tui.app_options import AppOptions
+from localspec.tui.downloads import DownloadManager
+from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.wizard import WizardScreen
+from localspec.tui.wizard.services import WizardServices, no_headers
 from localspec.tui.wizard.shortlist import Candidate
-from localspec.tui.wizard.stock import Stock, unasked
-from localspec.tui.wizard.whatif import WhatIf
+from localspec.tui.wizard.what_if import WhatIf
 
 GIB = 1 << 30
 CARD = Device(
     "CUDA0", "NVIDIA GeForce RTX 4070", "gpu", int(10.9 * GIB), 12 * GIB, "CUDA", driver="570.1"
 )
 CPU = Device("CPU", "8 cores", "cpu", 24 * GIB, 32 * GIB, "CPU", unified=True)
-PLACE = Place((CARD,), CPU, hardware.of((CARD,), hardware.TYPICAL_CPU))
-NO_CARD = Place((), CPU, hardware.of((), hardware.UNKNOWN_CPU))
+PLACE = MachineProfile(
+    (CARD,), CPU, device_speed.from_devices((CARD,), device_speed.TYPICAL_CPU_SPEED)
+)
+NO_CARD = MachineProfile((), CPU, device_speed.from_devices((), device_speed.UNKNOWN_CPU_SPEED))
 
 MODELS = """\
 schema: 1
@@ -81,75 +83,79 @@ PRICES = {
 }
 
 
-def catalogue(folder: Path) -> Catalogue:
+def catalogue(folder: Path) -> Catalog:
     path = folder / "models-of-the-wizard.yaml"
     path.write_text(MODELS, encoding="utf-8")
     return catalog.load(path)
 
 
-def fit(price: Price, place: Place = PLACE) -> Fit:
+def fit(price: Price, place: MachineProfile = PLACE) -> FitReport:
     """By hand."""
     half = int(price.kv * GIB / 2)
-    target = Bytes(int(price.target * GIB), half, int(price.work * GIB))
-    draft = Bytes(int(price.draft * GIB), half, 0)
-    host = Room(place.cpu, GIB, Bytes(int(0.3 * GIB)), Bytes(), 0, GIB // 8)
-    load = Load("target", "draft", ContextSettings(n_ctx=16384), ContextSettings())
-    projection = Projection(Ledger({}, 0), Ledger({}, 0), "analytic")
-    rooms = tuple(Room(device, GIB // 2, target, draft) for device in place.devices)
+    target = DeviceMemory(int(price.target * GIB), half, int(price.work * GIB))
+    draft = DeviceMemory(int(price.draft * GIB), half, 0)
+    host = DeviceFit(place.cpu, GIB, DeviceMemory(int(0.3 * GIB)), DeviceMemory(), 0, GIB // 8)
+    load = LoadCommand("target", "draft", ContextSettings(n_ctx=16384), ContextSettings())
+    projection = MemoryEstimate(MemoryByDevice({}, 0), MemoryByDevice({}, 0), "analytic")
+    rooms = tuple(DeviceFit(device, GIB // 2, target, draft) for device in place.devices)
     if not rooms:
         host = replace(host, target=target, draft=draft)
-    return Fit(load, rooms, host, projection, speed(price))
+    return FitReport(load, rooms, host, projection, speed(price))
 
 
-def speed(price: Price) -> Speed:
+def speed(price: Price) -> SpeedEstimate:
     (low, high), (least, most) = price.plain, price.gain
     drafted = (low * least, high * most)
     ways = {
-        name: Expected((0.5, 0.8), (max(1.0, least + more), max(1.0, most + more)), drafted, 4)
+        name: WorkloadSpeed((0.5, 0.8), (max(1.0, least + more), max(1.0, most + more)), drafted, 4)
         for name, more in (("chat", 0.0), ("code", 0.4), ("writing", -0.5), ("documents", 0.2))
     }
     why = "CUDA0: 504 GB/s (RTX 4070); guesses as is usual for chat"
-    return Speed(price.plain, drafted, 4, ways, why)
+    return SpeedEstimate(price.plain, drafted, 4, ways, why)
 
 
-def candidates(place: Place, use: str, what: WhatIf, known: Catalogue) -> tuple[Candidate, ...]:
+def candidates(
+    place: MachineProfile, use: str, what: WhatIf, known: Catalog
+) -> tuple[Candidate, ...]:
     """What `suggest` would say."""
     return (
         _candidate(known.pairs["qwen3-8b+qwen3-0.6b"], place),
         _candidate(known.pairs["phi-4+lookup"], place),
         replace(
             _candidate(known.pairs["shapeless-12b+lookup"], place),
-            unknown="its shape is not in the catalogue; 6.52 GiB of files",
-            guessed="fits",
+            no_fit_reason="its shape is not in the catalogue; 6.52 GiB of files",
+            size_verdict="fits",
         ),
     )
 
 
-def _candidate(pair: Pair, place: Place) -> Candidate:
+def _candidate(pair: CatalogPair, place: MachineProfile) -> Candidate:
     price = PRICES.get(pair.id)
     why = "same family · 8 % of the target's work per guess" if pair.draft else ""
     reasons = ("good for chat", pair.target.note) if pair.target.note else ("good for chat",)
     return Candidate(pair, pair.size or 0, fit(price, place) if price else None, reasons, why)
 
 
-def stock(folder: Path, place: Place = PLACE, **more: object) -> Stock:
-    found = Stock(
+def stock(folder: Path, place: MachineProfile = PLACE, **more: object) -> WizardServices:
+    found = WizardServices(
         catalogue(folder),
         lambda: place,
         {},
-        unasked,
+        no_headers,
         candidates,
-        disk=lambda: 212 * 10**9,
+        free_disk=lambda: 212 * 10**9,
     )
     return replace(found, **more)  # type: ignore[arg-type]
 
 
-def app(stock: Stock, options: Options | None = None, runner: Runner | None = None) -> LocalspecApp:
+def app(
+    stock: WizardServices, options: AppOptions | None = None, runner: EngineRunner | None = None
+) -> LocalspecApp:
     """The wizard alone, as the first screen."""
-    wanted = options or Options(seed=1)
-    engines = runner or Runner()
+    wanted = options or AppOptions(seed=1)
+    engines = runner or EngineRunner()
 
     def first() -> Screen[None]:
-        return cast(Screen[None], WizardScreen(engines, wanted, Downloads(), stock))
+        return cast(Screen[None], WizardScreen(engines, wanted, DownloadManager(), stock))
 
     return LocalspecApp(wanted, engines, first)

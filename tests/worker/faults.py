@@ -41,7 +41,7 @@ def _full_disk() -> None:
 
 def _newer(out: int) -> None:
     """What the engine of another version of localspec says first."""
-    os.write(out, wire.encode_answer(0, wire.Hello(wire.PROTOCOL + 1, os.getpid())))
+    os.write(out, wire.encode_output(0, wire.HelloReply(wire.PROTOCOL_VERSION + 1, os.getpid())))
 
 
 def faults(out: int) -> dict[str, Callable[[], object]]:

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from localspec.protocol.events import Event, Prefill, Round
-from localspec.protocol.wire import ContextSettings, Generate, Load
-from localspec.worker.client import Worker
+from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand
+from localspec.worker.engine_process import EngineProcess
 
 
 def command(engine: str, phase: str) -> list[str]:
@@ -34,16 +34,16 @@ def main(engine: str, phase: str, how: str, model: str) -> None:
     def die() -> None:
         os.kill(os.getpid(), signal.Signals[how])
 
-    worker = Worker(lambda: command(engine, phase))
+    worker = EngineProcess(lambda: command(engine, phase))
     print(worker.pid, flush=True)
-    load = Load(model, None, ContextSettings(n_ctx=2048, n_threads=1))
+    load = LoadCommand(model, None, ContextSettings(n_ctx=2048, n_threads=1))
     if phase == "idle":
         die()
     if phase == "load":
         worker._send(1, load)
         die()
     worker.load(load)
-    for event in worker.generate(Generate("a" * 1200, max_tokens=800)):
+    for event in worker.generate(GenerateCommand("a" * 1200, max_tokens=800)):
         if reached(phase, event):
             die()
 

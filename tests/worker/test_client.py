@@ -13,33 +13,33 @@ from pathlib import Path
 import pytest
 
 from localspec import errors
-from localspec.protocol.events import Dead, Event, Finished, Round
-from localspec.protocol.wire import Generate, Load, Probe, Replay
-from localspec.worker import ending
-from localspec.worker.client import Patience, Worker
+from localspec.protocol.events import EngineExit, Event, GenerationFinished, Round
+from localspec.protocol.wire import GenerateCommand, LoadCommand, ProbeCommand, ReplayCommand
+from localspec.worker import crashes
+from localspec.worker.engine_process import EngineProcess, EngineTimeouts
 from tests.worker import fake
 from tests.worker.ends import gone
 from tests.worker.faults import ENDS
 
 FAKE = Path(__file__).with_name("fake.py")
-QUICK = Patience(hello=20, load=20, answer=20, stop=2)
-IMPATIENT = Patience(hello=2, load=2, answer=2, stop=1)
+QUICK = EngineTimeouts(handshake=20, load=20, answer=20, stop=2)
+IMPATIENT = EngineTimeouts(handshake=2, load=2, answer=2, stop=1)
 
 
-def worker(phase: str, fault: str) -> Worker:
+def worker(phase: str, fault: str) -> EngineProcess:
     patience = IMPATIENT if fault == "hang" else QUICK
     parent = str(os.getpid())
-    return Worker(lambda: [sys.executable, str(FAKE), parent, phase, fault], patience)
+    return EngineProcess(lambda: [sys.executable, str(FAKE), parent, phase, fault], patience)
 
 
-REPLAY = Replay("hi", (1,), (1,), (1,))
+REPLAY = ReplayCommand("hi", (1,), (1,), (1,))
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[[str, str], Worker]]:
-    made: list[Worker] = []
+def start() -> Iterator[Callable[[str, str], EngineProcess]]:
+    made: list[EngineProcess] = []
 
-    def make(phase: str, fault: str) -> Worker:
+    def make(phase: str, fault: str) -> EngineProcess:
         made.append(worker(phase, fault))
         return made[-1]
 
@@ -53,13 +53,13 @@ def said(events: list[Event]) -> str:
     return "".join(t.text for e in events if isinstance(e, Round) for t in e.tokens)
 
 
-def test_an_answer_without_a_fault(start: Callable[[str, str], Worker]) -> None:
+def test_an_answer_without_a_fault(start: Callable[[str, str], EngineProcess]) -> None:
     engine = start("never", "none")
-    assert engine.load(Load("a.gguf")).model == "a.gguf"
-    events = list(engine.generate(Generate("hi")))
+    assert engine.load(LoadCommand("a.gguf")).model == "a.gguf"
+    events = list(engine.generate(GenerateCommand("hi")))
     assert said(events) == "one two three four"
-    assert isinstance(events[-1], Finished)
-    assert said(list(engine.generate(Generate("again")))) == "one two three four"
+    assert isinstance(events[-1], GenerationFinished)
+    assert said(list(engine.generate(GenerateCommand("again")))) == "one two three four"
 
 
 @pytest.mark.parametrize("fault", ENDS)
@@ -72,13 +72,13 @@ def test_death_at_the_handshake(fault: str) -> None:
 @pytest.mark.parametrize("fault", ENDS)
 @pytest.mark.parametrize("phase", ["load", "probe", "replay"])
 def test_death_while_doing_what_ends_in_one_answer(
-    phase: str, fault: str, start: Callable[[str, str], Worker]
+    phase: str, fault: str, start: Callable[[str, str], EngineProcess]
 ) -> None:
     engine = start(phase, fault)
     with pytest.raises(errors.LocalspecError) as raised:
-        engine.load(Load("a.gguf"))
+        engine.load(LoadCommand("a.gguf"))
         if phase == "probe":
-            list(engine.probe(Probe()))
+            list(engine.probe(ProbeCommand()))
         engine.replay(REPLAY)
     assert raised.value.hint
     assert errors.exit_code(raised.value) == ENDS[fault][1]
@@ -88,60 +88,66 @@ def test_death_while_doing_what_ends_in_one_answer(
 
 @pytest.mark.parametrize("fault", ENDS)
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
-def test_death_while_answering(phase: str, fault: str, start: Callable[[str, str], Worker]) -> None:
+def test_death_while_answering(
+    phase: str, fault: str, start: Callable[[str, str], EngineProcess]
+) -> None:
     engine = start(phase, fault)
-    engine.load(Load("a.gguf"))
-    events = list(engine.generate(Generate("hi")))
+    engine.load(LoadCommand("a.gguf"))
+    events = list(engine.generate(GenerateCommand("hi")))
     assert said(events) == ("" if phase == "prefill" else "one two ")
     last = events[-1]
-    assert isinstance(last, Dead)
+    assert isinstance(last, EngineExit)
     assert last.how == ENDS[fault][0]
     assert last.hint
-    error = ending.error(last)
+    error = crashes.exit_error(last)
     assert error.message.startswith("The engine stopped")
     assert errors.exit_code(error) == ENDS[fault][1]
-    assert list(engine.generate(Generate("more"))) == [last], "it stays dead, and says so"
+    assert list(engine.generate(GenerateCommand("more"))) == [last], "it stays dead, and says so"
 
 
 @pytest.mark.parametrize("phase", ["load", "probe", "replay", "prefill", "decode"])
-def test_a_flood_on_stderr_blocks_nothing(phase: str, start: Callable[[str, str], Worker]) -> None:
+def test_a_flood_on_stderr_blocks_nothing(
+    phase: str, start: Callable[[str, str], EngineProcess]
+) -> None:
     engine = start(phase, "flood")
-    engine.load(Load("a.gguf"))
-    assert len(list(engine.probe(Probe()))) == 1
+    engine.load(LoadCommand("a.gguf"))
+    assert len(list(engine.probe(ProbeCommand()))) == 1
     assert engine.measured == fake.MEASURED
     assert engine.replay(REPLAY) == fake.REPLAYED
-    assert said(list(engine.generate(Generate("hi")))) == "one two three four"
+    assert said(list(engine.generate(GenerateCommand("hi")))) == "one two three four"
 
 
 def test_an_answer_that_is_closed_leaves_the_engine_usable(
-    start: Callable[[str, str], Worker],
+    start: Callable[[str, str], EngineProcess],
 ) -> None:
     engine = start("never", "none")
-    engine.load(Load("a.gguf"))
-    answer = engine.generate(Generate("hi"))
+    engine.load(LoadCommand("a.gguf"))
+    answer = engine.generate(GenerateCommand("hi"))
     next(answer)
     answer.close()  # type: ignore[attr-defined]
-    assert said(list(engine.generate(Generate("hi")))) == "one two three four"
+    assert said(list(engine.generate(GenerateCommand("hi")))) == "one two three four"
 
 
 def test_an_answer_closed_at_the_death_of_its_engine_waits_for_nothing(
-    start: Callable[[str, str], Worker],
+    start: Callable[[str, str], EngineProcess],
 ) -> None:
     engine = start("decode", "abort")
-    engine.load(Load("a.gguf"))
-    answer = engine.generate(Generate("hi"))
-    last = next(event for event in answer if isinstance(event, Dead))
+    engine.load(LoadCommand("a.gguf"))
+    answer = engine.generate(GenerateCommand("hi"))
+    last = next(event for event in answer if isinstance(event, EngineExit))
     answer.close()  # type: ignore[attr-defined]
-    assert list(engine.generate(Generate("more"))) == [last], "the cause is not replaced by a hang"
+    assert list(engine.generate(GenerateCommand("more"))) == [last], (
+        "the cause is not replaced by a hang"
+    )
 
 
 def test_an_engine_that_cannot_be_started() -> None:
     with pytest.raises(errors.EngineError, match="cannot be started"):
-        Worker(lambda: ["/no/such/program"], QUICK)
+        EngineProcess(lambda: ["/no/such/program"], QUICK)
 
 
 def test_an_engine_without_a_stdin_ends() -> None:
-    engine = Worker(patience=QUICK)
+    engine = EngineProcess(timeouts=QUICK)
     assert engine._process.stdin is not None
     engine._process.stdin.close()
     assert engine._process.wait(timeout=5) == 0
@@ -157,26 +163,28 @@ def test_the_last_words_of_llama_cpp_survive_its_abort() -> None:
         "os.abort()\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
-    assert ending.classify(done.returncode, done.stderr.decode().splitlines()).how == "oom-gpu"
+    assert (
+        crashes.classify_exit(done.returncode, done.stderr.decode().splitlines()).how == "oom-gpu"
+    )
 
 
 def test_a_stop_while_a_command_is_on_its_way_follows_it(
-    start: Callable[[str, str], Worker], monkeypatch: pytest.MonkeyPatch
+    start: Callable[[str, str], EngineProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As from a signal handler, in the middle of a long prompt's write."""
     engine = start("never", "none")
-    engine.load(Load("a.gguf"))
-    real = Worker._write
+    engine.load(LoadCommand("a.gguf"))
+    real = EngineProcess._write
     lines: list[bytes] = []
 
-    def write(self: Worker, line: bytes) -> None:
+    def write(self: EngineProcess, line: bytes) -> None:
         lines.append(line)
         if b"generate" in line:
             engine.stop()
         real(self, line)
 
-    monkeypatch.setattr(Worker, "_write", write)
-    assert said(list(engine.generate(Generate("x" * 300_000)))) == "one two three four"
+    monkeypatch.setattr(EngineProcess, "_write", write)
+    assert said(list(engine.generate(GenerateCommand("x" * 300_000)))) == "one two three four"
     assert [b"generate" in lines[0], b"stop" in lines[1]] == [True, True]
 
 
@@ -189,48 +197,48 @@ def test_an_engine_of_another_version_is_not_talked_to() -> None:
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_an_answer_that_stands_still_is_said_to_go_on_before_it_is_given_up(phase: str) -> None:
-    patience = Patience(hello=20, load=20, answer=2, stop=1, word=0.3)
+    patience = EngineTimeouts(handshake=20, load=20, answer=2, stop=1, slow_notice=0.3)
     parent = str(os.getpid())
-    engine = Worker(lambda: [sys.executable, str(FAKE), parent, phase, "hang"], patience)
+    engine = EngineProcess(lambda: [sys.executable, str(FAKE), parent, phase, "hang"], patience)
     try:
-        engine.load(Load("a.gguf"))
-        events = list(engine.generate(Generate("hi")))
+        engine.load(LoadCommand("a.gguf"))
+        events = list(engine.generate(GenerateCommand("hi")))
     finally:
         engine.close()
     *_, told, last = events
-    assert told == ending.SLOW and "Esc ends the answer" in told.hint
+    assert told == crashes.SLOW_NOTICE and "Esc ends the answer" in told.hint
     assert events.count(told) == 1
-    assert isinstance(last, Dead) and last.how == "hang"
+    assert isinstance(last, EngineExit) and last.how == "hang"
 
 
 @pytest.mark.parametrize("when", ["told", "at once"])
 def test_a_hung_engine_that_is_to_stop_is_ended(when: str) -> None:
     """As Esc does, from another thread than the one that listens; two minutes are not waited."""
-    patience = Patience(hello=20, load=20, answer=120, stop=0.5, word=0.5)
+    patience = EngineTimeouts(handshake=20, load=20, answer=120, stop=0.5, slow_notice=0.5)
     parent = str(os.getpid())
-    engine = Worker(lambda: [sys.executable, str(FAKE), parent, "decode", "hang"], patience)
+    engine = EngineProcess(lambda: [sys.executable, str(FAKE), parent, "decode", "hang"], patience)
     try:
-        engine.load(Load("a.gguf"))
+        engine.load(LoadCommand("a.gguf"))
         began = time.monotonic()
         events: list[Event] = []
-        for event in engine.generate(Generate("hi")):
+        for event in engine.generate(GenerateCommand("hi")):
             events.append(event)
-            if event == ending.SLOW or (when == "at once" and said(events) == "one two "):
+            if event == crashes.SLOW_NOTICE or (when == "at once" and said(events) == "one two "):
                 threading.Thread(target=engine.stop).start()
         assert time.monotonic() - began < 10
         assert said(events) == "one two "
-        assert isinstance(events[-1], Dead) and events[-1].how == "hang"
+        assert isinstance(events[-1], EngineExit) and events[-1].how == "hang"
     finally:
         engine.close()
 
 
 def test_a_hung_engine_is_given_up_when_its_answer_is_not_wanted(
-    start: Callable[[str, str], Worker],
+    start: Callable[[str, str], EngineProcess],
 ) -> None:
     """As Esc does: it has `stop` seconds."""
     engine = start("decode", "hang")
-    engine.load(Load("a.gguf"))
-    answer = engine.generate(Generate("hi"))
+    engine.load(LoadCommand("a.gguf"))
+    answer = engine.generate(GenerateCommand("hi"))
     while not isinstance(next(answer), Round):
         pass
     began = time.monotonic()

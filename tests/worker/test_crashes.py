@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from localspec import errors
-from localspec.protocol.wire import ContextSettings, Generate, Load, Measured
+from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand, MeasuredCosts
 from localspec.worker import crashes
-from localspec.worker.client import Patience, Worker
+from localspec.worker.engine_process import EngineProcess, EngineTimeouts
 
 FAKE = Path(__file__).with_name("fake.py")
 
@@ -29,7 +29,7 @@ def test_deaths_in_a_row_are_counted_for_each_pair() -> None:
     crashes.record("a", "hang")
     crashes.record("a", "signal SIGSEGV")
     crashes.record("b", "assert")
-    assert crashes.deaths("a") == ("hang", "signal SIGSEGV")
+    assert crashes.recent_causes("a") == ("hang", "signal SIGSEGV")
     assert crashes.count("b") == 1
     crashes.forget("a")
     assert (crashes.count("a"), crashes.count("b")) == (0, 1)
@@ -52,7 +52,7 @@ def test_nonsense_in_the_file_is_nothing_known(nonsense: bytes, folder: Path) ->
     (folder / "crashes.json").write_bytes(nonsense)
     assert crashes.count("a") == 0
     crashes.record("a", "hang")
-    assert crashes.deaths("a") == ("hang",)
+    assert crashes.recent_causes("a") == ("hang",)
     assert [file.name for file in folder.iterdir()] == ["crashes.json"]
 
 
@@ -69,21 +69,21 @@ def test_where_nothing_can_be_written_nothing_is_remembered(
 def test_other_settings_or_another_file_are_another_pair(tmp_path: Path) -> None:
     model = tmp_path / "a.gguf"
     model.write_bytes(b"one")
-    load = Load(str(model), draft="no such file")
-    known = crashes.key(load)
-    assert crashes.key(replace(load, measured=Measured(1.0, {"1": 1.0}))) == known
-    assert crashes.key(replace(load, draft=None)) != known
-    assert crashes.key(replace(load, target_settings=ContextSettings(n_ctx=512))) != known
+    load = LoadCommand(str(model), draft="no such file")
+    known = crashes.pair_key(load)
+    assert crashes.pair_key(replace(load, measured=MeasuredCosts(1.0, {"1": 1.0}))) == known
+    assert crashes.pair_key(replace(load, draft=None)) != known
+    assert crashes.pair_key(replace(load, target_settings=ContextSettings(n_ctx=512))) != known
     model.write_bytes(b"other")
-    assert crashes.key(load) != known
+    assert crashes.pair_key(load) != known
 
 
 def test_two_deaths_in_a_row_are_told_before_the_next_start() -> None:
-    load = Load("a.gguf")
-    crashes.record(crashes.key(load), "signal SIGSEGV")
-    assert crashes.warning(load) is None
-    crashes.record(crashes.key(load), "oom-gpu")
-    told = crashes.warning(load)
+    load = LoadCommand("a.gguf")
+    crashes.record(crashes.pair_key(load), "signal SIGSEGV")
+    assert crashes.crash_loop_notice(load) is None
+    crashes.record(crashes.pair_key(load), "oom-gpu")
+    told = crashes.crash_loop_notice(load)
     assert told is not None
     assert told.message == (
         "This pair crashed the last 2 times: it died of SIGSEGV; the GPU ran out of memory."
@@ -92,38 +92,42 @@ def test_two_deaths_in_a_row_are_told_before_the_next_start() -> None:
 
 
 @pytest.fixture
-def engine() -> Callable[[str, str], Worker]:
-    def make(phase: str, fault: str) -> Worker:
+def engine() -> Callable[[str, str], EngineProcess]:
+    def make(phase: str, fault: str) -> EngineProcess:
         words = [sys.executable, str(FAKE), str(os.getpid()), phase, fault]
-        return Worker(lambda: words, Patience(hello=20, load=20, answer=20, stop=2))
+        return EngineProcess(
+            lambda: words, EngineTimeouts(handshake=20, load=20, answer=20, stop=2)
+        )
 
     return make
 
 
-def test_workers_count_and_a_clean_answer_forgets(engine: Callable[[str, str], Worker]) -> None:
-    load = Load("a.gguf")
-    key = crashes.key(load)
+def test_workers_count_and_a_clean_answer_forgets(
+    engine: Callable[[str, str], EngineProcess],
+) -> None:
+    load = LoadCommand("a.gguf")
+    key = crashes.pair_key(load)
     worker = engine("load", "segv")
     with pytest.raises(errors.EngineError):
         worker.load(load)
     worker.close()
     worker = engine("decode", "abort")
     worker.load(load)
-    list(worker.generate(Generate("hi")))
-    list(worker.generate(Generate("it stays dead, and died once")))
+    list(worker.generate(GenerateCommand("hi")))
+    list(worker.generate(GenerateCommand("it stays dead, and died once")))
     worker.close()
-    assert crashes.deaths(key) == ("signal SIGSEGV", "assert")
+    assert crashes.recent_causes(key) == ("signal SIGSEGV", "assert")
     worker = engine("never", "none")
     worker.load(load)
     assert crashes.count(key) == 2, "a load alone proves nothing"
-    list(worker.generate(Generate("hi")))
+    list(worker.generate(GenerateCommand("hi")))
     worker.close()
     assert crashes.count(key) == 0
 
 
-def test_an_engine_that_we_end_did_not_crash(engine: Callable[[str, str], Worker]) -> None:
-    load = Load("a.gguf")
+def test_an_engine_that_we_end_did_not_crash(engine: Callable[[str, str], EngineProcess]) -> None:
+    load = LoadCommand("a.gguf")
     worker = engine("never", "none")
     worker.load(load)
     worker.close()
-    assert crashes.count(crashes.key(load)) == 0
+    assert crashes.count(crashes.pair_key(load)) == 0

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from localspec import errors
-from localspec.protocol.events import Dead
-from localspec.protocol.wire import Generate, Load, Sampling
-from localspec.worker import ending
-from localspec.worker.client import Patience, Worker
+from localspec.protocol.events import EngineExit
+from localspec.protocol.wire import GenerateCommand, LoadCommand, SamplingParams
+from localspec.worker import crashes
+from localspec.worker.engine_process import EngineProcess, EngineTimeouts
 from tests.zoo import Zoo
 
 FORKED = (200, pytest.param(1950, marks=pytest.mark.long))
@@ -54,8 +54,10 @@ def end_in_a_fork(path: Path) -> str:
         faulthandler.disable()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         try:
-            session = Session(Load(str(path)))
-            list(session.generate(Generate("ab", Sampling(temperature=0), max_tokens=3)))
+            session = Session(LoadCommand(str(path)))
+            list(
+                session.generate(GenerateCommand("ab", SamplingParams(temperature=0), max_tokens=3))
+            )
         except errors.LocalspecError:
             os._exit(1)
         except BaseException:
@@ -65,7 +67,7 @@ def end_in_a_fork(path: Path) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return ("well", "refused", "bug")[code]
-    return ending.classify(code, ()).how
+    return crashes.classify_exit(code, ()).how
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
@@ -91,14 +93,14 @@ def test_damaged_files_through_real_engine_processes(count: int, zoo: Zoo, tmp_p
     data = zoo["target"].read_bytes()
     rng = random.Random(7)
     path = tmp_path / "damaged.gguf"
-    engine: Worker | None = None
+    engine: EngineProcess | None = None
     for _ in range(count):
         path.write_bytes(damaged(data, rng))
-        engine = engine or Worker(patience=Patience(load=60, answer=60))
+        engine = engine or EngineProcess(timeouts=EngineTimeouts(load=60, answer=60))
         try:
-            engine.load(Load(str(path)))
-            last = list(engine.generate(Generate("ab", max_tokens=3)))[-1]
-            died = isinstance(last, Dead)
+            engine.load(LoadCommand(str(path)))
+            last = list(engine.generate(GenerateCommand("ab", max_tokens=3)))[-1]
+            died = isinstance(last, EngineExit)
         except errors.LocalspecError as error:
             assert error.hint
             died = isinstance(error, errors.EngineError | errors.OutOfMemoryError)

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from localspec import errors
-from localspec.protocol.events import Dead
-from localspec.worker import ending
+from localspec.protocol.events import EngineExit
+from localspec.worker import crashes
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 
-BUS = Dead("signal SIGBUS", (), "")
+BUS = EngineExit("signal SIGBUS", (), "")
 
 
 @pytest.mark.parametrize(
@@ -30,9 +30,9 @@ BUS = Dead("signal SIGBUS", (), "")
     ],
 )
 def test_a_signal_is_named(number: signal.Signals, how: str, code: int, hint: str) -> None:
-    dead = ending.classify(-number, ())
+    dead = crashes.classify_exit(-number, ())
     assert dead.how == how and hint in dead.hint
-    error = ending.error(dead)
+    error = crashes.exit_error(dead)
     assert errors.exit_code(error) == code
     assert number.name in error.message or how == "oom-system"
 
@@ -48,9 +48,9 @@ def test_a_signal_is_named(number: signal.Signals, how: str, code: int, hint: st
 )
 def test_a_gpu_without_memory(line: str) -> None:
     """As these backends write it; the abort that follows is the same."""
-    dead = ending.classify(-signal.SIGABRT, (line,))
+    dead = crashes.classify_exit(-signal.SIGABRT, (line,))
     assert dead.how == "oom-gpu" and "fewer --gpu-layers" in dead.hint
-    assert errors.exit_code(ending.error(dead)) == 11
+    assert errors.exit_code(crashes.exit_error(dead)) == 11
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_a_gpu_without_memory(line: str) -> None:
 )
 def test_a_gpu_that_was_lost(line: str) -> None:
     """After a suspend, say: the engine's end, with llama.cpp's words, and no end of ours."""
-    dead = ending.classify(-signal.SIGABRT, ("some line", line))
+    dead = crashes.classify_exit(-signal.SIGABRT, ("some line", line))
     assert dead.how == "assert"
-    assert line in ending.error(dead).message
+    assert line in crashes.exit_error(dead).message
 
 
 @pytest.mark.parametrize(
@@ -72,26 +72,26 @@ def test_a_gpu_that_was_lost(line: str) -> None:
     ],
 )
 def test_a_part_that_is_missing(line: str) -> None:
-    dead = ending.classify(1, ("Traceback (most recent call last):", line))
+    dead = crashes.classify_exit(1, ("Traceback (most recent call last):", line))
     assert (dead.how, "Install localspec again" in dead.hint) == ("exit 1", True)
-    assert line in ending.error(dead).message
+    assert line in crashes.exit_error(dead).message
 
 
 def test_a_file_that_changed_is_named(tmp_path: Path) -> None:
     paths = [tmp_path / "a\x1b[2J.gguf", tmp_path / "b.gguf"]
     for path in paths:
         path.write_bytes(b"GGUF" * 100)
-    before = ending.looked_at(*map(str, paths), None)
-    assert ending.of_files(BUS, before) == BUS, "a disk that went away shows nothing"
+    before = crashes.stat_files(*map(str, paths), None)
+    assert crashes.blame_changed_file(BUS, before) == BUS, "a disk that went away shows nothing"
     os.truncate(paths[1], 5)
-    told = ending.of_files(BUS, before).hint
+    told = crashes.blame_changed_file(BUS, before).hint
     assert told.startswith("The model file changed or its disk went away while it was in use: ")
     assert told.endswith("b.gguf; it has 5 bytes now.")
     paths[0].unlink()
-    told = ending.of_files(BUS, before).hint
+    told = crashes.blame_changed_file(BUS, before).hint
     assert told.endswith(".gguf; it cannot be looked at any more.") and told.isprintable()
-    other = Dead("assert", (), "x")
-    assert ending.of_files(other, before) == other
+    other = EngineExit("assert", (), "x")
+    assert crashes.blame_changed_file(other, before) == other
 
 
 @pytest.mark.parametrize(
@@ -105,6 +105,6 @@ def test_a_file_that_changed_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_why_it_cannot_be_started(number: int, hint: str) -> None:
-    error = ending.not_started(OSError(number, os.strerror(number)))
+    error = crashes.start_error(OSError(number, os.strerror(number)))
     assert os.strerror(number) in error.message and hint in error.hint
     assert errors.exit_code(error) == 9

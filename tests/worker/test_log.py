@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.worker import log
-from localspec.worker.log import Log
+from localspec.worker import engine_log
+from localspec.worker.engine_log import EngineLog
 
 needs_posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX files")
 
@@ -24,15 +24,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def heard(words: bytes) -> Log:
-    made = Log(4711)
+def heard(words: bytes) -> EngineLog:
+    made = EngineLog(4711)
     made.drain(BytesIO(words))
     return made
 
 
 def test_lines_are_kept_here_and_there_cleaned(folder: Path) -> None:
     made = heard(b"one\x1b[2J\n\xff two\nthree")
-    assert list(made.lines) == ["one", "\ufffd two", "three"]
+    assert list(made.last_lines) == ["one", "\ufffd two", "three"]
     kept = (folder / "engine.log").read_text(encoding="utf-8").splitlines()
     assert [line.split(" ", 2)[2] for line in kept] == ["4711 one", "4711 \ufffd two", "4711 three"]
 
@@ -57,7 +57,7 @@ def test_a_flood_takes_two_small_files(folder: Path) -> None:
 def test_a_full_disk_is_ignored(folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "engine.log").symlink_to("/dev/full")
-    assert list(heard(b"one\n").lines) == ["one"]
+    assert list(heard(b"one\n").last_lines) == ["one"]
 
 
 @needs_posix
@@ -66,7 +66,7 @@ def test_a_folder_that_cannot_be_made_is_done_without(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCALSPEC_DATA_DIR", place)
-    assert list(heard(b"one\n").lines) == ["one"]
+    assert list(heard(b"one\n").last_lines) == ["one"]
     assert not os.path.exists("/proc/nowhere")
 
 
@@ -74,11 +74,11 @@ def test_many_processes_write_whole_lines(folder: Path) -> None:
     program = (
         "import sys\n"
         "from io import BytesIO\n"
-        "from localspec.worker.log import Log\n"
+        "from localspec.worker.engine_log import Log\n"
         "for _ in range(200): Log(int(sys.argv[1])).drain(BytesIO(b'0123456789' * 10 + b'\\n'))\n"
     )
     processes = [subprocess.Popen([sys.executable, "-c", program, str(n)]) for n in range(4)]
     assert [process.wait(timeout=60) for process in processes] == [0] * 4
-    lines = log.file().read_text(encoding="utf-8").splitlines()
+    lines = engine_log.log_path().read_text(encoding="utf-8").splitlines()
     assert len(lines) == 800
     assert {line.split(" ", 3)[3] for line in lines} == {"0123456789" * 10}

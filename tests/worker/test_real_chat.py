@@ -9,58 +9,60 @@ import psutil
 import pytest
 
 from localspec import errors
-from localspec.protocol.events import Finished, Notice, Round
+from localspec.protocol.events import GenerationFinished, Notice, Round
 from localspec.protocol.wire import (
+    ChatMessage,
     ContextSettings,
-    Count,
-    Generate,
-    Load,
-    Message,
-    Render,
-    Sampling,
+    CountCommand,
+    GenerateCommand,
+    LoadCommand,
+    RenderCommand,
+    SamplingParams,
 )
-from localspec.worker.client import Worker
+from localspec.worker.engine_process import EngineProcess
 from tests.worker.ends import ended
 from tests.zoo import CHAT_TEXT, Zoo
 
-CHAT = (Message("system", "Be kind."), Message("user", "Hi?"))
+CHAT = (ChatMessage("system", "Be kind."), ChatMessage("user", "Hi?"))
 SMALL = ContextSettings(n_ctx=1024, n_threads=1)
 
 
 @pytest.fixture
-def engine(zoo: Zoo) -> Iterator[Worker]:
-    worker = Worker()
-    worker.load(Load(str(zoo["no-system"]), None, SMALL))
+def engine(zoo: Zoo) -> Iterator[EngineProcess]:
+    worker = EngineProcess()
+    worker.load(LoadCommand(str(zoo["no-system"]), None, SMALL))
     yield worker
     worker.close()
 
 
-def children(worker: Worker) -> list[psutil.Process]:
+def children(worker: EngineProcess) -> list[psutil.Process]:
     return psutil.Process(worker.pid).children()
 
 
-def test_a_chat_over_the_pipe(engine: Worker) -> None:
-    rendered = engine.render(Render(CHAT))
+def test_a_chat_over_the_pipe(engine: EngineProcess) -> None:
+    rendered = engine.render(RenderCommand(CHAT))
     assert rendered.text.startswith("<s><|im_start|>user\nBe kind.\n\nHi?")
     assert [notice.code for notice in rendered.notices] == ["template-roles"]
-    n = engine.count(Count(messages=CHAT))
-    assert n == engine.count(Count(rendered.text.removeprefix("<s>"))) > 0
-    events = list(engine.generate(Generate(messages=CHAT, sampling=Sampling(temperature=0))))
+    n = engine.count(CountCommand(messages=CHAT))
+    assert n == engine.count(CountCommand(rendered.text.removeprefix("<s>"))) > 0
+    events = list(
+        engine.generate(GenerateCommand(messages=CHAT, sampling=SamplingParams(temperature=0)))
+    )
     assert "".join(t.text for e in events if isinstance(e, Round) for t in e.tokens) == CHAT_TEXT
     assert [event.code for event in events if isinstance(event, Notice)] == ["template-roles"]
-    assert isinstance(events[-1], Finished)
+    assert isinstance(events[-1], GenerationFinished)
     assert events[-1].totals["prompt_tokens"] == n
 
 
-def test_what_cannot_be_rendered_leaves_the_engine_usable(engine: Worker) -> None:
+def test_what_cannot_be_rendered_leaves_the_engine_usable(engine: EngineProcess) -> None:
     with pytest.raises(errors.UsageError, match="no chat template called"):
-        engine.render(Render(CHAT, template="nonsense"))
-    assert engine.count(Count("Hi?")) > 0
+        engine.render(RenderCommand(CHAT, template="nonsense"))
+    assert engine.count(CountCommand("Hi?")) > 0
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_the_templates_process_ends_with_the_engine(engine: Worker, end: str) -> None:
-    engine.render(Render(CHAT))
+def test_the_templates_process_ends_with_the_engine(engine: EngineProcess, end: str) -> None:
+    engine.render(RenderCommand(CHAT))
     (process,) = children(engine)
     if end == "kill":
         psutil.Process(engine.pid).kill()
@@ -69,17 +71,17 @@ def test_the_templates_process_ends_with_the_engine(engine: Worker, end: str) ->
     assert ended(process.pid, 5)
 
 
-def test_a_templates_process_that_dies_is_replaced(engine: Worker) -> None:
-    before = engine.render(Render(CHAT))
+def test_a_templates_process_that_dies_is_replaced(engine: EngineProcess) -> None:
+    before = engine.render(RenderCommand(CHAT))
     (process,) = children(engine)
     process.kill()
-    assert engine.render(Render(CHAT)) == before
+    assert engine.render(RenderCommand(CHAT)) == before
     assert [child.pid for child in children(engine)] != [process.pid]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no address space limits there")
-def test_the_templates_process_may_not_take_the_machines_memory(engine: Worker) -> None:
-    engine.render(Render(CHAT))
+def test_the_templates_process_may_not_take_the_machines_memory(engine: EngineProcess) -> None:
+    engine.render(RenderCommand(CHAT))
     (process,) = children(engine)
     if not hasattr(process, "rlimit"):
         pytest.skip("psutil cannot tell here")

@@ -16,9 +16,15 @@ from typing import Any
 import pytest
 
 from localspec import errors
-from localspec.protocol.events import Dead, Event, Finished, Round
-from localspec.protocol.wire import ContextSettings, Generate, Load, Probe, Sampling
-from localspec.worker.client import Patience, Worker, _command
+from localspec.protocol.events import EngineExit, Event, GenerationFinished, Round
+from localspec.protocol.wire import (
+    ContextSettings,
+    GenerateCommand,
+    LoadCommand,
+    ProbeCommand,
+    SamplingParams,
+)
+from localspec.worker.engine_process import EngineProcess, EngineTimeouts, _engine_command
 from tests.worker.ends import ended, gone
 from tests.worker.faults import ENDS
 from tests.zoo import Zoo
@@ -30,22 +36,24 @@ ROOT = FAULTY.parents[2]
 PHASES = ("load", "probe", "prefill", "decode")
 LONG = pytest.mark.long
 QUICK = ("kill", "disk")
-PATIENT = Patience(hello=60, load=60, answer=60, stop=10)
-IMPATIENT = Patience(hello=60, load=10, answer=3, stop=1)
+PATIENT = EngineTimeouts(handshake=60, load=60, answer=60, stop=10)
+IMPATIENT = EngineTimeouts(handshake=60, load=10, answer=3, stop=1)
 SMALL = ContextSettings(n_ctx=2048, n_threads=1)
-ASK = Generate("a" * 1200, Sampling(temperature=0), max_tokens=400)
+ASK = GenerateCommand("a" * 1200, SamplingParams(temperature=0), max_tokens=400)
 """Long enough to be read in several batches."""
 
 
-def faulty(phase: str, fault: str) -> Worker:
+def faulty(phase: str, fault: str) -> EngineProcess:
     patience = IMPATIENT if fault == "hang" else PATIENT
-    return Worker(lambda: [sys.executable, str(FAULTY), str(os.getpid()), phase, fault], patience)
+    return EngineProcess(
+        lambda: [sys.executable, str(FAULTY), str(os.getpid()), phase, fault], patience
+    )
 
 
-def use(engine: Worker, model: Path) -> Iterator[Event]:
+def use(engine: EngineProcess, model: Path) -> Iterator[Event]:
     """Everything an engine does, one after the other."""
-    yield engine.load(Load(str(model), None, SMALL))
-    yield from engine.probe(Probe(seconds=0.1))
+    yield engine.load(LoadCommand(str(model), None, SMALL))
+    yield from engine.probe(ProbeCommand(seconds=0.1))
     yield from engine.generate(ASK)
 
 
@@ -74,7 +82,7 @@ def test_the_parent_survives_and_says_which(phase: str, fault: str, zoo: Zoo) ->
         else:
             events += use(engine, zoo["chatter"])
             last = events[-1]
-            assert isinstance(last, Dead)
+            assert isinstance(last, EngineExit)
             assert (last.how, bool(last.hint)) == (how, True), last.log
         assert said(events).startswith(" one two three") is (phase == "decode")
     finally:
@@ -88,17 +96,17 @@ def test_the_parent_survives_and_says_which(phase: str, fault: str, zoo: Zoo) ->
 def test_a_flood_on_stderr_delays_and_no_more(phase: str, zoo: Zoo) -> None:
     engine = faulty(phase, "flood")
     try:
-        assert isinstance(list(use(engine, zoo["chatter"]))[-1], Finished)
+        assert isinstance(list(use(engine, zoo["chatter"]))[-1], GenerationFinished)
     finally:
         engine.close()
 
 
 def test_an_engine_that_may_not_write_a_byte_to_any_disk_works(zoo: Zoo) -> None:
-    engine = Worker(_command, PATIENT)
+    engine = EngineProcess(_engine_command, PATIENT)
     try:
         resource.prlimit(engine.pid, resource.RLIMIT_FSIZE, (0, 0))
         events = list(use(engine, zoo["chatter"]))
-        assert isinstance(events[-1], Finished)
+        assert isinstance(events[-1], GenerationFinished)
         assert said(events).startswith(" one two three")
     finally:
         engine.close()
@@ -106,7 +114,7 @@ def test_an_engine_that_may_not_write_a_byte_to_any_disk_works(zoo: Zoo) -> None
 
 def test_a_model_file_cut_while_it_is_used_is_named(zoo: Zoo, tmp_path: Path) -> None:
     model = Path(shutil.copy(zoo["chatter"], tmp_path / "cut.gguf"))
-    engine = Worker(_command, PATIENT)
+    engine = EngineProcess(_engine_command, PATIENT)
     events: list[Event] = []
     try:
         for event in use(engine, model):
@@ -116,7 +124,7 @@ def test_a_model_file_cut_while_it_is_used_is_named(zoo: Zoo, tmp_path: Path) ->
     finally:
         engine.close()
     last = events[-1]
-    assert isinstance(last, Dead)
+    assert isinstance(last, EngineExit)
     assert last.how == "signal SIGBUS"
     assert "changed or its disk went away" in last.hint
     assert f"{model}; it has 0 bytes now" in last.hint

@@ -3,7 +3,22 @@
 What is promised, and how it is kept: docs/history.md.
 """
 
-from localspec.chat.history.chats import History
-from localspec.chat.history.kept import About, Found, Kept, Listed, Pair, Place
+from localspec.chat.history.records import (
+    ChatListEntry,
+    ChatLocation,
+    ChatMetadata,
+    ChatPair,
+    SavedChat,
+    SearchHit,
+)
+from localspec.chat.history.store import ChatHistory
 
-__all__ = ["About", "Found", "History", "Kept", "Listed", "Pair", "Place"]
+__all__ = [
+    "ChatHistory",
+    "ChatListEntry",
+    "ChatLocation",
+    "ChatMetadata",
+    "ChatPair",
+    "SavedChat",
+    "SearchHit",
+]

@@ -9,39 +9,39 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 
-from localspec.engine.protocols import Drafter, Follower, Verifier
-from localspec.engine.reader import Reader
-from localspec.protocol.wire import Sampling
+from localspec.engine.prefix_cache import PrefixCache
+from localspec.engine.protocols import Drafter, HiddenStateListener, Verifier
+from localspec.protocol.wire import SamplingParams
 from localspec.speculation import DRAFTERS, WITHOUT_DRAFT
 
-ALONE = ("none", *(name for name in WITHOUT_DRAFT if name != "off"))
+DRAFT_FREE = ("none", *(name for name in WITHOUT_DRAFT if name != "off"))
 """Those that need no draft model."""
 NAMES = ("none", *DRAFTERS)
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class DrafterInputs:
     """What one answer offers to its drafter."""
 
-    reader: Reader | None
+    draft_cache: PrefixCache | None
     """The draft model, if one is loaded."""
     verifier: Verifier
-    sampling: Sampling
-    start: int
+    sampling: SamplingParams
+    prompt_length: int
     """Length of the prompt: place 0 of the answer."""
     n_vocab: int
     """Tokens the target knows; ids from there on are never drafted."""
-    is_end: Callable[[int], bool]
+    is_eog: Callable[[int], bool]
     cancelled: Callable[[], bool] = lambda: False
-    companion: Follower | None = None
+    head_runner: HiddenStateListener | None = None
     """The head that follows the target, if one is loaded."""
-    keep_rows: bool = False
+    keep_logits: bool = False
     """Whether a draft comes with the draft model's logits."""
 
 
-def make(name: str, needs: Needs) -> Drafter:
+def make(name: str, inputs: DrafterInputs) -> Drafter:
     """The drafter of that name."""
     if name not in NAMES:
         raise KeyError(name)
-    drafter: Drafter = import_module(f"localspec.engine.drafters.{name}").make(needs)
+    drafter: Drafter = import_module(f"localspec.engine.drafters.{name}").make(inputs)
     return drafter

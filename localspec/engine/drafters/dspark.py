@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from localspec.engine.drafters import Needs
-from localspec.engine.drafters.blocks import BlockCompanion, BlockDrafter
+from localspec.engine.drafters import DrafterInputs
+from localspec.engine.drafters.head_runner import BlockDrafter, BlockHeadRunner
 
 
-def make(needs: Needs) -> BlockDrafter:
-    if not isinstance(needs.companion, BlockCompanion):
+def make(inputs: DrafterInputs) -> BlockDrafter:
+    if not isinstance(inputs.head_runner, BlockHeadRunner):
         raise KeyError("dspark")
-    return BlockDrafter(needs.companion, needs, "dspark")
+    return BlockDrafter(inputs.head_runner, inputs, "dspark")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from localspec.engine.drafters import Needs
-from localspec.engine.protocols import Draft, Gauge
-from localspec.engine.reader import common_prefix
+from localspec.engine.drafters import DrafterInputs
+from localspec.engine.prefix_cache import common_prefix_length
+from localspec.engine.protocols import Draft, DraftStopPolicy
 
 
 class SuffixAutomaton:
@@ -19,31 +19,31 @@ class SuffixAutomaton:
         self._next: list[dict[int, int]] = [{}]
         self._link = [-1]
         self._length = [0]
-        self._end = [-1]
+        self._last_positions = [-1]
         """Place of the last token of an earlier occurrence, the latest one that was asked for."""
         self._last = 0
         self.size = 0
-        self.match = 0
+        self.match_length = 0
         """Length of the longest suffix that stood in the text before."""
-        self.place = -1
+        self.match_end = -1
         """Place of that earlier occurrence's last token."""
 
     def extend(self, token: int) -> None:
-        new = self._state(self._length[self._last] + 1, self.size)
+        new = self._add_state(self._length[self._last] + 1, self.size)
         state = self._last
         while state >= 0 and token not in self._next[state]:
             self._next[state][token] = new
             state = self._link[state]
-        self._link[new] = 0 if state < 0 else self._split(state, token)
+        self._link[new] = 0 if state < 0 else self._split_state(state, token)
         self._last = new
         repeated = self._link[new]
-        self.match, self.place = self._length[repeated], self._end[repeated]
-        self._end[repeated] = self.size
+        self.match_length, self.match_end = self._length[repeated], self._last_positions[repeated]
+        self._last_positions[repeated] = self.size
         self.size += 1
 
-    def followed(self, tokens: Sequence[int]) -> tuple[int, int]:
+    def match_after(self, tokens: Sequence[int]) -> tuple[int, int]:
         """`match` and `place` as they would be after these tokens; nothing is taken in."""
-        state, match = self._link[self._last] if self.size else 0, self.match
+        state, match = self._link[self._last] if self.size else 0, self.match_length
         for token in tokens:
             while state > 0 and token not in self._next[state]:
                 state = self._link[state]
@@ -52,21 +52,21 @@ class SuffixAutomaton:
                 state, match = self._next[state][token], match + 1
             else:
                 state, match = 0, 0
-        return match, self._end[state] if match else -1
+        return match, self._last_positions[state] if match else -1
 
-    def _state(self, length: int, end: int) -> int:
+    def _add_state(self, length: int, end: int) -> int:
         self._next.append({})
         self._link.append(0)
         self._length.append(length)
-        self._end.append(end)
+        self._last_positions.append(end)
         return len(self._length) - 1
 
-    def _split(self, state: int, token: int) -> int:
+    def _split_state(self, state: int, token: int) -> int:
         """The state of exactly `state`'s longest text followed by `token`."""
         target = self._next[state][token]
         if self._length[target] == self._length[state] + 1:
             return target
-        clone = self._state(self._length[state] + 1, self._end[target])
+        clone = self._add_state(self._length[state] + 1, self._last_positions[target])
         self._next[clone] = dict(self._next[target])
         self._link[clone] = self._link[target]
         self._link[target] = clone
@@ -82,41 +82,41 @@ class LookupDrafter:
     Copying runs on into its own draft, so that a repeated run is continued.
     """
 
-    def __init__(self, shortest: int = 2) -> None:
-        self._shortest = shortest
+    def __init__(self, min_match: int = 2) -> None:
+        self._min_match = min_match
         self._automaton = SuffixAutomaton()
-        self._known: list[int] = []
-        self._text: Sequence[int] = ()
+        self._indexed_tokens: list[int] = []
+        self._last_text: Sequence[int] = ()
 
     def propose(
         self,
         tokens: Sequence[int],
         limit: int,
-        ahead: Sequence[int] = (),
-        gauge: Gauge | None = None,
+        draft_prefix: Sequence[int] = (),
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        self._follow(tokens)
-        match, place = self._automaton.match, self._automaton.place
-        if ahead:
-            match, place = self._automaton.followed(ahead)
-        if match < self._shortest:
+        self._index_tokens(tokens)
+        match, place = self._automaton.match_length, self._automaton.match_end
+        if draft_prefix:
+            match, place = self._automaton.match_after(draft_prefix)
+        if match < self._min_match:
             return Draft()
-        text, after = len(tokens), list(ahead)
+        text, after = len(tokens), list(draft_prefix)
         for at in range(place + 1, place + 1 + min(limit, 2 * match)):
             after.append(tokens[at] if at < text else after[at - text])
-        guessed = after[len(ahead) :]
-        return Draft(guessed, None, "lookup", match=match) if guessed else Draft()
+        guessed = after[len(draft_prefix) :]
+        return Draft(guessed, None, "lookup", match_length=match) if guessed else Draft()
 
-    def _follow(self, tokens: Sequence[int]) -> None:
+    def _index_tokens(self, tokens: Sequence[int]) -> None:
         """Take in what is new; start over where the text is not the known one's continuation."""
-        if tokens is not self._text:
-            if common_prefix(self._known, tokens) < len(self._known):
-                self._automaton, self._known = SuffixAutomaton(), []
-            self._text = tokens
-        for token in tokens[len(self._known) :]:
+        if tokens is not self._last_text:
+            if common_prefix_length(self._indexed_tokens, tokens) < len(self._indexed_tokens):
+                self._automaton, self._indexed_tokens = SuffixAutomaton(), []
+            self._last_text = tokens
+        for token in tokens[len(self._indexed_tokens) :]:
             self._automaton.extend(token)
-            self._known.append(token)
+            self._indexed_tokens.append(token)
 
 
-def make(needs: Needs) -> LookupDrafter:
+def make(inputs: DrafterInputs) -> LookupDrafter:
     return LookupDrafter()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from localspec.engine.drafters import Needs
-from localspec.engine.drafters.chain import Chain
-from localspec.engine.protocols import Draft, Gauge, Logits
-from localspec.engine.reader import Reader
+from localspec.engine.drafters import DrafterInputs
+from localspec.engine.drafters.draft_sampler import DraftSampler
+from localspec.engine.prefix_cache import PrefixCache
+from localspec.engine.protocols import Draft, DraftStopPolicy, Logits
 
 
 class ModelDrafter:
@@ -18,41 +18,41 @@ class ModelDrafter:
     rides along in the first batch of its next draft (algorithms.md 1.6).
     """
 
-    def __init__(self, reader: Reader, needs: Needs) -> None:
-        self._reader = reader
-        self._cancelled = needs.cancelled
-        self._chain = Chain(needs, "model", reader.model.n_vocab)
+    def __init__(self, draft_cache: PrefixCache, inputs: DrafterInputs) -> None:
+        self._draft_cache = draft_cache
+        self._cancelled = inputs.cancelled
+        self._sampler = DraftSampler(inputs, "model", draft_cache.model.n_vocab)
 
     def propose(
         self,
         tokens: Sequence[int],
         limit: int,
-        ahead: Sequence[int] = (),
-        gauge: Gauge | None = None,
+        draft_prefix: Sequence[int] = (),
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        reader, model = self._reader, self._reader.model
-        limit = min(limit, model.n_ctx - len(tokens) - len(ahead))
+        reader, model = self._draft_cache, self._draft_cache.model
+        limit = min(limit, model.n_ctx - len(tokens) - len(draft_prefix))
         if limit <= 0:
             return Draft(reason="the draft's context is full")
-        before = model.seconds
-        reader.align(tokens)
-        unread = [*tokens[reader.n_read :], *ahead]
+        before = model.decode_seconds
+        reader.rewind_to(tokens)
+        unread = [*tokens[reader.n_cached :], *draft_prefix]
         if max(unread, default=0) >= model.n_vocab:  # unknown to the draft
             return Draft()
-        for _ in reader.skim(tokens, model.n_batch - len(ahead), self._cancelled):
+        for _ in reader.prefill_until(tokens, model.n_batch - len(draft_prefix), self._cancelled):
             pass
         if self._cancelled():
             return Draft()
 
         def row(guess: int | None) -> tuple[Logits, None]:
-            fresh = [*tokens[reader.n_read :], *ahead] if guess is None else [guess]
-            return reader.read(fresh, 1)[0], None
+            fresh = [*tokens[reader.n_cached :], *draft_prefix] if guess is None else [guess]
+            return reader.decode(fresh, 1)[0], None
 
-        draft = self._chain.grow(tokens, ahead, limit, gauge, row)
-        return replace(draft, seconds=model.seconds - before)
+        draft = self._sampler.sample_draft(tokens, draft_prefix, limit, stop_policy, row)
+        return replace(draft, decode_seconds=model.decode_seconds - before)
 
 
-def make(needs: Needs) -> ModelDrafter:
-    if needs.reader is None:
+def make(inputs: DrafterInputs) -> ModelDrafter:
+    if inputs.draft_cache is None:
         raise KeyError("model")
-    return ModelDrafter(needs.reader, needs)
+    return ModelDrafter(inputs.draft_cache, inputs)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from localspec.engine.drafters import Needs
-from localspec.engine.drafters.companion import Companion, HeadDrafter
+from localspec.engine.drafters import DrafterInputs
+from localspec.engine.drafters.head_runner import HeadDrafter, HeadRunner
 
 
-def make(needs: Needs) -> HeadDrafter:
-    if not isinstance(needs.companion, Companion):
+def make(inputs: DrafterInputs) -> HeadDrafter:
+    if not isinstance(inputs.head_runner, HeadRunner):
         raise KeyError("mtp")
-    return HeadDrafter(needs.companion, needs, "mtp")
+    return HeadDrafter(inputs.head_runner, inputs, "mtp")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from localspec.engine.drafters import Needs
-from localspec.engine.protocols import Draft, Gauge
+from localspec.engine.drafters import DrafterInputs
+from localspec.engine.protocols import Draft, DraftStopPolicy
 
-_NOTHING = Draft()
+_EMPTY_DRAFT = Draft()
 
 
 class NoDrafter:
@@ -15,11 +15,11 @@ class NoDrafter:
         self,
         tokens: Sequence[int],
         limit: int,
-        ahead: Sequence[int] = (),
-        gauge: Gauge | None = None,
+        draft_prefix: Sequence[int] = (),
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        return _NOTHING
+        return _EMPTY_DRAFT
 
 
-def make(needs: Needs) -> NoDrafter:
+def make(inputs: DrafterInputs) -> NoDrafter:
     return NoDrafter()

@@ -6,33 +6,40 @@ import ctypes
 import os
 from collections import deque
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
-from localspec.clean import clean
-from localspec.errors import EngineError
-from localspec.machine import runtimes
+from localspec.errors import (
+    EngineError,
+    LocalspecError,
+    ModelFileError,
+    OutOfMemoryError,
+    UsageError,
+)
+from localspec.machine import installed_llama_cpp
+from localspec.sanitize import sanitize
 
 __all__ = [
     "LOG",
-    "LOGITS",
     "C",
     "devices",
+    "get_logits_address",
     "versions",
 ]
 
 # Before llama.cpp is loaded: an abort otherwise starts a debugger and can hang for minutes.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
-runtimes.preload()
+installed_llama_cpp.preload_cuda_libraries()
 
 try:
     import llama_cpp.llama_cpp as C  # noqa: N812  short, as llama.cpp's own examples
 except (ImportError, OSError, RuntimeError, AttributeError) as error:
     raise EngineError(
-        f"llama.cpp cannot be loaded: {clean(str(error), multiline=False)}",
+        f"llama.cpp cannot be loaded: {sanitize(str(error), multiline=False)}",
         "Install it again: pip install --force-reinstall --no-cache-dir llama-cpp-python",
     ) from error
 
-_AS_KNOWN = (2048, -1.0, 1, 1, 0, 1, False)
+_EXPECTED_DEFAULTS = (2048, -1.0, 1, 1, 0, 1, False)
 
 
 def _check_structs() -> None:
@@ -42,7 +49,7 @@ def _check_structs() -> None:
     """
     context, model = C.llama_context_default_params(), C.llama_model_default_params()
     first = (context.n_batch, context.yarn_ext_factor, context.type_k, context.type_v)
-    if (*first, context.n_samplers, model.split_mode, model.vocab_only) != _AS_KNOWN:
+    if (*first, context.n_samplers, model.split_mode, model.vocab_only) != _EXPECTED_DEFAULTS:
         raise EngineError(
             f"llama-cpp-python {metadata.version('llama-cpp-python')} and the llama.cpp library "
             "that it loads are of different releases.",
@@ -52,38 +59,42 @@ def _check_structs() -> None:
 
 _check_structs()
 
-LOGITS = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(("llama_get_logits", C._lib))
+get_logits_address = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(
+    ("llama_get_logits", C._lib)
+)
 """llama_get_logits giving a plain address: asked once a pass, a pointer object costs too much."""
 
-_ERROR = 4
+_LOG_LEVEL_ERROR = 4
 """GGML_LOG_LEVEL_ERROR."""
 
 
-class Log:
+class LlamaLog:
     """llama.cpp's log: its last lines, cleaned, instead of its stderr."""
 
     def __init__(self) -> None:
         self.lines: deque[tuple[int, str]] = deque(maxlen=400)
         self._level = 0
-        self._line = ""
-        self._callback = C.llama_log_callback(self._take)
+        self._partial_line = ""
+        self._callback = C.llama_log_callback(self._on_log)
         C.llama_log_set(self._callback, None)
 
-    def _take(self, level: int, text: bytes, _: Any) -> None:
-        if level <= _ERROR:  # a higher level continues the line before
+    def _on_log(self, level: int, text: bytes, _: Any) -> None:
+        if level <= _LOG_LEVEL_ERROR:  # a higher level continues the line before
             self._level = level
-        self._line += text.decode("utf-8", "replace")
-        *whole, self._line = self._line.split("\n")
+        self._partial_line += text.decode("utf-8", "replace")
+        *whole, self._partial_line = self._partial_line.split("\n")
         for line in filter(str.strip, whole):
-            self.lines.append((self._level, clean(line)))
-            if self._level == _ERROR:  # an abort may follow, and whoever started us wants to know
-                os.write(2, f"{clean(line)}\n".encode())
+            self.lines.append((self._level, sanitize(line)))
+            if (
+                self._level == _LOG_LEVEL_ERROR
+            ):  # an abort may follow, and whoever started us wants to know
+                os.write(2, f"{sanitize(line)}\n".encode())
 
     def errors(self) -> list[str]:
-        return [line for level, line in self.lines if level == _ERROR]
+        return [line for level, line in self.lines if level == _LOG_LEVEL_ERROR]
 
 
-LOG = Log()
+LOG = LlamaLog()
 C.llama_backend_init()
 
 
@@ -104,4 +115,70 @@ def devices() -> tuple[str, ...]:
         names = [library.ggml_backend_dev_description(device) for device in found]
     except AttributeError:
         return ("CPU",)
-    return tuple(clean(name.decode("utf-8", "replace")) for name in names)
+    return tuple(sanitize(name.decode("utf-8", "replace")) for name in names)
+
+
+# --- What llama.cpp's failures mean for a person: its log and return codes, translated.
+
+_OUT_OF_MEMORY_PHRASES = (
+    "out of memory",
+    "unable to allocate",
+    "cannot allocate memory",
+    "bad_alloc",
+)
+_DECODE_OUT_OF_MEMORY = -2
+"""llama_decode's code where the graph found no memory."""
+
+
+def load_error(path: Path) -> LocalspecError:
+    reason = (LOG.errors() or ["llama.cpp gave no reason"])[0]
+    text = " ".join(LOG.errors())
+    hint = "Download it again, or try another file."
+    if any(words in text.lower() for words in _OUT_OF_MEMORY_PHRASES):
+        return OutOfMemoryError(
+            f"Not enough memory to load {path.name}.",
+            "Use a smaller quantisation, fewer --gpu-layers, or --draft none.",
+        )
+    if "not within the file bounds" in text or "failed to read" in text:
+        hint = "The file is incomplete: download it again."
+    elif "unknown model architecture" in text:
+        version = versions()["llama_cpp_python"]
+        hint = f"It needs a newer llama.cpp than llama-cpp-python {version} carries."
+    elif any(words in text for words in ("missing tensor", "' not found", "number of tensors")):
+        hint = "It is not a whole model: perhaps only a vocabulary, or one part of a split."
+    return ModelFileError(f"{path.name} cannot be loaded: {_strip_function_names(reason)}", hint)
+
+
+def _strip_function_names(line: str) -> str:
+    """llama.cpp's line without the function names in front."""
+    text = line
+    while (cut := text.find(": ")) > 0 and " " not in text[:cut]:
+        text = text[cut + 2 :]
+    return text.removeprefix("error loading model: ").rstrip(".") + "."
+
+
+def context_error(path: Path) -> LocalspecError:
+    text = " ".join(LOG.errors())
+    if "allocate" in text or "memory" in text:
+        return OutOfMemoryError(
+            f"Not enough memory for the context of {path.name}.",
+            "Use a smaller --ctx, --kv q8_0, fewer --gpu-layers, or --draft none.",
+        )
+    reason = _strip_function_names((LOG.errors() or ["llama.cpp gave no reason"])[-1])
+    hint = "Try --kv f16 and --flash-attn auto, or --draft none."
+    return UsageError(f"No context for {path.name} with these settings: {reason}", hint)
+
+
+def decode_error(result: int) -> LocalspecError:
+    reason = {
+        1: "found no room in its memory for the tokens",
+        2: "was stopped",
+        -1: "refused the tokens",
+        _DECODE_OUT_OF_MEMORY: "ran out of memory while computing",
+    }.get(result, f"failed with code {result}")
+    last = (LOG.errors() or [""])[-1]
+    kind = OutOfMemoryError if result == _DECODE_OUT_OF_MEMORY else EngineError
+    return kind(
+        f"llama.cpp {reason}.{' ' + _strip_function_names(last) if last else ''}",
+        "Use a smaller --ctx, fewer --gpu-layers, or --draft none.",
+    )

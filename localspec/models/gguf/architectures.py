@@ -7,32 +7,32 @@ llm_arch_supports_rs_rollback.
 from __future__ import annotations
 
 
-def _names(text: str) -> frozenset[str]:
+def _name_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-RECURRENT = _names("mamba mamba2 rwkv6 rwkv6qwen2 rwkv7 arwkv7")
+RECURRENT = _name_set("mamba mamba2 rwkv6 rwkv6qwen2 rwkv7 arwkv7")
 """No memory of single tokens: a wrong guess cannot be taken back."""
-HYBRID = _names(
+HYBRID = _name_set(
     "jamba falcon-h1 plamo2 granitehybrid lfm2 lfm2moe nemotron_h nemotron_h_moe qwen3next "
     "kimi-linear bailingmoe3 kimi-k3 glm5-next qwen35 qwen35moe qwen4exp deepseek4 minimax-01"
 )
 """Attention and recurrence mixed."""
-ROLLBACK = _names(
+ROLLBACK = _name_set(
     "kimi-k3 qwen35 qwen35moe qwen4exp deepseek4 glm5-next nemotron_h nemotron_h_moe lfm2 "
     "lfm2moe bailingmoe3"
 )
 """Of the hybrid ones, those that keep snapshots to go back to."""
-DIFFUSION = _names("dream llada llada-moe rnd1")
+DIFFUSION = _name_set("dream llada llada-moe rnd1")
 """They do not write from left to right."""
-ENCODERS = _names(
+ENCODERS = _name_set(
     "bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert "
     "t5encoder gemma-embedding llama-embed"
 )
 """They give vectors, no text."""
-HEADS = _names("eagle3 dflash gemma4-assistant")
+DRAFT_HEADS = _name_set("eagle3 dflash gemma4-assistant")
 """Drafts that read the target's hidden states: no models of their own."""
-TAPPED = _names(
+EXPOSING_HIDDEN_STATES = _name_set(
     "llama qwen3 qwen3moe gpt-oss gemma4 qwen35 qwen35moe qwen3next lfm2 lfm2moe mimo2 nemotron_h "
     "nemotron_h_moe minimax-01 minimax-m2 hunyuan_vl hunyuan-dense muse-glimmer nanbeige "
     "bailingmoe3 deepseek4"
@@ -41,20 +41,22 @@ TAPPED = _names(
 
 So does qwen4exp, whose inputs are several times as wide as llama.cpp itself takes them to be.
 """
-TAPPED_AFTER_LAST = _names("mimo2 nemotron_h nemotron_h_moe deepseek4")
+EXPOSING_LAST_LAYER_OUTPUT = _name_set("mimo2 nemotron_h nemotron_h_moe deepseek4")
 """Of these, those that publish what leaves the last layer, as layer n_layer."""
-PREDICTING = _names(
+SUPPORTING_MTP = _name_set(
     "mimo2 qwen35 qwen35moe qwen3next glm4moe deepseek2 deepseek32 hy_v3 step35 bailingmoe3 "
     "nemotron_h_moe cohere2moe glm-dsa glm5-next"
 )
 """Those that llama.cpp can run with a layer of their own that predicts one token more (MTP)."""
-OTHERS = _names("clip wavtokenizer-dec qwen3tts pockettts t5")
+OTHER_NON_TEXT = _name_set("clip wavtokenizer-dec qwen3tts pockettts t5")
 """Known, but no plain writers of text."""
-SPEECH = _names("whisper wavtokenizer-dec qwen3tts pockettts")
+SPEECH = _name_set("whisper wavtokenizer-dec qwen3tts pockettts")
 """Some of them are no language models to llama.cpp either."""
-IMAGES = _names("flux sd1 sdxl sd3 aura hidream cosmos ltxv hyvid wan lumina2 qwen_image")
+IMAGE_GENERATORS = _name_set(
+    "flux sd1 sdxl sd3 aura hidream cosmos ltxv hyvid wan lumina2 qwen_image"
+)
 """They come as GGUF too, for other programs."""
-PLAIN = _names(
+ATTENTION_ONLY = _name_set(
     "llama llama4 deci falcon grok gpt2 gptj gptneox mpt baichuan starcoder refact bloom "
     "stablelm qwen qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe phi2 phi3 phimoe "
     "plamo plamo3 codeshell orion internlm2 minicpm minicpm3 gemma gemma2 gemma3 gemma3n gemma4 "
@@ -66,4 +68,4 @@ PLAIN = _names(
     "smallthinker seed_oss grovemoe apertus hrm_text minimax-m2 minimax-m3 cogvlm pangu-embedded "
     "mistral3 mistral4 paddleocr mimo2 step35 spark2_5 maincoder talkie mellum nanbeige"
 )
-KNOWN = PLAIN | RECURRENT | HYBRID | DIFFUSION | ENCODERS | HEADS | OTHERS
+KNOWN = ATTENTION_ONLY | RECURRENT | HYBRID | DIFFUSION | ENCODERS | DRAFT_HEADS | OTHER_NON_TEXT

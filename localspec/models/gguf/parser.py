@@ -6,36 +6,38 @@ Every length is checked before it is used.  llama.cpp's own parser is ggml/src/g
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Protocol
 
-from localspec.models.gguf import texts
-from localspec.models.gguf.tensors import TYPES, Tensor
+from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
 
 VERSIONS = (2, 3)
-MOST_BYTES = 64 * 1024**2
+MAX_HEADER_BYTES = 64 * 1024**2
 """Of a header; the largest known one has 16 MB."""
-MOST_ENTRIES = 100_000
+MAX_ENTRIES = 100_000
 """Tensors or keys: no real model has a tenth of it."""
-LONGEST_KEY = 65_535
-LONGEST_ARRAY = 10_000_000
-MOST_TOKENS = 1_000_000
+MAX_KEY_BYTES = 65_535
+MAX_ARRAY_LENGTH = 10_000_000
+MAX_TOKENS = 1_000_000
 """Their texts are held in memory; the largest known vocabulary has 262,144."""
-LARGEST_ALIGNMENT = 65_536
-LONGEST_NAME = 63
-MOST_DIMENSIONS = 4
-_SHORT = 1024
+MAX_ALIGNMENT = 65_536
+MAX_TENSOR_NAME_BYTES = 63
+MAX_DIMENSIONS = 4
+_SHORT_ARRAY = 1024
 """Elements of an array that is kept as a value."""
-_STEP = 1024**2
-_TENSOR, _TEMPLATE, _REST_OF_TOKEN = 64, 65_536, 26
+_READ_STEP = 1024**2
+_LIKELY_TENSOR_BYTES, _LIKELY_TEMPLATE_BYTES, _LIKELY_BYTES_AFTER_TOKEN = 64, 65_536, 26
 """Likely bytes, so that few requests fetch a header: of a tensor's row, of what stands between the
 vocabulary and the table, and of what follows for each token (its type, its score, a merge)."""
-_TOKENS = "tokenizer.ggml.tokens"
-_KEPT = ("tokenizer.ggml.token_type",)
+_TOKENS_KEY = "tokenizer.ggml.tokens"
+_KEPT_ARRAYS = ("tokenizer.ggml.token_type",)
 """Long arrays of numbers whose bytes are kept."""
 
 UINT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 2, 4, 5, 6, 7, 8, 9
-_SCALARS = {
+_SCALAR_STRUCTS = {
     0: struct.Struct("<B"),
     1: struct.Struct("<b"),
     UINT16: struct.Struct("<H"),
@@ -48,49 +50,49 @@ _SCALARS = {
     11: struct.Struct("<q"),
     12: struct.Struct("<d"),
 }
-_U32, _U64 = _SCALARS[UINT32], _SCALARS[10]
+_U32, _U64 = _SCALAR_STRUCTS[UINT32], _SCALAR_STRUCTS[10]
 
 Scalar = int | float | bool | str
 Value = Scalar | tuple[Scalar, ...]
 
 
-class DamagedError(Exception):
+class InvalidGgufError(Exception):
     """What is wrong with the file, as the end of a sentence that begins with its name."""
 
 
-class Incomplete(Exception):  # noqa: N818  not a fault: more bytes are to be fetched
+class IncompleteHeaderError(Exception):
     """The header goes on after the bytes given: at least `needed` bytes from the start."""
 
-    def __init__(self, needed: int) -> None:
-        super().__init__(f"{needed:,} bytes are needed")
-        self.needed = needed
+    def __init__(self, needed_bytes: int) -> None:
+        super().__init__(f"{needed_bytes:,} bytes are needed")
+        self.needed_bytes = needed_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Array:
+class GgufArray:
     """An array, as far as it is kept."""
 
-    kind: int
+    element_type: int
     count: int
     data: bytes = b""
 
 
 @dataclass(slots=True)
-class Contents:
+class GgufContents:
     """What stands in the file before the tensors' data."""
 
     version: int = 0
     keys: dict[str, Value] = field(default_factory=dict)
     """Scalars and short arrays."""
-    kinds: dict[str, int] = field(default_factory=dict)
-    arrays: dict[str, Array] = field(default_factory=dict)
+    key_types: dict[str, int] = field(default_factory=dict)
+    arrays: dict[str, GgufArray] = field(default_factory=dict)
     tokens: list[bytes] = field(default_factory=list)
-    tensors: tuple[Tensor, ...] = ()
+    tensors: tuple[TensorInfo, ...] = ()
     header_bytes: int = 0
     data_offset: int = 0
 
 
-class Source:
+class GgufByteStream:
     """The start of a file, and how more of it is had: `more(start, end)` gives those bytes."""
 
     def __init__(
@@ -102,185 +104,294 @@ class Source:
         self._data = bytearray(data) if more or not isinstance(data, bytes) else data
         self._size = size
         self._more = more
-        self._tail = 0
-        self._likely = 0
-        self.at = 0
+        self._expected_after_array = 0
+        self._expected_end = 0
+        self.position = 0
 
-    def expect(self, n: int) -> None:
+    def expect_in_array(self, n: int) -> None:
         """So many bytes are likely still to come in this array; a guess for whoever fetches."""
-        self._likely = self.at + n + n // 16 + self._tail
+        self._expected_end = self.position + n + n // 16 + self._expected_after_array
 
-    def expect_after(self, n: int) -> None:
+    def expect_after_array(self, n: int) -> None:
         """And so many more after it."""
-        self._tail += n
+        self._expected_after_array += n
 
-    def take(self, n: int) -> int:
+    def advance(self, n: int) -> int:
         """Go on by n bytes; where they start."""
-        start = self.at
-        self.at = start + n
-        if self.at > len(self._data):
-            self._grow(self.at)
+        start = self.position
+        self.position = start + n
+        if self.position > len(self._data):
+            self._read_until(self.position)
         return start
 
-    def look(self, n: int) -> bytes:
+    def peek(self, n: int) -> bytes:
         """The next n bytes or fewer, without going on."""
-        end = min(self.at + n, self._size, MOST_BYTES)
+        end = min(self.position + n, self._size, MAX_HEADER_BYTES)
         if self._more is not None and end > len(self._data):
-            self._grow(end)
-        return bytes(self._data[self.at : end])
+            self._read_until(end)
+        return bytes(self._data[self.position : end])
 
     def slice(self, start: int, end: int) -> bytes:
         return bytes(self._data[start:end])
 
-    def number(self, form: struct.Struct) -> int:
-        return int(form.unpack_from(self._data, self.take(form.size))[0])
+    def read_int(self, form: struct.Struct) -> int:
+        return int(form.unpack_from(self._data, self.advance(form.size))[0])
 
-    def scalar(self, form: struct.Struct) -> Scalar:
-        value: Scalar = form.unpack_from(self._data, self.take(form.size))[0]
+    def read_scalar(self, form: struct.Struct) -> Scalar:
+        value: Scalar = form.unpack_from(self._data, self.advance(form.size))[0]
         return value
 
-    def text(self, longest: int, what: str) -> bytes:
-        size = self.number(_U64)
-        if size > longest:
-            raise DamagedError(f"has a damaged header: {what} of {size:,} bytes")
-        start = self.take(size)
+    def read_string(self, max_bytes: int, what: str) -> bytes:
+        size = self.read_int(_U64)
+        if size > max_bytes:
+            raise InvalidGgufError(f"has a damaged header: {what} of {size:,} bytes")
+        start = self.advance(size)
         return self.slice(start, start + size)
 
-    def _grow(self, end: int) -> None:
+    def _read_until(self, end: int) -> None:
         if end > self._size:
-            raise DamagedError(
+            raise InvalidGgufError(
                 f"is incomplete: its header does not end within {self._size:,} bytes"
             )
-        if end > MOST_BYTES:
-            raise DamagedError(f"has a header of more than {MOST_BYTES:,} bytes")
+        if end > MAX_HEADER_BYTES:
+            raise InvalidGgufError(f"has a header of more than {MAX_HEADER_BYTES:,} bytes")
         known = len(self._data)
         if self._more is None:
-            likely = max(end, self._likely, known + _STEP)
-            raise Incomplete(min(self._size, MOST_BYTES, likely))
+            likely = max(end, self._expected_end, known + _READ_STEP)
+            raise IncompleteHeaderError(min(self._size, MAX_HEADER_BYTES, likely))
         assert isinstance(self._data, bytearray)
-        self._data += self._more(known, min(self._size, max(end, known + _STEP)))
+        self._data += self._more(known, min(self._size, max(end, known + _READ_STEP)))
         if end > len(self._data):
-            raise DamagedError("changed while it was read")
+            raise InvalidGgufError("changed while it was read")
 
 
-def parse(source: Source) -> Contents:
+def parse(source: GgufByteStream) -> GgufContents:
     """Everything before the tensors' data.
 
     Raises DamagedError, and Incomplete where the source gives no more.
     """
-    if source.slice(start := source.take(4), start + 4) != b"GGUF":
-        raise DamagedError("is not a GGUF file")
-    contents = Contents(version=source.number(_U32))
+    if source.slice(start := source.advance(4), start + 4) != b"GGUF":
+        raise InvalidGgufError("is not a GGUF file")
+    contents = GgufContents(version=source.read_int(_U32))
     if contents.version not in VERSIONS:
-        raise DamagedError(f"is GGUF v{contents.version}, which cannot be run")
-    n_tensors, n_keys = source.number(_U64), source.number(_U64)
-    if n_tensors > MOST_ENTRIES or n_keys > MOST_ENTRIES:
-        raise DamagedError(f"has a damaged header: {n_tensors:,} tensors, {n_keys:,} keys")
-    source.expect_after(_TENSOR * n_tensors + _TEMPLATE)
-    source.expect(0)
+        raise InvalidGgufError(f"is GGUF v{contents.version}, which cannot be run")
+    n_tensors, n_keys = source.read_int(_U64), source.read_int(_U64)
+    if n_tensors > MAX_ENTRIES or n_keys > MAX_ENTRIES:
+        raise InvalidGgufError(f"has a damaged header: {n_tensors:,} tensors, {n_keys:,} keys")
+    source.expect_after_array(_LIKELY_TENSOR_BYTES * n_tensors + _LIKELY_TEMPLATE_BYTES)
+    source.expect_in_array(0)
     for _ in range(n_keys):
-        _key(source, contents)
-    alignment = _alignment(contents)
-    contents.tensors = _tensors(source, n_tensors, alignment)
-    contents.header_bytes = source.at
-    contents.data_offset = _padded(source.at, alignment) if n_tensors else source.at
+        _read_key(source, contents)
+    alignment = _read_alignment(contents)
+    contents.tensors = _read_tensors(source, n_tensors, alignment)
+    contents.header_bytes = source.position
+    contents.data_offset = _align(source.position, alignment) if n_tensors else source.position
     return contents
 
 
-def _key(source: Source, contents: Contents) -> None:
-    raw = source.text(LONGEST_KEY, "a key")
+def _read_key(source: GgufByteStream, contents: GgufContents) -> None:
+    raw = source.read_string(MAX_KEY_BYTES, "a key")
     key = raw.decode("utf-8", "replace")
-    if not raw or key in contents.kinds:
-        raise DamagedError(f"has a damaged header: the key {key[:80]!r} is empty or stands twice")
-    kind = contents.kinds[key] = source.number(_U32)
+    if not raw or key in contents.key_types:
+        raise InvalidGgufError(
+            f"has a damaged header: the key {key[:80]!r} is empty or stands twice"
+        )
+    kind = contents.key_types[key] = source.read_int(_U32)
     if kind == ARRAY:
-        _array(source, contents, key)
+        _read_array(source, contents, key)
     elif kind == STRING:
-        contents.keys[key] = source.text(MOST_BYTES, "a text").decode("utf-8", "replace")
-    elif kind in _SCALARS:
-        contents.keys[key] = source.scalar(_SCALARS[kind])
+        contents.keys[key] = source.read_string(MAX_HEADER_BYTES, "a text").decode(
+            "utf-8", "replace"
+        )
+    elif kind in _SCALAR_STRUCTS:
+        contents.keys[key] = source.read_scalar(_SCALAR_STRUCTS[kind])
     else:
-        raise DamagedError(f"has a damaged header: the key {key[:80]!r} is of type {kind}")
+        raise InvalidGgufError(f"has a damaged header: the key {key[:80]!r} is of type {kind}")
 
 
-def _array(source: Source, contents: Contents, key: str) -> None:
-    kind, count = source.number(_U32), source.number(_U64)
-    most = MOST_TOKENS if key == _TOKENS else LONGEST_ARRAY
-    if count > most or (kind not in _SCALARS and kind != STRING):
+def _read_array(source: GgufByteStream, contents: GgufContents, key: str) -> None:
+    kind, count = source.read_int(_U32), source.read_int(_U64)
+    most = MAX_TOKENS if key == _TOKENS_KEY else MAX_ARRAY_LENGTH
+    if count > most or (kind not in _SCALAR_STRUCTS and kind != STRING):
         what = f"the array {key[:80]!r} of type {kind} has {count:,} elements"
-        raise DamagedError(f"has a damaged header: {what}")
+        raise InvalidGgufError(f"has a damaged header: {what}")
     if kind == STRING:
-        _texts(source, contents, key, count)
-        contents.arrays[key] = Array(kind, count)
+        _read_string_array(source, contents, key, count)
+        contents.arrays[key] = GgufArray(kind, count)
         return
-    form = _SCALARS[kind]
-    source.expect(0)
-    start = source.take(count * form.size)
-    data = source.slice(start, source.at) if count <= _SHORT or key in _KEPT else b""
-    contents.arrays[key] = Array(kind, count, data)
-    if count <= _SHORT:
+    form = _SCALAR_STRUCTS[kind]
+    source.expect_in_array(0)
+    start = source.advance(count * form.size)
+    data = (
+        source.slice(start, source.position)
+        if count <= _SHORT_ARRAY or key in _KEPT_ARRAYS
+        else b""
+    )
+    contents.arrays[key] = GgufArray(kind, count, data)
+    if count <= _SHORT_ARRAY:
         contents.keys[key] = tuple(value for (value,) in form.iter_unpack(data))
 
 
-def _texts(source: Source, contents: Contents, key: str, count: int) -> None:
+def _read_string_array(
+    source: GgufByteStream, contents: GgufContents, key: str, count: int
+) -> None:
     """Only the vocabulary's and a short array's are kept; merges are walked over."""
     kept: list[bytes] | None = None
-    if key == _TOKENS:
+    if key == _TOKENS_KEY:
         kept = contents.tokens
-        source.expect_after(_REST_OF_TOKEN * count)
-    elif count <= _SHORT:
+        source.expect_after_array(_LIKELY_BYTES_AFTER_TOKEN * count)
+    elif count <= _SHORT_ARRAY:
         kept = []
     try:
-        texts.read(source, count, MOST_BYTES, kept)
+        read_strings(source, count, MAX_HEADER_BYTES, kept)
     except ValueError as error:
-        raise DamagedError(f"has a damaged header: {key[:80]!r} holds {error}") from None
-    if key == _TOKENS:
-        source.expect_after(-_REST_OF_TOKEN * count)
-    if kept is not None and count <= _SHORT:
+        raise InvalidGgufError(f"has a damaged header: {key[:80]!r} holds {error}") from None
+    if key == _TOKENS_KEY:
+        source.expect_after_array(-_LIKELY_BYTES_AFTER_TOKEN * count)
+    if kept is not None and count <= _SHORT_ARRAY:
         contents.keys[key] = tuple(text.decode("utf-8", "replace") for text in kept)
 
 
-def _alignment(contents: Contents) -> int:
+def _read_alignment(contents: GgufContents) -> int:
     alignment = contents.keys.get("general.alignment", 32)
-    kind = contents.kinds.get("general.alignment", UINT32)
-    good = isinstance(alignment, int) and kind == UINT32 and 0 < alignment <= LARGEST_ALIGNMENT
+    kind = contents.key_types.get("general.alignment", UINT32)
+    good = isinstance(alignment, int) and kind == UINT32 and 0 < alignment <= MAX_ALIGNMENT
     if not isinstance(alignment, int) or not good or alignment & (alignment - 1):
-        raise DamagedError(f"has a damaged header: an alignment of {str(alignment)[:40]}")
+        raise InvalidGgufError(f"has a damaged header: an alignment of {str(alignment)[:40]}")
     return alignment
 
 
-def _tensors(source: Source, count: int, alignment: int) -> tuple[Tensor, ...]:
+def _read_tensors(source: GgufByteStream, count: int, alignment: int) -> tuple[TensorInfo, ...]:
     """The table; llama.cpp wants the data of one tensor right behind the other's."""
-    found: dict[str, Tensor] = {}
+    found: dict[str, TensorInfo] = {}
     offset = 0
-    source.expect_after(-_TENSOR * count - _TEMPLATE)
+    source.expect_after_array(-_LIKELY_TENSOR_BYTES * count - _LIKELY_TEMPLATE_BYTES)
     for left in range(count, 0, -1):
-        source.expect(_TENSOR * left)
-        tensor = _tensor(source)
+        source.expect_in_array(_LIKELY_TENSOR_BYTES * left)
+        tensor = _read_tensor(source)
         if tensor.name in found or tensor.offset != offset:
-            raise DamagedError(f"has a damaged header: the tensor {tensor.name!r} stands wrong")
+            raise InvalidGgufError(f"has a damaged header: the tensor {tensor.name!r} stands wrong")
         found[tensor.name] = tensor
-        offset += _padded(tensor.n_bytes, alignment)
+        offset += _align(tensor.n_bytes, alignment)
     return tuple(found.values())
 
 
-def _tensor(source: Source) -> Tensor:
-    name = source.text(LONGEST_NAME, "a tensor's name").decode("utf-8", "backslashreplace")
-    n_dimensions = source.number(_U32)
-    if n_dimensions > MOST_DIMENSIONS:
-        raise DamagedError(f"has a damaged header: {name!r} has {n_dimensions:,} dimensions")
-    shape = tuple(source.number(_U64) for _ in range(n_dimensions))
-    kind, offset = source.number(_U32), source.number(_U64)
-    if kind not in TYPES:
-        raise DamagedError(f"has the tensor {name!r} of type {kind}, which cannot be read")
-    _, block, block_bytes = TYPES[kind]
+def _read_tensor(source: GgufByteStream) -> TensorInfo:
+    name = source.read_string(MAX_TENSOR_NAME_BYTES, "a tensor's name").decode(
+        "utf-8", "backslashreplace"
+    )
+    n_dimensions = source.read_int(_U32)
+    if n_dimensions > MAX_DIMENSIONS:
+        raise InvalidGgufError(f"has a damaged header: {name!r} has {n_dimensions:,} dimensions")
+    shape = tuple(source.read_int(_U64) for _ in range(n_dimensions))
+    kind, offset = source.read_int(_U32), source.read_int(_U64)
+    if kind not in GGML_TYPES:
+        raise InvalidGgufError(f"has the tensor {name!r} of type {kind}, which cannot be read")
+    _, block, block_bytes = GGML_TYPES[kind]
     row = shape[0] if shape else 1
-    tensor = Tensor(name, shape, kind, offset, 0)
+    tensor = TensorInfo(name, shape, kind, offset, 0)
     too_large = max(shape, default=0) >= 2**62 or tensor.n_elements * block_bytes >= 2**62
     if row % block or too_large:
-        raise DamagedError(f"has a damaged header: {name!r} has the shape {shape}")
+        raise InvalidGgufError(f"has a damaged header: {name!r} has the shape {shape}")
     return tensor._replace(n_bytes=tensor.n_elements // block * block_bytes)
 
 
-def _padded(n: int, alignment: int) -> int:
+def _align(n: int, alignment: int) -> int:
     return -(-n // alignment) * alignment
+
+
+# --- A long array of texts in a GGUF: walked at C speed, kept as one block of bytes and offsets.
+
+_ZEROS = bytes(7)
+_WINDOW_BYTES = 65_536
+"""Bytes that are split at once."""
+_GOOD_WINDOW_STRINGS = 64
+"""Texts that make a window worth its while."""
+_FALLBACK_STRINGS = 4096
+"""Texts to walk where a window was not: the time lost on bad windows stays bounded."""
+_LIKELY_STRING_BYTES = 18
+"""Bytes of a text with its length, where none has been seen."""
+_LENGTH_STRUCT = struct.Struct("<Q")
+_LENGTH_PLUS_ONE = bytes([*range(1, 256), 0])
+"""A text's part is longer by one than the text; that of 255 bytes is walked."""
+
+
+class ByteReader(Protocol):
+    """Bytes that are read from front to back."""
+
+    position: int
+
+    def advance(self, n: int) -> int: ...
+    def peek(self, n: int) -> bytes: ...
+    def slice(self, start: int, end: int) -> bytes: ...
+    def expect_in_array(self, n: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StringArray:
+    """Texts by number."""
+
+    joined: bytes
+    ends: array[int]
+
+    @classmethod
+    def from_list(cls, texts: Sequence[bytes]) -> StringArray:
+        return cls(b"".join(texts), array("I", accumulate(map(len, texts))))
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, i: int) -> bytes:
+        return self.joined[self.ends[i - 1] if i else 0 : self.ends[i]]
+
+
+def read_strings(source: ByteReader, count: int, max_bytes: int, kept: list[bytes] | None) -> None:
+    """Walk `count` texts of at most `longest` bytes; each is added to `kept`, where given.
+
+    Raises ValueError where one is longer.
+    """
+    left, first = count, source.position
+    while left:
+        parts = source.peek(_WINDOW_BYTES).split(_ZEROS)
+        lengths = _verified_lengths(parts)[:left]
+        if kept is not None:
+            kept += [part[:-1] for part in parts[1 : len(lengths) + 1]]
+        source.advance(8 * len(lengths) + sum(lengths))
+        left -= len(lengths)
+        average = (source.position - first) // max(1, count - left)
+        source.expect_in_array(left * max(average, _LIKELY_STRING_BYTES))
+        for _ in range(min(left, 1 if len(lengths) >= _GOOD_WINDOW_STRINGS else _FALLBACK_STRINGS)):
+            size = _LENGTH_STRUCT.unpack(source.slice(start := source.advance(8), start + 8))[0]
+            if size > max_bytes:
+                raise ValueError(f"a text of {size:,} bytes")
+            start = source.advance(size)
+            if kept is not None:
+                kept.append(source.slice(start, start + size))
+            left -= 1
+
+
+def _verified_lengths(parts: list[bytes]) -> bytes:
+    """The lengths of the texts at the start of a window that are whole and sure.
+
+    The first part is the length of the first text; each other is a text and the length of the
+    next; the last may be cut.
+    """
+    if len(parts) < 3 or len(parts[0]) != 1:
+        return b""
+    try:
+        lasts = bytes([part[-1] for part in parts[:-1]])
+        sizes = bytes(map(len, parts[1:-1]))
+    except (IndexError, ValueError):  # an empty text, or a long one: it ends what is sure
+        parts = parts[: _first_unusual_part(parts) + 1]
+        lasts = bytes([part[-1] for part in parts[:-1]])
+        sizes = bytes(map(len, parts[1:-1]))
+    lengths = lasts[: len(sizes)]
+    wanted = lengths.translate(_LENGTH_PLUS_ONE)
+    if sizes == wanted:
+        return lengths
+    wrong = (i for i, (a, b) in enumerate(zip(sizes, wanted, strict=True)) if a != b)
+    return lengths[: next(wrong)]
+
+
+def _first_unusual_part(parts: list[bytes]) -> int:
+    return next(i for i, part in enumerate(parts) if not 0 < len(part) < 256)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-TYPES: dict[int, tuple[str, int, int]] = {
+GGML_TYPES: dict[int, tuple[str, int, int]] = {
     0: ("F32", 1, 4),
     1: ("F16", 1, 2),
     2: ("Q4_0", 32, 18),
@@ -84,7 +84,7 @@ FILE_TYPES: dict[int, str] = {
 """What general.file_type stands for (llama.h, llama_ftype)."""
 
 
-class Tensor(NamedTuple):
+class TensorInfo(NamedTuple):
     """One row of the table."""
 
     name: str
@@ -104,4 +104,4 @@ class Tensor(NamedTuple):
 
     @property
     def type_name(self) -> str:
-        return TYPES[self.type][0]
+        return GGML_TYPES[self.type][0]

@@ -1,1 +1,3 @@
 """What fills the terminal: one file a screen."""
+
+from __future__ import annotations

@@ -9,153 +9,165 @@ from pathlib import Path
 
 from textual.content import Content
 
-from localspec.bench import card, workloads
-from localspec.bench.course import Asked, Begun, Measuring, Over, Told, course, extent
-from localspec.bench.results import Report
-from localspec.bench.trial import Way
-from localspec.chat import transcript
-from localspec.clean import clean
-from localspec.errors import AccessError
-from localspec.launch import Choice
-from localspec.tui.keys import bindings
-from localspec.tui.measuring.bars import table
-from localspec.tui.measuring.costs import costs
-from localspec.tui.measuring.paragraphs import wrapped
-from localspec.tui.measuring.standing import Standing, reported
-from localspec.tui.options import Options
-from localspec.tui.runner import Inspecting, Runner
-from localspec.tui.screens.measuring import MeasuringScreen
-from localspec.units import duration
+from localspec.bench import report_text, workloads
+from localspec.bench.benchmark import (
+    BenchEvent,
+    BenchFinished,
+    BenchRequest,
+    BenchStarted,
+    CostProbeProgress,
+    estimate_bench,
+    run_benchmark,
+)
+from localspec.bench.paired_runs import BenchSettings
+from localspec.bench.results import BenchReport
+from localspec.chat import export
+from localspec.errors import StorageError
+from localspec.launch import ResolvedPair
+from localspec.sanitize import sanitize
+from localspec.tui.app_options import AppOptions
+from localspec.tui.engine_runner import EngineRunner, InspectableEngine
+from localspec.tui.key_bindings import bindings_for
+from localspec.tui.screens.bench_table import LiveBenchResults, rows_from_report, speed_table
+from localspec.tui.screens.measurement import MeasurementScreen, wrap_text
+from localspec.units import duration, milliseconds
 
 _TOKENS = 64
 """Of an answer; as the command."""
 _TEMPERATURE = 0.8
-_HOW = (
+_INTRO = (
     "Every text is completed plain and with guesses, in turns and with the same seed. What comes "
     "out is the same; how fast is what is measured."
 )
 
 
-class BenchScreen(MeasuringScreen[Told]):
+class BenchScreen(MeasurementScreen[BenchEvent]):
     """Choose, start, watch, share."""
 
-    BINDINGS = bindings("measuring", "bench")
-    WHAT = "Bench"
-    PLACES = ("bench", "measuring")
+    BINDINGS = bindings_for("measuring", "bench")
+    HEADING = "Bench"
+    KEY_CONTEXTS = ("bench", "measuring")
 
     def __init__(
         self,
-        name: str,
-        choice: Choice,
-        runner: Runner,
-        options: Options,
+        pair_name: str,
+        choice: ResolvedPair,
+        runner: EngineRunner,
+        options: AppOptions,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        super().__init__(name, choice, runner, options)
+        super().__init__(pair_name, choice, runner, options)
         self._clock = clock
-        self._known = workloads.load()
-        self._off: set[int] = set()
+        self._workloads = workloads.load()
+        self._excluded: set[int] = set()
         """What is left out: workloads by their place, and last the second temperature."""
-        self._at = 0
-        self._standing: Standing | None = None
-        self._preparing = ""
-        self._over: Over | None = None
-        self._began = self._took = 0.0
+        self._pointed_index = 0
+        self._live_results: LiveBenchResults | None = None
+        self._preparation = ""
+        self._outcome: BenchFinished | None = None
+        self._start_time = self._elapsed = 0.0
 
     @property
-    def asked(self) -> Asked:
+    def bench_request(self) -> BenchRequest:
         """By what is chosen now."""
-        chosen = tuple(w for n, w in enumerate(self._known) if n not in self._off)
-        temperatures = (0.0,) if len(self._known) in self._off else (0.0, _TEMPERATURE)
-        way = Way(_TOKENS, self.choice.spec, self.choice.why)
-        return Asked(self.pair_name, chosen, temperatures, way)
+        chosen = tuple(w for n, w in enumerate(self._workloads) if n not in self._excluded)
+        temperatures = (0.0,) if len(self._workloads) in self._excluded else (0.0, _TEMPERATURE)
+        way = BenchSettings(_TOKENS, self.choice.spec, self.choice.spec_reason)
+        return BenchRequest(self.pair_name, chosen, temperatures, way)
 
     # --- measuring ------------------------------------------------------------------------
 
-    def refusal(self) -> str:
-        chosen = self.asked.workloads
+    def start_refusal(self) -> str:
+        chosen = self.bench_request.workloads
         return "" if chosen else "Nothing is chosen: space takes what one stands on."
 
-    def began(self) -> None:
-        self._standing, self._over = Standing(self.asked), None
-        self._preparing = "measuring passes"
-        self._began = self._clock()
+    def reset_results(self) -> None:
+        self._live_results, self._outcome = LiveBenchResults(self.bench_request), None
+        self._preparation = "measuring passes"
+        self._start_time = self._clock()
 
-    def make(self, engine: Inspecting, stopped: Callable[[], bool]) -> Iterator[Told]:
-        return course(engine, self.asked, stopped, self._clock)
+    def run_measurement(
+        self, engine: InspectableEngine, stopped: Callable[[], bool]
+    ) -> Iterator[BenchEvent]:
+        return run_benchmark(engine, self.bench_request, stopped, self._clock)
 
-    def take(self, told: Told) -> None:
-        if isinstance(told, Over):
-            self._over, self.error = told, told.error
-            self._took = self._clock() - self._began
-        elif isinstance(told, Measuring):
-            self._preparing = told.why or self._preparing
-        elif self._standing is not None:
-            if isinstance(told, Begun):
-                self._preparing = ""
-            self._standing.take(told)
+    def add_result(self, result: BenchEvent) -> None:
+        if isinstance(result, BenchFinished):
+            self._outcome, self.error = result, result.error
+            self._elapsed = self._clock() - self._start_time
+        elif isinstance(result, CostProbeProgress):
+            self._preparation = result.why or self._preparation
+        elif self._live_results is not None:
+            if isinstance(result, BenchStarted):
+                self._preparation = ""
+            self._live_results.add_event(result)
 
     @property
-    def report(self) -> Report | None:
+    def report(self) -> BenchReport | None:
         """What was found, where something was."""
-        return self._over.report if self._over and self._over.report.rows else None
+        return self._outcome.report if self._outcome and self._outcome.report.rows else None
 
     # --- showing --------------------------------------------------------------------------
 
-    def lines(self, width: int, height: int) -> Iterator[Content]:
+    def content_lines(self, width: int, height: int) -> Iterator[Content]:
         glyphs = self.options.glyphs
-        if self._over is not None:
-            yield from _outcome(self._over.report, width)
-            if self._over.report.rows:
+        if self._outcome is not None:
+            yield from _verdict_lines(self._outcome.report, width)
+            if self._outcome.report.rows:
                 yield Content("")
-                told = len(list(_outcome(self._over.report, width)))
-                lines = list(reported(self._over.report))
-                yield from table(lines, width, height - told - 12, glyphs)
+                told = len(list(_verdict_lines(self._outcome.report, width)))
+                lines = list(rows_from_report(self._outcome.report))
+                yield from speed_table(lines, width, height - told - 12, glyphs)
                 yield Content("")
-            yield from costs(self._over.report, width)
-            yield from _rest(self._over.report, width)
-        elif self._standing is not None and self.phase in ("running", "stopping"):
-            bar = glyphs.bar(self._standing.share, width)
-            yield Content.assemble((bar, "$accent"), (glyphs.room * (width - len(bar)), "$muted"))
+            yield from cost_lines(self._outcome.report, width)
+            yield from _remark_lines(self._outcome.report, width)
+        elif self._live_results is not None and self.phase in ("running", "stopping"):
+            bar = glyphs.bar(self._live_results.share, width)
+            yield Content.assemble(
+                (bar, "$accent"), (glyphs.memory_free * (width - len(bar)), "$muted")
+            )
             yield Content("")
-            yield from table(list(self._standing.lines()), width, height - 2, glyphs)
+            yield from speed_table(list(self._live_results.rows()), width, height - 2, glyphs)
         else:
-            yield from self._before(width, height)
+            yield from self._intro_lines(width, height)
 
-    def progress(self) -> str:
-        standing, dot = self._standing, self.options.glyphs.dot
+    def progress_text(self) -> str:
+        standing, dot = self._live_results, self.options.glyphs.dot
         if self.phase == "stopping":
             return "stopping after this answer"
         if self.phase == "running" and standing is not None:
-            if self._preparing:
-                return clean(self._preparing, multiline=False)
+            if self._preparation:
+                return sanitize(self._preparation, multiline=False)
             left = duration(standing.seconds_left or 0.0)
-            return f"{_answers(standing, self.size.width)} {dot} about {left} left"
+            return f"{_answers_text(standing, self.size.width)} {dot} about {left} left"
         if self.phase == "done" and standing is not None:
-            stopped = self.experiment is not None and self.experiment.stopped
-            how = "stopped" if stopped else duration(self._took)
-            return f"{_answers(standing, self.size.width)} {dot} {how}"
+            stopped = self.background_run is not None and self.background_run.is_stopped
+            how = "stopped" if stopped else duration(self._elapsed)
+            return f"{_answers_text(standing, self.size.width)} {dot} {how}"
         return ""
 
-    def _before(self, width: int, height: int) -> Iterator[Content]:
-        for line in (clean(_files(self.choice), multiline=False), *wrapped(_HOW, min(width, 90))):
+    def _intro_lines(self, width: int, height: int) -> Iterator[Content]:
+        for line in (
+            sanitize(_files_text(self.choice), multiline=False),
+            *wrap_text(_INTRO, min(width, 90)),
+        ):
             if height > 14:
                 yield Content.styled(line, "$muted")
         if height > 14:
             yield Content("")
-        names = [(w.name, w.title) for w in self._known]
+        names = [(w.name, w.title) for w in self._workloads]
         names.append((f"at {_TEMPERATURE:g}", "this temperature, too, beside 0"))
         for n, (name, about) in enumerate(names):
-            if n == len(self._known) and height > 14:
+            if n == len(self._workloads) and height > 14:
                 yield Content("")
             yield self._choice_line(n, name, about)
         yield Content("")
-        yield self.waiting(self._extent())
+        yield self.load_status(self._extent_text())
 
     def _choice_line(self, n: int, name: str, about: str) -> Content:
         glyphs = self.options.glyphs
-        pointer = glyphs.pointer if n == self._at else " "
-        sign, style = (glyphs.dot, "$muted") if n in self._off else (glyphs.good, "")
+        pointer = glyphs.pointer if n == self._pointed_index else " "
+        sign, style = (glyphs.dot, "$muted") if n in self._excluded else (glyphs.check, "")
         return Content.assemble(
             (f"{pointer} ", "$accent"),
             (f"{sign:<3}", style or "$success"),
@@ -163,17 +175,19 @@ class BenchScreen(MeasuringScreen[Told]):
             (about, "$muted"),
         )
 
-    def _extent(self) -> str:
+    def _extent_text(self) -> str:
         """How much it is, and how long that takes."""
-        if not self.asked.workloads:
-            return self.refusal()
+        if not self.bench_request.workloads:
+            return self.start_refusal()
         engine = self.runner.engine
-        how_much = extent(self.asked, engine.measured if engine is not None else None)
+        how_much = estimate_bench(
+            self.bench_request, engine.measured if engine is not None else None
+        )
         rounds = f" in {how_much.rounds} rounds" if how_much.rounds > 1 else ""
         long = duration(max(how_much.seconds, 1.0))
         return f"{how_much.answers} answers of {_TOKENS} tokens{rounds}: about {long}."
 
-    def keys_now(self) -> Mapping[str, str]:
+    def active_key_hints(self) -> Mapping[str, str]:
         choosing = self.phase in ("loading", "ready")
         return {
             "bench.toggle": "on or off" if choosing else "",
@@ -182,45 +196,45 @@ class BenchScreen(MeasuringScreen[Told]):
 
     # --- keys -----------------------------------------------------------------------------
 
-    def point(self, by: int) -> None:
-        self._at = (self._at + by) % (len(self._known) + 1)
+    def move_pointer(self, by: int) -> None:
+        self._pointed_index = (self._pointed_index + by) % (len(self._workloads) + 1)
 
     def action_choose(self) -> None:
         if self.phase in ("loading", "ready"):
-            self._off ^= {self._at}
+            self._excluded ^= {self._pointed_index}
             self.draw()
 
-    def findings(self) -> str:
+    def findings_text(self) -> str:
         report = self.report
-        return "\n".join(card.card(report)) + "\n" if report is not None else ""
+        return "\n".join(report_text.format_markdown(report)) + "\n" if report is not None else ""
 
     def action_save(self) -> None:
         """Beside whoever started the app, under a name that nothing has yet."""
-        text = self.findings()
+        text = self.findings_text()
         if not text:
             self.notify("There is nothing to save yet.", markup=False)
             return
         try:
-            path = _free(self.pair_name)
-            transcript.save(path, text, overwrite=False)
-        except AccessError as error:
-            words = clean(f"{error.message} {error.hint}", multiline=False)
+            path = _unused_path(self.pair_name)
+            export.save_file(path, text, overwrite=False)
+        except StorageError as error:
+            words = sanitize(f"{error.message} {error.hint}", multiline=False)
             self.notify(words, severity="warning", markup=False)
         else:
-            self.notify(f"Saved to {clean(str(path.absolute()), multiline=False)}", markup=False)
+            self.notify(f"Saved to {sanitize(str(path.absolute()), multiline=False)}", markup=False)
 
 
-def _answers(standing: Standing, width: int) -> str:
-    return f"{standing.done} of {standing.of}{' answers' * (width >= 80)}"
+def _answers_text(live_results: LiveBenchResults, width: int) -> str:
+    return f"{live_results.done} of {live_results.total}{' answers' * (width >= 80)}"
 
 
-def _free(pair: str) -> Path:
+def _unused_path(pair: str) -> Path:
     name = "".join(letter if letter.isalnum() or letter in "-.+" else "-" for letter in pair)[:60]
     names = (f"localspec-bench-{name}{n}.md" for n in ("", *(f"-{n}" for n in range(2, 1000))))
     return next(path for path in map(Path, names) if not path.exists())
 
 
-def _files(choice: Choice) -> str:
+def _files_text(choice: ResolvedPair) -> str:
     draft = choice.draft
     if draft is None:
         return f"{choice.target.name}, without a draft: copying"
@@ -229,22 +243,72 @@ def _files(choice: Choice) -> str:
     return f"{choice.target.name} with {draft.name}"
 
 
-def _outcome(report: Report, width: int) -> Iterator[Content]:
+def _verdict_lines(report: BenchReport, width: int) -> Iterator[Content]:
     """What it comes to, first."""
-    first, *rest = card.verdict(report)
+    first, *rest = report_text.format_verdict(report)
     gains = report.speedup is not None and report.speedup >= 1
-    for line in wrapped(first, width):
+    for line in wrap_text(first, width):
         yield Content.styled(line, "bold $success" if gains else "bold")
     for sentence in rest:
-        for line in wrapped(sentence, width):
+        for line in wrap_text(sentence, width):
             yield Content.styled(line, "$muted")
 
 
-def _rest(report: Report, width: int) -> Iterator[Content]:
+def _remark_lines(report: BenchReport, width: int) -> Iterator[Content]:
     """What else is to be said, last."""
-    said = set(card.verdict(report))
+    said = set(report_text.format_verdict(report))
     yield Content("")
-    for sentence in card.sentences(replace(report, means=())):
+    for sentence in report_text.format_summary(replace(report, means=())):
         if sentence not in said:
-            for line in wrapped(sentence, width):
+            for line in wrap_text(sentence, width):
                 yield Content.styled(line, "$muted")
+
+
+# --- What passes cost here, in plain words, with the field's words beside them.
+
+_COST_NAME_WIDTH, _COST_VALUE_WIDTH, _COST_TERM_WIDTH = 16, 13, 24
+
+
+def cost_lines(report: BenchReport, width: int) -> Iterator[Content]:
+    """Lines of a table; nothing where nothing was measured."""
+    if report.t1_ms is None:
+        return
+    yield Content.styled("What it costs here", "$muted bold")
+    for name, value, meaning, word in _cost_rows(report):
+        yield _cost_line(name, value, meaning, word, width)
+
+
+def _cost_rows(report: BenchReport) -> Iterator[tuple[str, str, str, str]]:
+    yield "one pass", milliseconds(report.t1_ms), "the model alone, for one token", "t1"
+    if report.c is not None:
+        meaning = "the draft, for one token"
+        yield "a guess", _passes_text(report.c), meaning, "c, draft cost ratio"
+    widths = [w for w in ("2", "4", "8", "16") if w in report.verify_curve]
+    for width in widths:
+        meaning = f"the model, for {width} tokens at once"
+        yield (
+            _check_label(int(width) - 1),
+            _passes_text(report.verify_curve[width]),
+            meaning,
+            (f"v({width}), verify curve"),
+        )
+    if report.host_ms is not None:
+        meaning = "around a pass that checks guesses"
+        yield "everything else", milliseconds(report.host_ms), meaning, "host"
+
+
+def _check_label(guesses: int) -> str:
+    return f"check {guesses} guess{'es' * (guesses > 1)}"
+
+
+def _passes_text(n: float) -> str:
+    return f"{n:.2f} passes"
+
+
+def _cost_line(name: str, value: str, meaning: str, term: str, width: int) -> Content:
+    line = f"  {name:<{_COST_NAME_WIDTH}}{value:>{_COST_VALUE_WIDTH}}   {meaning:<34}"
+    term = term if len(line) + _COST_TERM_WIDTH <= width else term.partition(",")[0]
+    room = width - len(line)
+    if room < len(term):
+        line, term = f"  {name:<{_COST_NAME_WIDTH}}{value:>{_COST_VALUE_WIDTH}}   {term}", ""
+    return Content.assemble(line, (term, "$muted"))

@@ -4,94 +4,94 @@ from __future__ import annotations
 
 import time
 
+from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from localspec.chat import commands
-from localspec.tui import slash
-from localspec.tui.dialogue import Dialogue
-from localspec.tui.keys import bindings
-from localspec.tui.later import later
-from localspec.tui.middle import MiddleColumn
-from localspec.tui.options import Options
-from localspec.tui.runner import Runner
-from localspec.tui.screens.answering import AnsweringScreen
-from localspec.tui.screens.settings import SettingsScreen
-from localspec.tui.screens.turns import TurnsScreen, Wanted
-from localspec.tui.text.turn import attached
-from localspec.tui.widgets.composer import Composer
-from localspec.tui.widgets.greeting import Greeting
-from localspec.tui.widgets.panel import Panel
-from localspec.tui.widgets.status import Status
-from localspec.tui.widgets.story import Story
-from localspec.tui.widgets.transcript import Transcript
+from localspec.chat import slash_commands
+from localspec.tui import slash_handlers
+from localspec.tui.app_options import AppOptions
+from localspec.tui.centered import CenteredColumn
+from localspec.tui.chat_session import ChatSession
+from localspec.tui.engine_runner import EngineRunner
+from localspec.tui.key_bindings import bindings_for, fit_footer, format_footer, format_key
+from localspec.tui.screens.chat_generation import GenerationScreen
+from localspec.tui.screens.chat_settings import ChatSettingsScreen
+from localspec.tui.screens.turns import TurnChoice, TurnsScreen
+from localspec.tui.text.turn_text import format_attachment
+from localspec.tui.timer import set_reliable_timer
+from localspec.tui.widgets.composer import MessageComposer
+from localspec.tui.widgets.speculation_panel import SpeculationPanel
+from localspec.tui.widgets.token_details import TokenDetails
+from localspec.tui.widgets.transcript import EmptyChatHint, Transcript
+from localspec.units import milliseconds
 
-FIGURES = 0.2
+PANEL_REFRESH_SECONDS = 0.2
 """Seconds from one drawing of the panel's numbers to the next: nobody reads faster."""
 
 
-class ChatScreen(AnsweringScreen):
+class ChatScreen(GenerationScreen):
     """One chat with one pair."""
 
-    BINDINGS = bindings("chat")
-    PLACES = ("chat",)
+    BINDINGS = bindings_for("chat")
+    KEY_CONTEXTS = ("chat",)
     AUTO_FOCUS = "#composer"  # before the first picture: what is typed at once is not lost
 
-    def __init__(self, dialogue: Dialogue, runner: Runner, options: Options) -> None:
-        super().__init__(dialogue, runner, options)
-        self._figures_wait = False
-        self._topic = ""
+    def __init__(self, session: ChatSession, runner: EngineRunner, options: AppOptions) -> None:
+        super().__init__(session, runner, options)
+        self._panel_refresh_pending = False
+        self._drawn_title = ""
 
     # --- its parts ------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="title"):
-            yield Static(Content(self.dialogue.pair), id="pair", markup=False)
+            yield Static(Content(self.session.pair_name), id="pair", markup=False)
             yield Static("", id="topic", markup=False)
         with Horizontal(id="body"):
-            with MiddleColumn(id="main"):
-                yield Greeting()
-                yield Transcript(self.options.glyphs, marks=self.options.marks)
-                yield Story(self.options.glyphs)
+            with CenteredColumn(id="main"):
+                yield EmptyChatHint()
+                yield Transcript(self.options.glyphs, show_marks=self.options.show_token_marks)
+                yield TokenDetails(self.options.glyphs)
                 yield Static("", id="attached", markup=False)
                 with Vertical(id="typing"):
-                    yield Composer(self.options.keymap)
-            yield Panel(self.options.glyphs)
-        yield Status(self.options)
+                    yield MessageComposer(self.options.keymap)
+            yield SpeculationPanel(self.options.glyphs)
+        yield StatusBar(self.options)
 
     def on_mount(self) -> None:
-        self.query_one(Story).display = False
-        self.show_path()
+        self.query_one(TokenDetails).display = False
+        self.show_conversation()
         self.composer.focus()
         self.load()
 
     # --- typing ---------------------------------------------------------------------------
 
-    @on(Composer.Sent)
-    async def _sent(self, message: Composer.Sent) -> None:
+    @on(MessageComposer.Submitted)
+    async def _submit_message(self, message: MessageComposer.Submitted) -> None:
         text = message.text
-        call = commands.parse(text)
+        call = slash_commands.parse(text)
         if call is not None:
-            await slash.carry_out(self, call)
+            await slash_handlers.execute(self, call)
         elif self.phase == "answering":
-            self.composer.give_back(text)
+            self.composer.restore_text(text)
             self.notify("Wait for the end of the answer, or stop it with esc.", markup=False)
         elif self.phase in ("loading", "inspecting", "failed"):
-            self._wait_with(text)
+            self._queue_message(text)
         else:
-            await self.ask(commands.literal(text))
+            await self.send(slash_commands.unescape(text))
 
-    def _wait_with(self, text: str) -> None:
+    def _queue_message(self, text: str) -> None:
         """Nothing is loaded, perhaps any more: what was typed goes out when it is."""
         if text.strip():
-            self._waiting = f"{self._waiting}\n{text}" if self._waiting else text
+            self._queued_text = f"{self._queued_text}\n{text}" if self._queued_text else text
         if self.phase == "failed":
             self.load()
         elif self.phase == "inspecting":
-            self.runner.stop()
+            self.runner.stop_answer()
         else:
             self.notify("It goes out as soon as the pair is loaded.", markup=False)
 
@@ -99,122 +99,122 @@ class ChatScreen(AnsweringScreen):
 
     def draw(self, state: str = "") -> None:
         """Everything that is not the transcript."""
-        dialogue = self.dialogue
+        dialogue = self.session
         self.transcript.show_thinking(dialogue.settings.show_thinking)
-        for notice in dialogue.news():
-            self._notice(notice)
-        topic = self._private() + dialogue.title
-        if topic != self._topic:
-            self._topic = topic
-            self.query_one("#topic", Static).update(Content(self._topic), layout=False)
+        for notice in dialogue.take_save_notices():
+            self._show_notice(notice)
+        topic = self._private_prefix() + dialogue.title
+        if topic != self._drawn_title:
+            self._drawn_title = topic
+            self.query_one("#topic", Static).update(Content(self._drawn_title), layout=False)
         waiting = self.query_one("#attached", Static)
-        waiting.display = bool(dialogue.attached)
-        if dialogue.attached:
-            files = "   ".join(attached(file) for file in dialogue.attached)
+        waiting.display = bool(dialogue.pending_attachments)
+        if dialogue.pending_attachments:
+            files = "   ".join(format_attachment(file) for file in dialogue.pending_attachments)
             waiting.update(Content(f"{files}   /read - takes them away"))
-        greeting = self.query_one(Greeting)
-        greeting.display = not dialogue.conversation.turns and not self.transcript.failed
+        greeting = self.query_one(EmptyChatHint)
+        greeting.display = not dialogue.conversation.turns and not self.transcript.has_error
         self.transcript.display = not greeting.display
-        greeting.draw(dialogue.loaded, dialogue.chosen)
+        greeting.draw(dialogue.loaded, dialogue.settings_summary)
         if state or self.phase != "answering":
-            self.query_one(Panel).draw(dialogue.figures, state)
-        elif not self._figures_wait:
-            self._figures_wait = True
-            later(self, FIGURES, self._draw_figures)
-        self.query_one(Status).draw(dialogue, self.phase, self.transcript)
+            self.query_one(SpeculationPanel).draw(dialogue.stats, state)
+        elif not self._panel_refresh_pending:
+            self._panel_refresh_pending = True
+            set_reliable_timer(self, PANEL_REFRESH_SECONDS, self._refresh_panel)
+        self.query_one(StatusBar).draw(dialogue, self.phase, self.transcript)
 
-    def _private(self) -> str:
+    def _private_prefix(self) -> str:
         """A word before the title where the chat is not kept."""
-        keeps = self.options.chats is None or self.dialogue.keeper.on
+        keeps = self.options.chats is None or self.session.recorder.is_saving
         return "" if keeps else f"not saved {self.options.glyphs.dot} "
 
-    def _draw_figures(self) -> None:
-        self._figures_wait = False
-        self.query_one(Panel).draw(self.dialogue.figures)
+    def _refresh_panel(self) -> None:
+        self._panel_refresh_pending = False
+        self.query_one(SpeculationPanel).draw(self.session.stats)
 
-    @on(Transcript.Followed)
-    def _followed(self) -> None:
+    @on(Transcript.FollowingChanged)
+    def _follow_changed(self) -> None:
         self.draw()
 
     # --- keys -----------------------------------------------------------------------------
 
     def action_stop(self) -> None:
         if self.phase == "answering":
-            if self._stopped is None:
-                self._stopped = time.monotonic()
-                self.transcript.note("stopping …")
-            self.runner.stop()
+            if self._stop_time is None:
+                self._stop_time = time.monotonic()
+                self.transcript.set_note("stopping …")
+            self.runner.stop_answer()
         elif self.phase == "loading" or not self.composer.text:
             if len(self.app.screen_stack) > 1:  # not where it is the first
                 self.dismiss()
         else:
-            self.composer.put("")
+            self.composer.replace_text("")
 
     def action_panel(self) -> None:
-        panel = self.query_one(Panel)
-        self.options.panel = not panel.display
-        self.set_class(self.options.panel, "-panel")
-        self.set_class(not self.options.panel, "-no-panel")
+        panel = self.query_one(SpeculationPanel)
+        self.options.show_panel = not panel.display
+        self.set_class(self.options.show_panel, "-panel")
+        self.set_class(not self.options.show_panel, "-no-panel")
 
     def action_settings(self) -> None:
-        def changed(_: object) -> None:
-            self.dialogue.moved()
+        def on_dismiss(_: object) -> None:
+            self.session.save_metadata()
             self.draw()
 
-        self.app.push_screen(SettingsScreen(self.dialogue), changed)
+        self.app.push_screen(ChatSettingsScreen(self.session), on_dismiss)
 
     async def action_again(self) -> None:
         """Write the last answer again; the one that a death cut off, with its seed."""
-        turns = self.dialogue.conversation.turns
+        turns = self.session.conversation.turns
         if self.phase == "failed":
-            self._finish = bool(turns) and turns[-1].reason is None
+            self._finish_after_load = bool(turns) and turns[-1].finish_reason is None
             self.load()
         elif self.phase == "ready" and turns:
-            await self._answer(self.dialogue.again)
+            await self._generate(self.session.regenerate)
 
     async def action_edit(self) -> None:
         """The last question, back in the composer."""
         # Not while its chances are looked up: they would be taken for another answer's.
-        if self.phase not in ("answering", "inspecting") and self.dialogue.conversation.turns:
-            self.transcript.take_back()
-            self.composer.put(self.dialogue.take_back())
+        if self.phase not in ("answering", "inspecting") and self.session.conversation.turns:
+            self.transcript.remove_last_turn()
+            self.composer.replace_text(self.session.undo_turn())
             self.composer.focus()
             self.draw()
 
     def action_turns(self) -> None:
         """The sheet of turns: earlier questions, other branches."""
-        if self._busy():
+        if self._notify_if_busy():
             return
-        dialogue = self.dialogue
+        dialogue = self.session
         before = [turn.id for turn in dialogue.conversation.turns]
 
-        async def left(wanted: Wanted | None) -> None:
+        async def on_dismiss(choice: TurnChoice | None) -> None:
             if before != [turn.id for turn in dialogue.conversation.turns]:
-                self.show_path()
-                dialogue.moved()
-            if wanted is not None:
-                await self._go_back(wanted)
+                self.show_conversation()
+                dialogue.save_metadata()
+            if choice is not None:
+                await self._return_to_turn(choice)
             self.draw()
 
-        sheet = TurnsScreen(dialogue.conversation, self.options.glyphs, dialogue.thinking)
-        self.app.push_screen(sheet, left)
+        sheet = TurnsScreen(dialogue.conversation, self.options.glyphs, dialogue.thinking_markers)
+        self.app.push_screen(sheet, on_dismiss)
 
-    async def _go_back(self, wanted: Wanted) -> None:
+    async def _return_to_turn(self, choice: TurnChoice) -> None:
         """What comes after the turn stays a branch."""
-        question = self.dialogue.take_back(wanted.turn)
-        self.show_path()
-        if wanted.what == "edit" or self.phase != "ready":
-            self.composer.put(question)
+        question = self.session.undo_turn(choice.turn_id)
+        self.show_conversation()
+        if choice.action == "edit" or self.phase != "ready":
+            self.composer.replace_text(question)
             self.composer.focus()
         else:
-            await self.ask(question)
+            await self.send(question)
 
     @property
     def busy(self) -> bool:
         """Whether there is something to stop."""
         return self.phase == "answering"
 
-    def _busy(self) -> bool:
+    def _notify_if_busy(self) -> bool:
         if self.phase not in ("answering", "inspecting"):
             return False
         self.notify("Stop the answer first: esc.", markup=False)
@@ -224,25 +224,97 @@ class ChatScreen(AnsweringScreen):
         """With the engine that is loaded; what it has read of this chat it reads again later."""
         from localspec.tui.screens.bench import BenchScreen  # noqa: PLC0415  most chats need none
 
-        if self._busy():
+        if self._notify_if_busy():
             return
         if self.phase == "loading":
             self.notify("Wait until the pair is loaded.", markup=False)
             return
 
-        def left(_: None) -> None:
+        def on_dismiss(_: None) -> None:
             if self.runner.engine is None:
                 self.load()
 
         self.app.push_screen(
-            BenchScreen(self.dialogue.pair, self.dialogue.choice, self.runner, self.options), left
+            BenchScreen(self.session.pair_name, self.session.choice, self.runner, self.options),
+            on_dismiss,
         )
 
     def action_new(self, private: bool = False) -> None:
-        if self._busy():
+        if self._notify_if_busy():
             return
         private = private or (self.options.chats is not None and self.options.chats.private)
-        self.dialogue.clear(private=private)
-        self.transcript.clear()
+        self.session.start_new_chat(private=private)
+        self.transcript.clear_turns()
         self.composer.focus()
         self.draw()
+
+
+# --- The last line: the keys of the moment, and what the context holds.
+
+_NARROW_WIDTH = 80
+"""Cells of a terminal that has no room for all: as the breakpoint of the app."""
+
+
+class StatusBar(Static):
+    """Keys to the left, numbers to the right; one text, so that no number moves the layout."""
+
+    def __init__(self, options: AppOptions) -> None:
+        super().__init__(markup=False)
+        self._options = options
+        self._keys_and_numbers = ("", "")
+
+    def draw(self, session: ChatSession, phase: str, transcript: Transcript) -> None:
+        """The keys of what is going on; where there is little room, the numbers alone."""
+        own = self._options.keymap
+        if transcript.is_cursor_active:
+            keys = format_footer(own, "tokens")
+        else:
+            now = {"chat.stop": "stop" if phase == "answering" else "back"}
+            keys = format_footer(own, "composer", "chat", "app", label_overrides=now)
+            if transcript.token_view:
+                send, _, rest = keys.partition("  ")
+                keys = f"{send}  {format_key(own.get('chat.walk', 'tab'))} walk  {rest}"
+        numbers = _status_numbers(session, phase)
+        if transcript.is_cursor_active and self.app.size.width < _NARROW_WIDTH:
+            numbers = ""  # one reads of a token, and needs to know the way back
+        if not transcript.following:
+            end = format_key(own.get("chat.end", "ctrl+end"))
+            numbers = f"more below: {end}   {numbers}"
+        if self._keys_and_numbers != (keys, numbers):
+            self._keys_and_numbers = (keys, numbers)
+            self._lay_out()
+
+    def on_resize(self) -> None:
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """The numbers at the right edge, and as many keys as there is room for."""
+        keys, numbers = self._keys_and_numbers
+        width = self.content_size.width
+        keys = fit_footer(keys, width - cell_len(numbers) - 3)
+        space = " " * (width - cell_len(keys) - cell_len(numbers))
+        self.update(Content(f"{keys}{space}{numbers}"), layout=False)
+
+
+def _status_numbers(session: ChatSession, phase: str) -> str:
+    figures = session.stats
+    if phase == "loading":
+        return "loading"
+    parts: list[str] = []
+    if figures.prefill is not None and figures.prefill.done < figures.prefill.total:
+        parts.append(f"reading {figures.prefill.done:,} / {figures.prefill.total:,}")
+    if session.loaded is not None:
+        parts.append(
+            f"ctx {_short_count(figures.context_tokens)} / {_short_count(session.loaded.n_ctx)}"
+        )
+    if session.n_omitted_turns:
+        parts.append(f"oldest {session.n_omitted_turns} out")
+    if figures.reused_tokens:
+        parts.append(f"reused {_short_count(figures.reused_tokens)}")
+    if figures.first_token_ms is not None and phase != "answering":
+        parts.append(f"first token {milliseconds(figures.first_token_ms)}")
+    return "   ".join(parts)
+
+
+def _short_count(n: int) -> str:
+    return f"{n / 1000:.1f}k" if n >= 1000 else str(n)

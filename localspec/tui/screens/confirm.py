@@ -18,13 +18,13 @@ class ConfirmScreen(ModalScreen[bool]):
         Binding("n,escape,enter", "dismiss(False)", "No"),
     ]
 
-    def __init__(self, question: str, yes: str) -> None:
+    def __init__(self, question: str, yes_label: str) -> None:
         """`yes`: what is done then, in a word or two."""
         super().__init__()
-        self._question, self._yes = question, yes
+        self._question, self._yes_label = question, yes_label
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sheet"):
             with VerticalScroll(id="question"):
                 yield Static(Content(self._question), markup=False)
-            yield Static(f"y {self._yes}   esc no", classes="hint", markup=False)
+            yield Static(f"y {self._yes_label}   esc no", classes="hint", markup=False)

@@ -11,10 +11,10 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from localspec.chat.commands import COMMANDS
-from localspec.tui.keys import KEYS, Where, name
+from localspec.chat.slash_commands import COMMANDS
+from localspec.tui.key_bindings import KEY_BINDINGS, KeyContext, format_key
 
-PLACES: dict[Where, str] = {
+KEY_CONTEXT_HEADINGS: dict[KeyContext, str] = {
     "app": "Everywhere",
     "home": "Home",
     "wizard": "Wizard",
@@ -45,17 +45,17 @@ class HelpScreen(ModalScreen[None]):
             yield Static(markup=False)
 
     def on_resize(self) -> None:
-        self.query_one(Static).update(self._text(26 if self.size.width >= 90 else 16))
+        self.query_one(Static).update(self._help_text(26 if self.size.width >= 90 else 16))
 
-    def _text(self, width: int) -> Content:
+    def _help_text(self, width: int) -> Content:
         parts: list[tuple[str, str] | str] = []
-        for place, words in PLACES.items():
+        for place, words in KEY_CONTEXT_HEADINGS.items():
             parts.append((f"{words}\n", "bold $accent"))
-            for key in KEYS:
-                if key.where == place:
+            for key in KEY_BINDINGS:
+                if key.context == place:
                     keys = self._keymap.get(key.id, key.keys).split(",")
-                    shown = ", ".join(name(one) for one in keys[: 1 + (width > 20) * 3])
-                    parts += [(f"  {shown:<{width}} ", "bold"), f"{key.words}\n"]
+                    shown = ", ".join(format_key(one) for one in keys[: 1 + (width > 20) * 3])
+                    parts += [(f"  {shown:<{width}} ", "bold"), f"{key.description}\n"]
             parts.append("\n")
         parts.append(("Slash commands\n", "bold $accent"))
         for command in COMMANDS:

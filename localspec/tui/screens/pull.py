@@ -15,16 +15,16 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from localspec.clean import clean
 from localspec.errors import IncompatiblePairError, LocalspecError
-from localspec.models import wanted
-from localspec.tui.downloads import Downloads
+from localspec.models import resolver
+from localspec.sanitize import sanitize
+from localspec.tui.downloads import DownloadManager
 from localspec.tui.glyphs import Glyphs
 from localspec.units import gb
 
 if TYPE_CHECKING:
-    from localspec.models.hub.errand import Stop
-    from localspec.models.plan import Item, Match, Plan
+    from localspec.models.hub.cancellation import CancelToken
+    from localspec.models.pull_plan import PlannedModel, PlannedPair, PullPlan
 
 
 class PullScreen(ModalScreen[bool]):
@@ -35,58 +35,63 @@ class PullScreen(ModalScreen[bool]):
         Binding("escape,q", "leave", "Back"),
     ]
 
-    class Planned(Message):
+    class DownloadPlanned(Message):
         """What there is, or why not."""
 
-        def __init__(self, plan: Plan | None, error: LocalspecError | None = None) -> None:
+        def __init__(self, plan: PullPlan | None, error: LocalspecError | None = None) -> None:
             super().__init__()
             self.plan, self.error = plan, error
 
     def __init__(
-        self, reference: str, downloads: Downloads, glyphs: Glyphs, *, at_once: bool = False
+        self,
+        reference: str,
+        downloads: DownloadManager,
+        glyphs: Glyphs,
+        *,
+        start_at_once: bool = False,
     ) -> None:
         """`at_once`: enter was pressed before; only what was not known then is asked about."""
         super().__init__()
-        self._at_once = at_once
+        self._start_at_once = start_at_once
         self._reference = reference
         self._downloads = downloads
         self._glyphs = glyphs
-        self._plan: Plan | None = None
-        self._stop: Stop | None = None
+        self._plan: PullPlan | None = None
+        self._stop: CancelToken | None = None
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sheet"):
-            title = clean(f"Download {self._reference}", multiline=False)
+            title = sanitize(f"Download {self._reference}", multiline=False)
             yield Static(title, classes="heading", markup=False)
             with VerticalScroll(id="said"):
                 yield Static("Asking the hub …", id="plan", markup=False)
             yield Static("esc back", classes="hint", markup=False)
 
     def on_mount(self) -> None:
-        threading.Thread(target=self._ask, daemon=True, name="plan").start()
+        threading.Thread(target=self._make_plan, daemon=True, name="plan").start()
 
-    def _ask(self) -> None:
+    def _make_plan(self) -> None:
         """On a thread of its own: the hub may be slow, and is left with esc."""
-        from localspec.models import plan  # noqa: PLC0415  200 ms, not before they are needed
-        from localspec.models.hub.errand import Stop, Stopped  # noqa: PLC0415
+        from localspec.models import pull_plan  # noqa: PLC0415  200 ms, not before they are needed
+        from localspec.models.hub.cancellation import CancelToken, OperationCancelledError  # noqa: PLC0415
 
-        self._stop = Stop()
+        self._stop = CancelToken()
         try:
-            asked = wanted.read(self._reference)
-            made = plan.make(self._downloads.hub, [asked], self._stop)
-        except Stopped:
+            asked = resolver.resolve(self._reference)
+            made = pull_plan.build(self._downloads.hub, [asked], self._stop)
+        except OperationCancelledError:
             return
         except LocalspecError as error:
-            self.post_message(self.Planned(None, error))
+            self.post_message(self.DownloadPlanned(None, error))
         else:
-            self.post_message(self.Planned(made))
+            self.post_message(self.DownloadPlanned(made))
 
-    @on(Planned)
-    def _planned(self, message: Planned) -> None:
+    @on(DownloadPlanned)
+    def _show_plan(self, message: DownloadPlanned) -> None:
         lines: list[Content] = []
         error = message.error
         if message.plan is not None:
-            lines += _told(message.plan, self._glyphs)
+            lines += _plan_lines(message.plan, self._glyphs)
             try:
                 message.plan.check()
             except LocalspecError as refusal:
@@ -94,72 +99,76 @@ class PullScreen(ModalScreen[bool]):
             else:
                 self._plan = message.plan
         if error is not None:
-            lines += _refused(error, self._glyphs)
+            lines += _error_lines(error, self._glyphs)
         self.query_one("#plan", Static).update(Content("\n").join(lines))
-        self.query_one(".hint", Static).update(_keys(self._plan))
-        if self._at_once and self._plan is not None and not _doubtful(self._plan):
+        self.query_one(".hint", Static).update(_key_hints(self._plan))
+        if self._start_at_once and self._plan is not None and not _needs_review(self._plan):
             self.action_download()
 
     def action_download(self) -> None:
         if self._plan is None:
             return
-        pieces = (piece for item in self._plan.items for piece in item.pieces)
+        pieces = (piece for item in self._plan.models for piece in item.files)
         self._downloads.add(piece.job for piece in pieces if piece.path is None)
         self.dismiss(True)
 
     def action_leave(self) -> None:
         if self._stop is not None:
-            self._stop.set()
+            self._stop.cancel()
         self.dismiss(False)
 
 
-def _doubtful(plan: Plan) -> bool:
+def _needs_review(plan: PullPlan) -> bool:
     """Whether a person should read what the hub said first."""
-    told = any(item.notes or item.gated for item in plan.items)
-    return told or any(match.warnings for match in plan.matches)
+    told = any(item.notes or item.gated for item in plan.models)
+    return told or any(match.warnings for match in plan.pairs)
 
 
-def _told(plan: Plan, glyphs: Glyphs) -> Iterator[Content]:
-    for item in plan.items:
-        yield from _item(item, glyphs)
-    if all(match.verdict.compatible for match in plan.matches):
-        total = f"{gb(plan.missing)} to download" if plan.missing else "nothing to download"
-        yield Content(f"{total} · {gb(plan.free)} free on this disk")
+def _plan_lines(plan: PullPlan, glyphs: Glyphs) -> Iterator[Content]:
+    for item in plan.models:
+        yield from _item_lines(item, glyphs)
+    if all(match.compatibility.is_compatible for match in plan.pairs):
+        total = (
+            f"{gb(plan.missing_bytes)} to download" if plan.missing_bytes else "nothing to download"
+        )
+        yield Content(f"{total} · {gb(plan.free_bytes)} free on this disk")
     yield Content("")
-    for match in plan.matches:
-        yield from _match(match, glyphs)
+    for match in plan.pairs:
+        yield from _match_lines(match, glyphs)
 
 
-def _item(item: Item, glyphs: Glyphs) -> Iterator[Content]:
-    name = clean(item.wanted.title, multiline=False)
+def _item_lines(item: PlannedModel, glyphs: Glyphs) -> Iterator[Content]:
+    name = sanitize(item.resolved.title, multiline=False)
     size = gb(item.size) if item.size else "size unknown"
-    here = f"{glyphs.good} here" if not item.missing else size
-    licence = clean(item.licence or "licence unknown", multiline=False)
+    here = f"{glyphs.check} here" if not item.missing_bytes else size
+    licence = sanitize(item.licence or "licence unknown", multiline=False)
     yield Content.assemble((f"{name}  ", "bold"), f"{here}  ", (licence, "$muted"))
     where = f"{item.repo} · {item.file}" if item.repo else item.file
-    yield Content.styled(f"  {clean(where, multiline=False)}", "$muted")
+    yield Content.styled(f"  {sanitize(where, multiline=False)}", "$muted")
     for note in (*item.notes, *(["gated: its page asks you to agree first"] if item.gated else [])):
-        yield Content.styled(f"  {clean(note, multiline=False)}", "$warning")
+        yield Content.styled(f"  {sanitize(note, multiline=False)}", "$warning")
 
 
-def _match(match: Match, glyphs: Glyphs) -> Iterator[Content]:
-    detail = clean(match.verdict.detail, multiline=False)
-    if match.verdict.compatible:
-        yield Content.styled(f"{glyphs.good} they go together: {detail}", "$success")
+def _match_lines(match: PlannedPair, glyphs: Glyphs) -> Iterator[Content]:
+    detail = sanitize(match.compatibility.detail, multiline=False)
+    if match.compatibility.is_compatible:
+        yield Content.styled(f"{glyphs.check} they go together: {detail}", "$success")
     else:
-        yield Content.styled(f"{glyphs.bad} they do not go together: {detail}", "bold $error")
+        yield Content.styled(f"{glyphs.cross} they do not go together: {detail}", "bold $error")
         return
     for warning in match.warnings:
-        yield Content.styled(f"  {clean(warning, multiline=False)}", "$warning")
+        yield Content.styled(f"  {sanitize(warning, multiline=False)}", "$warning")
 
 
-def _refused(error: LocalspecError, glyphs: Glyphs) -> Iterator[Content]:
+def _error_lines(error: LocalspecError, glyphs: Glyphs) -> Iterator[Content]:
     if not isinstance(error, IncompatiblePairError):  # that was said, of the pair
-        yield Content.styled(f"{glyphs.bad} {clean(error.message, multiline=False)}", "bold $error")
-    yield Content(clean(error.hint, multiline=False))
+        yield Content.styled(
+            f"{glyphs.cross} {sanitize(error.message, multiline=False)}", "bold $error"
+        )
+    yield Content(sanitize(error.hint, multiline=False))
 
 
-def _keys(plan: Plan | None) -> str:
+def _key_hints(plan: PullPlan | None) -> str:
     if plan is None:
         return "esc back"
-    return "enter download   esc back" if plan.missing else "enter verify   esc back"
+    return "enter download   esc back" if plan.missing_bytes else "enter verify   esc back"

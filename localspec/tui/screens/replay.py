@@ -12,31 +12,30 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from localspec.protocol.events import Round
-from localspec.tui.figures import Figures
-from localspec.tui.keys import bindings, footer
-from localspec.tui.options import Options
-from localspec.tui.text.flow import Flow
-from localspec.tui.text.part import Gap
-from localspec.tui.widgets.lines import Lines
-from localspec.tui.widgets.panel import Panel
-from localspec.tui.widgets.story import Story
+from localspec.tui.app_options import AppOptions
+from localspec.tui.key_bindings import bindings_for, format_footer
+from localspec.tui.speculation_stats import SpeculationStats
+from localspec.tui.text.blocks import BlankLine, TokenText
+from localspec.tui.widgets.speculation_panel import SpeculationPanel
+from localspec.tui.widgets.text_view import TextView
+from localspec.tui.widgets.token_details import TokenDetails
 
-_PACE = 0.4
+_SECONDS_PER_ROUND = 0.4
 """Seconds a round while playing."""
 
 
 class ReplayScreen(Screen[None]):
     """Nothing runs: the rounds are those that were written down."""
 
-    BINDINGS = bindings("replay")
+    BINDINGS = bindings_for("replay")
 
-    def __init__(self, question: str, rounds: Sequence[Round], options: Options) -> None:
+    def __init__(self, question: str, rounds: Sequence[Round], options: AppOptions) -> None:
         super().__init__()
         self._rounds = rounds
         self._options = options
-        self._shown = 0
-        self._flow = Flow(question, options.glyphs)
-        self._flow.mark(marked=True, marks=options.marks)
+        self._n_shown = 0
+        self._flow = TokenText(question, options.glyphs)
+        self._flow.set_marking(show_classes=True, show_marks=options.show_token_marks)
         self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
@@ -45,59 +44,61 @@ class ReplayScreen(Screen[None]):
             yield Static("", id="topic", markup=False)
         with Horizontal(id="body"):
             with Vertical(id="main"):
-                yield Lines(id="past")
-                yield Story(self._options.glyphs)
-            yield Panel(self._options.glyphs)
-        yield Static(Content(footer(self._options.keymap, "replay")), id="hints", markup=False)
+                yield TextView(id="past")
+                yield TokenDetails(self._options.glyphs)
+            yield SpeculationPanel(self._options.glyphs)
+        yield Static(
+            Content(format_footer(self._options.keymap, "replay")), id="hints", markup=False
+        )
 
     def on_mount(self) -> None:
-        self._timer = self.set_interval(_PACE, self._tick, pause=True)
-        self.query_one(Lines).parts[:] = [Gap(), self._flow]
-        self._go(1)
+        self._timer = self.set_interval(_SECONDS_PER_ROUND, self._play_next_round, pause=True)
+        self.query_one(TextView).blocks[:] = [BlankLine(), self._flow]
+        self._show_rounds(1)
 
-    def _go(self, shown: int) -> None:
+    def _show_rounds(self, n_rounds: int) -> None:
         """Show the first so many rounds."""
-        shown = max(1, min(shown, len(self._rounds)))
+        n_rounds = max(1, min(n_rounds, len(self._rounds)))
         flow = self._flow
-        if shown < self._shown:
+        if n_rounds < self._n_shown:
             flow.clear()
-            self._shown = 0
-        flow.extend([t for r in self._rounds[self._shown : shown] for t in r.tokens])
-        self._shown = shown
-        last = self._rounds[shown - 1]
+            self._n_shown = 0
+        flow.extend([t for r in self._rounds[self._n_shown : n_rounds] for t in r.tokens])
+        self._n_shown = n_rounds
+        last = self._rounds[n_rounds - 1]
         flow.cursor = len(flow.tokens) - 1
-        self.query_one(Lines).changed()
-        figures = Figures()
-        figures.take(self._rounds[:shown])
-        self.query_one(Panel).draw(figures, f"ROUND {shown} of {len(self._rounds)}")
-        place = Content(f"round {shown} of {len(self._rounds)}")
+        self.query_one(TextView).update_blocks()
+        figures = SpeculationStats()
+        figures.add_events(self._rounds[:n_rounds])
+        self.query_one(SpeculationPanel).draw(figures, f"ROUND {n_rounds} of {len(self._rounds)}")
+        place = Content(f"round {n_rounds} of {len(self._rounds)}")
         self.query_one("#topic", Static).update(place, layout=False)
         token = last.tokens[-1] if last.tokens else None
-        self.query_one(Story).tell(token, last, self._options.marks)
+        self.query_one(TokenDetails).show_token(token, last, self._options.show_token_marks)
 
-    def _tick(self) -> None:
-        self._go(self._shown + 1)
-        if self._shown == len(self._rounds) and self._timer is not None:
+    def _play_next_round(self) -> None:
+        self._show_rounds(self._n_shown + 1)
+        if self._n_shown == len(self._rounds) and self._timer is not None:
             self._timer.pause()
             self._playing = False
 
     _playing = False
 
     def action_step(self, by: int) -> None:
-        self._go(self._shown + by)
+        self._show_rounds(self._n_shown + by)
 
     def action_play(self) -> None:
         assert self._timer is not None
-        if self._shown == len(self._rounds) and not self._playing:
-            self._go(1)
+        if self._n_shown == len(self._rounds) and not self._playing:
+            self._show_rounds(1)
         self._playing = not self._playing
         (self._timer.resume if self._playing else self._timer.pause)()
 
     def action_first(self) -> None:
-        self._go(1)
+        self._show_rounds(1)
 
     def action_last(self) -> None:
-        self._go(len(self._rounds))
+        self._show_rounds(len(self._rounds))
 
     def action_back(self) -> None:
         if len(self.app.screen_stack) > 1:

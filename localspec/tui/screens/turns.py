@@ -14,26 +14,25 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from localspec.chat.conversation import Conversation
-from localspec.chat.thinking import said
-from localspec.chat.turn import Turn
-from localspec.clean import clean
-from localspec.tui.dialogue import branch
+from localspec.chat.conversation import Conversation, Turn
+from localspec.chat.thinking import strip_thinking
+from localspec.sanitize import sanitize
+from localspec.tui.chat_session import format_branch
 from localspec.tui.glyphs import Glyphs
-from localspec.tui.text.wrapping import fitted
+from localspec.tui.text.wrapping import fit_to_width
 
-_KEYS = "enter edit   ← → branch   r again   esc done"
+_KEY_HINTS = "enter edit   ← → branch   r again   esc done"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TurnChoice:
     """What is to be done with a turn of the path."""
 
-    what: Literal["edit", "again"]
-    turn: int
+    action: Literal["edit", "again"]
+    turn_id: int
 
 
-class TurnsScreen(ModalScreen[Wanted | None]):
+class TurnsScreen(ModalScreen[TurnChoice | None]):
     """A line for each turn of the path; what was taken back waits below the last.
 
     The path is changed at once by the arrows: whoever opened the sheet shows it anew.
@@ -61,13 +60,13 @@ class TurnsScreen(ModalScreen[Wanted | None]):
             yield Static("Turns", classes="heading", markup=False)
             yield OptionList(id="turns", compact=True, markup=False)
             yield Static("", id="answer", markup=False)
-            yield Static(_KEYS, classes="hint", markup=False)
+            yield Static(_KEY_HINTS, classes="hint", markup=False)
 
     def on_mount(self) -> None:
-        self._fill(len(self._conversation.turns) - 1)
+        self._fill_list(len(self._conversation.turns) - 1)
 
     def on_resize(self) -> None:
-        self._fill(self._at)
+        self._fill_list(self._highlighted_index)
 
     # --- what there is --------------------------------------------------------------------
 
@@ -76,78 +75,87 @@ class TurnsScreen(ModalScreen[Wanted | None]):
         return self.query_one("#turns", OptionList)
 
     @property
-    def _at(self) -> int:
+    def _highlighted_index(self) -> int:
         return self._list.highlighted or 0
 
-    def _rows(self) -> tuple[Turn, ...]:
+    def _listed_turns(self) -> tuple[Turn, ...]:
         """The path, and one that may follow it."""
-        return (*self._conversation.turns, *self._conversation.following()[-1:])
+        return (*self._conversation.turns, *self._conversation.undone_turns()[-1:])
 
-    def _fill(self, at: int) -> None:
-        rows = self._rows()
+    def _fill_list(self, index: int) -> None:
+        rows = self._listed_turns()
         self._list.clear_options()
         self._list.add_options(
-            [Option(self._line(number, turn)) for number, turn in enumerate(rows)]
+            [Option(self._turn_line(number, turn)) for number, turn in enumerate(rows)]
         )
         if rows:
-            self._list.highlighted = max(0, min(at, len(rows) - 1))
+            self._list.highlighted = max(0, min(index, len(rows) - 1))
 
-    def _line(self, number: int, turn: Turn) -> Content:
-        place = branch(self._conversation, turn)
+    def _turn_line(self, number: int, turn: Turn) -> Content:
+        place = format_branch(self._conversation, turn)
         shown = number < len(self._conversation.turns)
-        question = " ".join(clean(turn.question).split()) or "(more)"
+        question = " ".join(sanitize(turn.question).split()) or "(more)"
         if not shown:
             place, question = "→ go on", f"taken back: {question}"
         room = max(10, self._list.size.width - 16)
         return Content.assemble(
             (f"{number + 1:>3}  ", "$muted"),
-            (f"{fitted(question, room, self._glyphs.more):<{room}}", "" if shown else "$muted"),
+            (
+                f"{fit_to_width(question, room, self._glyphs.ellipsis):<{room}}",
+                "" if shown else "$muted",
+            ),
             (f"{place:>10}", "$accent"),
         )
 
     @on(OptionList.OptionHighlighted)
-    def _explain(self) -> None:
+    def _show_answer(self) -> None:
         """The beginning of the answer."""
-        rows = self._rows()
+        rows = self._listed_turns()
         answer = ""
         if rows:
-            turn = rows[min(self._at, len(rows) - 1)]
-            answer = " ".join(clean(said(turn.answer, self._markers, turn.begins_inside)).split())
+            turn = rows[min(self._highlighted_index, len(rows) - 1)]
+            answer = " ".join(
+                sanitize(
+                    strip_thinking(turn.answer, self._markers, turn.starts_in_thinking)
+                ).split()
+            )
         room = max(10, 3 * (self._list.size.width - 2))
-        self.query_one("#answer", Static).update(Content(fitted(answer, room, self._glyphs.more)))
+        self.query_one("#answer", Static).update(
+            Content(fit_to_width(answer, room, self._glyphs.ellipsis))
+        )
 
     # --- what can be done -----------------------------------------------------------------
 
     def action_branch(self, by: int) -> None:
-        rows, at = self._rows(), self._at
+        rows, at = self._listed_turns(), self._highlighted_index
         if not rows:
             return
         turn = rows[at]
         if at >= len(self._conversation.turns):  # taken back: it comes again
             if by > 0:
-                self._conversation.switch(turn.id)
-                self._fill(at)
+                self._conversation.switch_branch(turn.id)
+                self._fill_list(at)
             return
         ids = [one.id for one in self._conversation.branches(turn.id)]
         place = ids.index(turn.id) + by
         if 0 <= place < len(ids):
-            self._conversation.switch(ids[place])
-            self._fill(at)
+            self._conversation.switch_branch(ids[place])
+            self._fill_list(at)
 
     @on(OptionList.OptionSelected)
     def action_edit(self) -> None:
-        self._leave_with("edit")
+        self._dismiss_with("edit")
 
     def action_again(self) -> None:
-        self._leave_with("again")
+        self._dismiss_with("again")
 
-    def _leave_with(self, what: Literal["edit", "again"]) -> None:
-        rows, at = self._rows(), self._at
+    def _dismiss_with(self, action: Literal["edit", "again"]) -> None:
+        rows, at = self._listed_turns(), self._highlighted_index
         if not rows:
             return
         if at >= len(self._conversation.turns):
-            self._conversation.switch(rows[at].id)
-        self.dismiss(Wanted(what, rows[at].id))
+            self._conversation.switch_branch(rows[at].id)
+        self.dismiss(TurnChoice(action, rows[at].id))
 
     def action_close(self) -> None:
         self.dismiss(None)

@@ -2,126 +2,314 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import time
+from dataclasses import replace
 
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
+from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from localspec.fit.report import Fit
-from localspec.fit.speed import Use
-from localspec.launch import Choice
-from localspec.models.catalog import Pair
-from localspec.tui.downloads import Downloads
-from localspec.tui.keys import bindings
-from localspec.tui.options import Options
-from localspec.tui.runner import Runner
-from localspec.tui.screens.opening import OpeningScreen
-from localspec.tui.screens.pricing import Key, PricingScreen
+from localspec.errors import LocalspecError
+from localspec.fit.report import FitReport
+from localspec.fit.speed_estimate import UseCase
+from localspec.launch import ResolvedPair
+from localspec.machine.gpu_catalog import GpuSpec
+from localspec.models.catalog import CatalogPair
+from localspec.tui.app_options import AppOptions
+from localspec.tui.centered import CenteredLayout
+from localspec.tui.downloads import DownloadManager
+from localspec.tui.engine_runner import EngineRunner
+from localspec.tui.key_bindings import bindings_for
+from localspec.tui.screens.background import LatestOnlyWorker
+from localspec.tui.screens.gpu_picker import GpuPickerScreen
+from localspec.tui.screens.open_files import OpenFilesScreen
 from localspec.tui.screens.pull import PullScreen
-from localspec.tui.widgets.shortlist import Shortlist
-from localspec.tui.wizard import card, frame, listing
-from localspec.tui.wizard.checks import Refined, refined
-from localspec.tui.wizard.closer import unlisted
-from localspec.tui.wizard.latest import Latest
-from localspec.tui.wizard.shortlist import Candidate
-from localspec.tui.wizard.stock import Chosen, Stock
+from localspec.tui.timer import set_reliable_timer
+from localspec.tui.widgets.pair_lists import CandidateList
+from localspec.tui.wizard import pair_details, shortlist, what_if
+from localspec.tui.wizard.pair_details import (
+    HeaderComparison,
+    PairDetails,
+    compare_headers,
+    unlisted_candidate,
+)
+from localspec.tui.wizard.services import WizardResult, WizardServices
+from localspec.tui.wizard.shortlist import Candidate, EstimateCache
+from localspec.tui.wizard.what_if import DIALS, Dial, MachineProfiles, WhatIf
 
-_SWITCH = 0.0005
+# --- Of the wizard: the dials, the pairs that suit them, and what each would take.
+
+_ESTIMATE_BUDGET_SECONDS = 0.005
+"""Seconds for which prices are made before the screen looks for keys again."""
+_ESTIMATE_PAUSE_SECONDS = 0.02
+_DIAL_SETTLE_SECONDS = 0.3
+"""Seconds without a turn of a dial before the whole catalogue is priced: that slows keys down."""
+ShortlistKey = tuple[str, WhatIf]
+
+
+class ShortlistScreen(CenteredLayout, Screen[WizardResult | None]):
+    """What is in sight is priced at once; the rest comes from a thread and between keys."""
+
+    class ShortlistReady(Message):
+        """The shortlist for a use and the dials."""
+
+        def __init__(self, key: ShortlistKey, candidates: tuple[Candidate, ...]) -> None:
+            super().__init__()
+            self.key, self.candidates = key, candidates
+
+    def __init__(self, services: WizardServices) -> None:
+        super().__init__()
+        self._services = services
+        self.step = 1
+        self.what_if = WhatIf()
+        self._dial: Dial = "card"
+        self._use_case = "chat"
+        self._profiles = MachineProfiles(services.load_machine_profile)
+        self._estimates = EstimateCache()
+        self._details = PairDetails(services, self._estimates)
+        self._shortlist_key: ShortlistKey | None = None
+        """Of the shortlist as it stands."""
+        self._settle_timer: asyncio.TimerHandle | None = None
+        self._shortlist_worker = LatestOnlyWorker("shortlist")
+
+    def draw(self) -> None:
+        """All of it, as things stand."""
+        raise NotImplementedError
+
+    def draw_header(self) -> None:
+        """The dials, and what is pointed at."""
+        raise NotImplementedError
+
+    def dials_settled(self) -> None:
+        """The dials have been left alone for a moment."""
+        self.request_shortlist()
+
+    # --- the shortlist --------------------------------------------------------------------
+
+    def preload(self) -> None:
+        """What every price needs, on a thread."""
+
+        def work() -> None:
+            self._profiles.load(None)
+            what_if.list_gpus()
+
+        self._shortlist_worker.submit(work)
+
+    def request_shortlist(self) -> None:
+        """The pairs for this use and these dials, on a thread."""
+        key = self._use_case, self.what_if
+        if key == self._shortlist_key:
+            return
+
+        def work() -> None:
+            place = self._profiles.load(key[1].gpu)
+            try:
+                found = self._services.suggest(place, *key, self._services.catalogue)
+            except LocalspecError:  # what is said of each pair says it too
+                found = ()
+            self.post_message(self.ShortlistReady(key, found))
+
+        self._shortlist_worker.submit(work)
+
+    @on(ShortlistReady)
+    def _shortlist_ready(self, message: ShortlistReady) -> None:
+        if message.key != (self._use_case, self.what_if):
+            return
+        self._shortlist_key = message.key
+        self._estimates.store(*message.key, message.candidates)
+        self.query_one(CandidateList).set_candidates(message.candidates)
+        if self._details.candidate is not None:
+            self._details.candidate = self.estimate(self._details.candidate)
+        self.draw()
+
+    def estimate(self, candidate: Candidate) -> Candidate:
+        """As it stands with these dials; without a fit where the place is not known yet."""
+        place = self._profiles.get_loaded(self.what_if.gpu)
+        if place is None:
+            return candidate
+        return self._estimates.estimate(candidate, place, self._use_case, self.what_if)
+
+    def _estimate_some(self) -> None:
+        """As many lines as there is time for, from the pointer on; the rest after the next keys."""
+        shown, until = self.query_one(CandidateList), time.monotonic() + _ESTIMATE_BUDGET_SECONDS
+        at = shown.highlighted or 0
+        for one in [*shown.candidates[at:], *shown.candidates[:at]]:
+            if one.fit is not None or one.no_fit_reason:
+                continue
+            if time.monotonic() >= until:
+                set_reliable_timer(self, _ESTIMATE_PAUSE_SECONDS, self._estimate_some)
+                return
+            shown.update_candidate(self.estimate(one))
+            if (
+                shown.highlighted_candidate is not None
+                and shown.highlighted_candidate.pair.id == one.pair.id
+            ):
+                self.draw_header()
+
+    # --- the dials ------------------------------------------------------------------------
+
+    def action_turn(self, by: int) -> None:
+        self._set_what_if(self.what_if.turn_dial(self._dial, by))
+
+    def _set_what_if(self, what_if: WhatIf) -> None:
+        """Drawn at once: the pair in sight first, the others as soon as there is time."""
+        self.what_if = what_if
+        if self._settle_timer is not None:
+            self._settle_timer.cancel()
+        self._settle_timer = set_reliable_timer(self, _DIAL_SETTLE_SECONDS, self.dials_settled)
+        if self.step == 3 and self._details.candidate is not None:
+            self._details.candidate = self.estimate(self._details.candidate)
+        self.refresh_estimates()
+        self.draw()
+
+    def refresh_estimates(self) -> None:
+        """The lines with what is known for these dials; where they are seen, the rest soon."""
+        shown, what = self.query_one(CandidateList), self.what_if
+        known = [self._estimates.get(one, self._use_case, what) for one in shown.candidates]
+        shown.candidates = [
+            new or replace(old, fit=None, no_fit_reason="")
+            for old, new in zip(shown.candidates, known, strict=True)
+        ]
+        if self.step == 2:
+            if shown.highlighted_candidate is not None:
+                shown.candidates[shown.highlighted or 0] = self.estimate(
+                    shown.highlighted_candidate
+                )
+            shown.redraw_candidates()
+            set_reliable_timer(
+                self, _ESTIMATE_PAUSE_SECONDS, self._estimate_some
+            )  # after this picture
+
+    def action_dial(self) -> None:
+        self._dial = DIALS[(DIALS.index(self._dial) + 1) % len(DIALS)]
+        self.draw_header()
+
+    def action_settings(self) -> None:
+        """Context, then the type of keys and values."""
+        self._dial = "kv" if self._dial == "context" else "context"
+        self.draw_header()
+
+    def action_card(self) -> None:
+        def on_dismiss(picked: tuple[GpuSpec | None] | None) -> None:
+            if picked is not None:
+                self._dial = "card"
+                self._set_what_if(WhatIf(picked[0], self.what_if.ctx, self.what_if.kv))
+
+        self.app.push_screen(GpuPickerScreen(self.what_if.gpu), on_dismiss)
+
+
+# --- A new pair in three steps: what for, which of those that suit this computer, and its card.
+
+_SWITCH_INTERVAL = 0.0005
 """Seconds until a thread that prices the catalogue gives way to a key; Python's own are 0.005."""
 
 
-class WizardScreen(PricingScreen):
+class WizardScreen(ShortlistScreen):
     """Every change of a dial is drawn at once; what takes longer comes from threads."""
 
-    BINDINGS = bindings("wizard")
+    BINDINGS = bindings_for("wizard")
     AUTO_FOCUS = "#uses"
 
-    class Read(Message):
+    class HeadersRead(Message):
         """What the headers of a pair's files say; None: they could not be had."""
 
-        def __init__(self, pair: Pair, known: Refined | None, disk: int | None) -> None:
+        def __init__(
+            self, pair: CatalogPair, comparison: HeaderComparison | None, free_disk: int | None
+        ) -> None:
             super().__init__()
-            self.pair, self.known, self.disk = pair, known, disk
+            self.pair, self.comparison, self.free_disk = pair, comparison, free_disk
 
-    class Summed(Message):
+    class FitConfirmed(Message):
         """A price by llama.cpp's own sums."""
 
-        def __init__(self, one: Candidate, key: Key, fit: Fit) -> None:
+        def __init__(self, candidate: Candidate, key: ShortlistKey, fit: FitReport) -> None:
             super().__init__()
-            self.one, self.key, self.fit = one, key, fit
+            self.candidate, self.key, self.fit = candidate, key, fit
 
     def __init__(
-        self, runner: Runner, options: Options, downloads: Downloads, stock: Stock
+        self,
+        runner: EngineRunner,
+        options: AppOptions,
+        downloads: DownloadManager,
+        services: WizardServices,
     ) -> None:
-        super().__init__(stock)
+        super().__init__(services)
         self._runner, self._options, self._downloads = runner, options, downloads
-        self._interval = sys.getswitchinterval()
-        self._reads, self._sums = Latest("headers"), Latest("sums")
+        self._previous_switch_interval = sys.getswitchinterval()
+        self._header_worker, self._confirm_worker = (
+            LatestOnlyWorker("headers"),
+            LatestOnlyWorker("sums"),
+        )
 
     def compose(self) -> ComposeResult:
         yield Static("", id="head", markup=False)
-        uses = [Option(frame.use_line(n, use), id=use) for n, use in enumerate(frame.USES, 1)]
+        uses = [
+            Option(what_if.use_case_line(n, use), id=use)
+            for n, use in enumerate(what_if.USE_CASES, 1)
+        ]
         yield OptionList(*uses, id="uses", compact=True, markup=False)
         yield Static("", id="columns", markup=False)
-        yield Shortlist(self._line)
+        yield CandidateList(self._candidate_line)
         with VerticalScroll(id="card"):
             yield Static("", id="page", markup=False)
         yield Static("", id="about", markup=False)
         yield Static("", id="hints", markup=False)
 
     def on_mount(self) -> None:
-        self._interval = sys.getswitchinterval()
-        sys.setswitchinterval(_SWITCH)
-        self.warm()  # a second, while a person reads
-        self._go(1)
+        self._previous_switch_interval = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_INTERVAL)
+        self.preload()  # a second, while a person reads
+        self._go_to_step(1)
 
     def on_unmount(self) -> None:
-        sys.setswitchinterval(self._interval)
+        sys.setswitchinterval(self._previous_switch_interval)
 
     def on_resize(self) -> None:
         self.draw()
 
     # --- steps ----------------------------------------------------------------------------
 
-    def _go(self, step: int) -> None:
+    def _go_to_step(self, step: int) -> None:
         self.step = step
         shown = {1: ("uses",), 2: ("columns", "shortlist"), 3: ("card",)}[step]
         for name in ("uses", "columns", "shortlist", "card"):
             self.query_one(f"#{name}", Widget).display = name in shown
         if step == 2:
-            self.reprice()
+            self.refresh_estimates()
         self.set_focus(self.query_one({1: "#uses", 2: "#shortlist", 3: "#card"}[step], Widget))
         self.draw()
 
     @on(OptionList.OptionSelected, "#uses")
-    def _for(self, event: OptionList.OptionSelected) -> None:
+    def _use_case_selected(self, event: OptionList.OptionSelected) -> None:
         self.action_use(event.option.id or "chat")
 
     def action_use(self, use: str) -> None:
         """Step 1 is answered."""
         if self.step != 1:
             return
-        self._use = use
-        self._go(2)
-        self.ask()
+        self._use_case = use
+        self._go_to_step(2)
+        self.request_shortlist()
 
     @on(OptionList.OptionSelected, "#shortlist")
-    def _picked(self) -> None:
-        if (one := self.query_one(Shortlist).candidate) is not None:
-            self._look_at(one)
-            self._go(3)
+    def _candidate_selected(self) -> None:
+        if (one := self.query_one(CandidateList).highlighted_candidate) is not None:
+            self._open_details(one)
+            self._go_to_step(3)
 
     def action_back(self) -> None:
         if self.step == 1:
             self.dismiss(None)
         else:
-            self._go(self.step - 1)
+            self._go_to_step(self.step - 1)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Each step hears its own keys."""
@@ -131,168 +319,179 @@ class WizardScreen(PricingScreen):
 
     # --- the card of a pair ---------------------------------------------------------------
 
-    def _look_at(self, one: Candidate) -> None:
+    def _open_details(self, candidate: Candidate) -> None:
         """Its price at once; its files' headers when they come."""
-        self._closer.one = self.priced(one)
-        pair = one.pair
-        if self._closer.was_read(pair):
+        self._details.candidate = self.estimate(candidate)
+        pair = candidate.pair
+        if self._details.has_tried_headers(pair):
             return
 
         def work() -> None:
-            found = self._stock.refine(pair)
-            known = refined(found) if found is not None else None
-            self.post_message(self.Read(pair, known, self._stock.disk()))
+            found = self._services.read_headers(pair)
+            known = compare_headers(found) if found is not None else None
+            self.post_message(self.HeadersRead(pair, known, self._services.free_disk()))
 
-        self._reads.ask(work)
+        self._header_worker.submit(work)
 
-    @on(Read)
-    def _refined(self, message: Read) -> None:
-        self._closer.disk = message.disk
-        self._closer.heard(message.pair, message.known)
-        if self._closer.one is not None:
-            self._closer.one = self.priced(self._closer.one)
+    @on(HeadersRead)
+    def _headers_read(self, message: HeadersRead) -> None:
+        self._details.free_disk = message.free_disk
+        self._details.set_headers(message.pair, message.comparison)
+        if self._details.candidate is not None:
+            self._details.candidate = self.estimate(self._details.candidate)
         self.draw()
-        self._confirm()
+        self._confirm_fit()
 
-    def rested(self) -> None:
-        super().rested()
-        self._confirm()
+    def dials_settled(self) -> None:
+        super().dials_settled()
+        self._confirm_fit()
 
-    def _confirm(self) -> None:
+    def _confirm_fit(self) -> None:
         """What formulas priced, asked of llama.cpp."""
-        place, key = self._places.known(self.what.card), (self._use, self.what)
-        one = self._closer.one
+        place, key = self._profiles.get_loaded(self.what_if.gpu), (self._use_case, self.what_if)
+        one = self._details.candidate
         if self.step != 3 or place is None or one is None or (fit := one.fit) is None:
             return
-        if (found := self._closer.unsure(*key)) is None:
+        if (found := self._details.take_unconfirmed(*key)) is None:
             return
 
         def work() -> None:
-            sure = self._stock.confirm(fit, found, place, Use(key[0]))
-            self.post_message(self.Summed(one, key, sure))
+            sure = self._services.confirm_fit(fit, found, place, UseCase(key[0]))
+            self.post_message(self.FitConfirmed(one, key, sure))
 
-        self._sums.ask(work)
+        self._confirm_worker.submit(work)
 
-    @on(Summed)
-    def _summed(self, message: Summed) -> None:
-        self._prices.confirm(message.one, *message.key, message.fit)
-        if self._closer.one is not None and self.step == 3:
-            self._closer.one = self.priced(self._closer.one)
+    @on(FitConfirmed)
+    def _fit_confirmed(self, message: FitConfirmed) -> None:
+        self._estimates.store_confirmed(message.candidate, *message.key, message.fit)
+        if self._details.candidate is not None and self.step == 3:
+            self._details.candidate = self.estimate(self._details.candidate)
             self.draw()
 
     def action_other_draft(self) -> None:
-        pair = self._closer.other_draft()
+        pair = self._details.next_draft()
         if pair is None:
             self.notify("The catalogue has no other draft for it.", markup=False, timeout=2)
         else:
-            self._show(pair)
+            self._show_pair(pair)
 
     def action_other_target(self) -> None:
-        pair = self._closer.other_target(self.query_one(Shortlist).candidates)
+        pair = self._details.next_target(self.query_one(CandidateList).candidates)
         if pair is not None:
-            self._show(pair)
+            self._show_pair(pair)
 
-    def _show(self, pair: Pair) -> None:
-        listed = {one.pair.id: one for one in self.query_one(Shortlist).candidates}
-        self._look_at(listed.get(pair.id) or unlisted(pair))
+    def _show_pair(self, pair: CatalogPair) -> None:
+        listed = {one.pair.id: one for one in self.query_one(CandidateList).candidates}
+        self._open_details(listed.get(pair.id) or unlisted_candidate(pair))
         self.draw()
-        self._confirm()
+        self._confirm_fit()
 
     def action_take(self) -> None:
         """Open the pair; what is missing of it is downloaded first."""
-        if self._closer.one is None:
+        if self._details.candidate is None:
             return
-        pair = self._closer.one.pair
-        if (choice := self._stock.ready.get(pair.id)) is not None:
-            self.dismiss(Chosen(self.what, choice, pair))
+        pair = self._details.candidate.pair
+        if (choice := self._services.ready_choices.get(pair.id)) is not None:
+            self.dismiss(WizardResult(self.what_if, choice, pair))
             return
 
-        def left(begun: bool | None) -> None:
-            if begun:
-                self.dismiss(Chosen(self.what, None, pair))
+        def on_dismiss(started: bool | None) -> None:
+            if started:
+                self.dismiss(WizardResult(self.what_if, None, pair))
 
-        sheet = PullScreen(pair.id, self._downloads, self._options.glyphs, at_once=True)
-        self.app.push_screen(sheet, left)
+        sheet = PullScreen(pair.id, self._downloads, self._options.glyphs, start_at_once=True)
+        self.app.push_screen(sheet, on_dismiss)
 
     def action_open_files(self) -> None:
-        def chosen(choice: Choice | None) -> None:
+        def on_dismiss(choice: ResolvedPair | None) -> None:
             if choice is not None:
-                self.dismiss(Chosen(self.what, choice))
+                self.dismiss(WizardResult(self.what_if, choice))
 
-        here = self._places.known(None)
-        self.app.push_screen(OpeningScreen(self._runner, self._options, here), chosen)
+        here = self._profiles.get_loaded(None)
+        self.app.push_screen(OpenFilesScreen(self._runner, self._options, here), on_dismiss)
 
     # --- how it is drawn ------------------------------------------------------------------
 
     def draw(self) -> None:
-        self.draw_head()
+        self.draw_header()
         if self.step == 2:
-            self._draw_list()
-        if self.step == 3 and self._closer.one is not None:
+            self._draw_column_headings()
+        if self.step == 3 and self._details.candidate is not None:
             width = max(40, min(self.size.width - 5, 116))  # one for a scrollbar
-            lines = card.lines(
-                self._closer.page(self._closer.one, self._use),
+            lines = pair_details.render_page(
+                self._details.build_page(self._details.candidate, self._use_case),
                 width,
-                self._room,
+                self._body_height,
                 self._options.glyphs,
             )
             self.query_one("#page", Static).update(Content("\n").join(lines))
-        self._draw_about()
-        self._draw_keys()
+        self._draw_reasons()
+        self._draw_key_hints()
 
     @property
-    def _room(self) -> int:
+    def _body_height(self) -> int:
         """Lines between the head and the keys."""
         return self.size.height - (4 if self.size.height >= 20 else 2)
 
-    def draw_head(self) -> None:
+    def draw_header(self) -> None:
         width = self.size.width - 4
-        one = self._closer.one if self.step == 3 else self.query_one(Shortlist).candidate
+        one = (
+            self._details.candidate
+            if self.step == 3
+            else self.query_one(CandidateList).highlighted_candidate
+        )
         fit = one.fit if one is not None else None
-        shown = frame.first(width)
+        shown = what_if.first_step_title(width)
         if self.step > 1:
-            shown = frame.head(self.step, self.what, self._dial, fit, width)
+            shown = what_if.step_header(self.step, self.what_if, self._dial, fit, width)
         self.query_one("#head", Static).update(shown)
 
-    def _draw_list(self) -> None:
+    def _draw_column_headings(self) -> None:
         columns = self.query_one("#columns", Static)
-        columns.update(listing.heading(min(self.size.width, 120) - 2))
-        columns.display = bool(self.query_one(Shortlist).candidates)
+        columns.update(shortlist.heading_line(min(self.size.width, 120) - 2))
+        columns.display = bool(self.query_one(CandidateList).candidates)
 
-    def _line(self, one: Candidate, pointed: bool) -> Content:
-        here = one.pair.id in self._stock.ready
-        return listing.line(
-            one,
-            self._use,
-            here=here,
+    def _candidate_line(self, candidate: Candidate, pointed: bool) -> Content:
+        here = candidate.pair.id in self._services.ready_choices
+        return shortlist.candidate_line(
+            candidate,
+            self._use_case,
+            is_downloaded=here,
             width=min(self.size.width, 120) - 2,
             glyphs=self._options.glyphs,
             pointed=pointed,
         )
 
     @on(OptionList.OptionHighlighted, "#shortlist")
-    def _moved(self) -> None:
-        self.draw_head()
-        self._draw_about()
+    def _highlight_changed(self) -> None:
+        self.draw_header()
+        self._draw_reasons()
 
-    def _draw_about(self) -> None:
+    def _draw_reasons(self) -> None:
         """Below the list: why this one; or that there is none."""
         below = self.query_one("#about", Static)
-        shown = self.query_one(Shortlist)
+        shown = self.query_one(CandidateList)
         words: list[Content] = []
         if self.step == 2 and not shown.candidates:
-            done = self._key == (self._use, self.what)
-            words = [Content.styled(frame.NOTHING if done else frame.WORKING, "$muted")]
+            done = self._shortlist_key == (self._use_case, self.what_if)
+            words = [
+                Content.styled(
+                    what_if.NO_CANDIDATE_TEXT if done else what_if.SEARCHING_TEXT, "$muted"
+                )
+            ]
         elif self.step == 2:
             most = 4 if self.size.height >= 30 else 3 if self.size.height >= 20 else 1
-            words = listing.about(shown.candidate, min(self.size.width - 6, 110), most)
+            words = shortlist.reason_lines(
+                shown.highlighted_candidate, min(self.size.width - 6, 110), most
+            )
         below.update(Content("\n").join(words))
         below.display = bool(words)
         self.call_after_refresh(shown.scroll_to_highlight)
 
-    def _draw_keys(self) -> None:
-        taking = frame.taking(
-            self._closer.one.pair if self._closer.one else None, self._stock.ready
+    def _draw_key_hints(self) -> None:
+        taking = what_if.take_action_hint(
+            self._details.candidate.pair if self._details.candidate else None,
+            self._services.ready_choices,
         )
-        keys = frame.hints(self.step, taking, self._options.keymap, self.size.width - 4)
+        keys = what_if.key_hints(self.step, taking, self._options.keymap, self.size.width - 4)
         self.query_one("#hints", Static).update(Content(keys))

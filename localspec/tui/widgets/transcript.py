@@ -6,56 +6,59 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
+from textual.content import Content
 from textual.message import Message
+from textual.widgets import Static
 
-from localspec import flags
-from localspec.chat.turn import Turn
-from localspec.clean import clean
+from localspec import hints
+from localspec.chat.conversation import Turn
+from localspec.chat.settings import LoadedModel
 from localspec.errors import LocalspecError
-from localspec.protocol.events import Event, Place, Round, Token
+from localspec.protocol.events import Event, Round, Token, TokenScore
+from localspec.sanitize import sanitize
 from localspec.tui import themes
 from localspec.tui.glyphs import Glyphs
-from localspec.tui.keys import bindings
-from localspec.tui.text.look import Look
-from localspec.tui.text.part import Gap, Hints, Part, Words
-from localspec.tui.text.turn import Speaker, TurnText
-from localspec.tui.widgets.lines import Lines
+from localspec.tui.key_bindings import bindings_for
+from localspec.tui.text.blocks import BlankLine, KeyHints, Paragraph, TextBlock
+from localspec.tui.text.turn_text import Speaker, TurnText
+from localspec.tui.themes import MarkdownStyle
+from localspec.tui.widgets.text_view import TextView
 
 
-class Transcript(Lines, can_focus=False):
+class Transcript(TextView, can_focus=False):
     """Everything that was said, and what failed."""
 
-    BINDINGS = bindings("tokens")
+    BINDINGS = bindings_for("tokens")
 
-    class Pointed(Message):
+    class TokenSelected(Message):
         """The cursor stands on a token, or on none."""
 
         def __init__(self, token: Token | None, round_: Round | None) -> None:
             super().__init__()
             self.token, self.round = token, round_
 
-    class Left(Message):
+    class TokenViewLeft(Message):
         """Back to typing."""
 
-    class ReplayWanted(Message):
+    class ReplayRequested(Message):
         """Of the answer under the cursor."""
 
         def __init__(self, turn: int) -> None:
             super().__init__()
             self.turn = turn
 
-    def __init__(self, glyphs: Glyphs, *, marks: bool) -> None:
+    def __init__(self, glyphs: Glyphs, *, show_marks: bool) -> None:
         super().__init__()
         self._glyphs = glyphs
         self.turns: list[TurnText] = []
-        self._failure: list[Part] = []
-        self.marks = marks
+        self._error_blocks: list[TextBlock] = []
+        self.show_marks = show_marks
         """Glyphs beside the colours."""
-        self.tokens = False
+        self.token_view = False
         """Every token in its class, not the text as it is meant to be read."""
-        self.unfolded = False
+        self.thinking_unfolded = False
         """Whether what was thought is shown."""
-        self._turn: int | None = None
+        self._cursor_turn: int | None = None
         """Of the cursor."""
 
     def on_mount(self) -> None:
@@ -63,184 +66,221 @@ class Transcript(Lines, can_focus=False):
 
     def _restyle(self, _: object) -> None:
         for turn in self.turns:
-            turn.prose.restyle(self._look())
-        self._drawn()
+            turn.markdown.restyle(self._markdown_style())
+        self._rebuild_blocks()
 
-    def _look(self) -> Look:
-        return themes.look(self.app.current_theme, ascii_only=self._glyphs.ascii_only)
+    def _markdown_style(self) -> MarkdownStyle:
+        return themes.markdown_style(self.app.current_theme, ascii_only=self._glyphs.ascii_only)
 
-    def _drawn(self) -> None:
+    def _rebuild_blocks(self) -> None:
         """Turns or what they hold changed."""
-        self._stack.parts = [*self.turns, *self._failure]
-        self.changed()
+        self._blocks.blocks = [*self.turns, *self._error_blocks]
+        self.update_blocks()
 
     # --- turns come and go ----------------------------------------------------------------
 
-    def add(self, turn: Turn, speaker: Speaker, branch: str = "") -> None:
+    def add_turn(self, turn: Turn, speaker: Speaker, branch: str = "") -> None:
         """One more turn, at the end; what comes is followed again."""
-        text = TurnText(turn, speaker, self._glyphs, self._look(), branch)
-        text.show_tokens(self.tokens, self.marks)
-        text.fold_thinking(self.unfolded)
+        text = TurnText(turn, speaker, self._glyphs, self._markdown_style(), branch)
+        text.show_tokens(self.token_view, self.show_marks)
+        text.set_thinking_unfolded(self.thinking_unfolded)
         self.turns.append(text)
-        self._drawn()
-        self.follow()
+        self._rebuild_blocks()
+        self.follow_end()
 
-    def heard(self, events: Sequence[Event]) -> None:
+    def add_events(self, events: Sequence[Event]) -> None:
         """Of the last turn."""
-        self.turns[-1].heard(events)
-        self._drawn()
+        self.turns[-1].add_events(events)
+        self._rebuild_blocks()
 
-    def end(self, note: str) -> None:
+    def finish_answer(self, note: str) -> None:
         """The last answer is over."""
-        self.turns[-1].end(note)
-        self._drawn()
+        self.turns[-1].finish(note)
+        self._rebuild_blocks()
 
-    def note(self, text: str) -> None:
-        self.turns[-1].note(text)
-        self._drawn()
+    def set_note(self, text: str) -> None:
+        self.turns[-1].set_note(text)
+        self._rebuild_blocks()
 
-    def take_back(self) -> None:
+    def remove_last_turn(self) -> None:
         """The last turn goes."""
         self.turns.pop()
-        if self._turn is not None and self._turn >= len(self.turns):
-            self._turn = None
-            self.post_message(self.Pointed(None, None))
-        self._drawn()
+        if self._cursor_turn is not None and self._cursor_turn >= len(self.turns):
+            self._cursor_turn = None
+            self.post_message(self.TokenSelected(None, None))
+        self._rebuild_blocks()
 
-    def clear(self) -> None:
-        self.leave()
+    def clear_turns(self) -> None:
+        self.deactivate_cursor()
         self.turns.clear()
-        self.forgive()
+        self.clear_error()
 
-    def fail(self, error: LocalspecError, keys: Sequence[str]) -> None:
+    def show_error(self, error: LocalspecError, keys: Sequence[str]) -> None:
         """Something ended badly: said below everything else."""
-        bar = self._glyphs.bar_left
-        said = (error.message, "error"), (flags.in_words(error.hint), "text")
-        self._failure = [Gap()]
-        self._failure += [Words(clean(t, multiline=False), style, bar) for t, style in said if t]
-        self._failure.append(Hints(keys, bar))
-        self._drawn()
-        self.follow()
+        bar = self._glyphs.error_bar
+        said = (error.message, "error"), (hints.for_screen(error.hint), "text")
+        self._error_blocks = [BlankLine()]
+        self._error_blocks += [
+            Paragraph(sanitize(t, multiline=False), style, bar) for t, style in said if t
+        ]
+        self._error_blocks.append(KeyHints(keys, bar))
+        self._rebuild_blocks()
+        self.follow_end()
 
     @property
-    def failed(self) -> bool:
-        return bool(self._failure)
+    def has_error(self) -> bool:
+        return bool(self._error_blocks)
 
-    def forgive(self) -> None:
+    def clear_error(self) -> None:
         """What failed is tried again."""
-        self._failure = []
-        self._drawn()
+        self._error_blocks = []
+        self._rebuild_blocks()
 
     # --- how they are shown ---------------------------------------------------------------
 
     def show_tokens(self, shown: bool) -> None:
         """The token view, with the keyboard where there is an answer; or not."""
-        self.tokens = shown
-        self._show()
+        self.token_view = shown
+        self._restyle_turns()
         if shown and self.turns:
-            self.enter()
+            self.activate_cursor()
         else:
-            self.leave()
+            self.deactivate_cursor()
 
     def toggle_marks(self) -> None:
-        self.marks = not self.marks
-        self._show()
+        self.show_marks = not self.show_marks
+        self._restyle_turns()
 
-    def _show(self) -> None:
+    def _restyle_turns(self) -> None:
         for turn in self.turns:
-            turn.show_tokens(self.tokens, self.marks)
-        self._drawn()
+            turn.show_tokens(self.token_view, self.show_marks)
+        self._rebuild_blocks()
 
     def show_thinking(self, shown: bool) -> None:
         """Show or hide what was thought."""
-        if shown == self.unfolded:
+        if shown == self.thinking_unfolded:
             return
-        self.unfolded = shown
+        self.thinking_unfolded = shown
         for turn in self.turns:
-            turn.fold_thinking(shown)
-        self._drawn()
+            turn.set_thinking_unfolded(shown)
+        self._rebuild_blocks()
 
     # --- the cursor -----------------------------------------------------------------------
 
     @property
-    def walking(self) -> bool:
+    def is_cursor_active(self) -> bool:
         """Whether keys move the cursor."""
         return self.can_focus
 
-    def enter(self) -> None:
+    def activate_cursor(self) -> None:
         """Put the cursor on the last token that is seen, and the keyboard with it."""
         self.can_focus = True
         self.screen.set_focus(self)  # at once: arrows may follow close behind
-        if self._turn is None and self.turns:
-            said = [number for number, t in enumerate(self.turns[-1].flow.tokens) if t.text]
-            self._place(len(self.turns) - 1, said[-1] if said else -1)
-        if self._turn is None:
-            self.post_message(self.Pointed(None, None))
+        if self._cursor_turn is None and self.turns:
+            said = [number for number, t in enumerate(self.turns[-1].token_text.tokens) if t.text]
+            self._move_cursor(len(self.turns) - 1, said[-1] if said else -1)
+        if self._cursor_turn is None:
+            self.post_message(self.TokenSelected(None, None))
 
-    def leave(self) -> None:
+    def deactivate_cursor(self) -> None:
         """No cursor any more."""
         self.can_focus = False
-        if self._turn is not None:
-            self.turns[self._turn].flow.cursor = None
-        self._turn = None
+        if self._cursor_turn is not None:
+            self.turns[self._cursor_turn].token_text.cursor = None
+        self._cursor_turn = None
         self.refresh()
-        self.post_message(self.Pointed(None, None))
+        self.post_message(self.TokenSelected(None, None))
 
-    def _place(self, number: int, token: int) -> None:
+    def _move_cursor(self, number: int, token: int) -> None:
         """Stand on a token of a turn; -1 is its last."""
-        if not 0 <= number < len(self.turns) or not self.turns[number].flow.tokens:
+        if not 0 <= number < len(self.turns) or not self.turns[number].token_text.tokens:
             return
-        if self._turn is not None:
-            self.turns[self._turn].flow.cursor = None
+        if self._cursor_turn is not None:
+            self.turns[self._cursor_turn].token_text.cursor = None
         turn = self.turns[number]
-        place = token % len(turn.flow.tokens)
-        self._turn, turn.flow.cursor = number, place
-        self.reveal(self._stack.top(turn) + turn.line_of(place))
+        place = token % len(turn.token_text.tokens)
+        self._cursor_turn, turn.token_text.cursor = number, place
+        self.reveal_line(self._blocks.top_of(turn) + turn.line_of(place))
         self.refresh()
-        self.post_message(self.Pointed(turn.flow.tokens[place], turn.round_of(place)))
+        self.post_message(self.TokenSelected(turn.token_text.tokens[place], turn.round_of(place)))
 
-    def learn(self, places: Sequence[Place]) -> None:
+    def set_logprobs(self, token_logprobs: Sequence[TokenScore]) -> None:
         """Chances of the last answer came; the cursor's token may have some now."""
         if not self.turns:
             return
-        self.turns[-1].learn(places)
-        if self._turn is not None:
-            self._place(self._turn, self.turns[self._turn].flow.cursor or 0)
+        self.turns[-1].set_logprobs(token_logprobs)
+        if self._cursor_turn is not None:
+            self._move_cursor(
+                self._cursor_turn, self.turns[self._cursor_turn].token_text.cursor or 0
+            )
 
     def action_walk(self, by: int) -> None:
         """To a neighbouring token, over the edge into the neighbouring answer."""
-        if self._turn is None:
-            self._place(len(self.turns) - 1, -1)
+        if self._cursor_turn is None:
+            self._move_cursor(len(self.turns) - 1, -1)
             return
-        flow = self.turns[self._turn].flow
+        flow = self.turns[self._cursor_turn].token_text
         place = (flow.cursor or 0) + by
         if 0 <= place < len(flow.tokens):
-            self._place(self._turn, place)
+            self._move_cursor(self._cursor_turn, place)
         else:
-            self._place(self._turn + by, -1 if by < 0 else 0)
+            self._move_cursor(self._cursor_turn + by, -1 if by < 0 else 0)
 
     def action_leap(self, by: int) -> None:
         """To the first token of a neighbouring round."""
-        if self._turn is None:
-            self._place(len(self.turns) - 1, -1)
+        if self._cursor_turn is None:
+            self._move_cursor(len(self.turns) - 1, -1)
             return
-        turn = self.turns[self._turn]
-        cursor = turn.flow.cursor or 0
+        turn = self.turns[self._cursor_turn]
+        cursor = turn.token_text.cursor or 0
         ends = accumulate((len(r.tokens) for r in turn.rounds), initial=0)
-        starts = [start for start in ends if start < len(turn.flow.tokens)]
+        starts = [start for start in ends if start < len(turn.token_text.tokens)]
         at = bisect_left(starts, cursor) - 1 if by < 0 else bisect_right(starts, cursor)
         if 0 <= at < len(starts):
-            self._place(self._turn, starts[at])
+            self._move_cursor(self._cursor_turn, starts[at])
         else:
-            self._place(self._turn + by, -1 if by < 0 else 0)
+            self._move_cursor(self._cursor_turn + by, -1 if by < 0 else 0)
 
     def action_replay(self) -> None:
-        if self._turn is not None:
-            self.post_message(self.ReplayWanted(self._turn))
+        if self._cursor_turn is not None:
+            self.post_message(self.ReplayRequested(self._cursor_turn))
 
     def action_glyphs(self) -> None:
         self.toggle_marks()
 
     def action_leave(self) -> None:
-        self.leave()
-        self.post_message(self.Left())
+        self.deactivate_cursor()
+        self.post_message(self.TokenViewLeft())
+
+
+# --- An empty chat says what to do with it.
+
+_LOADING_HINT = "Loading. You may type already."
+_CHAT_HINT = (
+    "Say something, and press enter.\n\n"
+    "f2 shows how every token of the answer came, f4 has the settings and the system prompt."
+)
+_COMPLETION_HINT = (
+    "This model goes on with a text: type how it begins, such as\n\n"
+    "    def fibonacci(n):\n\n"
+    "and press enter. An empty line goes on. f2 shows how every token came."
+)
+
+
+class EmptyChatHint(Static):
+    """In the place of the transcript."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+
+    def draw(self, loaded: LoadedModel | None, settings_summary: str = "") -> None:
+        """`chosen`: with what settings it was loaded, and why."""
+        if self.display:
+            words = (
+                _LOADING_HINT
+                if loaded is None
+                else _CHAT_HINT
+                if loaded.has_chat_template
+                else _COMPLETION_HINT
+            )
+            self.update(Content("\n\n".join(filter(None, (words, settings_summary)))))

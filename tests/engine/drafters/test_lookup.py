@@ -27,7 +27,7 @@ def test_the_automaton_finds_the_longest_repeat(text: list[int]) -> None:
     automaton = SuffixAutomaton()
     for n, token in enumerate(text, 1):
         automaton.extend(token)
-        match, place = automaton.match, automaton.place
+        match, place = automaton.match_length, automaton.match_end
         assert match == longest_repeat(text[:n])
         if match:
             assert place < n - 1, "the repeat is itself"
@@ -54,7 +54,7 @@ def test_a_draft_continues_an_earlier_place(text: list[int], shortest: int, limi
         assert draft == Draft()
         return
     assert len(draft.tokens) == min(limit, 2 * match)
-    assert (draft.laws, draft.source) == (None, "lookup")
+    assert (draft.distributions, draft.source) == (None, "lookup")
     whole, n = [*text, *draft.tokens], len(text)
     shifts = [n - at for at in range(match, n) if text[at - match : at] == text[n - match :]]
     assert any(

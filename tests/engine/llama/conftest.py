@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from localspec.engine.llama import Llama
+from localspec.engine.llama import LlamaContext
 from tests.engine.llama.opening import OUTPUTS, Open
 from tests.sessions import SETTINGS
 from tests.zoo import Zoo
@@ -17,11 +17,15 @@ from tests.zoo import Zoo
 @pytest.fixture
 def opened(zoo: Zoo) -> Iterator[Open]:
     """Opens models by name, and closes them at the end."""
-    models: list[Llama] = []
+    models: list[LlamaContext] = []
 
-    def open_(name: str, *, outputs: int = OUTPUTS, rollback: int = 16, **settings: Any) -> Llama:
+    def open_(
+        name: str, *, outputs: int = OUTPUTS, rollback: int = 16, **settings: Any
+    ) -> LlamaContext:
         models.append(
-            Llama(zoo[name], replace(SETTINGS, **settings), outputs=outputs, rollback=rollback)
+            LlamaContext(
+                zoo[name], replace(SETTINGS, **settings), outputs=outputs, rollback=rollback
+            )
         )
         return models[-1]
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from localspec.engine.llama import Llama
+from localspec.engine.llama import LlamaContext
 
 OUTPUTS = 6
 """Rows of logits that a read may ask for, unless a test says otherwise."""
 
-Open = Callable[..., Llama]
+Open = Callable[..., LlamaContext]

@@ -8,9 +8,9 @@ from typing import cast
 import numpy as np
 import pytest
 
-from localspec.engine.llama import Llama
+from localspec.engine.llama import LlamaContext
 from localspec.errors import DoesNotFitError, EngineError, ModelFileError, UsageError
-from localspec.machine.parameters import threads
+from localspec.machine.llama_params import resolve_n_threads
 from localspec.protocol.wire import ContextSettings
 from tests.engine.llama.opening import OUTPUTS, Open
 from tests.zoo import Zoo
@@ -19,12 +19,12 @@ from tests.zoo import Zoo
 @pytest.mark.parametrize("token", [-1, 2**31 - 1, -(2**31), "n_vocab"])
 def test_a_token_outside_the_vocabulary_is_refused(opened: Open, token: int | str) -> None:
     model = opened("target")
-    model.read([5, 6], 0)
+    model.decode([5, 6], 0)
     with pytest.raises(EngineError, match="refused the tokens"):
-        model.read([7, model.n_vocab if token == "n_vocab" else cast(int, token)], 1)
+        model.decode([7, model.n_vocab if token == "n_vocab" else cast(int, token)], 1)
     assert model.n_past == 2
-    at_once = opened("target").read([5, 6, 7], 1)  # another width: its last bits may differ
-    np.testing.assert_allclose(model.read([7], 1), at_once, rtol=0, atol=0.01)
+    at_once = opened("target").decode([5, 6, 7], 1)  # another width: its last bits may differ
+    np.testing.assert_allclose(model.decode([7], 1), at_once, rtol=0, atol=0.01)
 
 
 @pytest.mark.parametrize(
@@ -34,20 +34,20 @@ def test_a_token_outside_the_vocabulary_is_refused(opened: Open, token: int | st
 def test_a_batch_that_would_abort_is_refused(opened: Open, width: int, outputs: int) -> None:
     model = opened("target")
     with pytest.raises(EngineError):
-        model.read([5] * width, outputs)
+        model.decode([5] * width, outputs)
     assert model.n_past == 0
-    assert model.read([5], 1).shape == (1, model.n_vocab)
+    assert model.decode([5], 1).shape == (1, model.n_vocab)
 
 
 def test_the_context_ends_where_it_says(opened: Open) -> None:
     model = opened("target", n_ctx=256)
     for _ in range(model.n_ctx // 32):
-        model.read([5] * 32, 0)
+        model.decode([5] * 32, 0)
     assert model.n_past == model.n_ctx
     with pytest.raises(EngineError, match="cannot read"):
-        model.read([5], 1)
-    model.forget(model.n_ctx - 1)
-    assert model.read([5], 1).shape == (1, model.n_vocab)
+        model.decode([5], 1)
+    model.truncate(model.n_ctx - 1)
+    assert model.decode([5], 1).shape == (1, model.n_vocab)
 
 
 @pytest.mark.parametrize("n_ctx", [-1, 8 * 1024 + 1, 10**9, 2**31, 2**32 + 256, 2**40])
@@ -101,21 +101,21 @@ def test_keys_that_cannot_be_quantised_so_say_it(opened: Open, kv_type: str, fla
 
 @pytest.mark.parametrize("asked", [-5, 0, 1, 10**9])
 def test_threads_are_clamped(asked: int) -> None:
-    assert 1 <= threads(asked) <= 4 * (os.cpu_count() or 1)
+    assert 1 <= resolve_n_threads(asked) <= 4 * (os.cpu_count() or 1)
 
 
 def test_threads_default_to_at_least_one() -> None:
-    assert threads(None) >= 1
+    assert resolve_n_threads(None) >= 1
 
 
 def test_any_number_of_threads_can_be_asked_for(opened: Open) -> None:
-    assert np.isfinite(opened("target", n_threads=-1).read([5], 1)).all()
+    assert np.isfinite(opened("target", n_threads=-1).decode([5], 1)).all()
 
 
 def test_an_ubatch_smaller_than_a_verify_pass_is_raised(opened: Open) -> None:
     model = opened("target", outputs=17, n_ubatch=1)
     assert model.n_batch >= 17
-    assert len(model.read([5] * 17, 17)) == 17
+    assert len(model.decode([5] * 17, 17)) == 17
 
 
 @pytest.mark.parametrize(
@@ -132,4 +132,4 @@ def test_a_file_that_is_no_model_says_why(opened: Open, name: str, reason: str) 
 
 def test_a_missing_file_is_no_abort(zoo: Zoo) -> None:
     with pytest.raises(ModelFileError, match="cannot be loaded"):
-        Llama(zoo.folder / "absent.gguf", ContextSettings(), outputs=1, rollback=0)
+        LlamaContext(zoo.folder / "absent.gguf", ContextSettings(), outputs=1, rollback=0)

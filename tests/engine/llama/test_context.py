@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from localspec.engine.llama import Llama
+from localspec.engine.llama import LlamaContext
 from localspec.engine.protocols import Logits
 from tests.engine.llama.opening import OUTPUTS, Open
 from tests.sessions import SETTINGS, require_same_logits_at_every_width
@@ -18,11 +18,11 @@ from tests.zoo import Zoo
 def test_rows_are_of_the_last_tokens(opened: Open, outputs: int) -> None:
     model = opened("target")
     tokens = [5, 90, 7, 300, 8, 9]
-    rows = model.read(tokens, outputs)
+    rows = model.decode(tokens, outputs)
     assert rows.shape == (outputs, model.n_vocab)
     assert model.n_past == len(tokens)
     if outputs:
-        every = opened("target").read(tokens, len(tokens))
+        every = opened("target").decode(tokens, len(tokens))
         # The last layers are as wide as the outputs: last bits may differ.
         np.testing.assert_allclose(rows, every[-outputs:], rtol=0, atol=0.01)
         assert outputs == len(tokens) or not np.allclose(rows[0], every[-outputs - 1], atol=0.1)
@@ -33,9 +33,9 @@ def test_rows_of_different_reads_do_not_mix(opened: Open) -> None:
     model, twin = opened("target"), opened("target")
     for width in (1, 3, 1, 6, 3, 1):
         tokens = list(range(model.n_past, model.n_past + width))
-        np.testing.assert_array_equal(model.read(tokens, width), twin.read(tokens, width))
-        assert model.read([5], 1).shape == (1, model.n_vocab)
-        model.forget(model.n_past - 1)
+        np.testing.assert_array_equal(model.decode(tokens, width), twin.decode(tokens, width))
+        assert model.decode([5], 1).shape == (1, model.n_vocab)
+        model.truncate(model.n_past - 1)
 
 
 def test_settings_are_read_back(opened: Open) -> None:
@@ -48,17 +48,17 @@ def test_settings_are_read_back(opened: Open) -> None:
 def test_experts_on_the_cpu_change_nothing_where_there_are_none(opened: Open) -> None:
     """The override is given to llama.cpp, and matches no tensor."""
     plain, overridden = opened("target"), opened("target", cpu_moe=True)
-    np.testing.assert_array_equal(plain.read([5, 6], 1), overridden.read([5, 6], 1))
+    np.testing.assert_array_equal(plain.decode([5, 6], 1), overridden.decode([5, 6], 1))
 
 
 def test_a_tied_model(opened: Open) -> None:
     model = opened("tied")
-    assert np.isfinite(model.read([5, 6], 1)).all()
-    assert model.weights.n_bytes() > 50_000
+    assert np.isfinite(model.decode([5, 6], 1)).all()
+    assert model.model.n_bytes() > 50_000
 
 
 def test_closing_twice_is_harmless(zoo: Zoo) -> None:
-    model = Llama(zoo["target"], SETTINGS, outputs=1, rollback=0)
+    model = LlamaContext(zoo["target"], SETTINGS, outputs=1, rollback=0)
     model.close()
     model.close()
 
@@ -78,9 +78,9 @@ def test_a_wrong_guess_leaves_no_trace(opened: Open, zoo: Zoo, name: str, seed: 
         width = int(rng.integers(1, min(widest, model.n_ctx - model.n_past) + 1))
         kept = int(rng.integers(1, width + 1))  # the loop keeps at least the token it knew
         tokens = [int(token) for token in rng.integers(3, model.n_vocab, width)]
-        rows = model.read(tokens, width)[:kept].copy()
-        model.forget(model.n_past - width + kept)
-        np.testing.assert_array_equal(rows, twin.read(tokens[:kept], kept))
+        rows = model.decode(tokens, width)[:kept].copy()
+        model.truncate(model.n_past - width + kept)
+        np.testing.assert_array_equal(rows, twin.decode(tokens[:kept], kept))
         assert model.n_past == twin.n_past
 
 
@@ -101,11 +101,11 @@ def test_a_wrong_guess_leaves_no_trace_where_a_window_uses_its_slots_again(
     rng = np.random.default_rng(kept)
     while model.n_past + widest <= model.n_ctx:
         tokens = [int(token) for token in rng.integers(3, model.n_vocab, widest)]
-        rows = model.read(tokens, widest)[:kept].copy()
+        rows = model.decode(tokens, widest)[:kept].copy()
         past = model.n_past - widest + kept
-        model.forget(past)
+        model.truncate(past)
         assert model.n_past == past, "it would be read again"
-        np.testing.assert_allclose(rows, twin.read(tokens[:kept], kept), rtol=0, atol=0.01)
+        np.testing.assert_allclose(rows, twin.decode(tokens[:kept], kept), rtol=0, atol=0.01)
 
 
 @pytest.mark.parametrize("far", [1, 300, 500, 896])
@@ -113,8 +113,8 @@ def test_what_a_window_has_left_is_read_again(opened: Open, far: int) -> None:
     model, fresh = (opened("sliding-f32", n_ctx=1024, swa_full=False) for _ in range(2))
     tokens = [int(token) for token in np.random.default_rng(far).integers(3, 300, 900)]
     for at in range(0, 900, 10):
-        model.read(tokens[at : at + 10], 0)
-    model.forget(900 - far)
+        model.decode(tokens[at : at + 10], 0)
+    model.truncate(900 - far)
     assert model.n_past == (900 - far if far == 1 else 0)
     continued = _last_row(model, [*tokens[model.n_past : 900 - far], 5, 6])
     afresh = _last_row(fresh, [*tokens[: 900 - far], 5, 6])
@@ -131,16 +131,16 @@ def test_a_rollback_over_several_reads_leaves_no_trace(
     model, fresh = opened(name), opened(name)
     tokens = [int(token) for token in np.random.default_rng(far).integers(3, 300, 160)]
     for at in range(0, 160, 8):
-        model.read(tokens[at : at + 8], 0)
-    model.forget(160 - far)
+        model.decode(tokens[at : at + 8], 0)
+    model.truncate(160 - far)
     assert model.n_past in (0, 160 - far)
     continued = _last_row(model, [*tokens[model.n_past : 160 - far], 5, 6])
     np.testing.assert_array_equal(continued, _last_row(fresh, [*tokens[: 160 - far], 5, 6]))
 
 
-def _last_row(model: Llama, tokens: list[int]) -> Logits:
+def _last_row(model: LlamaContext, tokens: list[int]) -> Logits:
     for at in range(0, len(tokens), 10):
-        row = model.read(tokens[at : at + 10], 1)
+        row = model.decode(tokens[at : at + 10], 1)
     return row
 
 
@@ -150,11 +150,11 @@ def test_single_reads_are_taken_back_together(opened: Open, zoo: Zoo, name: str)
     require_same_logits_at_every_width(zoo[name])
     model, fresh = opened(name), opened(name)
     for token in (5, 6, 7, 8, 9):
-        model.read([token], 1)
-    model.forget(2)
-    model.read([5, 6, 90][model.n_past :], 1)
-    fresh.read([5, 6, 90], 1)
-    np.testing.assert_array_equal(model.read([91], 1), fresh.read([91], 1))
+        model.decode([token], 1)
+    model.truncate(2)
+    model.decode([5, 6, 90][model.n_past :], 1)
+    fresh.decode([5, 6, 90], 1)
+    np.testing.assert_array_equal(model.decode([91], 1), fresh.decode([91], 1))
 
 
 def test_a_hybrid_has_snapshots_and_a_recurrent_model_has_none(opened: Open) -> None:
@@ -166,35 +166,35 @@ def test_a_hybrid_has_snapshots_and_a_recurrent_model_has_none(opened: Open) -> 
 
 def test_probing_leaves_the_memory_empty(opened: Open) -> None:
     model = opened("hybrid")
-    assert (model.n_past, model.seconds) == (0, 0.0)
+    assert (model.n_past, model.decode_seconds) == (0, 0.0)
 
 
 @pytest.mark.parametrize("name", ["hybrid", "recurrent"])
 def test_a_memory_that_cannot_be_cut_is_emptied(opened: Open, name: str) -> None:
     model, fresh = opened(name), opened(name)
-    model.read(list(range(5, 35)), 0)
-    model.forget(3)
+    model.decode(list(range(5, 35)), 0)
+    model.truncate(3)
     assert model.n_past == 0
-    np.testing.assert_array_equal(model.read([5, 6], 1), fresh.read([5, 6], 1))
+    np.testing.assert_array_equal(model.decode([5, 6], 1), fresh.decode([5, 6], 1))
 
 
 def test_a_second_cut_before_the_next_read_empties_a_hybrid(opened: Open) -> None:
     """Its snapshot is used once: what is kept after that would be wrong."""
     model, fresh = opened("hybrid"), opened("hybrid")
-    model.read(list(range(5, 15)), 0)
-    model.forget(8)
+    model.decode(list(range(5, 15)), 0)
+    model.truncate(8)
     assert model.n_past == 8
-    model.forget(6)
+    model.truncate(6)
     assert model.n_past == 0
-    np.testing.assert_array_equal(model.read([5, 6], 1), fresh.read([5, 6], 1))
+    np.testing.assert_array_equal(model.decode([5, 6], 1), fresh.decode([5, 6], 1))
 
 
 @pytest.mark.parametrize("name", ["target", "hybrid", "recurrent"])
 def test_forgetting_what_was_never_read_changes_nothing(opened: Open, name: str) -> None:
     model, fresh = opened(name), opened(name)
-    model.read([5, 6], 0)
-    fresh.read([5, 6], 0)
-    model.forget(2)
-    model.forget(100)
+    model.decode([5, 6], 0)
+    fresh.decode([5, 6], 0)
+    model.truncate(2)
+    model.truncate(100)
     assert model.n_past == 2
-    np.testing.assert_array_equal(model.read([7], 1), fresh.read([7], 1))
+    np.testing.assert_array_equal(model.decode([7], 1), fresh.decode([7], 1))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from localspec.engine.llama import Llama, failures
+from localspec.engine.llama import LlamaContext, library
 from localspec.engine.llama.library import LOG
 from localspec.errors import LocalspecError, ModelFileError, OutOfMemoryError, UsageError
-from localspec.paths import data
+from localspec.paths import package_data_dir
 from tests.sessions import SETTINGS
 from tests.zoo import Zoo
 
@@ -49,7 +49,7 @@ def said(*lines: str) -> None:
 )
 def test_a_load_that_failed(line: str, kind: type[LocalspecError], hint: str) -> None:
     said(line)
-    error = failures.load_error(PATH)
+    error = library.load_error(PATH)
     assert type(error) is kind
     assert "big.gguf" in error.message
     assert "folder" not in error.message
@@ -57,24 +57,24 @@ def test_a_load_that_failed(line: str, kind: type[LocalspecError], hint: str) ->
 
 
 def test_a_load_without_a_reason_still_has_a_sentence() -> None:
-    assert "gave no reason" in failures.load_error(PATH).message
+    assert "gave no reason" in library.load_error(PATH).message
     LOG.lines.append((INFO, "out of memory is only talked about"))
-    assert isinstance(failures.load_error(PATH), ModelFileError)
+    assert isinstance(library.load_error(PATH), ModelFileError)
 
 
 def test_function_names_are_left_out() -> None:
     said("llama_model_load: error loading model: check_tensor: tensor 'a' is odd.")
-    message = failures.load_error(PATH).message
+    message = library.load_error(PATH).message
     assert "llama_model_load" not in message
     assert message.endswith("tensor 'a' is odd.")
 
 
 def test_a_context_that_failed() -> None:
     said("llama_init_from_model: failed to allocate buffer for kv cache")
-    assert isinstance(failures.context_error(PATH), OutOfMemoryError)
+    assert isinstance(library.context_error(PATH), OutOfMemoryError)
     LOG.lines.clear()
     said("llama_init_from_model: V cache quantization requires flash_attn")
-    error = failures.context_error(PATH)
+    error = library.context_error(PATH)
     assert isinstance(error, UsageError)
     assert "requires flash_attn" in error.message
 
@@ -84,37 +84,37 @@ def test_a_context_that_failed() -> None:
     [(1, "no room"), (2, "stopped"), (-1, "refused"), (-2, "out of memory"), (-77, "code -77")],
 )
 def test_a_decode_that_failed(code: int, words: str) -> None:
-    assert words in failures.decode_error(code).message
+    assert words in library.decode_error(code).message
 
 
 @pytest.mark.parametrize("share", [0.001, 0.02, 0.3, 0.9, 0.9999])
 def test_a_real_file_cut_short(tmp_path: Path, share: float) -> None:
-    whole = (data() / "demo" / "demo-draft.gguf").read_bytes()
+    whole = (package_data_dir() / "demo" / "demo-draft.gguf").read_bytes()
     path = tmp_path / "cut.gguf"
     path.write_bytes(whole[: int(share * len(whole))])
     with pytest.raises(ModelFileError, match=r"cut\.gguf cannot be loaded: ") as failure:
-        Llama(path, SETTINGS, outputs=1, rollback=0)
+        LlamaContext(path, SETTINGS, outputs=1, rollback=0)
     assert "incomplete" in failure.value.hint
 
 
 def test_a_real_unknown_architecture(zoo: Zoo) -> None:
     with pytest.raises(ModelFileError, match="llama99") as failure:
-        Llama(zoo["future"], SETTINGS, outputs=1, rollback=0)
+        LlamaContext(zoo["future"], SETTINGS, outputs=1, rollback=0)
     assert "newer llama.cpp" in failure.value.hint
 
 
 def test_a_real_file_of_a_vocabulary_only(zoo: Zoo) -> None:
     with pytest.raises(ModelFileError) as failure:
-        Llama(zoo["vocabulary-only"], SETTINGS, outputs=1, rollback=0)
+        LlamaContext(zoo["vocabulary-only"], SETTINGS, outputs=1, rollback=0)
     assert "not a whole model" in failure.value.hint
 
 
 def test_the_log_survives_bytes_that_are_no_text() -> None:
-    LOG._take(ERROR, b"bad \xff\x1b[31m red\n", None)
+    LOG._on_log(ERROR, b"bad \xff\x1b[31m red\n", None)
     assert LOG.errors() == ["bad \ufffd red"]
 
 
 def test_a_continued_line_keeps_its_level() -> None:
-    LOG._take(ERROR, b"first half, ", None)
-    LOG._take(5, b"second half\n", None)
+    LOG._on_log(ERROR, b"first half, ", None)
+    LOG._on_log(5, b"second half\n", None)
     assert LOG.errors() == ["first half, second half"]

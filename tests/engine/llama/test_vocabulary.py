@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from localspec.engine.llama import Llama
-from localspec.engine.llama.vocabulary import Vocabulary
+from localspec.engine.llama import LlamaContext
+from localspec.engine.llama.model import LlamaVocab
 from localspec.errors import EngineError
-from localspec.paths import data
+from localspec.paths import package_data_dir
 from tests.sessions import SETTINGS
 from tests.tinygguf import BOS, EOS, FIRST_BYTE
 from tests.zoo import Zoo
@@ -25,22 +25,24 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def words(zoo: Zoo) -> Iterator[Vocabulary]:
+def words(zoo: Zoo) -> Iterator[LlamaVocab]:
     """An SPM vocabulary with byte tokens."""
-    model = Llama(zoo["target"], SETTINGS, outputs=1, rollback=0)
+    model = LlamaContext(zoo["target"], SETTINGS, outputs=1, rollback=0)
     yield model.vocabulary
     model.close()
 
 
 @pytest.fixture(scope="module")
-def bpe() -> Iterator[Vocabulary]:
+def bpe() -> Iterator[LlamaVocab]:
     """The demo's byte-level BPE."""
-    model = Llama(data() / "demo" / "demo-draft.gguf", SETTINGS, outputs=1, rollback=0)
+    model = LlamaContext(
+        package_data_dir() / "demo" / "demo-draft.gguf", SETTINGS, outputs=1, rollback=0
+    )
     yield model.vocabulary
     model.close()
 
 
-def test_an_spm_vocabulary(words: Vocabulary) -> None:
+def test_an_spm_vocabulary(words: LlamaVocab) -> None:
     assert words.kind == 1
     assert (words.add_bos, words.bos, words.eos) == (True, BOS, EOS)
     assert words.token_text(FIRST_BYTE) == b"<0x00>"
@@ -48,54 +50,54 @@ def test_an_spm_vocabulary(words: Vocabulary) -> None:
     assert words.piece(BOS) == b""
 
 
-def test_a_bpe_vocabulary(bpe: Vocabulary) -> None:
+def test_a_bpe_vocabulary(bpe: LlamaVocab) -> None:
     assert bpe.kind == 2
     assert not bpe.add_bos
     assert bpe.n_tokens == 4096
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_pieces_are_the_text_again(bpe: Vocabulary, text: str) -> None:
+def test_pieces_are_the_text_again(bpe: LlamaVocab, text: str) -> None:
     assert b"".join(map(bpe.piece, bpe.tokenize(text))).decode() == text
 
 
 @pytest.mark.parametrize("text", [text for text in TEXTS if "<s>" not in text])
-def test_spm_pieces_are_the_text_after_one_space(words: Vocabulary, text: str) -> None:
+def test_spm_pieces_are_the_text_after_one_space(words: LlamaVocab, text: str) -> None:
     assert b"".join(map(words.piece, words.tokenize(text))).decode() == " " + text
 
 
-def test_words_are_found_and_a_first_token_is_added(words: Vocabulary) -> None:
+def test_words_are_found_and_a_first_token_is_added(words: LlamaVocab) -> None:
     tokens = words.tokenize("the")
     assert tokens[0] == BOS
     assert [words.token_text(token) for token in tokens[1:]] == ["▁the".encode()]
 
 
-def test_special_tokens_are_recognised(words: Vocabulary) -> None:
+def test_special_tokens_are_recognised(words: LlamaVocab) -> None:
     assert EOS in words.tokenize("the</s>")
 
 
-def test_no_text_is_bos_or_nothing(words: Vocabulary, bpe: Vocabulary) -> None:
+def test_no_text_is_bos_or_nothing(words: LlamaVocab, bpe: LlamaVocab) -> None:
     assert words.tokenize("") == [BOS]
     assert bpe.tokenize("") == []
 
 
-def test_a_surrogate_that_is_no_character_does_not_crash(words: Vocabulary) -> None:
+def test_a_surrogate_that_is_no_character_does_not_crash(words: LlamaVocab) -> None:
     assert words.piece(words.tokenize("a\udcff")[-1]) == b"?"
 
 
-def test_a_long_text_is_tokenized_whole(bpe: Vocabulary) -> None:
+def test_a_long_text_is_tokenized_whole(bpe: LlamaVocab) -> None:
     text = "def f(x):\n    return x\n" * 20_000
     assert sum(len(bpe.piece(token)) for token in bpe.tokenize(text)) == len(text)
 
 
 @pytest.mark.parametrize("token", [-1, "n_tokens", 2**31 - 1, -(2**31)])
-def test_an_id_outside_is_an_error_not_an_abort(words: Vocabulary, token: int | str) -> None:
+def test_an_id_outside_is_an_error_not_an_abort(words: LlamaVocab, token: int | str) -> None:
     outside = words.n_tokens if isinstance(token, str) else token
-    assert not words.is_end(outside)
+    assert not words.is_eog(outside)
     for ask in (words.piece, words.token_text):
         with pytest.raises(EngineError, match="outside the vocabulary"):
             ask(outside)
 
 
-def test_only_eos_ends(words: Vocabulary) -> None:
-    assert [token for token in range(words.n_tokens) if words.is_end(token)] == [EOS]
+def test_only_eos_ends(words: LlamaVocab) -> None:
+    assert [token for token in range(words.n_tokens) if words.is_eog(token)] == [EOS]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from localspec.machine.drivers import nvml
-from localspec.machine.drivers.seen import address
+from localspec.machine import gpu_drivers
+from localspec.machine.gpu_drivers import parse_pci_address
 
 MIB = 1 << 20
 OK, NOT_SUPPORTED, UNKNOWN = 0, 3, 999
@@ -73,7 +73,7 @@ class Library:
 
     def memory2(self, handle: Any, memory: Any) -> int:
         card, told = self._card(handle), memory._obj
-        if told.version != ctypes.sizeof(nvml.Memory2) | 2 << 24 or card.free is None:
+        if told.version != ctypes.sizeof(gpu_drivers.NvmlMemoryV2) | 2 << 24 or card.free is None:
             return NOT_SUPPORTED
         told.total, told.reserved, told.free = card.total, card.reserved, card.free
         return OK
@@ -106,43 +106,50 @@ class Library:
 
 def test_a_card_is_told_with_all_that_nvml_knows() -> None:
     library = Library([Card()])
-    (card,) = nvml.cards(library)
+    (card,) = gpu_drivers.read_nvml_gpus(library)
     assert (card.source, card.name, card.vendor) == ("NVML", "NVIDIA GeForce RTX 4090", "nvidia")
     assert card.id == "0000:c1:00.0"
     assert (card.total, card.free) == (24564 * MIB, 20000 * MIB)
     assert card.used == (24564 - 20000 - 430) * MIB  # not what the driver keeps for itself
-    assert (card.driver, card.display, card.compute) == ("570.86.15", True, (8, 9))
+    assert (card.driver, card.drives_display, card.compute_capability) == (
+        "570.86.15",
+        True,
+        (8, 9),
+    )
     assert library.open == 0
 
 
 def test_an_old_driver_is_asked_the_old_way_and_others_use_is_unknown() -> None:
-    (card,) = nvml.cards(Library([Card()], old=True))
+    (card,) = gpu_drivers.read_nvml_gpus(Library([Card()], old=True))
     assert (card.total, card.free, card.used) == (24564 * MIB, 20000 * MIB, None)
 
 
 def test_what_a_card_does_not_say_is_none() -> None:
-    (card,) = nvml.cards(Library([Card(free=None, display=None, bus=b"")]))
+    (card,) = gpu_drivers.read_nvml_gpus(Library([Card(free=None, display=None, bus=b"")]))
     assert (card.total, card.free, card.used) == (None, None, None)
-    assert (card.display, card.id) == (None, None)
+    assert (card.drives_display, card.id) == (None, None)
 
 
 def test_every_card_is_told() -> None:
     library = Library([Card(bus=b"00000000:01:00.0"), Card(bus=b"00000000:02:00.0")])
-    assert [card.id for card in nvml.cards(library)] == ["0000:01:00.0", "0000:02:00.0"]
+    assert [card.id for card in gpu_drivers.read_nvml_gpus(library)] == [
+        "0000:01:00.0",
+        "0000:02:00.0",
+    ]
 
 
 def test_a_driver_that_does_not_start_says_nothing() -> None:
-    assert nvml.cards(Library([Card()], starts=UNKNOWN)) == ()
+    assert gpu_drivers.read_nvml_gpus(Library([Card()], starts=UNKNOWN)) == ()
 
 
 def test_a_library_that_is_none_says_nothing() -> None:
-    assert nvml.cards(object()) == ()
+    assert gpu_drivers.read_nvml_gpus(object()) == ()
 
 
 def test_the_structures_are_nvmls() -> None:
-    assert ctypes.sizeof(nvml.Memory1) == 24
-    assert ctypes.sizeof(nvml.Memory2) == 40
-    assert ctypes.sizeof(nvml.Pci) == 68
+    assert ctypes.sizeof(gpu_drivers.NvmlMemory) == 24
+    assert ctypes.sizeof(gpu_drivers.NvmlMemoryV2) == 40
+    assert ctypes.sizeof(gpu_drivers.NvmlPciInfo) == 68
 
 
 @pytest.mark.parametrize(
@@ -158,4 +165,4 @@ def test_the_structures_are_nvmls() -> None:
     ],
 )
 def test_addresses_have_one_form(text: str | None, found: str | None) -> None:
-    assert address(text) == found
+    assert parse_pci_address(text) == found

@@ -1,0 +1,199 @@
+"""Runs each prompt plain and speculating, in turns, and keeps what came when."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from localspec.bench.workloads import Workload
+from localspec.errors import EngineError
+from localspec.launch import Engine
+from localspec.protocol.events import EngineExit, GenerationFinished, Round
+from localspec.protocol.wire import GenerateCommand, SamplingParams
+from localspec.worker import crashes
+
+Arm = Literal["plain", "speculative"]
+_TIME_BUDGET_SECONDS = 40.0
+"""Seconds for all rounds, by the pass of one token: prompts and a busy machine double it."""
+_MAX_ROUNDS = 3
+_BASE_SEED = 20_000
+"""Seeds are fixed, so that two benches draw the same noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchTask:
+    """One text to complete, at one temperature, with one seed."""
+
+    workload: str
+    prompt_index: int
+    text: str
+    temperature: float
+    round_index: int
+    """Which round of the bench."""
+    copies_prompt: bool = False
+
+    @property
+    def seed(self) -> int:
+        return _BASE_SEED + 100 * self.round_index + self.prompt_index
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSettings:
+    """How to answer: as `run` would with this pair."""
+
+    max_tokens: int
+    spec: str = "auto"
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRun:
+    """One finished answer and when its rounds came."""
+
+    task: BenchTask
+    arm: Arm
+    rounds: tuple[Round, ...]
+    arrivals: tuple[float, ...]
+    """Seconds from the request to each round, seen by the parent."""
+    timings: dict[str, Any] = field(default_factory=dict)
+    tail: str = ""
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(token.id for event in self.rounds for token in event.tokens)
+
+    @property
+    def text(self) -> str:
+        said = (token.text for event in self.rounds for token in event.tokens)
+        return "".join(said) + self.tail
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """After the first token, by the engine's clock."""
+        rate = self.timings.get("tokens_per_second")
+        return float(rate) if rate else None
+
+    @property
+    def first_token_ms(self) -> float | None:
+        """From the request to the first round, by the parent's clock."""
+        return self.arrivals[0] * 1e3 if self.arrivals else None
+
+    @property
+    def latencies(self) -> list[float]:
+        """Ms of each token after the first round: its round's wait, shared by its tokens."""
+        waits = zip(self.rounds[1:], self.arrivals, self.arrivals[1:], strict=False)
+        return [
+            (now - before) * 1e3 / len(event.tokens)
+            for event, before, now in waits
+            for _ in event.tokens
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgress:
+    """An answer that is being written."""
+
+    task: BenchTask
+    arm: Arm
+    tokens: int
+    """So far."""
+    tokens_per_second: float | None
+    """After the first round, by the parent's clock."""
+
+
+def schedule_runs(
+    workloads: Sequence[Workload], temperatures: Sequence[float], n_rounds: int
+) -> list[tuple[BenchTask, Arm]]:
+    """Both arms of every task, taking turns: A B A B A B, and the next group B A B A B A.
+
+    The prompts of a workload go round twice, the second time with the other arm: no run follows
+    one of the same prompt, which the engine would still have in its memory.
+    """
+    jobs: list[tuple[BenchTask, Arm]] = []
+    arms: tuple[Arm, Arm] = ("plain", "speculative")
+    flip = 0
+    for turn in range(n_rounds):
+        for workload in workloads:
+            for temperature in temperatures:
+                tasks = [
+                    BenchTask(workload.name, i, text, temperature, turn, workload.copies_prompt)
+                    for i, text in enumerate(workload.prompts)
+                ]
+                jobs += [(task, arms[(i + flip) % 2]) for i, task in enumerate(tasks)]
+                jobs += [(task, arms[(i + flip + 1) % 2]) for i, task in enumerate(tasks)]
+                flip = 1 - flip
+    return jobs
+
+
+def count_affordable_rounds(answers: int, seconds_each: float) -> int:
+    """Rounds of so many answers that a person waits for gladly: 1 to 3."""
+    once = answers * seconds_each
+    return min(max(int(_TIME_BUDGET_SECONDS / once) if once else _MAX_ROUNDS, 1), _MAX_ROUNDS)
+
+
+def collect_runs(
+    engine: Engine,
+    jobs: Sequence[tuple[BenchTask, Arm]],
+    settings: BenchSettings,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[BenchRun]:
+    """Each job's run; ends early after `engine.stop()`.  Raises what the engine died of."""
+    return (
+        told for told in stream_runs(engine, jobs, settings, clock) if isinstance(told, BenchRun)
+    )
+
+
+def stream_runs(
+    engine: Engine,
+    jobs: Sequence[tuple[BenchTask, Arm]],
+    settings: BenchSettings,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[RunProgress | BenchRun]:
+    """As `measure`, and every answer while it is being written."""
+    for task, arm in jobs:
+        whole = False
+        for told in _stream_run(engine, task, arm, settings, clock):
+            whole = isinstance(told, BenchRun)
+            yield told
+        if not whole:
+            return
+
+
+def _stream_run(
+    engine: Engine, task: BenchTask, arm: Arm, settings: BenchSettings, clock: Callable[[], float]
+) -> Iterator[RunProgress | BenchRun]:
+    """The last is the run, unless it was stopped."""
+    rounds: list[Round] = []
+    arrivals: list[float] = []
+    tokens = 0
+    began = clock()
+    for event in engine.generate(_build_request(task, arm, settings)):
+        if isinstance(event, Round):
+            arrivals.append(clock() - began)
+            rounds.append(event)
+            tokens += len(event.tokens)
+            took = arrivals[-1] - arrivals[0]
+            yield RunProgress(
+                task, arm, tokens, (tokens - len(rounds[0].tokens)) / took if took else None
+            )
+        elif isinstance(event, EngineExit):
+            raise crashes.exit_error(event)
+        elif isinstance(event, GenerationFinished):
+            if event.reason != "cancelled":
+                timings = event.totals.get("timings", {})
+                yield BenchRun(task, arm, tuple(rounds), tuple(arrivals), timings, event.tail)
+            return
+    raise EngineError("The engine's answer has no end.", "This is a bug.")
+
+
+def _build_request(task: BenchTask, arm: Arm, settings: BenchSettings) -> GenerateCommand:
+    plain = arm == "plain"
+    return GenerateCommand(
+        text=task.text,
+        sampling=SamplingParams(temperature=task.temperature, seed=task.seed),
+        max_tokens=settings.max_tokens,
+        spec="off" if plain else settings.spec,
+        why="" if plain else settings.why,
+    )

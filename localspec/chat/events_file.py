@@ -1,0 +1,179 @@
+"""A file of events, as `run --events` writes it, read back with suspicion."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, Union, get_args, get_origin, get_type_hints
+
+from localspec.errors import NotFoundError, StorageError, UsageError
+from localspec.protocol.events import (
+    EngineExit,
+    EngineReady,
+    Event,
+    GenerationFinished,
+    Notice,
+    Prefill,
+    Round,
+    decode,
+)
+from localspec.protocol.wire import MAX_LINE_BYTES
+from localspec.sanitize import sanitize
+
+_MAX_BYTES = 512 * 1024 * 1024
+_MAX_NAMED_LINES = 5
+"""Lines that are named one by one; more are counted."""
+OVERFLOW_CODES = ("context-dropped", "context-summarised")
+"""The codes of the notices that tell how an answer got room to go on."""
+SKIPPED_LINE_CODES = ("damaged-line", "unknown-event")
+"""The codes of the notices that `read` adds."""
+_HINT = "Make one: localspec run … --events FILE"
+
+
+def read(path: str | Path) -> list[Event]:
+    """The events of a file, in order; notices at the beginning say which lines were left out.
+
+    Raises NotFoundError, AccessError, or UsageError where there is no round in it.
+    """
+    name = sanitize(str(path), multiline=False)
+    try:
+        with Path(path).open("rb") as file:
+            events, damaged, unknown = _decode_lines(file)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"There is no file {name}.", _HINT) from error
+    except OSError as error:
+        raise StorageError(f"{name} cannot be read: {error.strerror}.", _HINT) from error
+    if not any(isinstance(event, Round) for event in events):
+        raise UsageError(_describe_no_answer(name, len(events), damaged), _HINT)
+    notices: list[Event] = []
+    if damaged:
+        notices.append(
+            Notice(
+                "warning", SKIPPED_LINE_CODES[0], f"{_describe_lines(damaged)} damaged: left out."
+            )
+        )
+    if unknown:
+        what = f"{_describe_lines(unknown)} of a kind this version does not know: left out."
+        notices.append(Notice("info", SKIPPED_LINE_CODES[1], what))
+    return notices + events
+
+
+def split_answers(events: list[Event]) -> list[tuple[Event, ...]]:
+    """The events of each answer by itself; a chat's file holds several."""
+    found: list[list[Event]] = [[]]
+    makes_room = False
+    for event in events:
+        if isinstance(event, EngineReady):
+            continue
+        if _starts_answer(event, found[-1], makes_room):
+            found.append([])
+        makes_room = _is_overflow_notice(event) or (makes_room and not isinstance(event, Round))
+        found[-1].append(event)
+    return [tuple(answer) for answer in found if _last_round(answer) >= 0]
+
+
+def _starts_answer(event: Event, answer: list[Event], after_overflow: bool) -> bool:
+    """Whether another answer begins with it; not where this one got room, and is read anew."""
+    if answer and isinstance(answer[-1], GenerationFinished | EngineExit):
+        return True
+    if after_overflow or _last_round(answer) < 0:
+        return False
+    return isinstance(event, Prefill) or (
+        isinstance(event, Round) and event.n <= _last_round(answer)
+    )
+
+
+def _is_overflow_notice(event: Event) -> bool:
+    return isinstance(event, Notice) and event.code in OVERFLOW_CODES
+
+
+def _last_round(answer: list[Event]) -> int:
+    """The number of the newest round; -1 where there is none yet."""
+    return next((event.n for event in reversed(answer) if isinstance(event, Round)), -1)
+
+
+def _decode_lines(file: BinaryIO) -> tuple[list[Event], list[int], list[int]]:
+    """Sound events, and the numbers of damaged and of unknown lines."""
+    events: list[Event] = []
+    damaged: list[int] = []
+    unknown: list[int] = []
+    for number, line in enumerate(_raw_lines(file), 1):
+        if not line.strip():
+            continue
+        try:
+            event = decode(line.decode())
+        except (ValueError, RecursionError):
+            damaged.append(number)
+            continue
+        if event is None:
+            unknown.append(number)
+        elif _is_valid(event):
+            events.append(event)
+        else:
+            damaged.append(number)
+    return events, damaged, unknown
+
+
+def _raw_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Lines, the longest cut (so that they count as damaged); no more than a large file's worth."""
+    seen = 0
+    while (line := file.readline(MAX_LINE_BYTES)) and seen < _MAX_BYTES:
+        seen += len(line)
+        yield line
+
+
+def _is_valid(event: Event) -> bool:
+    """Whether every field has the type it should, and counts are possible."""
+    if not matches_type(event, type(event)):
+        return False
+    if isinstance(event, Round):
+        return 0 <= event.accepted <= event.drafted and event.accepted <= len(event.tokens)
+    return not isinstance(event, Prefill) or min(event.done, event.total, event.reused) >= 0
+
+
+def matches_type(value: Any, annotation: Any) -> bool:
+    """Whether a value is of an annotated type, to its last part."""
+    kind, parts = get_origin(annotation), get_args(annotation)
+    if kind is Literal:
+        return value in parts
+    if kind in (types.UnionType, Union):
+        return any(matches_type(value, part) for part in parts)
+    if kind in (tuple, dict):
+        part = parts[0] if kind is tuple else parts[1]
+        items = value.values() if isinstance(value, dict) else value
+        return isinstance(value, kind) and all(matches_type(item, part) for item in items)
+    if is_dataclass(annotation):
+        return type(value) is annotation and all(
+            matches_type(getattr(value, name), part)
+            for name, part in _field_types(type(value)).items()
+        )
+    return annotation is Any or isinstance(
+        value, int | float if annotation is float else annotation
+    )
+
+
+@cache
+def _field_types(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _describe_lines(numbers: list[int]) -> str:
+    """`line 3 is`, `lines 3 and 4 are`, …"""
+    shown = [str(number) for number in numbers[:_MAX_NAMED_LINES]]
+    if len(numbers) > _MAX_NAMED_LINES:
+        shown.append(f"{len(numbers) - _MAX_NAMED_LINES} more")
+    if len(shown) == 1:
+        return f"Line {shown[0]} is"
+    return f"Lines {', '.join(shown[:-1])} and {shown[-1]} are"
+
+
+def _describe_no_answer(name: str, sound: int, damaged: list[int]) -> str:
+    if damaged and not sound:
+        return (
+            f"{name} is no file of events: {_describe_lines(damaged)[0].lower()}"
+            f"{_describe_lines(damaged)[1:]} none."
+        )
+    return f"{name} holds no answer." if sound else f"{name} is empty."

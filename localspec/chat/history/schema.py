@@ -1,0 +1,170 @@
+"""The tables of the history's file, and the ways to open it."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from pathlib import Path
+
+from localspec.errors import InUseError
+
+SCHEMA_VERSION = 1
+BUSY_TIMEOUT = 2.0
+"""Seconds to wait for another process that writes."""
+
+MAX_CHECKED_BYTES = 32 * 1024 * 1024
+"""Bytes of a file that is looked through when it is opened: some tens of ms."""
+
+TABLES = {
+    "chats": """id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT NOT NULL, seed INTEGER NOT NULL,
+        system TEXT NOT NULL, settings TEXT NOT NULL, pair TEXT NOT NULL, head INTEGER,
+        cut TEXT NOT NULL, turns INTEGER NOT NULL, created REAL NOT NULL, updated REAL NOT NULL,
+        touched INTEGER NOT NULL""",
+    "turns": """key INTEGER PRIMARY KEY AUTOINCREMENT, chat INTEGER NOT NULL, id INTEGER NOT NULL,
+        parent INTEGER, question TEXT NOT NULL, attached TEXT NOT NULL, answer TEXT NOT NULL,
+        reason TEXT, attempt INTEGER NOT NULL, inside INTEGER NOT NULL, changed INTEGER NOT NULL,
+        model TEXT NOT NULL DEFAULT '', UNIQUE (chat, id)""",
+    "events": """key INTEGER PRIMARY KEY, turn INTEGER NOT NULL, n INTEGER NOT NULL,
+        body BLOB NOT NULL, UNIQUE (turn, n)""",
+    "state": "name TEXT NOT NULL, clock INTEGER NOT NULL",
+}
+"""`state` is one row: what file this is, and a counter by which everything is ordered."""
+_ADDED_COLUMN = ("turns", "model", "TEXT NOT NULL DEFAULT ''")
+"""A column that the first files do not have; whoever does not know it leaves it alone."""
+_CREATE_INDEX = "CREATE INDEX IF NOT EXISTS touched ON chats (touched)"
+
+_CORRUPT_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
+_SHORT_READ_CODE = sqlite3.SQLITE_IOERR | (2 << 8)  # read beyond the end of a truncated file
+
+
+def open_for_writing(path: Path) -> sqlite3.Connection:
+    """Open the file, and make its tables where it is new.
+
+    Raises InUseError where a newer version wrote it, and sqlite3.Error.
+    """
+    connection = _connect(str(path), uri=False)
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA_VERSION:
+            raise InUseError(
+                "The chats were written by a newer localspec.", "They can be read; update to write."
+            )
+        if version == SCHEMA_VERSION and path.stat().st_size <= MAX_CHECKED_BYTES:
+            check_integrity(connection)  # before anything is written to it
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA secure_delete = ON")
+        if version < SCHEMA_VERSION:
+            create_tables(connection)
+        elif not _is_migrated(connection):
+            _migrate(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_read_only(path: Path) -> sqlite3.Connection:
+    """Open the file without changing anything.  Raises sqlite3.Error."""
+    uri = path.absolute().as_uri()
+    try:
+        return _open_checked(f"{uri}?mode=ro")
+    except sqlite3.OperationalError:  # the folder takes no file beside it
+        return _open_checked(f"{uri}?mode=ro&immutable=1")
+
+
+def create_tables(connection: sqlite3.Connection) -> None:
+    """What is missing of the tables."""
+    connection.execute("BEGIN IMMEDIATE")
+    for name, columns in TABLES.items():
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
+    connection.execute(_CREATE_INDEX)
+    if connection.execute("SELECT count(*) FROM state").fetchone() == (0,):
+        connection.execute("INSERT INTO state VALUES (?, 0)", (secrets.token_hex(8),))
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    connection.execute("COMMIT")
+
+
+def list_columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    """Their names; none where there is no such table."""
+    return [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
+
+
+def _is_migrated(connection: sqlite3.Connection) -> bool:
+    return _ADDED_COLUMN[1] in list_columns(connection, _ADDED_COLUMN[0])
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    """Add what later versions keep; where another process was faster, nothing."""
+    table, name, kind = _ADDED_COLUMN
+    connection.execute("BEGIN IMMEDIATE")
+    if not _is_migrated(connection):
+        connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
+    connection.execute("COMMIT")
+
+
+def check_integrity(connection: sqlite3.Connection) -> None:
+    """Raises sqlite3.DatabaseError where the file is not what it was made."""
+    try:
+        (said,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    except UnicodeDecodeError:  # damage inside what it complains of
+        raise _corrupt_error("not ok") from None
+    if said != "ok" or connection.execute("SELECT count(*) FROM state").fetchone() != (1,):
+        raise _corrupt_error(str(said))
+
+
+DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""What Python makes of SQLite's errors; the second where its words are damaged, too."""
+
+
+def is_corrupt(error: Exception) -> bool:
+    """Whether the file itself is at fault."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
+    code = getattr(error, "sqlite_errorcode", 0)
+    if code == sqlite3.SQLITE_ERROR:  # a table or a column that is not there
+        return str(error).startswith("no such")
+    return code & 0xFF in _CORRUPT_CODES or code == _SHORT_READ_CODE
+
+
+def advance_clock(connection: sqlite3.Connection) -> int:
+    """The next number of the counter."""
+    connection.execute("UPDATE state SET clock = clock + 1")
+    (clock,) = connection.execute("SELECT clock FROM state").fetchone()
+    return int(clock)
+
+
+def read_database_id(connection: sqlite3.Connection) -> str:
+    """Of this file, and no other."""
+    (known,) = connection.execute("SELECT name FROM state").fetchone()
+    return str(known)
+
+
+def _corrupt_error(words: str) -> sqlite3.DatabaseError:
+    error = sqlite3.DatabaseError(words)
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error
+
+
+def _open_checked(uri: str) -> sqlite3.Connection:
+    connection = _connect(uri, uri=True)
+    try:
+        connection.execute("SELECT count(*) FROM chats").fetchone()
+        if not _is_migrated(connection):  # seen as if it were, as nothing may be written
+            table, name, _ = _ADDED_COLUMN
+            connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute(f"CREATE TEMP VIEW {table} AS SELECT *, '' {name} FROM main.{table}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connect(name: str, *, uri: bool) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        name, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False, uri=uri
+    )
+    connection.text_factory = lambda body: body.decode("utf-8", "replace")
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+    return connection

@@ -1,0 +1,126 @@
+"""How to start a child process right: its environment, its limits, its death.
+
+The parent's half is `start`; the child calls `settle` first thing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_PACKAGE_FOLDER = Path(__file__).resolve().parent
+"""The child's folder: ggml looks for libraries in the current one."""
+
+_DROPPED_VARIABLES = ("GGML_", "LLAMA_", "LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT", "PYTHONSTARTUP")
+_KEPT_VARIABLES = ("GGML_CUDA_", "GGML_VK_", "GGML_METAL_", "LLAMA_CPP_LIB_PATH")
+"""Settings of the GPU, and where a person put their own build."""
+
+_PR_SET_PDEATHSIG = 1
+_KILL_ON_JOB_CLOSE = 0x2000
+_JOB_EXTENDED_LIMITS = 9
+
+
+def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """What the child may know: nothing that loads other code into it, no debugger on an abort."""
+    kept = {
+        name: value
+        for name, value in variables.items()
+        if not name.startswith(_DROPPED_VARIABLES) or name.startswith(_KEPT_VARIABLES)
+    }
+    return kept | {"GGML_NO_BACKTRACE": "1", "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a child with three unbuffered pipes, out of reach of the terminal's Ctrl+C.
+
+    Raises OSError where the system cannot start one.
+    """
+    windows = sys.platform == "win32"
+    process = subprocess.Popen(
+        arguments,
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=_PACKAGE_FOLDER,
+        env=child_environment(os.environ) | _import_path(),
+        start_new_session=not windows,
+        creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0) if windows else 0,
+    )
+    if windows:
+        _kill_with_parent(process)
+    return process
+
+
+def _import_path() -> dict[str, str]:
+    """This very package, however it was found: from a wheel, or from a checkout."""
+    others = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    return {"PYTHONPATH": os.pathsep.join([str(_PACKAGE_FOLDER.parent), *others])}
+
+
+def set_up_child(parent_pid: int) -> None:
+    """In the child: die with the parent, before it when memory is short, and without a core dump.
+
+    `parent` is its process id, or 0 where a thread started us that may end before it does: Linux
+    would take the thread's end for the parent's.  What the system does not offer is left out; the
+    child also ends when its stdin does.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
+        if parent_pid:
+            with suppress(OSError, AttributeError):
+                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent_pid:  # it died while we were starting
+                os._exit(0)
+    if sys.platform != "win32":
+        import resource  # noqa: PLC0415  not on Windows
+
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def parent_pid_for_child() -> int:
+    """What to hand to the child's `settle`."""
+    return os.getpid() if threading.current_thread() is threading.main_thread() else 0
+
+
+def take_over_stdout() -> int:
+    """In the child: a descriptor of the real stdout, while everything printed goes to stderr."""
+    real = os.dup(1)
+    os.dup2(2, 1)
+    return real
+
+
+def terminate(process: subprocess.Popen[bytes], grace_seconds: float) -> None:
+    """Close its stdin, wait that many seconds, then kill; never leave a zombie."""
+    with suppress(OSError):
+        if process.stdin is not None:
+            process.stdin.close()
+    try:
+        process.wait(timeout=grace_seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+_job_handles: list[Any] = []
+"""Handles that must stay open as long as we live: Windows kills a job with its last handle."""
+
+
+def _kill_with_parent(process: subprocess.Popen[bytes]) -> None:  # pragma: no cover  Windows
+    kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined,unused-ignore]
+    job = kernel.CreateJobObjectW(None, None)
+    limits = (ctypes.c_byte * 144)()  # JOBOBJECT_EXTENDED_LIMIT_INFORMATION on 64 bits
+    ctypes.c_uint32.from_buffer(limits, 16).value = _KILL_ON_JOB_CLOSE
+    kernel.SetInformationJobObject(job, _JOB_EXTENDED_LIMITS, limits, len(limits))
+    kernel.AssignProcessToJobObject(job, int(process._handle))  # type: ignore[attr-defined,unused-ignore]
+    _job_handles.append(job)

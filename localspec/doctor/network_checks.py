@@ -1,0 +1,74 @@
+"""What decides how the hub would be asked; nobody is asked here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from localspec import config
+from localspec.doctor.findings import Finding
+
+_OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+_TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+_PROXY_VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
+_TRUE_VALUES = ("1", "on", "yes", "true")
+
+
+def check_network(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    yield from _check_offline(environ)
+    yield _check_endpoint(environ.get("HF_ENDPOINT", ""))
+    yield _check_token(environ)
+    proxies = [name for name in _PROXY_VARIABLES if environ.get(name) or environ.get(name.lower())]
+    if proxies:  # their values may hold passwords
+        yield Finding("proxy", "network", "ok", f"a proxy is set ({', '.join(proxies)})")
+
+
+def _check_offline(environ: Mapping[str, str]) -> Iterator[Finding]:
+    for name in _OFFLINE_VARIABLES:
+        if environ.get(name, "").lower() in _TRUE_VALUES:
+            fix = f"unset {name}, to download models"
+            yield Finding("offline", "network", "notice", f"{name} forbids the network", fix)
+    said = config.resolve(environ).settings["network.offline"]
+    if said.current and not said.is_overridden:
+        what = f"network.offline in {said.origin_text} forbids the network"
+        fix = "localspec config set network.offline false, to download models"
+        yield Finding("offline", "network", "notice", what, fix)
+
+
+def _check_endpoint(value: str) -> Finding:
+    if not value:
+        return Finding("endpoint", "network", "ok", "the hub's own address is used")
+    parts = _split_url(value)
+    if parts is None:
+        fix = "unset HF_ENDPOINT, or make it like https://hub.example"
+        return Finding("endpoint-wrong", "network", "warning", "HF_ENDPOINT is no address", fix)
+    what = f"HF_ENDPOINT asks {parts[0]}://{parts[1]} instead of the hub"
+    return Finding("endpoint", "network", "notice", what)
+
+
+def _split_url(value: str) -> tuple[str, str] | None:
+    """Scheme and host: what stands before an @ is nobody's business."""
+    try:
+        parts = urlsplit(value)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    if parts.scheme not in ("http", "https") or not host:
+        return None
+    return parts.scheme, f"{host}:{port}" if port else host
+
+
+def _check_token(environ: Mapping[str, str]) -> Finding:
+    """Whether there is one; it is never read."""
+    given = next((name for name in _TOKEN_VARIABLES if environ.get(name)), None)
+    if given:
+        return Finding("token", "network", "ok", f"a token for the hub is set ({given})")
+    home = environ.get("HF_HOME") or os.path.join(
+        environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"
+    )
+    file = Path(os.path.expanduser(environ.get("HF_TOKEN_PATH") or os.path.join(home, "token")))
+    if file.is_file():
+        return Finding("token", "network", "ok", f"a token for the hub lies in {file}")
+    return Finding("no-token", "network", "ok", "no token for the hub: gated models are closed")

@@ -1,0 +1,266 @@
+"""A trained head's context beside its target's: tokens and hidden states in, logits out.
+
+Never close the target before its head: the head's graph uses the target's weights.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from localspec.engine import heartbeat
+from localspec.engine.llama import hidden_states, library
+from localspec.engine.llama.context import LlamaBatch, LlamaContext
+from localspec.engine.llama.library import LOG, C, get_logits_address
+from localspec.engine.llama.model import LlamaModel
+from localspec.engine.protocols import HiddenStates, Logits
+from localspec.errors import EngineError
+from localspec.machine import llama_params
+from localspec.machine.llama_params import ModelRole
+from localspec.machine.memory_by_device import HOST
+from localspec.models.draft_heads import BlockFormat
+from localspec.protocol.wire import ContextSettings
+
+MAX_ROWS = llama_params.HEAD_BATCH
+"""Rows of one pass."""
+
+
+class HeadContext:
+    """A `Model` whose every token comes with a hidden state, `width` wide.
+
+    An EAGLE-3 head first makes that of the target's own, `taken_width` wide, by `encode`.
+    `predicting`: it is a layer that predicts (MTP), which takes them as they are; without a path
+    the target's own.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        settings: ContextSettings,
+        target: LlamaContext,
+        *,
+        target_width: int,
+        is_mtp: bool = False,
+    ) -> None:
+        hidden_states.require_functions()
+        self._context: Any = None
+        self._target = target  # lives longer
+        self._shares_target_file = path is None
+        self._is_mtp = is_mtp or self._shares_target_file
+        self.model = target.model
+        if path is not None:
+            self.model = LlamaModel(path, settings, with_mtp=is_mtp)
+        try:
+            if self._is_mtp and self.model.n_mtp_layers < 1:  # llama.cpp would abort
+                raise EngineError("The model has no layer that predicts further tokens (MTP).")
+            self.vocabulary = self.model.vocabulary
+            self.n_vocab: int = self.vocabulary.n_tokens
+            self.width: int = self.model.n_embd_out if self._is_mtp else self.model.n_embd
+            if self._is_mtp and target_width != self.width:
+                raise EngineError(f"the layer takes no states {target_width} wide")
+            self.target_width = target_width
+            self._open(settings)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, settings: ContextSettings) -> None:
+        role = ModelRole(replace(settings, n_ubatch=MAX_ROWS), MAX_ROWS, 0)
+        params = llama_params.context_params(C, self.model.handle, role, self._target.n_ctx)
+        params.ctx_other = self._target.handle
+        if self._is_mtp:
+            params.ctx_type = C.LLAMA_CONTEXT_TYPE_MTP
+        self.n_threads: int = params.n_threads
+        LOG.lines.clear()
+        self._context = C.llama_init_from_model(self.model.handle, params)
+        if not self._context:
+            raise library.context_error(self.model.path)
+        self._memory = C.llama_get_memory(self._context)
+        hidden_states.enable_nextn_states(self._context, of_outputs_only=True)
+        self.n_ctx: int = C.llama_n_ctx(self._context)
+        self.n_batch: int = C.llama_n_ubatch(self._context)
+        self.n_past, self.decode_seconds = 0, 0.0
+        self._token_batch, self._n_outputs = LlamaBatch(self.n_batch, width=self.width), 0
+        axes = self.model.n_position_axes
+        self._state_batch = LlamaBatch(
+            self.n_batch, tokens=False, width=self.target_width, axes=axes
+        )
+
+    # --- passes -------------------------------------------------------------------------
+
+    def encode(self, states: HiddenStates) -> HiddenStates:
+        """What the head makes of the target's states; a copy.  Its memory stays as it is."""
+        n = self._check_states(states, self.target_width)
+        if self._is_mtp:
+            return states
+        self._state_batch.set_hidden_states(states)
+        # Positions go on from the memory's, although the encoder has no use for them.
+        self._state_batch.set_positions(n, self.n_past, n)
+        self._run(C.llama_encode, self._state_batch)
+        return hidden_states.read_nextn_states(self._context, n, self.width).copy()
+
+    def decode(
+        self, tokens: Sequence[int], outputs: int, states: HiddenStates | None = None
+    ) -> Logits:
+        """Append a row for each token; logits of the last `outputs` of them, until the next call.
+
+        The states are zero where none are given: for measuring.
+        """
+        if states is None:
+            states = np.zeros((len(tokens), self.width), np.float32)
+        n = self._check_states(states, self.width)
+        if n != len(tokens) or self.n_past + n > self.n_ctx or not 0 <= outputs <= n:
+            raise EngineError(f"cannot read {len(tokens)} rows at {self.n_past} of {self.n_ctx}")
+        self._token_batch.set_hidden_states(states)
+        return self._decode_rows(tokens, outputs)
+
+    def _decode_rows(self, tokens: Sequence[int], outputs: int) -> Logits:
+        n = len(tokens)
+        # Padding of the target's vocabulary, which no text holds, has no row here.
+        self._token_batch.set_tokens(
+            [token if 0 <= token < self.n_vocab else 0 for token in tokens]
+        )
+        # All rows or none: the graph ignores which are wanted, and gives the first instead.
+        self._n_outputs = n if outputs else 0
+        self._token_batch.set_positions(n, self.n_past, self._n_outputs)
+        self._run(C.llama_decode, self._token_batch)
+        self.n_past += n
+        if not outputs:
+            return np.empty((0, self.n_vocab), np.float32)
+        pointer = ctypes.cast(get_logits_address(self._context), ctypes.POINTER(ctypes.c_float))
+        return np.ctypeslib.as_array(pointer, (n, self.n_vocab))[n - outputs :]
+
+    def last_hidden_state(self) -> HiddenStates:
+        """What the last row leaves for the next, shape (1, width); a copy."""
+        rows = hidden_states.read_nextn_states(self._context, self._n_outputs, self.width)
+        return rows[-1:].copy()
+
+    def _check_states(self, states: HiddenStates, width: int) -> int:
+        n = len(states)
+        if self._context is None:
+            raise EngineError("The head is closed.")
+        if not 0 < n <= self.n_batch or states.shape[1] != width:
+            raise EngineError(f"the head takes no states of shape {states.shape}")
+        return n
+
+    def _run(self, call: Any, batch: LlamaBatch) -> None:
+        began = time.perf_counter()
+        result = call(self._context, batch.struct)
+        C.llama_synchronize(self._context)
+        self.decode_seconds += time.perf_counter() - began
+        heartbeat.record_progress()
+        if result != 0:
+            self.n_past = C.llama_memory_seq_pos_max(self._memory, 0) + 1
+            raise library.decode_error(result)
+
+    def truncate(self, n_past: int) -> None:
+        """Keep the first n_past rows."""
+        if n_past >= self.n_past:
+            return
+        if not C.llama_memory_seq_rm(self._memory, 0, n_past, -1):
+            C.llama_memory_clear(self._memory, True)
+            n_past = 0
+        self.n_past = n_past
+
+    def set_n_threads(self, n: int) -> None:
+        """Compute with so many threads from the next pass on."""
+        self.n_threads = llama_params.resolve_n_threads(n)
+        C.llama_set_n_threads(self._context, self.n_threads, self.n_threads)
+
+    def memory_by_device(self) -> dict[str, int]:
+        """Bytes by device; empty where unknown."""
+        used = self.model.memory_with_context(
+            self._context, self.n_batch, shared=self._shares_target_file
+        )
+        if used:
+            used[HOST] += 4 * self.n_batch * self.width
+        return used
+
+    # --- the end ------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Before the target is closed."""
+        if self._context:
+            C.llama_free(self._context)
+        self._context = None
+        if not self._shares_target_file:
+            self.model.close()
+
+
+# --- A DFlash or DSpark head's context: states in, then a whole block of guesses out in one pass.
+
+
+class BlockHeadContext(HeadContext):
+    """Its memory holds the target's states, one a token; a block stands behind them for a while.
+
+    `size` and `first` are its form's.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        settings: ContextSettings,
+        target: LlamaContext,
+        *,
+        target_width: int,
+        form: BlockFormat,
+    ) -> None:
+        self._form = form
+        super().__init__(path, settings, target, target_width=target_width)
+
+    def _open(self, settings: ContextSettings) -> None:
+        super()._open(settings)
+        weights = self.model
+        self.block_size = min(self._form.size, self.n_batch)
+        self.first_draft_row = self._form.first_row
+        self._mask_token = int(C.llama_vocab_mask(C.llama_model_get_vocab(weights.handle)))
+        if not 0 <= self._mask_token < self.n_vocab:
+            raise EngineError("The head has no mask token, which its blocks are made of.")
+        self._token_batch = LlamaBatch(self.n_batch)
+        # Left on, it computes other guesses without an error.
+        C.llama_set_causal_attn(self._context, self._form.is_causal)
+
+    def inject(self, states: HiddenStates) -> None:
+        """Append the target's states, which the block attends to."""
+        n = self._check_states(states, self.target_width)
+        if self.n_past + n > self.n_ctx:
+            raise EngineError(f"cannot take {n} states at {self.n_past} of {self.n_ctx}")
+        self._state_batch.set_hidden_states(states)
+        self._state_batch.set_positions(n, self.n_past, 0)
+        self._run(C.llama_decode, self._state_batch)
+        self.n_past += n
+
+    def draft_block(self, last: int, n: int) -> tuple[Logits, HiddenStates | None]:
+        """Logits of the n tokens after `last`, and how sure the head is of each, if it says.
+
+        The memory ends as it was; the rows hold until the next call.
+        """
+        rows = n + self.first_draft_row
+        if not 0 < rows <= self.block_size:
+            raise EngineError(f"a block has {self.block_size} rows, not {rows}")
+        past = self.n_past
+        logits = self.decode([last, *[self._mask_token] * (rows - 1)], rows)[self.first_draft_row :]
+        sure: HiddenStates | None = None
+        if self._form.has_confidence:
+            sure = hidden_states.read_nextn_states(self._context, rows, self.width)[
+                self.first_draft_row :, 0
+            ].copy()
+        self.truncate(past)
+        return logits, sure
+
+    def decode(
+        self, tokens: Sequence[int], outputs: int, states: HiddenStates | None = None
+    ) -> Logits:
+        """Append rows of a block, tokens alone; all of them give logits, or none."""
+        n = len(tokens)
+        if self._context is None or states is not None:
+            raise EngineError("A block has tokens alone.")
+        if not 0 < n <= self.n_batch or self.n_past + n > self.n_ctx or not 0 <= outputs <= n:
+            raise EngineError(f"cannot read {n} rows at {self.n_past} of {self.n_ctx}")
+        return self._decode_rows(tokens, outputs)

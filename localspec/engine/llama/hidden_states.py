@@ -1,0 +1,164 @@
+"""The target's hidden states, for heads: the functions that are no part of llama.cpp's C API.
+
+They are C++, exported under their mangled names, and staged: any build may lack them.  So each is
+looked up when it is first needed, and a missing one means that heads cannot run, no more.  Every
+number that llama.cpp would abort on, or read out of bounds with, is checked here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from localspec.engine.llama.library import C
+from localspec.engine.llama.model import LlamaModel
+from localspec.engine.protocols import HiddenStates
+from localspec.errors import EngineError
+from localspec.models.gguf import architectures
+
+_CONTEXT_POINTER, _FLOAT_POINTER = ctypes.c_void_p, ctypes.POINTER(ctypes.c_float)
+_FUNCTIONS: dict[str, tuple[str, str, list[Any], Any]] = {
+    "llama_set_embeddings_layer_inp": (
+        "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
+        "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z",
+        [_CONTEXT_POINTER, ctypes.c_uint32, ctypes.c_bool],
+        None,
+    ),
+    "llama_get_embeddings_layer_inp": (
+        "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
+        "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z",
+        [_CONTEXT_POINTER, ctypes.c_uint32],
+        _FLOAT_POINTER,
+    ),
+    "llama_set_embeddings_nextn": (
+        "_Z26llama_set_embeddings_nextnP13llama_contextbb",
+        "?llama_set_embeddings_nextn@@YAXPEAUllama_context@@_N1@Z",
+        [_CONTEXT_POINTER, ctypes.c_bool, ctypes.c_bool],
+        None,
+    ),
+    "llama_get_embeddings_nextn": (
+        "_Z26llama_get_embeddings_nextnP13llama_context",
+        "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z",
+        [_CONTEXT_POINTER],
+        _FLOAT_POINTER,
+    ),
+}
+"""By plain name: what GCC and Clang make of it (macOS puts one more underscore before it, which
+dlsym adds by itself), what Microsoft's compiler makes of it, arguments and result."""
+
+
+class HeadsUnsupportedError(EngineError):
+    """This build of llama.cpp lacks what heads need: the function `lacks`."""
+
+    def __init__(self, missing_function: str) -> None:
+        super().__init__(
+            f"This build of llama.cpp cannot run heads: it lacks {missing_function}.",
+            "Install the llama-cpp-python that localspec names, or leave it out: --draft none.",
+        )
+        self.missing_function = missing_function
+
+
+@cache
+def load_function(name: str) -> Any:
+    """One of the functions above.  Raises NoHeadsError."""
+    gnu, microsoft, arguments, result = _FUNCTIONS[name]
+    for symbol in (name, gnu, f"_{gnu}", microsoft):
+        found = getattr(C._lib, symbol, None)
+        if found is not None:
+            found.argtypes, found.restype = arguments, result
+            return found
+    raise HeadsUnsupportedError(name)
+
+
+def require_functions() -> None:
+    """Raise NoHeadsError unless all of them are there."""
+    for name in _FUNCTIONS:
+        load_function(name)
+
+
+def read_nextn_states(context: Any, n: int, width: int) -> HiddenStates:
+    """The first n rows that a head's last pass left for its next one; a view until then."""
+    address = load_function("llama_get_embeddings_nextn")(context)
+    if not address:
+        raise EngineError("llama.cpp gave no hidden states of the head.")
+    return np.ctypeslib.as_array(address, (n, width))
+
+
+def enable_nextn_states(context: Any, *, of_outputs_only: bool) -> None:
+    load_function("llama_set_embeddings_nextn")(context, True, of_outputs_only)
+
+
+class HiddenStateSource(Protocol):
+    """Where the hidden states of a target's last read are to be had."""
+
+    @property
+    def width(self) -> int: ...
+
+    def states(self, n: int) -> HiddenStates:
+        """Of the n tokens of the last read, all of them; a copy."""
+        ...
+
+
+class LayerHiddenStates:
+    """The inputs of some of the target's layers, side by side in the order asked for."""
+
+    def __init__(self, context: Any, dimensions: ModelDimensions, layers: Sequence[int]) -> None:
+        check_layers(dimensions.architecture, dimensions.n_layer, layers)
+        require_functions()
+        self._context, self._layers, self._n_embd = context, tuple(layers), dimensions.n_embd
+        for layer in sorted(set(layers)):
+            load_function("llama_set_embeddings_layer_inp")(context, layer, True)
+
+    @property
+    def width(self) -> int:
+        return len(self._layers) * self._n_embd
+
+    def states(self, n: int) -> HiddenStates:
+        get = load_function("llama_get_embeddings_layer_inp")
+        shape = (n, self._n_embd)
+        rows = [np.ctypeslib.as_array(get(self._context, i), shape) for i in self._layers]
+        return np.concatenate(rows, axis=1)
+
+
+class FinalHiddenStates:
+    """What leaves the target's last layer: what a predicting layer goes on from (MTP)."""
+
+    def __init__(self, context: Any, model: LlamaModel) -> None:
+        # Of another model llama.cpp gives garbage, not an error.
+        if model.architecture not in architectures.SUPPORTING_MTP:
+            raise EngineError("No layer predicts further tokens of such models (MTP).")
+        require_functions()
+        self._context, self._width = context, model.n_embd_out
+        enable_nextn_states(context, of_outputs_only=False)
+
+    @property
+    def width(self) -> int:
+        return self._width
+
+    def states(self, n: int) -> HiddenStates:
+        return read_nextn_states(self._context, n, self._width).copy()
+
+
+class ModelDimensions(Protocol):
+    """What must be known of a model to tap it."""
+
+    @property
+    def architecture(self) -> str: ...
+    @property
+    def n_layer(self) -> int: ...
+    @property
+    def n_embd(self) -> int: ...
+
+
+def check_layers(architecture: str, n_layer: int, layers: Sequence[int]) -> None:
+    """Raise EngineError where llama.cpp would abort for these layers."""
+    if architecture not in architectures.EXPOSING_HIDDEN_STATES:
+        raise EngineError(f"llama.cpp does not give the hidden states of {architecture} models.")
+    last = n_layer if architecture in architectures.EXPOSING_LAST_LAYER_OUTPUT else n_layer - 1
+    wrong = [layer for layer in layers if not 0 <= layer <= last]
+    if wrong or not layers:
+        raise EngineError(f"there is no layer {wrong or layers} of {n_layer} to be tapped")

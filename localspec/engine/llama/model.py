@@ -1,0 +1,189 @@
+"""A model file as llama.cpp has loaded it: its handle, its vocabulary and its sizes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Any
+
+from localspec.engine import heartbeat
+from localspec.engine.llama import library
+from localspec.engine.llama.library import LOG, C
+from localspec.errors import EngineError, ModelFileError
+from localspec.machine import llama_params, memory_breakdown
+from localspec.machine.memory_by_device import HOST
+from localspec.protocol.wire import ContextSettings
+
+_MULTI_AXIS_ROPE = (C.LLAMA_ROPE_TYPE_MROPE, C.LLAMA_ROPE_TYPE_IMROPE)
+"""Ways of turning by position along several axes."""
+
+
+class LlamaModel:
+    """`predicting`: with the layers that guess further tokens, where the file has such (MTP)."""
+
+    def __init__(self, path: Path, settings: ContextSettings, *, with_mtp: bool = False) -> None:
+        given = llama_params.model_params(C, settings)
+        params, self._keep_alive = given.params, given.keep_alive
+        params.load_mtp = with_mtp
+        self._progress_callback = C.llama_progress_callback(_on_load_progress)
+        params.progress_callback = self._progress_callback
+        LOG.lines.clear()
+        self.path = path
+        self.handle: Any = C.llama_model_load_from_file(os.fsencode(path), params)
+        if not self.handle:
+            raise library.load_error(path)
+        self.vocabulary = LlamaVocab(C.llama_model_get_vocab(self.handle))
+        self.n_layer: int = C.llama_model_n_layer(self.handle)
+        self.n_embd: int = C.llama_model_n_embd(self.handle)
+        self.n_embd_out: int = C.llama_model_n_embd_out(self.handle)
+        self.n_mtp_layers: int = C.llama_model_n_layer_nextn(self.handle) if with_mtp else 0
+        self.n_ctx_train: int = C.llama_model_n_ctx_train(self.handle)
+        self.n_swa: int = C.llama_model_n_swa(self.handle)
+        self.architecture = self.metadata_value("general.architecture")
+        if self.vocabulary.kind == 0:
+            self.close()
+            raise ModelFileError(
+                f"{path.name} has no vocabulary.", "Give a file with the whole model."
+            )
+
+    @property
+    def is_generative(self) -> bool:
+        """Whether it continues text, alone."""
+        has_encoder = C.llama_model_has_encoder(self.handle)
+        return bool(C.llama_model_has_decoder(self.handle) and not has_encoder)
+
+    @property
+    def is_recurrent(self) -> bool:
+        return llama_params.is_recurrent(C, self.handle)
+
+    @property
+    def n_position_axes(self) -> int:
+        """Numbers in the position of a row that has no token."""
+        return 4 if C.llama_model_rope_type(self.handle) in _MULTI_AXIS_ROPE else 1
+
+    def metadata_value(self, name: str) -> str:
+        """A value of the file's header, as text; empty where there is none."""
+        buffer = ctypes.create_string_buffer(256)
+        n = C.llama_model_meta_val_str(self.handle, name.encode(), buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace") if n >= 0 else ""
+
+    def chat_template(self) -> str:
+        """Its source, as the file has it; empty where there is none."""
+        source = C.llama_model_chat_template(self.handle, None)
+        return bytes(source or b"").decode("utf-8", "replace")
+
+    def n_bytes(self) -> int:
+        return int(C.llama_model_size(self.handle))
+
+    def kv_bytes(self, n_ctx: int, kv_type: str) -> float:
+        """Of keys and values, were attention the same in every layer."""
+        heads = max(1, C.llama_model_n_head(self.handle))
+        width = self.n_embd / heads * C.llama_model_n_head_kv(self.handle)
+        item = {"f32": 4.0, "q8_0": 1.0625, "q4_0": 0.5625}.get(kv_type, 2.0)
+        return float(2 * n_ctx * self.n_layer * width * item)
+
+    def memory_with_context(
+        self, context: Any, outputs: int, *, shared: bool = False
+    ) -> dict[str, int]:
+        """Bytes by device with a context, its rows of logits with the computer's own memory.
+
+        Empty where this build does not tell.  `shared`: the weights are counted elsewhere.
+        """
+        try:
+            parts = memory_breakdown.read_by_device(C._lib, context)
+        except memory_breakdown.UnknownLayoutError:
+            return {}
+        used = {name: part.total - shared * part.weights for name, part in parts.items()}
+        used[HOST] = used.get(HOST, 0) + 4 * outputs * self.vocabulary.n_tokens
+        return used
+
+    def close(self) -> None:
+        if self.handle:
+            C.llama_model_free(self.handle)
+        self.handle = None
+
+
+def _on_load_progress(_share: float, _: Any) -> bool:
+    """llama.cpp's progress while it loads; False would end it."""
+    heartbeat.record_progress()
+    return True
+
+
+# --- A model's vocabulary: text to tokens, tokens to bytes.
+
+
+class LlamaVocab:
+    """llama.cpp's vocabulary of one model, with ids checked before llama.cpp aborts on them."""
+
+    def __init__(self, vocab: Any) -> None:
+        self._vocab = vocab
+        self.n_tokens: int = C.llama_vocab_n_tokens(vocab)
+        self.kind: int = int(C.llama_vocab_type(vocab))
+        self.add_bos = bool(C.llama_vocab_get_add_bos(vocab))
+        self.add_eos = bool(C.llama_vocab_get_add_eos(vocab))
+        self.bos: int = int(C.llama_vocab_bos(vocab))
+        self.eos: int = int(C.llama_vocab_eos(vocab))
+        self._pieces: dict[int, bytes] = {}
+        self._is_eog_by_token: dict[int, bool] = {}
+
+    def token_text(self, token: int) -> bytes:
+        self._check_token(token)
+        return bytes(C.llama_vocab_get_text(self._vocab, token) or b"")
+
+    def is_eog(self, token: int) -> bool:
+        end = self._is_eog_by_token.get(token)
+        if end is None:
+            end = self._is_eog_by_token[token] = bool(C.llama_vocab_is_eog(self._vocab, token))
+        return end
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for; none for control tokens."""
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._read_piece(token)
+        return piece
+
+    def special_texts(self) -> dict[str, str]:
+        """The texts of the tokens that chat templates name; empty where the model has none."""
+        return {
+            name: self.token_text(token).decode("utf-8", "replace") if token >= 0 else ""
+            for name, token in {
+                "bos_token": self.bos,
+                "eos_token": self.eos,
+                "pad_token": int(C.llama_vocab_pad(self._vocab)),
+            }.items()
+        }
+
+    def show_control_tokens(self, text: str) -> None:
+        """From now on the control tokens in a text stand for what they are called."""
+        for token in self.tokenize(text):
+            if token != self.bos and not self.is_eog(token) and not self.piece(token):
+                self._pieces[token] = self.token_text(token)
+
+    def _read_piece(self, token: int) -> bytes:
+        self._check_token(token)
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            n = C.llama_token_to_piece(self._vocab, token, buffer, size, 0, False)
+            if n >= 0:
+                return buffer.raw[:n]
+            size = -n
+
+    def tokenize(self, text: str) -> list[int]:
+        """Ids of a text, with BOS where the model wants one; special tokens are recognised."""
+        data = text.encode("utf-8", "replace")
+        size = len(data) + 8
+        while True:
+            buffer = (C.llama_token * size)()
+            n = C.llama_tokenize(self._vocab, data, len(data), buffer, size, True, True)
+            if n >= 0:
+                return list(buffer[:n])
+            if -n <= size:
+                raise EngineError("llama.cpp could not tokenize the text.", "Shorten the prompt.")
+            size = -n
+
+    def _check_token(self, token: int) -> None:
+        if not 0 <= token < self.n_tokens:
+            raise EngineError(f"token {token} is outside the vocabulary of {self.n_tokens}")

@@ -1,0 +1,267 @@
+"""A target and perhaps a draft model or head, loaded and found to go together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from localspec.engine import llama
+from localspec.engine.chat_prompt import Prompt, PromptBuilder, reuse_answer_tokens
+from localspec.engine.drafters.head_runner import BlockHeadRunner, HeadRunner
+from localspec.errors import PromptTooLongError, UsageError
+from localspec.machine import llama_params
+from localspec.machine.llama_params import ModelRole
+from localspec.models import draft_heads, pair_compatibility
+from localspec.models.gguf import header
+from localspec.protocol.events import EngineReady, Notice
+from localspec.protocol.wire import ContextSettings, LoadCommand
+
+
+class LoadedPair:
+    """Both models, what is to be told of them, and how a chat becomes a prompt for them."""
+
+    def __init__(self, load: LoadCommand, interrupted: Callable[[], bool]) -> None:
+        self.draft: llama.LlamaContext | llama.HeadContext | None = None
+        self.head_runner: HeadRunner | BlockHeadRunner | None = None
+        """Makes drafts of a head out of what the target reads."""
+        self.draft_kind = "model"
+        """What the draft is: a model, or the kind of its head."""
+        self.notices: list[Notice] = []
+        self._is_self_mtp = load.draft is not None and _is_own_mtp_layer(load.target, load.draft)
+        role = llama_params.target_role(load)
+        self.target = _open_context(Path(load.target), role, predicting=self._is_self_mtp)
+        self.prompt_builder = PromptBuilder(
+            self.target.vocabulary, self.target.model.chat_template()
+        )
+        self.notices += self.prompt_builder.notices
+        try:
+            if load.draft is not None:
+                self._load_draft(Path(load.draft), load)
+        except BaseException:
+            self.close()
+            raise
+        for model in self.models:
+            if isinstance(model, llama.LlamaContext):
+                model.is_interrupted = interrupted
+        self.max_draft = min(load.draft_max, self.target.rollback)
+        """Tokens that can be guessed in a round and taken back."""
+        self._add_warnings()
+
+    @property
+    def models(self) -> list[llama.LlamaContext | llama.HeadContext]:
+        """The target, then the draft if there is one."""
+        return [model for model in (self.target, self.draft) if model is not None]
+
+    @property
+    def draft_description(self) -> str:
+        """What drafts, in words."""
+        name = draft_heads.KIND_TITLES.get(self.draft_kind)
+        return f"the {name} head" if name else "the draft model"
+
+    def _load_draft(self, path: Path, load: LoadCommand) -> None:
+        if not self._is_self_mtp and not draft_heads.is_head(header.read(path)):
+            self._load_draft_model(path, load)
+            return
+        try:
+            if self._is_self_mtp:
+                self._load_mtp_layer(None, load)
+            else:
+                self._load_head(path, load)
+        except llama.HeadsUnsupportedError as missing:
+            what = (
+                "This build of llama.cpp cannot run "
+                f"{draft_heads.KIND_TITLES[self.draft_kind]} heads"
+            )
+            said = f"{what}: it lacks {missing.missing_function}. {path.name} is not used."
+            self.notices.append(Notice("warning", "no-heads", said, missing.hint))
+            self.draft_kind = "model"
+
+    def _load_head(self, path: Path, load: LoadCommand) -> None:
+        facts, weights, name = header.read(path), self.target.model, Path(load.target).name
+        target = draft_heads.HeadTarget(
+            weights.architecture, weights.n_layer, weights.n_embd, self.target.vocabulary
+        )
+        verdict = draft_heads.check_head(target, facts, path)
+        if not verdict.is_compatible:
+            raise pair_compatibility.incompatible_pair_error(verdict, name, path.name)
+        self.draft_kind = draft_heads.file_draft_kind(facts)
+        if self.draft_kind == "mtp":
+            self._load_mtp_layer(path, load)
+            return
+        taps = llama.LayerHiddenStates(
+            self.target.handle, weights, draft_heads.target_layers(facts)
+        )
+        settings, width, batch = load.draft_settings, taps.width, self.target.n_batch
+        if self.draft_kind == "eagle3":
+            self.draft = head = llama.HeadContext(path, settings, self.target, target_width=width)
+            self.head_runner = HeadRunner(head, batch)
+        else:
+            self.draft = block = llama.BlockHeadContext(
+                path,
+                settings,
+                self.target,
+                target_width=width,
+                form=draft_heads.read_block_format(facts),
+            )
+            self.head_runner = BlockHeadRunner(block, batch)
+        self.target.set_listener(taps, self.head_runner)
+
+    def _load_mtp_layer(self, path: Path | None, load: LoadCommand) -> None:
+        """One that predicts: without a path the target's own."""
+        self.draft_kind = "mtp"
+        last = llama.FinalHiddenStates(self.target.handle, self.target.model)
+        settings, width = load.draft_settings, last.width
+        self.draft = head = llama.HeadContext(
+            path, settings, self.target, target_width=width, is_mtp=True
+        )
+        self.head_runner = HeadRunner(head, self.target.n_batch, first_position=0)
+        self.target.set_listener(last, self.head_runner)
+
+    def _load_draft_model(self, path: Path, load: LoadCommand) -> None:
+        self.draft = draft = _open_context(path, llama_params.draft_role(load, self.target.n_ctx))
+        same = path.resolve() == Path(load.target).resolve()
+        if not same:
+            verdict = pair_compatibility.check_vocabularies(
+                self.target.vocabulary, draft.vocabulary
+            )
+            if not verdict.is_compatible:
+                raise pair_compatibility.incompatible_pair_error(
+                    verdict, Path(load.target).name, path.name
+                )
+        if same or draft.model.n_bytes() > self.target.model.n_bytes():
+            how = "the target itself" if same else "larger than its target"
+            said = f"The draft is {how}: a guess costs as much as an answer, so nothing is gained."
+            level: Literal["info", "warning"] = "info" if same else "warning"
+            self.notices.append(
+                Notice(level, "large-draft", said, "Take a smaller draft, or --draft none.")
+            )
+        if draft.is_recurrent:  # it would read the text again after each rejection
+            draft.close()
+            self.draft = None
+            self.notices.append(
+                Notice(
+                    "warning",
+                    "draft-no-rollback",
+                    f"{path.name} cannot take back a wrong guess (recurrent memory), "
+                    "so it is not used.",
+                )
+            )
+
+    def _add_warnings(self) -> None:
+        target = self.target
+        if target.rollback < 1:
+            self.notices.append(
+                Notice(
+                    "warning",
+                    "no-rollback",
+                    "This model cannot take back a wrong guess (recurrent memory without "
+                    "snapshots), so it runs plain.",
+                )
+            )
+        if target.n_ctx_train and target.n_ctx_requested > target.n_ctx_train:
+            self.notices.append(
+                Notice(
+                    "warning",
+                    "beyond-trained",
+                    f"The context of {target.n_ctx:,} is longer than the {target.n_ctx_train:,} "
+                    "tokens the model was trained with: answers may get worse.",
+                )
+            )
+
+    def ready_event(self, load: LoadCommand, load_ms: float) -> EngineReady:
+        """What to say when everything is loaded."""
+        draft = self.draft
+        weights = sum(one.n_bytes() for one in {model.model for model in self.models})
+        return EngineReady(
+            engine=llama.versions(),
+            model=Path(load.target).name,
+            draft=Path(load.draft).name if load.draft and draft else None,
+            devices=llama.devices(),
+            settings={
+                "target": _effective_settings(load.target_settings, self.target),
+                "draft": _effective_settings(load.draft_settings, draft) if draft else None,
+                "draft_kind": self.draft_kind if draft else None,
+                "draft_max": self.max_draft,
+                "chat": self.prompt_builder.ready_settings(),
+            },
+            memory={"predicted": None, "used": None, "weights": weights} | self._used_memory(),
+            load_ms=load_ms,
+            notices=tuple(self.notices),
+        )
+
+    def _used_memory(self) -> dict[str, int | None]:
+        """Bytes by device, and of all; nothing where this llama.cpp does not tell."""
+        used: dict[str, int | None] = {}
+        for model in self.models:
+            for name, size in model.memory_by_device().items():
+                used[name] = (used.get(name) or 0) + size
+        total = sum(size or 0 for size in used.values())
+        return {"used": total, **used} if used else {}
+
+    def tokenize_prompt(self, prompt: Prompt) -> list[int]:
+        """Its ids, those of earlier answers as they were written."""
+        words = self.target.vocabulary
+        return reuse_answer_tokens(words.tokenize(prompt.text), prompt.messages, words)
+
+    def checked_prompt_tokens(self, rendered_prompt: Prompt) -> list[int]:
+        """The ids of a prompt that leaves room for an answer.
+
+        Raises UsageError where it is empty, PromptTooLongError.
+        """
+        prompt = self.tokenize_prompt(rendered_prompt)
+        if not prompt:
+            raise UsageError("The prompt is empty.", "Give one: -p 'def fibonacci(n):'")
+        if len(prompt) >= self.target.n_ctx:
+            larger = _round_up(len(prompt) + 512)
+            trained = self.target.n_ctx_train
+            possible = not trained or larger <= trained
+            raise PromptTooLongError(
+                f"The prompt has {len(prompt):,} tokens; the context holds {self.target.n_ctx:,}.",
+                f"Use --ctx {larger}, or shorten it."
+                if possible
+                else f"Shorten it: the model was trained with {trained:,} tokens.",
+            )
+        return prompt
+
+    def set_n_threads(self, n: int) -> None:
+        for model in self.models:
+            model.set_n_threads(n)
+
+    def close(self) -> None:
+        self.prompt_builder.close()
+        for model in reversed(self.models):
+            model.close()
+        self.draft = None
+
+
+def _is_own_mtp_layer(target: str, draft: str) -> bool:
+    """Whether the draft is the target's own file, and that brings a layer that guesses."""
+    same = Path(target).resolve() == Path(draft).resolve()
+    return same and draft_heads.has_own_mtp_layer(header.read(Path(target)))
+
+
+def _open_context(path: Path, role: ModelRole, *, predicting: bool = False) -> llama.LlamaContext:
+    return llama.LlamaContext(
+        path,
+        role.settings,
+        outputs=role.n_outputs_max,
+        rollback=role.n_rs_seq,
+        within_trained=role.limit_to_trained_ctx,
+        with_mtp=predicting,
+    )
+
+
+def _effective_settings(
+    settings: ContextSettings, model: llama.LlamaContext | llama.HeadContext
+) -> dict[str, Any]:
+    return asdict(settings) | {
+        "n_ctx": model.n_ctx,
+        "n_ubatch": model.n_batch,
+        "n_threads": model.n_threads,
+    }
+
+
+def _round_up(n: int) -> int:
+    return -(-n // 256) * 256

@@ -1,0 +1,231 @@
+"""The steps of one answer become rounds of text, with their sums."""
+
+from __future__ import annotations
+
+import codecs
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Protocol
+
+from localspec.engine.speculative_loop import LoopEnd, RoundResult
+from localspec.engine.thinking_budget import ThinkingBudget
+from localspec.engine.token_probabilities import TokenCandidate, TokenProbabilities
+from localspec.protocol.events import (
+    Alternative,
+    Event,
+    FinishReason,
+    GenerationFinished,
+    Notice,
+    Prefill,
+    Round,
+    SpeculationPlan,
+    Token,
+    TokenClass,
+)
+from localspec.protocol.round_totals import RoundTotals
+from localspec.protocol.wire import GenerateCommand
+
+
+class OutputVocabulary(Protocol):
+    def is_eog(self, token: int) -> bool: ...
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for."""
+        ...
+
+    def token_text(self, token: int) -> bytes:
+        """How the vocabulary writes a token, a control token too."""
+        ...
+
+
+class OutputProcessor:
+    """Turns the loop's steps into rounds of text."""
+
+    def __init__(
+        self,
+        request: GenerateCommand,
+        vocabulary: OutputVocabulary,
+        default_reason: str,
+        plan_change: Callable[[], SpeculationPlan | None] = lambda: None,
+        thinking: ThinkingBudget | None = None,
+    ) -> None:
+        self._detokenizer = IncrementalDetokenizer(request.stop)
+        self._vocabulary = vocabulary
+        self._default_reason = default_reason
+        self._thinking = thinking
+        self._plan_change = plan_change
+        """Asked after every round whether the way of speculating changed."""
+        self._totals = RoundTotals()
+        self._started_at = time.perf_counter()
+        self._first_token_at: float | None = None
+        self._prompt_tokens = 0
+        self._reused_tokens = 0
+        for token in request.begun:  # was told; what it left unfinished comes with the next one
+            self._detokenizer.push(self._piece(token))
+
+    def process(self, loop: Iterator[Prefill | RoundResult | LoopEnd]) -> Iterator[Event]:
+        if self._detokenizer.hit_stop:
+            yield self._to_finished("stop")
+            return
+        for step in loop:
+            if isinstance(step, Prefill):
+                self._prompt_tokens, self._reused_tokens = step.total, step.reused
+                yield step
+            elif isinstance(step, LoopEnd):
+                yield self._to_finished(step.reason)
+            else:
+                event = self._to_round(step)
+                self._totals.add(event)
+                self._first_token_at = self._first_token_at or time.perf_counter()
+                yield event
+                plan = self._plan_change()
+                if plan is not None:
+                    yield plan
+                if step.width == 0:
+                    yield _thinking_ended_notice(self._thinking)
+                if self._detokenizer.hit_stop:
+                    yield self._to_finished("stop")
+                    return
+
+    def _to_round(self, step: RoundResult) -> Round:
+        drafted = len(step.draft.tokens)
+        tokens: list[Token] = []
+        for i, token in enumerate(step.tokens):
+            kind = _token_class(i, drafted, step.accepted)
+            tokens.append(Token(token, self._detokenizer.push(self._piece(token)), kind))
+            if self._detokenizer.hit_stop:
+                break
+        if step.probabilities:
+            tokens = list(map(self._with_probabilities, tokens, step.probabilities))
+        n = self._totals.rounds + self._totals.plain_rounds
+        return Round(
+            n=n,
+            source=step.draft.source if drafted else None,
+            reason=step.draft.reason or self._reason(drafted, n),
+            drafted=drafted,
+            accepted=min(step.accepted, len(tokens)),
+            tokens=tuple(tokens),
+            ms=step.ms,
+            guarded=step.guarded,
+        )
+
+    def _piece(self, token: int) -> bytes:
+        return b"" if self._vocabulary.is_eog(token) else self._vocabulary.piece(token)
+
+    def _with_probabilities(self, token: Token, probabilities: TokenProbabilities) -> Token:
+        taken = probabilities.chosen
+        return replace(
+            token,
+            p_target=taken.p,
+            p_draft=taken.p_draft,
+            rank=taken.rank,
+            instead=to_alternatives(probabilities, self._vocabulary),
+        )
+
+    def _reason(self, drafted: int, n: int) -> str:
+        if drafted:
+            return self._default_reason
+        return "nothing to guess with yet" if n == 0 else "no guess"
+
+    def _to_finished(self, reason: FinishReason) -> GenerationFinished:
+        now = time.perf_counter()
+        first = self._first_token_at or now
+        later = self._totals.tokens - 1
+        decode = now - first
+        totals: dict[str, Any] = {
+            "tokens": self._totals.tokens,
+            "prompt_tokens": self._prompt_tokens,
+            "reused_tokens": self._reused_tokens,
+            "timings": {
+                "prefill_ms": round((first - self._started_at) * 1e3, 3),
+                "first_token_ms": round((first - self._started_at) * 1e3, 3),
+                "decode_ms": round(decode * 1e3, 3),
+                "tokens_per_second": round(later / decode, 3) if later > 0 and decode else None,
+            },
+            "speculation": self._totals.to_json(),
+        }
+        if self._thinking is not None and self._thinking.has_thinking:
+            totals["thinking"] = {"tokens": self._thinking.n_tokens, "open": self._thinking.is_open}
+        return GenerationFinished(reason, self._detokenizer.finish(), totals)
+
+
+def _thinking_ended_notice(thinking: ThinkingBudget | None) -> Notice:
+    n = thinking.n_tokens if thinking else 0
+    return Notice(
+        "info", "thinking-ended", f"The thinking was ended after {n:,} tokens: its budget."
+    )
+
+
+def to_alternatives(
+    probabilities: TokenProbabilities, vocabulary: OutputVocabulary
+) -> tuple[Alternative, ...]:
+    """What was not taken, with its text."""
+    return tuple(_to_alternative(other, vocabulary) for other in probabilities.alternatives)
+
+
+def _to_alternative(candidate: TokenCandidate, vocabulary: OutputVocabulary) -> Alternative:
+    piece = b"" if vocabulary.is_eog(candidate.id) else vocabulary.piece(candidate.id)
+    text = (piece or vocabulary.token_text(candidate.id)).decode("utf-8", "replace")
+    return Alternative(
+        candidate.id,
+        text,
+        candidate.p,
+        candidate.rank,
+        candidate.p_draft,
+        candidate.is_rejected_draft,
+    )
+
+
+def _token_class(i: int, drafted: int, accepted: int) -> TokenClass:
+    if i < accepted:
+        return "accepted"
+    if not drafted:
+        return "plain"
+    return "bonus" if accepted == drafted else "correction"
+
+
+# --- Token bytes to text: whole characters only, and nothing past a stop string.
+
+
+class IncrementalDetokenizer:
+    """Turns pieces of bytes into text that can be shown at once.
+
+    Bytes of an unfinished character, and text that may yet become a stop string, are held back
+    and come with a later piece.
+    """
+
+    def __init__(self, stops: tuple[str, ...] = ()) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._stops = tuple(stop for stop in stops if stop)
+        self._held_back = ""
+        self.hit_stop = False
+
+    def push(self, piece: bytes) -> str:
+        """The text that this piece completes; sets `stopped` where a stop string did."""
+        self._held_back += self._decoder.decode(piece)
+        # The first to be complete, as if the bytes had come one by one.
+        found = [
+            (at + len(stop), at) for stop in self._stops if (at := self._held_back.find(stop)) >= 0
+        ]
+        if found:
+            self.hit_stop = True
+            text, self._held_back = self._held_back[: min(found)[1]], ""
+            return text
+        keep = max((_partial_stop_length(self._held_back, stop) for stop in self._stops), default=0)
+        cut = len(self._held_back) - keep
+        text, self._held_back = self._held_back[:cut], self._held_back[cut:]
+        return text
+
+    def finish(self) -> str:
+        """What was held back when no more will come; an unfinished character becomes U+FFFD."""
+        if self.hit_stop:
+            return ""
+        text, self._held_back = self._held_back + self._decoder.decode(b"", final=True), ""
+        return text
+
+
+def _partial_stop_length(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that begins `stop`."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if stop.startswith(text[-n:])), 0)

@@ -1,0 +1,212 @@
+"""Which drafted tokens stand, and which token follows them.
+
+Every class draws each emitted token from the target's own law, whatever the drafter did; where
+the law is certain (temperature 0) all four take the target's argmax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.engine.protocols import Distribution, DistributionAt, Draft, Verifier
+from localspec.engine.sampling import gumbel_argmax, one_hot
+from localspec.protocol.wire import VerifyMode
+
+
+class RandomSource(Protocol):
+    """Where randomness comes in; tests enumerate every outcome instead."""
+
+    def choice(self, probs: NDArray[np.float64]) -> int:
+        """An index, drawn by these probabilities."""
+        ...
+
+    def accept(self, prob: float) -> bool:
+        """True with this probability."""
+        ...
+
+
+class SeededRandom:
+    """One generator an answer: a seed is used once, never once a token."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.Generator(np.random.PCG64(seed))
+
+    def choice(self, probs: NDArray[np.float64]) -> int:
+        return sample_inverse_cdf(probs, self._rng.random())
+
+    def accept(self, prob: float) -> bool:
+        return self._rng.random() < prob
+
+
+def sample_inverse_cdf(probs: NDArray[np.float64], u: float) -> int:
+    """Inverse of the cumulated sum at u in [0, 1); never an index of probability 0."""
+    cumulated = probs.cumsum()
+    index = int(cumulated.searchsorted(u * cumulated[-1], "right"))
+    return index if index < len(probs) else int(probs.nonzero()[0][-1])
+
+
+class GumbelCoupledVerifier:
+    """Draft and target draw with the same Gumbel noise (Daliri, Musco, Suresh 2408.07978).
+
+    The noise is keyed by seed, place and token, so the text depends on the seed alone: not on
+    the drafter, the draft length, or whether there was one.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def sample_draft_token(self, distribution: Distribution, index: int) -> int:
+        if len(distribution.ids) == 1:
+            return int(distribution.ids[0])
+        return gumbel_argmax(self._seed, index, distribution)
+
+    def verify(self, distribution_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
+        for i, token in enumerate(draft.tokens):
+            own = self.sample_draft_token(distribution_at(i), index + i)
+            if own != token:
+                return i, own
+        n = len(draft.tokens)
+        return n, self.sample_draft_token(distribution_at(n), index + n)
+
+
+class SampleAndMatchVerifier:
+    """The target samples for itself and a draft stands while it says the same, as in llama.cpp.
+
+    Drafting takes the draft's argmax, which is the best guess under this rule.
+    """
+
+    def __init__(self, random_source: RandomSource) -> None:
+        self._random = random_source
+
+    def sample_draft_token(self, distribution: Distribution, index: int) -> int:
+        return int(distribution.ids[distribution.probs.argmax()])
+
+    def verify(self, distribution_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
+        for i, token in enumerate(draft.tokens):
+            own = self._sample(distribution_at(i))
+            if own != token:
+                return i, own
+        return len(draft.tokens), self._sample(distribution_at(len(draft.tokens)))
+
+    def _sample(self, distribution: Distribution) -> int:
+        return int(distribution.ids[self._random.choice(distribution.probs)])
+
+
+class RejectionVerifier:
+    """Speculative sampling (Leviathan 2211.17192, Chen 2302.01318): accept by the ratio p/q.
+
+    The token drawn from the residual after a rejection *is* the emitted token.
+    """
+
+    def __init__(self, random_source: RandomSource) -> None:
+        self._random = random_source
+
+    def sample_draft_token(self, distribution: Distribution, index: int) -> int:
+        return int(distribution.ids[self._random.choice(distribution.probs)])
+
+    def verify(self, distribution_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
+        for i, token in enumerate(draft.tokens):
+            p, q = distribution_at(i), _draft_distribution(draft, i)
+            ratio = p.prob(token) / q.prob(token)
+            if ratio < 1.0 and not self._random.accept(ratio):
+                return i, int(p.ids[self._random.choice(residual_probs(p, q))])
+        law = distribution_at(len(draft.tokens))
+        return len(draft.tokens), int(law.ids[self._random.choice(law.probs)])
+
+
+class BlockVerifier:
+    """Block verification (Sun et al. 2403.10444): the longest prefix that stands as a whole.
+
+    A token may make up for one before it, so more of them stand than under `Rejection`, and
+    never fewer on average.  For guesses without a law the two are the same.
+    """
+
+    def __init__(self, random_source: RandomSource) -> None:
+        self._random = random_source
+
+    def sample_draft_token(self, distribution: Distribution, index: int) -> int:
+        return int(distribution.ids[self._random.choice(distribution.probs)])
+
+    def verify(self, distribution_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
+        pairs, shares = _prefix_shares(distribution_at, draft)
+        chance = shares[-1]
+        # Each prefix stands or falls by a draw of its own: from the longest on, the first to stand.
+        while chance < 1.0 and not self._random.accept(chance):
+            p, q = pairs.pop()
+            share = shares[len(pairs)]
+            chance = _acceptance_probability(
+                share, float(residual_mass_by_token(p, q, share).sum())
+            )
+        n = len(pairs)
+        if n == len(draft.tokens):
+            law = distribution_at(n)
+            return n, int(law.ids[self._random.choice(law.probs)])
+        return n, int(p.ids[self._random.choice(residual_probs(p, q, shares[n]))])
+
+
+def _prefix_shares(
+    distribution_at: DistributionAt, draft: Draft
+) -> tuple[list[tuple[Distribution, Distribution]], list[float]]:
+    """Both laws at each place, and how much of the draft's mass each prefix may keep.
+
+    Ends at the first prefix that the target never says: none beyond it stands.
+    """
+    pairs: list[tuple[Distribution, Distribution]] = []
+    shares = [1.0]
+    for i, token in enumerate(draft.tokens):
+        p, q = distribution_at(i), _draft_distribution(draft, i)
+        pairs.append((p, q))
+        shares.append(min(1.0, shares[-1] * p.prob(token) / q.prob(token)))
+        if shares[-1] == 0.0:
+            break
+    return pairs, shares
+
+
+def _acceptance_probability(share: float, residual_mass: float) -> float:
+    """That a prefix stands where all longer ones fell; `left` is the mass its residual has."""
+    return residual_mass / (residual_mass + 1.0 - share) if share < 1.0 else 1.0
+
+
+def _draft_distribution(draft: Draft, i: int) -> Distribution:
+    return draft.distributions[i] if draft.distributions is not None else one_hot(draft.tokens[i])
+
+
+def residual_mass_by_token(
+    p: Distribution, q: Distribution, share: float = 1.0
+) -> NDArray[np.float64]:
+    """max(0, share p - q), over p's ids."""
+    order = np.argsort(q.ids)
+    places = np.minimum(np.searchsorted(q.ids, p.ids, sorter=order), len(order) - 1)
+    same = order[places]
+    theirs = np.where(q.ids[same] == p.ids, q.probs[same], 0.0)
+    out: NDArray[np.float64] = np.maximum(share * p.probs - theirs, 0.0)
+    return out
+
+
+def residual_probs(p: Distribution, q: Distribution, share: float = 1.0) -> NDArray[np.float64]:
+    """The excess, renormalised; p itself where nothing is left (p equals q)."""
+    left = residual_mass_by_token(p, q, share)
+    total = left.sum()
+    return left / total if total > 0 else p.probs
+
+
+_RANDOM_VERIFIERS: dict[VerifyMode, Callable[[RandomSource], Verifier]] = {
+    "rejection": RejectionVerifier,
+    "block": BlockVerifier,
+    "match": SampleAndMatchVerifier,
+}
+
+
+def make_verifier(
+    mode: VerifyMode, seed: int, random_source: RandomSource | None = None
+) -> Verifier:
+    """The verifier of one answer."""
+    return (
+        GumbelCoupledVerifier(seed)
+        if mode == "coupled"
+        else _RANDOM_VERIFIERS[mode](random_source or SeededRandom(seed))
+    )

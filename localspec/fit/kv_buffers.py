@@ -1,0 +1,70 @@
+"""Bytes of keys, values and recurrent states on each device."""
+
+from __future__ import annotations
+
+from localspec.fit.context_params import ContextParams
+from localspec.fit.hparams import LayerHparams, ModelHparams
+from localspec.fit.layer_placement import LayerPlacement
+from localspec.fit.model_buffers import padding_bytes
+from localspec.models.gguf.tensors import GGML_TYPES
+
+
+def estimate(
+    hparams: ModelHparams, params: ContextParams, placement: LayerPlacement
+) -> tuple[int, ...]:
+    """Bytes by backend."""
+    sums = [0] * len(placement.backend_names)
+    seen: dict[tuple[LayerHparams, int], int] = {}
+    for il, layer in enumerate(hparams.layers):
+        if (il >= hparams.n_layer) != (params.head_kind == "mtp"):
+            continue  # a layer that guesses ahead has a cache of its own
+        at = placement.layer_backends[il]
+        size = seen.get((layer, at))
+        if size is None:
+            size = seen[layer, at] = _layer_bytes(hparams, layer, params, placement, at)
+        sums[at] += size
+    return tuple(sums)
+
+
+def _layer_bytes(
+    hparams: ModelHparams,
+    layer: LayerHparams,
+    params: ContextParams,
+    placement: LayerPlacement,
+    backend: int,
+) -> int:
+    size = 0
+    if layer.has_kv:
+        cells = params.n_ctx_swa if layer.is_swa else params.n_ctx
+        widths = [layer.n_head_kv * layer.n_embd_head_k]
+        if not hparams.is_mla:
+            widths.append(value_width(hparams, layer, params))
+        for width in widths:
+            size += _pad_and_align(
+                row_bytes(params.kv_type, width) * cells, params.kv_type, width, placement, backend
+            )
+    if layer.is_recurrent:
+        for width in (hparams.n_embd_r, hparams.n_embd_s):
+            size += _pad_and_align(4 * width * (1 + params.n_rs_seq), 0, width, placement, backend)
+    return size
+
+
+def value_width(hparams: ModelHparams, layer: LayerHparams, params: ContextParams) -> int:
+    """Across tokens all layers are as wide as the widest."""
+    if params.v_token_major:
+        return layer.n_head_kv * layer.n_embd_head_v
+    return max(other.n_head_kv * other.n_embd_head_v for other in hparams.layers)
+
+
+def row_bytes(ggml_type: int, width: int) -> int:
+    _, block, block_bytes = GGML_TYPES[ggml_type]
+    return width // block * block_bytes
+
+
+def _pad_and_align(
+    size: int, ggml_type: int, width: int, placement: LayerPlacement, backend: int
+) -> int:
+    rules = placement.backend_rules[backend]
+    if rules.padding and size:
+        size += padding_bytes(ggml_type, width, rules.padding)
+    return -(-size // rules.alignment) * rules.alignment

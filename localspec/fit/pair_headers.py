@@ -1,0 +1,147 @@
+"""What is to be priced: the headers of a target and its draft, wherever they come from."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from localspec.errors import LocalspecError, NotFoundError
+from localspec.models import draft_heads, pair_compatibility, synthetic_header
+from localspec.models.catalog import CatalogModel, CatalogPair
+from localspec.models.gguf import header
+from localspec.models.gguf.header import Header
+from localspec.models.resolver import ModelRequest, ResolvedModel
+
+if TYPE_CHECKING:
+    from localspec.models.pull_plan import PullPlanner
+
+HeaderSource = Literal["file", "hub", "shape"]
+"""A file here; a file of the hub, of which only the header was fetched; the catalogue's numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairMember:
+    """One model's header."""
+
+    name: str
+    header: Header
+    source: HeaderSource
+    path: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PairHeaders:
+    """A pair, or a target alone."""
+
+    target: PairMember
+    draft: PairMember | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.target.name} + {self.draft.name}" if self.draft else self.target.name
+
+    def check_head(self) -> None:
+        """Raise IncompatiblePairError where its draft is a head that cannot be run beside it."""
+        target, draft = self.headers
+        if (
+            draft is None
+            or draft_heads.draft_kind_for_target(target, draft) == "model"
+            or draft_heads.is_own_mtp_layer(target, draft)
+        ):
+            return
+        if (
+            verdict := draft_heads.check_head_without_vocabulary(
+                draft_heads.target_from_header(target), draft
+            )
+        ) is not None:
+            raise pair_compatibility.incompatible_pair_error(
+                verdict, self.target.name, self.draft.name if self.draft else ""
+            )
+
+    def add_found_head(self) -> PairHeaders:
+        """With the head that the target brings, or that lies beside it: `run` would use it."""
+        target = self.target
+        if self.draft is not None:
+            return self
+        if draft_heads.has_own_mtp_layer(target.header):
+            return replace(self, draft=target)
+        found = target.path and draft_heads.find_sidecar(target.path, target.header)
+        if not found:
+            return self
+        return replace(self, draft=PairMember(found.name, read_model_header(found), "file", found))
+
+    @property
+    def headers(self) -> tuple[Header, Header | None]:
+        return self.target.header, self.draft.header if self.draft else None
+
+
+def resolve_headers(
+    request: ModelRequest, draft: ResolvedModel | None, planner: PullPlanner | None
+) -> PairHeaders:
+    """By what is here; else by the hub's files, where a planner may ask it; else by shapes.
+
+    Raises NotFoundError where nothing is known, and what the hub refuses.
+    """
+    second = draft or request.draft
+    return PairHeaders(
+        _resolve_member(request.target, planner),
+        _resolve_member(second, planner) if second else None,
+    )
+
+
+def from_catalog(pair: CatalogPair) -> PairHeaders | None:
+    """By the catalogue alone; None where a shape is unknown, or a head drafts."""
+    if pair.draft_kind not in ("model", "lookup"):
+        return None
+    target = _synthetic_member(pair.target)
+    draft = _synthetic_member(pair.draft) if pair.draft else None
+    if target is None or (pair.draft is not None and draft is None):
+        return None
+    return PairHeaders(target, draft)
+
+
+def read_model_header(path: Path) -> Header:
+    """A local file's, with all its parts.  Raises as `header.read`."""
+    first = header.read(path)
+    if first.split is None:
+        return first
+    ending = f"-{1:05d}-of-{first.split.count:05d}.gguf"
+    stem = path.name.removesuffix(ending)
+    others = [
+        header.read(path.with_name(f"{stem}-{n:05d}-of-{first.split.count:05d}.gguf"))
+        for n in range(2, first.split.count + 1)
+    ]
+    return synthetic_header.merge_split_headers([first, *others])
+
+
+def _resolve_member(request: ResolvedModel, planner: PullPlanner | None) -> PairMember:
+    stored = request.find_local()
+    if (path := stored.path if stored else request.path) is not None:
+        return PairMember(request.name, read_model_header(path), "file", path)
+    drawn = _synthetic_member(request.catalog_model) if request.catalog_model else None
+    if planner is not None:
+        try:
+            return PairMember(request.name, planner.full_header(planner.plan_model(request)), "hub")
+        except LocalspecError:
+            if drawn is None:
+                raise
+    if drawn is None:
+        what = f"Nothing is known of {request.title} but its name."
+        raise NotFoundError(what, "Connect, and its header is read; or give a file that is here.")
+    return drawn
+
+
+@functools.lru_cache(maxsize=256)
+def _synthetic_member(model: CatalogModel) -> PairMember | None:
+    if model.path is not None:
+        return PairMember(model.id, header.read(model.path), "file", model.path)
+    if model.shape is None or not model.quantization:
+        return None
+    try:
+        return PairMember(
+            model.id, synthetic_header.build(model.shape, model.quantization, model.id), "shape"
+        )
+    except ValueError:
+        return None

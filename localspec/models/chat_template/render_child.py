@@ -1,0 +1,53 @@
+"""The process in which a model's chat template runs: requests in, prompts out, one JSON a line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from localspec import child_process
+from localspec.models.chat_template.jinja_render import render
+from localspec.models.chat_template.render_process import READY_LINE
+from localspec.protocol.wire import ChatMessage
+
+_MEMORY_LIMIT = 512 * 1024 * 1024
+"""Bytes of address space; some 30 MiB are Python's and its libraries'."""
+
+
+def _limit_memory() -> None:
+    """Where the system has such a limit; elsewhere only the time is limited."""
+    if sys.platform != "win32":
+        import resource  # noqa: PLC0415  not on Windows
+
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_LIMIT, _MEMORY_LIMIT))
+
+
+def _render_request(request: dict[str, Any]) -> bytes:
+    messages = [ChatMessage(**part) for part in request["messages"]]
+    rendered = render(request["source"], messages, request["tokens"], request["think"])
+    return json.dumps(asdict(rendered), separators=(",", ":")).encode() + b"\n"
+
+
+def _write(out: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(out, rest) :]
+
+
+def main() -> None:
+    child_process.set_up_child(int(sys.argv[1]))
+    out = child_process.take_over_stdout()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # nobody reads what a template may cause there
+    _limit_memory()
+    _write(out, READY_LINE)
+    for line in sys.stdin.buffer:
+        _write(out, _render_request(json.loads(line)))
+
+
+if __name__ == "__main__":
+    main()

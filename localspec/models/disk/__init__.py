@@ -1,1 +1,0 @@
-"""The parts of knowing what is on the disk."""

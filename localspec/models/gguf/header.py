@@ -1,0 +1,293 @@
+"""What a model file says of itself, read and judged before llama.cpp opens it."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import struct
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.errors import ModelFileError, NotFoundError, StorageError
+from localspec.models.gguf import architectures, tokenizer, validation
+from localspec.models.gguf import parser as gguf
+from localspec.models.gguf.parser import (
+    GgufByteStream,
+    IncompleteHeaderError,
+    InvalidGgufError,
+    Value,
+)
+from localspec.models.gguf.tensors import FILE_TYPES, GGML_TYPES, TensorInfo
+from localspec.models.gguf.tokenizer import TokenizerMetadata
+from localspec.models.gguf.validation import SplitInfo
+from localspec.sanitize import sanitize
+
+__all__ = [
+    "Header",
+    "IncompleteHeaderError",
+    "SplitInfo",
+    "check_loadable",
+    "check_magic",
+    "parse",
+    "read",
+]
+
+_FIRST_READ_BYTES = 256 * 1024
+"""Bytes that are read at once; a small vocabulary's header has no more."""
+_MAX_CACHED_HEADERS = 8
+_DOWNLOAD_HINT = "Download it again."
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Facts of one GGUF file.  Texts are the file's own: `clean` them before a terminal."""
+
+    version: int
+    architecture: str
+    name: str
+    size: int
+    """Bytes of the whole file."""
+    keys: Mapping[str, Value]
+    """Scalars and short arrays."""
+    tensors: tuple[TensorInfo, ...]
+    tokenizer: TokenizerMetadata
+    chat_template: str
+    split: SplitInfo | None
+    header_bytes: int
+    data_offset: int
+
+    def hparam(self, key: str, default: int = 0) -> int:
+        """A key of the architecture; the largest of an array, which has one for each layer."""
+        value = self.keys.get(f"{self.architecture}.{key}", default)
+        values = value if isinstance(value, tuple) else (value,)
+        return max((v for v in values if isinstance(v, int)), default=default)
+
+    @property
+    def n_layer(self) -> int:
+        return self.hparam("block_count")
+
+    @property
+    def n_ctx_train(self) -> int:
+        return self.hparam("context_length")
+
+    @property
+    def n_embd(self) -> int:
+        return self.hparam("embedding_length")
+
+    @property
+    def n_head(self) -> int:
+        return self.hparam("attention.head_count")
+
+    @property
+    def n_head_kv(self) -> int:
+        return self.hparam("attention.head_count_kv", self.n_head)
+
+    @property
+    def parameters(self) -> int:
+        return sum(tensor.n_elements for tensor in self.tensors)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.n_bytes for tensor in self.tensors)
+
+    @property
+    def quantization(self) -> str:
+        """As file names have it: Q4_K_M; empty where there are no tensors."""
+        said = self.keys.get("general.file_type")
+        if isinstance(said, int) and said in FILE_TYPES:
+            return FILE_TYPES[said]
+        sizes: Counter[int] = Counter()
+        for tensor in self.tensors:
+            sizes[tensor.type] += tensor.n_bytes
+        return GGML_TYPES[sizes.most_common(1)[0][0]][0] if sizes else ""
+
+    @property
+    def is_recurrent(self) -> bool:
+        return self.architecture in architectures.RECURRENT
+
+    @property
+    def is_hybrid(self) -> bool:
+        return self.architecture in architectures.HYBRID
+
+    @property
+    def is_moe(self) -> bool:
+        return self.hparam("expert_count") > 1
+
+    @property
+    def unsupported_reason(self) -> str:
+        """Why the pinned llama.cpp cannot run it, or nothing."""
+        if self.architecture not in architectures.KNOWN:
+            return f"its architecture {_quote(self.architecture)} is unknown to this llama.cpp"
+        if not self.tokenizer.is_supported:
+            which = f"{self.tokenizer.model} {self.tokenizer.pre}".strip()
+            return f"its tokenizer {_quote(which)} is unknown to this llama.cpp"
+        return ""
+
+
+def parse(
+    data: bytes | memoryview, size: int, name: str = "The file", *, complete: bool = True
+) -> Header:
+    """The header of a file of `size` bytes, from its first ones.
+
+    Raises Incomplete where more of them are needed, ModelFileError where the file is damaged.
+    Not `whole`: the file may still be without its end.
+    """
+    if data[:4] != b"GGUF":
+        validation.check_first_bytes(name, bytes(data[:64]), size)
+    return _build_header(GgufByteStream(data, size), size, name, complete)
+
+
+def read(path: Path) -> Header:
+    """The header of a local file.  Raises as `check`, but takes a vocabulary alone."""
+    size, modified = _stat_regular_file(path)
+    key = (str(path), size, modified)
+    known = _header_cache.pop(key, None)
+    if known is None:
+        known = _read_header(path, size)
+    _header_cache[key] = known
+    while len(_header_cache) > _MAX_CACHED_HEADERS:
+        _header_cache.popitem(last=False)
+    return known
+
+
+def check_magic(path: Path) -> None:
+    """Look at the first bytes alone.
+
+    Raises NotFoundError, AccessError or ModelFileError unless `path` begins like a model.
+    """
+    size, _ = _stat_regular_file(path)
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+    except OSError as error:
+        raise _unreadable_error(path, error) from error
+    validation.check_first_bytes(_display_name(path), head, size)
+    if len(head) >= 24 and struct.unpack_from("<Q", head, 8)[0] == 0:
+        raise ModelFileError(
+            f"{_display_name(path)} holds a vocabulary only, no weights.",
+            "Give a file with the whole model.",
+        )
+
+
+def check_loadable(path: Path) -> None:
+    """Raise NotFoundError, AccessError or ModelFileError unless llama.cpp can be given the file."""
+    check_magic(path)
+    header = read(path)
+    name = _display_name(path)
+    if (reason := validation.identify_non_text_model(header.architecture, header.keys)) is not None:
+        raise ModelFileError(f"{name} {reason.description}.", reason.hint)
+    if header.tokenizer.add_bos and header.tokenizer.bos < 0:
+        what = f"{name} has a damaged vocabulary: it begins texts with a BOS token and has none."
+        raise ModelFileError(what, "Convert it again, or take another publisher's file.")
+    if header.split is not None:
+        _check_split_files(path, header.split)
+
+
+_header_cache: OrderedDict[tuple[str, int, int], Header] = OrderedDict()
+"""Headers by path, size and time of the last change."""
+
+
+def _read_header(path: Path, size: int) -> Header:
+    try:
+        with path.open("rb", buffering=0) as file:
+
+            def more(start: int, end: int) -> bytes:
+                file.seek(start)
+                return _read_exactly(file, end - start)
+
+            source = GgufByteStream(_read_exactly(file, min(size, _FIRST_READ_BYTES)), size, more)
+            return _build_header(source, size, _display_name(path), complete=True)
+    except OSError as error:
+        raise _unreadable_error(path, error) from error
+
+
+def _read_exactly(file: io.FileIO, n: int) -> bytes:
+    """Fewer bytes only where the file ends."""
+    parts = []
+    while n > 0 and (part := file.read(n)):
+        parts.append(part)
+        n -= len(part)
+    return b"".join(parts)
+
+
+def _build_header(source: GgufByteStream, size: int, name: str, complete: bool) -> Header:
+    try:
+        contents = gguf.parse(source)
+        architecture = validation.get_string(contents, "general.architecture")
+        validation.check_hparams(contents, architecture)
+        if complete:
+            validation.check_file_size(contents, size)
+        return Header(
+            version=contents.version,
+            architecture=architecture,
+            name=validation.get_string(contents, "general.name"),
+            size=size,
+            keys=contents.keys,
+            tensors=contents.tensors,
+            tokenizer=tokenizer.read_tokenizer(contents, architecture),
+            chat_template=validation.get_string(contents, "tokenizer.chat_template"),
+            split=validation.read_split(contents),
+            header_bytes=contents.header_bytes,
+            data_offset=contents.data_offset,
+        )
+    except InvalidGgufError as error:
+        raise ModelFileError(
+            f"{name} {sanitize(str(error), multiline=False)}.", _DOWNLOAD_HINT
+        ) from None
+
+
+def _stat_regular_file(path: Path) -> tuple[int, int]:
+    """Size and time of the last change of an ordinary file."""
+    name = _display_name(path)
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        raise NotFoundError(
+            f"There is no file {sanitize(str(path), multiline=False)}.",
+            "Give the path of a .gguf file, or `demo` for the bundled pair.",
+        ) from None
+    except OSError as error:
+        raise _unreadable_error(path, error) from error
+    if stat.S_ISDIR(found.st_mode):
+        raise ModelFileError(f"{name} is a directory.", "Give the .gguf file inside it.")
+    if not stat.S_ISREG(found.st_mode):  # a FIFO would block for ever
+        raise ModelFileError(f"{name} is not a regular file.", "Give a .gguf file.")
+    return found.st_size, found.st_mtime_ns
+
+
+def _check_split_files(path: Path, split: SplitInfo) -> None:
+    """The first of a model's parts stands for all; they lie beside it."""
+    ending = "-{:05d}-of-{:05d}.gguf".format
+    if not path.name.endswith(ending(split.number + 1, split.count)):
+        what = f"{_display_name(path)} is part {split.number + 1} of {split.count}, renamed."
+        raise ModelFileError(what, f"Its name must end in {ending(split.number + 1, split.count)}")
+    stem = path.name.removesuffix(ending(split.number + 1, split.count))
+    if split.number:
+        first = sanitize(stem + ending(1, split.count), multiline=False)
+        what = f"{_display_name(path)} is part {split.number + 1} of {split.count} of a model."
+        raise ModelFileError(what, f"Give the first part: {first}")
+    for number in range(2, split.count + 1):
+        part = path.with_name(stem + ending(number, split.count))
+        if not os.path.isfile(part):
+            what = (
+                f"{_display_name(path)} needs {_display_name(part)} beside it, which is not there."
+            )
+            raise ModelFileError(what, "Download all parts of the model.")
+
+
+def _display_name(path: Path) -> str:
+    return sanitize(path.name or str(path), multiline=False)
+
+
+def _quote(text: str) -> str:
+    return repr(sanitize(text[:80], multiline=False))
+
+
+def _unreadable_error(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"{_display_name(path)} cannot be read: {error.strerror}.", "Check its permissions."
+    )

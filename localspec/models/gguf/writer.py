@@ -1,0 +1,136 @@
+"""A GGUF header without its vocabulary: enough for llama.cpp to lay out a model in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from localspec.models.gguf.parser import (
+    ARRAY,
+    BOOL,
+    FLOAT32,
+    INT32,
+    STRING,
+    UINT16,
+    UINT32,
+    Scalar,
+    Value,
+)
+from localspec.models.gguf.tensors import TensorInfo
+
+if TYPE_CHECKING:
+    from localspec.models.gguf.header import Header
+
+_UINT64, _INT64 = 10, 11
+_STRUCT_FORMATS = {UINT16: "<H", UINT32: "<I", INT32: "<i", FLOAT32: "<f", BOOL: "<?"} | {
+    _UINT64: "<Q",
+    _INT64: "<q",
+}
+_FIXED_KEY_TYPES = {"split.no": UINT16, "split.count": UINT16, "split.tensors.count": INT32}
+"""Keys whose kind their value does not show."""
+
+
+def serialize_header(header: Header) -> bytes:
+    """The bytes of a file with these keys and tensors up to its data: no tokens, no template.
+
+    With as many bytes behind it as `data_size` says it is a file that llama.cpp takes.
+    """
+    bare = serialize_unpadded(header)
+    return bare + bytes(-len(bare) % alignment(header))
+
+
+def serialize_unpadded(header: Header) -> bytes:
+    """The same without the zeros before the data."""
+    keys = list(_keys_to_write(header))
+    parts = [b"GGUF", struct.pack("<IQQ", 3, len(header.tensors), len(keys))]
+    for key, value in keys:
+        parts += [_pack_string(key), _pack_value(value, _FIXED_KEY_TYPES.get(key))]
+    for tensor in header.tensors:
+        n = len(tensor.shape)
+        parts += [
+            _pack_string(tensor.name),
+            struct.pack(f"<I{n}QIQ", n, *tensor.shape, tensor.type, tensor.offset),
+        ]
+    return b"".join(parts)
+
+
+def data_size(header: Header) -> int:
+    """Bytes from the first tensor's to behind the last one's, padded as files are."""
+    if not header.tensors:
+        return 0
+    last = header.tensors[-1]
+    end = last.offset + last.n_bytes
+    return end + -end % alignment(header)
+
+
+def alignment(header: Header) -> int:
+    """What the offsets are multiples of."""
+    value = header.keys.get("general.alignment", 32)
+    return value if isinstance(value, int) else 32
+
+
+def _keys_to_write(header: Header) -> Iterator[tuple[str, Value]]:
+    vocab = f"{header.architecture}.vocab_size"
+    for key, value in header.keys.items():
+        if not key.startswith("tokenizer.") and key != vocab:
+            yield key, value
+    yield vocab, header.tokenizer.n_tokens
+    yield "tokenizer.ggml.model", "none"
+
+
+def _pack_string(text: str) -> bytes:
+    raw = text.encode("utf-8", "replace")
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def _pack_value(value: Value, value_type: int | None = None) -> bytes:
+    if not isinstance(value, tuple):
+        value_type = _infer_value_type([value]) if value_type is None else value_type
+        return struct.pack("<I", value_type) + _pack_scalar(value, value_type)
+    value_type = _infer_value_type(value)
+    elements = b"".join(_pack_scalar(element, value_type) for element in value)
+    return struct.pack("<IIQ", ARRAY, value_type, len(value)) + elements
+
+
+def _pack_scalar(value: Scalar, value_type: int) -> bytes:
+    return (
+        _pack_string(str(value))
+        if value_type == STRING
+        else struct.pack(_STRUCT_FORMATS[value_type], value)
+    )
+
+
+def _infer_value_type(values: Sequence[Scalar]) -> int:
+    """The kind that llama.cpp wants such values to be of."""
+    if not values or isinstance(values[0], bool):
+        return BOOL if values else UINT32
+    if isinstance(values[0], float):
+        return FLOAT32
+    if isinstance(values[0], str):
+        return STRING
+    numbers = [value for value in values if isinstance(value, int)]
+    if min(numbers) < 0:
+        return INT32 if min(numbers) >= -(2**31) and max(numbers) < 2**31 else _INT64
+    return UINT32 if max(numbers) < 2**32 else _UINT64
+
+
+def merge_split_headers(parts: Sequence[Header]) -> Header:
+    """The header that the whole of a model in parts would have; of one part, that part's."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    tensors: list[TensorInfo] = []
+    offset = 0
+    for tensor in (tensor for part in parts for tensor in part.tensors):
+        tensors.append(tensor._replace(offset=offset))
+        offset += tensor.n_bytes + -tensor.n_bytes % alignment(first)
+    keys = {key: value for key, value in first.keys.items() if not key.startswith("split.")}
+    return dataclasses.replace(
+        first,
+        keys=keys,
+        tensors=tuple(tensors),
+        split=None,
+        size=first.data_offset + offset,
+    )

@@ -1,0 +1,187 @@
+"""One body into one partial file: from where the last try ended, hashed as it is written."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+
+from localspec.errors import ChecksumError, DownloadError, ModelFileError, StorageError
+from localspec.models.hub.cancellation import CancelToken, RetryableError
+from localspec.models.hub.client import HubClient
+from localspec.models.hub.hub_cache import CachedFile
+from localspec.models.hub.response_stream import ResponseStream
+
+_BLOCK_BYTES = 1 << 20
+_MAGIC = b"GGUF"
+
+ReportPhase = Callable[[str, int], None]
+"""What is being done (`checking`, `loading`, `verifying`) and how many bytes are there."""
+
+
+class RateLimiter:
+    """At most so many bytes a second, over all transfers that share it."""
+
+    def __init__(self, limit: float | None = None) -> None:
+        self.limit = limit
+        self._lock = threading.Lock()
+        self._next_free = 0.0
+
+    def acquire(self, n_bytes: int, cancel: CancelToken) -> None:
+        """Wait until that many may pass; raises Stopped as soon as it is called off."""
+        limit = self.limit
+        if not limit:
+            return
+        with self._lock:
+            now = monotonic()
+            start = max(now, self._next_free)
+            self._next_free = start + n_bytes / limit
+        if start > now:
+            cancel.sleep(start - now)
+
+
+class ResumableTransfer:
+    """Fetches what is missing of a place's partial file, until it is whole and right."""
+
+    def __init__(
+        self,
+        hub: HubClient,
+        cached_file: CachedFile,
+        report: ReportPhase,
+        cancel: CancelToken,
+        rate_limiter: RateLimiter,
+    ) -> None:
+        self._hub = hub
+        self._cached_file = cached_file
+        self._report = report
+        self._cancel = cancel
+        self._rate_limiter = rate_limiter
+        self._n_bytes = 0
+        self._hasher = _new_hasher(cached_file.digest, cached_file.size)
+
+    def run(self) -> None:
+        """Raises ChecksumError where the bytes come wrong twice; then nothing of them is left."""
+        handle = _open_partial_file(self._cached_file.partial_path)
+        try:
+            self._hash_existing_bytes(handle)
+            for _ in range(2):
+                self._download_rest(handle)
+                self._report("verifying", self._n_bytes)
+                if self._hasher.hexdigest() == self._cached_file.digest:
+                    os.fsync(handle)
+                    return
+                wrong = self._hasher.hexdigest()
+                self._start_over(handle)
+            raise ChecksumError(
+                f"{self._cached_file.path} came damaged twice: sha256 {wrong[:12]}…, "
+                f"not {self._cached_file.digest[:12]}….",
+                "Try again later, or on another network.",
+            )
+        finally:
+            empty = os.fstat(handle).st_size == 0
+            os.close(handle)
+            if empty:
+                self._cached_file.partial_path.unlink(missing_ok=True)
+
+    def _hash_existing_bytes(self, handle: int) -> None:
+        """Hash what earlier tries have fetched."""
+        if os.fstat(handle).st_size > self._cached_file.size:
+            os.ftruncate(handle, 0)
+        while block := os.read(handle, _BLOCK_BYTES):
+            self._cancel.raise_if_cancelled()
+            self._hasher.update(block)
+            self._n_bytes += len(block)
+            self._report("checking", self._n_bytes)
+
+    def _start_over(self, handle: int) -> None:
+        os.ftruncate(handle, 0)
+        os.lseek(handle, 0, os.SEEK_SET)
+        self._n_bytes = 0
+        self._hasher = _new_hasher(self._cached_file.digest, self._cached_file.size)
+
+    def _download_rest(self, handle: int) -> None:
+        """To the last byte, with as many requests as that takes."""
+        patience = self._hub.retry_policy
+        attempt = 1
+        while (before := self._n_bytes) < self._cached_file.size:
+            try:
+                self._request_rest(handle)
+            except RetryableError as broken:
+                attempt = 1 if self._n_bytes > before else attempt
+                self._cancel.sleep(
+                    patience.delay_before_retry(attempt, self._with_progress(broken))
+                )
+                attempt += 1
+
+    def _with_progress(self, error: RetryableError) -> RetryableError:
+        """With how far it came."""
+        done, size = self._n_bytes / 1e9, self._cached_file.size / 1e9
+        where = f"{self._cached_file.path} stopped at {done:.2f} of {size:.2f} GB."
+        return RetryableError(f"{where}  {error.message}", error.hint, error.retry_after)
+
+    def _request_rest(self, handle: int) -> None:
+        """One request's worth.  Raises Broken unless that reaches the end."""
+        place = self._cached_file
+        asked = self._hub.build_request(place.repo, place.commit, place.path, (self._n_bytes, None))
+        self._report("loading", self._n_bytes)
+        with ResponseStream(asked, self._cancel, self._hub.retry_policy) as stream:
+            if stream.file_size not in (None, place.size):
+                raise RetryableError(
+                    f"The hub says {place.size} bytes and sends {stream.file_size}."
+                )
+            if stream.start > self._n_bytes:
+                raise RetryableError("The server skips bytes.")
+            skip = self._n_bytes - stream.start  # a server without Range begins anew; we need not
+            for chunk in stream:
+                fresh = chunk[skip:]
+                skip = max(0, skip - len(chunk))
+                self._rate_limiter.acquire(len(chunk), self._cancel)
+                if fresh:
+                    self._write_chunk(handle, fresh)
+        if self._n_bytes < place.size:
+            raise RetryableError("The connection ended early.")
+
+    def _write_chunk(self, handle: int, chunk: bytes) -> None:
+        if self._n_bytes == 0 and not chunk.startswith(_MAGIC[: len(chunk)]):
+            raise _not_gguf_error(self._cached_file.path, chunk)
+        chunk = chunk[: self._cached_file.size - self._n_bytes]
+        rest = memoryview(chunk)
+        while rest:
+            rest = rest[os.write(handle, rest) :]
+        self._hasher.update(chunk)
+        self._n_bytes += len(chunk)
+        self._report("loading", self._n_bytes)
+
+
+def _new_hasher(expected: str, size: int) -> hashlib._Hash:
+    """sha256, or what git calls a file of that size."""
+    if len(expected) == 64:
+        return hashlib.sha256()
+    return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+
+
+def _open_partial_file(part: Path) -> int:
+    """A partial file that is ours: no link, no device, nobody else's."""
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(
+        part, flags | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0), 0o644
+    )
+    facts = os.fstat(handle)
+    foreign = hasattr(os, "geteuid") and facts.st_uid != os.geteuid()
+    if foreign or not stat.S_ISREG(facts.st_mode):
+        os.close(handle)
+        raise StorageError(f"{part} is somebody else's.", "Remove it.")
+    return handle
+
+
+def _not_gguf_error(path: str, chunk: bytes) -> DownloadError | ModelFileError:
+    if chunk.lstrip()[:1] == b"<":
+        return DownloadError(
+            f"A web page came instead of {path}.",
+            "Does the network want a login first?  Open any web page in a browser to see.",
+        )
+    return ModelFileError(f"{path} is not a GGUF file.", "Choose another file.")

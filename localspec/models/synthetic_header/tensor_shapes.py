@@ -1,0 +1,263 @@
+"""The tensors that a model's file holds: their names and dimensions, by its shape.
+
+From src/models/*.cpp of llama.cpp (load_arch_tensors).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from localspec.models.synthetic_header.model_shape import ModelShape
+from localspec.models.synthetic_header.quantization_types import TensorShape
+
+
+@dataclass(frozen=True, slots=True)
+class ArchitectureTraits:
+    """How an architecture departs from llama's."""
+
+    qkv_biases: bool = False
+    """Queries, keys and values have them."""
+    qk_norms: bool = False
+    post_norms: bool = False
+    """Norms behind attention and feed-forward, too."""
+    fused_projections: bool = False
+    """One matrix for queries, keys and values; one for gate and up."""
+    gated_attention: bool = False
+    """Queries come with a gate for the attention's output."""
+    mixer: str = ""
+    """What layers without attention are."""
+    output_norm: str = "output_norm"
+
+
+ARCHITECTURE_TRAITS = {
+    "llama": ArchitectureTraits(),
+    "mistral3": ArchitectureTraits(),
+    "smollm3": ArchitectureTraits(),
+    "granite": ArchitectureTraits(),
+    "qwen2": ArchitectureTraits(qkv_biases=True),
+    "qwen3": ArchitectureTraits(qk_norms=True),
+    "qwen3moe": ArchitectureTraits(qk_norms=True),
+    "gemma2": ArchitectureTraits(post_norms=True),
+    "gemma3": ArchitectureTraits(qk_norms=True, post_norms=True),
+    "gemma4": ArchitectureTraits(qk_norms=True, post_norms=True),
+    "gpt-oss": ArchitectureTraits(qkv_biases=True),
+    "phi3": ArchitectureTraits(fused_projections=True),
+    "deepseek2": ArchitectureTraits(),
+    "mamba2": ArchitectureTraits(mixer="mamba2"),
+    "granitehybrid": ArchitectureTraits(mixer="mamba2"),
+    "qwen35": ArchitectureTraits(qk_norms=True, gated_attention=True, mixer="delta"),
+    "qwen35moe": ArchitectureTraits(qk_norms=True, gated_attention=True, mixer="delta"),
+    "lfm2": ArchitectureTraits(qk_norms=True, mixer="shortconv", output_norm="token_embd_norm"),
+    "lfm2moe": ArchitectureTraits(qk_norms=True, mixer="shortconv", output_norm="token_embd_norm"),
+}
+"""What can be drawn, by architecture."""
+
+
+def list_tensor_shapes(shape: ModelShape) -> list[TensorShape]:
+    """All tensors of the file; `needs.check` has taken the shape."""
+    found = list(_global_tensors(shape))
+    for layer in range(shape.layers + shape.mtp_layers):
+        found += ((f"blk.{layer}.{name}", dims) for name, dims in _layer_tensors(shape, layer))
+    return found
+
+
+def _global_tensors(shape: ModelShape) -> Iterator[TensorShape]:
+    embd, family = shape.embd, ARCHITECTURE_TRAITS[shape.architecture]
+    yield "token_embd.weight", (embd, shape.vocab)
+    if not shape.tied:
+        yield "output.weight", (embd, shape.vocab)
+    yield f"{family.output_norm}.weight", (embd,)
+    if shape.rope_factors:
+        tables = (
+            ("rope_factors_long", "rope_factors_short")
+            if family.fused_projections
+            else ("rope_freqs",)
+        )
+        for table in tables:
+            yield f"{table}.weight", ((shape.rope_dim or shape.key_dim) // 2,)
+    if shape.layer_embd:
+        wide = shape.layer_embd * shape.layers
+        yield "per_layer_token_embd.weight", (wide, shape.vocab)
+        yield "per_layer_model_proj.weight", (embd, wide)
+        yield "per_layer_proj_norm.weight", (shape.layer_embd,)
+
+
+def _layer_tensors(shape: ModelShape, layer: int) -> Iterator[TensorShape]:
+    family = ARCHITECTURE_TRAITS[shape.architecture]
+    yield "attn_norm.weight", (shape.embd,)
+    if family.mixer and not has_attention(shape, layer):
+        yield from MIXER_TENSORS[family.mixer](shape)
+    elif shape.kv_rank:
+        yield from _mla_tensors(shape)
+    else:
+        yield from _attention_tensors(shape, layer)
+    if shape.ff or shape.experts:
+        yield from _feed_forward_tensors(shape, layer)
+    if shape.layer_embd:
+        yield "inp_gate.weight", (shape.embd, shape.layer_embd)
+        yield "proj.weight", (shape.layer_embd, shape.embd)
+        yield "post_norm.weight", (shape.embd,)
+    if shape.architecture == "gemma4":
+        yield "layer_output_scale.weight", (1,)
+    if layer >= shape.layers:
+        yield "nextn.eh_proj.weight", (2 * shape.embd, shape.embd)
+        for name in ("enorm", "hnorm", "shared_head_norm"):
+            yield f"nextn.{name}.weight", (shape.embd,)
+
+
+def has_attention(shape: ModelShape, layer: int) -> bool:
+    """Whether a layer is no recurrent one."""
+    return layer >= shape.layers or (shape.heads > 0 and shape.has_full_attention(layer))
+
+
+def layer_kv_heads(shape: ModelShape, layer: int) -> int:
+    if ARCHITECTURE_TRAITS[shape.architecture].mixer and not has_attention(shape, layer):
+        return 0
+    return (shape.full_kv_heads if shape.has_full_attention(layer) else 0) or shape.n_head_kv
+
+
+def layer_feed_forward(shape: ModelShape, layer: int) -> int:
+    shares = layer >= shape.layers - shape.shared_kv_layers
+    return (shape.shared_kv_ff if shares else 0) or shape.ff
+
+
+def _attention_tensors(shape: ModelShape, layer: int) -> Iterator[TensorShape]:
+    family, embd = ARCHITECTURE_TRAITS[shape.architecture], shape.embd
+    key = (0 if shape.has_full_attention(layer) else shape.sliding_head_dim) or shape.key_dim
+    value = shape.value_dim or key
+    heads, n_kv = shape.heads, layer_kv_heads(shape, layer)
+    wide = {
+        "q": heads * key * (2 if family.gated_attention else 1),
+        "k": n_kv * key,
+        "v": n_kv * value,
+    }
+    if layer >= shape.layers - shape.shared_kv_layers and layer < shape.layers:
+        wide = {"q": wide["q"]}
+    elif shape.keys_as_values and shape.has_full_attention(layer):
+        del wide["v"]
+    if family.fused_projections:
+        yield "attn_qkv.weight", (embd, sum(wide.values()))
+    else:
+        for part, width in wide.items():
+            yield f"attn_{part}.weight", (embd, width)
+            if family.qkv_biases:
+                yield f"attn_{part}.bias", (width,)
+            if family.qk_norms and part != "v":
+                yield f"attn_{part}_norm.weight", (key,)
+    yield "attn_output.weight", (heads * value, embd)
+    if shape.architecture == "gpt-oss":
+        yield "attn_output.bias", (embd,)
+        yield "attn_sinks.weight", (heads,)
+    if family.post_norms or family.gated_attention or shape.architecture == "gpt-oss":
+        yield "post_attention_norm.weight", (embd,)
+
+
+def _mla_tensors(shape: ModelShape) -> Iterator[TensorShape]:
+    """MLA: `head_dim` and `value_dim` are those of the heads once they are unpacked."""
+    embd, heads = shape.embd, shape.heads
+    plain = shape.head_dim - shape.rope_dim
+    if shape.q_rank:
+        yield "attn_q_a.weight", (embd, shape.q_rank)
+        yield "attn_q_a_norm.weight", (shape.q_rank,)
+        yield "attn_q_b.weight", (shape.q_rank, heads * shape.head_dim)
+    else:
+        yield "attn_q.weight", (embd, heads * shape.head_dim)
+    yield "attn_kv_a_mqa.weight", (embd, shape.kv_rank + shape.rope_dim)
+    yield "attn_kv_a_norm.weight", (shape.kv_rank,)
+    yield "attn_k_b.weight", (plain, shape.kv_rank, heads)
+    yield "attn_v_b.weight", (shape.kv_rank, shape.value_dim, heads)
+    yield "attn_output.weight", (heads * shape.value_dim, embd)
+
+
+def _feed_forward_tensors(shape: ModelShape, layer: int) -> Iterator[TensorShape]:
+    family, embd, ff = (
+        ARCHITECTURE_TRAITS[shape.architecture],
+        shape.embd,
+        layer_feed_forward(shape, layer),
+    )
+    if not family.gated_attention and shape.architecture != "gpt-oss":
+        yield "ffn_norm.weight", (embd,)
+    both = shape.architecture == "gemma4"
+    if shape.experts and layer >= shape.dense_layers:
+        yield from _expert_tensors(shape)
+    if not shape.experts or layer < shape.dense_layers or both:
+        if not family.fused_projections:
+            yield "ffn_gate.weight", (embd, ff)
+        yield "ffn_up.weight", (embd, 2 * ff if family.fused_projections else ff)
+        yield "ffn_down.weight", (ff, embd)
+    if family.post_norms:
+        yield "post_ffw_norm.weight", (embd,)
+
+
+def _expert_tensors(shape: ModelShape) -> Iterator[TensorShape]:
+    embd, n, ff = shape.embd, shape.experts, shape.expert_ff or shape.ff
+    yield "ffn_gate_inp.weight", (embd, n)
+    if shape.architecture == "gemma4":
+        yield "ffn_gate_inp.scale", (embd,)
+        yield "ffn_gate_up_exps.weight", (embd, 2 * ff, n)
+        yield "ffn_down_exps.scale", (n,)
+        for name in ("pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2"):
+            yield f"{name}.weight", (embd,)
+    else:
+        yield "ffn_gate_exps.weight", (embd, ff, n)
+        yield "ffn_up_exps.weight", (embd, ff, n)
+    yield "ffn_down_exps.weight", (ff, embd, n)
+    if shape.architecture in ("deepseek2", "lfm2moe"):
+        yield "exp_probs_b.bias", (n,)
+    if shape.architecture == "gpt-oss":
+        yield "ffn_gate_inp.bias", (n,)
+        for part, width in {"gate": ff, "up": ff, "down": embd}.items():
+            yield f"ffn_{part}_exps.bias", (width, n)
+    if shape.shared_ff:
+        if shape.architecture == "qwen35moe":
+            yield "ffn_gate_inp_shexp.weight", (embd,)
+        yield "ffn_gate_shexp.weight", (embd, shape.shared_ff)
+        yield "ffn_up_shexp.weight", (embd, shape.shared_ff)
+        yield "ffn_down_shexp.weight", (shape.shared_ff, embd)
+
+
+# --- The tensors of layers without attention over single tokens.
+
+
+def _mamba2_tensors(shape: ModelShape) -> Iterator[TensorShape]:
+    inner, heads = shape.inner, shape.state_heads
+    wide = inner + 2 * shape.groups * shape.state
+    yield "ssm_in.weight", (shape.embd, inner + wide + heads)
+    yield "ssm_conv1d.weight", (shape.conv, wide)
+    yield "ssm_conv1d.bias", (wide,)
+    yield "ssm_dt.bias", (heads,)
+    yield "ssm_a", (1, heads)
+    yield "ssm_d", (1, heads)
+    yield "ssm_norm.weight", (inner // shape.groups, shape.groups)
+    yield "ssm_out.weight", (inner, shape.embd)
+
+
+def _delta_net_tensors(shape: ModelShape) -> Iterator[TensorShape]:
+    """Gated delta net: `groups` heads of keys, `state_heads` of values, all `state` wide."""
+    embd, heads = shape.embd, shape.state_heads
+    values = shape.state * heads
+    wide = 2 * shape.state * shape.groups + values
+    yield "attn_qkv.weight", (embd, wide)
+    yield "attn_gate.weight", (embd, values)
+    yield "ssm_conv1d.weight", (shape.conv, wide)
+    yield "ssm_dt.bias", (heads,)
+    yield "ssm_a", (heads,)
+    yield "ssm_beta.weight", (embd, heads)
+    yield "ssm_alpha.weight", (embd, heads)
+    yield "ssm_norm.weight", (shape.state,)
+    yield "ssm_out.weight", (values, embd)
+    yield "post_attention_norm.weight", (embd,)
+
+
+def _shortconv_tensors(shape: ModelShape) -> Iterator[TensorShape]:
+    yield "shortconv.conv.weight", (shape.conv, shape.embd)
+    yield "shortconv.in_proj.weight", (shape.embd, 3 * shape.embd)
+    yield "shortconv.out_proj.weight", (shape.embd, shape.embd)
+
+
+MIXER_TENSORS: dict[str, Callable[[ModelShape], Iterator[TensorShape]]] = {
+    "mamba2": _mamba2_tensors,
+    "delta": _delta_net_tensors,
+    "shortconv": _shortconv_tensors,
+}

@@ -1,0 +1,52 @@
+"""Dataclasses from the JSON objects that they were written as."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from typing import Any, get_args, get_type_hints
+
+
+def parse_object(line: bytes) -> dict[str, Any]:
+    """The JSON object of a line.  Raises ValueError where there is none."""
+    body = json.loads(line)  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+    if not isinstance(body, dict):
+        raise ValueError("not an object")
+    return body
+
+
+def from_json(kind: type[Any], body: Mapping[str, Any]) -> Any:
+    """Lists become tuples and objects the dataclasses that the fields name; others are ignored.
+
+    Raises ValueError where a field is missing or an object is not what it should be.
+    """
+    parts = _FIELD_TYPES.get(kind) or _FIELD_TYPES.setdefault(kind, _field_types(kind))
+    try:
+        return kind(**{name: _convert(parts[name], body[name]) for name in parts if name in body})
+    except (TypeError, KeyError) as error:
+        raise ValueError(str(error)) from error
+
+
+_FIELD_TYPES: dict[type[Any], dict[str, type[Any] | None]] = {}
+
+
+def _field_types(kind: type[Any]) -> dict[str, type[Any] | None]:
+    """The fields of a dataclass, each with the dataclass that it holds or is a tuple of."""
+    return {name: _find_dataclass(hint) for name, hint in get_type_hints(kind).items()}
+
+
+def _find_dataclass(hint: Any) -> type[Any] | None:
+    if is_dataclass(hint):
+        return hint if isinstance(hint, type) else None
+    return next((found for part in get_args(hint) if (found := _find_dataclass(part))), None)
+
+
+def _convert(dataclass_type: type[Any] | None, value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_convert(dataclass_type, item) for item in value)
+    if dataclass_type is None or value is None:
+        return value
+    if not isinstance(value, Mapping):
+        raise TypeError(f"not an object: {value!r:.40}")
+    return from_json(dataclass_type, value)

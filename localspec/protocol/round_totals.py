@@ -1,0 +1,78 @@
+"""Numbers folded from events: what `--stats`, `--json` and the panel show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from localspec.protocol.events import Round
+
+
+@dataclass(slots=True)
+class RoundTotals:
+    """Sums over the rounds of one answer.  Definitions as llama.cpp's and vLLM's."""
+
+    tokens: int = 0
+    rounds: int = 0
+    """Rounds that drafted."""
+    drafted: int = 0
+    accepted: int = 0
+    plain_rounds: int = 0
+    """Rounds that did not."""
+    emitted_speculating: int = 0
+    histogram: list[int] = field(default_factory=list)
+    """How many drafting rounds kept 0, 1, 2, … tokens."""
+    by_source: dict[str, dict[str, int]] = field(default_factory=dict)
+    host_ms: float = 0.0
+    guarded: int = 0
+    """Tokens computed again, alone."""
+
+    def add(self, event: Round) -> None:
+        self.tokens += len(event.tokens)
+        self.host_ms += event.ms.host
+        self.guarded += event.guarded
+        if not event.drafted:
+            self.plain_rounds += 1
+            return
+        self.rounds += 1
+        self.drafted += event.drafted
+        self.accepted += event.accepted
+        self.emitted_speculating += len(event.tokens)
+        self.histogram += [0] * (event.accepted + 1 - len(self.histogram))
+        self.histogram[event.accepted] += 1
+        source = self.by_source.setdefault(event.source or "?", {"drafted": 0, "accepted": 0})
+        source["drafted"] += event.drafted
+        source["accepted"] += event.accepted
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def mean_accepted_length(self) -> float | None:
+        """τ: tokens emitted per target pass that verified a draft."""
+        return self.emitted_speculating / self.rounds if self.rounds else None
+
+    @property
+    def host_ms_per_round(self) -> float | None:
+        passes = self.rounds + self.plain_rounds
+        return self.host_ms / passes if passes else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The `speculation` part of `run --json`."""
+        return {
+            "rounds": self.rounds,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "acceptance_rate": _rounded(self.acceptance_rate),
+            "mean_accepted_length": _rounded(self.mean_accepted_length),
+            "histogram": list(self.histogram),
+            "by_source": {name: dict(counts) for name, counts in self.by_source.items()},
+            "host_ms_per_round": _rounded(self.host_ms_per_round),
+            "paused_rounds": self.plain_rounds,
+            "guarded": self.guarded,
+        }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

@@ -1,0 +1,85 @@
+"""The sheet that asks what to do where the context is full."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from localspec.chat.context_window import ContextOverflow
+from localspec.chat.settings import OverflowPolicy
+
+_CHOICE_LABELS: dict[OverflowPolicy, tuple[str, str]] = {
+    "drop": ("Leave out the oldest turns", "They stay in the chat; the model no longer reads them"),
+    "summarise": ("Have the model summarise them", "It reads its own summary in their place"),
+    "stop": ("Stop here", "Nothing is left out; the answer ends"),
+}
+_NOT_SENT_LABEL = ("Do not send it", "Nothing is left out; f6 brings back what you typed")
+
+
+@dataclass(frozen=True, slots=True)
+class OverflowChoice:
+    """What was chosen, and whether for the rest of this chat."""
+
+    overflow: OverflowPolicy
+    always: bool = False
+
+
+class ContextFullScreen(ModalScreen[OverflowChoice]):
+    """Escape is the choice that changes nothing."""
+
+    BINDINGS = [  # noqa: RUF012
+        Binding("escape", "stop", "Stop"),
+        Binding("a", "always", "Always"),
+    ]
+    AUTO_FOCUS = "#choices"
+
+    def __init__(self, full: ContextOverflow) -> None:
+        super().__init__()
+        self._full = full
+
+    def compose(self) -> ComposeResult:
+        full = self._full
+        head = (
+            "The context is full" if full.mid_answer else "This does not fit well into the context"
+        )
+        turns = f"{full.droppable_turns} older turn{'s' * (full.droppable_turns != 1)}"
+        with Vertical(id="sheet"):
+            yield Static(head, classes="heading", markup=False)
+            yield Static(
+                f"{full.used:,} of {full.n_ctx:,} tokens, {turns} among them.", markup=False
+            )
+            yield OptionList(
+                *(Option(self._choice_line(choice), id=choice) for choice in full.choices),
+                id="choices",
+                markup=False,
+            )
+            yield Static(
+                "enter once   a for all of this chat   esc stop", classes="hint", markup=False
+            )
+
+    def _choice_line(self, choice: OverflowPolicy) -> Content:
+        not_sent = choice == "stop" and not self._full.mid_answer
+        name, what = _NOT_SENT_LABEL if not_sent else _CHOICE_LABELS[choice]
+        return Content.assemble(f" {name}\n", (f"   {what}", "$muted"))
+
+    @property
+    def _highlighted_overflow(self) -> OverflowPolicy:
+        return self._full.choices[self.query_one("#choices", OptionList).highlighted or 0]
+
+    @on(OptionList.OptionSelected)
+    def _choose_once(self) -> None:
+        self.dismiss(OverflowChoice(self._highlighted_overflow))
+
+    def action_always(self) -> None:
+        self.dismiss(OverflowChoice(self._highlighted_overflow, always=True))
+
+    def action_stop(self) -> None:
+        self.dismiss(OverflowChoice("stop"))

@@ -1,0 +1,160 @@
+"""Slash commands on the screen: each is what a key or a sheet does, or a line that tells."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localspec.chat import export
+from localspec.chat.conversation import Attachment
+from localspec.chat.slash_commands import CommandCall, UnknownCommand
+from localspec.chat.slash_commands import find_command as known
+from localspec.errors import LocalspecError
+from localspec.sanitize import sanitize
+
+if TYPE_CHECKING:
+    from localspec.tui.screens.chat import ChatScreen
+
+_MAX_FILE_BYTES = 1_000_000
+"""Bytes of a file that /read puts before a message."""
+
+
+async def execute(screen: ChatScreen, call: CommandCall | UnknownCommand) -> None:
+    """Do what was typed after a slash, or say why not."""
+    if isinstance(call, UnknownCommand):
+        near = f" Did you mean {call.suggestion}?" if call.suggestion else " /help lists them."
+        screen.notify(f"There is no {sanitize(call.text, multiline=False)}.{near}", markup=False)
+        return
+    if known(call.name).requires_argument and not call.argument:
+        screen.notify(f"Use: {known(call.name).usage}", markup=False)
+        return
+    try:
+        done = _HANDLERS[call.name](screen, call.argument)
+        if done is not None:
+            await done
+    except (LocalspecError, OSError) as error:
+        hint = error.hint if isinstance(error, LocalspecError) else ""
+        words = sanitize(f"{error} {hint}", multiline=False)
+        screen.notify(words, severity="warning", markup=False)
+
+
+CommandHandler = Callable[["ChatScreen", str], Awaitable[None] | None]
+
+
+def _action_handler(name: str) -> CommandHandler:
+    async def handler(screen: ChatScreen, rest: str) -> None:
+        await screen.run_action(name)
+
+    return handler
+
+
+def _set_option(screen: ChatScreen, rest: str) -> None:
+    name, _, value = rest.partition(" ")
+    _change_setting(screen, name, value)
+
+
+def _change_setting(screen: ChatScreen, name: str, value: str) -> None:
+    dialogue = screen.session
+    dialogue.settings = dialogue.changed(name, value)
+    dialogue.save_metadata()
+    shown = sanitize(f"{name}: {dialogue.settings.format_value(name)}", multiline=False)
+    when = "" if name == "show_thinking" else ", from the next answer on"
+    screen.notify(f"{shown}{when}.", markup=False)
+    screen.draw()
+
+
+def _set_speculation(screen: ChatScreen, rest: str) -> None:
+    _change_setting(screen, "draft_max" if rest.isdecimal() else "spec", rest)
+
+
+async def _set_thinking(screen: ChatScreen, rest: str) -> None:
+    if rest == "show":
+        await screen.run_action("thinking")
+    else:
+        _change_setting(screen, "think", rest)
+
+
+def _set_system_prompt(screen: ChatScreen, rest: str) -> None:
+    conversation = screen.session.conversation
+    if rest:
+        conversation.system = "" if rest == "-" else rest
+        screen.session.save_metadata()
+    shown = sanitize(conversation.system, multiline=False) or "none"
+    screen.notify(f"System prompt: {shown}", markup=False)
+
+
+async def _toggle_token_view(screen: ChatScreen, rest: str) -> None:
+    if (rest != "off") != screen.transcript.token_view:
+        await screen.run_action("tokens")
+
+
+async def _edit_last_question(screen: ChatScreen, rest: str) -> None:
+    await screen.run_action("edit")
+    if rest:
+        screen.composer.replace_text("")
+        await screen.send(rest)
+
+
+async def _undo_turn(screen: ChatScreen, rest: str) -> None:
+    await screen.run_action("edit")
+    screen.composer.replace_text("")
+    screen.session.pending_attachments = ()
+
+
+def _attach_file(screen: ChatScreen, rest: str) -> None:
+    """The file goes with the next question; `-` takes those that wait away."""
+    if rest == "-":
+        screen.session.pending_attachments = ()
+        screen.draw()
+        return
+    path = Path(rest).expanduser()
+    if path.stat().st_size > _MAX_FILE_BYTES:
+        screen.notify("That file is too long to read into a message.", markup=False)
+        return
+    text = sanitize(path.read_text(encoding="utf-8", errors="replace"))
+    file = Attachment(sanitize(path.name, multiline=False), text)
+    screen.session.pending_attachments = (*screen.session.pending_attachments, file)
+    screen.draw()
+
+
+def _save_transcript(screen: ChatScreen, rest: str) -> None:
+    dialogue, path = screen.session, Path(rest).expanduser()
+    kept = export.snapshot_chat(dialogue.conversation, dialogue.recorder.pair, dialogue.settings)
+    export.save_file(path, export.render(kept, path.suffix), overwrite=False)
+    screen.notify(f"Saved to {sanitize(str(path), multiline=False)}", markup=False)
+
+
+def _force_load(screen: ChatScreen, rest: str) -> None:
+    if screen.phase == "failed":
+        screen.options.force_load.add(screen.session.choice)
+        screen.load()
+    else:
+        screen.notify("It is loaded already, or about to be.", markup=False)
+
+
+_HANDLERS: dict[str, CommandHandler] = {
+    "help": _action_handler("app.help"),
+    "exit": _action_handler("app.quit"),
+    "clear": _action_handler("new"),
+    "new": _action_handler("new"),
+    "private": _action_handler("new(True)"),
+    "regen": _action_handler("again"),
+    "undo": _undo_turn,
+    "edit": _edit_last_question,
+    "turns": _action_handler("turns"),
+    "system": _set_system_prompt,
+    "set": _set_option,
+    "show": _action_handler("settings"),
+    "spec": _set_speculation,
+    "stats": _action_handler("panel"),
+    "think": _set_thinking,
+    "tokens": _toggle_token_view,
+    "copy": _action_handler("copy"),
+    "read": _attach_file,
+    "save": _save_transcript,
+    "anyway": _force_load,
+    "bench": _action_handler("bench"),
+    "keys": _action_handler("app.help"),
+    "logs": _action_handler("app.log"),
+}

@@ -1,0 +1,191 @@
+"""Markdown while it comes: finished blocks are drawn once, the last one anew.
+
+Rich draws the blocks.  Links are shown with their addresses, as text: nothing can be clicked.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+from markdown_it import MarkdownIt
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markdown import CodeBlock, Markdown
+from rich.segment import Segment
+from rich.style import Style
+from rich.syntax import Syntax
+from rich.text import Text
+from rich.theme import Theme
+
+from localspec.tui.text.blocks import StyleMap
+from localspec.tui.themes import MarkdownStyle
+
+SegmentLine = list[Segment]
+
+_BLOCK_PARSER = MarkdownIt().enable("strikethrough").enable("table")
+"""As Rich reads Markdown: to find where a block ends."""
+
+
+class _PlainCodeBlock(CodeBlock):
+    """Code without a ground of its own, set off by room alone."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Syntax(
+            str(self.text).rstrip(),
+            self.lexer_name,
+            theme=self.theme,
+            word_wrap=True,
+            padding=(0, 2),
+            background_color="default",
+        )
+
+
+class _RichMarkdown(Markdown):
+    elements = {**Markdown.elements, "fence": _PlainCodeBlock, "code_block": _PlainCodeBlock}  # noqa: RUF012
+
+
+@lru_cache(maxsize=8)
+def _build_console(look: MarkdownStyle) -> Console:
+    styles = {
+        "markdown.h1": f"bold underline {look.accent}",
+        "markdown.h2": f"bold {look.accent}",
+        **{f"markdown.h{n}": "bold" for n in range(3, 7)},
+        "markdown.h7": "italic",
+        "markdown.code": look.accent,
+        "markdown.item.bullet": look.muted,
+        "markdown.item.number": look.muted,
+        "markdown.list": "",
+        "markdown.block_quote": look.muted,
+        "markdown.hr": look.muted,
+        "markdown.link": "underline",
+        "markdown.link_url": f"underline {look.muted}",
+        "markdown.table.header": "bold",
+        "markdown.table.border": look.muted,
+    }
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii" if look.ascii_only else "utf-8")
+    return Console(
+        file=file,
+        theme=Theme(styles),
+        color_system="truecolor",
+        force_terminal=True,
+        legacy_windows=False,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
+
+
+def _render_block(source: str, width: int, look: MarkdownStyle) -> list[SegmentLine]:
+    console = _build_console(look)
+    text = _RichMarkdown(source, code_theme=look.code_theme, hyperlinks=False)
+    lines = console.render_lines(text, console.options.update(width=width), pad=False)
+    return _strip_blank_lines(
+        [[Segment(s.text, _groundless(s.style)) for s in line] for line in lines]
+    )
+
+
+@lru_cache(maxsize=1024)
+def _groundless(style: Style | None) -> Style | None:
+    """Without a background: the screen has one."""
+    if style is None or style.bgcolor is None:
+        return style
+    return style.without_color + Style(color=style.color)
+
+
+def _strip_blank_lines(lines: list[SegmentLine]) -> list[SegmentLine]:
+    """Without empty lines before and after."""
+    full = [n for n, line in enumerate(lines) if any(s.text.strip() for s in line)]
+    return lines[full[0] : full[-1] + 1] if full else []
+
+
+class MarkdownText:
+    """Clean Markdown, appended to."""
+
+    def __init__(self, style: MarkdownStyle) -> None:
+        self._style = style
+        self._finished_blocks: list[str] = []
+        self._tail = ""
+        """From the last block on: it may still change."""
+        self._lines: list[SegmentLine] = []
+        """Of the finished blocks at `_width`."""
+        self._n_rendered = 0
+        """How many of them are drawn."""
+        self._open_lines: list[SegmentLine] | None = None
+        self._width = 0
+
+    def write(self, text: str) -> None:
+        """More of it."""
+        self._tail += text
+        self._open_lines = None
+        if "\n" in text:
+            self._finish_blocks()
+
+    def _finish_blocks(self) -> None:
+        """Blocks that another one follows are finished.
+
+        Only whole lines are looked at: a 1 may become the next item of a list.
+        """
+        whole = self._tail[: self._tail.rfind("\n") + 1]
+        starts = [t.map[0] for t in _BLOCK_PARSER.parse(whole) if not t.level and t.map]
+        if starts and starts[-1] > 0:
+            lines = self._tail.splitlines(keepends=True)
+            self._finished_blocks += _split_blocks(lines, sorted(set(starts)))
+            self._tail = "".join(lines[starts[-1] :])
+
+    def restyle(self, style: MarkdownStyle) -> None:
+        """Other colours."""
+        self._style = style
+        self._discard_rendered()
+
+    def _discard_rendered(self) -> None:
+        self._lines, self._n_rendered, self._open_lines = [], 0, None
+
+    def height(self, width: int) -> int:
+        if width != self._width:
+            self._width = width
+            self._discard_rendered()
+        for source in self._finished_blocks[self._n_rendered :]:
+            self._lines += self._with_blank_line(_render_block(source, width, self._style))
+        self._n_rendered = len(self._finished_blocks)
+        if self._open_lines is None:
+            self._open_lines = (
+                self._with_blank_line(self._render_open_block()) if self._tail.strip() else []
+            )
+        return len(self._lines) + len(self._open_lines)
+
+    def _with_blank_line(self, lines: list[SegmentLine]) -> list[SegmentLine]:
+        return [[], *lines] if self._lines and lines else lines
+
+    def _render_open_block(self) -> list[SegmentLine]:
+        """The last block; an open fence of code without colours, which would cost too much."""
+        fence = _unclosed_fence(self._tail)
+        if fence is None:
+            return _render_block(self._tail, self._width, self._style)
+        console = _build_console(self._style)
+        options = console.options.update(width=max(1, self._width - 4))
+        lines = console.render_lines(Text(fence.expandtabs(4)), options, pad=False)
+        return [[Segment("  "), *line] for line in lines]
+
+    def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
+        assert self._open_lines is not None, "asked before its height"
+        if y < len(self._lines):
+            return self._lines[y]
+        return self._open_lines[y - len(self._lines)]
+
+
+def _split_blocks(lines: list[str], starts: list[int]) -> list[str]:
+    """The text of each block but the last; what stands before the first belongs to it."""
+    edges = [0, *starts[1:]]
+    return ["".join(lines[a:b]) for a, b in pairwise(edges)]
+
+
+def _unclosed_fence(text: str) -> str | None:
+    """The code so far, where the text is a fence that is not closed yet."""
+    first, _, rest = text.lstrip("\n").partition("\n")
+    mark = first.lstrip()[:3]
+    if mark not in ("```", "~~~") or len(first) - len(first.lstrip()) > 3:
+        return None
+    closed = any(line.strip().startswith(mark) for line in rest.splitlines())
+    return None if closed else rest.rstrip("\n")
