@@ -1,0 +1,89 @@
+"""Files written by the version before the renaming are read by this one, unchanged in meaning."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from localspec import config
+from localspec.chat import events_file
+from localspec.chat.export import render_json
+from localspec.chat.history import ChatHistory
+from localspec.launch import recent_pairs
+from localspec.machine.measurements import MeasurementStore, make_key
+from localspec.protocol.events import EngineReady, GenerationFinished, Round
+from localspec.protocol.wire import LoadCommand
+from localspec.tui.key_bindings import KEY_BINDINGS
+
+FILES = Path(__file__).with_name("previous_version")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files, where this version looks for them."""
+    shutil.copytree(FILES, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "chats").mkdir()
+    (tmp_path / "chats.sqlite").rename(tmp_path / "chats" / "chats.sqlite")
+    monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path / "config.toml"))
+    return tmp_path
+
+
+def test_chats_with_branches_and_token_rounds(folder: Path) -> None:
+    history = ChatHistory.open(folder / "chats" / "chats.sqlite")
+    chat = history.load_chat(1)
+    history.close()
+    written = json.loads(render_json(chat, with_events=True))
+    expected = json.loads((folder / "chat.json").read_text(encoding="utf-8"))
+    assert written == expected
+    assert [turn["parent"] for turn in written["chat"]["turns"]] == [None, None, 2]
+    assert chat.settings.sampling.temperature == 0.5
+
+
+def test_settings_and_keys(folder: Path) -> None:
+    effective = config.resolve_strict()
+    values = config.Config.from_effective(effective)
+    assert (values.theme, values.temperature, values.download_limit) == ("high-contrast", 0.5, 12)
+    assert values.key_bindings == {
+        "chat.send": "ctrl+s",
+        "chat.newline": "enter,ctrl+j",
+        "doctor.mend": "m",
+        "home.unfilter": "ctrl+u",
+    }
+    assert set(values.key_bindings) <= {key.id for key in KEY_BINDINGS}, (
+        "an id that means nothing now"
+    )
+
+
+def test_an_events_file(folder: Path) -> None:
+    events = events_file.read(folder / "events.jsonl")
+    lines = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(events) == len(lines)
+    assert isinstance(events[0], EngineReady) and isinstance(events[-1], GenerationFinished)
+    rounds = [event for event in events if isinstance(event, Round)]
+    assert sum(len(event.tokens) for event in rounds) == 40
+    assert any(token.p_target is not None for event in rounds for token in event.tokens)
+
+
+def test_measured_costs_and_memory(folder: Path) -> None:
+    path = folder / "measured.sqlite"
+    store = MeasurementStore(path)
+    with sqlite3.connect(path) as db:
+        keys = [key for (key,) in db.execute("SELECT key FROM measured")]
+    (costs,) = (store.read_costs(key) for key in keys)
+    assert costs is not None
+    assert (costs.t1_ms, costs.c, costs.threads) == (2.1957, 0.135, 1)
+    assert costs.curve["5"] == 2.4323 and "coupled" in costs.survival
+    memory = store.read_memory(keys[0])
+    assert memory is not None and memory.used == memory.predicted == {"CPU": 31863680}
+    now = json.loads(make_key(LoadCommand("target.gguf", "draft.gguf")))
+    before = json.loads(keys[0])
+    assert set(now) == set(before) and set(now["target"]) == set(before["target"])
+
+
+def test_the_pair_of_the_last_run(folder: Path) -> None:
+    assert recent_pairs.load_last() == ("demo", "auto")
