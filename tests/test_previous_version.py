@@ -80,7 +80,7 @@ def test_measured_costs_and_memory(folder: Path) -> None:
     assert costs.curve["5"] == 2.4323 and "coupled" in costs.survival
     memory = store.read_memory(keys[0])
     assert memory is not None and memory.used == memory.predicted == {"CPU": 31863680}
-    now = json.loads(make_key(LoadCommand("target.gguf", "draft.gguf")))
+    now = json.loads(make_key(LoadCommand(str(path), str(path))))
     before = json.loads(keys[0])
     assert set(now) == set(before) and set(now["target"]) == set(before["target"])
 
