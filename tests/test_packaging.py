@@ -97,8 +97,8 @@ def test_every_module_is_in_the_wheel(wheel: Path) -> None:
 def test_an_installed_package_finds_its_files(installed: Path) -> None:
     done = python(
         "from localspec import launch, paths\n"
-        "choice = launch.choose('demo', 'auto')\n"
-        "print(paths.catalogue(), choice.target, choice.draft, sep='\\n')",
+        "choice = launch.resolve_pair('demo', 'auto')\n"
+        "print(paths.catalog_file(), choice.target, choice.draft, sep='\\n')",
         installed,
     )
     assert done.returncode == 0, done.stderr

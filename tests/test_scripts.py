@@ -26,8 +26,10 @@ needs_sh = pytest.mark.skipif(sys.platform == "win32", reason="the stand-ins are
 HELPERS = ("bootstrap", "builds", "compiler", "lock", "progress")
 KNOWN_BUILDS = (
     "localspec/__init__.py",
-    *(f"localspec/machine/{name}" for name in ("__init__.py", "installing.py")),
-    *(f"localspec/machine/backends.{kind}" for kind in ("py", "toml")),
+    *(
+        f"localspec/machine/{name}"
+        for name in ("__init__.py", "install_commands.py", "llama_cpp_builds.py", "backends.toml")
+    ),
 )
 """What scripts/run reads of the package before anything is installed."""
 

@@ -27,7 +27,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
             (folder / name).touch()
         monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(folder))
 
-        def detect(ask: RunCommand | None = None) -> SystemHardware:
+        def detect(run: RunCommand | None = None) -> SystemHardware:
             return hardware
 
         monkeypatch.setattr(llama_cpp_builds, "detect_hardware", detect)

@@ -135,7 +135,7 @@ def test_chats_of_a_newer_version_are_said_and_left_alone() -> None:
 
 @pytest.fixture
 def nvidia(monkeypatch: pytest.MonkeyPatch) -> None:
-    def detect(ask: RunCommand | None = None) -> SystemHardware:
+    def detect(run: RunCommand | None = None) -> SystemHardware:
         return NVIDIA
 
     monkeypatch.setattr(llama_cpp_builds, "detect_hardware", detect)
