@@ -1,4 +1,4 @@
-"""docs/complaints.md names every complaint once, and only what exists: tests, commands, pages."""
+"""docs/quality/complaints.md names every complaint once, and only what exists: tests, commands, pages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from localspec.chat.slash_commands import parse as slash_command
 from localspec.cli import localspec
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "complaints.md"
+PAGE = ROOT / "docs" / "quality" / "complaints.md"
 NUMBERS = [*map(str, range(1, 22)), "21b", "21c", "21d", "21e", *map(str, range(22, 61))]
 
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")

@@ -1,4 +1,4 @@
-"""docs/faults.md is held to the code: every fault once, every test there, every exit code real."""
+"""docs/quality/faults.md is held to the code: every fault once, every test there, every exit code real."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SIGNALS = ("SIGHUP", "SIGINT", "SIGPIPE", "SIGTERM")
 
 def rows() -> dict[int, tuple[str, str, str]]:
     """Fault, behaviour and tests by number."""
-    table = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    table = (ROOT / "docs" / "quality" / "faults.md").read_text(encoding="utf-8")
     found = [_ROW.fullmatch(line) for line in table.splitlines() if re.match(r"\| \d", line)]
     assert all(found), "a row that cannot be read"
     parts = [row.groups() for row in found if row]
@@ -75,7 +75,7 @@ def test_what_cannot_be_had_here_says_so_and_names_its_stand_in() -> None:
 
 def test_durations_are_never_of_the_clock() -> None:
     """`time.time()` is for moments that are kept: nothing is taken from it or compared with it."""
-    kept = {"measured.py", "writing.py", "verified.py", "snapshots.py"}
+    kept = {"measurements.py", "store.py", "checksum_cache.py", "hub_snapshots.py"}
     for path in sorted((ROOT / "localspec").rglob("*.py")):
         source = path.read_text(encoding="utf-8")
         for call in re.findall(r".*\btime\.time\(\).*", source):

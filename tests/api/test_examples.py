@@ -1,4 +1,4 @@
-"""What docs/api.md and the README print runs as printed."""
+"""What docs/api.md and docs/usage.md print runs as printed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def examples() -> list[str]:
-    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("docs/api.md", "README.md")]
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("docs/api.md", "docs/usage.md")]
     return [block for text in texts for block in BLOCK.findall(text)]
 
 

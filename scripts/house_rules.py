@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Checks the rules of CONTRIBUTING.md that a program can check: names, lengths, docstrings."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+MAX_FILES = 290
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 40
+MAX_TEST_LINES = 60
+CONTRACTS = ("engine/protocols.py", "api/llm.py", "api/stream.py")
+"""Files of the package in which everything public has a docstring."""
+MAX_PAGE_LINES = {"README.md": 80, "docs/architecture.md": 60}
+
+NOT_A_NOUN = re.compile(
+    "About|After|Again|Ahead|Alone|Always|Before|Begun|Beside|Best|Done|Going|Gone|Heard|Held|How|"
+    "Inside|Kept|Known|Later|Left|Lost|Made|Meant|Near|Now|Over|Read|Said|Seen|Sent|Shown|Soon|"
+    "Spoken|Taken|Then|There|Told|Under|Way|When|Where|Whole|Why|Written|[A-Z][a-z]+ed"
+)
+"""Single words that do not say what an object is."""
+
+
+class Problems:
+    """Violations found so far, one line each."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def add(self, where: str, what: str) -> None:
+        self.lines.append(f"{where}: {what}")
+
+
+def main() -> int:
+    found = find_problems(ROOT)
+    print("\n".join(found))
+    return 1 if found else 0
+
+
+def find_problems(root: Path) -> list[str]:
+    """Every violation below `root`, one line each."""
+    problems = Problems()
+    package = read_sources(root, "localspec")
+    others = read_sources(root, "scripts") | read_sources(root, "tests")
+    if len(package) > MAX_FILES:
+        problems.add("localspec", f"{len(package)} files; at most {MAX_FILES}")
+    check_class_names(package, problems)
+    for name in CONTRACTS:
+        check_docstrings(f"localspec/{name}", package[f"localspec/{name}"], problems)
+    for name, text in (package | others).items():
+        tree = ast.parse(text)
+        check_lengths(name, text, tree, problems)
+        check_broad_excepts(name, text, tree, problems)
+        if not name.startswith("tests/") and text and not ast.get_docstring(tree):
+            problems.add(name, "the first line does not say what the file is")
+    for page, limit in MAX_PAGE_LINES.items():
+        if (lines := line_count((root / page).read_text(encoding="utf-8"))) > limit:
+            problems.add(page, f"{lines} lines; at most {limit}")
+    return problems.lines
+
+
+def read_sources(root: Path, folder: str) -> dict[str, str]:
+    """Python sources by their path below `root`."""
+    return {
+        path.relative_to(root).as_posix(): path.read_text(encoding="utf-8")
+        for path in sorted((root / folder).rglob("*.py"))
+    }
+
+
+def check_class_names(sources: dict[str, str], problems: Problems) -> None:
+    """One name is one class of the package, and says what its objects are."""
+    places = defaultdict(list)
+    for name, text in sources.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef) and not is_textual_message(node):
+                places[node.name.lstrip("_")].append(f"{name}:{node.lineno}")
+    for class_name, where in places.items():
+        if len(where) > 1:
+            problems.add(where[0], f"class {class_name} exists again: {', '.join(where[1:])}")
+        if NOT_A_NOUN.fullmatch(class_name):
+            problems.add(where[0], f"class {class_name}: a noun with its qualifier, please")
+
+
+def is_textual_message(node: ast.ClassDef) -> bool:
+    """Textual names a widget's messages by participles: `Input.Submitted`."""
+    return any(isinstance(base, ast.Name) and base.id == "Message" for base in node.bases)
+
+
+def check_lengths(name: str, text: str, tree: ast.Module, problems: Problems) -> None:
+    if not name.startswith("tests/") and (lines := line_count(text)) > MAX_FILE_LINES:
+        problems.add(name, f"{lines} lines; at most {MAX_FILE_LINES}")
+    limit = MAX_TEST_LINES if name.startswith("tests/") else MAX_FUNCTION_LINES
+    for node in functions(tree):
+        lines = (node.end_lineno or node.lineno) - node.lineno + 1
+        if lines > limit:
+            problems.add(f"{name}:{node.lineno}", f"{node.name} has {lines} lines; at most {limit}")
+
+
+def check_broad_excepts(name: str, text: str, tree: ast.Module, problems: Problems) -> None:
+    """A broad except raises again, or a comment on its line says why it catches everything."""
+    lines = text.splitlines()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        broad = node.type is None or (
+            isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException")
+        )
+        raises = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
+        if broad and not raises and "#" not in lines[node.lineno - 1]:
+            problems.add(f"{name}:{node.lineno}", "a broad except without a reason")
+
+
+def check_docstrings(name: str, text: str, problems: Problems) -> None:
+    """Public classes and their public methods say what they do; overloads and dunders need not."""
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
+            continue
+        methods = [member for member in node.body if isinstance(member, FUNCTION)]
+        public = [method for method in methods if not method.name.startswith("_")]
+        for member in (node, *(method for method in public if not is_overload(method))):
+            if not ast.get_docstring(member):
+                problems.add(f"{name}:{member.lineno}", f"{member.name} has no docstring")
+
+
+def is_overload(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(
+        isinstance(mark, ast.Name) and mark.id == "overload" for mark in function.decorator_list
+    )
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, FUNCTION):
+            yield node
+
+
+def line_count(text: str) -> int:
+    return text.count("\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
