@@ -1,7 +1,7 @@
-"""What is wrong with this installation, and what mends it: a line to type, often an action too.
+"""Diagnoses this installation; each finding has a line to type and often a repair action.
 
-Looking changes nothing and opens no socket; `mends.py` has what is done once a person agreed.
-`examination.py` looks everywhere; what is asked at every start stands here.
+Checks change nothing and open no socket; `repairs.py` holds the actions a person can confirm.
+`checks.py` runs every check. This module exports what every start needs.
 """
 
 from localspec.doctor.findings import Finding

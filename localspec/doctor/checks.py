@@ -1,4 +1,4 @@
-"""Looks everywhere, and makes a finding of whatever fails while looking."""
+"""Runs every check; an exception inside a check becomes a finding."""
 
 from __future__ import annotations
 
@@ -17,69 +17,66 @@ AREAS: dict[str, Callable[[], Iterator[Finding]]] = {
     "terminal": terminal_checks.check_terminal,
     "models": storage_checks.check_models,
 }
-"""Where is looked, in the order of telling."""
+"""The checks of each area, in the order of the report."""
+
+EXPLANATIONS = {
+    "engine-missing": "No model can run. Downloaded models are not affected.",
+    "engine-fails": "No model can run until llama.cpp starts.",
+    "library-missing": "No model can run: this llama.cpp build needs libraries that are missing.",
+    "illegal-instruction": "No model can run: the build uses instructions this CPU does not have.",
+    "other-cpu": "The engine may crash as soon as it computes.",
+    "slow-build": "Everything works, but slower than this CPU allows.",
+    "cpu-only-build": "The GPU is idle: answers are several times slower than they could be.",
+    "no-heads": "EAGLE-3, MTP, DFlash and DSpark heads are refused; other drafts work.",
+    "crash-loops": "localspec does not restart these pairs automatically after a crash.",
+    "gpu": "The estimate of what fits in GPU memory is less certain.",
+    "devices-unknown": "localspec cannot estimate whether a model fits.",
+    "little-memory": "Only the smallest models fit.",
+    "cache-refused": "Nothing can be downloaded.",
+    "data-refused": "Chats, per-model settings and logs are lost when localspec exits.",
+    "little-room": "Most downloads would not fit on the disk.",
+    "no-links": "Updating a model takes its full size again.",
+    "leftovers": "They use disk space. Downloading the same file again resumes them.",
+    "models-folder": "Models in that folder are not found.",
+    "config-damaged": "localspec does not start with a config file it cannot read.",
+    "catalogue-damaged": "Only the built-in pairs are offered; your own are missing.",
+    "chats-damaged": "New chats may not be saved, and old ones may not open.",
+    "chats-newer": "New chats are not saved.",
+    "offline": "Installed models run; nothing is downloaded.",
+    "endpoint": "Downloads come from that mirror.",
+    "endpoint-wrong": "Nothing can be downloaded.",
+    "small": "Parts of the screen are hidden.",
+    "no-unicode": "Bars and symbols are drawn in ASCII; non-Latin text is not shown.",
+    "dumb": "The full-screen app cannot run.",
+    "old-console": "Some keys may not work.",
+    "unreadable": "This model cannot be opened.",
+    "unsupported": "This model is listed, but refused when opened.",
+    "not-looked-at": "One of them may be damaged; opening it would show that.",
+    "failed": "All other checks still ran.",
+}
+"""By finding id: the consequence for the user, in one sentence."""
 
 
 def run_checks() -> tuple[Finding, ...]:
-    """Everything, made to be shown to others: no home folder, no names, no tokens."""
+    """All findings, safe to share: no home folder, no user name, no tokens."""
     return tuple(finding for area in AREAS for finding in check_area(area))
 
 
 def check_area(area: str) -> Iterator[Finding]:
-    """At one of AREAS; with what each finding means, and what can be done about it from here."""
-    for found in _run_area(area):
-        yield redact(found)
+    """Runs one of AREAS; adds an explanation and a repair action to each problem."""
+    for finding in _run_area(area):
+        yield redact(finding)
 
 
 def _run_area(area: str) -> Iterator[Finding]:
     try:
-        for found in AREAS[area]():
-            yield found if found.level == "ok" else _add_explanation(found)
+        for finding in AREAS[area]():
+            yield finding if finding.level == "ok" else _add_explanation(finding)
     except Exception as error:  # one area that breaks must not hide the others
-        what = f"looking here failed: {type(error).__name__}: {error}"
+        what = f"this check failed: {type(error).__name__}: {error}"
         yield Finding("failed", area, "error", what, "Report this, with the whole output.")
 
 
 def _add_explanation(finding: Finding) -> Finding:
-    means = EXPLANATIONS.get(finding.id, "")
-    return replace(finding, explanation=means, action=repairs.find_repair(finding))
-
-
-# --- What a finding does to whoever uses localspec, in a sentence.
-
-EXPLANATIONS = {
-    "engine-missing": "No model can run. What was downloaded stays.",
-    "engine-fails": "No model can run until llama.cpp starts.",
-    "library-missing": "No model can run: llama.cpp was built for libraries that are not here.",
-    "illegal-instruction": "No model can run: the build uses what this processor has not.",
-    "other-cpu": "The engine may die the moment that it computes.",
-    "slow-build": "Everything works, some of it slower than this processor could.",
-    "cpu-only-build": "The card is idle: answers come several times slower than they could.",
-    "no-heads": "EAGLE-3, MTP, DFlash and DSpark heads are refused; other drafts work.",
-    "crash-loops": "These are not started again by themselves after a crash.",
-    "gpu": "How much fits the card is less certain.",
-    "devices-unknown": "Whether a model fits cannot be foretold.",
-    "little-memory": "Only the smallest models fit.",
-    "cache-refused": "Nothing can be downloaded.",
-    "data-refused": "Chats, settings of pairs and logs are lost when localspec ends.",
-    "little-room": "Most downloads would not fit on the disk.",
-    "no-links": "Updates of a model take its whole size again.",
-    "leftovers": "They take room. A download that is asked for again goes on from them.",
-    "models-folder": "Models there are not found.",
-    "config-damaged": "localspec does not start, for it would not do what you had set.",
-    "catalogue-damaged": "Only the built-in pairs are offered; yours are missing.",
-    "chats-damaged": "New chats may not be kept, and old ones not be shown.",
-    "chats-newer": "New chats are not kept.",
-    "offline": "What is here runs; nothing is downloaded.",
-    "endpoint": "Downloads come from that mirror.",
-    "endpoint-wrong": "Nothing can be downloaded.",
-    "small": "Some of the screen is folded away.",
-    "no-unicode": "Bars and marks are drawn in plain letters, other scripts not at all.",
-    "dumb": "The screens cannot be shown.",
-    "old-console": "Some keys may do nothing.",
-    "unreadable": "This model cannot be opened.",
-    "unsupported": "This model is listed, and refused when it is opened.",
-    "not-looked-at": "One of them may be damaged; opening it would tell.",
-    "failed": "The rest was looked at all the same.",
-}
-"""By the finding's id."""
+    explanation = EXPLANATIONS.get(finding.id, "")
+    return replace(finding, explanation=explanation, action=repairs.find_repair(finding))

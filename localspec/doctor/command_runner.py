@@ -1,4 +1,4 @@
-"""Commands run one after another, their words told line by line; they can be stopped."""
+"""Runs commands in sequence, passes on their output line by line, and can be stopped."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from localspec.sanitize import sanitize
 
 EXIT_STOPPED = 130
 _GRACE_SECONDS = 15.0
-"""Seconds for a stopped installer to put back what it was replacing."""
+"""A stopped installer needs time to restore the package it was replacing."""
 _MAX_LINE_LENGTH = 2_000
-"""Characters of a line."""
+"""Longer output lines are cut; in characters."""
 _QUIET_ENVIRON = {
     "PIP_NO_INPUT": "1",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
@@ -28,16 +28,16 @@ _QUIET_ENVIRON = {
 
 
 class CommandRunner:
-    """Runs them on the thread that asks; `stop` may come from any other."""
+    """`run` blocks its thread; `stop` may be called from any other thread."""
 
     def __init__(self, commands: Sequence[CommandLine], on_line: Callable[[str], None]) -> None:
-        """`say` hears every line, harmless in a terminal."""
+        """`on_line` receives every output line, without terminal control sequences."""
         self._commands, self._on_line = commands, on_line
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = threading.Event()
 
     def run(self) -> int:
-        """The exit code of the first that fails, 0 where none does, STOPPED after `stop`."""
+        """The exit code of the first command that fails, else 0; EXIT_STOPPED after `stop`."""
         for command in self._commands:
             if self._stopped.is_set():
                 return EXIT_STOPPED
@@ -50,7 +50,7 @@ class CommandRunner:
         return 0
 
     def stop(self) -> None:
-        """Ask the program to end, and its children; one that does not is killed in a while."""
+        """Interrupts the command and its children; kills them after _GRACE_SECONDS."""
         self._stopped.set()
         if (process := self._process) is not None and process.poll() is None:
             _send_signal(process, signal.SIGINT)
@@ -69,16 +69,16 @@ class CommandRunner:
                 creationflags=getattr(subprocess, group, 0) if windows else 0,
             )
         except OSError as error:
-            self._on_line(f"It cannot be started: {error.strerror or error}")
+            self._on_line(f"Cannot start the command: {error.strerror or error}")
             return 127
         self._process = process
-        if self._stopped.is_set():  # before there was anything to stop
+        if self._stopped.is_set():  # stop() ran before there was a process
             self.stop()
         with process:
-            assert process.stdout is not None, "a pipe was asked for"
+            assert process.stdout is not None, "stdout is a pipe"
             for line in process.stdout:
-                words = sanitize(line.decode("utf-8", "replace").rstrip(), multiline=False)
-                self._on_line(words[:_MAX_LINE_LENGTH])
+                text = sanitize(line.decode("utf-8", "replace").rstrip(), multiline=False)
+                self._on_line(text[:_MAX_LINE_LENGTH])
         return process.returncode
 
 
@@ -93,5 +93,5 @@ def _send_signal(process: subprocess.Popen[bytes], number: int) -> None:
 def _kill_after_grace(process: subprocess.Popen[bytes]) -> None:
     with suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE_SECONDS)
-    # What it started may not have heard, and would be listened to for ever.
+    # Children may have ignored the interrupt; they hold the pipe open, so reading would never end.
     _send_signal(process, getattr(signal, "SIGKILL", signal.SIGTERM))

@@ -1,4 +1,4 @@
-"""The engine's build and the devices that it sees."""
+"""Checks of the llama.cpp build and of the devices it can use."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from pathlib import Path
 
 from localspec import __version__
 from localspec.doctor import llama_build
-from localspec.doctor.findings import Finding
-from localspec.machine import device_detection as machine
-from localspec.machine import install_commands, llama_cpp_builds, llama_cpp_info
+from localspec.doctor.findings import Finding, Level
+from localspec.machine import device_detection, install_commands, llama_cpp_builds, llama_cpp_info
 from localspec.machine.device import Device
 from localspec.machine.llama_cpp_builds import LlamaCppBuild
 from localspec.machine.probe import ProbeError
@@ -41,9 +40,9 @@ _LINUX_CPU_FLAGS = {
     "MATMUL_INT8": "i8mm",
     "SVE": "sve",
 }
-"""What llama.cpp calls a feature, and what Linux does."""
+"""llama.cpp's name of a CPU feature -> the flag in /proc/cpuinfo."""
 _FAST_FEATURES = ("AVX2", "FMA", "F16C", "AVX512", "DOTPROD")
-"""Worth a build of one's own where it is missing from this one."""
+"""Features worth a local build if the CPU has them and the installed build does not use them."""
 _MIN_FREE_MEMORY = 2 << 30
 
 _LOADER_FIXES = (
@@ -52,25 +51,25 @@ _LOADER_FIXES = (
         "pip install nvidia-cuda-runtime-cu12 nvidia-cublas-cu12 (or -cu11, as the name says)",
     ),
     (r"libamdhip|librocblas|libhipblas", "Install ROCm, or set LOCALSPEC_BACKEND=vulkan"),
-    (r"libvulkan|vulkan-1", "Install the Vulkan loader (libvulkan1), or your card's driver"),
+    (r"libvulkan|vulkan-1", "Install the Vulkan loader (libvulkan1), or your GPU's driver"),
     (r"GLIBC", "Build it on this system: pip install --no-binary llama-cpp-python"),
 )
-"""What llama.cpp misses, by what the loader says."""
+"""Pattern in the dynamic loader's message -> fix."""
 
 
 def check_engine() -> Iterator[Finding]:
     yield _check_versions()
     try:
-        heard = llama_cpp_info.query(refresh=True)
+        info = llama_cpp_info.query(refresh=True)
     except (ProbeError, OSError) as error:
         yield _explain_load_failure(str(error))
         return
-    able = "can use a GPU" if heard.supports_gpu_offload else "can use the CPU only"
-    yield Finding("library", "engine", "ok", f"{heard.library_path} {able}")
-    yield _check_heads(heard.missing_head_functions)
-    yield from _check_cpu_features(heard.features, _read_cpu_flags())
-    if (found := llama_build.find_mismatch()) is not None:
-        yield found
+    backend = "can use a GPU" if info.supports_gpu_offload else "can use the CPU only"
+    yield Finding("library", "engine", "ok", f"{info.library_path} {backend}")
+    yield _check_heads(info.missing_head_functions)
+    yield from _check_cpu_features(info.features, _read_cpu_flags())
+    if (mismatch := llama_build.find_mismatch()) is not None:
+        yield mismatch
     yield from _check_crashes()
 
 
@@ -90,30 +89,28 @@ def _check_versions() -> Finding:
 
 
 def _explain_load_failure(error: str) -> Finding:
-    """llama.cpp does not even load, or dies at once."""
-    for sign, fix in _LOADER_FIXES:
-        if re.search(sign, error):
+    for pattern, fix in _LOADER_FIXES:
+        if re.search(pattern, error):
             return Finding("library-missing", "engine", "error", f"llama.cpp fails: {error}", fix)
     with suppress(metadata.PackageNotFoundError):
         release = metadata.version(install_commands.PACKAGE)
         plain = LlamaCppBuild("cpu", "", compilers=("c++",))
         fix = install_commands.shell_line(plain, release, sys.executable)
         if re.search(r"code (-4|-?1073741795|3221225501|132)\b|SIGILL", error):
-            what = "llama.cpp was built for another processor: an illegal instruction ended it"
+            what = "llama.cpp was built for another CPU: it stopped at an illegal instruction"
             return Finding("illegal-instruction", "engine", "error", what, fix)
         return Finding("engine-fails", "engine", "error", f"llama.cpp fails: {error}", fix)
     return Finding(
-        "engine-fails", "engine", "error", f"llama.cpp fails: {error}", "Install it again"
+        "engine-fails", "engine", "error", f"llama.cpp fails: {error}", "Reinstall llama-cpp-python"
     )
 
 
 def _check_crashes() -> Iterator[Finding]:
-    """Pairs that died again and again."""
     if loops := crashes.find_crash_loops():
-        of = ", ".join(sorted({crashes.describe_cause(how) for hows in loops for how in hows}))
+        causes = {crashes.describe_cause(exit_) for exits in loops for exit_ in exits}
         n = len(loops)
-        what = f"{n} pair{'s' * (n > 1)} crashed each of the last times: {of}"
-        fix = "Try a smaller context or no draft; localspec doctor --fix forgets the crashes"
+        what = f"{n} pair{'s' * (n > 1)} crashed repeatedly: {', '.join(sorted(causes))}"
+        fix = "Try a smaller context or no draft; localspec doctor --fix clears the crash count"
         yield Finding("crash-loops", "engine", "notice", what, fix)
 
 
@@ -122,63 +119,54 @@ def _check_heads(missing: Sequence[str]) -> Finding:
     *first, last = draft_heads.KIND_TITLES.values()
     kinds = f"{', '.join(first)} and {last}"
     if not missing:
-        return Finding("heads", "engine", "ok", f"can guess with {kinds} heads")
-    what = f"this llama.cpp cannot guess with heads ({kinds}): it lacks {', '.join(missing)}"
-    fix = "Install the llama-cpp-python that localspec names; other drafts work: --draft none"
+        return Finding("heads", "engine", "ok", f"can draft with {kinds} heads")
+    what = f"this llama.cpp cannot draft with heads ({kinds}): it lacks {', '.join(missing)}"
+    fix = "Install the llama-cpp-python version that localspec requires; or use --draft none"
     return Finding("no-heads", "engine", "notice", what, fix)
 
 
 def _check_cpu_features(features: str, cpu_flags: frozenset[str]) -> Iterator[Finding]:
-    """What the build wants of the processor against what there is."""
-    wanted = re.findall(r"(\w+) = 1", features)
-    yield Finding("features", "engine", "ok", f"built with {' '.join(wanted) or 'nothing special'}")
-    if not cpu_flags:  # a system that does not tell
+    """Compares the build's CPU features with the CPU's own."""
+    built = re.findall(r"(\w+) = 1", features)
+    yield Finding("features", "engine", "ok", f"built with {' '.join(built) or 'no CPU extension'}")
+    if not cpu_flags:  # no /proc/cpuinfo
         return
-    missing = [
-        name for name in wanted if _LINUX_CPU_FLAGS.get(name, name) not in cpu_flags | {name}
-    ]
+    missing = [name for name in built if _LINUX_CPU_FLAGS.get(name, name) not in cpu_flags | {name}]
     choice, release = LlamaCppBuild("cpu", ""), metadata.version(install_commands.PACKAGE)
     line = install_commands.shell_line(choice, release, sys.executable)
     if missing:
-        what = f"built for what this processor lacks: {', '.join(missing)}; it may die of it"
+        what = f"built for CPU features this CPU lacks: {', '.join(missing)}; it may crash"
         yield Finding("other-cpu", "engine", "error", what, line)
     unused = [
-        name
-        for name in _FAST_FEATURES
-        if name not in wanted and _LINUX_CPU_FLAGS[name] in cpu_flags
+        name for name in _FAST_FEATURES if name not in built and _LINUX_CPU_FLAGS[name] in cpu_flags
     ]
     if unused:
-        what = (
-            f"built without {', '.join(unused)}, which this processor has: slower than it could be"
-        )
+        what = f"built without {', '.join(unused)}, which this CPU has: slower than it could be"
         yield Finding("slow-build", "engine", "notice", what, line)
 
 
 def _read_cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """Of the first processor; nothing where the system does not tell."""
+    """The first CPU's flags; empty if the file is missing."""
     with suppress(OSError):
         text = path.read_text(encoding="utf-8", errors="replace")
-        if found := re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.M):
-            return frozenset(found[1].split())
+        if line := re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.M):
+            return frozenset(line[1].split())
     return frozenset()
 
 
 def check_devices() -> Iterator[Finding]:
-    here = machine.detect_devices(refresh=True)
-    if here.note:
-        yield Finding("devices-unknown", "devices", "warning", here.note)
-    for one in here.devices:
-        odd = one.note or one.free is None
-        yield Finding("gpu", "devices", "notice" if odd else "ok", _format_device(one))
-    if not here.devices and not here.note:
-        hardware = llama_cpp_builds.detect_hardware()
-        seen = (
-            f"; an NVIDIA driver ({hardware.nvidia_driver}) is here"
-            if hardware.nvidia_driver
-            else ""
-        )
-        yield Finding("no-gpu", "devices", "ok", f"no GPU that this llama.cpp can use{seen}")
-    yield _check_memory(here.cpu)
+    detected = device_detection.detect_devices(refresh=True)
+    if detected.note:
+        yield Finding("devices-unknown", "devices", "warning", detected.note)
+    for device in detected.devices:
+        is_uncertain = device.note or device.free is None
+        level: Level = "notice" if is_uncertain else "ok"
+        yield Finding("gpu", "devices", level, _format_device(device))
+    if not detected.devices and not detected.note:
+        driver = llama_cpp_builds.detect_hardware().nvidia_driver
+        hint = f"; an NVIDIA driver ({driver}) is installed" if driver else ""
+        yield Finding("no-gpu", "devices", "ok", f"no GPU that this llama.cpp can use{hint}")
+    yield _check_memory(detected.cpu)
 
 
 def _format_device(device: Device) -> str:
@@ -189,14 +177,14 @@ def _format_device(device: Device) -> str:
         [f"{gib(device.used_by_others)} used by other programs"] if device.used_by_others else []
     )
     parts += ["shares the computer's memory"] if device.unified else []
-    parts += ["draws the screen"] if device.drives_display else []
+    parts += ["drives the display"] if device.drives_display else []
     parts += [f"driver {device.driver}"] if device.driver else []
     parts += [device.note] if device.note else []
     return ", ".join(parts)
 
 
 def _check_memory(cpu: Device) -> Finding:
-    name, free, total = cpu.description or "processor", gib(cpu.free or 0), gib(cpu.total or 0)
+    name, free, total = cpu.description or "CPU", gib(cpu.free or 0), gib(cpu.total or 0)
     what = f"{name}: {free} of {total} memory free"
     what += f" ({cpu.note})" if cpu.note else ""
     if (cpu.free or 0) < _MIN_FREE_MEMORY:

@@ -1,4 +1,4 @@
-"""One thing that was found out, in words that may be shown to anybody."""
+"""The result of a check, its repair action, and the report as text."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ Level = Literal["ok", "notice", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """A program to run, as it is given to the system."""
-
     argv: tuple[str, ...]
     environ: tuple[tuple[str, str], ...] = ()
-    """What it is to be told besides."""
+    """Added to the environment."""
 
     def __str__(self) -> str:
-        """As one would type it."""
-        told = [f"{name}={install_commands.quote_command([value])}" for name, value in self.environ]
-        return " ".join([*told, install_commands.quote_command(self.argv)])
+        """The line to type in a shell."""
+        settings = [
+            f"{name}={install_commands.quote_command([value])}" for name, value in self.environ
+        ]
+        return " ".join([*settings, install_commands.quote_command(self.argv)])
 
 
 @dataclass(frozen=True, slots=True)
 class RepairAction:
-    """What mends a finding from here, once a person has agreed to it."""
+    """A repair that localspec can do, after the person confirms it."""
 
     name: str
-    """In a word or two, after a key: remove them."""
+    """One or two words, shown after a key: remove them."""
     question: str
-    """What exactly is going to happen."""
+    """States exactly what the action does."""
     run: Callable[[], str] | None = None
-    """At once; what was done, in words.  Raises LocalspecError or OSError."""
+    """A quick action; returns a sentence about the result. Raises LocalspecError or OSError."""
     commands: tuple[CommandLine, ...] = ()
-    """One after another, which may take minutes; they replace what an engine has open."""
+    """Run in sequence; may take minutes and replace files that a running engine has open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +48,19 @@ class Finding:
     id: str
     """Stable, for programs: cpu-only-build."""
     area: str
-    """engine, devices, disk, network, terminal, models."""
+    """A key of checks.AREAS."""
     level: Level
-    """`error`: localspec cannot work as it is."""
+    """`error`: localspec cannot work until this is fixed."""
     what: str
     fix: str = ""
-    """One line: what to do or to type."""
+    """One line: what to do or type."""
     explanation: str = ""
-    """What that does to whoever uses it; empty where all is well."""
+    """The consequence for the user; empty at level `ok`."""
     action: RepairAction | None = None
-    """What localspec can do itself."""
 
 
 def redact(finding: Finding) -> Finding:
-    """Without this person's name and home, and harmless in a terminal."""
+    """Removes the user name, the home folder and terminal control sequences."""
     return replace(finding, what=_redact_text(finding.what), fix=_redact_text(finding.fix))
 
 
@@ -69,7 +68,7 @@ def _redact_text(text: str) -> str:
     text = sanitize(text, multiline=False)
     try:
         home, user = str(Path.home()), getpass.getuser()
-    except (RuntimeError, OSError, KeyError, ImportError):  # a user without an entry
+    except (RuntimeError, OSError, KeyError, ImportError):  # no password database entry
         return text
     if len(home) > 1:
         text = re.sub(rf"{re.escape(home)}(?=[/\\]|\b|$)", "~", text)
@@ -78,38 +77,37 @@ def _redact_text(text: str) -> str:
     return text
 
 
-# --- Findings as a text that may be pasted into an issue.
+# --- The report as text, to paste into an issue.
 
 LEVEL_SIGNS: dict[Level, str] = {"ok": "  ", "notice": "- ", "warning": "! ", "error": "x "}
 WORST_FIRST: tuple[Level, ...] = ("error", "warning", "notice")
 
 
 def format_report(findings: Sequence[Finding]) -> str:
-    """By area, and what it comes to."""
     return "\n".join(_format_lines(findings))
 
 
 def _format_lines(findings: Sequence[Finding]) -> Iterator[str]:
-    for area in dict.fromkeys(one.area for one in findings):
+    for area in dict.fromkeys(finding.area for finding in findings):
         yield area
-        for one in (one for one in findings if one.area == area):
-            yield f"  {LEVEL_SIGNS[one.level]}{one.what}"
-            if one.fix and one.level != "ok":
-                yield f"      {one.fix}"
+        for finding in findings:
+            if finding.area != area:
+                continue
+            yield f"  {LEVEL_SIGNS[finding.level]}{finding.what}"
+            if finding.fix and finding.level != "ok":
+                yield f"      {finding.fix}"
         yield ""
-    counted = format_counts(findings)
-    yield (
-        f"{counted}; signs: x error, ! warning, - notice." if counted else format_verdict(findings)
-    )
+    counts = format_counts(findings)
+    yield f"{counts}; x error, ! warning, - notice." if counts else format_verdict(findings)
 
 
 def format_verdict(findings: Sequence[Finding]) -> str:
-    """In a sentence."""
-    return f"{format_counts(findings)}." if format_counts(findings) else "Nothing is wrong."
+    counts = format_counts(findings)
+    return f"{counts}." if counts else "No problems found."
 
 
 def format_counts(findings: Sequence[Finding]) -> str:
-    """1 error, 2 warnings; empty where all is well."""
-    levels = [one.level for one in findings]
-    some = [(level, levels.count(level)) for level in WORST_FIRST if level in levels]
-    return ", ".join(f"{count} {level}{'s' if count > 1 else ''}" for level, count in some)
+    """Such as "1 error, 2 warnings"; empty without problems."""
+    levels = [finding.level for finding in findings]
+    counts = [(level, levels.count(level)) for level in WORST_FIRST if level in levels]
+    return ", ".join(f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts)

@@ -1,4 +1,4 @@
-"""What decides how the hub would be asked; nobody is asked here."""
+"""Checks of the hub settings: offline, endpoint, token, proxy. Opens no connection."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ def _check_offline(environ: Mapping[str, str]) -> Iterator[Finding]:
     for name in _OFFLINE_VARIABLES:
         if environ.get(name, "").lower() in _TRUE_VALUES:
             fix = f"unset {name}, to download models"
-            yield Finding("offline", "network", "notice", f"{name} forbids the network", fix)
-    said = config.resolve(environ).settings["network.offline"]
-    if said.current and not said.is_overridden:
-        what = f"network.offline in {said.origin_text} forbids the network"
+            yield Finding("offline", "network", "notice", f"offline: {name} is set", fix)
+    setting = config.resolve(environ).settings["network.offline"]
+    if setting.current and not setting.is_overridden:
+        what = f"offline: network.offline is set in {setting.origin_text}"
         fix = "localspec config set network.offline false, to download models"
         yield Finding("offline", "network", "notice", what, fix)
 
 
 def _check_endpoint(value: str) -> Finding:
     if not value:
-        return Finding("endpoint", "network", "ok", "the hub's own address is used")
+        return Finding("endpoint", "network", "ok", "downloads from huggingface.co")
     parts = _split_url(value)
     if parts is None:
-        fix = "unset HF_ENDPOINT, or make it like https://hub.example"
-        return Finding("endpoint-wrong", "network", "warning", "HF_ENDPOINT is no address", fix)
-    what = f"HF_ENDPOINT asks {parts[0]}://{parts[1]} instead of the hub"
+        fix = "unset HF_ENDPOINT, or set it to an address like https://hub.example"
+        return Finding("endpoint-wrong", "network", "warning", "HF_ENDPOINT is not a URL", fix)
+    what = f"HF_ENDPOINT: downloads from {parts[0]}://{parts[1]} instead of huggingface.co"
     return Finding("endpoint", "network", "notice", what)
 
 
 def _split_url(value: str) -> tuple[str, str] | None:
-    """Scheme and host: what stands before an @ is nobody's business."""
+    """Scheme and host; leaves out user and password."""
     try:
         parts = urlsplit(value)
         host, port = parts.hostname, parts.port
@@ -61,14 +61,14 @@ def _split_url(value: str) -> tuple[str, str] | None:
 
 
 def _check_token(environ: Mapping[str, str]) -> Finding:
-    """Whether there is one; it is never read."""
-    given = next((name for name in _TOKEN_VARIABLES if environ.get(name)), None)
-    if given:
-        return Finding("token", "network", "ok", f"a token for the hub is set ({given})")
+    """Checks that a token exists; does not read it."""
+    variable = next((name for name in _TOKEN_VARIABLES if environ.get(name)), None)
+    if variable:
+        return Finding("token", "network", "ok", f"hub token set ({variable})")
     home = environ.get("HF_HOME") or os.path.join(
         environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"
     )
     file = Path(os.path.expanduser(environ.get("HF_TOKEN_PATH") or os.path.join(home, "token")))
     if file.is_file():
-        return Finding("token", "network", "ok", f"a token for the hub lies in {file}")
-    return Finding("no-token", "network", "ok", "no token for the hub: gated models are closed")
+        return Finding("token", "network", "ok", f"hub token in {file}")
+    return Finding("no-token", "network", "ok", "no hub token: gated models cannot be downloaded")

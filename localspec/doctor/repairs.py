@@ -1,6 +1,6 @@
-"""What localspec can mend itself, by the finding's id; nothing happens before a person agreed.
+"""Repair actions by finding id; they run only after the person confirms them.
 
-Nothing is deleted but what downloads left behind: a damaged file is kept under another name.
+Only incomplete downloads are deleted: a damaged file is kept under another name.
 """
 
 from __future__ import annotations
@@ -29,29 +29,33 @@ _TRUE_VALUES = ("1", "on", "yes", "true")
 
 
 def find_repair(finding: Finding) -> RepairAction | None:
-    """What can be done about it from here; None: only the person can."""
-    if finding.id == "library-missing":  # which one, the loader said
+    """None if localspec has no action for this finding."""
+    if finding.id == "library-missing":  # the loader's message names the library
         return _install_action(partial(_cuda_library_commands, finding.what))
     make = _REPAIRS.get(finding.id)
     return make() if make is not None else None
 
 
-# --- builds of llama.cpp ------------------------------------------------------------------
+# --- llama.cpp builds ---------------------------------------------------------------------
 
 
 def _install_action(commands: Callable[[], tuple[CommandLine, ...]]) -> RepairAction | None:
-    """From the package index: not where the network is forbidden, or the build is one's own."""
+    """None if offline, or if LLAMA_CPP_LIB_PATH selects the user's own build."""
     offline = os.environ.get("HF_HUB_OFFLINE", "").lower() in _TRUE_VALUES
     if offline or os.environ.get("LLAMA_CPP_LIB_PATH") or not (lines := commands()):
         return None
-    shown = "\n\n".join(sanitize(str(line)) for line in lines)
-    slow = any("--no-binary" in line.argv for line in lines)
-    time_ = "It compiles llama.cpp: minutes." if slow else "It downloads some hundred MB."
-    return RepairAction("install it", f"Run this? {time_}\n\n{shown}", commands=lines)
+    command_text = "\n\n".join(sanitize(str(line)) for line in lines)
+    compiles = any("--no-binary" in line.argv for line in lines)
+    cost = (
+        "This compiles llama.cpp and takes minutes."
+        if compiles
+        else "This downloads a few hundred MB."
+    )
+    return RepairAction("install it", f"Run this? {cost}\n\n{command_text}", commands=lines)
 
 
 def _gpu_build_commands() -> tuple[CommandLine, ...]:
-    return llama_build.install_commands(
+    return llama_build.build_install_commands(
         llama_cpp_builds.choose_build(llama_cpp_builds.detect_hardware())
     )
 
@@ -66,53 +70,48 @@ def _missing_engine_commands() -> tuple[CommandLine, ...]:
 
 
 def _cuda_library_commands(loader_error: str) -> tuple[CommandLine, ...]:
-    """NVIDIA's, of the generation that the loader misses."""
-    found = re.search(
+    """Installs NVIDIA's CUDA libraries of the major version in the loader's message."""
+    version = re.search(
         r"(?:libcudart|libcublas)\.so\.(\d+)|(?:cudart|cublas)64_(\d\d)", loader_error
     )
-    needed = llama_cpp_builds.cuda_libraries(found[1] or found[2]) if found else ()
-    if not needed or not install_commands.can_install():
+    libraries = llama_cpp_builds.cuda_libraries(version[1] or version[2]) if version else ()
+    if not libraries or not install_commands.can_install():
         return ()
-    choice = LlamaCppBuild("cuda", "", libraries=needed)
-    return (
-        CommandLine(
-            tuple(
-                install_commands.libraries_command(
-                    choice, sys.executable, install_commands.find_uv()
-                )
-            )
-        ),
-    )
+    choice, uv = LlamaCppBuild("cuda", "", libraries=libraries), install_commands.find_uv()
+    return (CommandLine(tuple(install_commands.libraries_command(choice, sys.executable, uv))),)
 
 
 # --- files --------------------------------------------------------------------------------
 
 
 def _remove_leftovers() -> RepairAction | None:
-    left = local_files.find_leftovers()
-    if not left:
+    leftovers = local_files.find_leftovers()
+    if not leftovers:
         return None
-    size = gb(sum(one.size for one in left))
-    question = f"Remove {len(left)} unfinished downloads, {size}? They would begin anew."
+    n, size = len(leftovers), gb(sum(file.size for file in leftovers))
+    question = (
+        f"Remove {n} incomplete download{'s' * (n > 1)}, {size}? "
+        "Downloading again would start from zero."
+    )
     return RepairAction(
-        "remove them", question, lambda: f"{gb(local_files.delete_leftovers(left))} are free now."
+        "remove them", question, lambda: f"Freed {gb(local_files.delete_leftovers(leftovers))}."
     )
 
 
 def _set_aside_action(path: Callable[[], Path], consequence: str) -> RepairAction | None:
-    where = path()
-    if not where.exists():
+    file = path()
+    if not file.exists():
         return None
-    shown = sanitize(str(where), multiline=False)
-    question = f"Set {shown} aside? It is kept beside, under another name; {consequence}."
-    return RepairAction("set it aside", question, partial(_set_aside, where))
+    name = sanitize(str(file), multiline=False)
+    question = f"Rename {name}? It stays in the same folder, under another name; {consequence}."
+    return RepairAction("rename it", question, partial(_set_aside, file))
 
 
 def _set_aside(path: Path) -> str:
     utc = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    there = path.with_name(f"{path.name}.damaged-{utc}")
-    path.rename(there)
-    return f"It is now {sanitize(str(there), multiline=False)}"
+    renamed = path.with_name(f"{path.name}.damaged-{utc}")
+    path.rename(renamed)
+    return f"Renamed to {sanitize(str(renamed), multiline=False)}"
 
 
 def _make_folder() -> RepairAction | None:
@@ -122,32 +121,32 @@ def _make_folder() -> RepairAction | None:
 
     def make() -> str:
         folder.mkdir(parents=True)
-        return "It is there."
+        return "Folder created."
 
     return RepairAction(
-        "make it", f"Make the folder {sanitize(str(folder), multiline=False)}?", make
+        "create it", f"Create the folder {sanitize(str(folder), multiline=False)}?", make
     )
 
 
 def _repair_chats() -> RepairAction:
-    def mend() -> str:
-        mended = repair.repair_file(paths.chats_file())
-        if mended is None:
-            return "Another localspec has just mended it."
-        where = sanitize(str(mended.damaged_copy), multiline=False)
-        return f"{mended.recovered_chats} chats were saved. The old file is {where}"
+    def repair_file() -> str:
+        result = repair.repair_file(paths.chats_file())
+        if result is None:
+            return "Another localspec has just repaired the file."
+        n, damaged = result.recovered_chats, sanitize(str(result.damaged_copy), multiline=False)
+        return f"{n} chat{'s' * (n != 1)} recovered. The damaged file is kept as {damaged}"
 
-    question = "Save all chats that can be read into a new file? The damaged one is kept aside."
-    return RepairAction("mend it", question, mend)
+    question = "Copy all readable chats to a new file? The damaged file is kept."
+    return RepairAction("repair it", question, repair_file)
 
 
-def _forget_crashes() -> RepairAction:
-    def forget() -> str:
+def _clear_crashes() -> RepairAction:
+    def clear() -> str:
         crashes.clear()
-        return "They may begin anew."
+        return "Crash count cleared."
 
-    question = "Forget that these pairs crashed? They are then restarted after a crash, as others."
-    return RepairAction("forget them", question, forget)
+    question = "Clear the crash count? localspec then restarts these pairs again after a crash."
+    return RepairAction("clear it", question, clear)
 
 
 _REPAIRS: dict[str, Callable[[], RepairAction | None]] = {
@@ -160,11 +159,11 @@ _REPAIRS: dict[str, Callable[[], RepairAction | None]] = {
     "leftovers": _remove_leftovers,
     "models-folder": _make_folder,
     "config-damaged": partial(
-        _set_aside_action, paths.config_file, "without it everything is as it comes"
+        _set_aside_action, paths.config_file, "all settings return to their defaults"
     ),
     "catalogue-damaged": partial(
-        _set_aside_action, paths.user_catalog_file, "the built-in pairs stay"
+        _set_aside_action, paths.user_catalog_file, "the built-in pairs remain"
     ),
     "chats-damaged": _repair_chats,
-    "crash-loops": _forget_crashes,
+    "crash-loops": _clear_crashes,
 }

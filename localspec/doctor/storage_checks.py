@@ -1,4 +1,4 @@
-"""Where models and what was learnt are kept: room, links, leftovers, and damaged settings."""
+"""Checks of files: disk space, the model cache, settings, chats and downloaded models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ from localspec.models.local_files.local_model import LocalModel
 from localspec.units import gb
 
 _MIN_FREE_DISK = 10 * 10**9
-"""Bytes: a model of 8 billion parameters with its draft needs about 6 GB."""
+"""Bytes; an 8B model with its draft model takes about 6 GB."""
+
+_MAX_CHECKED_BYTES = 256 << 20
+"""Larger chat databases skip the integrity check; this size takes about a second."""
+
+_TIME_BUDGET_SECONDS = 5.0
+"""For reading model headers."""
 
 
 def check_disk() -> Iterator[Finding]:
@@ -30,25 +36,25 @@ def check_disk() -> Iterator[Finding]:
     yield from _check_free_space(cache)
     yield from _check_symlinks(cache)
     yield from _check_leftovers()
-    yield _check_folder("data", "what was learnt, and logs", paths.data_dir())
+    yield _check_folder("data", "chats, measurements and logs", paths.data_dir())
     if (folder := local_files.models_folder()) is not None and not folder.is_dir():
-        fix = "Make it, or name another: localspec config set models.folder FOLDER"
-        yield Finding("models-folder", "disk", "warning", f"{folder} is no folder", fix)
+        fix = "Create it, or choose another: localspec config set models.folder FOLDER"
+        yield Finding("models-folder", "disk", "warning", f"{folder} is not a folder", fix)
     yield from _check_settings()
 
 
 def _check_folder(name: str, contents: str, folder: Path) -> Finding:
-    there = _nearest_existing_folder(folder)
-    made = "" if there == folder else ", to be made when needed"
-    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
-        return Finding(name, "disk", "ok", f"{folder} keeps {contents}{made}")
+    existing = _nearest_existing_folder(folder)
+    note = "" if existing == folder else " (created when needed)"
+    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+        return Finding(name, "disk", "ok", f"{contents} in {folder}{note}")
     variable = "HF_HUB_CACHE" if name == "cache" else "LOCALSPEC_DATA_DIR"
-    fix = f"Make it writable, or set {variable} to a folder of yours"
-    return Finding(f"{name}-refused", "disk", "warning", f"{there} cannot be written to", fix)
+    fix = f"Make it writable, or set {variable} to another folder"
+    return Finding(f"{name}-refused", "disk", "warning", f"{existing} is not writable", fix)
 
 
 def _nearest_existing_folder(folder: Path) -> Path:
-    """The folder, or what is there of the way to it."""
+    """The folder itself, or its nearest parent that exists."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return folder
@@ -64,24 +70,24 @@ def _check_free_space(cache: Path) -> Iterator[Finding]:
 
 
 def _check_symlinks(cache: Path) -> Iterator[Finding]:
-    """Without symbolic links the cache keeps a file once for each revision."""
+    """Without symbolic links the cache stores one copy of a file per revision."""
     if not cache.is_dir() or not os.access(cache, os.W_OK):
         return
     try:
         with tempfile.TemporaryDirectory(prefix=".localspec-", dir=cache) as folder:
             (Path(folder) / "link").symlink_to("nowhere")
     except (OSError, NotImplementedError):
-        what = "the cache's disk has no symbolic links: each revision of a file is kept whole"
-        fix = "Windows: switch on Developer Mode; else use a disk that has links"
+        what = "no symbolic links in the model cache: each revision of a file takes its full size"
+        fix = "Windows: turn on Developer Mode; otherwise use a disk that supports links"
         yield Finding("no-links", "disk", "notice", what, fix)
 
 
 def _check_leftovers() -> Iterator[Finding]:
-    left = local_files.find_leftovers()
-    if left:
-        size = gb(sum(one.size for one in left))
-        what = f"{size} in {len(left)} files of downloads that ended early"
-        fix = "localspec pull goes on with them; localspec rm --leftovers takes them away"
+    leftovers = local_files.find_leftovers()
+    if leftovers:
+        n, size = len(leftovers), gb(sum(file.size for file in leftovers))
+        what = f"{size} in {n} incomplete download{'s' * (n > 1)}"
+        fix = "localspec pull resumes them; localspec rm --leftovers deletes them"
         yield Finding("leftovers", "disk", "notice", what, fix)
 
 
@@ -97,24 +103,21 @@ def _check_settings() -> Iterator[Finding]:
         yield Finding("catalogue-damaged", "disk", "error", error.message, error.hint)
 
 
-# --- Whether the chats that are kept can be read; they are not changed here.
-
-_MAX_CHECKED_BYTES = 256 << 20
-"""Bytes that are read through: about a second."""
+# --- Chats; opened read-only.
 
 
 def check_chats() -> Iterator[Finding]:
     path = paths.chats_file()
     if not path.exists():
-        yield Finding("chats", "chats", "ok", "none are kept yet")
+        yield Finding("chats", "chats", "ok", "no saved chats")
         return
     try:
         yield from _check_database(path)
     except schema.DATABASE_ERRORS as error:
         if not schema.is_corrupt(error):
             raise
-        what = f"the file of chats is damaged: {path}"
-        fix = "localspec doctor --fix saves what can be read; the old file is kept aside"
+        what = f"the chat database is damaged: {path}"
+        fix = "localspec doctor --fix recovers what it can read and keeps the damaged file"
         yield Finding("chats-damaged", "chats", "error", what, fix)
     yield from _check_damaged_copies(path)
 
@@ -126,52 +129,49 @@ def _check_database(path: Path) -> Iterator[Finding]:
         if version == schema.SCHEMA_VERSION and size <= _MAX_CHECKED_BYTES:
             schema.check_integrity(connection)
         (n,) = connection.execute("SELECT count(*) FROM chats").fetchone()
-    kept = f"{n} kept, {gb(size)}" if n else "none are kept yet"
-    yield Finding("chats", "chats", "ok", kept)
+    count = f"{n} saved chat{'s' * (n > 1)}, {gb(size)}" if n else "no saved chats"
+    yield Finding("chats", "chats", "ok", count)
     if version > schema.SCHEMA_VERSION:
-        what = "a newer localspec wrote the chats: they can be read, and no more"
+        what = "a newer localspec wrote the chats: they are read-only here"
         yield Finding("chats-newer", "chats", "warning", what, "Update localspec")
 
 
 def _check_damaged_copies(path: Path) -> Iterator[Finding]:
-    """Damaged files that were mended: as large as they were."""
-    kept = sorted(path.parent.glob(f"{path.name}.corrupt-*"))
-    if kept:
-        size = gb(sum(one.stat().st_size for one in kept))
-        what = f"{len(kept)} damaged files of chats are kept aside, {size}: {path.parent}"
+    """Reports the disk space of damaged databases that were repaired."""
+    copies = sorted(path.parent.glob(f"{path.name}.corrupt-*"))
+    if copies:
+        n, size = len(copies), gb(sum(copy.stat().st_size for copy in copies))
+        what = f"{n} damaged chat database{'s' * (n > 1)} kept, {size}: {path.parent}"
         yield Finding("chats-aside", "chats", "ok", what)
 
 
-# --- Whether the models that are here can be read, and run by this llama.cpp.
-
-_TIME_BUDGET_SECONDS = 5.0
-"""Seconds of reading headers."""
+# --- Downloaded models.
 
 
 def check_models() -> Iterator[Finding]:
-    here = local_files.list_models()
-    if not here:
-        yield Finding("models", "models", "ok", "none here yet", "localspec pair suggest")
+    models = local_files.list_models()
+    if not models:
+        yield Finding("models", "models", "ok", "none installed", "localspec pair suggest")
         return
-    total = gb(sum(one.size for one in here))
-    yield Finding("models", "models", "ok", f"{len(here)} here, {total}")
+    total = gb(sum(model.size for model in models))
+    yield Finding("models", "models", "ok", f"{len(models)} installed, {total}")
     started = time.monotonic()
-    for number, one in enumerate(here):
+    for number, model in enumerate(models):
         if time.monotonic() - started > _TIME_BUDGET_SECONDS:
-            what = f"{len(here) - number} of them were not looked at: that takes too long"
+            what = f"{len(models) - number} of them were not checked: that would take too long"
             yield Finding("not-looked-at", "models", "notice", what)
             return
-        yield from _check_model(one)
+        yield from _check_model(model)
 
 
-def _check_model(stored: LocalModel) -> Iterator[Finding]:
-    name = stored.path.name
+def _check_model(model: LocalModel) -> Iterator[Finding]:
+    name = model.path.name
     try:
-        header.check_loadable(stored.path)
-        why = header.read(stored.path).unsupported_reason
+        header.check_loadable(model.path)
+        reason = header.read(model.path).unsupported_reason
     except LocalspecError as error:
         yield Finding("unreadable", "models", "warning", f"{name}: {error.message}", error.hint)
         return
-    if why:
+    if reason:
         fix = "Run another model, or a newer localspec"
-        yield Finding("unsupported", "models", "notice", f"{name} cannot run: {why}", fix)
+        yield Finding("unsupported", "models", "notice", f"{name} cannot run: {reason}", fix)

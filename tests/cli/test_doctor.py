@@ -53,14 +53,14 @@ def test_what_can_be_mended_is_mended_when_one_agrees(tmp_path: Path) -> None:
     config.write_text("[screen")
     env = {"LOCALSPEC_CONFIG": str(config), "HF_HOME": str(tmp_path)}
     found = localspec("doctor", "--json", env=env).document["findings"]
-    assert [one["action"] for one in found if one["id"] == "config-damaged"] == ["set it aside"]
+    assert [one["action"] for one in found if one["id"] == "config-damaged"] == ["rename it"]
     asked = localspec("doctor", "--fix", env=env)
     assert asked.code == 2 and "--fix -y" in asked.err
     assert config.exists()
     done = localspec("doctor", "--fix", "-y", env=env)
     assert done.code == 0, done.text
-    assert "1 error" in done.text and "Now: Nothing is wrong." in done.text
-    assert "It is now" in done.err
+    assert "1 error" in done.text and "Now: No problems found." in done.text
+    assert "Renamed to " in done.err
     (aside,) = tmp_path.glob("config.toml.damaged-*")
     assert aside.read_text() == "[screen" and not config.exists()
     again = localspec("doctor", "--fix", "-y", "--json", env=env)

@@ -1,4 +1,4 @@
-"""doctor/: what each look finds, and that it may be shown to anybody."""
+"""doctor/: the findings of each check, and that they are safe to share."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def by_id(found: Iterator[Finding]) -> dict[str, Finding]:
 
 
 @pytest.fixture(autouse=True)
-def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path / "config" / "config.toml"))
     monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 
-# May be shown to anybody.
+# --- safe to share ------------------------------------------------------------------------
 
 
 def test_home_and_name_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ def test_home_and_name_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown.fix == "'~/my venv/bin/python' -m pip"
 
 
-def test_a_look_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_in_a_check_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> Iterator[Finding]:
         yield Finding("first", "disk", "ok", "well")
         raise RuntimeError("no disk today")
@@ -61,10 +61,10 @@ def test_a_token_is_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     shown = repr(checks.run_checks())
     assert "secret" not in shown
     assert "password" not in shown
-    assert "https://mirror.example:8443 instead" in shown
+    assert "https://mirror.example:8443 instead of huggingface.co" in shown
 
 
-def test_everything_has_a_level_an_area_and_one_line() -> None:
+def test_every_finding_has_a_level_an_area_and_one_line() -> None:
     found = checks.run_checks()
     assert {one.area for one in found} == set(checks.AREAS)
     for one in found:
@@ -73,28 +73,28 @@ def test_everything_has_a_level_an_area_and_one_line() -> None:
     assert "failed" not in {one.id for one in found}
 
 
-# The engine.
+# --- engine -------------------------------------------------------------------------------
 
 
-def test_this_engine_is_named_with_what_it_was_built_for() -> None:
+def test_the_engine_report_names_versions_library_and_cpu_features() -> None:
     found = by_id(engine_checks.check_engine())
     assert "llama-cpp-python" in found["versions"].what
     assert "libllama" in found["library"].what
     assert found["features"].level == "ok"
-    assert found["heads"].what == "can guess with EAGLE-3, MTP, DFlash and DSpark heads"
+    assert found["heads"].what == "can draft with EAGLE-3, MTP, DFlash and DSpark heads"
 
 
 def test_a_build_that_cannot_run_heads_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = llama_cpp_info.LlamaCppInfo(
+    info = llama_cpp_info.LlamaCppInfo(
         (), False, "libllama.so", "", ("llama_get_embeddings_nextn",)
     )
-    monkeypatch.setattr(llama_cpp_info, "query", lambda refresh: told)
+    monkeypatch.setattr(llama_cpp_info, "query", lambda refresh: info)
     found = by_id(engine_checks.check_engine())["no-heads"]
     assert found.level == "notice" and "lacks llama_get_embeddings_nextn" in found.what
     assert found.fix
 
 
-def test_what_is_looked_for_is_what_the_engine_calls() -> None:
+def test_the_probe_checks_the_functions_that_the_engine_calls() -> None:
     from localspec.engine.llama import hidden_states  # noqa: PLC0415
     from localspec.engine.llama.library import C  # noqa: PLC0415
     from localspec.machine import probed_model  # noqa: PLC0415
@@ -121,7 +121,7 @@ def test_what_is_looked_for_is_what_the_engine_calls() -> None:
         ("ModuleNotFoundError: No module named 'llama_cpp'", "engine-fails", "pip install"),
     ],
 )
-def test_an_engine_that_does_not_start_says_what_to_install(
+def test_a_load_failure_names_what_to_install(
     why: str, id_: str, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(refresh: bool) -> llama_cpp_info.LlamaCppInfo:
@@ -133,19 +133,21 @@ def test_an_engine_that_does_not_start_says_what_to_install(
     assert fix in found.fix or "uv pip install" in found.fix
 
 
-def test_a_build_for_another_processor_is_an_error_before_it_dies() -> None:
-    told = "CPU : SSE3 = 1 | AVX2 = 1 | AVX512 = 1 | LLAMAFILE = 1 | REPACK = 1 |"
-    found = by_id(engine_checks._check_cpu_features(told, frozenset({"pni", "avx2", "fma"})))
+def test_a_build_for_another_cpu_is_an_error_before_it_crashes() -> None:
+    features = "CPU : SSE3 = 1 | AVX2 = 1 | AVX512 = 1 | LLAMAFILE = 1 | REPACK = 1 |"
+    found = by_id(engine_checks._check_cpu_features(features, frozenset({"pni", "avx2", "fma"})))
     assert found["other-cpu"].level == "error"
-    assert "AVX512;" in found["other-cpu"].what
+    assert "lacks: AVX512;" in found["other-cpu"].what
     assert "LLAMAFILE" not in found["other-cpu"].what
     assert "FMA" in found["slow-build"].what
-    fitting = by_id(engine_checks._check_cpu_features(told, frozenset({"pni", "avx2", "avx512f"})))
-    assert set(fitting) == {"features"}
-    assert set(by_id(engine_checks._check_cpu_features(told, frozenset()))) == {"features"}
+    matching = by_id(
+        engine_checks._check_cpu_features(features, frozenset({"pni", "avx2", "avx512f"}))
+    )
+    assert set(matching) == {"features"}
+    assert set(by_id(engine_checks._check_cpu_features(features, frozenset()))) == {"features"}
 
 
-def test_the_processors_flags_are_read_as_linux_writes_them(tmp_path: Path) -> None:
+def test_cpu_flags_are_read_from_proc_cpuinfo(tmp_path: Path) -> None:
     x86, arm = tmp_path / "x86", tmp_path / "arm"
     x86.write_text("processor\t: 0\nflags\t\t: fpu pni avx2\nbugs : x\n")
     arm.write_text("processor\t: 0\nFeatures\t: fp asimd asimddp\n")
@@ -154,7 +156,7 @@ def test_the_processors_flags_are_read_as_linux_writes_them(tmp_path: Path) -> N
     assert engine_checks._read_cpu_flags(tmp_path / "none") == frozenset()
 
 
-def test_a_device_is_told_with_all_that_is_known() -> None:
+def test_a_device_is_described_with_memory_users_display_and_driver() -> None:
     gib = 1 << 30
     card = Device("CUDA0", "NVIDIA GeForce RTX 4090", free=20 * gib, total=24 * gib)
     assert (
@@ -166,15 +168,15 @@ def test_a_device_is_told_with_all_that_is_known() -> None:
         "CUDA0", free=gib, total=gib, used_by_others=gib, drives_display=True, driver="570"
     )
     assert (
-        "1.00 GiB used by other programs, draws the screen, driver 570"
+        "1.00 GiB used by other programs, drives the display, driver 570"
         in engine_checks._format_device(used)
     )
 
 
-# Disk.
+# --- disk ---------------------------------------------------------------------------------
 
 
-def test_folders_room_and_a_damaged_config(tmp_path: Path) -> None:
+def test_folders_free_space_and_a_damaged_config(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "config.toml").write_text("[screen")
     found = by_id(storage_checks.check_disk())
@@ -183,7 +185,7 @@ def test_folders_room_and_a_damaged_config(tmp_path: Path) -> None:
     assert found["config-damaged"].level == "error"
 
 
-def test_a_cache_that_cannot_be_written_is_said(
+def test_a_cache_that_is_not_writable_is_a_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -194,39 +196,39 @@ def test_a_cache_that_cannot_be_written_is_said(
     assert "models-folder" in by_id(storage_checks.check_disk())
 
 
-def test_what_downloads_left_is_counted(tmp_path: Path) -> None:
+def test_incomplete_downloads_are_counted(tmp_path: Path) -> None:
     blobs = tmp_path / "hf" / "hub" / "models--ann--m" / "blobs"
     blobs.mkdir(parents=True)
     part = blobs / ("a" * 64 + ".localspec.part")
     part.write_bytes(b"x" * 20_000_000)
     os.utime(part, (1, 1))
     found = by_id(storage_checks.check_disk())
-    assert found["leftovers"].what.startswith("20 MB in 1")
+    assert found["leftovers"].what.startswith("20 MB in 1 incomplete download")
     assert list(blobs.parent.parent.glob(".localspec-*")) == []
 
 
-# Network.
+# --- network ------------------------------------------------------------------------------
 
 
-def test_settings_of_the_network(tmp_path: Path) -> None:
-    def look(**environ: str) -> Mapping[str, Finding]:
+def test_network_settings(tmp_path: Path) -> None:
+    def check(**environ: str) -> Mapping[str, Finding]:
         return by_id(network_checks.check_network({"HF_HOME": str(tmp_path), **environ}))
 
-    assert set(look()) == {"endpoint", "no-token"}
-    assert look(HF_HUB_OFFLINE="1")["offline"].level == "notice"
-    assert "offline" not in look(HF_HUB_OFFLINE="0")
-    assert look(HF_ENDPOINT="mirror")["endpoint-wrong"].level == "warning"
-    assert look(HF_ENDPOINT="http://[half")["endpoint-wrong"].fix
-    assert look(https_proxy="http://p")["proxy"].level == "ok"
+    assert set(check()) == {"endpoint", "no-token"}
+    assert check(HF_HUB_OFFLINE="1")["offline"].level == "notice"
+    assert "offline" not in check(HF_HUB_OFFLINE="0")
+    assert check(HF_ENDPOINT="mirror")["endpoint-wrong"].level == "warning"
+    assert check(HF_ENDPOINT="http://[half")["endpoint-wrong"].fix
+    assert check(https_proxy="http://p")["proxy"].level == "ok"
     (tmp_path / "token").write_text("hf_x")
-    assert "lies in" in look()["token"].what
+    assert check()["token"].what == f"hub token in {tmp_path / 'token'}"
 
 
-# Terminal.
+# --- terminal -----------------------------------------------------------------------------
 
 
-class Screen(io.StringIO):
-    """Standard output that is a terminal, in some encoding."""
+class FakeTerminal(io.StringIO):
+    """Standard output with an encoding, on a terminal or not."""
 
     def __init__(self, name: str = "utf-8", tty: bool = True) -> None:
         super().__init__()
@@ -240,34 +242,34 @@ class Screen(io.StringIO):
         return self._tty
 
 
-def test_what_the_terminal_can_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    def look(screen: Screen, **environ: str) -> dict[str, Finding]:
-        return by_id(terminal_checks.check_terminal(environ, screen))
+def test_terminal_size_colours_and_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(terminal: FakeTerminal, **environ: str) -> dict[str, Finding]:
+        return by_id(terminal_checks.check_terminal(environ, terminal))
 
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("LINES", "10")
-    found = look(Screen(), TERM="xterm-256color", TMUX="x", SSH_TTY="y")
+    found = check(FakeTerminal(), TERM="xterm-256color", TMUX="x", SSH_TTY="y")
     assert found["terminal"].what == "xterm-256color, 256 colours, in tmux, over SSH"
     assert found["small"].level == "notice"
-    assert "pipe" in look(Screen(tty=False))["terminal"].what
-    assert "small" not in look(Screen(tty=False))
-    assert look(Screen("ascii"))["no-unicode"].level == "warning"
-    assert look(Screen("UTF8"))["unicode"].level == "ok"
-    assert "dumb" in look(Screen(), TERM="dumb")
-    assert "NO_COLOR" in look(Screen(), NO_COLOR="1", TERM="x")["terminal"].what
+    assert "pipe" in check(FakeTerminal(tty=False))["terminal"].what
+    assert "small" not in check(FakeTerminal(tty=False))
+    assert check(FakeTerminal("ascii"))["no-unicode"].level == "warning"
+    assert check(FakeTerminal("UTF8"))["unicode"].level == "ok"
+    assert "dumb" in check(FakeTerminal(), TERM="dumb")
+    assert "NO_COLOR" in check(FakeTerminal(), NO_COLOR="1", TERM="x")["terminal"].what
 
 
-# Models.
+# --- models -------------------------------------------------------------------------------
 
 
-def test_models_that_cannot_be_read_are_named(
+def test_unreadable_models_are_named(
     zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "models"
     folder.mkdir()
     monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(folder))
-    assert by_id(storage_checks.check_models())["models"].what == "none here yet"
+    assert by_id(storage_checks.check_models())["models"].what == "none installed"
     (folder / "broken.gguf").write_bytes(b"GGUF\x03\x00\x00\x00" + b"\xff" * 200)
     found = by_id(storage_checks.check_models())
-    assert found["models"].what.startswith("1 here")
+    assert found["models"].what.startswith("1 installed, ")
     assert "broken.gguf" in found["unreadable"].what

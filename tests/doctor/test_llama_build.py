@@ -1,4 +1,4 @@
-"""doctor/build.py: a CPU-only build beside a GPU, said until it is dismissed."""
+"""doctor/llama_build.py: a CPU-only build on a computer with a GPU, reported until dismissed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from localspec.machine import installed_llama_cpp, llama_cpp_builds
 from localspec.machine.llama_cpp_builds import RunCommand, SystemHardware
 
 NVIDIA = SystemHardware("Linux", "x86_64", "570.86.15", 8.9)
-Here = Callable[[SystemHardware, str], None]
+Computer = Callable[[SystemHardware, str], None]
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
-    """A computer with this hardware and these libraries of ggml's."""
+def computer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Computer:
+    """Simulates a computer with this hardware and these ggml libraries."""
 
-    def put(hardware: SystemHardware, libraries: str) -> None:
+    def simulate(hardware: SystemHardware, libraries: str) -> None:
         folder = tmp_path / "lib"
         folder.mkdir()
         for name in libraries.split():
@@ -32,11 +32,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
 
         monkeypatch.setattr(llama_cpp_builds, "detect_hardware", detect)
 
-    return put
+    return simulate
 
 
-def test_a_gpu_that_cannot_be_used_is_said_with_the_line_that_changes_it(here: Here) -> None:
-    here(NVIDIA, "libggml.so libggml-base.so libggml-cpu.so libllama.so")
+def test_an_unused_gpu_is_reported_with_the_line_that_fixes_it(computer: Computer) -> None:
+    computer(NVIDIA, "libggml.so libggml-base.so libggml-cpu.so libllama.so")
     found = doctor.find_unused_gpu()
     assert found is not None
     assert (found.id, found.level) == ("cpu-only-build", "warning")
@@ -50,32 +50,32 @@ def test_a_gpu_that_cannot_be_used_is_said_with_the_line_that_changes_it(here: H
     [
         (NVIDIA, "libggml-base.so libggml-cpu.so libggml-cuda.so"),
         (NVIDIA, "ggml-base.dll ggml-cpu.dll ggml-vulkan.dll"),
-        (NVIDIA, "libllama.so"),  # one big library: nothing is known
+        (NVIDIA, "libllama.so"),  # one monolithic library: its backends are unknown
         (SystemHardware("Linux", "x86_64"), "libggml-base.so libggml-cpu.so"),
         (SystemHardware("Darwin", "arm64"), "libggml-base.dylib libggml-metal.dylib"),
         (
             SystemHardware("Linux", "x86_64", "390.157", 6.1),
             "libggml-base.so",
-        ),  # no build runs there
+        ),  # no GPU build supports this driver
     ],
 )
-def test_nothing_is_said_where_nothing_is_wrong(
-    here: Here, hardware: SystemHardware, libraries: str
+def test_a_suitable_build_is_not_reported(
+    computer: Computer, hardware: SystemHardware, libraries: str
 ) -> None:
-    here(hardware, libraries)
+    computer(hardware, libraries)
     assert doctor.find_unused_gpu() is None
 
 
-def test_what_was_dismissed_is_not_said_again_at_a_start_but_by_doctor(here: Here) -> None:
-    here(NVIDIA, "libggml-base.so libggml-cpu.so")
+def test_a_dismissed_finding_is_reported_by_doctor_only(computer: Computer) -> None:
+    computer(NVIDIA, "libggml-base.so libggml-cpu.so")
     doctor.dismiss(llama_build.CPU_ONLY)
     doctor.dismiss("another")
     assert doctor.find_unused_gpu() is None
     assert llama_build.find_mismatch() is not None
 
 
-def test_a_damaged_record_is_said_again(here: Here, tmp_path: Path) -> None:
-    here(NVIDIA, "libggml-base.so libggml-cpu.so")
+def test_a_damaged_dismissed_file_counts_as_empty(computer: Computer, tmp_path: Path) -> None:
+    computer(NVIDIA, "libggml-base.so libggml-cpu.so")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "dismissed.json").write_text("{no")
     assert doctor.find_unused_gpu() is not None
@@ -83,9 +83,7 @@ def test_a_damaged_record_is_said_again(here: Here, tmp_path: Path) -> None:
     assert doctor.find_unused_gpu() is None
 
 
-def test_outside_a_checkout_the_line_names_this_python(
-    here: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outside_a_checkout_the_line_names_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_build, "_is_source_checkout", lambda: False)
     line = llama_build.format_install_line(llama_cpp_builds.choose_build(NVIDIA))
     assert "--extra-index-url" in line
