@@ -25,29 +25,29 @@ from tests.often import often
 CHILD = """
 import sys
 from pathlib import Path
-from localspec.models.hub.download import Job, fetch
-from localspec.models.hub.client import Hub
+from localspec.models.hub.client import HubClient
+from localspec.models.hub.download import DownloadJob, download_file
 
 url, store, repo, file = sys.argv[1:]
-hub = Hub(url, token=False)
-hub.files(repo)  # imports the library
+hub = HubClient(url, token=False)
+hub.list_files(repo)  # imports the library
 print("go", flush=True)
-fetch(hub, Job(repo, "main", file), store_dir=Path(store))
+download_file(hub, DownloadJob(repo, "main", file), cache_dir=Path(store))
 """
 
 POOR = """
 import errno, json, resource, sys
 from pathlib import Path
-from localspec.errors import LocalspecError, code
-from localspec.models.hub.download import Job, fetch
-from localspec.models.hub.client import Hub
+from localspec.errors import LocalspecError, error_code
+from localspec.models.hub.client import HubClient
+from localspec.models.hub.download import DownloadJob, download_file
 
 url, store, repo, file, how = sys.argv[1:]
-hub, store = Hub(url, token=False), Path(store)
+hub, store = HubClient(url, token=False), Path(store)
 ballast = store / "ballast"
 
 def fill(state):
-    if how == "ballast" and state.done and not ballast.exists():
+    if how == "ballast" and state.done_bytes and not ballast.exists():
         with ballast.open("wb", buffering=0) as file:
             try:
                 while file.write(bytes(4096)):
@@ -57,9 +57,10 @@ def fill(state):
 
 def attempt():
     try:
-        return fetch(hub, Job(repo, "main", file), fill, store_dir=store).stat().st_size
+        job = DownloadJob(repo, "main", file)
+        return download_file(hub, job, fill, cache_dir=store).stat().st_size
     except LocalspecError as error:
-        return [code(error), error.message, error.hint]
+        return [error_code(error), error.message, error.hint]
 
 if how == "limit":
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))

@@ -186,23 +186,23 @@ def test_a_file_too_long_for_the_file_system_is_told_by_its_length(desk: Desk) -
     code = f"""
 import resource
 from pathlib import Path
-from localspec.errors import AccessError
-from localspec.models.hub.hub_cache import Place, storing
+from localspec.errors import StorageError
+from localspec.models.hub.hub_cache import CachedFile, explain_disk_errors
 cache = Path({str(desk.store)!r})
-place = Place(cache, {REPO!r}, {COMMIT!r}, {FILE!r}, {SHA256!r}, 5 << 30)
-place.prepare()
+cached_file = CachedFile(cache, {REPO!r}, {COMMIT!r}, {FILE!r}, {SHA256!r}, 5 << 30)
+cached_file.create_folders()
 try:
-    with storing(cache):
-        place.check_room()
-except AccessError as error:
+    with explain_disk_errors(cache):
+        cached_file.check_disk_space()
+except StorageError as error:
     assert "free" in error.message, error
     raise SystemExit(7)
-assert place.part.stat().st_size == 0
+assert cached_file.partial_path.stat().st_size == 0
 resource.setrlimit(resource.RLIMIT_FSIZE, ((4 << 30) - 1, resource.RLIM_INFINITY))
 try:
-    with storing(cache):
-        place.check_room()
-except AccessError as error:
+    with explain_disk_errors(cache):
+        cached_file.check_disk_space()
+except StorageError as error:
     assert "cannot hold" in error.message, error
 else:
     raise SystemExit(1)

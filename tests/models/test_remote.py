@@ -226,10 +226,10 @@ def test_the_library_is_imported_late_and_kept_quiet(desk: Desk) -> None:
     """No import before it is needed, no Xet, no telemetry, no bars, no words on stderr."""
     code = f"""
 import json, logging, sys, threading
-from localspec.models.hub import queue
-from localspec.models.hub.client import Hub
+from localspec.models.hub import download
+from localspec.models.hub.client import HubClient
 before = sorted(name for name in ("huggingface_hub", "httpx2", "yaml") if name in sys.modules)
-Hub({desk.hub.url!r}, token=False).files({REPO!r})
+HubClient({desk.hub.url!r}, token=False).list_files({REPO!r})
 from huggingface_hub import constants
 logging.getLogger("huggingface_hub.x").warning("loud")
 print(json.dumps([before, "hf_xet" in sys.modules, constants.HF_HUB_DISABLE_TELEMETRY,

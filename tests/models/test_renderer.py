@@ -100,7 +100,7 @@ def test_a_hostile_template_is_cut_off(make: Make, source: str) -> None:
 
 
 def test_a_template_that_was_too_slow_is_not_tried_again(make: Make) -> None:
-    hostile = make(SLOW, seconds=0.2)
+    hostile = make(SLOW, timeout=0.2)
     process = pid(hostile)
     assert "took longer than 0.2 s" in told(hostile.render(CHAT))
     assert gone(process)
@@ -137,7 +137,7 @@ def test_a_process_that_never_gets_ready_is_given_up(
     monkeypatch.setattr(
         render_process, "_command", lambda: [sys.executable, "-c", "import time; time.sleep(600)"]
     )
-    assert "no process for it starts" in told(make(FINE, patience=0.2).render(CHAT))
+    assert "no process for it starts" in told(make(FINE, start_timeout=0.2).render(CHAT))
 
 
 def test_without_a_process_there_is_still_a_fallback(
