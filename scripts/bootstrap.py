@@ -1,12 +1,12 @@
-"""Makes the checkout's .venv ready, silently when nothing changed."""
+"""Prepares the checkout's .venv; silent if nothing has changed."""
 
 import sys
 
-# Before anything that an older Python cannot import, so that it gets a sentence.
+# Before imports that fail on an older Python, so that it shows this message instead.
 if sys.version_info < (3, 11):  # noqa: UP036
     sys.exit(
-        "localspec needs Python 3.11 or newer, and this is " + sys.version.split()[0] + ": "
-        "start it with a newer one, such as  python3.12 " + sys.argv[0]
+        "localspec needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". "
+        "Start it with a newer Python, for example:  python3.12 " + sys.argv[0]
     )
 
 import hashlib
@@ -24,8 +24,8 @@ from typing import BinaryIO
 
 import builds
 from compiler import as_root, require_compiler
-from lock import only_one
-from progress import first_time_note, progress
+from lock import install_lock
+from progress import compile_note, progress
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ".".join(map(str, sys.version_info[:2]))
@@ -36,11 +36,11 @@ if sys.platform != "win32":
 
 LOG_LINES_SHOWN, LOG_COLUMNS_SHOWN = 25, 300
 TTY_PERIOD, PLAIN_PERIOD = 0.5, 30.0
-"""Seconds between two progress lines: one that is redrawn, one that scrolls."""
+"""Seconds between progress lines, on a terminal and in a log."""
 
 
 class Venv:
-    """Where the parts of a checkout's virtual environment lie."""
+    """The paths of a checkout's virtual environment."""
 
     def __init__(self, root: Path) -> None:
         windows = sys.platform == "win32"
@@ -51,32 +51,32 @@ class Venv:
         self.stamp = self.home / "localspec-ready"
         self.log = self.home / "install.log"
         self.build = self.home / "localspec-backend"
-        # Beside .venv, not in it: it has to outlive a .venv that is made anew.
+        # Next to .venv: the lock must survive when .venv is deleted and created again.
         self.lock = root / ".venv.lock"
 
 
 def python_for(*extras: str, root: Path = ROOT) -> str:
-    """The .venv's python, after installing whatever the project with `extras` still lacks."""
+    """The .venv's Python, after installing the project with `extras` if needed."""
     venv = Venv(root)
     try:
         if not is_ready(venv, extras):
-            with on_stop_signals(give_up), only_one(venv.lock, say):
+            with on_stop_signals(interrupt), install_lock(venv.lock, say):
                 if not is_ready(venv, extras):
                     install(venv, extras)
     except KeyboardInterrupt as stopped:
-        say("interrupted; the next run takes the installation up again")
+        say("interrupted; the next run resumes the installation")
         raise SystemExit(*stopped.args or (130,)) from None
     except OSError as problem:
         raise SystemExit(f"localspec: cannot prepare {venv.home}: {problem}") from None
     return str(venv.python)
 
 
-def hand_over(command: list[str]) -> None:
-    """Become `command`; Windows has no exec that keeps the terminal, so there wait for it."""
+def exec_command(command: list[str]) -> None:
+    """Replaces this process; on Windows runs `command` and exits with its code."""
     if sys.platform != "win32":
         os.execv(command[0], command)
     process = subprocess.Popen(command)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the child's to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child handles Ctrl-C
     sys.exit(process.wait())
 
 
@@ -84,97 +84,101 @@ def say(line: str) -> None:
     print(f"localspec: {line}", file=sys.stderr, flush=True)
 
 
-# What is there already.
+# --- The state of the .venv.
 
 
 def fingerprint(venv: Venv) -> str:
-    """Changes when the project's needs, the Python or the place of the checkout change."""
+    """Changes with pyproject.toml, the Python version and the checkout's path."""
     parts = (venv.root / "pyproject.toml").read_bytes(), PYTHON, str(venv.root)
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def read_stamp(venv: Venv) -> tuple[str, set[str]]:
-    """The fingerprint of the last complete installation, and its extras."""
+    """Fingerprint and extras of the last complete installation."""
     try:
-        mark, *extras = venv.stamp.read_text(encoding="utf-8").split()
+        installed_fingerprint, *extras = venv.stamp.read_text(encoding="utf-8").split()
     except (OSError, ValueError):
         return "", set()
-    return mark, set(extras)
+    return installed_fingerprint, set(extras)
 
 
-def write_stamp(venv: Venv, mark: str, extras: Iterable[str]) -> None:
-    draft = venv.stamp.with_suffix(".new")
-    draft.write_text("\n".join([mark, *extras, ""]), encoding="utf-8")
-    draft.replace(venv.stamp)
+def write_stamp(venv: Venv, new_fingerprint: str, extras: Iterable[str]) -> None:
+    temporary = venv.stamp.with_suffix(".new")
+    temporary.write_text("\n".join([new_fingerprint, *extras, ""]), encoding="utf-8")
+    temporary.replace(venv.stamp)
 
 
 def is_ready(venv: Venv, extras: Iterable[str]) -> bool:
-    mark, installed = read_stamp(venv)
-    if not (mark == fingerprint(venv) and installed.issuperset(extras) and venv.python.exists()):
+    installed_fingerprint, installed_extras = read_stamp(venv)
+    if not (
+        installed_fingerprint == fingerprint(venv)
+        and installed_extras.issuperset(extras)
+        and venv.python.exists()
+    ):
         return False
-    return builds.is_wanted(builds.kept(venv.build))
+    return builds.is_current(builds.read_backend(venv.build))
 
 
 def is_usable(venv: Venv, uv: str | None) -> bool:
-    """Whether what is there can be installed into, rather than made anew."""
-    needed = "sys" if uv else "sys, pip._internal.commands.install"  # half a pip will not do
-    fits = f"sys.prefix != sys.base_prefix and sys.version_info[:2] == {sys.version_info[:2]}"
-    probe = [str(venv.python), "-c", f"import {needed}; sys.exit(not ({fits}))"]
+    """False if the .venv must be created again: it is broken or has another Python version."""
+    modules = "sys" if uv else "sys, pip._internal.commands.install"  # pip may be incomplete
+    matches = f"sys.prefix != sys.base_prefix and sys.version_info[:2] == {sys.version_info[:2]}"
+    probe = [str(venv.python), "-c", f"import {modules}; sys.exit(not ({matches}))"]
     try:
         return subprocess.run(probe, capture_output=True, check=False).returncode == 0
     except OSError:
         return False
 
 
-# Installing.
+# --- Installation.
 
 
-def install(venv: Venv, wanted: Iterable[str]) -> None:
-    mark = fingerprint(venv)
-    extras = sorted({*wanted, *read_stamp(venv)[1]})
+def install(venv: Venv, required_extras: Iterable[str]) -> None:
+    new_fingerprint = fingerprint(venv)
+    extras = sorted({*required_extras, *read_stamp(venv)[1]})
     uv = shutil.which("uv")
     usable = is_usable(venv, uv)
     compiles = not (usable and (venv.packages / "llama_cpp").is_dir())
-    kept = builds.kept(venv.build)
-    build = builds.chosen(kept)
+    backend = builds.read_backend(venv.build)
+    build = builds.choose(backend)
     if compiles and build is None:
         require_compiler()
-    say(f"installing into {venv.home}" + (first_time_note() if compiles and not build else ""))
+    say(f"installing into {venv.home}" + (compile_note() if compiles and not build else ""))
     venv.stamp.unlink(missing_ok=True)
     if not usable:
-        make(venv, uv)
+        make_venv(venv, uv)
     if build is not None:
-        fetch_build(venv, uv, build, anew=build.backend != kept)
+        install_build(venv, uv, build, reinstall=build.backend != backend)
     run_logged(venv, install_command(venv, uv, extras))
-    write_stamp(venv, mark, extras)
+    write_stamp(venv, new_fingerprint, extras)
 
 
-def fetch_build(venv: Venv, uv: str | None, build: builds.LlamaCppBuild, anew: bool) -> None:
-    """llama-cpp-python for this computer's GPU, before the rest would take any build of it."""
-    release = builds.release(venv.root / "pyproject.toml")
-    if not anew and any(venv.packages.glob(f"llama_cpp_python-{release}*.dist-info")):
+def install_build(venv: Venv, uv: str | None, build: builds.LlamaCppBuild, reinstall: bool) -> None:
+    """Installs llama-cpp-python for this GPU first: later, pip accepts any build of it."""
+    release = builds.pinned_release(venv.root / "pyproject.toml")
+    if not reinstall and any(venv.packages.glob(f"llama_cpp_python-{release}*.dist-info")):
         return
 
     def run(command: Sequence[str], environ: Mapping[str, str]) -> bool:
-        return logged(venv, [*command[:4], *manners(command), *command[4:]], environ) == 0
+        return call_logged(venv, [*command[:4], *pip_options(command), *command[4:]], environ) == 0
 
     if not builds.install(build, release, (str(venv.python), uv), run, say):
         if not (venv.packages / "llama_cpp").is_dir():
             require_compiler()
-        say("so llama.cpp runs on the CPU; `scripts/run doctor` says how to change that")
-    builds.keep(venv.build, build)
+        say("llama.cpp will run on the CPU; `scripts/run doctor` shows how to change that")
+    builds.record_backend(venv.build, build)
 
 
-def make(venv: Venv, uv: str | None) -> None:
+def make_venv(venv: Venv, uv: str | None) -> None:
     if not uv and importlib.util.find_spec("ensurepip") is None:
         raise SystemExit(
-            f"localspec: this Python cannot make virtual environments yet. On Debian and Ubuntu:  "
+            f"localspec: this Python cannot create virtual environments. On Debian and Ubuntu:  "
             f"{as_root()}apt install python{PYTHON}-venv"
         )
     if venv.home.exists():
         shutil.rmtree(venv.home)
     venv.home.mkdir()
-    # The base interpreter, since this may be the python of the .venv just removed.
+    # The base interpreter: this process may run the Python of the .venv just removed.
     base = str(getattr(sys, "_base_executable", sys.executable))
     with_uv = [uv or "", "venv", "--allow-existing", "--python", base, str(venv.home)]
     run_logged(venv, with_uv if uv else [base, "-m", "venv", str(venv.home)])
@@ -186,31 +190,33 @@ def install_command(venv: Venv, uv: str | None, extras: Sequence[str]) -> list[s
     if uv:
         return [uv, "pip", "install", "--python", python, "-e", project]
     command = [python, "-m", "pip", "install"]
-    return [*command, *manners(command), "-e", project]
+    return [*command, *pip_options(command), "-e", project]
 
 
-def manners(command: Sequence[str]) -> list[str]:
-    """What pip is to be told besides; uv needs none."""
+def pip_options(command: Sequence[str]) -> list[str]:
+    """Extra options if `command` is pip; none for uv."""
     if list(command[1:4]) != ["-m", "pip", "install"]:
         return []
-    # -v writes the compiler's steps to the log as they happen: the progress line reads them.
+    # -v logs the compiler's steps at once; the progress line is computed from them.
     return ["-v", "--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
 
 
 def run_logged(venv: Venv, command: Sequence[str]) -> None:
-    """Run `command` with its output in the log; exit with the log's end if it fails."""
-    if logged(venv, command):
+    """Runs `command` with its output in the log; on failure shows the log's end and exits."""
+    if call_logged(venv, command):
         for line in log_text(venv.log).splitlines()[-LOG_LINES_SHOWN:]:
             print(line[:LOG_COLUMNS_SHOWN], file=sys.stderr)
-        raise SystemExit(f"localspec: installation failed; the lines above end {venv.log}")
+        raise SystemExit(f"localspec: installation failed; the full log is {venv.log}")
 
 
-def logged(venv: Venv, command: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
-    """Run `command` with its output in the log; its exit code."""
+def call_logged(
+    venv: Venv, command: Sequence[str], environ: Mapping[str, str] | None = None
+) -> int:
+    """Runs `command` with its output in the log; returns the exit code."""
     process, pending = None, list[int]()
     with venv.log.open("wb") as log:
         try:
-            # Until we know whom to stop, a signal has to wait.
+            # Signals are deferred until there is a process to stop.
             with on_stop_signals(lambda number, _: pending.append(number)):
                 process = start(command, venv.root, log, environ)
             for number in pending:
@@ -233,7 +239,7 @@ def start(
         stdout=log,
         stderr=subprocess.STDOUT,
         start_new_session=True,  # so that stop() reaches the compilers too
-        close_fds=False,  # should we be killed, it goes on holding the lock
+        close_fds=False,  # it inherits the lock, in case this process is killed
     )
 
 
@@ -241,7 +247,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     if sys.platform == "win32":
         process.terminate()
         return
-    for number in (signal.SIGINT, signal.SIGKILL):  # after the first, pip clears up
+    for number in (signal.SIGINT, signal.SIGKILL):  # pip cleans up after SIGINT
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
@@ -249,7 +255,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
             return
 
 
-# Progress.
+# --- Progress.
 
 
 def watch(process: subprocess.Popen[bytes], log: Path) -> int:
@@ -277,18 +283,18 @@ def log_text(log: Path) -> str:
     return log.read_text(encoding="utf-8", errors="replace")
 
 
-# Tidy when told to stop.
+# --- Signals.
 
 
-def give_up(number: int, _frame: FrameType | None) -> None:
+def interrupt(number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt(128 + number)
 
 
 @contextmanager
 def on_stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Ctrl-C, a kill or a closed terminal call `handler`, unless ignored as nohup wishes."""
-    heard = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in heard}
+    """Handles SIGINT, SIGTERM and SIGHUP; leaves out those ignored already, as under nohup."""
+    handled = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in handled}
     try:
         yield
     finally:

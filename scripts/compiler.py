@@ -1,4 +1,4 @@
-"""Whether llama.cpp can be compiled here, and what to install if not."""
+"""Checks for a C++ compiler, and names the command that installs one."""
 
 import os
 import platform
@@ -23,7 +23,7 @@ BUILD_TOOLS = (
     '"--passive --wait --add Microsoft.VisualStudio.Workload.VCTools --includeRecommended"'
 )
 WHEEL_SOURCES = ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_EXTRA_INDEX_URL")
-"""Who sets one of these may have a llama-cpp-python that is compiled already."""
+"""If one of these is set, it may provide a prebuilt llama-cpp-python."""
 
 
 def require_compiler() -> None:
@@ -34,23 +34,23 @@ def require_compiler() -> None:
     except OSError:
         release = {}
     hint = compiler_hint(platform.system(), release)
-    raise SystemExit(f"localspec: llama.cpp has to be compiled, with a C++ compiler:  {hint}")
+    raise SystemExit(f"localspec: llama.cpp must be compiled. Install a C++ compiler:  {hint}")
 
 
 def has_compiler() -> bool:
-    if sys.platform == "win32":  # cl is on no PATH; CMake finds it through this program
+    if sys.platform == "win32":  # cl is not on the PATH; CMake finds it with vswhere
         programs = Path(os.environ.get("PROGRAMFILES(X86)", "C:/Program Files (x86)"))
         if (programs / "Microsoft Visual Studio/Installer/vswhere.exe").exists():
             return True
-    if sys.platform == "darwin":  # there, c++ is a stub until the tools are installed
-        asked = subprocess.run(["xcode-select", "-p"], capture_output=True, check=False)
-        return asked.returncode == 0
+    if sys.platform == "darwin":  # c++ is a stub until the command line tools are installed
+        done = subprocess.run(["xcode-select", "-p"], capture_output=True, check=False)
+        return done.returncode == 0
     names = [*os.environ.get("CXX", "").split()[:1], "c++", "g++", "clang++", "cl"]
     return any(map(shutil.which, names))
 
 
 def compiler_hint(system: str, release: Mapping[str, str]) -> str:
-    """The one line that installs a C++ compiler here."""
+    """The line that installs a C++ compiler on this system."""
     if system == "Windows":
         return BUILD_TOOLS
     if system == "Darwin":

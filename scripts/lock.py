@@ -1,4 +1,4 @@
-"""One installation at a time."""
+"""A file lock: one installation at a time."""
 
 import errno
 import os
@@ -15,18 +15,18 @@ else:
 
 
 @contextmanager
-def only_one(lock: Path, say: Callable[[str], None]) -> Iterator[None]:
+def install_lock(lock: Path, say: Callable[[str], None]) -> Iterator[None]:
     with lock.open("a") as handle:
         os.set_inheritable(handle.fileno(), True)
         if not try_lock(handle.fileno()):
-            say("another installation is running here; waiting for it")
+            say("another installation of this checkout is running; waiting for it")
             while not try_lock(handle.fileno()):
                 time.sleep(0.2)
         yield
 
 
 def try_lock(handle: int) -> bool:
-    """False while another has it; a file system without locks lets everyone in."""
+    """False while another process holds it; True on a file system without locks."""
     try:
         if sys.platform == "win32":
             msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)

@@ -1,10 +1,10 @@
-"""What the installation is doing and how long it will take, read from its log."""
+"""The installation's progress line, computed from its log."""
 
 import os
 import re
 
 COMPILE_CORE_SECONDS = 480
-"""What compiling llama.cpp costs: four minutes on two cores."""
+"""For compiling llama.cpp: four minutes on two cores."""
 DOWNLOAD_SECONDS = 60
 
 COMPILING = "compiling llama.cpp"
@@ -13,36 +13,36 @@ PHASES = (
     (r"Building (wheel for )?llama.cpp.python", COMPILING),
     (r"^Installing collected packages|^Prepared \d+ package", "installing"),
 )
-"""What pip and uv write when a phase begins, and our words for it."""
+"""Pattern in pip's or uv's log -> the phase that it starts."""
 
 
 def progress(elapsed: float, text: str) -> str:
-    """How long it has taken, how long it will take where that is known, and what is going on."""
+    """Elapsed time, estimated total time while compiling, and the phase."""
     begun, phase = max(
         (
-            (found.start(), words)
-            for sign, words in PHASES
-            for found in re.finditer(sign, text, re.M)
+            (match.start(), name)
+            for pattern, name in PHASES
+            for match in re.finditer(pattern, text, re.M)
         ),
-        default=(0, "fetching packages"),
+        default=(0, "downloading packages"),
     )
     if phase != COMPILING:
         return f"{clock(elapsed)}, {phase}"
-    about, share = max(first_time_seconds(), elapsed), ""
+    total, share = max(estimate_seconds(), elapsed), ""
     if steps := re.findall(r"^ *\[(\d+)/(\d+)\]", text[begun:], re.M):
         step, count = map(int, steps[-1])
         share = f" ({step} of {count})"
-        about = elapsed + (1 - step / count) * first_time_seconds()
-    return f"{clock(elapsed)} of about {clock(about)}, {phase}{share}"
+        total = elapsed + (1 - step / count) * estimate_seconds()
+    return f"{clock(elapsed)} of about {clock(total)}, {phase}{share}"
 
 
-def first_time_note() -> str:
+def compile_note() -> str:
     cores = os.cpu_count() or 1
-    minutes = max(1, round(first_time_seconds() / 60))
-    return f"; with llama.cpp to compile, once, about {minutes} min on {cores} cores"
+    minutes = max(1, round(estimate_seconds() / 60))
+    return f" and compiling llama.cpp; only the first time, about {minutes} min on {cores} cores"
 
 
-def first_time_seconds() -> float:
+def estimate_seconds() -> float:
     return DOWNLOAD_SECONDS + COMPILE_CORE_SECONDS / (os.cpu_count() or 1)
 
 

@@ -18,7 +18,7 @@ from localspec.machine.llama_cpp_builds import LlamaCppBuild, SystemHardware  # 
 
 CUDA = LlamaCppBuild(
     "cuda",
-    "an NVIDIA driver (570.86) is here",
+    "NVIDIA driver (570.86) found",
     wheel_index="https://wheels.example/cu125",
     cmake="-DGGML_CUDA=on",
     libraries=("nvidia-cublas-cu12",),
@@ -53,38 +53,38 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[SystemHardware]:
 
 
 def test_nothing_special_is_installed_as_ever(here: list[SystemHardware]) -> None:
-    assert builds.chosen("", {}) is None
-    assert builds.chosen("cpu", {}) is None
-    assert builds.chosen("", {"LOCALSPEC_BACKEND": "cpu"}) is None
+    assert builds.choose("", {}) is None
+    assert builds.choose("cpu", {}) is None
+    assert builds.choose("", {"LOCALSPEC_BACKEND": "cpu"}) is None
 
 
 def test_a_driver_asks_for_its_build(here: list[SystemHardware]) -> None:
     here[0] = SystemHardware("Linux", "x86_64", "570.86", 8.9)
-    choice = builds.chosen("", {})
+    choice = builds.choose("", {})
     assert choice is not None
     assert choice.backend == "cuda"
 
 
 def test_a_persons_own_way_to_build_is_left_alone(here: list[SystemHardware]) -> None:
     here[0] = SystemHardware("Linux", "x86_64", "570.86", 8.9)
-    assert builds.chosen("", {"CMAKE_ARGS": "-DGGML_BLAS=on"}) is None
+    assert builds.choose("", {"CMAKE_ARGS": "-DGGML_BLAS=on"}) is None
     both = {"CMAKE_ARGS": "-DGGML_BLAS=on", "LOCALSPEC_BACKEND": "cuda"}
-    assert builds.chosen("", both) is not None
+    assert builds.choose("", both) is not None
 
 
 def test_what_was_chosen_once_stays(here: list[SystemHardware]) -> None:
-    kept = builds.chosen("vulkan", {})
+    kept = builds.choose("vulkan", {})
     assert kept is not None
     assert kept.backend == "vulkan"
-    back = builds.chosen("vulkan", {"LOCALSPEC_BACKEND": "cpu"})
+    back = builds.choose("vulkan", {"LOCALSPEC_BACKEND": "cpu"})
     assert back is not None
     assert back.backend == "cpu"
-    assert builds.chosen("nonsense", {}) is None
+    assert builds.choose("nonsense", {}) is None
 
 
 def test_a_wrong_name_gets_one_sentence(here: list[SystemHardware]) -> None:
     with pytest.raises(SystemExit, match="must be one of cpu, cuda"):
-        builds.chosen("", {"LOCALSPEC_BACKEND": "gpu"})
+        builds.choose("", {"LOCALSPEC_BACKEND": "gpu"})
 
 
 def test_the_wheel_its_libraries_and_whether_it_loads() -> None:
@@ -118,7 +118,7 @@ def test_without_a_wheel_that_loads_it_is_compiled() -> None:
 
 
 def test_the_projects_own_version_is_installed() -> None:
-    assert builds.release(SCRIPTS.parent / "pyproject.toml").startswith("0.3.")
+    assert builds.pinned_release(SCRIPTS.parent / "pyproject.toml").startswith("0.3.")
 
 
 # In the checkout.
@@ -126,7 +126,7 @@ def test_the_projects_own_version_is_installed() -> None:
 
 @pytest.fixture
 def venv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bootstrap.Venv:
-    for name in (llama_cpp_builds.ENV_VARIABLE, *builds.OWN):
+    for name in (llama_cpp_builds.ENV_VARIABLE, *builds.USER_BUILD_VARIABLES):
         monkeypatch.delenv(name, raising=False)
     pinned = '[project]\ndependencies = ["llama-cpp-python==0.3.36"]\n'
     (tmp_path / "pyproject.toml").write_text(pinned)
@@ -164,15 +164,15 @@ def test_a_build_is_fetched_once_for_each_version(
         ran.append(command)
         return 0
 
-    monkeypatch.setattr(bootstrap, "logged", logged)
-    bootstrap.fetch_build(venv, None, CUDA, anew=True)
+    monkeypatch.setattr(bootstrap, "call_logged", logged)
+    bootstrap.install_build(venv, None, CUDA, anew=True)
     assert len(ran) == 3
     assert ran[0][:5] == [str(venv.python), "-m", "pip", "install", "-v"]
     assert ran[2][1] == "-c"
-    assert builds.kept(venv.build) == "cuda"
+    assert builds.read_backend(venv.build) == "cuda"
     (venv.packages / "llama_cpp_python-0.3.36.dist-info").mkdir(parents=True)
-    bootstrap.fetch_build(venv, None, CUDA, anew=False)
+    bootstrap.install_build(venv, None, CUDA, anew=False)
     assert len(ran) == 3
     (venv.packages / "llama_cpp_python-0.3.36.dist-info").rename(venv.packages / "other")
-    bootstrap.fetch_build(venv, None, CUDA, anew=False)
+    bootstrap.install_build(venv, None, CUDA, anew=False)
     assert len(ran) == 6

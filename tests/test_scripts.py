@@ -1,4 +1,4 @@
-"""scripts/: what they install and when, with stand-ins for uv, pip and the .venv's python."""
+"""scripts/run and its helpers: what they install and when, with fake uv, pip and Python."""
 
 import ast
 import importlib.util
@@ -21,7 +21,7 @@ import compiler  # noqa: E402
 import lock  # noqa: E402
 import progress  # noqa: E402
 
-needs_sh = pytest.mark.skipif(sys.platform == "win32", reason="the stand-ins are shell scripts")
+needs_sh = pytest.mark.skipif(sys.platform == "win32", reason="the fake programs are shell scripts")
 
 HELPERS = ("bootstrap", "builds", "compiler", "lock", "progress")
 KNOWN_BUILDS = (
@@ -31,7 +31,7 @@ KNOWN_BUILDS = (
         for name in ("__init__.py", "install_commands.py", "llama_cpp_builds.py", "backends.toml")
     ),
 )
-"""What scripts/run reads of the package before anything is installed."""
+"""Files of the package that scripts/run needs before any installation."""
 
 SUCCEEDS = "exit 0"
 FAILS = "echo first; echo no such package >&2; exit 3"
@@ -39,7 +39,7 @@ LASTS = 'echo $$ > "{root}/started"; exec sleep 60'
 
 
 class Checkout:
-    """A clone with our scripts, a uv and a c++ that only write down what they are asked."""
+    """A checkout with the real scripts, and a fake uv and c++ that record their arguments."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -64,21 +64,21 @@ class Checkout:
         path.chmod(0o755)
 
     def uv(self, *, pip: str) -> None:
-        """`uv venv` makes a python that repeats its arguments; `uv pip` does as told."""
+        """`uv venv` creates a Python that prints its arguments; `uv pip` runs the script `pip`."""
         self.program(self.root / "python", 'echo "$@"')
         make = f'mkdir -p "{self.venv.python.parent}"; cp "{self.root}/python" "{self.venv.python}"'
-        asked = f'echo "$*" >> "{self.root}/asked"'
+        record = f'echo "$*" >> "{self.root}/calls"'
         choose = f'if [ "$1" = venv ]; then {make}; else {pip.format(root=self.root)}; fi'
-        self.program(self.path / "uv", f"{asked}\n{choose}")
+        self.program(self.path / "uv", f"{record}\n{choose}")
 
     def make_ready(self, *extras: str) -> None:
         self.program(self.venv.python, 'echo "$@"')
         bootstrap.write_stamp(self.venv, bootstrap.fingerprint(self.venv), extras)
 
-    def asked(self) -> list[str]:
-        """The first word of each call of uv so far, and what was to be installed."""
-        notes = self.root / "asked"
-        lines = notes.read_text().splitlines() if notes.exists() else []
+    def uv_calls(self) -> list[str]:
+        """One entry per call of uv: "venv", or the requirement to install."""
+        record = self.root / "calls"
+        lines = record.read_text().splitlines() if record.exists() else []
         return [line.split()[0] if line.startswith("venv") else line.split()[-1] for line in lines]
 
     def start(self, script: str, *words: str) -> "subprocess.Popen[str]":
@@ -108,10 +108,10 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-# Which Python.
+# --- the Python version -------------------------------------------------------------------
 
 
-def test_an_older_python_gets_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_python_gets_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(sys, "version_info", (3, 10, 13))
         with pytest.raises(SystemExit) as refusal:
@@ -121,18 +121,18 @@ def test_an_older_python_gets_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("name", ["run", "test", "check", "bootstrap.py"])
-def test_an_older_python_can_parse_what_it_reads_first(name: str) -> None:
+def test_an_older_python_can_parse_the_first_files(name: str) -> None:
     ast.parse((SCRIPTS / name).read_text(encoding="utf-8"), feature_version=(3, 7))
 
 
-# When nothing changed.
+# --- a ready checkout ---------------------------------------------------------------------
 
 
 @needs_sh
 def test_a_ready_checkout_starts_silently(checkout: Checkout) -> None:
     checkout.make_ready()
     assert checkout.call("run", "chat", "two words") == (0, "-P -m localspec chat two words\n", "")
-    assert checkout.asked() == []
+    assert checkout.uv_calls() == []
 
 
 @needs_sh
@@ -144,19 +144,19 @@ def test_a_ready_checkout_starts_from_any_folder_and_through_a_link(checkout: Ch
     assert out == "-P -m localspec --help\n"
 
 
-def test_the_stamp_holds_until_the_project_or_its_place_changes(tmp_path: Path) -> None:
-    here = Checkout(tmp_path)
-    here.make_ready()
-    assert bootstrap.is_ready(here.venv, [])
+def test_the_stamp_is_valid_until_the_project_or_its_path_changes(tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path)
+    checkout.make_ready()
+    assert bootstrap.is_ready(checkout.venv, [])
     moved = bootstrap.Venv(tmp_path / "moved")
     moved.root.mkdir()
     shutil.copy(tmp_path / "pyproject.toml", moved.root)
-    assert bootstrap.fingerprint(moved) != bootstrap.fingerprint(here.venv)
-    here.need("two")
-    assert not bootstrap.is_ready(here.venv, [])
+    assert bootstrap.fingerprint(moved) != bootstrap.fingerprint(checkout.venv)
+    checkout.need("two")
+    assert not bootstrap.is_ready(checkout.venv, [])
 
 
-def test_the_stamp_holds_for_one_python(
+def test_the_stamp_is_valid_for_one_python_version(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkout.make_ready()
@@ -164,22 +164,22 @@ def test_the_stamp_holds_for_one_python(
     assert not bootstrap.is_ready(checkout.venv, [])
 
 
-def test_more_extras_than_asked_for_are_enough_and_fewer_are_not(checkout: Checkout) -> None:
+def test_more_extras_than_required_are_enough_and_fewer_are_not(checkout: Checkout) -> None:
     checkout.make_ready("dev")
     assert bootstrap.is_ready(checkout.venv, [])
     assert not bootstrap.is_ready(checkout.venv, ["dev", "train"])
 
 
-# Installing.
+# --- installation -------------------------------------------------------------------------
 
 
 @needs_sh
-def test_the_first_run_installs_with_uv_and_talks_on_stderr_only(checkout: Checkout) -> None:
+def test_the_first_run_installs_with_uv_and_writes_to_stderr_only(checkout: Checkout) -> None:
     code, out, err = checkout.call("run", "hello")
     assert (code, out) == (0, "-P -m localspec hello\n")
     assert "installing into" in err
-    assert "llama.cpp to compile" in err
-    assert checkout.asked() == ["venv", "."]
+    assert "compiling llama.cpp" in err
+    assert checkout.uv_calls() == ["venv", "."]
     assert checkout.call("run") == (0, "-P -m localspec\n", "")
 
 
@@ -190,20 +190,20 @@ def test_without_uv_pip_installs(checkout: Checkout) -> None:
 
 
 @needs_sh
-def test_a_changed_project_is_installed_again_with_the_extras_it_had(checkout: Checkout) -> None:
+def test_a_changed_project_is_reinstalled_with_its_extras(checkout: Checkout) -> None:
     checkout.make_ready("dev")
     checkout.need("two")
     assert checkout.call("run")[0] == 0
-    assert checkout.asked() == [".[dev]"]
+    assert checkout.uv_calls() == [".[dev]"]
 
 
 @needs_sh
-def test_a_venv_whose_python_vanished_is_made_anew(checkout: Checkout) -> None:
+def test_a_venv_without_its_python_is_created_again(checkout: Checkout) -> None:
     checkout.make_ready()
     checkout.venv.python.unlink()
     checkout.venv.python.symlink_to("/nowhere/python3")
     assert checkout.call("run", "x")[:2] == (0, "-P -m localspec x\n")
-    assert checkout.asked() == ["venv", "."]
+    assert checkout.uv_calls() == ["venv", "."]
 
 
 @needs_sh
@@ -236,15 +236,15 @@ def test_a_failed_installation_shows_the_log_and_where_it_is(checkout: Checkout)
 
 
 @needs_sh
-def test_a_second_one_waits_for_the_first(checkout: Checkout) -> None:
-    with lock.only_one(checkout.venv.lock, print):
+def test_a_second_installation_waits_for_the_first(checkout: Checkout) -> None:
+    with lock.install_lock(checkout.venv.lock, print):
         process = checkout.start("run", "second")
         assert process.stderr is not None
         assert "waiting" in process.stderr.readline()
         checkout.make_ready()
     out, err = process.communicate(timeout=60)
     assert (out, err) == ("-P -m localspec second\n", "")
-    assert checkout.asked() == []
+    assert checkout.uv_calls() == []
 
 
 def test_a_python_without_ensurepip_names_the_package(
@@ -252,11 +252,11 @@ def test_a_python_without_ensurepip_names_the_package(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match=r"apt install python3\.\d+-venv"):
-        bootstrap.make(checkout.venv, None)
+        bootstrap.make_venv(checkout.venv, None)
     assert not checkout.venv.home.exists()
 
 
-# The compiler.
+# --- the compiler -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_the_hint_installs_a_compiler_here(
     assert "\n" not in line
 
 
-def test_only_an_ordinary_user_is_told_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hint_has_sudo_unless_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000, raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
     assert compiler.compiler_hint("Linux", {"ID": "alpine"}) == "sudo apk add build-base"
@@ -292,7 +292,7 @@ def test_only_an_ordinary_user_is_told_sudo(monkeypatch: pytest.MonkeyPatch) -> 
     assert compiler.compiler_hint("Linux", {"ID": "alpine"}) == "apk add build-base"
 
 
-def test_without_a_compiler_nothing_is_begun(
+def test_without_a_compiler_nothing_is_installed(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiler, "has_compiler", lambda: False)
@@ -301,7 +301,7 @@ def test_without_a_compiler_nothing_is_begun(
     with pytest.raises(SystemExit, match="C\\+\\+ compiler"):
         bootstrap.install(checkout.venv, [])
     assert not checkout.venv.home.exists()
-    monkeypatch.setenv("PIP_FIND_LINKS", "wheels")  # a compiled one may lie there
+    monkeypatch.setenv("PIP_FIND_LINKS", "wheels")  # it may have a prebuilt wheel
     compiler.require_compiler()
 
 
@@ -319,13 +319,13 @@ def test_a_compiler_is_found_by_name_or_in_cxx(
     assert compiler.has_compiler()
 
 
-# Progress.
+# --- progress -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("", "0:30, fetching packages"),
+        ("", "0:30, downloading packages"),
         ("  Preparing metadata (pyproject.toml): started\n", "0:30, preparing the build"),
         ("  Installing build dependencies\n  Installing collected packages: a", "the build"),
         ("Building wheel for llama_cpp_python\n", "0:30 of about 5:00, compiling llama.cpp"),
@@ -337,14 +337,14 @@ def test_a_compiler_is_found_by_name_or_in_cxx(
         ("Building wheel for llama-cpp-python\nInstalling collected packages: a", "installing"),
     ],
 )
-def test_progress_says_what_the_log_shows(
+def test_the_progress_line_follows_the_log(
     text: str, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     assert line in progress.progress(30, text)
 
 
-# test and check.
+# --- scripts/test and scripts/check -------------------------------------------------------
 
 
 @needs_sh
@@ -361,7 +361,7 @@ def test_test_runs_check_and_pytest_though_check_fails(checkout: Checkout) -> No
 
 
 @needs_sh
-def test_check_shows_what_a_failing_step_said_and_no_more(checkout: Checkout) -> None:
+def test_check_shows_the_output_of_failing_steps_only(checkout: Checkout) -> None:
     checkout.make_ready("dev")
     tools = checkout.venv.python.parent
     checkout.program(tools / "ruff", "echo fine")
@@ -370,7 +370,9 @@ def test_check_shows_what_a_failing_step_said_and_no_more(checkout: Checkout) ->
     code, out, _ = checkout.call("check")
     steps = [line.split("  ")[0] for line in out.splitlines()]
     assert code == 1
-    assert steps == ["ruff format --check", "ruff check", "mypy", "bad types", "lint-imports"]
+    rules = "python scripts/house_rules.py"
+    ruff = ["ruff format --check", "ruff check"]
+    assert steps == [*ruff, rules, "mypy", "bad types", "lint-imports"]
     checkout.program(tools / "mypy", "echo fine")
     code, out, _ = checkout.call("check", "--fix")
-    assert (code, len(out.splitlines())) == (0, 6)
+    assert (code, len(out.splitlines())) == (0, 7)

@@ -1,1 +1,1 @@
-"""What `bench` and `verify` do, for every screen alike."""
+"""`bench` and `verify`, independent of the CLI and the app."""

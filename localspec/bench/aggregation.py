@@ -1,4 +1,4 @@
-"""From the runs of a bench to its report: medians, what counts, and what could be reached."""
+"""Aggregates benchmark runs into a report: medians, excluded trials, best possible speed-up."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import MeasuredCosts
 
 REPETITIVE, TOO_SHORT, NOT_A_COPY = "repeats itself", "ended at once", "is no copy"
-"""Why a trial does not count."""
+"""Reasons to leave out a trial; keys of `left_out` in the JSON."""
 _MIN_DISTINCT_SHARE = 0.5
-"""A greedy answer that says fewer of its 4-grams once runs in a circle: any copy looks good."""
+"""Of 4-grams. A greedy answer below this repeats itself: any prompt lookup looks good on it."""
 _MIN_COPIED_SHARE = 0.7
 _MIN_TOKENS = 8
-"""An answer shorter than this has no speed worth the name."""
+"""The speed of a shorter answer is not meaningful."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchContext:
-    """What is known beside the runs."""
+    """What a report contains besides the runs."""
 
     pair: str
     model: str
@@ -47,8 +47,6 @@ class BenchContext:
 
 @dataclass(frozen=True, slots=True)
 class _PairedRuns:
-    """The same text both ways."""
-
     plain: BenchRun
     speculative: BenchRun
 
@@ -72,7 +70,7 @@ class _PairedRuns:
 
 
 def exclusion_reason(plain: BenchRun, speculative: BenchRun) -> str | None:
-    """Why these two do not count, or None."""
+    """None if the trial counts."""
     both, task = (plain, speculative), plain.task
     if any(len(run.ids) < _MIN_TOKENS or run.tokens_per_second is None for run in both):
         return TOO_SHORT
@@ -90,7 +88,7 @@ def exclusion_reason(plain: BenchRun, speculative: BenchRun) -> str | None:
 def build_report(
     runs: Sequence[BenchRun], context: BenchContext, *, interrupted: bool = False
 ) -> BenchReport:
-    """The report; runs whose other arm is missing are not in it."""
+    """Ignores runs whose other arm is missing."""
     pairs = _pair_runs(runs)
     costs = _make_cost_model(context.measured, pairs)
     rows = [_summarize_workload(group, costs) for group in _group_by_workload(pairs)]
@@ -118,12 +116,12 @@ def build_report(
 
 
 def _pair_runs(runs: Sequence[BenchRun]) -> list[_PairedRuns]:
-    waiting: dict[BenchTask, BenchRun] = {}
+    unpaired: dict[BenchTask, BenchRun] = {}
     pairs = []
     for run in runs:
-        other = waiting.pop(run.task, None)
+        other = unpaired.pop(run.task, None)
         if other is None:
-            waiting[run.task] = run
+            unpaired[run.task] = run
         else:
             plain, speculative = (run, other) if run.arm == "plain" else (other, run)
             pairs.append(_PairedRuns(plain, speculative))
@@ -131,14 +129,14 @@ def _pair_runs(runs: Sequence[BenchRun]) -> list[_PairedRuns]:
 
 
 def _group_by_workload(pairs: Sequence[_PairedRuns]) -> list[list[_PairedRuns]]:
-    """By temperature and workload, the lowest temperature first."""
+    """Groups by temperature and workload, the lowest temperature first."""
     groups: dict[tuple[float, str], list[_PairedRuns]] = {}
     for pair in pairs:
         groups.setdefault((pair.task.temperature, pair.task.workload), []).append(pair)
     return sorted(groups.values(), key=lambda group: group[0].task.temperature)
 
 
-# --- a row ------------------------------------------------------------------------------
+# --- one workload -----------------------------------------------------------------------
 
 
 def _summarize_workload(
@@ -151,8 +149,8 @@ def _summarize_workload(
     speculative = [pair.speculative for pair in counting]
     rounds = [event for run in speculative for event in run.rounds]
     totals = _sum_rounds(rounds)
-    judged = metrics.count_by_position(rounds)
-    chances, known = metrics.cumulative_acceptance(judged), costs(rounds)
+    counts = metrics.count_by_position(rounds)
+    acceptance, round_costs = metrics.cumulative_acceptance(counts), costs(rounds)
     return WorkloadResult(
         name=group[0].task.workload,
         temperature=group[0].task.temperature,
@@ -160,7 +158,11 @@ def _summarize_workload(
         plain_tps=_median_known(run.tokens_per_second for run in plain),
         spec_tps=_median_known(run.tokens_per_second for run in speculative),
         speedup=_find_spread(pair.to_trial().speedup for pair in counting),
-        best=metrics.best_draft_length(known, chances) if known and chances else None,
+        best=(
+            metrics.best_draft_length(round_costs, acceptance)
+            if round_costs and acceptance
+            else None
+        ),
         acceptance_rate=totals.acceptance_rate,
         mean_accepted_length=totals.mean_accepted_length,
         first_token_ms=_median_known(run.first_token_ms for run in speculative),
@@ -171,7 +173,7 @@ def _summarize_workload(
         copied=_median_known(trial.copied for trial in trials)
         if group[0].task.copies_prompt
         else None,
-        survival=tuple(metrics.conditional_acceptance(judged)),
+        survival=tuple(metrics.conditional_acceptance(counts)),
     )
 
 
@@ -183,8 +185,8 @@ def _sum_rounds(rounds: Iterable[Round]) -> RoundTotals:
 
 
 def _latency_percentiles(runs: Iterable[BenchRun]) -> LatencyPercentiles | None:
-    waits = sorted(wait for run in runs for wait in run.latencies)
-    return LatencyPercentiles(_percentile(waits, 0.5), _percentile(waits, 0.99)) if waits else None
+    ms = sorted(latency for run in runs for latency in run.latencies)
+    return LatencyPercentiles(_percentile(ms, 0.5), _percentile(ms, 0.99)) if ms else None
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float:
@@ -205,7 +207,7 @@ def _min_known(values: Iterable[float | None]) -> float | None:
     return min((value for value in values if value is not None), default=None)
 
 
-# --- over all rows ----------------------------------------------------------------------
+# --- all workloads ----------------------------------------------------------------------
 
 
 def _mean_speedups(rows: Sequence[WorkloadResult]) -> Iterable[MeanSpeedup]:
@@ -222,31 +224,31 @@ def _mean_speedup(rows: Iterable[WorkloadResult]) -> float | None:
 def _make_cost_model(
     measured: MeasuredCosts | None, pairs: Sequence[_PairedRuns]
 ) -> Callable[[Sequence[Round]], metrics.SpeculationCosts | None]:
-    """The costs of drafting as these rounds did: what copying guesses costs nothing.
+    """Returns a function from rounds to their costs; prompt-lookup draft tokens cost nothing.
 
-    One pass includes a plain round's host time already; a drafting round's is beside it.
+    The cost of a plain pass includes its host time; only a drafting round's extra is added.
     """
     added = _added_host_ms(pairs)
 
-    def of(rounds: Sequence[Round]) -> metrics.SpeculationCosts | None:
+    def costs(rounds: Sequence[Round]) -> metrics.SpeculationCosts | None:
         if measured is None or measured.t1_ms <= 0:
             return None
         drafted = sum(event.drafted for event in rounds)
-        modelled = sum(event.drafted for event in rounds if event.source not in (None, "lookup"))
-        c = (measured.c or 0.0) * modelled / drafted if drafted else 0.0
+        by_model = sum(event.drafted for event in rounds if event.source not in (None, "lookup"))
+        c = (measured.c or 0.0) * by_model / drafted if drafted else 0.0
         verify = {int(width): v for width, v in measured.curve.items()}
         return metrics.SpeculationCosts(c, verify, added / measured.t1_ms)
 
-    return of
+    return costs
 
 
 def _median_host_ms(runs: Iterable[BenchRun]) -> float | None:
-    """Milliseconds outside llama.cpp in a round that drafted."""
+    """Time outside llama.cpp in rounds that drafted."""
     return _median_known(event.ms.host for run in runs for event in run.rounds if event.drafted)
 
 
 def _added_host_ms(pairs: Sequence[_PairedRuns]) -> float:
-    """What a drafting round takes longer than a plain one, outside llama.cpp."""
+    """Extra time of a drafting round over a plain one, outside llama.cpp."""
     drafting = _median_host_ms(pair.speculative for pair in pairs)
     # An answer's first round also reads the prompt.
     plain = _median_known(event.ms.host for pair in pairs for event in pair.plain.rounds[1:])

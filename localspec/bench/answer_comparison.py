@@ -1,4 +1,4 @@
-"""Whether a speculated answer is the plain one, and where it is not, why."""
+"""Compares speculative answers with plain ones and explains every difference."""
 
 from __future__ import annotations
 
@@ -20,38 +20,36 @@ from localspec.worker import crashes
 
 @dataclass(frozen=True, slots=True)
 class SpeculationVariant:
-    """How to guess."""
-
     spec: str
     draft_length: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first token of a speculated answer that is not the plain one's."""
+    """The first token at which a speculative answer differs from the plain one."""
 
     prompt: int
     variant: SpeculationVariant
     position: int
-    """Counted from the answer's first token, 0."""
+    """The answer's first token is 0."""
     width: int
-    """Tokens in the pass that gave the other token."""
+    """Tokens in the pass that produced the speculative token."""
     margin: float | None
-    """Logits between the plain token and the next that would have been taken in its place, in a
-    pass of its own; None where one answer ends and the other goes on."""
+    """Difference in logits between the plain token and the runner-up, in a one-token pass; None
+    if one answer ends here and the other continues."""
     replayed: bool
-    """Whether both answers come out again when their passes are made without guessing."""
+    """Both answers are reproduced by replaying their passes without speculation."""
     plain: Token | None
     speculative: Token | None
 
     def is_near_tie(self, limit: float) -> bool:
-        """Whether the last bits of a wide pass explain it."""
+        """True if rounding in a wide pass explains the difference; `limit` in logits."""
         return self.replayed and self.margin is not None and self.margin <= limit
 
 
 @dataclass(frozen=True, slots=True)
 class PromptComparison:
-    """The answers to one prompt: the plain one against those of each way of guessing."""
+    """The answers to one prompt: the plain one against each speculation variant."""
 
     prompt: int
     answers: int
@@ -62,12 +60,10 @@ class PromptComparison:
 
 @dataclass(slots=True)
 class ComparisonTotals:
-    """Comparisons of one kind, folded."""
-
     prompts: int = 0
     answers: int = 0
     equal: int = 0
-    """Prompts whose answers were all the same."""
+    """Prompts whose answers are all the same."""
     tokens: int = 0
     drafted: int = 0
     divergences: list[Divergence] = field(default_factory=list)
@@ -90,17 +86,18 @@ def compare_prompt(
     *,
     tokens: int,
 ) -> PromptComparison:
-    """One prompt, plain and in every way of guessing."""
+    """Answers the prompt plain and with each variant, and explains the differences."""
     plain = record_answer(engine, GenerateCommand(text, sampling, tokens, spec="off"))
-    others = [
-        (way, record_answer(engine, _speculative_request(plain.request, way))) for way in variants
+    answers = [
+        (variant, record_answer(engine, _speculative_request(plain.request, variant)))
+        for variant in variants
     ]
-    different = [(way, other) for way, other in others if other.ids != plain.ids]
+    different = [(variant, answer) for variant, answer in answers if answer.ids != plain.ids]
     return PromptComparison(
         prompt=prompt,
-        answers=len(others),
-        tokens=sum(len(other.ids) for _, other in others),
-        drafted=sum(other.drafted for _, other in others),
+        answers=len(answers),
+        tokens=sum(len(answer.ids) for _, answer in answers),
+        drafted=sum(answer.drafted for _, answer in answers),
         divergences=_explain_divergences(engine, prompt, plain, different),
     )
 
@@ -123,28 +120,27 @@ def _explain_divergences(
 ) -> tuple[Divergence, ...]:
     if not different:
         return ()
-    alone = replay_answer(engine, plain)  # its passes are of one token each
-    sound = list(alone.best) == plain.ids
-    found = []
-    for way, other in different:
-        again = replay_answer(engine, other)
-        pairs = zip(plain.ids, other.ids, strict=False)
-        same = [mine == theirs for mine, theirs in pairs]
+    plain_replay = replay_answer(engine, plain)  # passes of one token each
+    plain_reproduced = list(plain_replay.best) == plain.ids
+    divergences = []
+    for variant, answer in different:
+        replay = replay_answer(engine, answer)
+        same = [a == b for a, b in zip(plain.ids, answer.ids, strict=False)]
         position = same.index(False) if False in same else len(same)
-        both = position < len(same)
-        found.append(
+        both_continue = position < len(same)
+        divergences.append(
             Divergence(
                 prompt=prompt,
-                variant=way,
+                variant=variant,
                 position=position,
-                width=other.pass_width_at(position),
-                margin=alone.margin[position] if both else None,
-                replayed=sound and list(again.best) == other.ids,
+                width=answer.pass_width_at(position),
+                margin=plain_replay.margin[position] if both_continue else None,
+                replayed=plain_reproduced and list(replay.best) == answer.ids,
                 plain=_token_at(plain, position),
-                speculative=_token_at(other, position),
+                speculative=_token_at(answer, position),
             )
         )
-    return tuple(found)
+    return tuple(divergences)
 
 
 def _token_at(answer: RecordedAnswer, position: int) -> Token | None:
@@ -152,11 +148,11 @@ def _token_at(answer: RecordedAnswer, position: int) -> Token | None:
     return tokens[position] if position < len(tokens) else None
 
 
-# --- One answer with the passes it came from, and what the target alone says of it.
+# --- Recording an answer, and replaying its passes without speculation.
 
 
 class ReplayEngine(Protocol):
-    """A loaded pair that can also be measured and asked again."""
+    """A loaded pair that can measure its passes and replay an answer."""
 
     @property
     def measured(self) -> MeasuredCosts | None: ...
@@ -168,12 +164,12 @@ class ReplayEngine(Protocol):
     def replay(self, replay: ReplayCommand) -> ReplayResult: ...
 
 
-class VerifyCancelled(Exception):  # noqa: N818  no error
-    """Somebody did not want to wait for the answer's end."""
+class VerifyCancelled(Exception):  # noqa: N818  not an error
+    """The person cancelled the check."""
 
 
 class CancellableEngine:
-    """An engine whose answers end with `Stopped` once they are not wanted any more."""
+    """Raises VerifyCancelled from `generate` and `replay` once `should_stop` returns true."""
 
     def __init__(self, engine: ReplayEngine, should_stop: Callable[[], bool]) -> None:
         self._engine, self._should_stop = engine, should_stop
@@ -189,7 +185,7 @@ class CancellableEngine:
                 self._raise_if_cancelled()
                 yield event
         finally:
-            if isinstance(events, Generator):  # at once: the engine still writes
+            if isinstance(events, Generator):  # stops the engine now, not at garbage collection
                 events.close()
 
     def probe(self, probe: ProbeCommand) -> Iterator[Event]:
@@ -206,8 +202,6 @@ class CancellableEngine:
 
 @dataclass(frozen=True, slots=True)
 class RecordedAnswer:
-    """What was said to a request, round by round."""
-
     request: GenerateCommand
     rounds: tuple[Round, ...]
 
@@ -228,17 +222,17 @@ class RecordedAnswer:
         return sum(event.accepted for event in self.rounds)
 
     def pass_width_at(self, position: int) -> int:
-        """Tokens in the pass that gave the token at this position; the last one beyond the end."""
-        said = 0
+        """Tokens in the pass that produced this position; beyond the end, in the last pass."""
+        end = 0
         for event in self.rounds:
-            said += len(event.tokens)
-            if position < said:
+            end += len(event.tokens)
+            if position < end:
                 break
         return event.drafted + 1
 
 
 def record_answer(engine: ReplayEngine, request: GenerateCommand) -> RecordedAnswer:
-    """The answer from an empty memory: what another text left there has its passes' shapes."""
+    """Generates from an empty KV cache: reused cells come from passes of other widths."""
     engine.replay(ReplayCommand(request.text, (), (), ()))
     rounds = []
     for event in engine.generate(request):
@@ -250,9 +244,9 @@ def record_answer(engine: ReplayEngine, request: GenerateCommand) -> RecordedAns
 
 
 def replay_answer(engine: ReplayEngine, answer: RecordedAnswer) -> ReplayResult:
-    """The target's own view of each token, in passes of the same shapes, without guessing.
+    """The target's logits for each token, in passes of the same widths, without speculation.
 
-    The first round reads the prompt, and a replay begins with that.
+    The first round is the prompt's own pass, which a replay starts with.
     """
     later = answer.rounds[1:]
     return engine.replay(

@@ -1,4 +1,4 @@
-"""One bench from its first measurement to its report, told while it goes."""
+"""Runs a benchmark and streams its progress, from the cost measurement to the report."""
 
 from __future__ import annotations
 
@@ -17,55 +17,45 @@ from localspec.protocol.events import Event
 from localspec.protocol.wire import MeasuredCosts, ProbeCommand
 
 _DEFAULT_PASS_SECONDS = 0.05
-"""Seconds, where nothing was measured."""
+"""Assumed cost of a pass before any measurement."""
 
 
 class BenchEngine(launch.Engine, Protocol):
-    """A loaded pair whose passes can be measured."""
-
     def probe(self, probe: ProbeCommand) -> Iterator[Event]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class BenchRequest:
-    """What is to be measured, of a pair that goes by `name`."""
-
     name: str
     workloads: tuple[Workload, ...]
     temperatures: tuple[float, ...]
     settings: BenchSettings
     rounds: int | None = None
-    """None: what time allows."""
+    """None: as many as the time budget allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchEstimate:
-    """How much that is."""
-
     answers: int
     rounds: int
     seconds: float
-    """All of them, by the cost of plain passes: prompts and a busy machine take longer."""
+    """A lower bound: plain passes only, without reading the prompts."""
 
 
 @dataclass(frozen=True, slots=True)
 class CostProbeProgress:
-    """Passes are measured; `why` may be empty."""
+    """The costs of passes are being measured; `why` may be empty."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class BenchStarted:
-    """The costs are known, and so is how much is asked."""
-
     estimate: BenchEstimate
 
 
 @dataclass(frozen=True, slots=True)
 class RunFinished:
-    """One more answer is whole."""
-
     run: BenchRun
     done: int
     total: int
@@ -74,7 +64,7 @@ class RunFinished:
 
 @dataclass(frozen=True, slots=True)
 class BenchFinished:
-    """The last: what there is; `error`, if any, is why it is not all."""
+    """The last event; `error` is the reason if the report is incomplete."""
 
     report: BenchReport
     error: LocalspecError | None = None
@@ -84,12 +74,11 @@ BenchEvent = CostProbeProgress | BenchStarted | RunProgress | RunFinished | Benc
 
 
 def estimate_bench(request: BenchRequest, measured: MeasuredCosts | None) -> BenchEstimate:
-    """How much is asked of a pair of which so much is known."""
-    pass_s = measured.t1_ms / 1e3 if measured else _DEFAULT_PASS_SECONDS
-    each = pass_s * request.settings.max_tokens
-    once = len(paired_runs.schedule_runs(request.workloads, request.temperatures, 1))
-    rounds = request.rounds or paired_runs.count_affordable_rounds(once, each)
-    return BenchEstimate(once * rounds, rounds, once * rounds * each)
+    pass_seconds = measured.t1_ms / 1e3 if measured else _DEFAULT_PASS_SECONDS
+    answer_seconds = pass_seconds * request.settings.max_tokens
+    per_round = len(paired_runs.schedule_runs(request.workloads, request.temperatures, 1))
+    rounds = request.rounds or paired_runs.count_affordable_rounds(per_round, answer_seconds)
+    return BenchEstimate(per_round * rounds, rounds, per_round * rounds * answer_seconds)
 
 
 def run_benchmark(
@@ -98,10 +87,10 @@ def run_benchmark(
     should_stop: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[BenchEvent]:
-    """Costs first, then every answer; the last thing told is `Over`, whatever happens.
+    """Measures the costs, then runs every answer; always ends with BenchFinished.
 
-    Ends early once `stopped`, after the answer that is being written then; `engine.stop()` ends
-    that one, too.
+    After `should_stop` returns true, the current answer is finished first; `engine.stop()` ends
+    that one too.
     """
     runs: list[BenchRun] = []
     rounds, error = request.rounds or 0, None
@@ -110,19 +99,18 @@ def run_benchmark(
             yield CostProbeProgress(getattr(event, "why", ""))
             if should_stop():
                 engine.stop()
-        wanted = estimate_bench(request, engine.measured)
-        rounds = wanted.rounds
-        yield BenchStarted(wanted)
-        for told in _stream_runs_with_progress(engine, request, wanted, should_stop, clock):
-            if isinstance(told, RunFinished):
-                runs.append(told.run)
-            yield told
+        estimate = estimate_bench(request, engine.measured)
+        rounds = estimate.rounds
+        yield BenchStarted(estimate)
+        for event in _stream_runs_with_progress(engine, request, estimate, should_stop, clock):
+            if isinstance(event, RunFinished):
+                runs.append(event.run)
+            yield event
     except LocalspecError as failure:
         error = failure
-    about = _build_context(engine, request, rounds)
-    yield BenchFinished(
-        aggregation.build_report(runs, about, interrupted=should_stop() or error is not None), error
-    )
+    context = _build_context(engine, request, rounds)
+    interrupted = should_stop() or error is not None
+    yield BenchFinished(aggregation.build_report(runs, context, interrupted=interrupted), error)
 
 
 def _stream_runs_with_progress(
@@ -136,13 +124,13 @@ def _stream_runs_with_progress(
     began, done = clock(), 0
     if should_stop():
         return
-    for told in paired_runs.stream_runs(engine, jobs, request.settings, clock):
-        if isinstance(told, RunProgress):
-            yield told
+    for event in paired_runs.stream_runs(engine, jobs, request.settings, clock):
+        if isinstance(event, RunProgress):
+            yield event
             continue
         done += 1
-        left = (clock() - began) / done * (len(jobs) - done)
-        yield RunFinished(told, done, len(jobs), left)
+        seconds_left = (clock() - began) / done * (len(jobs) - done)
+        yield RunFinished(event, done, len(jobs), seconds_left)
         if should_stop():
             return
 

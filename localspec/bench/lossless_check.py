@@ -1,4 +1,4 @@
-"""Checks that speculating changes nothing here: equal answers, and samples of the right law."""
+"""Checks that speculation is lossless here: it compares answers and tests sampled tokens."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ from localspec.bench.verify_report import (
 )
 from localspec.protocol.wire import ProbeCommand, SamplingParams, VerifyMode
 
-# --- The texts that `verify` continues: short, different from their first words on.
-
 VERIFY_PROMPTS = (
     'def fibonacci(n):\n    """Return the first n Fibonacci numbers."""\n',
     "import json\nimport sys\n\n\ndef main():\n    with open(sys.argv[1]) as file:\n",
@@ -38,27 +36,22 @@ VERIFY_PROMPTS = (
     "To make bread you need flour, water, salt and time. To make soup you need",
     "try:\n    value = int(text)\nexcept ValueError:\n    value = None\nelse:\n",
 )
-
-
-# --- Checks that speculating changes nothing here: equal answers, and samples of the right law.
+"""Short, and different from the first words on."""
 
 _MIN_PROMPTS = 2
 _SEEDS_PER_MODE = 1_000_000
 _CONFIRMATION_SEED_OFFSET = 5_000
-"""Added to the seeds of a sample that looks again."""
+"""Added to the seeds of a second sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyEffort:
-    """How much to look at."""
-
     seconds_per_part: float = 20.0
-    """For each part; a slow machine does the least of it and takes longer."""
+    """A slow machine does the minimum and takes longer."""
     tokens_per_answer: int = 64
-    """Of an answer."""
     prompts: Sequence[str] = VERIFY_PROMPTS
     min_sampled_tokens: int = 200
-    """Tokens to sample of each way of verifying."""
+    """For each verification method."""
 
 
 def check_lossless(
@@ -68,10 +61,10 @@ def check_lossless(
     effort: VerifyEffort | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[VerifyEvent]:
-    """Everything, part by part; whoever stops listening keeps what was found.
+    """Runs all parts and yields each result when it is available.
 
-    `draft`: whether there is a draft model.  Ends early, within an answer, once `stopped`.  Raises
-    what the engine raised, or died of.
+    Ends early, within an answer, once `should_stop` returns true. Raises LocalspecError if the
+    engine fails or exits.
     """
     with suppress(VerifyCancelled):
         yield from _run_parts(
@@ -82,7 +75,7 @@ def check_lossless(
 def _run_parts(
     engine: ReplayEngine, has_draft_model: bool, effort: VerifyEffort
 ) -> Iterator[VerifyEvent]:
-    yield VerifyProgress("widths", "measuring how far passes of different widths disagree")
+    yield VerifyProgress("widths", "measuring rounding differences between passes")
     for _ in engine.probe(ProbeCommand(seconds=1.0, difference=True)):
         pass
     measured = engine.measured
@@ -108,7 +101,7 @@ def _run_parts(
 
 
 def _speculation_variants(has_draft_model: bool) -> list[SpeculationVariant]:
-    """Fixed lengths, in passes of different widths, and as the controller likes."""
+    """Fixed draft lengths, for passes of different widths, and the adaptive controller."""
     if not has_draft_model:
         return [
             SpeculationVariant("lookup", 5),
@@ -131,12 +124,12 @@ def _check_equality(
     effort: VerifyEffort,
 ) -> Iterator[VerifyEvent]:
     began = time.monotonic()
-    kind = "temperature 0" if part == "greedy" else "the same seed"
+    kind = "temperature 0" if part == "greedy" else "same seed"
     for n, text in enumerate(effort.prompts):
-        over = _elapsed_share(time.monotonic() - began, effort.seconds_per_part)
-        if n >= _MIN_PROMPTS and over > 1:
+        elapsed = _elapsed_share(time.monotonic() - began, effort.seconds_per_part)
+        if n >= _MIN_PROMPTS and elapsed > 1:
             return
-        share = max(n / len(effort.prompts), min(n / _MIN_PROMPTS, over))
+        share = max(n / len(effort.prompts), min(n / _MIN_PROMPTS, elapsed))
         yield VerifyProgress(
             part, f"{kind}: prompt {n + 1} of {len(effort.prompts)}", min(share, 1.0)
         )
@@ -149,26 +142,25 @@ def _check_equality(
 def _check_sampling(
     engine: ReplayEngine, verify: VerifyMode, has_draft_model: bool, effort: VerifyEffort, seed: int
 ) -> Iterator[VerifyEvent]:
-    """One sample; a second with other seeds where a test alarms, which then decides."""
-    amount = SampleSize(
+    """Draws one sample; if its test rejects, a second one with other seeds decides."""
+    size = SampleSize(
         effort.min_sampled_tokens,
         tokens_per_answer=effort.tokens_per_answer,
         seconds=effort.seconds_per_part,
     )
     spec = "model" if has_draft_model else "lookup"
-    for again in (False, True):
-        sample = TokenSample(verify, is_confirmation=again)
+    for is_confirmation in (False, True):
+        sample = TokenSample(verify, is_confirmation=is_confirmation)
+        first_seed = seed + is_confirmation * _CONFIRMATION_SEED_OFFSET
         began = time.monotonic()
-        for _ in draw_tokens(
-            engine, sample, spec, effort.prompts, amount, seed + again * _CONFIRMATION_SEED_OFFSET
-        ):
-            over = _elapsed_share(time.monotonic() - began, effort.seconds_per_part)
+        for _ in draw_tokens(engine, sample, spec, effort.prompts, size, first_seed):
+            elapsed = _elapsed_share(time.monotonic() - began, effort.seconds_per_part)
             share = max(
-                sample.tokens / amount.max_tokens,
-                min(sample.tokens / effort.min_sampled_tokens, over),
+                sample.tokens / size.max_tokens,
+                min(sample.tokens / effort.min_sampled_tokens, elapsed),
             )
-            what = f"sampling, {verify}: {sample.tokens} tokens"
-            yield VerifyProgress("sampled", what, min(share, 1.0), verify)
+            message = f"sampling, {verify}: {sample.tokens} tokens"
+            yield VerifyProgress("sampled", message, min(share, 1.0), verify)
             if sample.impossible:
                 yield SampleResult(sample)
                 return
@@ -178,5 +170,5 @@ def _check_sampling(
 
 
 def _elapsed_share(elapsed: float, seconds: float) -> float:
-    """How much of the time for a part is over; more than 1 where it is all."""
+    """Share of a part's time budget; above 1 once it is used up."""
     return elapsed / seconds if seconds else 2.0

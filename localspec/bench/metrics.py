@@ -1,6 +1,6 @@
-"""What a pair could have reached: how often its guesses stood, counted by place.
+"""Acceptance by draft position, and how much a text repeats itself or its prompt.
 
-What that gains for each fixed draft length is in fit/gain.py.
+The speed-up of a fixed draft length is computed in fit/speedup_model.py.
 """
 
 from __future__ import annotations
@@ -29,75 +29,74 @@ __all__ = [
     "expected_speedup",
 ]
 
-_MIN_JUDGED = 8
-"""Guesses that must have been judged at a position before its own share is believed."""
+_MIN_VERIFIED = 8
+"""A position with fewer verified draft tokens uses the rate of the position before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PositionCounts:
-    """Guesses judged at one position: all before them stood."""
+    """Draft tokens verified at one position, that is, after all earlier ones were accepted."""
 
     reached: int
     accepted: int
 
 
 def count_by_position(rounds: Iterable[Round]) -> list[PositionCounts]:
-    """Counts by position.  A round that was cut at the end of its answer rejected nothing."""
-    reached, kept = [0] * DRAFT_MAX, [0] * DRAFT_MAX
+    """A round that ended with its answer rejected nothing."""
+    reached, accepted = [0] * DRAFT_MAX, [0] * DRAFT_MAX
     for event in rounds:
-        judged = event.accepted
+        verified = event.accepted
         if event.accepted < min(event.drafted, len(event.tokens)):
-            judged += 1  # the one that was corrected
-        for j in range(min(judged, DRAFT_MAX)):
+            verified += 1  # the rejected one
+        for j in range(min(verified, DRAFT_MAX)):
             reached[j] += 1
-            kept[j] += j < event.accepted
-    seen = sum(1 for n in reached if n)
-    return [PositionCounts(reached[j], kept[j]) for j in range(seen)]
+            accepted[j] += j < event.accepted
+    n_positions = sum(1 for n in reached if n)
+    return [PositionCounts(reached[j], accepted[j]) for j in range(n_positions)]
 
 
 def conditional_acceptance(counts: Sequence[PositionCounts]) -> list[float | None]:
-    """Share kept at each position among those that reached it."""
+    """By position: the share accepted of the draft tokens verified there."""
     return [p.accepted / p.reached if p.reached else None for p in counts]
 
 
 def cumulative_acceptance(counts: Sequence[PositionCounts]) -> list[float]:
-    """Chance that the first 1, 2, … DRAFT_MAX guesses all stand; empty where nothing was judged.
+    """Probability that the first 1, 2, … DRAFT_MAX draft tokens are all accepted.
 
-    A position judged too rarely goes by the one before it.
+    Empty without counts.
     """
     if not counts:
         return []
-    share = counts[0].accepted / counts[0].reached
-    chances, stands = [], 1.0
+    rate = counts[0].accepted / counts[0].reached
+    probabilities, product = [], 1.0
     for j in range(DRAFT_MAX):
-        if j < len(counts) and counts[j].reached >= _MIN_JUDGED:
-            share = counts[j].accepted / counts[j].reached
-        stands *= share
-        chances.append(stands)
-    return chances
+        if j < len(counts) and counts[j].reached >= _MIN_VERIFIED:
+            rate = counts[j].accepted / counts[j].reached
+        product *= rate
+        probabilities.append(product)
+    return probabilities
 
 
-# --- How much a text repeats itself, and how much of it stood in its prompt.
+# --- Repetition, within a text and of its prompt.
 
 _NGRAM_SIZE = 4
 _WORD_PATTERN = re.compile(r"\w+|[^\w\s]")
 
 
 def distinct_4grams(ids: Sequence[int]) -> float | None:
-    """Distinct runs of four tokens among all; None where there is none."""
+    """Share of distinct 4-grams; None for fewer than four tokens."""
     grams = _ngrams(ids)
     return len(set(grams)) / len(grams) if grams else None
 
 
 def copied_share(prompt: str, text: str) -> float | None:
-    """Share of the text's runs of four words that stand in the prompt; None where there is none.
+    """Share of the text's word 4-grams that occur in the prompt; None for fewer than four words.
 
-    A word is a run of letters and digits, or one other visible character: white space is left
-    out, and the prompt's token ids are not known here.
+    Words, because the prompt's token ids are unknown here. White space does not count.
     """
     grams = _ngrams(_WORD_PATTERN.findall(text))
-    there = set(_ngrams(_WORD_PATTERN.findall(prompt)))
-    return sum(gram in there for gram in grams) / len(grams) if grams else None
+    prompt_grams = set(_ngrams(_WORD_PATTERN.findall(prompt)))
+    return sum(gram in prompt_grams for gram in grams) / len(grams) if grams else None
 
 
 def _ngrams(items: Sequence[Hashable]) -> list[tuple[Hashable, ...]]:

@@ -1,4 +1,4 @@
-"""Runs each prompt plain and speculating, in turns, and keeps what came when."""
+"""Runs each prompt plain and speculative, alternating, and records the timing of every round."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from localspec.worker import crashes
 
 Arm = Literal["plain", "speculative"]
 _TIME_BUDGET_SECONDS = 40.0
-"""Seconds for all rounds, by the pass of one token: prompts and a busy machine double it."""
+"""For all rounds, counting plain passes only; reading the prompts can double it."""
 _MAX_ROUNDS = 3
 _BASE_SEED = 20_000
-"""Seeds are fixed, so that two benches draw the same noise."""
+"""Fixed seeds make two benchmarks comparable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,6 @@ class BenchTask:
     text: str
     temperature: float
     round_index: int
-    """Which round of the bench."""
     copies_prompt: bool = False
 
     @property
@@ -41,7 +40,7 @@ class BenchTask:
 
 @dataclass(frozen=True, slots=True)
 class BenchSettings:
-    """How to answer: as `run` would with this pair."""
+    """As `run` would use for this pair."""
 
     max_tokens: int
     spec: str = "auto"
@@ -50,13 +49,11 @@ class BenchSettings:
 
 @dataclass(frozen=True, slots=True)
 class BenchRun:
-    """One finished answer and when its rounds came."""
-
     task: BenchTask
     arm: Arm
     rounds: tuple[Round, ...]
     arrivals: tuple[float, ...]
-    """Seconds from the request to each round, seen by the parent."""
+    """Seconds from the request to each round, by the parent's clock."""
     timings: dict[str, Any] = field(default_factory=dict)
     tail: str = ""
 
@@ -66,8 +63,8 @@ class BenchRun:
 
     @property
     def text(self) -> str:
-        said = (token.text for event in self.rounds for token in event.tokens)
-        return "".join(said) + self.tail
+        texts = (token.text for event in self.rounds for token in event.tokens)
+        return "".join(texts) + self.tail
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -82,7 +79,7 @@ class BenchRun:
 
     @property
     def latencies(self) -> list[float]:
-        """Ms of each token after the first round: its round's wait, shared by its tokens."""
+        """Ms per token after the first round: each round's time, divided by its tokens."""
         waits = zip(self.rounds[1:], self.arrivals, self.arrivals[1:], strict=False)
         return [
             (now - before) * 1e3 / len(event.tokens)
@@ -93,12 +90,9 @@ class BenchRun:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """An answer that is being written."""
-
     task: BenchTask
     arm: Arm
     tokens: int
-    """So far."""
     tokens_per_second: float | None
     """After the first round, by the parent's clock."""
 
@@ -106,10 +100,10 @@ class RunProgress:
 def schedule_runs(
     workloads: Sequence[Workload], temperatures: Sequence[float], n_rounds: int
 ) -> list[tuple[BenchTask, Arm]]:
-    """Both arms of every task, taking turns: A B A B A B, and the next group B A B A B A.
+    """Both arms of every task, alternating: A B A B A B, then B A B A B A for the next group.
 
-    The prompts of a workload go round twice, the second time with the other arm: no run follows
-    one of the same prompt, which the engine would still have in its memory.
+    A workload's prompts run twice, the second time with the other arm. So no run follows one of
+    the same prompt, whose KV cache the engine would reuse.
     """
     jobs: list[tuple[BenchTask, Arm]] = []
     arms: tuple[Arm, Arm] = ("plain", "speculative")
@@ -128,9 +122,9 @@ def schedule_runs(
 
 
 def count_affordable_rounds(answers: int, seconds_each: float) -> int:
-    """Rounds of so many answers that a person waits for gladly: 1 to 3."""
-    once = answers * seconds_each
-    return min(max(int(_TIME_BUDGET_SECONDS / once) if once else _MAX_ROUNDS, 1), _MAX_ROUNDS)
+    """As many rounds of `answers` as fit the time budget: 1 to _MAX_ROUNDS."""
+    seconds = answers * seconds_each
+    return min(max(int(_TIME_BUDGET_SECONDS / seconds) if seconds else _MAX_ROUNDS, 1), _MAX_ROUNDS)
 
 
 def collect_runs(
@@ -139,10 +133,8 @@ def collect_runs(
     settings: BenchSettings,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[BenchRun]:
-    """Each job's run; ends early after `engine.stop()`.  Raises what the engine died of."""
-    return (
-        told for told in stream_runs(engine, jobs, settings, clock) if isinstance(told, BenchRun)
-    )
+    """Each job's run; ends early after `engine.stop()`. Raises EngineError if the engine exits."""
+    return (run for run in stream_runs(engine, jobs, settings, clock) if isinstance(run, BenchRun))
 
 
 def stream_runs(
@@ -151,20 +143,20 @@ def stream_runs(
     settings: BenchSettings,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[RunProgress | BenchRun]:
-    """As `measure`, and every answer while it is being written."""
+    """Like `collect_runs`, with the progress of each answer."""
     for task, arm in jobs:
-        whole = False
-        for told in _stream_run(engine, task, arm, settings, clock):
-            whole = isinstance(told, BenchRun)
-            yield told
-        if not whole:
+        is_complete = False
+        for event in _stream_run(engine, task, arm, settings, clock):
+            is_complete = isinstance(event, BenchRun)
+            yield event
+        if not is_complete:
             return
 
 
 def _stream_run(
     engine: Engine, task: BenchTask, arm: Arm, settings: BenchSettings, clock: Callable[[], float]
 ) -> Iterator[RunProgress | BenchRun]:
-    """The last is the run, unless it was stopped."""
+    """Ends with the BenchRun, unless the answer was stopped."""
     rounds: list[Round] = []
     arrivals: list[float] = []
     tokens = 0
@@ -174,10 +166,9 @@ def _stream_run(
             arrivals.append(clock() - began)
             rounds.append(event)
             tokens += len(event.tokens)
-            took = arrivals[-1] - arrivals[0]
-            yield RunProgress(
-                task, arm, tokens, (tokens - len(rounds[0].tokens)) / took if took else None
-            )
+            seconds = arrivals[-1] - arrivals[0]
+            speed = (tokens - len(rounds[0].tokens)) / seconds if seconds else None
+            yield RunProgress(task, arm, tokens, speed)
         elif isinstance(event, EngineExit):
             raise crashes.exit_error(event)
         elif isinstance(event, GenerationFinished):
@@ -185,7 +176,7 @@ def _stream_run(
                 timings = event.totals.get("timings", {})
                 yield BenchRun(task, arm, tuple(rounds), tuple(arrivals), timings, event.tail)
             return
-    raise EngineError("The engine's answer has no end.", "This is a bug.")
+    raise EngineError("The engine ended an answer without a final event.", "This is a bug.")
 
 
 def _build_request(task: BenchTask, arm: Arm, settings: BenchSettings) -> GenerateCommand:

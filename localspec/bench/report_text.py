@@ -1,4 +1,4 @@
-"""What a bench comes to: in sentences, and as a card in Markdown to share."""
+"""The benchmark report as text: summary sentences, and a Markdown card to share."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from localspec.sanitize import sanitize
 from localspec.units import gib, milliseconds, percent, token_rate
 
 _MIN_GAIN, _MIN_BREAK_EVEN = 1.03, 0.97
-"""Between these nothing was gained or lost."""
+"""A speed-up between these counts as no difference."""
 _MIN_POSSIBLE_GAIN = 1.05
-"""A best draft length that gives less than this leaves no room to gain."""
+"""Below this best speed-up of any draft length, the pair cannot gain."""
 _MAX_PLAUSIBLE_SHARE = 1.2
 _COLUMNS = (
     "workload",
     "T",
     "plain tok/s",
-    "with guesses",
+    "speculative tok/s",
     "speed-up",
-    "kept",
+    "acceptance rate",
     "tokens per pass",
     "of best",
     "same text",
@@ -27,19 +27,19 @@ _COLUMNS = (
 
 
 def format_markdown(report: BenchReport) -> Iterator[str]:
-    """Markdown to paste where others compare."""
+    """Markdown, to share the result."""
     yield f"### localspec bench: {_escape_cell(report.pair)}"
     yield ""
     draft = f"draft {report.draft}" if report.draft else "no draft model"
     why = f" ({report.why})" if report.why else ""
     yield _escape_cell(f"- files: {report.model}, {draft}{why}")
     yield f"- machine: {_escape_cell(' · '.join(format_machine(report)))}"
-    cost = f"- costs: {milliseconds(report.t1_ms)} a pass"
+    cost = f"- costs: {milliseconds(report.t1_ms)} per pass"
     if report.c is not None:
         cost += f", draft cost ratio {report.c:.3f}"
     curve = ", ".join(f"v({w}) {v:.2f}" for w, v in report.verify_curve.items())
     yield cost + (f", {curve}" if curve else "")
-    yield f"- {format_count(report.rounds, 'round')}, {report.max_tokens} tokens an answer"
+    yield f"- {format_count(report.rounds, 'round')}, {report.max_tokens} tokens per answer"
     yield ""
     yield "| " + " | ".join(_COLUMNS) + " |"
     yield "|---" + "|--:" * (len(_COLUMNS) - 1) + "|"
@@ -69,67 +69,70 @@ def _format_markdown_row(row: WorkloadResult) -> str:
 
 
 def format_summary(report: BenchReport) -> Iterator[str]:
-    """Everything that is said below the rows."""
+    """The lines below the table."""
     for mean in report.means:
         if mean.speedup is not None:
             over = format_count(mean.workloads, "workload")
             yield f"{format_temperature(mean.temperature)}: {mean.speedup:.2f}× plain over {over}"
     yield from format_verdict(report)
     yield from format_interference_warning(report)
-    left = sum(report.left_out.values())
-    if left:
-        reasons = ", ".join(f"{why} ({n})" for why, n in report.left_out.items())
-        yield f"{left} of {report.trials} trials left out: {reasons}."
+    left_out = sum(report.left_out.values())
+    if left_out:
+        reasons = ", ".join(f"{reason} ({n})" for reason, n in report.left_out.items())
+        yield f"{left_out} of {report.trials} trials left out: {reasons}."
     if any(not row.counted for row in report.rows):
-        yield "* all trials left out: shown, but in no mean."
+        yield "* all trials left out: shown, but not part of the mean."
     differ = sum(not trial.identical for row in report.rows for trial in row.trials)
     if differ:
-        yield f"{differ} of {report.trials} texts differ from plain: `localspec verify` tells why."
+        yield f"{differ} of {report.trials} texts differ from plain: see `localspec verify`."
     if report.interrupted:
-        yield "Interrupted: this is what there was."
+        yield "Interrupted: partial results."
 
 
 def format_verdict(report: BenchReport) -> Iterator[str]:
-    """Whether this pair gains anything here, and if not, why."""
+    """Whether speculation pays for this pair on this machine, and the likely reason if not."""
     speedup = report.speedup
     if speedup is None:
-        early = "Stopped before there was anything to compare."
-        yield early if report.interrupted else "Nothing was measured that counts."
+        early = "Stopped before any result."
+        yield early if report.interrupted else "No trial counts: no result."
         return
     if speedup >= _MIN_GAIN:
         counted = [row for row in report.rows if row.counted and row.speedup]
         best = max(counted, key=lambda row: row.speedup.median if row.speedup else 0)
         assert best.speedup is not None
         top = f"{best.speedup.median:.2f}× on {best.name}"
-        yield f"{speedup:.2f}× plain on all of these; most with {top}."
+        yield f"{speedup:.2f}× plain over all workloads; best: {top}."
         return
     limits = [row.best.speedup for row in report.rows if row.counted and row.best]
     if speedup >= _MIN_BREAK_EVEN:
-        yield f"Nothing gained, nothing lost: {speedup:.2f}× plain."
+        yield f"No difference: {speedup:.2f}× plain."
     elif (limits and max(limits) < _MIN_POSSIBLE_GAIN) or "too small" in report.why:
         yield f"This pair is too small to gain here: {speedup:.2f}× plain."
     else:
-        yield f"Slower with guesses: {speedup:.2f}× plain."
+        yield f"Slower with speculation: {speedup:.2f}× plain."
     if limits:
         reach = " to ".join(dict.fromkeys(f"{n:.2f}×" for n in (min(limits), max(limits))))
-        yield f"The best fixed draft length would give {reach}, by the measured costs."
+        yield f"By the measured costs, the best fixed draft length would give {reach}."
 
 
 def format_interference_warning(report: BenchReport) -> Iterator[str]:
-    """Runs that beat what their own costs allow."""
+    """Results better than the measured costs allow: the costs were measured on a busy machine."""
     if any(row.counted and (row.share_of_best or 0) > _MAX_PLAUSIBLE_SHARE for row in report.rows):
-        yield "Some runs beat their measured costs: something else was running. Try it idle."
+        yield (
+            "Some runs are faster than their measured costs allow: other programs were running. "
+            "Repeat on an idle machine."
+        )
 
 
 def format_machine(report: BenchReport) -> Iterator[str]:
-    """Two lines: the computer, and what runs on it."""
-    here = report.machine
-    parts = [here.cpu + (f", {format_count(here.cores, 'core')}" if here.cores else "")]
-    parts += [gib(here.memory)] if here.memory else []
-    yield " · ".join([*parts, *(device for device in here.devices if device != "CPU")])
-    engine = here.engine.get("llama_cpp_python")
-    parts = [here.system] + ([f"llama-cpp-python {engine}"] if engine else [])
-    parts += [format_count(here.threads, "thread")] if here.threads else []
+    """Two lines: hardware, then software."""
+    machine = report.machine
+    parts = [machine.cpu + (f", {format_count(machine.cores, 'core')}" if machine.cores else "")]
+    parts += [gib(machine.memory)] if machine.memory else []
+    yield " · ".join([*parts, *(device for device in machine.devices if device != "CPU")])
+    engine = machine.engine.get("llama_cpp_python")
+    parts = [machine.system] + ([f"llama-cpp-python {engine}"] if engine else [])
+    parts += [format_count(machine.threads, "thread")] if machine.threads else []
     yield " · ".join(parts)
 
 
@@ -142,7 +145,7 @@ def format_tokens_per_pass(row: WorkloadResult) -> str:
 
 
 def format_identical(row: WorkloadResult) -> str:
-    """In how many trials the text was plain decoding's."""
+    """Trials with plain decoding's text, of all."""
     return f"{sum(trial.identical for trial in row.trials)}/{len(row.trials)}"
 
 
@@ -156,6 +159,6 @@ def format_rate(tokens_per_second: float | None) -> str:
 
 
 def _escape_cell(text: object) -> str:
-    """Untrusted text inside a Markdown table."""
+    """Escapes untrusted text for a Markdown table."""
     plain = sanitize(str(text), multiline=False)
     return "".join("\\" + c if c in "|*_`<>[]" else c for c in plain)

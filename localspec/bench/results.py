@@ -1,4 +1,4 @@
-"""What a bench found, as frozen values and as the document of `bench --json`."""
+"""Benchmark results, and their JSON document (`bench --json`)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from localspec.sanitize import sanitize
 
 @dataclass(frozen=True, slots=True)
 class SpeedupSpread:
-    """Of several trials."""
-
     median: float
     min: float
     max: float
@@ -26,7 +24,7 @@ class SpeedupSpread:
 
 @dataclass(frozen=True, slots=True)
 class LatencyPercentiles:
-    """Milliseconds that a token was waited for."""
+    """Milliseconds between tokens."""
 
     p50: float
     p99: float
@@ -34,7 +32,7 @@ class LatencyPercentiles:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One prompt answered both ways; `left_out` says why it does not count."""
+    """One prompt answered plain and speculative; `left_out` is the reason not to count it."""
 
     prompt: int
     turn: int
@@ -53,7 +51,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadResult:
-    """A workload at one temperature; over the trials that count, or all where none does."""
+    """A workload at one temperature, over the trials that count, or over all if none counts."""
 
     name: str
     temperature: float
@@ -71,7 +69,7 @@ class WorkloadResult:
     distinct_4grams: float | None
     copied: float | None
     survival: tuple[float | None, ...]
-    """Share kept at each position, of the guesses that reached it."""
+    """By position: the share accepted of the draft tokens verified there."""
 
     @property
     def counted(self) -> bool:
@@ -83,7 +81,7 @@ class WorkloadResult:
 
     @property
     def share_of_best(self) -> float | None:
-        """Of what the best fixed draft length would give."""
+        """The measured speed-up over that of the best fixed draft length."""
         return self.speedup.median / self.best.speedup if self.speedup and self.best else None
 
 
@@ -98,7 +96,7 @@ class MeanSpeedup:
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """A whole bench, or what there was of it when it was interrupted."""
+    """A complete benchmark, or the part done before an interruption."""
 
     pair: str
     model: str
@@ -116,9 +114,9 @@ class BenchReport:
     rows: tuple[WorkloadResult, ...] = ()
     means: tuple[MeanSpeedup, ...] = ()
     speedup: float | None = None
-    """Geometric mean over all rows that count."""
+    """Geometric mean over all workloads that count."""
     left_out: dict[str, int] = field(default_factory=dict)
-    """How many trials do not count, by reason."""
+    """Reason -> number of trials."""
 
     @property
     def trials(self) -> int:
@@ -181,8 +179,8 @@ def _workload_to_json(row: WorkloadResult) -> dict[str, Any]:
 
 
 def _trial_to_json(trial: Trial) -> dict[str, Any]:
-    found = asdict(trial) | {"speedup": trial.speedup}
-    return {k: _round_value(v) if isinstance(v, float) else v for k, v in found.items()}
+    fields = asdict(trial) | {"speedup": trial.speedup}
+    return {k: _round_value(v) if isinstance(v, float) else v for k, v in fields.items()}
 
 
 def _round_fields(
@@ -195,18 +193,16 @@ def _round_value(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-# --- Which machine and which files a result comes from.
+# --- The machine.
 
 _TRADEMARK = re.compile(r"\((?:R|TM)\)")
 
 
 @dataclass(frozen=True, slots=True)
 class BenchMachine:
-    """This computer and the engine on it."""
-
     cpu: str
     cores: int | None
-    """Physical ones."""
+    """Physical cores."""
     memory: int | None
     system: str
     engine: dict[str, str]
@@ -215,7 +211,7 @@ class BenchMachine:
 
 
 def describe_machine(ready: EngineReady) -> BenchMachine:
-    import psutil  # noqa: PLC0415  late: --help needs none
+    import psutil  # noqa: PLC0415  --help must not import it
 
     target = ready.settings.get("target") or {}
     return BenchMachine(
@@ -230,15 +226,14 @@ def describe_machine(ready: EngineReady) -> BenchMachine:
 
 
 def _cpu_name() -> str:
-    """The processor's name, as each system tells it."""
     with suppress(OSError):
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
-        if found:
-            return " ".join(found[1].split())
+        line = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
+        if line:
+            return " ".join(line[1].split())
     if platform.system() == "Darwin":
         with suppress(OSError, subprocess.SubprocessError):
-            asked = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+            command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
             return subprocess.run(
-                asked, capture_output=True, text=True, timeout=5, check=True
+                command, capture_output=True, text=True, timeout=5, check=True
             ).stdout.strip()
-    return platform.processor() or platform.machine() or "unknown processor"
+    return platform.processor() or platform.machine() or "unknown CPU"

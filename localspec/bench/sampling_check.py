@@ -1,10 +1,10 @@
-"""Whether sampled tokens follow the target's own law, by the probability integral transform.
+"""Tests whether sampled tokens follow the target's distribution (probability integral transform).
 
-A token t of a law p becomes F(before t) + v p(t), with v even in [0, 1).  If every token was drawn
-from its law these numbers are even in [0, 1) and independent, whatever the laws were (Rosenblatt
-1952), so one chi-square test serves all places of all answers.  "Before" is taken twice: by id,
-and from the likeliest down.  The second sees what guessing wrongly does, which is to favour the
-likely or the unlikely; by id that would even out from place to place.
+A token t of a distribution p becomes F(before t) + v p(t), with v uniform in [0, 1). If every token
+is drawn from its distribution, these numbers are uniform in [0, 1) and independent, whatever the
+distributions (Rosenblatt 1952). So one chi-square test covers all positions of all answers. It is
+done for two orders: by token id, and by falling probability. The second detects the typical error
+of speculation, a bias to likely or unlikely tokens, which averages out by id.
 """
 
 from __future__ import annotations
@@ -24,44 +24,44 @@ from localspec.bench.answer_comparison import (
 from localspec.protocol.wire import GenerateCommand, ReplayResult, SamplingParams, VerifyMode
 
 SIGNIFICANCE_LEVEL = 1e-3
-"""Of a false alarm, all tests together; one that alarms must do so again with other seeds."""
+"""Of all tests together; a rejection counts only if a second sample is rejected too."""
 DETECTION_POWER = 0.9
-"""How likely the shift that is told is to be seen, by both rounds."""
+"""Probability that both samples detect the reported shift."""
 _MIN_TOKENS_PER_BIN = 20
-"""Tokens expected in a bin: from there on the tail is honest (reliability.md 5.4)."""
+"""Expected tokens per bin; from there on the chi-square tail is accurate."""
 _MAX_BINS = 20
 _SAMPLING_SETTINGS = (
     SamplingParams(temperature=0.8),
     SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0),
 )
-"""As `run` samples, and with nothing cut off, in turns."""
+"""The settings of `run`, and without truncation, alternating."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleSize:
-    """How many tokens to draw for one way of verifying, of how many an answer, in what time."""
+    """How many tokens to draw for one verification method."""
 
     min_tokens: int = 200
     max_tokens: int = 2000
     tokens_per_answer: int = 64
     seconds: float = 20.0
     max_answers: int = 200
-    """The most, where they end at once."""
+    """A limit for answers that end immediately."""
 
 
 @dataclass(slots=True)
 class TokenSample:
-    """Tokens drawn under one way of verifying, each as its place in [0, 1)."""
+    """Tokens drawn with one verification method, each as its transform in [0, 1)."""
 
     verify: VerifyMode
     by_id: list[float] = field(default_factory=list)
     by_rank: list[float] = field(default_factory=list)
     impossible: int = 0
-    """Tokens that the law does not hold at all."""
+    """Tokens of probability 0."""
     drafted: int = 0
     accepted: int = 0
     is_confirmation: bool = False
-    """Whether a first sample alarmed, and this is the second."""
+    """This is the second sample, because the first was rejected."""
 
     def add(self, answer: RecordedAnswer, replay: ReplayResult, rng: random.Random) -> None:
         self.drafted += answer.drafted
@@ -77,28 +77,25 @@ class TokenSample:
 
     @property
     def bins(self) -> int:
-        """0 where there is too little for a test."""
+        """0 if there are too few tokens for a test."""
         bins = min(_MAX_BINS, self.tokens // _MIN_TOKENS_PER_BIN)
         return bins if bins > 1 else 0
 
     @property
     def p_value(self) -> float | None:
-        """The smaller of both tests, doubled for being two."""
+        """The smaller of the two tests' values, doubled (Bonferroni)."""
         if not self.bins:
             return None
-        return min(
-            1.0,
-            2
-            * min(_uniformity_p_value(places, self.bins) for places in (self.by_id, self.by_rank)),
-        )
+        values = (_uniformity_p_value(x, self.bins) for x in (self.by_id, self.by_rank))
+        return min(1.0, 2 * min(values))
 
     def is_rejected(self, n_tests: int) -> bool:
-        """Whether this alarms, where as many ways of verifying are looked at."""
+        """`n_tests`: the verification methods tested together."""
         p = self.p_value
         return self.impossible > 0 or (p is not None and p < SIGNIFICANCE_LEVEL / n_tests)
 
     def detectable_shift(self, n_tests: int) -> float | None:
-        """The total variation between the bins that both rounds would have seen."""
+        """The smallest total variation between the bins that both samples would detect."""
         if not self.bins:
             return None
         return smallest_detectable_shift(
@@ -108,8 +105,8 @@ class TokenSample:
 
 def _uniformity_p_value(values: Sequence[float], bins: int) -> float:
     counts = [0] * bins
-    for place in values:
-        counts[min(int(place * bins), bins - 1)] += 1  # a rounded sum may reach 1
+    for value in values:
+        counts[min(int(value * bins), bins - 1)] += 1  # a rounded sum may reach 1
     return chi_square_tail(chi_square_statistic(counts), bins - 1)
 
 
@@ -121,16 +118,16 @@ def draw_tokens(
     size: SampleSize,
     seed: int,
 ) -> Iterator[TokenSample]:
-    """Fill the sample, yielding it after every answer; seeds count up from `seed`."""
+    """Fills the sample and yields it after every answer; seeds count up from `seed`."""
     rng = random.Random(seed)
     until = time.monotonic() + size.seconds
     for n in range(size.max_answers):
         enough = sample.tokens >= size.min_tokens and time.monotonic() > until
         if enough or sample.tokens >= size.max_tokens:
             return
-        nature = _SAMPLING_SETTINGS[n % len(_SAMPLING_SETTINGS)]
+        settings = _SAMPLING_SETTINGS[n % len(_SAMPLING_SETTINGS)]
         sampling = SamplingParams(
-            nature.temperature, nature.top_k, nature.top_p, nature.min_p, seed=seed + n
+            settings.temperature, settings.top_k, settings.top_p, settings.min_p, seed=seed + n
         )
         text = texts[(n // len(_SAMPLING_SETTINGS)) % len(texts)]
         request = GenerateCommand(
@@ -141,12 +138,12 @@ def draw_tokens(
             spec=spec,
             draft_length=4,
         )
-        said = record_answer(engine, request)
-        sample.add(said, replay_answer(engine, said), rng)
+        answer = record_answer(engine, request)
+        sample.add(answer, replay_answer(engine, answer), rng)
         yield sample
 
 
-# --- The chi-square distribution: how unlikely a statistic is, and what a test would have seen.
+# --- The chi-square distribution: tail probability and power.
 
 _TINY = 1e-300
 _TOLERANCE = 1e-15
@@ -154,7 +151,7 @@ _MAX_ITERATIONS = 10_000
 
 
 def chi_square_statistic(counts: Sequence[int]) -> float:
-    """Pearson's, against equally likely bins."""
+    """Pearson's statistic against equal probabilities."""
     expected = sum(counts) / len(counts)
     return sum((count - expected) ** 2 for count in counts) / expected
 
@@ -165,14 +162,14 @@ def chi_square_tail(x: float, degrees: float) -> float:
 
 
 def chi_square_critical_value(alpha: float, degrees: float) -> float:
-    """The statistic that is reached with probability `alpha`."""
+    """The statistic that is exceeded with probability `alpha`."""
     return _find_root(lambda x: chi_square_tail(x, degrees) - alpha)
 
 
 def chi_square_power(noncentrality: float, x: float, degrees: int) -> float:
-    """The probability of a statistic of `x` or more where the bins are off by so much.
+    """The probability of a statistic of `x` or more under this noncentrality.
 
-    A noncentral chi-square is a central one with 2 J more degrees, J from Poisson's law.
+    A noncentral chi-square is a central one with 2 J more degrees of freedom, J Poisson.
     """
     half = noncentrality / 2
     weight, seen, total = math.exp(-half), 0.0, 0.0
@@ -186,22 +183,24 @@ def chi_square_power(noncentrality: float, x: float, degrees: int) -> float:
 
 
 def smallest_detectable_shift(n: int, bins: int, alpha: float, target_power: float) -> float:
-    """The smallest shift of probability between the bins that is seen with probability `wanted`.
+    """The smallest shift between bins, as total variation, detected with `target_power`.
 
-    The shift is a total variation d.  Of all ways to shift it the even one, half of the bins up and
-    half down, gives the smallest noncentrality, 4 n d^2: any other is seen sooner.
+    Of all shifts of total variation d, the even one (half of the bins up, half down) has the
+    smallest noncentrality, 4 n d^2; any other is easier to detect.
     """
     x = chi_square_critical_value(alpha, bins - 1)
-    # Up to 1400 exp(-half) is a number; beyond a shift of 1 there is nothing to look for.
-    most = min(4.0 * n, 1400.0)
-    if chi_square_power(most, x, bins - 1) < target_power:
+    # exp(-half) underflows above 1400; a total variation is at most 1.
+    max_noncentrality = min(4.0 * n, 1400.0)
+    if chi_square_power(max_noncentrality, x, bins - 1) < target_power:
         return 1.0
-    needed = _find_root(lambda value: target_power - chi_square_power(value, x, bins - 1), most)
-    return math.sqrt(needed / (4 * n))
+    noncentrality = _find_root(
+        lambda value: target_power - chi_square_power(value, x, bins - 1), max_noncentrality
+    )
+    return math.sqrt(noncentrality / (4 * n))
 
 
 def _find_root(f: Callable[[float], float], upper_bound: float | None = None) -> float:
-    """Where a falling function of x > 0 crosses 0."""
+    """The zero of a decreasing function of x > 0, by bisection."""
     low, high = 0.0, upper_bound or 1.0
     while upper_bound is None and f(high) > 0:
         low, high = high, high * 2
@@ -222,7 +221,7 @@ def _upper_gamma(a: float, x: float) -> float:
 
 
 def _gamma_series(a: float, x: float) -> float:
-    """Sum of x^n / (a (a+1) … (a+n)): quick where x is small."""
+    """Sum of x^n / (a (a+1) … (a+n)); converges fast for small x."""
     term = total = 1.0 / a
     for n in range(1, _MAX_ITERATIONS):
         term *= x / (a + n)
@@ -233,16 +232,16 @@ def _gamma_series(a: float, x: float) -> float:
 
 
 def _gamma_continued_fraction(a: float, x: float) -> float:
-    """The continued fraction of the rest, by Lentz's method: quick where x is large."""
+    """The continued fraction of Q(a, x), by Lentz's method; converges fast for large x."""
     b = x + 1.0 - a
     c, d = 1.0 / _TINY, 1.0 / b
-    found = d
+    product = d
     for n in range(1, _MAX_ITERATIONS):
         factor = n * (a - n)
         b += 2.0
         d = 1.0 / (b + factor * d or _TINY)
         c = b + factor / c or _TINY
-        found *= d * c
+        product *= d * c
         if abs(d * c - 1.0) < _TOLERANCE:
             break
-    return found
+    return product

@@ -1,4 +1,4 @@
-"""What a check for losslessness found, folded into a verdict and a document."""
+"""Collects the results of a losslessness check: verdict, JSON and text."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from localspec.sanitize import sanitize
 from localspec.units import percent
 
 VERIFY_MODES: tuple[VerifyMode, ...] = ("coupled", "rejection", "block")
-"""The ways of verifying that are sampled."""
+"""The verification methods that are sampled."""
 NEAR_TIE_FACTOR = 4
-"""A near-tie is at most so many times as wide as passes of different widths disagree."""
+"""A near-tie is at most this many times the rounding difference between pass widths."""
 
 VerifyPart = Literal["widths", "greedy", "seeded", "sampled"]
 LosslessVerdict = Literal["lossless", "near-ties", "divergent"]
@@ -24,35 +24,29 @@ LosslessVerdict = Literal["lossless", "near-ties", "divergent"]
 
 @dataclass(frozen=True, slots=True)
 class VerifyProgress:
-    """What comes next, or how far it is."""
-
     part: VerifyPart
     message: str
     share: float = 0.0
-    """Of the part that is done."""
+    """Of this part."""
     verify: VerifyMode | None = None
-    """Which way of verifying is sampled."""
+    """The verification method being sampled."""
 
 
 @dataclass(frozen=True, slots=True)
 class WidthDifference:
-    """How far passes of different widths move a logit here."""
+    """Largest difference of a logit between passes of different widths."""
 
     difference: float
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonResult:
-    """One prompt was compared: greedy, or seeded."""
-
     part: VerifyPart
     comparison: PromptComparison
 
 
 @dataclass(frozen=True, slots=True)
 class SampleResult:
-    """One way of verifying was sampled: as far as it goes by now."""
-
     sample: TokenSample
 
 
@@ -61,14 +55,12 @@ VerifyEvent = VerifyProgress | WidthDifference | ComparisonResult | SampleResult
 
 @dataclass
 class VerifyReport:
-    """Findings, folded."""
-
     difference: float | None = None
     greedy: ComparisonTotals = field(default_factory=ComparisonTotals)
     seeded: ComparisonTotals = field(default_factory=ComparisonTotals)
     samples: dict[VerifyMode, TokenSample] = field(default_factory=dict)
     is_complete: bool = False
-    """Whether nothing was left out."""
+    """All parts have run to their end."""
 
     def add(self, event: VerifyEvent) -> None:
         if isinstance(event, WidthDifference):
@@ -89,27 +81,26 @@ class VerifyReport:
 
     @property
     def drafted(self) -> int:
-        """Guesses that were looked at."""
         sampled = sum(sample.drafted for sample in self.samples.values())
         return self.greedy.drafted + self.seeded.drafted + sampled
 
     @property
     def verdict(self) -> LosslessVerdict | None:
-        """None where it is not whole, and nothing was found so far."""
+        """None if the check is not complete and has found nothing wrong so far."""
         explained = all(each.is_near_tie(self.near_tie_limit) for each in self.divergences)
-        bent = any(sample.is_rejected(len(VERIFY_MODES)) for sample in self._decisive_samples())
-        if not explained or bent:
+        rejected = any(s.is_rejected(len(VERIFY_MODES)) for s in self._decisive_samples())
+        if not explained or rejected:
             return "divergent"
         if not self.is_complete:
             return None
         return "near-ties" if self.divergences else "lossless"
 
     def _decisive_samples(self) -> Iterable[TokenSample]:
-        """A first alarm of a test is confirmed before it counts; an impossible token counts."""
+        """A first rejection needs confirmation; an impossible token does not."""
         return (s for s in self.samples.values() if s.is_confirmation or s.impossible)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON; docs/json.md describes it."""
+        """Described in docs/json.md."""
         return {
             "verdict": self.verdict,
             "difference": self.difference,
@@ -145,7 +136,7 @@ def _token_to_json(token: Token | None) -> dict[str, Any] | None:
 
 
 def _samples_to_json(samples: list[TokenSample]) -> dict[str, Any]:
-    known = [sample.p_value for sample in samples if sample.p_value is not None]
+    p_values = [sample.p_value for sample in samples if sample.p_value is not None]
     shifts = [
         shift
         for sample in samples
@@ -153,7 +144,7 @@ def _samples_to_json(samples: list[TokenSample]) -> dict[str, Any]:
     ]
     return {
         "test": "chi-square of the probability integral transform",
-        "p": min(1.0, min(known) * len(known)) if known else None,
+        "p": min(1.0, min(p_values) * len(p_values)) if p_values else None,
         "level": SIGNIFICANCE_LEVEL,
         "power": {"shift": max(shifts), "probability": DETECTION_POWER} if shifts else None,
         "modes": [_sample_to_json(sample) for sample in samples],
@@ -174,30 +165,29 @@ def _sample_to_json(sample: TokenSample) -> dict[str, Any]:
     }
 
 
-# --- What `verify` found, in words.
+# --- The report as text.
 
 _MAX_DIVERGENCES_SHOWN = 12
-"""Divergences that are told one by one."""
-NOTHING_DRAFTED = "Nothing was guessed, so there was nothing to go wrong: this model runs plain."
+NOTHING_DRAFTED = "No tokens were drafted, so nothing was verified: this model runs plain."
 _VERDICT_TEXT = {
-    "lossless": "lossless here. Speculating gave plain decoding's own tokens, every one.",
-    "near-ties": "near-ties here. Some answers differ, and only where two tokens were as good as "
-    "equal:\na pass over several tokens rounds otherwise than a pass over one. Nothing is wrong.",
-    "divergent": "DIVERGENT here. Speculating changed what the model says, and rounding does not "
+    "lossless": "lossless here. With speculation, every token is the same as without.",
+    "near-ties": "near-ties only. Some answers differ, but only where two tokens are almost "
+    "equally likely:\na pass over several tokens rounds differently from a pass over one. "
+    "This is not a bug.",
+    "divergent": "DIVERGENT here. Speculation changed the model's output, and rounding does not "
     "explain it.\nPlease report this, with the output of --json; --spec off is safe.",
-    None: "not finished. Nothing wrong was found so far.",
+    None: "not finished. No problem found so far.",
 }
 
 
 def format_report(report: VerifyReport, ready: EngineReady) -> Iterator[str]:
-    """The whole of it as text."""
-    pair = ready.model + (f" with {ready.draft}" if ready.draft else " without a draft model")
+    pair = ready.model + (f" with {ready.draft}" if ready.draft else ", no draft model")
     yield f"{sanitize(pair, multiline=False)}: {_VERDICT_TEXT[report.verdict]}"
     if report.is_complete and not report.drafted:
         yield NOTHING_DRAFTED
     yield ""
-    for name, what in format_rows(report):
-        yield f"{name:<14} {what}"
+    for name, result in format_rows(report):
+        yield f"{name:<14} {result}"
     if report.divergences:
         yield ""
     yield from format_divergences(report)
@@ -209,7 +199,7 @@ def report_to_json(report: VerifyReport, ready: EngineReady) -> dict[str, Any]:
 
 
 def format_rows(report: VerifyReport) -> Iterator[tuple[str, str]]:
-    """Each part that was looked at, by its name, and what was found."""
+    """Name and result of each part."""
     yield "rounding", _format_width_difference(report)
     yield "temperature 0", _format_totals(report.greedy)
     yield "same seed", _format_totals(report.seeded)
@@ -218,7 +208,7 @@ def format_rows(report: VerifyReport) -> Iterator[tuple[str, str]]:
 
 
 def format_divergences(report: VerifyReport) -> Iterator[str]:
-    """The first of them, one by one."""
+    """One line for each of the first divergences."""
     for each in report.divergences[:_MAX_DIVERGENCES_SHOWN]:
         yield _format_divergence(each, report.near_tie_limit)
     if len(report.divergences) > _MAX_DIVERGENCES_SHOWN:
@@ -231,7 +221,7 @@ def _format_width_difference(report: VerifyReport) -> str:
     if not report.difference:
         return "passes over 1 to 8 tokens agree to the last bit"
     return (
-        f"passes over 1 to 8 tokens move a logit by up to {report.difference:.2g}; "
+        f"logits differ by up to {report.difference:.2g} between passes over 1 to 8 tokens; "
         f"up to {report.near_tie_limit:.2g} counts as a near-tie"
     )
 
@@ -240,45 +230,46 @@ def _format_totals(totals: ComparisonTotals) -> str:
     if not totals.answers:
         return "not compared"
     different = len(totals.divergences)
-    same = "all as plain" if not different else f"{different} differ from plain"
-    return f"{totals.prompts} prompts, {totals.answers} answers, {totals.tokens:,} tokens: {same}"
+    result = "all same as plain" if not different else f"{different} differ from plain"
+    prompts = f"{totals.prompts} prompt{'s' * (totals.prompts != 1)}"
+    return f"{prompts}, {totals.answers} answers, {totals.tokens:,} tokens: {result}"
 
 
 def _format_sample(sample: TokenSample) -> str:
-    kept = percent(sample.accepted / sample.drafted) if sample.drafted else "none"
-    what = f"{sample.tokens:,} tokens, {kept} of guesses kept: "
+    rate = percent(sample.accepted / sample.drafted) if sample.drafted else "–"
+    text = f"{sample.tokens:,} tokens, acceptance rate {rate}: "
     shift = sample.detectable_shift(len(VERIFY_MODES))
     if sample.impossible:
-        what += f"{sample.impossible} that the model would never say"
-    elif sample.p_value is None or shift is None:
-        what += "too few for a test"
-    elif sample.is_rejected(len(VERIFY_MODES)):
-        what += f"not the model's own distribution (p = {sample.p_value:.1g}, twice)"
-    else:
-        what += f"the model's own distribution (p = {sample.p_value:.2g}; "
-        what += f"a shift of {percent(shift)} would have shown)"
-    return what
+        return text + f"{sample.impossible} of probability 0"
+    if sample.p_value is None or shift is None:
+        return text + "too few for a test"
+    if sample.is_rejected(len(VERIFY_MODES)):
+        return text + f"not the model's distribution (p = {sample.p_value:.1g}, twice)"
+    result = f"the model's distribution (p = {sample.p_value:.2g}; "
+    return text + result + f"a shift of {percent(shift)} would have been detected)"
 
 
 def _format_divergence(divergence: Divergence, limit: float) -> str:
-    way = divergence.variant.spec + (
-        f", {divergence.variant.draft_length} guesses" if divergence.variant.draft_length else ""
+    variant = divergence.variant.spec + (
+        f", draft length {divergence.variant.draft_length}"
+        if divergence.variant.draft_length
+        else ""
     )
-    what = (
-        f"prompt {divergence.prompt + 1}, token {divergence.position + 1} ({way}): "
+    text = (
+        f"prompt {divergence.prompt + 1}, token {divergence.position + 1} ({variant}): "
         f"{_quote_token(divergence.speculative)} instead of {_quote_token(divergence.plain)}, "
-        f"in a pass over {divergence.width}; "
+        f"in a pass over {divergence.width} token{'s' * (divergence.width != 1)}; "
     )
     if not divergence.replayed:
-        return what + "the same passes without guessing do not say so. A bug."
+        return text + "not reproduced by the same passes without speculation. A bug."
     if divergence.margin is None:
-        return what + "one answer ends where the other goes on. A bug."
-    what += f"they were {divergence.margin:.2g} apart: "
+        return text + "one answer ends where the other continues. A bug."
+    text += f"logits {divergence.margin:.2g} apart: "
     if divergence.is_near_tie(limit):
-        return what + "a near-tie."
-    return what + f"more than {NEAR_TIE_FACTOR} times what rounding moves. A bug."
+        return text + "a near-tie."
+    return text + f"more than {NEAR_TIE_FACTOR} times the rounding difference. A bug."
 
 
 def _quote_token(token: Token | None) -> str:
-    """The token as a Python string: control characters and line ends show."""
+    """The token's repr, so that control characters and line ends are visible."""
     return "nothing" if token is None else repr(token.text) if token.text else f"#{token.id}"

@@ -1,4 +1,4 @@
-"""The texts that a bench asks for, read from workloads.yaml."""
+"""The benchmark's prompts, read from workloads.yaml."""
 
 from __future__ import annotations
 
@@ -16,20 +16,15 @@ _FILE = Path(__file__).with_name("workloads.yaml")
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One kind of text, with prompts for it."""
-
     name: str
     title: str
     prompts: tuple[str, ...]
     copies_prompt: bool = False
-    """Whether the answer should repeat most of the prompt."""
+    """The answer should repeat most of the prompt."""
 
 
 def load(names: Sequence[str] = ()) -> list[Workload]:
-    """The workloads of these names in the file's order; all of them where none is named.
-
-    Raises UsageError where one is unknown.
-    """
+    """The workloads in the file's order; all without names. Raises UsageError for unknown names."""
     known = [
         _parse_workload(entry) for entry in yaml.safe_load(_FILE.read_text("utf-8"))["workloads"]
     ]
@@ -37,7 +32,7 @@ def load(names: Sequence[str] = ()) -> list[Workload]:
     if unknown:
         raise UsageError(
             f"There is no workload called {sanitize(unknown[0], multiline=False)}.",
-            f"Known: {', '.join(workload.name for workload in known)}.",
+            f"Workloads: {', '.join(workload.name for workload in known)}.",
         )
     return [workload for workload in known if not names or workload.name in names]
 
@@ -45,7 +40,7 @@ def load(names: Sequence[str] = ()) -> list[Workload]:
 def _parse_workload(entry: dict[str, object]) -> Workload:
     prompts = entry["prompts"]
     assert isinstance(prompts, list)
-    # Without the line feed that YAML puts at the end of a block, unless the text is to go on below.
+    # A YAML block ends with a line feed; a text to be copied continues on the next line.
     copies = bool(entry.get("copies", False))
     texts = tuple(text if copies else text.rstrip("\n") for text in prompts)
     return Workload(str(entry["name"]), str(entry["title"]), texts, copies)

@@ -1,4 +1,4 @@
-"""Pairs in this very process, for the checks of `verify`; and pairs whose words are bent."""
+"""Engines for the tests of `verify`: real pairs in this process, and scripted ones."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from localspec.protocol.wire import (
 from tests.sessions import SETTINGS
 
 DIFFERENCE = 0.01
-"""How far widths disagree in a scripted engine, in logits."""
+"""A scripted engine's rounding difference between pass widths, in logits."""
 
 
 class InProcess:
-    """A session, as the parent sees one."""
+    """A session with the interface of an engine process."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -61,18 +61,18 @@ def opened(target: Path, draft: Path | None = None) -> Iterator[InProcess]:
 
 
 Draw = Callable[[GenerateCommand, int], int]
-"""The token that an engine says at a place of its answer."""
+"""Returns an engine's token at a position of its answer."""
 
 
 class Scripted:
-    """An engine of eight tokens, equally likely everywhere; which one it is the seed says.
+    """An engine with eight tokens, always equally likely; the seed selects one.
 
-    `says` is what it answers.  Asked again it says what it ought to have said, or where it `rounds`
-    in passes of several tokens, the same again.
+    It answers with `draw`. A replay gives the honest tokens, or with `repeats` those of `draw`
+    again, as if rounding caused them.
     """
 
-    def __init__(self, says: Draw, *, margin: float = 1.0, rounds: bool = False) -> None:
-        self._says, self._margin, self._rounds = says, margin, rounds
+    def __init__(self, draw: Draw, *, margin: float = 1.0, repeats: bool = False) -> None:
+        self._draw, self._margin, self._repeats = draw, margin, repeats
         self.measured: MeasuredCosts | None = None
         self.ready = EngineReady({}, "big.gguf", "small.gguf", (), {}, {}, 1.0)
 
@@ -85,24 +85,24 @@ class Scripted:
         yield from ()
 
     def generate(self, request: GenerateCommand) -> Iterator[Event]:
-        place = 0
-        while place < request.max_tokens:
-            width = 2 if place and request.spec != "off" else 1
-            ids = [self._says(request, place + i) for i in range(width)]
-            ids = ids[: request.max_tokens - place]
+        position = 0
+        while position < request.max_tokens:
+            width = 2 if position and request.spec != "off" else 1
+            ids = [self._draw(request, position + i) for i in range(width)]
+            ids = ids[: request.max_tokens - position]
             tokens = tuple(Token(i, f"t{i}", "plain") for i in ids)
             drafted = len(ids) - 1
-            yield Round(place, None, "", drafted, drafted, tokens, RoundTimes(0, 0, 0))
-            place += len(ids)
+            yield Round(position, None, "", drafted, drafted, tokens, RoundTimes(0, 0, 0))
+            position += len(ids)
         yield GenerationFinished("length")
 
     def replay(self, replay: ReplayCommand) -> ReplayResult:
         wide = max(replay.widths, default=1) > 1
         request = GenerateCommand(replay.text, replay.sampling, spec="model" if wide else "off")
-        again = self._says if self._rounds else honest
+        draw = self._draw if self._repeats else honest
         n = len(replay.tokens)
         return ReplayResult(
-            best=tuple(again(request, place) for place in range(n)),
+            best=tuple(draw(request, position) for position in range(n)),
             margin=(self._margin,) * n,
             probability=tuple(1 / 8 if token < 8 else 0.0 for token in replay.tokens),
             below=tuple(min(token / 8, 1.0) for token in replay.tokens),
@@ -110,7 +110,7 @@ class Scripted:
         )
 
 
-def honest(request: GenerateCommand, place: int) -> int:
-    """The token that the seed picks; a greedy one needs no seed."""
+def honest(request: GenerateCommand, position: int) -> int:
+    """The token of the right distribution; greedy answers ignore the seed."""
     seed = request.sampling.seed if request.sampling.temperature else 0
-    return random.Random(1_000_003 * seed + place).randrange(8)
+    return random.Random(1_000_003 * seed + position).randrange(8)

@@ -1,4 +1,4 @@
-"""Runs of four, in tokens and in words."""
+"""bench/metrics.py: repeated 4-grams of tokens and words."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def test_distinct_is_a_share(ids: list[int]) -> None:
     assert 0 < share <= 1
 
 
-def test_copied_words_whatever_the_space_between() -> None:
+def test_white_space_does_not_count_for_the_copied_share() -> None:
     prompt = "def mean(values):\n    return sum(values)"
     assert copied_share(prompt, "def  mean (values) :\n  return sum(values)") == 1.0
-    assert copied_share(prompt, "nothing of this stood there before") == 0.0
+    assert copied_share(prompt, "none of these words are in it") == 0.0
     assert copied_share(prompt, "too short") is None
 
 
-def test_the_asked_for_edit_counts_as_a_copy() -> None:
-    (copying,) = (workload for workload in workloads.load() if workload.copies_prompt)
-    for prompt in copying.prompts:
-        found = re.fullmatch(r"# Before:\n(.*?)\n\n# After: (\w+) becomes (\w+)\n", prompt, re.S)
-        assert found is not None
-        text, old, new = found.groups()
+def test_the_requested_edit_counts_as_a_copy() -> None:
+    (copy_edit,) = (workload for workload in workloads.load() if workload.copies_prompt)
+    for prompt in copy_edit.prompts:
+        match = re.fullmatch(r"# Before:\n(.*?)\n\n# After: (\w+) becomes (\w+)\n", prompt, re.S)
+        assert match is not None
+        text, old, new = match.groups()
         edited = re.sub(rf"\b{old}\b", new, text)
         assert edited != text
         assert (copied_share(prompt, edited) or 0) > 0.8

@@ -64,7 +64,7 @@ def test_words_for_a_person(zoo: Zoo) -> None:
     assert done.text.startswith("target.gguf with cousin.gguf: ")
     rows = [line.split()[0] for line in done.text.splitlines()[2:7]]
     assert rows[0] == "rounding" and "coupled" in done.text
-    assert done.err.startswith("localspec: measuring how far passes of different widths disagree")
+    assert done.err.startswith("localspec: measuring rounding differences between passes")
     assert len(done.err.splitlines()) == 4
     assert not harmful(done.out)
 
@@ -72,7 +72,7 @@ def test_words_for_a_person(zoo: Zoo) -> None:
 def test_without_a_draft_it_looks_at_copying(zoo: Zoo) -> None:
     done = localspec("verify", zoo["chatter"], *LITTLE, "-q")
     assert (done.code, done.err) == (0, "")
-    assert "without a draft model" in done.text
+    assert "no draft model" in done.text
 
 
 def test_a_model_that_cannot_take_back_a_guess(zoo: Zoo) -> None:
@@ -98,7 +98,7 @@ def test_ctrl_c_shows_what_there_is(zoo: Zoo) -> None:
         arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     ) as process:
         assert process.stderr is not None
-        while b"the same seed" not in process.stderr.readline():
+        while b"same seed" not in process.stderr.readline():
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=TIMEOUT)
@@ -121,13 +121,13 @@ def test_a_divergence_is_explained_and_is_a_failure(
     assert "DIVERGENT" in out and "\x1b" not in out
     told = [line for line in out.splitlines() if line.startswith("prompt ")]
     assert len(told) == 8
-    assert "prompt 1, token 6 (model, 5 guesses): 't" in told[0]
-    assert "the same passes without guessing do not say so. A bug." in told[0]
+    assert "prompt 1, token 6 (model, draft length 5): 't" in told[0]
+    assert "not reproduced by the same passes without speculation. A bug." in told[0]
 
 
 @pytest.mark.parametrize(
     ("margin", "code", "words"),
-    [(DIFFERENCE, 0, "a near-tie"), (1.0, 1, "more than 4 times what rounding moves. A bug.")],
+    [(DIFFERENCE, 0, "a near-tie"), (1.0, 1, "more than 4 times the rounding difference. A bug.")],
 )
 def test_near_ties_are_no_failure(
     monkeypatch: pytest.MonkeyPatch,
@@ -136,7 +136,7 @@ def test_near_ties_are_no_failure(
     code: int,
     words: str,
 ) -> None:
-    scripted(monkeypatch, Scripted(late, margin=margin, rounds=True))
+    scripted(monkeypatch, Scripted(late, margin=margin, repeats=True))
     assert exit_code("-q") == code
     assert words in capsys.readouterr().out
 

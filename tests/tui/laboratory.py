@@ -79,8 +79,8 @@ class Measurable(Unasked, FakeEngine):
         self.measured = COSTS
 
     def generate(self, request: GenerateCommand) -> Iterator[Event]:
-        answer = len(self.asked)
-        self.keeps = (3, 2, 3) if "def " in request.text else (0, 2, 1)
+        answer = len(self.requests)
+        self.accepts = (3, 2, 3) if "def " in request.text else (0, 2, 1)
         for n, event in enumerate(super().generate(request)):
             yield event
             if n < 6:
@@ -118,7 +118,7 @@ class Checkable(Unasked, Scripted):
         gates: dict[int, Gate] | None = None,
         dies_at: int | None = None,
     ) -> None:
-        super().__init__(says, margin=margin, rounds=rounds)
+        super().__init__(says, margin=margin, repeats=rounds)
         self.ready = READY
         self.answers = 0
         self.closed = False

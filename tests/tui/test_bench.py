@@ -63,7 +63,7 @@ async def answers(pilot: Pilot[Any], engine: Measurable, n: int) -> None:
     """As many were asked for, and all but the last are on the screen."""
 
     def told() -> bool:
-        return len(engine.asked) == n and standing(pilot).done == n - 1
+        return len(engine.requests) == n and standing(pilot).done == n - 1
 
     await wait_until(pilot, lambda: measuring(pilot).phase == "running")
     await wait_until(pilot, told)
@@ -92,7 +92,7 @@ async def test_nothing_begins_by_itself_and_it_says_how_long_it_takes() -> None:
         assert "qwen3-8b-q4_k_m.gguf with qwen3-0.6b-q8_0.gguf" in shown(pilot)
         assert all(w.name in shown(pilot) for w in workloads.load())
         assert "60 answers of 64 tokens: about 1 min 32 s." in shown(pilot)  # 60 × 64 × 24 ms
-        assert not engine.asked and not engine.probes
+        assert not engine.requests and not engine.probes
 
 
 async def test_what_is_left_out_is_not_measured_and_takes_no_time() -> None:
@@ -104,7 +104,7 @@ async def test_what_is_left_out_is_not_measured_and_takes_no_time() -> None:
         assert "18 answers of 64 tokens in 3 rounds: about 28 s." in shown(pilot)
         await pilot.press("enter")
         await until(pilot, "done")
-        assert {asked.sampling.temperature for asked in engine.asked} == {0}
+        assert {asked.sampling.temperature for asked in engine.requests} == {0}
         assert {row.name for row in found(pilot).rows} == {"code"}
 
 
@@ -114,8 +114,8 @@ async def test_nothing_chosen_is_told() -> None:
         await until(pilot, "ready")
         await pilot.press("space", *["down", "space"] * 4, "enter")
         await pilot.pause()
-        assert "Nothing is chosen" in shown(pilot)
-        assert measuring(pilot).phase == "ready" and not engine.asked
+        assert "No workload is selected" in shown(pilot)
+        assert measuring(pilot).phase == "ready" and not engine.requests
 
 
 async def test_started_while_it_loads_it_begins_when_it_can() -> None:
@@ -123,7 +123,7 @@ async def test_started_while_it_loads_it_begins_when_it_can() -> None:
     async with laboratory.bench(Measurable(), gate=gate).run_test(size=SIZE) as pilot:
         assert "Loading the pair" in shown(pilot)
         await pilot.press("enter")
-        assert "Then it starts" in shown(pilot)
+        assert "Starts when loaded" in shown(pilot)
         gate.set()
         await until(pilot, "done")
 
@@ -145,7 +145,7 @@ async def test_bars_while_it_runs() -> None:
         assert code.speedup == pytest.approx(code.speculative / code.plain)
         assert 0 < code.acceptance_rate < 1
         assert f"{code.speedup:.2f}×" in shown(pilot)
-        assert f"{100 * code.acceptance_rate:.0f} % of guesses kept" in shown(pilot)
+        assert f"{100 * code.acceptance_rate:.0f} % accepted" in shown(pilot)
 
 
 async def test_a_bar_grows_within_an_answer() -> None:
@@ -170,10 +170,10 @@ async def test_esc_stops_after_the_answer_and_keeps_what_was_measured() -> None:
         assert "stopping after this answer" in shown(pilot)
         gate.set()
         await until(pilot, "done")
-        assert len(engine.asked) == 8
+        assert len(engine.requests) == 8
         report = found(pilot)
         assert report.interrupted and report.trials == 3  # three prompts both ways, and two one way
-        assert "Interrupted: this is what there was." in shown(pilot)
+        assert "Interrupted: partial results." in shown(pilot)
         assert "8 of 60 answers" in shown(pilot)
 
 
@@ -218,7 +218,7 @@ async def test_drawn_a_few_times_a_second_whatever_comes(monkeypatch: pytest.Mon
         drawn = 0
         await pilot.press("enter")
         await until(pilot, "done")
-        assert sum(request.max_tokens for request in engine.asked) > 3000
+        assert sum(request.max_tokens for request in engine.requests) > 3000
         assert drawn < 25  # thousands of rounds, in whatever time they took
 
 
@@ -231,10 +231,10 @@ async def test_the_summary_and_the_costs_in_plain_words() -> None:
         await pilot.press("enter")
         await until(pilot, "done")
         words = shown(pilot)
-        assert "plain on all of these; most with" in words
-        assert "one pass 24 ms the model alone, for one token t1" in words
-        assert "a guess 0.09 passes the draft, for one token c, draft cost ratio" in words
-        assert "check 7 guesses 1.32 passes" in words and "v(8), verify curve" in words
+        assert "plain over all workloads; best: " in words
+        assert "one pass 24 ms the target model, for one token t1" in words
+        assert "draft token 0.09 passes the draft model, for one token c, draft cost ratio" in words
+        assert "verify 7 drafted 1.32 passes" in words and "v(8), verify curve" in words
 
 
 async def test_the_card_is_copied_and_saved(
@@ -284,10 +284,10 @@ async def test_again_measures_anew() -> None:
         await until(pilot, "ready")
         await pilot.press("enter")
         await until(pilot, "done")
-        first = len(engine.asked)
+        first = len(engine.requests)
         await pilot.press("enter")
         await until(pilot, "done")
-        await wait_until(pilot, lambda: len(engine.asked) == 2 * first)
+        await wait_until(pilot, lambda: len(engine.requests) == 2 * first)
 
 
 # --- where it fails ---------------------------------------------------------------------------
@@ -298,7 +298,7 @@ async def test_a_pair_that_cannot_be_loaded() -> None:
     async with laboratory.bench(refusal, Measurable()).run_test(size=SIZE) as pilot:
         await until(pilot, "failed")
         assert "It does not fit. Take a smaller one." in shown(pilot).replace(" ▌", "")
-        assert "enter load it again" in shown(pilot)
+        assert "enter reload" in shown(pilot)
         await pilot.press("enter")
         await until(pilot, "done")
 
@@ -364,7 +364,7 @@ async def test_home_says_where_there_is_nothing_to_measure() -> None:
         screen.query_one(HomeList).clear_options()
         screen.action_bench()
         await pilot.pause()
-        assert "Stand on a pair" in shown(pilot)
+        assert "Select an installed pair" in shown(pilot)
 
 
 # --- from a chat ------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ async def test_parts_one_after_the_other() -> None:
         assert [states[name] for name in STEP_NAMES] == ["done"] * 3 + ["doing"] + ["waiting"] * 2
         shares = {part.name: part.share for part in screen(pilot)._checklist or ()}
         assert shares["coupled"] == pytest.approx(1 / 3)
-        assert "2 prompts, 8 answers, 320 tokens: all as plain" in shown(pilot)
+        assert "2 prompts, 8 answers, 320 tokens: all same as plain" in shown(pilot)
 
 
 async def test_esc_stops_within_an_answer_and_keeps_what_was_found() -> None:
@@ -114,7 +114,7 @@ async def test_esc_stops_within_an_answer_and_keeps_what_was_found() -> None:
         report = screen(pilot).report
         assert not report.is_complete and report.verdict is None
         assert (report.greedy.prompts, report.seeded.prompts) == (2, 0)
-        assert "Not finished" in shown(pilot) and "Nothing wrong was found so far" in shown(pilot)
+        assert "Not finished" in shown(pilot) and "No problem found so far" in shown(pilot)
 
 
 async def test_esc_twice_ends_the_engine() -> None:
@@ -132,25 +132,25 @@ async def test_esc_twice_ends_the_engine() -> None:
 
 async def test_nothing_differs() -> None:
     words, found = await checked(laboratory.verify(Checkable()))
-    assert "Nothing differs" in words and found.report.verdict == "lossless"
-    assert "guesses looked at" in words
-    assert "the model's own distribution" in words
+    assert "No differences" in words and found.report.verdict == "lossless"
+    assert "draft tokens verified" in words
+    assert "the model's distribution" in words
 
 
 async def test_near_ties_only() -> None:
     engine = Checkable(late, margin=DIFFERENCE, rounds=True)
     words, found = await checked(laboratory.verify(engine))
-    assert "Near-ties only" in words and "Nothing is wrong" in words
+    assert "Near-ties only" in words and "This is not an error" in words
     assert found.report.verdict == "near-ties"
     assert "8 differ from plain" in words and "✗" not in words
-    assert "Where they differ" in words and "a near-tie" in words
+    assert "Differences" in words and "a near-tie" in words
 
 
 async def test_it_differs_and_says_where() -> None:
     words, found = await checked(laboratory.verify(Checkable(late)))
     assert "DIFFERS" in words and found.report.verdict == "divergent"
     assert "✗ temperature 0" in words and "✓ same seed" in words
-    assert "prompt 1, token 18 (model, 5 guesses)" in words and "A bug." in words
+    assert "prompt 1, token 18 (model, draft length 5)" in words and "A bug." in words
 
 
 async def test_copied_as_text_and_as_json(copied: list[str]) -> None:
@@ -167,7 +167,7 @@ async def test_there_is_nothing_to_copy_before(copied: list[str]) -> None:
         await until(pilot, "ready")
         await pilot.press("c", "j")
         await pilot.pause()
-        assert not copied and "There is nothing to copy yet." in shown(pilot)
+        assert not copied and "Nothing to copy yet." in shown(pilot)
 
 
 # --- where it fails ---------------------------------------------------------------------------
@@ -178,7 +178,7 @@ async def test_an_engine_that_dies_leaves_what_was_found() -> None:
     words, found = await checked(laboratory.verify(engine))
     assert found.phase == "failed" and "the GPU ran out of memory" in words
     assert "8 differ from plain" in words and "not finished" in words
-    assert "enter load it again" in words and "ctrl+l log" in words
+    assert "enter reload" in words and "ctrl+l log" in words
 
 
 async def test_a_pair_that_cannot_be_loaded() -> None:
@@ -188,7 +188,7 @@ async def test_a_pair_that_cannot_be_loaded() -> None:
         assert "It does not fit." in shown(pilot)
         await pilot.press("enter")
         await until(pilot, "done")
-        assert "Nothing differs" in shown(pilot)
+        assert "No differences" in shown(pilot)
 
 
 # --- from Home, with a real pair --------------------------------------------------------------
@@ -197,7 +197,7 @@ async def test_a_pair_that_cannot_be_loaded() -> None:
 @pytest.mark.long  # the command's own run of the demo is for every day
 async def test_the_demo_from_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
-        verify.EFFORTS, "usual", VerifyEffort(seconds_per_part=0, tokens_per_answer=8)
+        verify.EFFORTS, "standard", VerifyEffort(seconds_per_part=0, tokens_per_answer=8)
     )
     options, runner = AppOptions(seed=1), EngineRunner()
     app = LocalspecApp(options, runner, lambda: HomeScreen(runner, options))
@@ -233,7 +233,7 @@ async def test_the_time_left_falls_as_parts_are_done() -> None:
     parts.add_finding(VerifyProgress("greedy", "temperature 0: prompt 5 of 8", 0.5))
     assert parts.seconds_left == pytest.approx(90)
     assert next(part.detail for part in parts if part.state == "doing") == "prompt 5 of 8"
-    parts.add_finding(VerifyProgress("seeded", "the same seed: prompt 1 of 8"))
+    parts.add_finding(VerifyProgress("seeded", "same seed: prompt 1 of 8"))
     assert parts.seconds_left == pytest.approx(80)
     parts.finish()
     assert parts.seconds_left == 0

@@ -1,4 +1,4 @@
-"""Both arms in turns on a scripted engine, and what is measured of a run."""
+"""bench/paired_runs.py: the schedule of both arms, and the timing of a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(engine: FakeEngine, turns: int = 1, tokens: int = 20) -> list[BenchRun]:
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3])
-def test_every_task_has_both_arms_and_the_arms_take_turns(turns: int) -> None:
+def test_every_task_has_both_arms_and_the_arms_alternate(turns: int) -> None:
     jobs = schedule_runs([CODE, CHAT], [0.0, 0.8], turns)
     assert len(jobs) == len(set(jobs)) == 2 * turns * 2 * 5
     assert {arm for _, arm in jobs} == {"plain", "speculative"}
@@ -43,71 +43,71 @@ def test_every_task_has_both_arms_and_the_arms_take_turns(turns: int) -> None:
 
 
 def test_no_run_follows_one_of_the_same_prompt() -> None:
-    """The engine would have it in its memory, and the second arm its first token too soon."""
+    """The second arm would reuse the KV cache, and its first token would come too soon."""
     jobs = schedule_runs([CODE, CHAT], [0.0, 0.8], 2)
     assert all(a.text != b.text for (a, _), (b, _) in pairwise(jobs))
 
 
 def test_neither_arm_is_first_more_often() -> None:
     jobs = schedule_runs([CODE], [0.0, 0.8], 1)
-    seen: dict[object, str] = {}
+    first: dict[object, str] = {}
     for task, arm in jobs:
-        seen.setdefault(task, arm)
-    assert sorted(seen.values()) == ["plain"] * 3 + ["speculative"] * 3
+        first.setdefault(task, arm)
+    assert sorted(first.values()) == ["plain"] * 3 + ["speculative"] * 3
 
 
 def test_the_arms_differ_in_speculation_alone() -> None:
     engine = FakeEngine(Clock())
     run(engine)
     by_text: dict[object, list[GenerateCommand]] = {}
-    for asked in engine.asked:
-        by_text.setdefault((asked.text, asked.sampling), []).append(asked)
+    for request in engine.requests:
+        by_text.setdefault((request.text, request.sampling), []).append(request)
     assert len(by_text) == 6
     for requests in by_text.values():
         assert {(r.spec, r.why) for r in requests} == {("off", ""), ("model", "for show")}
         assert {(r.max_tokens, r.verify) for r in requests} == {(20, "coupled")}
 
 
-def test_speed_first_token_and_waits() -> None:
+def test_speed_first_token_and_latencies() -> None:
     plain, speculative = run(FakeEngine(Clock()), tokens=10)[:2]
     assert (plain.arm, speculative.arm) == ("plain", "speculative")
     assert plain.tokens_per_second == pytest.approx(1.0)
     assert plain.latencies == pytest.approx([1000.0] * 9)
     assert plain.first_token_ms == pytest.approx(250.0)
-    # Three tokens a round of 1.5 s: each was waited for half a second.
+    # Three tokens per round of 1.5 s: half a second each.
     assert speculative.tokens_per_second == pytest.approx(2.0)
     assert speculative.latencies == pytest.approx([500.0] * 9)
     assert plain.ids == speculative.ids == tuple(range(100, 110))
     assert plain.text.split()[0] == "w100"
 
 
-def test_a_stop_ends_it_with_what_was_whole() -> None:
+def test_a_stop_keeps_the_complete_runs() -> None:
     assert len(run(FakeEngine(Clock(), stop_at=4))) == 4
 
 
-class Dying(FakeEngine):
+class Exiting(FakeEngine):
     def generate(self, request: GenerateCommand) -> Iterator[Event]:
         for event in super().generate(request):
             yield event
-            if isinstance(event, Round) and len(self.asked) == 3:
+            if isinstance(event, Round) and len(self.requests) == 3:
                 yield EngineExit("signal 9")
                 return
 
 
-class Endless(FakeEngine):
+class NeverFinishing(FakeEngine):
     def generate(self, request: GenerateCommand) -> Iterator[Event]:
         yield from list(super().generate(request))[:-1]
 
 
-def test_a_dead_engine_is_its_error() -> None:
+def test_an_engine_exit_and_a_missing_end_are_errors() -> None:
     with pytest.raises(LocalspecError):
-        run(Dying(Clock()))
+        run(Exiting(Clock()))
     with pytest.raises(EngineError):
-        run(Endless(Clock()))
+        run(NeverFinishing(Clock()))
 
 
 @pytest.mark.parametrize(
     ("seconds", "rounds"), [(0.0, 3), (0.1, 3), (0.3, 2), (0.66, 1), (60.0, 1)]
 )
-def test_a_slow_pair_gets_fewer_rounds_but_one(seconds: float, rounds: int) -> None:
+def test_a_slow_pair_gets_fewer_rounds_but_at_least_one(seconds: float, rounds: int) -> None:
     assert count_affordable_rounds(60, seconds) == rounds

@@ -1,4 +1,4 @@
-"""The chi-square distribution against tables, and against draws."""
+"""bench/sampling_check.py: the chi-square distribution against tables and simulation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_closed_forms(x: float) -> None:
 
 
 @pytest.mark.parametrize("degrees", [4, 9, 15, 31, 63, 255])
-def test_critical_values_of_the_research(degrees: int) -> None:
+def test_critical_values_at_one_in_a_million(degrees: int) -> None:
     known = {4: 33.4, 9: 44.8, 15: 56.5, 31: 83.6, 63: 131.4, 255: 377.1}
     assert sampling_check.chi_square_critical_value(1e-6, degrees) == pytest.approx(
         known[degrees], abs=0.06
@@ -53,7 +53,7 @@ def test_power_without_a_shift_is_the_level() -> None:
 
 @pytest.mark.parametrize(
     ("noncentrality", "x", "degrees", "known"),
-    # of one degree: the square of a normal variable around 2, or around 1
+    # one degree of freedom: the square of a normal variable with mean 2, or 1
     [
         (4.0, 9.0, 1, math.erfc(1 / math.sqrt(2)) / 2 + math.erfc(5 / math.sqrt(2)) / 2),
         (1.0, 4.0, 1, math.erfc(1 / math.sqrt(2)) / 2 + math.erfc(3 / math.sqrt(2)) / 2),
@@ -65,25 +65,25 @@ def test_power_of_one_degree(noncentrality: float, x: float, degrees: int, known
     )
 
 
-def test_sample_sizes_of_the_research() -> None:
-    """Shifts that 8,600, 54,000 and 11,500 draws show at 1e-6 with probability 0.999."""
+def test_known_sample_sizes() -> None:
+    """Shifts that 8,600, 54,000 and 11,500 draws detect at level 1e-6 with power 0.999."""
     for n, bins, shift in ((8_600, 10, 0.05), (54_000, 10, 0.02), (11_500, 32, 0.05)):
         assert sampling_check.smallest_detectable_shift(n, bins, 1e-6, 0.999) == pytest.approx(
             shift, rel=0.01
         )
 
 
-def test_the_shift_is_seen_as_often_as_said() -> None:
+def test_the_smallest_shift_is_detected_with_the_given_power() -> None:
     n, bins, alpha = 400, 10, 0.01
     d = sampling_check.smallest_detectable_shift(n, bins, alpha, 0.9)
     x, rng = sampling_check.chi_square_critical_value(alpha, bins - 1), random.Random(0)
     weights = [1 + 2 * d] * 5 + [1 - 2 * d] * 5
-    seen = 0
+    detected = 0
     for _ in range(1000):
         drawn = rng.choices(range(bins), weights, k=n)
-        seen += sampling_check.chi_square_statistic([drawn.count(i) for i in range(bins)]) >= x
-    assert 0.85 < seen / 1000 < 0.95
+        detected += sampling_check.chi_square_statistic([drawn.count(i) for i in range(bins)]) >= x
+    assert 0.85 < detected / 1000 < 0.95
 
 
-def test_too_few_draws_show_nothing() -> None:
+def test_too_few_draws_detect_nothing() -> None:
     assert sampling_check.smallest_detectable_shift(5, 10, 1e-6, 0.999) == 1.0

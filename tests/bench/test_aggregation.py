@@ -1,4 +1,4 @@
-"""From runs to the report: medians, what counts, means, and the JSON document."""
+"""bench/aggregation.py: medians, excluded trials, means, and the JSON document."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ from tests.bench.fake_engine import Clock, FakeEngine
 CODE = Workload("code", "", ("a", "b", "c"))
 MACHINE = BenchMachine("cpu", 2, 1 << 30, "Linux", {"llama_cpp_python": "0"}, ("CPU",), 2)
 MEASURED = MeasuredCosts(1000.0, {"1": 1.0, "2": 1.0, "4": 1.0}, c=0.1)
-WAY = BenchSettings(40)
-ABOUT = BenchContext("pair", "big.gguf", "small.gguf", WAY, MACHINE, MEASURED, 1)
+SETTINGS = BenchSettings(40)
+CONTEXT = BenchContext("pair", "big.gguf", "small.gguf", SETTINGS, MACHINE, MEASURED, 1)
 
 
 def runs(
     engine: FakeEngine, *workloads: Workload, temperatures: tuple[float, ...] = (0.0,)
 ) -> list[BenchRun]:
     jobs = schedule_runs(workloads or (CODE,), temperatures, 1)
-    return list(collect_runs(engine, jobs, WAY, engine.clock))
+    return list(collect_runs(engine, jobs, SETTINGS, engine.clock))
 
 
-def made(engine: FakeEngine, *workloads: Workload, about: BenchContext = ABOUT) -> BenchReport:
-    return aggregation.build_report(runs(engine, *workloads), about)
+def report(
+    engine: FakeEngine, *workloads: Workload, context: BenchContext = CONTEXT
+) -> BenchReport:
+    return aggregation.build_report(runs(engine, *workloads), context)
 
 
-def test_speeds_and_what_was_kept() -> None:
-    (row,) = made(FakeEngine(Clock())).rows
+def test_speeds_and_acceptance() -> None:
+    (row,) = report(FakeEngine(Clock())).rows
     assert row.plain_tps == pytest.approx(1.0)
     assert row.spec_tps == pytest.approx(2.0)
     assert row.speedup is not None
@@ -49,35 +51,35 @@ def test_speeds_and_what_was_kept() -> None:
     assert row.latency_ms.p50 == pytest.approx(500)
 
 
-def test_what_could_be_reached() -> None:
-    """Two guesses always stand and the third never: three tokens for a pass, two guesses, host."""
-    (row,) = made(FakeEngine(Clock())).rows
+def test_the_best_fixed_draft_length() -> None:
+    """Two draft tokens are always accepted, the third never: three tokens per drafting round."""
+    (row,) = report(FakeEngine(Clock())).rows
     assert row.best is not None
     assert row.best.gamma == 2
     assert row.best.speedup == pytest.approx(3 / (2 * 0.1 + 1.0 + 0.001))
     assert row.share_of_best == pytest.approx(2.0 / row.best.speedup)
 
 
-def test_copied_guesses_cost_no_draft() -> None:
-    (row,) = made(FakeEngine(Clock(), source="lookup")).rows
+def test_prompt_lookup_costs_no_draft_pass() -> None:
+    (row,) = report(FakeEngine(Clock(), source="lookup")).rows
     assert row.best is not None
     assert row.best.speedup == pytest.approx(3 / 1.001)
 
 
-def test_nothing_drafted_and_nothing_measured_are_null() -> None:
-    (row,) = made(FakeEngine(Clock(), drafts=0)).rows
+def test_without_drafts_or_costs_the_values_are_none() -> None:
+    (row,) = report(FakeEngine(Clock(), drafts=0)).rows
     assert (row.acceptance_rate, row.mean_accepted_length, row.best) == (None, None, None)
     assert row.survival == ()
-    (row,) = made(FakeEngine(Clock()), about=replace(ABOUT, measured=None)).rows
+    (row,) = report(FakeEngine(Clock()), context=replace(CONTEXT, measured=None)).rows
     assert row.best is None
 
 
-# --- what counts ------------------------------------------------------------------------------
+# --- excluded trials --------------------------------------------------------------------------
 
 
-def test_a_greedy_circle_is_shown_but_in_no_mean() -> None:
+def test_a_repetitive_greedy_answer_is_shown_but_not_in_the_mean() -> None:
     circle = (1, 2, 3) * 30
-    found = made(FakeEngine(Clock(), says=circle))
+    found = report(FakeEngine(Clock(), output=circle))
     (row,) = found.rows
     assert not row.counted
     assert {trial.left_out for trial in row.trials} == {REPETITIVE}
@@ -87,25 +89,25 @@ def test_a_greedy_circle_is_shown_but_in_no_mean() -> None:
     assert found.left_out == {REPETITIVE: 3}
 
 
-def test_a_circle_at_a_temperature_counts() -> None:
-    engine = FakeEngine(Clock(), says=(1, 2, 3) * 30)
-    (row,) = aggregation.build_report(runs(engine, temperatures=(0.8,)), ABOUT).rows
+def test_a_repetitive_sampled_answer_counts() -> None:
+    engine = FakeEngine(Clock(), output=(1, 2, 3) * 30)
+    (row,) = aggregation.build_report(runs(engine, temperatures=(0.8,)), CONTEXT).rows
     assert row.counted
 
 
-def test_an_answer_that_ends_at_once_has_no_speed() -> None:
-    assert made(FakeEngine(Clock(), says=(1, 2, 3))).left_out == {TOO_SHORT: 3}
-    assert made(FakeEngine(Clock(), says=(1,))).left_out == {TOO_SHORT: 3}
+def test_a_short_answer_does_not_count() -> None:
+    assert report(FakeEngine(Clock(), output=(1, 2, 3))).left_out == {TOO_SHORT: 3}
+    assert report(FakeEngine(Clock(), output=(1,))).left_out == {TOO_SHORT: 3}
 
 
-def test_a_copy_counts_where_it_copies() -> None:
+def test_a_copy_edit_counts_only_if_it_copies() -> None:
     words = " ".join(f"w{i}" for i in range(100, 140))
     good = Workload("copy-edit", "", (words, words + " 1"), copies_prompt=True)
     bad = Workload("copy-edit", "", ("something else", "entirely"), copies_prompt=True)
-    assert made(FakeEngine(Clock()), good).left_out == {}
-    assert made(FakeEngine(Clock()), bad).left_out == {NOT_A_COPY: 2}
+    assert report(FakeEngine(Clock()), good).left_out == {}
+    assert report(FakeEngine(Clock()), bad).left_out == {NOT_A_COPY: 2}
     some = Workload("copy-edit", "", (words, "else"), copies_prompt=True)
-    (row,) = made(FakeEngine(Clock()), some).rows
+    (row,) = report(FakeEngine(Clock()), some).rows
     assert row.counted
     assert [trial.left_out for trial in row.trials] == [None, NOT_A_COPY]
 
@@ -114,30 +116,30 @@ def test_means_are_geometric_and_by_temperature() -> None:
     clock = Clock()
     fast = runs(FakeEngine(clock), CODE, temperatures=(0.0, 0.8))
     slow = runs(FakeEngine(clock, round_s=6.0), replace(CODE, name="chat"))
-    found = aggregation.build_report([*fast, *slow], ABOUT)
+    found = aggregation.build_report([*fast, *slow], CONTEXT)
     assert [row.name for row in found.rows] == ["code", "chat", "code"]
     assert [(mean.temperature, mean.workloads) for mean in found.means] == [(0.0, 2), (0.8, 1)]
     assert [mean.speedup for mean in found.means] == pytest.approx([1.0, 2.0])  # √(2 × ½), 2
     assert found.speedup == pytest.approx((2 * 0.5 * 2) ** (1 / 3))
 
 
-def test_a_text_that_differs_is_told() -> None:
+def test_a_different_text_is_not_identical() -> None:
     these = runs(FakeEngine(Clock()))
-    other = runs(FakeEngine(Clock(), says=tuple(range(300, 400))))
+    other = runs(FakeEngine(Clock(), output=tuple(range(300, 400))))
     mixed = [run for run in these if run.arm == "plain"]
     mixed += [run for run in other if run.arm == "speculative"]
-    (row,) = aggregation.build_report(mixed, ABOUT).rows
+    (row,) = aggregation.build_report(mixed, CONTEXT).rows
     assert not row.identical
 
 
-def test_half_a_trial_is_none() -> None:
+def test_a_run_without_its_other_arm_is_ignored() -> None:
     three = runs(FakeEngine(Clock()))[:4]  # plain 0, speculative 1, plain 2, speculative 0
-    found = aggregation.build_report(three, ABOUT, interrupted=True)
+    found = aggregation.build_report(three, CONTEXT, interrupted=True)
     assert [trial.prompt for trial in found.rows[0].trials] == [0]
-    assert aggregation.build_report([], ABOUT, interrupted=True).rows == ()
+    assert aggregation.build_report([], CONTEXT, interrupted=True).rows == ()
 
 
-# --- the document -----------------------------------------------------------------------------
+# --- the JSON document ------------------------------------------------------------------------
 
 ROW = {
     "name",
@@ -153,12 +155,14 @@ ROW = {
     "distinct_4grams",
     "identical",
 }
-"""What contracts promise; there may be more."""
+"""Promised keys; there may be more."""
 
 
-@pytest.mark.parametrize("engine", [FakeEngine(Clock()), FakeEngine(Clock(), says=(1,), drafts=0)])
-def test_the_document_holds_what_the_contract_says(engine: FakeEngine) -> None:
-    body = json.loads(json.dumps(report_to_json(made(engine)), allow_nan=False))
+@pytest.mark.parametrize(
+    "engine", [FakeEngine(Clock()), FakeEngine(Clock(), output=(1,), drafts=0)]
+)
+def test_the_document_has_the_promised_keys(engine: FakeEngine) -> None:
+    body = json.loads(json.dumps(report_to_json(report(engine)), allow_nan=False))
     assert body["schema"] == 1
     assert body["pair"] == "pair"
     assert {"cpu", "engine", "system"} <= set(body["machine"])

@@ -1,4 +1,4 @@
-"""The check finds nothing wrong where nothing is, and every way of being wrong that is planted."""
+"""The losslessness check passes correct engines and finds every planted error."""
 
 from __future__ import annotations
 
@@ -28,43 +28,45 @@ SHORT = VerifyEffort(
     prompts=("the one ", "two of "),
     min_sampled_tokens=240,
 )
-"""For real models, however tiny."""
+"""For real models."""
 
 
 def report(
     engine: ReplayEngine, effort: VerifyEffort = QUICK, *, draft: bool = True
 ) -> VerifyReport:
-    found = VerifyReport()
-    for finding in check_lossless(engine, has_draft_model=draft, effort=effort):
-        found.add(finding)
-    found.is_complete = True
-    return found
+    result = VerifyReport()
+    for event in check_lossless(engine, has_draft_model=draft, effort=effort):
+        result.add(event)
+    result.is_complete = True
+    return result
 
 
-def bent(wrong: Draw, **only: Any) -> Draw:
-    """Wrong in speculated answers that were asked for like that."""
+def only_speculative(wrong: Draw, **conditions: Any) -> Draw:
+    """Draws wrong tokens in the speculative answers whose request meets the conditions."""
 
-    def says(request: GenerateCommand, place: int) -> int:
-        asked = {"temperature": request.sampling.temperature, "verify": request.verify}
-        hit = request.spec != "off" and all(asked[name] == value for name, value in only.items())
-        return wrong(request, place) if hit else honest(request, place)
+    def draw(request: GenerateCommand, position: int) -> int:
+        values = {"temperature": request.sampling.temperature, "verify": request.verify}
+        is_met = all(values[name] == value for name, value in conditions.items())
+        use_wrong = request.spec != "off" and is_met
+        return (wrong if use_wrong else honest)(request, position)
 
-    return says
-
-
-def late(request: GenerateCommand, place: int) -> int:
-    """Another token at one place."""
-    return (honest(request, place) + (place == 17)) % 8
+    return draw
 
 
-def loaded_die(request: GenerateCommand, place: int) -> int:
+def wrong_once(request: GenerateCommand, position: int) -> int:
+    """Another token at position 17."""
+    return (honest(request, position) + (position == 17)) % 8
+
+
+def biased(request: GenerateCommand, position: int) -> int:
     """Every fifth token is a 0."""
-    rng = random.Random(f"{request.sampling.seed} {place} {request.text}")
-    return 0 if rng.random() < 0.2 else honest(request, place)
+    rng = random.Random(f"{request.sampling.seed} {position} {request.text}")
+    return 0 if rng.random() < 0.2 else honest(request, position)
 
 
-def never_said(request: GenerateCommand, place: int) -> int:
-    return 9 if place == 3 else honest(request, place)
+def impossible(request: GenerateCommand, position: int) -> int:
+    """A token of probability 0 at position 3."""
+    return 9 if position == 3 else honest(request, position)
 
 
 # --- scripted engines ---------------------------------------------------------------------------
@@ -79,29 +81,31 @@ def test_an_honest_engine_is_lossless() -> None:
 
 
 def test_no_false_alarm_from_any_seed() -> None:
-    """Fifteen engines that draw otherwise."""
+    """Fifteen correct engines with different random numbers."""
     for salt in range(15):
 
-        def says(request: GenerateCommand, place: int, salt: int = salt) -> int:
+        def draw(request: GenerateCommand, position: int, salt: int = salt) -> int:
             seed = request.sampling.seed if request.sampling.temperature else 0
-            return random.Random(f"{salt} {seed} {place}").randrange(8)
+            return random.Random(f"{salt} {seed} {position}").randrange(8)
 
-        assert report(Scripted(says), SHORT).verdict == "lossless", salt
+        assert report(Scripted(draw), SHORT).verdict == "lossless", salt
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8], ids=["greedy", "seeded"])
 def test_a_wrong_token_is_found(temperature: float) -> None:
-    found = report(Scripted(bent(late, temperature=temperature)))
+    found = report(Scripted(only_speculative(wrong_once, temperature=temperature)))
     assert found.verdict == "divergent"
-    sums = found.seeded if temperature else found.greedy
-    assert (sums.equal, len(sums.divergences)) == (0, sums.answers)
-    each = sums.divergences[0]
-    assert (each.position, each.width, each.replayed) == (17, 2, False)
+    totals = found.seeded if temperature else found.greedy
+    assert (totals.equal, len(totals.divergences)) == (0, totals.answers)
+    divergence = totals.divergences[0]
+    assert (divergence.position, divergence.width, divergence.replayed) == (17, 2, False)
 
 
-def test_a_wrong_token_between_far_ones_is_found_though_it_comes_again() -> None:
-    """As where a wide pass computes nonsense."""
-    found = report(Scripted(bent(late, temperature=0.0), margin=0.5, rounds=True))
+def test_a_reproducible_wrong_token_with_a_large_margin_is_found() -> None:
+    """As if a wide pass computed nonsense."""
+    found = report(
+        Scripted(only_speculative(wrong_once, temperature=0.0), margin=0.5, repeats=True)
+    )
     assert found.verdict == "divergent"
     assert all(each.replayed for each in found.divergences)
 
@@ -110,8 +114,10 @@ def test_a_wrong_token_between_far_ones_is_found_though_it_comes_again() -> None
     ("margin", "verdict"),
     [(4 * DIFFERENCE, "near-ties"), (4.01 * DIFFERENCE, "divergent"), (0.0, "near-ties")],
 )
-def test_rounding_is_told_from_a_bug_by_the_margin(margin: float, verdict: str) -> None:
-    found = report(Scripted(bent(late, temperature=0.0), margin=margin, rounds=True))
+def test_the_margin_separates_rounding_from_a_bug(margin: float, verdict: str) -> None:
+    found = report(
+        Scripted(only_speculative(wrong_once, temperature=0.0), margin=margin, repeats=True)
+    )
     assert found.verdict == verdict
     json.dumps(found.to_json(), allow_nan=False)
 
@@ -129,42 +135,42 @@ def test_an_answer_that_ends_early_is_a_divergence() -> None:
 
 
 @pytest.mark.parametrize("verify", ["rejection", "block"])
-def test_a_bent_law_is_found(verify: str) -> None:
-    found = report(Scripted(bent(loaded_die, verify=verify)))
+def test_a_wrong_distribution_is_found(verify: str) -> None:
+    found = report(Scripted(only_speculative(biased, verify=verify)))
     assert found.verdict == "divergent"
     assert not found.divergences
     assert {name for name, sample in found.samples.items() if sample.is_confirmation} == {verify}
     assert found.to_json()["sampled"]["p"] < 1e-3
 
 
-def test_a_token_that_the_law_does_not_hold_is_found() -> None:
-    found = report(Scripted(bent(never_said, verify="block")))
+def test_a_token_of_probability_0_is_found() -> None:
+    found = report(Scripted(only_speculative(impossible, verify="block")))
     assert found.verdict == "divergent"
     assert found.samples["block"].impossible
 
 
-def test_the_shift_that_is_told_would_be_seen() -> None:
-    """The die above is off by 0.175; 800 tokens show less."""
+def test_the_reported_shift_is_below_that_of_the_biased_engine() -> None:
+    """`biased` is off by 0.175; 800 tokens detect less."""
     sampled = report(Scripted(honest)).to_json()["sampled"]
     assert 0.05 < sampled["power"]["shift"] < 0.175
 
 
-def test_a_first_alarm_is_not_a_verdict() -> None:
-    """The check looks again with other seeds before it counts."""
-    first: set[str] = set()
+def test_a_first_rejection_needs_confirmation() -> None:
+    """A second sample with other seeds decides."""
+    samples: set[str] = set()
 
-    def once(request: GenerateCommand, place: int) -> int:
-        confirming = request.sampling.seed % 10_000 >= 5_000
-        first.add("second" if confirming else "first")
-        return (honest if confirming else loaded_die)(request, place)
+    def first_sample_biased(request: GenerateCommand, position: int) -> int:
+        is_confirmation = request.sampling.seed % 10_000 >= 5_000
+        samples.add("second" if is_confirmation else "first")
+        return (honest if is_confirmation else biased)(request, position)
 
-    found = report(Scripted(bent(once, verify="rejection")))
-    assert first == {"first", "second"}
+    found = report(Scripted(only_speculative(first_sample_biased, verify="rejection")))
+    assert samples == {"first", "second"}
     assert found.verdict == "lossless"
     assert found.samples["rejection"].is_confirmation
 
 
-def test_what_was_cut_short_is_not_called_lossless() -> None:
+def test_an_incomplete_check_is_not_lossless() -> None:
     found = VerifyReport()
     for finding in check_lossless(Scripted(honest), has_draft_model=True, effort=QUICK):
         found.add(finding)
@@ -174,10 +180,10 @@ def test_what_was_cut_short_is_not_called_lossless() -> None:
     assert found.to_json()["whole"] is False
 
 
-def test_a_divergence_counts_though_the_check_was_cut_short() -> None:
+def test_a_divergence_counts_in_an_incomplete_check() -> None:
     found = VerifyReport()
     for finding in check_lossless(
-        Scripted(bent(late, temperature=0.0)), has_draft_model=True, effort=QUICK
+        Scripted(only_speculative(wrong_once, temperature=0.0)), has_draft_model=True, effort=QUICK
     ):
         found.add(finding)
         if found.greedy.prompts:
@@ -185,15 +191,15 @@ def test_a_divergence_counts_though_the_check_was_cut_short() -> None:
     assert found.verdict == "divergent"
 
 
-def test_the_openings_share_no_first_words() -> None:
+def test_the_prompts_differ_from_their_first_letters_on() -> None:
     assert len({text[:3] for text in VERIFY_PROMPTS}) == len(VERIFY_PROMPTS) == 8
 
 
-# --- real ones ----------------------------------------------------------------------------------
+# --- real models --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("draft", ["cousin", "stranger", None])
-def test_models_that_round_alike_at_every_width_are_lossless(zoo: Zoo, draft: str | None) -> None:
+def test_models_without_rounding_differences_are_lossless(zoo: Zoo, draft: str | None) -> None:
     require_same_logits_at_every_width(zoo["target"])
     with opened(zoo["target"], zoo[draft] if draft else None) as engine:
         found = report(engine, SHORT, draft=draft is not None)
@@ -201,51 +207,48 @@ def test_models_that_round_alike_at_every_width_are_lossless(zoo: Zoo, draft: st
     assert found.drafted > 0
 
 
-def test_models_that_round_otherwise_are_not_called_divergent(zoo: Zoo) -> None:
+def test_models_with_rounding_differences_are_not_divergent(zoo: Zoo) -> None:
     with opened(zoo["f32"], zoo["f32"]) as engine:
         found = report(engine, SHORT)
     assert found.verdict in ("lossless", "near-ties")
     assert found.difference
 
 
-class Gullible(verifiers.GumbelCoupledVerifier):
-    """Keeps every guess."""
-
-    def verify(self, law_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
+class AcceptAllCoupled(verifiers.GumbelCoupledVerifier):
+    def verify(self, distribution_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
         n = len(draft.tokens)
-        return n, self.sample_draft_token(law_at(n), index + n)
+        return n, self.sample_draft_token(distribution_at(n), index + n)
 
 
-class Trusting(verifiers.RejectionVerifier):
-    """Keeps every guess."""
+class AcceptAllRejection(verifiers.RejectionVerifier):
+    def verify(self, distribution_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
+        distribution = distribution_at(len(draft.tokens))
+        chosen = self._random.choice(distribution.probs)
+        return len(draft.tokens), int(distribution.ids[chosen])
 
-    def verify(self, law_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
-        law = law_at(len(draft.tokens))
-        return len(draft.tokens), int(law.ids[self._random.choice(law.probs)])
 
-
-def remembering_too_much(self: PrefixCache, tokens: Any) -> int:
-    """Forgets one token too few."""
-    kept = min(
+def rewind_one_too_few(self: PrefixCache, tokens: Any) -> int:
+    """Leaves one stale token in the KV cache."""
+    reused = min(
         common_prefix_length(self._cached_tokens, tokens), self.model.n_past, len(tokens) - 1
     )
-    self.model.truncate(kept + 1)
-    del self._cached_tokens[kept:]
-    return kept
+    self.model.truncate(reused + 1)
+    del self._cached_tokens[reused:]
+    return reused
 
 
-def test_keeping_every_guess_is_found(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verifiers.GumbelCoupledVerifier, "verify", Gullible.verify)
+def test_accepting_every_draft_token_is_found(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifiers.GumbelCoupledVerifier, "verify", AcceptAllCoupled.verify)
     with opened(zoo["target"], zoo["stranger"]) as engine:
         found = report(engine, SHORT)
     assert found.verdict == "divergent"
     assert not any(each.is_near_tie(found.near_tie_limit) for each in found.divergences)
 
 
-def test_trusting_the_drafts_law_is_found_by_sampling(
+def test_the_drafts_distribution_is_found_by_sampling(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verifiers.RejectionVerifier, "verify", Trusting.verify)
+    monkeypatch.setattr(verifiers.RejectionVerifier, "verify", AcceptAllRejection.verify)
     with opened(zoo["target"], zoo["stranger"]) as engine:
         found = report(engine, SHORT)
     sample = found.samples["rejection"]
@@ -253,26 +256,24 @@ def test_trusting_the_drafts_law_is_found_by_sampling(
     assert sample.impossible or sample.is_confirmation
 
 
-def test_a_memory_that_forgets_too_little_is_found(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(PrefixCache, "rewind_to", remembering_too_much)
+def test_a_stale_kv_cache_is_found(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PrefixCache, "rewind_to", rewind_one_too_few)
     with opened(zoo["target"], zoo["stranger"]) as engine:
         found = report(engine, SHORT)
     assert found.verdict == "divergent"
 
 
-def test_seeds_of_samples_never_meet() -> None:
-    """Coupled noise is keyed by them: the same seed twice would be the same noise twice."""
+def test_samples_never_share_a_seed() -> None:
+    """Coupled noise depends on the seed only: the same seed gives the same noise."""
     seen: list[tuple[str, SamplingParams]] = []
 
-    def says(request: GenerateCommand, place: int) -> int:
-        if place == 0 and request.spec != "off":
+    def draw(request: GenerateCommand, position: int) -> int:
+        if position == 0 and request.spec != "off":
             seen.append((request.verify, request.sampling))
-        return honest(request, place)
+        return honest(request, position)
 
     report(
-        Scripted(says),
+        Scripted(draw),
         VerifyEffort(seconds_per_part=0, tokens_per_answer=8, min_sampled_tokens=800),
     )
     drawn = [s.seed for _, s in seen if s.seed >= 1_000_000]
@@ -282,34 +283,34 @@ def test_seeds_of_samples_never_meet() -> None:
 # --- stopping ---------------------------------------------------------------------------------
 
 
-class Listening(Scripted):
-    """Notices when nobody listens to an answer any more."""
+class AbandonmentRecorder(Scripted):
+    """Records which answer was abandoned."""
 
-    asked = 0
-    left: int | None = None
+    answers = 0
+    abandoned: int | None = None
 
     def generate(self, request: GenerateCommand) -> Iterator[Event]:
-        self.asked += 1
+        self.answers += 1
         try:
             yield from super().generate(request)
         except GeneratorExit:
-            self.left = self.asked
+            self.abandoned = self.answers
             raise
 
 
-def test_stopped_within_an_answer_what_was_compared_is_kept() -> None:
-    engine, found = Listening(honest), VerifyReport()
+def test_stopping_within_an_answer_keeps_the_comparisons() -> None:
+    engine, found = AbandonmentRecorder(honest), VerifyReport()
 
-    def stopped() -> bool:
-        return engine.asked == 8  # the second prompt's third answer
+    def stop() -> bool:
+        return engine.answers == 8  # the second prompt's third answer
 
-    for finding in check_lossless(engine, has_draft_model=True, effort=QUICK, should_stop=stopped):
-        found.add(finding)
-    assert engine.asked == engine.left == 8, "the engine is told to stop writing it"
+    for event in check_lossless(engine, has_draft_model=True, effort=QUICK, should_stop=stop):
+        found.add(event)
+    assert engine.answers == engine.abandoned == 8, "the engine stops that answer"
     assert (found.greedy.prompts, found.seeded.prompts, found.verdict) == (1, 0, None)
 
 
-def test_how_far_a_part_is_never_goes_back() -> None:
+def test_progress_within_a_part_never_falls() -> None:
     shares: dict[str, list[float]] = {}
     for finding in check_lossless(Scripted(honest), has_draft_model=True, effort=QUICK):
         if isinstance(finding, VerifyProgress):
