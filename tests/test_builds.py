@@ -165,14 +165,14 @@ def test_a_build_is_fetched_once_for_each_version(
         return 0
 
     monkeypatch.setattr(bootstrap, "call_logged", logged)
-    bootstrap.install_build(venv, None, CUDA, anew=True)
+    bootstrap.install_build(venv, None, CUDA, reinstall=True)
     assert len(ran) == 3
     assert ran[0][:5] == [str(venv.python), "-m", "pip", "install", "-v"]
     assert ran[2][1] == "-c"
     assert builds.read_backend(venv.build) == "cuda"
     (venv.packages / "llama_cpp_python-0.3.36.dist-info").mkdir(parents=True)
-    bootstrap.install_build(venv, None, CUDA, anew=False)
+    bootstrap.install_build(venv, None, CUDA, reinstall=False)
     assert len(ran) == 3
     (venv.packages / "llama_cpp_python-0.3.36.dist-info").rename(venv.packages / "other")
-    bootstrap.install_build(venv, None, CUDA, anew=False)
+    bootstrap.install_build(venv, None, CUDA, reinstall=False)
     assert len(ran) == 6
