@@ -1,4 +1,4 @@
-"""A person's own configuration: read with what is wrong in it, and written with care."""
+"""The user's configuration: reading, errors, origins, and writing."""
 
 import os
 import re
@@ -74,7 +74,7 @@ def test_bytes_that_are_no_text(file: Path) -> None:
         config.load()
 
 
-# --- what is wrong, and where ---------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_bytes_that_are_no_text(file: Path) -> None:
         ("[downloads]\nlimit = true\n", "above 0, not true."),
         ("[downloads]\nlimit = inf\n", "above 0, not inf."),
         ("[run]\npair = ''\n", ":2: run.pair must be a pair"),
-        ("[models]\nfolder = 'here'\n", ":2: models.folder must be the whole path"),
+        ("[models]\nfolder = 'here'\n", ":2: models.folder must be the absolute path"),
         ("[keys]\n'chat.send' = 3\n", ":2: keys.chat.send must be the name of a key"),
         ("chats = 1", ":1: chats must be a table: [chats]"),
     ],
@@ -100,7 +100,7 @@ def test_a_fault_has_its_line_its_key_what_was_expected_and_what_came(
     with pytest.raises(UsageError) as raised:
         config.load()
     assert raised.value.message.startswith(f"{file}:") and said in raised.value.message
-    assert raised.value.hint == "Mend it: localspec config edit"
+    assert raised.value.hint == "Fix it: localspec config edit"
 
 
 def test_what_is_wrong_is_as_it_comes_and_the_rest_counts(file: Path) -> None:
@@ -113,10 +113,10 @@ def test_what_is_wrong_is_as_it_comes_and_the_rest_counts(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[screen]\ntehme = 'x'\n", ":2: there is no screen.tehme; did you mean screen.theme?"),
-        ("theme = 'x'\n", ":1: there is no theme; did you mean screen.theme?"),
+        ("[screen]\ntehme = 'x'\n", ":2: unknown setting screen.tehme; did you mean screen.theme?"),
+        ("theme = 'x'\n", ":1: unknown setting theme; did you mean screen.theme?"),
         ("[chat]\nkeep = true\n", "did you mean chats.keep?"),
-        ("[tomorrow]\nweather = 'fine'\n", "there is no tomorrow.weather; it is left alone."),
+        ("[tomorrow]\nweather = 'fine'\n", "unknown setting tomorrow.weather; it is ignored."),
         ("[keys]\nchat.sned = 'f9'\n", "did you mean keys.chat.send?"),
     ],
 )
@@ -132,9 +132,9 @@ def test_privacy_is_not_lost_by_a_typo(file: Path) -> None:
     assert config.load_lenient().private_chats
     file.write_text("[chats]\nkeep = false\n[network]\noffline = true\n[screen\n")
     assert config.load_lenient().private_chats and config.load_lenient().offline
-    file.write_text("[screen\n")  # nothing of the kind was meant
+    file.write_text("[screen\n")  # keep and offline do not occur
     assert config.load_lenient() == config.Config()
-    file.write_bytes(b"\xff\xfe\x00")  # nobody can say what was meant
+    file.write_bytes(b"\xff\xfe\x00")  # it is unknown what was set
     assert config.load_lenient().private_chats and config.load_lenient().offline
 
 
@@ -150,7 +150,7 @@ def test_dots_without_quotes_in_keys(file: Path) -> None:
     assert config.load().key_bindings == {"chat.send": "f9", "chat.stop": "f11,f12"}
 
 
-# --- where a value comes from ---------------------------------------------------------------------
+# --- origins ------------------------------------------------------------------------------------
 
 
 def test_option_before_variable_before_file_before_default(file: Path) -> None:
@@ -164,7 +164,7 @@ def test_option_before_variable_before_file_before_default(file: Path) -> None:
         ).settings["network.offline"],
     }
     assert {name: one.origin for name, one in held.items()} == {name: name for name in held}
-    words = ["as it comes", "config.toml", "HF_HUB_OFFLINE", "--offline"]
+    words = ["default", "config.toml", "HF_HUB_OFFLINE", "--offline"]
     assert [one.origin_text for one in held.values()] == words
     assert [one.current for one in held.values()] == ["localspec-dark", True, False, True]
 
@@ -176,7 +176,7 @@ def test_every_value_has_a_variable(file: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("LOCALSPEC_DOWNLOADS_LIMIT", "fast")
     with pytest.raises(UsageError, match="LOCALSPEC_DOWNLOADS_LIMIT must be") as raised:
         config.load()
-    assert "edit" not in raised.value.hint  # the file is not what is wrong
+    assert "edit" not in raised.value.hint  # the error is not in the file
     assert len({value.env_var for value in SETTINGS.values()}) == len(SETTINGS)
 
 
@@ -203,7 +203,7 @@ def test_numbers_that_are_none(text: str) -> None:
         NumberType("", exclusive=True).parse(text)
 
 
-# --- writing --------------------------------------------------------------------------------------
+# --- writing ------------------------------------------------------------------------------------
 
 OWN = """\
 # mine, since 2024
@@ -271,7 +271,7 @@ def test_a_file_that_cannot_be_read_is_never_written(file: Path) -> None:
 
 
 def test_what_another_version_understands_stays(file: Path) -> None:
-    """There is no version in the file: keys come, and what nobody knows is left where it is."""
+    """The file has no version: unknown keys are kept."""
     file.write_text("[screen]\ntheme = 7\n[newer]\nthing = {a = 1}\n")
     toml_file.set_value("screen.ascii", True)
     assert file.read_text() == "[screen]\ntheme = 7\nascii = true\n[newer]\nthing = {a = 1}\n"
@@ -317,10 +317,10 @@ def test_the_template_is_all_comments(file: Path) -> None:
     assert config.resolve().warnings == () and config.load() == config.Config()
     text = re.sub(r"(?m)^# (\w+ = )", r"\1", toml_file.render_template()).replace("= …", "= 1")
     file.write_text(text)
-    assert not config.resolve().warnings  # every line of it is one of the table's
+    assert not config.resolve().warnings  # every line is a known setting
 
 
-# --- the document ---------------------------------------------------------------------------------
+# --- docs/settings.md ---------------------------------------------------------------------------
 
 
 def test_the_document_has_every_value_as_the_table_has_it() -> None:

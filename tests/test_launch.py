@@ -1,4 +1,4 @@
-"""From what a person typed to the files that will run."""
+"""Resolving model arguments, and choosing settings that fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from localspec.errors import (
 )
 from localspec.fit import device_speed, machine_profile
 from localspec.fit.advisor import SettingsRequest
-from localspec.fit.report import MachineProfile
+from localspec.fit.machine_profile import MachineProfile
 from localspec.machine.device import Device
 from localspec.models.resolver import NotDownloadedError
 from localspec.paths import package_data_dir
@@ -30,7 +30,7 @@ DEMO = package_data_dir() / "demo"
 def test_what_seems_not_to_fit_can_be_loaded_all_the_same(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a system says is free may be wrong; then a person has the last word."""
+    """The reported free memory may be wrong; --anyway overrides the check."""
     cpu = Device("CPU", kind="cpu", free=1 << 20, total=1 << 20, unified=True)
     tiny = MachineProfile((), cpu, device_speed.from_devices((), device_speed.TYPICAL_CPU_SPEED))
     monkeypatch.setattr(machine_profile, "detect", lambda refresh=False: tiny)

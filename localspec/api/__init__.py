@@ -1,1 +1,1 @@
-"""localspec in scripts: `from localspec import LLM`."""
+"""The Python API: `from localspec import LLM`."""

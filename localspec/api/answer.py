@@ -1,4 +1,4 @@
-"""An answer, whole or in pieces, with the numbers that `run --json` has."""
+"""Answers of the Python API, with the statistics of `run --json`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from localspec.protocol.wire import GenerateCommand, VerifyMode
 
 
 class AnswerTimings(TypedDict):
-    """Milliseconds; tokens a second after the first token, None where there was only one."""
+    """Milliseconds. `tokens_per_second` counts from the first token; None for a single token."""
 
     load_ms: float
     prefill_ms: float
@@ -34,11 +34,10 @@ class AnswerTimings(TypedDict):
 
 
 class AnswerSpeculation(TypedDict):
-    """What guessing did, summed over the answer's rounds.  Rates are None where nothing was
-    drafted."""
+    """Speculation statistics of an answer. Rates are None if nothing was drafted."""
 
     rounds: int
-    """Rounds that drafted."""
+    """Rounds with draft tokens."""
     drafted: int
     accepted: int
     acceptance_rate: float | None
@@ -46,21 +45,21 @@ class AnswerSpeculation(TypedDict):
     mean_accepted_length: float | None
     """Tokens emitted per target pass that verified a draft."""
     histogram: list[int]
-    """How many drafting rounds kept 0, 1, 2, … tokens."""
+    """Number of drafting rounds with 0, 1, 2, … accepted tokens."""
     by_source: dict[str, dict[str, int]]
     host_ms_per_round: float | None
     paused_rounds: int
-    """Rounds that did not draft."""
+    """Rounds without draft tokens."""
     guarded: int
-    """Tokens computed again, alone: `exact`."""
+    """Near-ties computed again in a pass of their own (exact mode)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a stream gives: one token, with the text that became certain by it.
+    """One streamed token, with the text that it completes.
 
-    The text is empty while bytes wait for the rest of a character, or where it may begin a stop
-    string; what was held back to the end comes in a last piece without a token.
+    The text is empty while a character is incomplete or a stop string may begin. Text held back
+    at the end comes in a last piece without a token.
     """
 
     text: str
@@ -68,7 +67,7 @@ class Piece:
 
     @property
     def kind(self) -> TokenClass | None:
-        """`accepted`, `bonus`, `correction` or `plain`; None where there is no token."""
+        """`accepted`, `bonus`, `correction` or `plain`; None without a token."""
         return self.token.kind if self.token else None
 
     def __str__(self) -> str:
@@ -77,30 +76,31 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Answer:
-    """What a model answered.  `str()` of it is the text; the fields are those of `run --json`."""
+    """A model's answer. `str()` returns the text; the fields are those of `run --json`."""
 
     text: str
-    """All of it, thinking included, as the model wrote it: control characters are not removed."""
+    """The whole text, thinking included. Control characters are not removed."""
     said: str
-    """The text without what was thought."""
+    """The text without thinking."""
     tokens: tuple[Token, ...]
-    """Each with `id`, `text`, and its class as `kind`; with `probabilities` also its chances."""
+    """With `id`, `text`, and the class as `kind`; optionally also with probabilities."""
     finish_reason: FinishReason
-    """`eog` (the model ended), `stop` (a stop string), `length` (max_tokens), `context` (no more
-    room), `cancelled` (stopped by you)."""
+    """`eog` (end of generation), `stop` (a stop string), `length` (max_tokens), `context` (the
+    context is full), `cancelled` (stopped by the caller)."""
     model: str
+    """File name."""
     draft: str | None
-    """File names."""
+    """File name; None without a draft."""
     seed: int
+    """Reproduces the answer, together with `verify`."""
     verify: VerifyMode
-    """What reproduces the answer."""
     prompt_tokens: int
     reused_tokens: int
-    """Of the prompt's, how many the engine still knew from the last call."""
+    """Prompt tokens reused from the last call."""
     timings: AnswerTimings
     speculation: AnswerSpeculation
     notices: tuple[Notice, ...] = ()
-    """What was to be told on the way: `message` and `hint`."""
+    """Each has `message` and `hint`."""
 
     def __str__(self) -> str:
         return self.text
@@ -128,13 +128,13 @@ class Answer:
 
 @dataclass(slots=True)
 class AnswerBuilder:
-    """An answer in the making: events in, pieces out."""
+    """Builds an answer from engine events."""
 
     tokens: list[Token] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
     finished: GenerationFinished | None = None
     starts_in_thinking: bool = False
-    """Whether it begins inside a thinking part."""
+    """Whether the chat template opened the thinking part before the answer."""
 
     def add_event(self, event: Event) -> list[Piece]:
         if isinstance(event, Round):
@@ -151,12 +151,12 @@ class AnswerBuilder:
 
     @property
     def text(self) -> str:
-        """What came so far."""
+        """The text so far."""
         tail = self.finished.tail if self.finished else ""
         return "".join(token.text for token in self.tokens) + tail
 
     def build(self, request: GenerateCommand, ready: EngineReady, loaded: LoadedModel) -> Answer:
-        """The whole; one that was stopped before it began has no text."""
+        """Return the whole answer. An answer stopped before it began is empty and `cancelled`."""
         finished = self.finished or GenerationFinished("cancelled", totals=_empty_totals())
         totals, text = finished.totals, self.text
         return Answer(
@@ -177,7 +177,7 @@ class AnswerBuilder:
 
 
 def _empty_totals() -> dict[str, Any]:
-    zero = ("prefill_ms", "first_token_ms", "decode_ms")
-    timings = dict.fromkeys(zero, 0.0) | {"tokens_per_second": None}
+    zeros = dict.fromkeys(("prefill_ms", "first_token_ms", "decode_ms"), 0.0)
+    timings = zeros | {"tokens_per_second": None}
     counts = {"prompt_tokens": 0, "reused_tokens": 0}
     return counts | {"timings": timings, "speculation": RoundTotals().to_json()}

@@ -1,4 +1,4 @@
-"""What may be asked of an answer and of a machine, by keyword, and what the values stand for."""
+"""Arguments of the Python API: checks, and conversion to engine requests."""
 
 from __future__ import annotations
 
@@ -37,42 +37,50 @@ from localspec.worker.engine_process import EngineProcess
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 MAX_SEED = 2**63 - 1
+ChatMessages = Sequence[Mapping[str, str] | ChatMessage]
+"""Messages of a chat: {"role": "system" | "user" | "assistant", "content": …}."""
+
+_ROLES = ("system", "user", "assistant")
+_DEFAULT_MAX_TOKENS = 512
+"""Default for a text; a chat's answer may fill the context."""
+_MAX_PULLS = 2
+"""The target, and a draft named separately."""
 
 
 class AnswerOptions(TypedDict, total=False):
-    """Of one answer.  Left out or None, each is as on the command line."""
+    """Options of one answer. A missing option or None means the default of the command line."""
 
     max_tokens: int | None
-    """Of `generate` and `stream` 512, of `chat` what the context holds."""
+    """Default: 512 for `generate` and `stream`, the whole context for `chat`."""
     temperature: float | None
-    """0 is greedy; the pair's own, else 0.8."""
+    """0 is greedy. Default: the catalogue's value for the pair, else 0.8."""
     top_k: int | None
     top_p: float | None
     min_p: float | None
     repeat_penalty: float | None
     repeat_last_n: int | None
     stop: str | Sequence[str] | None
-    """The answer ends before any of these texts."""
+    """Stop strings: the answer ends before the first of them."""
     seed: int | None
-    """The LLM's own, else drawn; `Answer.seed` tells."""
+    """Default: the LLM's seed, else random; `Answer.seed` has the value used."""
     verify: VerifyMode | None
-    """How guesses are checked; each way keeps the model's own distribution."""
+    """Verification method; all of them keep the target's distribution."""
     spec: Spec | None
-    """What guesses: the LLM's own, else what pays."""
+    """Drafter. Default: the LLM's, else chosen automatically."""
     draft_max: int | None
-    """Guesses a round."""
+    """Max draft tokens."""
     exact: bool | None
-    """Compute near-ties again, alone."""
+    """Exact mode: compute near-ties again in a pass of their own."""
     think: bool | None
-    """For templates that ask whether to think first."""
+    """Turn thinking on or off, if the chat template supports it."""
     raw: bool | None
-    """Continue the text as it is, without a chat template."""
+    """Complete the text without a chat template."""
     probabilities: bool | None
-    """Each token with its chances and what else could have been said."""
+    """Add to each token its probabilities and the alternatives."""
 
 
 class MachineOptions(TypedDict, total=False):
-    """How a pair is loaded.  Left out or None, what suits this machine."""
+    """Load settings of a pair. A missing option or None means automatic."""
 
     ctx: int | None
     kv: KvType | None
@@ -80,7 +88,7 @@ class MachineOptions(TypedDict, total=False):
     draft_gpu_layers: int | None
     main_gpu: int | None
     split: SplitMode | Sequence[float] | None
-    """A way, or shares of the devices."""
+    """A split mode, or one share for each device."""
     cpu_moe: bool | None
     threads: int | None
     draft_threads: int | None
@@ -89,8 +97,6 @@ class MachineOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class GenerationOptions:
-    """How an answer is to be made."""
-
     settings: ChatSettings
     seed: int
     raw: bool = False
@@ -98,13 +104,16 @@ class GenerationOptions:
 
 
 _SEPARATE_OPTIONS = ("stop", "seed", "raw", "probabilities")
-"""Those that the settings of a chat do not have, or have otherwise."""
+"""Options that are not part of `ChatSettings`, or have another type there."""
 
 
 def parse_answer_options(
     given: AnswerOptions, suggested: catalog.PairSettings, spec: str, seed: int | None
 ) -> GenerationOptions:
-    """What these options mean for a pair.  Raises UsageError, TypeError for an unknown name."""
+    """Apply the options to a pair's defaults.
+
+    Raises UsageError for a bad value, TypeError for an unknown name.
+    """
     options = select_given(given, AnswerOptions)
     settings = ChatSettings.from_catalog(suggested).with_value("spec", spec)
     for name, value in options.items():
@@ -121,7 +130,7 @@ def parse_answer_options(
 
 
 def select_given(given: Mapping[str, Any], names: type) -> dict[str, Any]:
-    """What was given, without what is None.  Raises TypeError where there is no such option."""
+    """Drop the options that are None. Raises TypeError for an unknown name."""
     for name in given:
         if name not in names.__annotations__:
             near = difflib.get_close_matches(name, names.__annotations__, n=1)
@@ -131,7 +140,7 @@ def select_given(given: Mapping[str, Any], names: type) -> dict[str, Any]:
 
 
 def check_int(name: str, value: Any, low: int, high: int = 2**31 - 1) -> int:
-    """A whole number between these.  Raises UsageError."""
+    """Raise UsageError unless `value` is a whole number from `low` to `high`."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -142,7 +151,7 @@ def check_int(name: str, value: Any, low: int, high: int = 2**31 - 1) -> int:
 
 
 def check_choice(name: str, value: Any, literal: Any) -> Any:
-    """One of the words of a Literal.  Raises UsageError."""
+    """Raise UsageError unless `value` is one of the values of a Literal."""
     if value not in get_args(literal):
         raise UsageError(
             f"{name} cannot be {value!r}.", f"Possible: {', '.join(get_args(literal))}."
@@ -151,50 +160,47 @@ def check_choice(name: str, value: Any, literal: Any) -> Any:
 
 
 def expand_signature(options: type) -> Callable[[_Method], _Method]:
-    """Have help() and a notebook show each option of a method, instead of `**options`."""
+    """Make help() and notebooks list each option of a method, instead of `**options`."""
 
-    def spell(method: _Method) -> _Method:
+    def decorate(method: _Method) -> _Method:
         signature = inspect.signature(method)
-        own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-        hints = {
-            name: getattr(hint, "__forward_arg__", hint)  # as written here
-            for name, hint in options.__annotations__.items()
-        }
-        more = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
-            for name, hint in hints.items()
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        expanded = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=getattr(annotation, "__forward_arg__", annotation),
+            )
+            for name, annotation in options.__annotations__.items()
         ]
-        method.__signature__ = signature.replace(parameters=own + more)  # type: ignore[attr-defined]
+        method.__signature__ = signature.replace(parameters=own + expanded)  # type: ignore[attr-defined]
         return method
 
-    return spell
+    return decorate
 
 
 def _to_setting_text(value: Any) -> str:
-    """As a person would type it."""
+    """The text that `/set` accepts for the value."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
 def _to_stop_strings(given: Any) -> tuple[str, ...]:
     texts = (given,) if isinstance(given, str) else tuple(given)
     if not all(isinstance(text, str) and text for text in texts):
-        raise UsageError(f"stop cannot be {given!r}.", "Possible: a text, or several; none empty.")
+        raise UsageError(
+            f"stop cannot be {given!r}.",
+            "Possible: a text, or a list of texts; none of them empty.",
+        )
     return texts
 
 
-# --- From a script's words to what the engine is asked.
-
-ChatMessages = Sequence[Mapping[str, str] | ChatMessage]
-"""Turns of a chat: {"role": "system" | "user" | "assistant", "content": …}."""
-
-_ROLES = ("system", "user", "assistant")
-_DEFAULT_MAX_TOKENS = 512
-"""Tokens after a text where nobody said how many; a chat's answer may fill the context."""
+# --- prompts ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """A text or a chat, to be asked of the pair when it is loaded, or loaded again."""
+    """A text or a chat to answer. Called to build the engine request when the pair is loaded."""
 
     pair: ResolvedPair
     options: GenerationOptions
@@ -203,7 +209,7 @@ class AnswerRequest:
     template: str | None = None
 
     def __call__(self, ready: EngineReady) -> tuple[GenerateCommand, LoadedModel]:
-        """What the engine is asked.  Raises UsageError where the model cannot chat."""
+        """Raises UsageError for messages if the model has no chat template."""
         drafts = ready.draft is not None
         loaded = LoadedModel.from_ready(
             ready,
@@ -214,7 +220,7 @@ class AnswerRequest:
         )
         if self.messages and not loaded.has_chat_template:
             raise UsageError(
-                f"{ready.model} has no chat template: it only continues text.",
+                f"{ready.model} has no chat template: it only completes text.",
                 (
                     "Use generate(), or LLM(…, template=…) with "
                     f"{', '.join(builtin_templates.STOP_STRINGS)}."
@@ -225,33 +231,35 @@ class AnswerRequest:
         settings = self.options.settings
         if not self.messages and settings.max_tokens is None:
             settings = replace(settings, max_tokens=_DEFAULT_MAX_TOKENS)
-        asked = build_request(
+        request = build_request(
             settings, conversation, loaded, probabilities=self.options.probabilities
         )
-        sampling = replace(asked.sampling, seed=self.options.seed)  # one answer: the seed itself
-        return replace(asked, sampling=sampling, messages=self.messages or asked.messages), loaded
+        # A chat derives one seed per turn; a single answer uses the caller's seed itself.
+        sampling = replace(request.sampling, seed=self.options.seed)
+        messages = self.messages or request.messages
+        return replace(request, sampling=sampling, messages=messages), loaded
 
     def build_count(self, ready: EngineReady) -> CountCommand:
-        """For the tokens of the same prompt."""
-        asked, _ = self(ready)
-        return CountCommand(asked.text, asked.messages, asked.template, asked.think)
+        """Build the command that counts the tokens of the same prompt."""
+        request, _ = self(ready)
+        return CountCommand(request.text, request.messages, request.template, request.think)
 
 
 def check_prompt(prompt: object) -> str:
-    """A text to go on with.  Raises UsageError."""
+    """Raise UsageError unless the prompt is a text that is not empty."""
     if not isinstance(prompt, str) or not prompt:
         raise UsageError(f"The prompt cannot be {prompt!r}.", "Give a text that is not empty.")
     return prompt
 
 
 def to_messages(given: str | ChatMessages) -> tuple[ChatMessage, ...]:
-    """The turns of a chat; a text alone is the user's.  Raises UsageError."""
+    """Convert the messages of a chat; a single text is a user message. Raises UsageError."""
     if isinstance(given, str):
         given = [ChatMessage("user", check_prompt(given))]
-    found = tuple(_to_message(one) for one in given)
-    if not found:
-        raise UsageError("The chat is empty.", "Ask something.")
-    return found
+    messages = tuple(_to_message(message) for message in given)
+    if not messages:
+        raise UsageError("The chat is empty.", "Add a message.")
+    return messages
 
 
 def _to_message(given: Mapping[str, str] | ChatMessage) -> ChatMessage:
@@ -266,12 +274,12 @@ def _to_message(given: Mapping[str, str] | ChatMessage) -> ChatMessage:
     return ChatMessage(role, content)
 
 
-# --- From what a script names to the files and the settings that are loaded.
+# --- models and settings to load ------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class PairEngineFactory:
-    """Loads the pair, each time with the settings that fit then."""
+    """Loads the pair with the settings that fit at the time of loading."""
 
     load_request: SettingsRequest
     probe: bool
@@ -279,23 +287,19 @@ class PairEngineFactory:
     def __call__(
         self, on_worker: Callable[[EngineProcess], None], notify: Callable[[Notice], None]
     ) -> launch.MeasuredEngine:
-        """Raises as `launch.start`."""
+        """Raises as `launch.start_engine`."""
 
-        def hear(event: Event) -> None:
+        def forward_notice(event: Event) -> None:
             if isinstance(event, Notice):
                 notify(event)
 
         return launch.start_engine(
-            self.load_request, probe=self.probe, notify=hear, on_worker=on_worker
+            self.load_request, probe=self.probe, notify=forward_notice, on_worker=on_worker
         )
 
 
-_MAX_PULLS = 2
-"""Downloads: a target, and a draft that was named beside it."""
-
-
 def check_pair_arguments(spec: str, seed: int | None, template: str | None) -> None:
-    """Raise UsageError where one of these makes no sense, before anything is looked for."""
+    """Raise UsageError for a bad value, before any file is resolved."""
     check_choice("spec", spec, Spec)
     if seed is not None:
         check_int("seed", seed, 0, MAX_SEED)
@@ -304,13 +308,13 @@ def check_pair_arguments(spec: str, seed: int | None, template: str | None) -> N
 
 
 def resolve_files(model: str, draft: str, *, pull: bool) -> launch.ResolvedPair:
-    """The files that these mean, downloaded where they may be.  Raises as `launch.choose`."""
+    """Resolve the pair's files, and download them if `pull`. Raises as `launch.resolve_pair`."""
     for _ in range(_MAX_PULLS):
         try:
             return launch.resolve_pair(model, draft)
         except NotDownloadedError as missing:
             if not pull:
-                missing.hint += " — or say LLM(…, pull=True)."
+                missing.hint += " — or use LLM(…, pull=True)."
                 raise
             _pull_missing(missing.pull_reference)
         except LocalspecError as error:
@@ -320,7 +324,7 @@ def resolve_files(model: str, draft: str, *, pull: bool) -> launch.ResolvedPair:
 
 
 def check_drafter(choice: launch.ResolvedPair, spec: str) -> None:
-    """Raise UsageError where the pair has no drafter of that name, before it is loaded."""
+    """Raise UsageError if the pair has no such drafter, before it is loaded."""
     try:
         launch.check_drafter(choice, spec)
     except UsageError as error:
@@ -329,25 +333,28 @@ def check_drafter(choice: launch.ResolvedPair, spec: str) -> None:
 
 
 def _pull_missing(reference: str) -> None:
-    """Fetch what is missing, after a look at headers and at the disk; resumes what was begun."""
-    # Late: most scripts run what is here.
+    """Download a pair or model, after checking headers and disk space. Resumes old downloads."""
+    # Late imports: most scripts use downloaded models.
     from localspec.models import pull_plan, resolver  # noqa: PLC0415
     from localspec.models.hub.client import HubClient  # noqa: PLC0415
     from localspec.models.hub.download import download_file  # noqa: PLC0415
 
     hub = HubClient()
-    found = pull_plan.build(hub, [resolver.resolve(reference)])
-    found.check()
-    for item in found.models:
-        for piece in item.files:
-            if piece.origin in ("", "hub"):
-                download_file(hub, piece.job)
+    plan = pull_plan.build(hub, [resolver.resolve(reference)])
+    plan.check()
+    for model in plan.models:
+        for file in model.files:
+            if file.origin in ("", "hub"):
+                download_file(hub, file.job)
 
 
 def build_load_request(
     pair: launch.ResolvedPair, spec: str, given: MachineOptions
 ) -> SettingsRequest:
-    """What to load, as far as these options say.  Raises UsageError, or TypeError."""
+    """Convert load settings; those that are None are chosen later.
+
+    Raises UsageError for a bad value, TypeError for an unknown name.
+    """
     options = select_given(given, MachineOptions)
     ctx = _int_option(options, "ctx", 1)
     kv = check_choice("kv", options["kv"], KvType) if "kv" in options else None
@@ -387,4 +394,6 @@ def _split_settings(given: str | Sequence[float]) -> dict[str, Any]:
     try:
         return {"tensor_split": tuple(float(share) for share in given)}
     except (TypeError, ValueError):
-        raise UsageError(f"split cannot be {given!r}.", "Possible: shares, as [3, 1].") from None
+        raise UsageError(
+            f"split cannot be {given!r}.", "Possible: shares such as [3, 1]."
+        ) from None

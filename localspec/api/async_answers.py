@@ -1,4 +1,4 @@
-"""Waiting for an answer in an event loop, which goes on in the meantime."""
+"""Waiting for answers in an asyncio event loop without blocking it."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from localspec.api.engine_thread import AnswerJob, EngineJob, EngineThread
 
 
 async def await_answer(engine_thread: EngineThread, job: AnswerJob) -> Answer:
-    """The whole answer; a task that is cancelled ends it."""
-    news = _submit(engine_thread, job)
+    """Wait for the whole answer. Cancelling the task stops the answer."""
+    updated = _submit(engine_thread, job)
     try:
         while not job.is_done:
-            await _wait_for_update(news)
+            await _wait_for_update(updated)
     finally:
-        engine_thread.stop(job)  # nothing to stop where it has ended
+        engine_thread.stop(job)  # no effect after the end
     return job.result()
 
 
 async def stream_pieces(engine_thread: EngineThread, job: AnswerJob) -> AsyncGenerator[Piece, None]:
-    """Its pieces; leaving early ends it."""
-    news = _submit(engine_thread, job)
+    """Yield the pieces. Closing the generator stops the answer."""
+    updated = _submit(engine_thread, job)
     try:
         while True:
             try:
                 piece = job.pieces.get_nowait()
             except queue.Empty:
-                await _wait_for_update(news)
+                await _wait_for_update(updated)
                 continue
             if piece is None:
-                job.result()  # raises what went wrong
+                job.result()  # raises the job's error
                 return
             yield piece
     finally:
@@ -47,13 +47,13 @@ async def _wait_for_update(updated: asyncio.Event) -> None:
 
 
 def _submit(engine_thread: EngineThread, job: EngineJob[Any]) -> asyncio.Event:
-    """Is set whenever there is something new."""
-    news, loop = asyncio.Event(), asyncio.get_running_loop()
+    """Submit the job. Returns an event that is set at every update."""
+    updated, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    def wake() -> None:
-        with suppress(RuntimeError):  # the loop has ended: nobody waits any more
-            loop.call_soon_threadsafe(news.set)
+    def on_update() -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(updated.set)
 
-    job.on_update = wake
+    job.on_update = on_update
     engine_thread.submit(job)
-    return news
+    return updated

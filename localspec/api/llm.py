@@ -1,4 +1,4 @@
-"""A model that answers, for scripts and notebooks: `from localspec import LLM`."""
+"""The `LLM` class for scripts and notebooks."""
 
 from __future__ import annotations
 
@@ -26,26 +26,25 @@ from localspec.speculation import Spec
 
 
 class LLM:
-    """A model and its draft, loaded in a process of their own.
+    """A model and its draft, loaded in a separate process.
 
         with LLM("demo") as llm:
             print(llm.generate("def fibonacci(n):"))
 
-    `model` and `draft` are what `localspec run` takes: `demo`, a pair or model of the catalogue,
-    `user/repo:QUANT`, the path of a .gguf file; `draft` also `auto` or `none`.  Nothing is
-    downloaded unless `pull` is true, and nothing asks the network afterwards.
+    `model` and `draft` take the same values as `localspec run`: `demo`, a pair or model of the
+    catalogue, `user/repo:QUANT`, or the path of a .gguf file; `draft` also `auto` or `none`.
+    Nothing is downloaded unless `pull` is true. After loading, the network is not used.
 
-    May be used from any thread, and in a notebook while its loop runs: answers are written one
-    after another, in the order in which they were asked for.  Several objects are several engines,
-    each with memory of its own.  An engine that dies fails the call that it was busy with; the
-    next one loads it again.
+    An LLM can be used from any thread, and in a notebook with a running event loop. It answers one
+    request at a time, in order. Each LLM has its own engine process and its own memory. If the
+    engine crashes, the current call fails and the next call loads the pair again.
 
-    `spec` says what guesses; with `off` or `lookup` no draft is loaded.  `seed` is that of every
-    answer that is not given one; without, each draws its own.  `template` is a chat template to use
-    instead of the model's.  The rest is how to load the pair (`MachineOptions`).
+    `spec` selects the drafter; with `off` or `lookup` no draft is loaded. `seed` is the default
+    seed of all answers; without it each answer has a random seed. `template` replaces the model's
+    chat template. All other arguments are load settings (`MachineOptions`).
 
-    Raises LocalspecError: NotFoundError where a model is unknown or not here, DoesNotFitError,
-    IncompatiblePairError, ModelFileError, EngineError, …; `message` and `hint` say what and how on.
+    Raises LocalspecError with `message` and `hint`: NotFoundError if a model is unknown or not
+    downloaded, DoesNotFitError, IncompatiblePairError, ModelFileError, EngineError, …
     """
 
     @expand_signature(MachineOptions)
@@ -64,9 +63,9 @@ class LLM:
         arguments.check_pair_arguments(spec, seed, template)
         self._pair = arguments.resolve_files(model, draft, pull=pull)
         arguments.check_drafter(self._pair, spec)
-        wanted = arguments.build_load_request(self._pair, spec, machine)
+        load_request = arguments.build_load_request(self._pair, spec, machine)
         self._engine_thread = EngineThread(
-            arguments.PairEngineFactory(wanted, probe=spec == self._pair.spec == "auto")
+            arguments.PairEngineFactory(load_request, probe=spec == self._pair.spec == "auto")
         )
         loading = EngineJob(lambda engine: engine.ready)
         try:
@@ -76,17 +75,19 @@ class LLM:
             self._engine_thread.close()
             raise
         self.notices: tuple[Notice, ...] = (*loading.notices, *self._initial_ready.notices)
-        """What was to be told when the pair was loaded: `message` and `hint`."""
-        weakref.finalize(self, self._engine_thread.end).atexit = False  # then the desk sees to it
+        """Notices of loading, with `message` and `hint`."""
+        # At exit, engine_thread closes all engines itself.
+        weakref.finalize(self, self._engine_thread.end).atexit = False
 
     # --- answers --------------------------------------------------------------------------
 
     @expand_signature(AnswerOptions)
     def generate(self, prompt: str, **options: Unpack[AnswerOptions]) -> Answer:
-        """The answer to a prompt: what `localspec run -p` prints, for the same seed the same.
+        """Answer a prompt. The same seed gives the same text as `localspec run -p`.
 
-        A model with a chat template is asked in it; `raw=True` continues the text as it is.
-        Ctrl+C ends the answer.  Raises LocalspecError, with the text that came before as `said`.
+        The prompt is formatted with the model's chat template, if it has one; `raw=True` completes
+        the text as it is. Ctrl+C stops the answer. Raises LocalspecError; its `said` is the text
+        so far.
         """
         return self._run_answer(self._prompt_request(prompt, options))
 
@@ -116,36 +117,35 @@ class LLM:
         stream: bool = False,
         **options: Unpack[AnswerOptions],
     ) -> Answer | Stream:
-        """The next turn of a chat: [{"role": "user", "content": …}, …]; a text is one question.
+        """Answer the messages of a chat: [{"role": "user", "content": …}, …], or one question.
 
-        The answer may fill the context unless `max_tokens` is given.  What a chat shares with the
-        last call is not read again.  Raises as `generate`, UsageError where the model has no chat
-        template.
+        The answer may fill the context unless `max_tokens` is given. Tokens shared with the last
+        call are reused. Raises as `generate`, and UsageError if the model has no chat template.
         """
-        question = self._chat_request(messages, options)
-        return self._start_stream(question) if stream else self._run_answer(question)
+        request = self._chat_request(messages, options)
+        return self._start_stream(request) if stream else self._run_answer(request)
 
     @expand_signature(AnswerOptions)
     def stream(self, prompt: str | ChatMessages, **options: Unpack[AnswerOptions]) -> Stream:
-        """As `generate` of a text, or `chat` of messages, piece by piece while it is written."""
+        """Stream the answer of `generate` (for a text) or `chat` (for messages)."""
         return self._start_stream(self._build_request(prompt, options))
 
     @expand_signature(AnswerOptions)
     async def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> Answer:
-        """As `generate`, in an event loop; a task that is cancelled ends the answer."""
+        """Like `generate`, for asyncio. Cancelling the task stops the answer."""
         return await self._await_answer(self._prompt_request(prompt, options))
 
     @expand_signature(AnswerOptions)
     async def achat(self, messages: str | ChatMessages, **options: Unpack[AnswerOptions]) -> Answer:
-        """As `chat`, in an event loop."""
+        """Like `chat`, for asyncio."""
         return await self._await_answer(self._chat_request(messages, options))
 
     @expand_signature(AnswerOptions)
     async def astream(
         self, prompt: str | ChatMessages, **options: Unpack[AnswerOptions]
     ) -> AsyncGenerator[Piece, None]:
-        """As `stream`, in an event loop: `async for piece in llm.astream(…)`."""
-        from localspec.api import async_answers  # noqa: PLC0415  late: asyncio is slow to import
+        """Like `stream`, for asyncio: `async for piece in llm.astream(…)`."""
+        from localspec.api import async_answers  # noqa: PLC0415  asyncio is slow to import
 
         job = AnswerJob(self._build_request(prompt, options))
         async with aclosing(async_answers.stream_pieces(self._engine_thread, job)) as pieces:
@@ -153,30 +153,30 @@ class LLM:
                 yield piece
 
     def count(self, prompt: str | ChatMessages, *, raw: bool = False) -> int:
-        """Tokens of the prompt that this text or chat would be."""
-        question = self._build_request(prompt, {"raw": raw})
-        job = EngineJob(lambda engine: engine.worker.count(question.build_count(engine.ready)))
+        """Count the prompt tokens of a text or chat."""
+        request = self._build_request(prompt, {"raw": raw})
+        job = EngineJob(lambda engine: engine.worker.count(request.build_count(engine.ready)))
         self._engine_thread.submit(job)
         return job.result()
 
     def stop(self) -> None:
-        """End the answer that is being written; its caller gets what came.  From any thread."""
+        """Stop the current answer, from any thread. Its caller receives the text so far."""
         self._engine_thread.stop()
 
     # --- the pair -------------------------------------------------------------------------
 
     @property
     def ready(self) -> EngineReady:
-        """What is loaded, and how: files, devices, settings as really used, memory."""
+        """The loaded files, devices, effective settings and memory."""
         return self._engine_thread.ready or self._initial_ready
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called; what is asked then raises."""
+        """Whether `close` was called. Later requests raise UsageError."""
         return self._engine_thread.closed
 
     def close(self) -> None:
-        """End the engine, and the answer that is being written.  Answers that wait are refused."""
+        """Stop the current answer and end the engine process. Waiting requests fail."""
         self._engine_thread.close()
 
     def __enter__(self) -> LLM:
@@ -198,7 +198,7 @@ class LLM:
             f"LLM({self._name!r}, model={ready.model!r}, draft={ready.draft!r}, ctx={ctx}{state})"
         )
 
-    # --- within ---------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------
 
     def _prompt_request(self, prompt: str, options: AnswerOptions) -> AnswerRequest:
         text = arguments.check_prompt(prompt)
@@ -235,6 +235,6 @@ class LLM:
         return Stream(self._engine_thread, job, self)
 
     async def _await_answer(self, request: AnswerRequest) -> Answer:
-        from localspec.api import async_answers  # noqa: PLC0415  late: asyncio is slow to import
+        from localspec.api import async_answers  # noqa: PLC0415  asyncio is slow to import
 
         return await async_answers.await_answer(self._engine_thread, AnswerJob(request))

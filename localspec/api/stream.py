@@ -1,4 +1,4 @@
-"""An answer while it is written: an iterator of pieces that can be closed early."""
+"""Streamed answers: an iterator of pieces that can be closed early."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from localspec.api.engine_thread import POLL_SECONDS, AnswerJob, EngineThread
 
 
 class Stream:
-    """Pieces of an answer, in order.
+    """The pieces of an answer, in order.
 
-    The engine writes on while nobody looks.  Leaving a `with` block, `close()`, or letting go of
-    the stream ends the answer; so does Ctrl+C while waiting for a piece.
+    The engine continues even if the stream is not read. Leaving a `with` block, `close()` or
+    deleting the stream stops the answer; so does Ctrl+C while waiting for a piece.
     """
 
     def __init__(self, engine_thread: EngineThread, job: AnswerJob, owner: object) -> None:
         self._engine_thread, self._job = engine_thread, job
         self._owner = owner
-        """The engine's owner must live as long as its stream."""
+        """Keeps the LLM alive as long as its stream."""
         self._closed = False
 
     @property
     def answer(self) -> Answer:
-        """The whole answer; waits for its end.  Of a closed stream what had come by then.
+        """Wait for the end and return the whole answer; for a closed stream, the part so far.
 
         Raises as `LLM.generate`.
         """
         return self._job.result()
 
     def stop(self) -> None:
-        """End the answer; pieces that were written by then still come.  From any thread."""
+        """Stop the answer, from any thread. Pieces already written are still returned."""
         self._engine_thread.stop(self._job)
 
     def close(self) -> None:
-        """End the answer and give no more pieces.  From any thread; does not wait."""
+        """Stop the answer and return no more pieces. From any thread; does not wait."""
         self._closed = True
         self._engine_thread.stop(self._job)
 
@@ -52,7 +52,7 @@ class Stream:
         if piece is not None:
             return piece
         if not self._closed:
-            self._job.result()  # raises what went wrong
+            self._job.result()  # raises the job's error
         raise StopIteration
 
     def _next(self) -> Piece | None:
@@ -62,7 +62,7 @@ class Stream:
             except queue.Empty:
                 continue
             if piece is None:
-                self._job.pieces.put(None)  # for whoever asks again
+                self._job.pieces.put(None)  # for further calls
             return piece
         return None
 

@@ -1,1 +1,1 @@
-"""A conversation, and what can be done with it."""
+"""Conversations: settings, context limits, saving, export."""

@@ -1,4 +1,4 @@
-"""To the clipboard: by the system's own tool, or by asking the terminal (OSC 52)."""
+"""Copying text to the clipboard: with a system tool, or with the terminal's OSC 52 sequence."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from collections.abc import Mapping
 
 _TIMEOUT = 3.0
 _MAX_OSC52_BYTES = 74_994
-"""Bytes that terminals accept in one OSC 52, before base64."""
+"""The most bytes that terminals accept in one OSC 52 sequence, before base64."""
 
 
 def copy_with_system_tool(text: str, environment: Mapping[str, str] = os.environ) -> str | None:
-    """The tool that took the text, or None.
+    """Copy the text with the first tool that works. Returns its name, or None.
 
-    Not over SSH: the other computer's clipboard is not the person's.
+    Over SSH no tool is tried: it would fill the remote computer's clipboard.
     """
-    for words in _system_tools(environment):
-        if shutil.which(words[0]) is None:
+    for command in _system_tools(environment):
+        if shutil.which(command[0]) is None:
             continue
         try:
             subprocess.run(
-                words,
+                command,
                 input=text.encode("utf-8", "replace"),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -33,17 +33,17 @@ def copy_with_system_tool(text: str, environment: Mapping[str, str] = os.environ
             )
         except (OSError, subprocess.SubprocessError):
             continue
-        return words[0]
+        return command[0]
     return None
 
 
 def build_osc52(text: str, environment: Mapping[str, str] = os.environ) -> str | None:
-    """What to write to the terminal so that it copies; None where the text is too long."""
+    """Return the sequence that makes the terminal copy the text; None if the text is too long."""
     data = text.encode("utf-8", "replace")
     if len(data) > _MAX_OSC52_BYTES:
         return None
     sequence = f"\x1b]52;c;{base64.b64encode(data).decode()}\x07"
-    if environment.get("TMUX"):  # tmux hands on what is wrapped
+    if environment.get("TMUX"):  # tmux forwards only wrapped sequences
         return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
     return sequence
 

@@ -1,4 +1,4 @@
-"""A file of events, as `run --events` writes it, read back with suspicion."""
+"""Reading the event files that `run --events` writes; damaged lines are skipped."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from localspec.sanitize import sanitize
 
 _MAX_BYTES = 512 * 1024 * 1024
 _MAX_NAMED_LINES = 5
-"""Lines that are named one by one; more are counted."""
+"""Skipped lines that a message lists; more are only counted."""
 OVERFLOW_CODES = ("context-dropped", "context-summarised")
-"""The codes of the notices that tell how an answer got room to go on."""
+"""Codes of the notices about a context overflow inside an answer."""
 SKIPPED_LINE_CODES = ("damaged-line", "unknown-event")
-"""The codes of the notices that `read` adds."""
-_HINT = "Make one: localspec run … --events FILE"
+"""Codes of the notices that `read` adds."""
+_HINT = "Create one: localspec run … --events FILE"
 
 
 def read(path: str | Path) -> list[Event]:
-    """The events of a file, in order; notices at the beginning say which lines were left out.
+    """Return the events of a file, in order, after notices about skipped lines.
 
-    Raises NotFoundError, AccessError, or UsageError where there is no round in it.
+    Raises NotFoundError, StorageError, or UsageError if the file has no round.
     """
     name = sanitize(str(path), multiline=False)
     try:
@@ -52,31 +52,36 @@ def read(path: str | Path) -> list[Event]:
     if damaged:
         notices.append(
             Notice(
-                "warning", SKIPPED_LINE_CODES[0], f"{_describe_lines(damaged)} damaged: left out."
+                "warning", SKIPPED_LINE_CODES[0], f"{_describe_lines(damaged)} damaged: skipped."
             )
         )
     if unknown:
-        what = f"{_describe_lines(unknown)} of a kind this version does not know: left out."
-        notices.append(Notice("info", SKIPPED_LINE_CODES[1], what))
+        message = f"{_describe_lines(unknown)} of a type this version does not know: skipped."
+        notices.append(Notice("info", SKIPPED_LINE_CODES[1], message))
     return notices + events
 
 
 def split_answers(events: list[Event]) -> list[tuple[Event, ...]]:
-    """The events of each answer by itself; a chat's file holds several."""
-    found: list[list[Event]] = [[]]
-    makes_room = False
+    """Group the events by answer: the file of a chat holds several answers."""
+    answers: list[list[Event]] = [[]]
+    after_overflow = False
     for event in events:
         if isinstance(event, EngineReady):
             continue
-        if _starts_answer(event, found[-1], makes_room):
-            found.append([])
-        makes_room = _is_overflow_notice(event) or (makes_room and not isinstance(event, Round))
-        found[-1].append(event)
-    return [tuple(answer) for answer in found if _last_round(answer) >= 0]
+        if _starts_answer(event, answers[-1], after_overflow):
+            answers.append([])
+        after_overflow = _is_overflow_notice(event) or (
+            after_overflow and not isinstance(event, Round)
+        )
+        answers[-1].append(event)
+    return [tuple(answer) for answer in answers if _last_round(answer) >= 0]
 
 
 def _starts_answer(event: Event, answer: list[Event], after_overflow: bool) -> bool:
-    """Whether another answer begins with it; not where this one got room, and is read anew."""
+    """Whether the event begins the next answer.
+
+    After a context overflow it does not: the same answer continues with a new prefill.
+    """
     if answer and isinstance(answer[-1], GenerationFinished | EngineExit):
         return True
     if after_overflow or _last_round(answer) < 0:
@@ -91,12 +96,12 @@ def _is_overflow_notice(event: Event) -> bool:
 
 
 def _last_round(answer: list[Event]) -> int:
-    """The number of the newest round; -1 where there is none yet."""
+    """The number of the last round; -1 if there is none."""
     return next((event.n for event in reversed(answer) if isinstance(event, Round)), -1)
 
 
 def _decode_lines(file: BinaryIO) -> tuple[list[Event], list[int], list[int]]:
-    """Sound events, and the numbers of damaged and of unknown lines."""
+    """Return the valid events, and the line numbers of damaged and of unknown events."""
     events: list[Event] = []
     damaged: list[int] = []
     unknown: list[int] = []
@@ -118,15 +123,15 @@ def _decode_lines(file: BinaryIO) -> tuple[list[Event], list[int], list[int]]:
 
 
 def _raw_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Lines, the longest cut (so that they count as damaged); no more than a large file's worth."""
-    seen = 0
-    while (line := file.readline(MAX_LINE_BYTES)) and seen < _MAX_BYTES:
-        seen += len(line)
+    """Yield at most `_MAX_BYTES`; an overlong line is cut, and so counts as damaged."""
+    bytes_read = 0
+    while (line := file.readline(MAX_LINE_BYTES)) and bytes_read < _MAX_BYTES:
+        bytes_read += len(line)
         yield line
 
 
 def _is_valid(event: Event) -> bool:
-    """Whether every field has the type it should, and counts are possible."""
+    """Whether all fields have their types and the counts are plausible."""
     if not matches_type(event, type(event)):
         return False
     if isinstance(event, Round):
@@ -135,7 +140,7 @@ def _is_valid(event: Event) -> bool:
 
 
 def matches_type(value: Any, annotation: Any) -> bool:
-    """Whether a value is of an annotated type, to its last part."""
+    """Whether a value matches a type annotation, including its nested parts."""
     kind, parts = get_origin(annotation), get_args(annotation)
     if kind is Literal:
         return value in parts
@@ -170,10 +175,8 @@ def _describe_lines(numbers: list[int]) -> str:
     return f"Lines {', '.join(shown[:-1])} and {shown[-1]} are"
 
 
-def _describe_no_answer(name: str, sound: int, damaged: list[int]) -> str:
-    if damaged and not sound:
-        return (
-            f"{name} is no file of events: {_describe_lines(damaged)[0].lower()}"
-            f"{_describe_lines(damaged)[1:]} none."
-        )
-    return f"{name} holds no answer." if sound else f"{name} is empty."
+def _describe_no_answer(name: str, valid_count: int, damaged: list[int]) -> str:
+    if damaged and not valid_count:
+        lines = _describe_lines(damaged)
+        return f"{name} is not an event file: {lines[0].lower()}{lines[1:]} damaged."
+    return f"{name} contains no answer." if valid_count else f"{name} is empty."

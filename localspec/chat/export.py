@@ -1,4 +1,4 @@
-"""A kept chat as a document for others: a page by itself, or JSON (docs/json.md)."""
+"""Exporting a chat as text, Markdown, HTML or JSON (docs/json.md)."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from localspec.protocol import events
 from localspec.sanitize import sanitize
 
 _CODE_BLOCK = re.compile(r"^```([^\n`]*)\n(.*?)(?:^```[ \t]*$\n?|\Z)", re.DOTALL | re.MULTILINE)
+ThinkingMarkers = tuple[str, str] | None
+
 _HTML_PAGE = """\
 <!DOCTYPE html>
 <html lang="">
@@ -55,7 +57,7 @@ footer {{ margin-top: 3rem; font-size: 0.8rem; opacity: 0.6; }}
 
 
 def format_timestamp(seconds: float) -> str:
-    """A moment in UTC, ISO 8601."""
+    """Format seconds since 1970 as ISO 8601 in UTC; invalid values give 1970."""
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):
@@ -63,46 +65,99 @@ def format_timestamp(seconds: float) -> str:
 
 
 def snapshot_chat(conversation: Conversation, pair: ChatPair, settings: ChatSettings) -> SavedChat:
-    """A chat as it stands, kept or not."""
+    """Wrap a conversation that may not be saved, so that it can be exported."""
     now = datetime.now(UTC).timestamp()
     listed = ChatListEntry(0, make_title(conversation), pair, len(conversation.turns), now, now)
     return SavedChat(ChatLocation("", 0), listed, conversation, settings)
 
 
 def render(chat: SavedChat, suffix: str) -> str:
-    """In the form that the ending of a file's name asks for."""
+    """Render the format of a file suffix: .json, .html, .md, else plain text."""
     suffix = suffix.lower()
     if suffix == ".json":
         return f"{render_json(chat)}\n"
-    return (
-        render_html(chat)
-        if suffix == ".html"
-        else (render_markdown if suffix == ".md" else render_text)(chat)
-    )
+    renderers = {".html": render_html, ".md": render_markdown}
+    return renderers.get(suffix, render_text)(chat)
+
+
+def save_file(path: Path, text: str, *, overwrite: bool) -> None:
+    """Write the file atomically. Raises StorageError."""
+    shown = sanitize(str(path), multiline=False)
+    if not overwrite and path.exists():
+        raise StorageError(f"{shown} already exists.", "Choose another name.")
+    try:
+        handle, part = tempfile.mkstemp(dir=path.parent, prefix=".localspec-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
+                file.write(text)
+            os.replace(part, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(part)
+            raise
+    except OSError as error:
+        raise StorageError(
+            f"{shown} cannot be written: {error.strerror}.", "Choose another place."
+        ) from error
+
+
+# --- text and Markdown -----------------------------------------------------------------------
 
 
 def render_text(chat: SavedChat) -> str:
-    """Role words before each turn; thinking is left out."""
+    """The selected path, without thinking."""
     pair = chat.list_entry.pair
     return conversation_to_text(chat.conversation, pair.name, pair.thinking)
 
 
-# --- Markdown -----------------------------------------------------------------------------
+def conversation_to_text(
+    conversation: Conversation, model: str, markers: ThinkingMarkers = None
+) -> str:
+    name = sanitize(model, multiline=False)
+    blocks = [f"System: {sanitize(conversation.system)}"] if conversation.system else []
+    for question, answer, by in _turn_texts(conversation, markers):
+        blocks += [f"You: {question}"] if question else []
+        blocks += [f"{by or name}: {answer}"]
+    return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
 
 
 def render_markdown(chat: SavedChat) -> str:
-    """The path that is shown; thinking is left out."""
+    """The selected path, without thinking."""
     pair = chat.list_entry.pair
     text = conversation_to_markdown(chat.conversation, pair.name or "model", pair.thinking)
     turns = chat.conversation.turns
     return f"{text}\n*(interrupted)*\n" if turns and turns[-1].finish_reason is None else text
 
 
+def conversation_to_markdown(
+    conversation: Conversation, model: str, markers: ThinkingMarkers = None
+) -> str:
+    name = sanitize(model, multiline=False)
+    blocks = [f"# A chat with {name}"]
+    if conversation.system:
+        blocks += ["## System", sanitize(conversation.system)]
+    for question, answer, by in _turn_texts(conversation, markers):
+        blocks += ["## You", question] if question else []
+        blocks += [f"## {by or name}", answer]
+    return "\n\n".join(block.strip("\n") for block in blocks) + "\n"
+
+
+def _turn_texts(conversation: Conversation, markers: ThinkingMarkers) -> list[tuple[str, str, str]]:
+    """Return question, answer and model name of each turn; the name may be empty."""
+    return [
+        (
+            sanitize(format_question(turn)),
+            sanitize(strip_thinking(turn.answer, markers, turn.starts_in_thinking)),
+            sanitize(turn.model, multiline=False),
+        )
+        for turn in conversation.turns
+    ]
+
+
 # --- JSON ---------------------------------------------------------------------------------
 
 
 def list_entry_json(entry: ChatListEntry) -> dict[str, Any]:
-    """A chat in a list."""
     return {
         "id": entry.id,
         "title": entry.title,
@@ -115,7 +170,7 @@ def list_entry_json(entry: ChatListEntry) -> dict[str, Any]:
 
 
 def render_json(chat: SavedChat, *, with_events: bool = False) -> str:
-    """All branches; with every event of the answers where `rounds`."""
+    """All branches; `with_events` adds the engine events of each answer."""
     conversation = chat.conversation
     body = {
         "schema": 1,
@@ -154,7 +209,7 @@ def _turn_json(turn: Turn, chat: SavedChat, with_events: bool) -> dict[str, Any]
 
 
 def render_html(chat: SavedChat) -> str:
-    """The path that is shown, as one file that needs no other; thinking is folded."""
+    """The selected path as one self-contained page; thinking is collapsed."""
     title = _escape(chat.list_entry.title, multiline=False) or "A chat"
     name = _escape(chat.list_entry.pair.name, multiline=False) or "model"
     system = chat.conversation.system
@@ -183,8 +238,8 @@ def _attachment_html(file: Attachment) -> str:
 def _answer_html(turn: Turn, chat: SavedChat) -> Iterator[str]:
     for part in split_thinking(turn.answer, chat.list_entry.pair.thinking, turn.starts_in_thinking):
         if part.is_thinking:
-            words = _text_html(part.text.strip("\n"))
-            yield f"<details><summary>Thinking</summary>{words}</details>"
+            body = _text_html(part.text.strip("\n"))
+            yield f"<details><summary>Thinking</summary>{body}</details>"
         else:
             yield from _markdown_html(part.text)
     if turn.finish_reason is None:
@@ -192,7 +247,7 @@ def _answer_html(turn: Turn, chat: SavedChat) -> Iterator[str]:
 
 
 def _markdown_html(text: str) -> Iterator[str]:
-    """Prose as it stands, and code between fences."""
+    """Yield text blocks and fenced code blocks."""
     end = 0
     for code in _CODE_BLOCK.finditer(text):
         yield from _prose_html(text[end : code.start()])
@@ -212,67 +267,3 @@ def _text_html(text: str, css_class: str = "said") -> str:
 
 def _escape(text: str, *, multiline: bool = True) -> str:
     return html.escape(sanitize(text, multiline=multiline))
-
-
-# --- A conversation as a document to keep: Markdown, or plain text.
-
-ThinkingMarkers = tuple[str, str] | None
-
-
-def conversation_to_markdown(
-    conversation: Conversation, model: str, markers: ThinkingMarkers = None
-) -> str:
-    """Headings say who speaks; thinking is left out."""
-    name = sanitize(model, multiline=False)
-    blocks = [f"# A chat with {name}"]
-    if conversation.system:
-        blocks += ["## System", sanitize(conversation.system)]
-    for question, answer, by in _turn_texts(conversation, markers):
-        blocks += ["## You", question] if question else []
-        blocks += [f"## {by or name}", answer]
-    return "\n\n".join(block.strip("\n") for block in blocks) + "\n"
-
-
-def conversation_to_text(
-    conversation: Conversation, model: str, markers: ThinkingMarkers = None
-) -> str:
-    """Role words before each turn; thinking is left out."""
-    name = sanitize(model, multiline=False)
-    blocks = [f"System: {sanitize(conversation.system)}"] if conversation.system else []
-    for question, answer, by in _turn_texts(conversation, markers):
-        blocks += [f"You: {question}"] if question else []
-        blocks += [f"{by or name}: {answer}"]
-    return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
-
-
-def save_file(path: Path, text: str, *, overwrite: bool) -> None:
-    """All of it or nothing.  Raises AccessError."""
-    shown = sanitize(str(path), multiline=False)
-    if not overwrite and path.exists():
-        raise StorageError(f"{shown} exists already.", "Choose another name.")
-    try:
-        handle, part = tempfile.mkstemp(dir=path.parent, prefix=".localspec-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-                file.write(text)
-            os.replace(part, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(part)
-            raise
-    except OSError as error:
-        raise StorageError(
-            f"{shown} cannot be written: {error.strerror}.", "Choose another place."
-        ) from error
-
-
-def _turn_texts(conversation: Conversation, markers: ThinkingMarkers) -> list[tuple[str, str, str]]:
-    """Question, answer, and who gave it, as far as that is known."""
-    return [
-        (
-            sanitize(format_question(turn)),
-            sanitize(strip_thinking(turn.answer, markers, turn.starts_in_thinking)),
-            sanitize(turn.model, multiline=False),
-        )
-        for turn in conversation.turns
-    ]

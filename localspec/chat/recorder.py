@@ -1,4 +1,4 @@
-"""A chat is kept while it is had: what was sent at once, what is answered as it comes."""
+"""Saving a running chat: questions at once, answers in checkpoints."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from localspec.protocol.events import (
 
 CHECKPOINT_TOKENS = 64
 CHECKPOINT_SECONDS = 1.0
-"""Of an answer, at most one of these is lost whatever happens."""
+"""A crash loses at most this many tokens, or seconds, of an answer."""
 _RETRY_SECONDS = 5.0
-"""Seconds until a save is tried again in the middle of an answer."""
+"""Seconds between two failed saves during an answer."""
 _MAX_TITLE_LENGTH = 200
-"""Characters of a title."""
+"""Characters."""
 
 
 class ChatRecorder:
-    """Joins a conversation with the history; where there is none, nothing is kept.
+    """Saves a conversation to the history; without a history it saves nothing.
 
-    `sent`, `ended` and the like belong to the thread that asks, `heard` to the one that listens.
-    No failure to save is raised: it is said once, and tried again with whatever comes next.
+    The thread that runs the answer calls `record_events`; another thread calls everything else.
+    A failed save is not raised: a notice reports it once, and the next save tries again.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class ChatRecorder:
         saved_chat: SavedChat | None = None,
         notify: Callable[[Notice], None] = lambda _: None,
     ) -> None:
-        """`kept`: go on with a chat that is in the history."""
+        """`saved_chat`: continue this chat of the history."""
         self.conversation, self.pair, self.notify = conversation, pair, notify
         self.settings = saved_chat.settings if saved_chat else ChatSettings()
         self.lock_error: InUseError | None = None
-        """Set where another window has the chat: it can be read only."""
+        """Set if the chat is open in another window: then it is read-only here."""
         self._history = history if history is None or history.write_error is None else None
         self._location: ChatLocation | None = None
         self._chat_lock: FileLock | None = None
@@ -57,9 +57,9 @@ class ChatRecorder:
         self._save_failed = False
         self._retry_at = 0.0
         self._saved_lengths: dict[int, int] = {}
-        """Characters of the answers that are on the disk, by turn."""
+        """Saved characters of each answer, by turn id."""
         self._unsaved_turns: dict[int, Turn] = {}
-        """Turns to be written whole with the next save."""
+        """Turns that the next save writes in full."""
         self._saved_metadata: ChatMetadata | None = None
         self._pending: PendingAnswer | None = None
         if saved_chat is not None and self._history is not None:
@@ -78,16 +78,15 @@ class ChatRecorder:
 
     @property
     def chat_id(self) -> int | None:
-        """Its id in the history; None before the first message, and where nothing is kept."""
+        """The id in the history; None before the first message, or without a history."""
         return self._location.chat_id if self._location else None
 
     @property
     def is_saving(self) -> bool:
-        """Whether chats are kept at all."""
         return self._history is not None
 
     def start_new_chat(self, conversation: Conversation) -> ChatRecorder:
-        """For a new chat in the place of this one, which is closed."""
+        """Close this recorder and return one for a new chat."""
         self.close()
         new = ChatRecorder(conversation, self._history, self.pair, notify=self.notify)
         new.settings = self.settings
@@ -96,9 +95,9 @@ class ChatRecorder:
     # --- a turn -----------------------------------------------------------------------------
 
     def record_question(self, turn: Turn) -> None:
-        """Before the engine sees it, and before it is shown as sent.
+        """Save a question, before it is sent and shown.
 
-        Raises InUseError where another window has the chat.
+        Raises InUseError if the chat is open in another window.
         """
         if self.lock_error is not None:
             raise self.lock_error
@@ -106,14 +105,14 @@ class ChatRecorder:
             turn = self.conversation.set_model(self.pair.name)
         with self._lock:
             self._flush()
-            again = turn.id in self._saved_lengths and not turn.answer
-            self._pending = PendingAnswer(turn, replaces_answer=again)
-            if not again and not (turn.id in self._saved_lengths and turn.answer):
+            is_saved = turn.id in self._saved_lengths
+            self._pending = PendingAnswer(turn, replaces_answer=is_saved and not turn.answer)
+            if not is_saved:
                 self._unsaved_turns[turn.id] = turn
             self._save()
 
     def record_events(self, events: Sequence[Event]) -> None:
-        """What came from the engine, as it comes; at most a checkpoint's worth is not on disk."""
+        """Take the answer's events, and save them whenever a checkpoint is due."""
         with self._lock:
             answer = self._pending
             if answer is None or self._history is None:
@@ -127,33 +126,33 @@ class ChatRecorder:
                 self._save_checkpoint(answer, force=answer.is_finished)
 
     def finish_answer(self) -> None:
-        """The answer is over, however it came to that."""
+        """Save the rest of an answer that has ended, failed or been stopped."""
         with self._lock:
             self._flush(force=True)
             self.save_metadata()
 
     def discard_turn(self, turn: Turn) -> None:
-        """It was refused: the conversation is as it was before."""
+        """Delete a turn that was refused, after the conversation was restored."""
         with self._lock:
             self._pending = None
-            known = {one.id for one in self.conversation.all_turns}
-            if turn.id in known:
+            ids = {remaining.id for remaining in self.conversation.all_turns}
+            if turn.id in ids:
                 return
             self._unsaved_turns.pop(turn.id, None)
             self._saved_lengths.pop(turn.id, None)
             if self._location is None or self._history is None:
                 return
-            history, place = self._history, self._location
-            if known:
-                about = self._build_metadata()
-                self._try_save(lambda: history.remove_turn(place, about, turn.id))
+            history, location = self._history, self._location
+            if ids:
+                metadata = self._build_metadata()
+                self._try_save(lambda: history.remove_turn(location, metadata, turn.id))
             else:
                 self._release_lock()
-                if self._try_save(lambda: history.remove_chats([place.chat_id])):
+                if self._try_save(lambda: history.remove_chats([location.chat_id])):
                     self._location = self._saved_metadata = None
 
     def save_metadata(self) -> None:
-        """Another branch is shown, perhaps, or the system prompt or settings are others."""
+        """Save the branch, system prompt and settings if they have changed."""
         with self._lock:
             if self._unsaved_turns or (
                 self._location is not None and self._build_metadata() != self._saved_metadata
@@ -161,17 +160,15 @@ class ChatRecorder:
                 self._save()
 
     def close(self) -> None:
-        """Nothing more comes; another window may have the chat."""
+        """Save the rest and release the chat, so that another window can open it."""
         with self._lock:
             self._flush()
-            hold, self._chat_lock = self._chat_lock, None
-            if hold is not None:
-                hold.close()
+            self._release_lock()
 
     # --- saving -----------------------------------------------------------------------------
 
     def _flush(self, *, force: bool = False) -> None:
-        """What is left of an answer that nobody waits for any more."""
+        """Save the pending answer and stop tracking it."""
         answer = self._pending
         if answer is not None and self._history is not None:
             self._save_checkpoint(answer, force=force)
@@ -180,54 +177,55 @@ class ChatRecorder:
         self._pending = None
 
     def _save_checkpoint(self, answer: PendingAnswer, *, force: bool) -> None:
-        history, place, turn = self._history, self._location, answer.turn
+        history, location, turn = self._history, self._location, answer.turn
         events = answer.unsaved_events
         if history is None or not events:
             return
-        if answer.replaces_answer or place is None or turn.id in self._unsaved_turns:
-            now = answer.current_turn
-            if force or len(now.answer) >= self._saved_lengths.get(turn.id, 0):
-                self._unsaved_turns[turn.id] = now  # until then what was there before is more
+        if answer.replaces_answer or location is None or turn.id in self._unsaved_turns:
+            current = answer.current_turn
+            # A restarted answer replaces the saved one only when it is as long.
+            if force or len(current.answer) >= self._saved_lengths.get(turn.id, 0):
+                self._unsaved_turns[turn.id] = current
                 if self._save():
                     answer.mark_saved()
-        elif self._try_save(lambda: history.append_events(place, turn.id, events)):
+        elif self._try_save(lambda: history.append_events(location, turn.id, events)):
             self._saved_lengths[turn.id] = len(answer.current_turn.answer)
             answer.mark_saved()
 
     def _save(self) -> bool:
-        """The chat and its stale turns; whether that was possible."""
-        history, place = self._history, self._location
-        if history is None or self.lock_error is not None or not (place or self._unsaved_turns):
+        """Write the metadata and all unsaved turns. Returns whether that succeeded."""
+        history, location = self._history, self._location
+        if history is None or self.lock_error is not None or not (location or self._unsaved_turns):
             return False
-        about, turns = self._build_metadata(), list(self._unsaved_turns.values())
+        metadata, turns = self._build_metadata(), list(self._unsaved_turns.values())
 
         def work() -> None:
-            self._location = history.save_chat(place, about, turns)
+            self._location = history.save_chat(location, metadata, turns)
 
         if not self._try_save(work):
             return False
-        self._saved_metadata = about
+        self._saved_metadata = metadata
         self._unsaved_turns.clear()
         self._saved_lengths |= {turn.id: len(turn.answer) for turn in turns}
-        if place is None:
+        if location is None:
             self._release_lock()
             self._try_save(lambda: self._acquire_lock(history))
         return True
 
     def _try_save(self, save: Callable[[], object]) -> bool:
-        """Whether it could be done; else it is told, once."""
+        """Return whether the save succeeded; the first failure sends a notice."""
         assert self._history is not None
         try:
             save()
-        except NotFoundError:  # removed, or the file is another one
+        except NotFoundError:  # the chat was deleted, or the file was replaced
             return self._save_as_new_chat()
         except LocalspecError as error:
             self._retry_at = time.monotonic() + _RETRY_SECONDS
             if not self._save_failed:
                 self._save_failed = True
-                hint = f"{error.hint} It is tried again with all that comes."
-                what = f"This chat is not saved: {error.message}"
-                self.notify(Notice("warning", "not-saved", what, hint.strip()))
+                hint = f"{error.hint} Saving is retried with every message."
+                message = f"This chat is not saved: {error.message}"
+                self.notify(Notice("warning", "not-saved", message, hint.strip()))
             return False
         finally:
             for notice in self._history.take_notices():
@@ -238,7 +236,7 @@ class ChatRecorder:
         return True
 
     def _save_as_new_chat(self) -> bool:
-        """All that is in memory, as another chat."""
+        """Write the whole conversation as a new chat."""
         if self._location is None:
             return False
         self._location = self._saved_metadata = None
@@ -249,12 +247,12 @@ class ChatRecorder:
         return self._save()
 
     def _acquire_lock(self, history: ChatHistory) -> None:
-        """So that another window only reads it.  Raises InUseError."""
+        """Keep other windows from writing the chat. Raises InUseError."""
         assert self._location is not None
         self._chat_lock = history.acquire_lock(self._location.chat_id)
         if not self._chat_lock.is_exclusive:
-            what = "This disk knows no locks: open a chat in one window only."
-            self.notify(Notice("warning", "no-locks", what))
+            message = "This disk does not support file locks: open each chat in one window only."
+            self.notify(Notice("warning", "no-locks", message))
 
     def _release_lock(self) -> None:
         if self._chat_lock is not None:
@@ -276,24 +274,21 @@ class ChatRecorder:
 
 
 def make_title(conversation: Conversation) -> str:
-    """The first thing that was asked, on one line."""
+    """The first question, or else its file names, on one line."""
     for turn in conversation.turns or conversation.all_turns:
-        words = turn.question or ", ".join(file.name for file in turn.attachments)
-        if words.strip():
-            return " ".join(words[: 4 * _MAX_TITLE_LENGTH].split())[:_MAX_TITLE_LENGTH]
+        text = turn.question or ", ".join(file.name for file in turn.attachments)
+        if text.strip():
+            return " ".join(text[: 4 * _MAX_TITLE_LENGTH].split())[:_MAX_TITLE_LENGTH]
     return ""
 
 
-# --- What of an answer is not on the disk while it comes.
-
-
 class PendingAnswer:
-    """One answer as it comes, and what of it is not on the disk."""
+    """An answer being written, and its events that are not saved yet."""
 
     def __init__(self, turn: Turn, *, replaces_answer: bool) -> None:
         self.turn = turn
         self.replaces_answer = replaces_answer
-        """Whether it replaces another text of the same turn."""
+        """Whether it replaces a saved answer of the same turn."""
         self.unsaved_tokens = 0
         self.is_finished = False
         self.saved_at = time.monotonic()
@@ -320,8 +315,5 @@ class PendingAnswer:
 
     def mark_saved(self) -> None:
         self.replaces_answer = False
-        self._saved_count, self.unsaved_tokens, self.saved_at = (
-            len(self._events),
-            0,
-            time.monotonic(),
-        )
+        self._saved_count, self.unsaved_tokens = len(self._events), 0
+        self.saved_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""What applies to the next turn: sampling, speculation, limits; how it is changed and shown."""
+"""Chat settings: values, names, parsing, and the request they produce."""
 
 from __future__ import annotations
 
@@ -17,55 +17,59 @@ from localspec.protocol.wire import DRAFT_MAX, GenerateCommand, SamplingParams, 
 from localspec.speculation import SPECS
 
 COMPLETION_MAX_TOKENS = 256
-"""Tokens of an answer where nobody said how many, of a model that does not know when to end."""
+"""Default max tokens of a completion model, which may never end by itself."""
+
+OverflowPolicy = Literal["ask", "stop", "drop", "summarise"]
+"""What to do when a chat exceeds its context: ask the user, stop, drop the oldest turns, or replace
+them by a summary."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """Of the next turn.  None stands for what suits: see the words of each field."""
+    """Settings of the next turn. None means automatic."""
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     spec: str = "auto"
-    """`auto` is what the pair's entry says, or else whatever pays."""
+    """`auto`: the catalogue's setting for the pair, else whichever drafter is fastest."""
     draft_length: int | None = None
     verify: VerifyMode = "coupled"
     exact: bool = False
     think: bool | None = None
     think_budget: int | None = None
-    """Tokens after which thinking is ended and the answer begins."""
+    """Thinking tokens after which the answer is forced to begin."""
     show_thinking: bool = False
     overflow: OverflowPolicy = "ask"
-    """What to do where a chat outgrows its context."""
 
     @classmethod
     def from_catalog(cls, suggested: catalog.PairSettings) -> ChatSettings:
-        """As a pair's entry suggests."""
-        plain = SamplingParams()
-        temperature = suggested.temperature
-        warm = plain if temperature is None else replace(plain, temperature=temperature)
-        return cls(warm, draft_length=suggested.draft_max)
+        sampling = SamplingParams()
+        if suggested.temperature is not None:
+            sampling = replace(sampling, temperature=suggested.temperature)
+        return cls(sampling, draft_length=suggested.draft_max)
 
     def with_value(self, name: str, text: str) -> ChatSettings:
-        """With one value as typed.  Raises UsageError, which names what is possible."""
-        about = find_field(name)
+        """Return a copy with one value, given as typed text.
+
+        Raises UsageError, with the possible values as its hint.
+        """
+        setting = find_field(name)
         try:
-            value = about.parse(text.strip().lower())
+            value = setting.parse(text.strip().lower())
         except (ValueError, OverflowError):
             raise UsageError(
-                f"{about.label} cannot be {shorten(text)!r}.", f"Possible: {about.hint}."
+                f"{setting.label} cannot be {shorten(text)!r}.", f"Possible: {setting.hint}."
             ) from None
-        if about.is_sampling:
-            return replace(self, sampling=replace(self.sampling, **{about.attribute: value}))
-        return replace(self, **{about.attribute: value})
+        if setting.is_sampling:
+            return replace(self, sampling=replace(self.sampling, **{setting.attribute: value}))
+        return replace(self, **{setting.attribute: value})
 
     def format_value(self, name: str) -> str:
-        """A value in words."""
-        about = find_field(name)
-        value = getattr(self.sampling if about.is_sampling else self, about.attribute)
+        setting = find_field(name)
+        value = getattr(self.sampling if setting.is_sampling else self, setting.attribute)
         if value is None:
-            return about.none_label
+            return setting.none_label
         if isinstance(value, bool):
             return "on" if value else "off"
         return f"{value:g}" if isinstance(value, float) else str(value)
@@ -73,20 +77,20 @@ class ChatSettings:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """What of a loaded pair decides how it is asked."""
+    """The properties of a loaded pair that its requests depend on."""
 
     n_ctx: int
     template: str | None = None
-    """`own`, a fallback's name, or None: it completes text."""
+    """`own`, the name of a built-in template, or None for a text-completion model."""
     thinking_markers: tuple[str, str] | None = None
-    """The markers around thinking, where the template has them."""
+    """The template's markers before and after thinking."""
     spec: str = "auto"
     spec_reason: str = ""
-    """How the pair's entry wants to speculate, and why."""
+    """The catalogue's drafter for the pair (`spec`), and the reason."""
     template_override: str | None = None
-    """The fallback that was asked for, whatever the model brings."""
+    """A built-in template to use instead of the model's own."""
     draft_kind: str | None = None
-    """`model`, or a head's; None without a draft."""
+    """`model` or a head type; None without a draft."""
 
     @classmethod
     def from_ready(
@@ -98,7 +102,7 @@ class LoadedModel:
         raw: bool = False,
         template: str | None = None,
     ) -> LoadedModel:
-        """Of what the engine said.  `raw`: complete text even with a chat model."""
+        """`raw`: complete text even with a chat model."""
         n_ctx = int((ready.settings.get("target") or {}).get("n_ctx") or 0)
         chat = ready.settings.get("chat") or {}
         markers = chat.get("thinking")
@@ -116,13 +120,12 @@ class LoadedModel:
         )
 
     def check(self, name: str, settings: ChatSettings) -> None:
-        """Raise UsageError where a setting that was changed needs what the pair does not have."""
+        """Raise UsageError if the changed setting `name` needs a drafter that the pair lacks."""
         if find_field(name).name == "spec" and self.n_ctx:
             speculation.check(settings.spec, self.draft_kind)
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether it answers messages, rather than going on with a text."""
         return self.template is not None
 
 
@@ -133,10 +136,10 @@ def build_request(
     *,
     probabilities: bool = False,
 ) -> GenerateCommand:
-    """What to ask the engine for the last turn of a conversation."""
-    length = settings.max_tokens
-    if length is None:
-        length = max(1, loaded.n_ctx) if loaded.has_chat_template else COMPLETION_MAX_TOKENS
+    """Build the engine request for the last turn of a conversation."""
+    max_tokens = settings.max_tokens
+    if max_tokens is None:
+        max_tokens = max(1, loaded.n_ctx) if loaded.has_chat_template else COMPLETION_MAX_TOKENS
     automatic = settings.spec == "auto"
     return GenerateCommand(
         text="" if loaded.has_chat_template else conversation.prompt_text(),
@@ -144,7 +147,7 @@ def build_request(
         said=() if loaded.has_chat_template else conversation.messages(),
         template=loaded.template_override,
         sampling=replace(settings.sampling, seed=conversation.answer_seed),
-        max_tokens=length,
+        max_tokens=max_tokens,
         stop=settings.stop,
         verify=settings.verify,
         spec=loaded.spec if automatic else settings.spec,
@@ -158,30 +161,24 @@ def build_request(
     )
 
 
-# --- What of a chat's settings can be typed by name: what is possible, and how it is read.
-
-OverflowPolicy = Literal["ask", "stop", "drop", "summarise"]
-"""Where a chat outgrows its context: ask the person, end there, or leave out the oldest turns, the
-last with a summary in their place."""
-
-
 @dataclass(frozen=True, slots=True)
 class ChatSettingField:
-    """One setting, as a person knows it."""
+    """One setting that can be typed or chosen from a menu."""
 
     name: str
-    """As after `/set`, and on the command line with dashes."""
+    """The name after `/set`; on the command line with dashes."""
     label: str
     hint: str
-    """What is possible."""
+    """The possible values, as text."""
     parse: Callable[[str], Any]
-    """The value of a text; raises ValueError."""
+    """Raises ValueError."""
     attribute: str
     is_sampling: bool = False
+    """Whether `attribute` belongs to `SamplingParams`."""
     none_label: str = ""
-    """The word for None."""
+    """The text for None."""
     choices: tuple[str, ...] = ()
-    """Values that are words, for completion and menus."""
+    """Possible words, for completion and menus."""
 
 
 def _float_parser(
@@ -233,12 +230,12 @@ def _choice_field(
 
 
 CHAT_SETTING_FIELDS: Mapping[str, ChatSettingField] = {
-    about.name: about
-    for about in (
+    setting.name: setting
+    for setting in (
         ChatSettingField(
             "temperature",
             "temperature",
-            "0 (always the likeliest token) or more; 0.8 is usual",
+            "0 (greedy) or more; 0.8 is common",
             _float_parser(0),
             "temperature",
             True,
@@ -273,7 +270,7 @@ CHAT_SETTING_FIELDS: Mapping[str, ChatSettingField] = {
         ),
         ChatSettingField(
             "max_tokens",
-            "longest answer",
+            "max tokens",
             "a whole number of tokens from 1, or auto",
             _int_parser(1, none="auto"),
             "max_tokens",
@@ -283,53 +280,53 @@ CHAT_SETTING_FIELDS: Mapping[str, ChatSettingField] = {
         _choice_field("spec", "speculation", _SPEC),
         ChatSettingField(
             "draft_max",
-            "guesses a round",
+            "max draft tokens",
             f"0 to {DRAFT_MAX}, or auto",
             _int_parser(0, DRAFT_MAX, none="auto"),
             "draft_length",
             none_label="auto",
             choices=("auto",),
         ),
-        _choice_field("verify", "guesses are checked by", _VERIFY),
-        _choice_field("exact", "near-ties computed alone", _SWITCH),
+        _choice_field("verify", "verification method", _VERIFY),
+        _choice_field("exact", "exact mode", _SWITCH),
         _choice_field("think", "thinking", _THINK, none="auto"),
         ChatSettingField(
             "think_budget",
-            "thinking ends after",
+            "thinking budget",
             "a whole number of tokens, or auto",
             _int_parser(0, none="auto"),
             "think_budget",
             none_label="auto",
             choices=("auto",),
         ),
-        _choice_field("show_thinking", "thinking shown", _SWITCH),
+        _choice_field("show_thinking", "show thinking", _SWITCH),
         _choice_field("overflow", "when the context is full", _OVERFLOW),
     )
 }
-"""By name, in the order of a screen."""
+"""By name, in screen order."""
 
 
 def value_choices(name: str) -> tuple[str, ...]:
-    """The words that a setting knows; none where it is a number, or no setting."""
-    known = CHAT_SETTING_FIELDS.get(_normalize_name(name))
-    return known.choices if known else ()
+    """The words a setting accepts; empty for a number or an unknown setting."""
+    setting = CHAT_SETTING_FIELDS.get(_normalize_name(name))
+    return setting.choices if setting else ()
 
 
 def find_field(name: str) -> ChatSettingField:
-    """Raises UsageError, which names the nearest."""
-    plain = _normalize_name(name)
-    if plain in CHAT_SETTING_FIELDS:
-        return CHAT_SETTING_FIELDS[plain]
-    near = difflib.get_close_matches(plain, CHAT_SETTING_FIELDS, n=1, cutoff=0.5)
-    hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(CHAT_SETTING_FIELDS)}."
+    """Raises UsageError, with the most similar name as its hint."""
+    normalized = _normalize_name(name)
+    if normalized in CHAT_SETTING_FIELDS:
+        return CHAT_SETTING_FIELDS[normalized]
+    near = difflib.get_close_matches(normalized, CHAT_SETTING_FIELDS, n=1, cutoff=0.5)
+    hint = f"Did you mean {near[0]}?" if near else f"Settings: {', '.join(CHAT_SETTING_FIELDS)}."
     raise UsageError(f"There is no setting called {shorten(name)!r}.", hint)
 
 
 def _normalize_name(name: str) -> str:
-    plain = name.strip().lower().replace("-", "_")
-    return {"temp": "temperature", "draft_length": "draft_max"}.get(plain, plain)
+    normalized = name.strip().lower().replace("-", "_")
+    return {"temp": "temperature", "draft_length": "draft_max"}.get(normalized, normalized)
 
 
 def shorten(text: str) -> str:
-    """What was typed, fit for a message."""
+    """Cut typed text to 40 characters, for a message."""
     return text if len(text) <= 40 else text[:39] + "…"

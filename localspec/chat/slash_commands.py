@@ -1,4 +1,4 @@
-"""The one table of slash commands, and how a line is read as one; nothing here does anything."""
+"""The table of slash commands, and the parsing and completion of command lines."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from localspec.speculation import SPECS
 
 @dataclass(frozen=True, slots=True)
 class SlashCommand:
-    """What can be typed after a slash."""
-
     name: str
     help: str
     argument: str = ""
-    """As shown; in brackets where it may be left out."""
+    """The argument as shown; in brackets if it is optional."""
     aliases: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
-    """Words that complete the argument."""
+    """Words for completing the argument."""
 
     @property
     def usage(self) -> str:
@@ -28,24 +26,21 @@ class SlashCommand:
 
     @property
     def requires_argument(self) -> bool:
-        """Whether the argument must be there."""
         return bool(self.argument) and not self.argument.startswith("[")
 
 
 @dataclass(frozen=True, slots=True)
 class CommandCall:
-    """A known command, by its own name, and the rest of the line."""
-
     name: str
+    """The command's main name, even if an alias was typed."""
     argument: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownCommand:
-    """No such command; `nearest` is the most similar one, or empty."""
-
     text: str
     suggestion: str = ""
+    """The most similar command, or empty."""
 
 
 _ON_OFF = ("on", "off")
@@ -54,20 +49,20 @@ _SPEC_CHOICES = ("on", *SPECS)
 COMMANDS = (
     SlashCommand("help", "Show these commands.", aliases=("?",)),
     SlashCommand("exit", "Quit.", aliases=("quit", "bye")),
-    SlashCommand("clear", "Forget what was said; keep the system prompt and the settings."),
-    SlashCommand("new", "Begin a new chat: as at the start, with another seed."),
-    SlashCommand("private", "Begin a new chat that is not saved."),
-    SlashCommand("regen", "Answer the last message again, with another seed.", aliases=("retry",)),
-    SlashCommand("undo", "Take back the last message and its answer."),
-    SlashCommand("edit", "Change the last message and answer it again.", "[TEXT]"),
+    SlashCommand("clear", "Clear the conversation; keep the system prompt and the settings."),
+    SlashCommand("new", "Start a new chat with default settings and a new seed."),
+    SlashCommand("private", "Start a new chat that is not saved."),
+    SlashCommand("regen", "Regenerate the last answer with a new seed.", aliases=("retry",)),
+    SlashCommand("undo", "Remove the last message and its answer."),
+    SlashCommand("edit", "Edit the last message and regenerate the answer.", "[TEXT]"),
     SlashCommand(
         "turns",
-        "Earlier turns; N: back to one, to edit it; N B: its other branch B.",
+        "List earlier turns; N: go back to turn N and edit it; N B: switch to its branch B.",
         "[N [B]]",
         ("branches",),
     ),
     SlashCommand(
-        "system", "Set the system prompt; without TEXT show it, `-` removes it.", "[TEXT]"
+        "system", "Set the system prompt; without TEXT, show it; `-` removes it.", "[TEXT]"
     ),
     SlashCommand(
         "set",
@@ -77,28 +72,30 @@ COMMANDS = (
     ),
     SlashCommand("show", "Show the model, the settings and the context."),
     SlashCommand(
-        "spec", "What drafts; N: at most N guesses.", "on|off|DRAFTER|N", (), _SPEC_CHOICES
+        "spec",
+        "Turn speculation on or off, or choose a drafter; N: max draft tokens.",
+        "on|off|DRAFTER|N",
+        (),
+        _SPEC_CHOICES,
     ),
-    SlashCommand("stats", "Show the numbers of the last answer."),
+    SlashCommand("stats", "Show statistics of the last answer."),
     SlashCommand(
         "think",
-        "Let the model think, or show how it thinks.",
+        "Turn thinking on or off, or show the thinking.",
         "on|off|show",
         (),
         (*_ON_OFF, "show"),
     ),
-    SlashCommand(
-        "tokens", "Mark which tokens were guessed, kept, corrected.", "on|off", (), _ON_OFF
-    ),
+    SlashCommand("tokens", "Mark accepted, bonus and corrected tokens.", "on|off", (), _ON_OFF),
     SlashCommand("copy", "Copy the last answer."),
-    SlashCommand("read", "Put a file before your next message.", "FILE"),
+    SlashCommand("read", "Attach a file to your next message.", "FILE"),
     SlashCommand(
-        "save", "Save the chat, by its ending: .md, .html, .json or text.", "FILE", ("export",)
+        "save", "Save the chat to a file: .md, .html, .json or .txt.", "FILE", ("export",)
     ),
-    SlashCommand("anyway", "Load the pair although it seems not to fit."),
-    SlashCommand("bench", "Measure this pair, plain and with guesses."),
-    SlashCommand("keys", "Show the keys."),
-    SlashCommand("logs", "Show what the engine last said, and where the rest is."),
+    SlashCommand("anyway", "Load the pair even if it may not fit in memory."),
+    SlashCommand("bench", "Benchmark this pair, plain and speculative."),
+    SlashCommand("keys", "Show the key bindings."),
+    SlashCommand("logs", "Show the last lines of the engine log, and the log file's path."),
 )
 
 _BY_NAME = {word: command for command in COMMANDS for word in (command.name, *command.aliases)}
@@ -106,19 +103,20 @@ _COMMAND_PATTERN = re.compile(r"/([A-Za-z]+|\?)(?:\s+(.*))?", re.DOTALL)
 
 
 def find_command(name: str) -> SlashCommand:
-    """By its name or an alias.  Raises KeyError."""
+    """Find a command by name or alias. Raises KeyError."""
     return _BY_NAME[name]
 
 
 def parse(text: str) -> CommandCall | UnknownCommand | None:
-    """The command in a message; None where it is none, but something to say.
+    """Parse a command line; None if the text is a normal message.
 
-    A path (`/usr/bin`) is none, nor a text of several lines that only looks like an unknown one.
+    A path (`/usr/bin`) is a message, and so is a multi-line text that begins with an unknown
+    command.
     """
-    found = _COMMAND_PATTERN.fullmatch(text.strip())
-    if found is None:
+    match = _COMMAND_PATTERN.fullmatch(text.strip())
+    if match is None:
         return None
-    name, rest = found[1].lower(), found[2] or ""
+    name, rest = match[1].lower(), match[2] or ""
     if name in _BY_NAME:
         return CommandCall(_BY_NAME[name].name, rest)
     if "\n" in rest:
@@ -128,23 +126,23 @@ def parse(text: str) -> CommandCall | UnknownCommand | None:
 
 
 def unescape(text: str) -> str:
-    """What is said by a message that is no command: `//help` says `/help`."""
+    """Remove the escape of a message that looks like a command: `//help` sends `/help`."""
     return text[1:] if text.startswith("//") and parse(text[1:]) is not None else text
 
 
 def complete(prefix: str) -> list[str]:
-    """Whole lines that a begun command may become."""
+    """Return the complete lines that `prefix` can become."""
     if not prefix.startswith("/"):
         return []
     name, space, rest = prefix[1:].partition(" ")
     if not space:
         return [f"/{word}" for word in sorted(_BY_NAME) if word.startswith(name.lower())]
-    known = _BY_NAME.get(name.lower())
-    if known is None:
+    command = _BY_NAME.get(name.lower())
+    if command is None:
         return []
-    if known.name == "set" and " " in rest:
+    if command.name == "set" and " " in rest:
         setting, _, value = rest.partition(" ")
         return [
             f"/{name} {setting} {word}" for word in value_choices(setting) if word.startswith(value)
         ]
-    return [f"/{name} {word}" for word in known.choices if word.startswith(rest)]
+    return [f"/{name} {word}" for word in command.choices if word.startswith(rest)]

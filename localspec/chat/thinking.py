@@ -1,4 +1,4 @@
-"""An answer's text in two kinds of parts: what was thought, and what was said."""
+"""Separating an answer's thinking from its visible text."""
 
 from __future__ import annotations
 
@@ -7,32 +7,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AnswerPart:
-    """A piece of an answer."""
-
     is_thinking: bool
     text: str
 
 
 class ThinkingSplitter:
-    """Splits a text as it comes; however it is cut into pieces, the parts are the same.
+    """Splits streamed text; the result does not depend on how the text is cut into pieces.
 
-    Thinking may only begin before anything but white space was said: a model that explains the
-    markers later does not hide its answer.  The markers themselves are in no part.
+    Thinking can begin only before the first visible character. So an answer that explains the
+    markers is not hidden. The markers are removed.
     """
 
     def __init__(self, markers: tuple[str, str] | None, starts_in_thinking: bool = False) -> None:
         self._open_marker, self._close_marker = markers or ("", "")
         self._in_thinking = starts_in_thinking and bool(self._close_marker)
         self._buffer = ""
-        """What may be the beginning of a marker."""
+        """Text that may be the beginning of a marker."""
 
     @property
     def in_thinking(self) -> bool:
-        """Whether what comes next is thinking."""
         return self._in_thinking
 
     def feed(self, text: str) -> list[AnswerPart]:
-        """The parts that are certain now."""
+        """Return the parts that are certain so far."""
         self._buffer += text
         parts: list[AnswerPart] = []
         while marker := self._next_marker():
@@ -40,21 +37,18 @@ class ThinkingSplitter:
             if not found:
                 break
             if not self._in_thinking and before.strip():
-                self._open_marker = ""  # something was said: no more thinking
+                self._open_marker = ""  # visible text: no more thinking
                 continue
             _append_part(parts, self._in_thinking, before)
             self._in_thinking = not self._in_thinking
             self._buffer = after
-        keep = _partial_marker_length(self._buffer, self._next_marker())
-        sure, self._buffer = (
-            self._buffer[: len(self._buffer) - keep],
-            self._buffer[len(self._buffer) - keep :],
-        )
-        self._emit(parts, sure)
+        end = len(self._buffer) - _partial_marker_length(self._buffer, self._next_marker())
+        certain, self._buffer = self._buffer[:end], self._buffer[end:]
+        self._emit(parts, certain)
         return parts
 
     def flush(self) -> list[AnswerPart]:
-        """What was held back: it was no marker after all."""
+        """Return the buffered text at the end of the answer."""
         parts: list[AnswerPart] = []
         rest, self._buffer = self._buffer, ""
         self._emit(parts, rest)
@@ -73,26 +67,26 @@ class ThinkingSplitter:
 def split_thinking(
     text: str, markers: tuple[str, str] | None, starts_in_thinking: bool = False
 ) -> tuple[AnswerPart, ...]:
-    """The parts of a whole text, no two of a kind side by side."""
+    """Split a complete text into alternating parts."""
     splitter = ThinkingSplitter(markers, starts_in_thinking)
     return merge_parts([*splitter.feed(text), *splitter.flush()])
 
 
 def merge_parts(parts: list[AnswerPart]) -> tuple[AnswerPart, ...]:
-    """The same parts, neighbours of a kind made one."""
-    found: list[AnswerPart] = []
+    """Join adjacent parts of the same type."""
+    merged: list[AnswerPart] = []
     for part in parts:
-        _append_part(found, part.is_thinking, part.text)
-    return tuple(found)
+        _append_part(merged, part.is_thinking, part.text)
+    return tuple(merged)
 
 
 def strip_thinking(
     text: str, markers: tuple[str, str] | None, starts_in_thinking: bool = False
 ) -> str:
-    """What was said, without the thinking and the space around it."""
+    """Return the text without thinking; if there was any, also without surrounding white space."""
     parts = split_thinking(text, markers, starts_in_thinking)
-    spoken = "".join(part.text for part in parts if not part.is_thinking)
-    return spoken.strip() if any(part.is_thinking for part in parts) else spoken
+    visible = "".join(part.text for part in parts if not part.is_thinking)
+    return visible.strip() if any(part.is_thinking for part in parts) else visible
 
 
 def _append_part(parts: list[AnswerPart], is_thinking: bool, text: str) -> None:
@@ -105,6 +99,6 @@ def _append_part(parts: list[AnswerPart], is_thinking: bool, text: str) -> None:
 
 
 def _partial_marker_length(text: str, marker: str) -> int:
-    """How many characters at the end of `text` may begin `marker`."""
+    """Length of the longest end of `text` that is a beginning of `marker`."""
     longest = min(len(text), len(marker) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(marker[:n])), 0)

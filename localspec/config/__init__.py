@@ -1,4 +1,4 @@
-"""What a person wants otherwise than it comes: config.toml, and what goes before it."""
+"""The user's configuration: config.toml, environment variables and command-line options."""
 
 from __future__ import annotations
 
@@ -24,71 +24,71 @@ __all__ = [
     "resolve_strict",
 ]
 
-EDIT_HINT = "Mend it: localspec config edit"
+EDIT_HINT = "Fix it: localspec config edit"
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What holds, by name, for whoever uses it."""
+    """The effective values, by attribute."""
 
     theme: str = THEMES[0]
     ascii: bool = False
     key_bindings: Mapping[str, str] = field(default_factory=dict)
-    """A person's own keys by their ids, as /keys shows them."""
+    """The user's keys, by the action ids that /keys shows."""
     download_limit: float | None = None
-    """MB a second that all downloads of the app may take together."""
+    """MB/s for all downloads together."""
     private_chats: bool = False
-    """Whether no chat is kept: `[chats] keep = false`."""
+    """Whether chats are not saved: `[chats] keep = false`."""
     overflow: Literal["ask", "stop", "drop", "summarise"] = "ask"
-    """What to do where a chat outgrows its context, unless a chat is set otherwise."""
+    """Default for chats that exceed their context."""
     show_thinking: bool = False
     temperature: float | None = None
-    """None: the pair's own."""
+    """None: the catalogue's value for the pair."""
     spec: str = "auto"
     pair: str | None = None
-    """What `run` opens where nobody names one."""
+    """The pair that `run` opens without arguments."""
     models_folder: Path | None = None
     offline: bool = False
 
     @classmethod
     def from_effective(cls, effective: EffectiveConfig) -> Config:
-        now = effective.get
-        folder = now("models.folder")
+        get = effective.get
+        folder = get("models.folder")
         return cls(
-            theme=now("screen.theme"),
-            ascii=now("screen.ascii"),
+            theme=get("screen.theme"),
+            ascii=get("screen.ascii"),
             key_bindings=dict(effective.key_bindings),
-            download_limit=now("downloads.limit"),
-            private_chats=not now("chats.keep"),
-            overflow=now("chats.overflow"),
-            show_thinking=now("chats.show_thinking"),
-            temperature=now("answers.temperature"),
-            spec=now("answers.spec"),
-            pair=now("run.pair"),
+            download_limit=get("downloads.limit"),
+            private_chats=not get("chats.keep"),
+            overflow=get("chats.overflow"),
+            show_thinking=get("chats.show_thinking"),
+            temperature=get("answers.temperature"),
+            spec=get("answers.spec"),
+            pair=get("run.pair"),
             models_folder=Path(folder) if folder else None,
-            offline=now("network.offline"),
+            offline=get("network.offline"),
         )
 
 
 def load() -> Config:
-    """What holds.  Raises UsageError where file or value are wrong, with the line."""
+    """Load the configuration. Raises UsageError with the line of the first error."""
     return Config.from_effective(resolve_strict())
 
 
 def resolve_strict() -> EffectiveConfig:
-    """As `look`, for commands, which had better not begin with something else than was meant.
+    """Like `resolve`, for commands: they must not run with a wrong setting.
 
-    Raises UsageError as `read` does.
+    Raises UsageError with the first error.
     """
-    view = resolve()
-    if view.errors:
-        said = view.errors[0]
+    effective = resolve()
+    if effective.errors:
+        error = effective.errors[0]
         raise UsageError(
-            said, EDIT_HINT if str(paths.config_file()) in said else "Change or unset it."
+            error, EDIT_HINT if str(paths.config_file()) in error else "Change or unset it."
         )
-    return view
+    return effective
 
 
 def load_lenient() -> Config:
-    """What holds, as far as it can be read: for what must go on whatever stands in the file."""
+    """Load the configuration, ignoring errors: invalid values fall back to safe ones."""
     return Config.from_effective(resolve())

@@ -1,4 +1,4 @@
-"""What holds, and why: command line, environment, config.toml, or as it comes."""
+"""Effective settings and their origins: command line, environment, config.toml or default."""
 
 from __future__ import annotations
 
@@ -20,32 +20,30 @@ _MAX_SHOWN_LENGTH = 40
 
 @dataclass(frozen=True, slots=True)
 class EffectiveSetting:
-    """A value as it holds now."""
-
     definition: SettingDefinition
     current: Any
     origin: Origin = "default"
-    origin_text: str = "as it comes"
-    """In words: the option, the variable, or the file."""
+    origin_text: str = "default"
+    """The option, the variable, the file name, or `default`."""
 
     @property
     def is_overridden(self) -> bool:
-        """Whether what the file says does not count at the moment."""
+        """Whether the command line or the environment overrides the file."""
         return self.origin in ("command line", "environment")
 
 
 @dataclass(frozen=True, slots=True)
 class EffectiveConfig:
-    """Everything at once.  A value that is wrong holds as it comes, or carefully."""
+    """All settings. Invalid values fall back to the default, or to the safer option."""
 
     file: ConfigFile
     settings: Mapping[str, EffectiveSetting]
     key_bindings: Mapping[str, str] = field(default_factory=dict)
-    """A person's own keys by their ids."""
+    """The user's keys, by action id."""
     errors: tuple[str, ...] = ()
-    """What must be mended, with file, line and column, or the variable."""
+    """Invalid values, each with file, line and column, or with the variable."""
     warnings: tuple[str, ...] = ()
-    """What nobody knows, with what was probably meant."""
+    """Unknown keys, each with the most similar known key."""
 
     def get(self, key: str) -> Any:
         return self.settings[key].current
@@ -58,66 +56,68 @@ def resolve(
 ) -> EffectiveConfig:
     """Read the file and the environment.  Never raises.
 
-    `flags`: options of the command line by the variables they have set.  `ids`: those of the keys
-    that can be changed; none: nobody looks whether they exist.
+    `flags` maps environment variables to the command-line options that set them. `key_ids` are the
+    valid action ids of [keys]; if empty, they are not checked.
     """
     contents = toml_file.read(paths.config_file())
-    finder = _SettingResolver(contents, os.environ if environ is None else environ, flags or {})
-    held = {key: finder.resolve(value) for key, value in SETTINGS.items()}
-    keys = finder.read_key_bindings()
+    resolver = _SettingResolver(contents, os.environ if environ is None else environ, flags or {})
+    settings = {key: resolver.resolve(definition) for key, definition in SETTINGS.items()}
+    key_bindings = resolver.read_key_bindings()
     warnings = tuple(_unknown_keys(contents, key_ids))
-    return EffectiveConfig(contents, held, keys, tuple(finder.errors), warnings)
+    return EffectiveConfig(contents, settings, key_bindings, tuple(resolver.errors), warnings)
 
 
 class _SettingResolver:
-    """Collects what is wrong on the way."""
+    """Resolves settings one by one, and collects the errors."""
 
     def __init__(
         self, config_file: ConfigFile, environ: Mapping[str, str], flags: Mapping[str, str]
     ) -> None:
         self._file, self._environ, self._flags = config_file, environ, flags
-        damage = config_file.error
-        self.errors = [damage.format(config_file.path)] if damage else []
+        error = config_file.error
+        self.errors = [error.format(config_file.path)] if error else []
 
-    def resolve(self, value: SettingDefinition) -> EffectiveSetting:
-        """The first of those who say something."""
-        said = self._environ.get(value.env_var, "")
-        if said.strip():
-            where = self._flags.get(value.env_var, value.env_var)
-            origin: Origin = "environment" if where == value.env_var else "command line"
+    def resolve(self, setting: SettingDefinition) -> EffectiveSetting:
+        text = self._environ.get(setting.env_var, "")
+        if text.strip():
+            source = self._flags.get(setting.env_var, setting.env_var)
+            origin: Origin = "environment" if source == setting.env_var else "command line"
             try:
-                return EffectiveSetting(value, value.value_type.parse(said), origin, where)
+                return EffectiveSetting(setting, setting.value_type.parse(text), origin, source)
             except ValueError:
                 self.errors.append(
-                    f"{where} must be {value.value_type.expects}, not {_format_short(said)}."
+                    f"{source} must be {setting.value_type.expects}, not {_format_short(text)}."
                 )
-            if value.safe_value is not None:
-                return EffectiveSetting(value, value.safe_value, origin, where)
-        return self._resolve_from_file(value)
+            if setting.safe_value is not None:
+                return EffectiveSetting(setting, setting.safe_value, origin, source)
+        return self._resolve_from_file(setting)
 
-    def _resolve_from_file(self, value: SettingDefinition) -> EffectiveSetting:
+    def _resolve_from_file(self, setting: SettingDefinition) -> EffectiveSetting:
         name = self._file.path.name
         if self._file.error is not None:
-            return self._resolve_unreadable(value, name)
-        table = self._file.document.get(value.table, {})
-        if not isinstance(table, Mapping) or value.name not in table:
-            return EffectiveSetting(value, value.default)
-        found = table[value.name]
+            return self._resolve_unreadable(setting, name)
+        table = self._file.document.get(setting.table, {})
+        if not isinstance(table, Mapping) or setting.name not in table:
+            return EffectiveSetting(setting, setting.default)
+        value = table[setting.name]
         try:
-            return EffectiveSetting(value, value.value_type.validate(found), "config.toml", name)
+            valid = setting.value_type.validate(value)
+            return EffectiveSetting(setting, valid, "config.toml", name)
         except ValueError:
-            what = f"{value.key} must be {value.value_type.expects}, not {_format_short(found)}."
-            self._add_error(what, value.key)
-            if value.safe_value is None:
-                return EffectiveSetting(value, value.default)
-            return EffectiveSetting(value, value.safe_value, "config.toml", f"{name} is wrong")
+            expects = setting.value_type.expects
+            message = f"{setting.key} must be {expects}, not {_format_short(value)}."
+            self._add_error(message, setting.key)
+            if setting.safe_value is None:
+                return EffectiveSetting(setting, setting.default)
+            reason = f"{name} has an error"
+            return EffectiveSetting(setting, setting.safe_value, "config.toml", reason)
 
-    def _resolve_unreadable(self, value: SettingDefinition, name: str) -> EffectiveSetting:
-        """Of a file that cannot be read: as it comes, unless privacy may have been meant."""
+    def _resolve_unreadable(self, setting: SettingDefinition, name: str) -> EffectiveSetting:
+        """Use the default, or the safe value if the unreadable file may have set one."""
         text = self._file.text
-        if value.safe_value is None or (text and value.name not in text):
-            return EffectiveSetting(value, value.default)
-        return EffectiveSetting(value, value.safe_value, "config.toml", f"{name} is damaged")
+        if setting.safe_value is None or (text and setting.name not in text):
+            return EffectiveSetting(setting, setting.default)
+        return EffectiveSetting(setting, setting.safe_value, "config.toml", f"{name} is damaged")
 
     def _add_error(self, message: str, key: str) -> None:
         self.errors.append(
@@ -125,41 +125,40 @@ class _SettingResolver:
         )
 
     def read_key_bindings(self) -> dict[str, str]:
-        """[keys], in which a dot without quotes makes a table of its own."""
+        """Read [keys]. An unquoted id with a dot is a nested table in TOML."""
         document = self._file.document
         for table in TABLES:
             if table in document and not isinstance(document[table], Mapping):
                 self._add_error(f"{table} must be a table: [{table}]", table)
-        own = document.get("keys", {})
-        found: dict[str, str] = {}
-        for id_, value in toml_file.iterate_values(own) if isinstance(own, Mapping) else ():
+        keys = document.get("keys", {})
+        bindings: dict[str, str] = {}
+        for id_, value in toml_file.iterate_values(keys) if isinstance(keys, Mapping) else ():
             if isinstance(value, str) and value.strip():
-                found[id_] = ",".join(part.strip() for part in value.split(","))
+                bindings[id_] = ",".join(part.strip() for part in value.split(","))
             elif not isinstance(value, Mapping):
-                what = (
-                    f"keys.{id_} must be the name of a key, in quotes, not {_format_short(value)}."
-                )
-                self._add_error(what, f"keys.{id_}")
-        return found
+                shown = _format_short(value)
+                message = f"keys.{id_} must be the name of a key, in quotes, not {shown}."
+                self._add_error(message, f"keys.{id_}")
+        return bindings
 
 
 def _unknown_keys(config_file: ConfigFile, key_ids: frozenset[str]) -> Iterator[str]:
-    """Keys that nobody reads; a later localspec may, so they are left where they are."""
+    """Yield a warning for each unknown key. The file keeps them: a newer localspec may use them."""
     for key, _ in toml_file.iterate_values(config_file.document):
-        own = key.removeprefix("keys.")
-        known = key in SETTINGS or key in TABLES
-        if known or (own != key and (not key_ids or own in key_ids)):
+        key_id = key.removeprefix("keys.")
+        is_known = key in SETTINGS or key in TABLES
+        if is_known or (key_id != key and (not key_ids or key_id in key_ids)):
             continue
         near = find_nearest_key(key, key_ids)
-        hint = f"did you mean {near}?" if near else "it is left alone."
+        hint = f"did you mean {near}?" if near else "it is ignored."
         shown = sanitize(key, multiline=False)[:_MAX_SHOWN_LENGTH]
-        yield ConfigDiagnostic(f"there is no {shown}; {hint}", config_file.find_line(key)).format(
-            config_file.path
-        )
+        yield ConfigDiagnostic(
+            f"unknown setting {shown}; {hint}", config_file.find_line(key)
+        ).format(config_file.path)
 
 
 def _format_short(value: object) -> str:
-    """What came, as the file would have it."""
+    """Format a wrong value as in the file, cut to one short line."""
     if isinstance(value, bool):
         return str(value).lower()
     text = f'"{value}"' if isinstance(value, str) else str(value)

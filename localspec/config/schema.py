@@ -1,4 +1,4 @@
-"""Every value that config.toml may have: one table behind file, commands, screen and docs."""
+"""The settings of config.toml: types, defaults, labels and help, for all user interfaces."""
 
 from __future__ import annotations
 
@@ -11,41 +11,40 @@ from typing import Protocol
 
 from localspec.speculation import SPECS
 
-# --- What a value may be: as the file has it, as a person types it, and in words.
+THEMES = ("localspec-dark", "localspec-light", "high-contrast", "monochrome")
+OVERFLOW_POLICIES = ("ask", "stop", "drop", "summarise")
 
 
 class SettingType(Protocol):
-    """Of one value; None stands for as it comes."""
+    """The type of a setting's value."""
 
     @property
     def expects(self) -> str:
-        """What is possible, after `must be`."""
+        """The possible values, as text after `must be`."""
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """All that can be typed, where they are few."""
+        """The possible texts, if they can be listed."""
 
-    def validate(self, found: object) -> object:
-        """A value of the file.  Raises ValueError."""
+    def validate(self, value: object) -> object:
+        """Check a value of the file and return it. Raises ValueError."""
 
     def parse(self, text: str) -> object:
-        """What a person, a variable or a command says.  Raises ValueError."""
+        """Parse the text of a user, a variable or a command. Raises ValueError."""
 
     def format(self, value: object) -> str:
-        """As it is typed; empty for None."""
+        """Return the text that `parse` accepts; empty for None."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoolType:
-    """On or off; `true` and `false` in the file."""
-
     expects: str = "true or false"
     choices: tuple[str, ...] = ("true", "false")
 
-    def validate(self, found: object) -> bool:
-        if not isinstance(found, bool):
+    def validate(self, value: object) -> bool:
+        if not isinstance(value, bool):
             raise ValueError
-        return found
+        return value
 
     def parse(self, text: str) -> bool:
         word = text.strip().lower()
@@ -61,8 +60,6 @@ class BoolType:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceType:
-    """One of a few words."""
-
     choices: tuple[str, ...]
 
     @property
@@ -70,10 +67,10 @@ class ChoiceType:
         *most, last = (f'"{word}"' for word in self.choices)
         return f"{', '.join(most)} or {last}"
 
-    def validate(self, found: object) -> str:
-        if not isinstance(found, str) or found not in self.choices:
+    def validate(self, value: object) -> str:
+        if not isinstance(value, str) or value not in self.choices:
             raise ValueError
-        return found
+        return value
 
     def parse(self, text: str) -> str:
         return self.validate(text.strip().lower())
@@ -84,21 +81,21 @@ class ChoiceType:
 
 @dataclass(frozen=True, slots=True)
 class NumberType:
-    """At least `low`, or above it."""
+    """A number from `minimum`, or above it if `exclusive`."""
 
     expects: str
     minimum: float = 0.0
     exclusive: bool = False
     choices: tuple[str, ...] = ()
 
-    def validate(self, found: object) -> float:
+    def validate(self, value: object) -> float:
         if (
-            isinstance(found, bool)
-            or not isinstance(found, int | float)
-            or not self._is_in_range(found)
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not self._is_in_range(value)
         ):
             raise ValueError
-        return found
+        return value
 
     def _is_in_range(self, value: float) -> bool:
         return math.isfinite(value) and (
@@ -117,15 +114,15 @@ class NumberType:
 
 @dataclass(frozen=True, slots=True)
 class TextType:
-    """One line that is not empty."""
+    """One line of text, not empty."""
 
     expects: str
     choices: tuple[str, ...] = ()
 
-    def validate(self, found: object) -> str:
-        if not isinstance(found, str) or not found.strip() or not found.isprintable():
+    def validate(self, value: object) -> str:
+        if not isinstance(value, str) or not value.strip() or not value.isprintable():
             raise ValueError
-        return found
+        return value
 
     def parse(self, text: str) -> str:
         return self.validate(text.strip())
@@ -136,62 +133,53 @@ class TextType:
 
 @dataclass(frozen=True, slots=True)
 class FolderType:
-    """A whole path.  Whether there is such a folder is not looked at: a disk may be away."""
+    """An absolute path. The folder need not exist: its disk may be disconnected."""
 
-    expects: str = 'the whole path of a folder, in quotes: "~/models"'
+    expects: str = 'the absolute path of a folder, in quotes: "~/models"'
     choices: tuple[str, ...] = ()
 
-    def validate(self, found: object) -> str:
-        if not isinstance(found, str) or "\0" in found:
+    def validate(self, value: object) -> str:
+        if not isinstance(value, str) or "\0" in value:
             raise ValueError
-        if not os.path.isabs(path := os.path.expanduser(found)):
+        if not os.path.isabs(path := os.path.expanduser(value)):
             raise ValueError
         return path
 
     def parse(self, text: str) -> str:
-        return os.path.abspath(os.path.expanduser(self._require_text(text)))
-
-    def _require_text(self, text: str) -> str:
         if not text.strip() or "\0" in text:
             raise ValueError
-        return text.strip()
+        return os.path.abspath(os.path.expanduser(text.strip()))
 
     def format(self, value: object) -> str:
         return "" if value is None else str(value)
 
 
-# --- Every value that config.toml may have: one table behind file, commands, screen and docs.
-
-THEMES = ("localspec-dark", "localspec-light", "high-contrast", "monochrome")
-OVERFLOW_POLICIES = ("ask", "stop", "drop", "summarise")
-
-
 @dataclass(frozen=True, slots=True)
 class SettingDefinition:
-    """One setting, as a person knows it."""
+    """One setting of config.toml."""
 
     key: str
-    """`table.name`, as in the file and after `config set`."""
+    """`table.name`, as in `config set`."""
     value_type: SettingType
     default: object
-    """None: what suits, in words `none`."""
+    """None: unset; shown as `unset_label`."""
     label: str
     help: str
-    """One line of help."""
+    """One line."""
     unset_label: str = ""
-    """What holds where nothing is set."""
+    """Shown if there is no value."""
     cli_flags: str = ""
-    """Options of the command line that go before it."""
+    """Command-line options that override the setting."""
     takes_effect: str = ""
-    """From when a change counts; empty: at once."""
+    """When a change takes effect; empty means at once."""
     env_var_override: str = ""
-    """A variable that has another name than its key suggests."""
+    """The variable's name, if it does not follow from `key`."""
     safe_value: object = None
-    """What holds where somebody set it and it cannot be read: privacy is not lost by a typo."""
+    """Used if the value is set but invalid, so that a typo does not reduce privacy."""
 
     @property
     def env_var(self) -> str:
-        """The variable that goes before the file."""
+        """The environment variable that overrides the file."""
         return self.env_var_override or f"LOCALSPEC_{self.key.replace('.', '_').upper()}"
 
     @property
@@ -203,7 +191,7 @@ class SettingDefinition:
         return self.key.partition(".")[2]
 
     def display(self, value: object) -> str:
-        """A value for people: `on`, `20`, `no limit`."""
+        """Format a value for the screen: `on`, `20`, `no limit`."""
         if value is None:
             return self.unset_label
         if isinstance(value, bool):
@@ -221,41 +209,41 @@ TABLES: Mapping[str, str] = {
     "downloads": "",
     "keys": "Keys",
 }
-"""The file's tables in order, and the headings that begin with them."""
+"""The tables in order, with screen headings. An empty heading continues the previous section."""
 
 SETTINGS: Mapping[str, SettingDefinition] = {
-    value.key: value
-    for value in (
+    setting.key: setting
+    for setting in (
         SettingDefinition(
             "screen.theme",
             ChoiceType(THEMES),
             THEMES[0],
-            "colours",
-            "Of the whole app. Monochrome tells by underlines and signs.",
+            "theme",
+            "Colours of the app. Monochrome uses underlines and symbols instead.",
         ),
         SettingDefinition(
             "screen.ascii",
             BoolType(),
             False,
-            "plain ASCII signs",
-            "For terminals and fonts without lines, arrows and blocks.",
+            "plain ASCII",
+            "For terminals and fonts without line, arrow and block characters.",
         ),
         SettingDefinition(
             "run.pair",
             TextType("a pair, a model or a file, in quotes, as after `localspec run`"),
             None,
-            "pair to begin with",
-            "What `localspec run` opens where none is named.",
+            "default model",
+            "The pair or model that `localspec run` opens without arguments.",
             unset_label="the last one used",
             cli_flags="MODEL",
-            takes_effect="from the next run",
+            takes_effect="at the next start",
         ),
         SettingDefinition(
             "chats.keep",
             BoolType(),
             True,
-            "chats are kept",
-            "On this computer, and nowhere else. Off: new chats leave no trace.",
+            "save chats",
+            "On this computer only. Off: new chats are not saved.",
             cli_flags="--private",
             takes_effect="for new chats",
             safe_value=False,
@@ -265,15 +253,15 @@ SETTINGS: Mapping[str, SettingDefinition] = {
             ChoiceType(OVERFLOW_POLICIES),
             "ask",
             "when the context is full",
-            "Ask; stop; drop the oldest turns; or drop them with a summary in their place.",
+            "Ask; stop; drop the oldest turns; or replace them by a summary.",
             takes_effect="for new chats",
         ),
         SettingDefinition(
             "chats.show_thinking",
             BoolType(),
             False,
-            "thinking shown",
-            "Whether what a model thinks is unfolded from the start.",
+            "show thinking",
+            "Expand the model's thinking by default.",
             takes_effect="for new chats",
         ),
         SettingDefinition(
@@ -281,8 +269,8 @@ SETTINGS: Mapping[str, SettingDefinition] = {
             NumberType("0 or more"),
             None,
             "temperature",
-            "0 always takes the likeliest token. One that is set goes before the pair's own.",
-            unset_label="the pair's own",
+            "0 is greedy. Overrides the pair's own default.",
+            unset_label="the pair's default",
             cli_flags="--temperature",
             takes_effect="for new chats",
         ),
@@ -291,7 +279,7 @@ SETTINGS: Mapping[str, SettingDefinition] = {
             ChoiceType(SPECS),
             "auto",
             "speculation",
-            "auto: whatever pays; off: no guesses; or one drafter, for pairs that have it.",
+            "auto: the fastest drafter; off: no speculation; or one drafter, if the pair has it.",
             cli_flags="--spec",
             takes_effect="for new chats",
         ),
@@ -299,8 +287,8 @@ SETTINGS: Mapping[str, SettingDefinition] = {
             "models.folder",
             FolderType(),
             None,
-            "folder of own models",
-            "Its .gguf files are listed beside the hub's cache.",
+            "model folder",
+            "Its .gguf files are listed together with those of the Hugging Face cache.",
             unset_label="none",
             cli_flags="--models-dir",
             env_var_override="LOCALSPEC_MODELS_DIR",
@@ -309,30 +297,30 @@ SETTINGS: Mapping[str, SettingDefinition] = {
             "network.offline",
             BoolType(),
             False,
-            "never use the network",
-            "Nothing is looked up or downloaded, whatever is asked.",
+            "offline mode",
+            "Never use the network, not even for requested downloads.",
             cli_flags="--offline",
             env_var_override="HF_HUB_OFFLINE",
             safe_value=True,
         ),
         SettingDefinition(
             "downloads.limit",
-            NumberType("a number of MB a second, above 0", exclusive=True),
+            NumberType("a number of MB/s above 0", exclusive=True),
             None,
-            "downloads, MB a second",
-            "The most that all downloads take together.",
+            "download limit (MB/s)",
+            "Maximum speed of all downloads together.",
             unset_label="no limit",
             cli_flags="pull --limit",
         ),
     )
 }
-"""By key, in the order of the screen."""
+"""By key, in screen order."""
 
 
 def find_nearest_key(key: str, ids: frozenset[str] = frozenset()) -> str:
-    """The known key that was probably meant, or empty.  `ids`: of keys that can be changed."""
-    known = {one: one for one in (*SETTINGS, *(f"keys.{id_}" for id_ in ids))}
-    by_name = {value.name: value.key for value in SETTINGS.values()}
-    found = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    found = found or difflib.get_close_matches(key.rpartition(".")[2], by_name, n=1, cutoff=0.7)
-    return (known | by_name)[found[0]] if found else ""
+    """Find the most similar key, or "". `ids` are the action ids of [keys]."""
+    keys = {key: key for key in (*SETTINGS, *(f"keys.{id_}" for id_ in ids))}
+    by_name = {setting.name: setting.key for setting in SETTINGS.values()}
+    matches = difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
+    matches = matches or difflib.get_close_matches(key.rpartition(".")[2], by_name, n=1, cutoff=0.7)
+    return (keys | by_name)[matches[0]] if matches else ""

@@ -1,4 +1,4 @@
-"""From what a person typed to a running engine."""
+"""Resolving model arguments to files, and starting the engine."""
 
 from localspec.launch.resolve import (
     ResolvedPair,

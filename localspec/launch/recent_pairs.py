@@ -1,4 +1,4 @@
-"""What was opened before: pairs by their paths, the latest first; and the pair of the last run."""
+"""Recently opened pairs, and the pair of the last run."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ _MAX_PAIRS = 12
 
 
 def load() -> list[ResolvedPair]:
-    """Those whose files are still there; none where the file is missing or damaged."""
+    """Load the pairs whose files still exist, latest first; empty if the list is damaged."""
     try:
         entries = json.loads(_recent_path().read_text(encoding="utf-8"))
-        found = [_parse_entry(entry) for entry in entries]
+        pairs = [_parse_entry(entry) for entry in entries]
     except (OSError, ValueError, TypeError, KeyError):
         return []
-    return [c for c in found if c.target.is_file() and (c.draft is None or c.draft.is_file())]
+    return [p for p in pairs if p.target.is_file() and (p.draft is None or p.draft.is_file())]
 
 
 def add(pair: ResolvedPair) -> None:
-    """Remember a pair; where nothing can be written, nothing is remembered."""
-    pairs = [pair, *(known for known in load() if known != pair)][:_MAX_PAIRS]
-    body = [{"target": str(c.target), "draft": str(c.draft) if c.draft else None} for c in pairs]
+    """Put a pair first. Does nothing if the list cannot be written."""
+    pairs = [pair, *(old for old in load() if old != pair)][:_MAX_PAIRS]
+    body = [{"target": str(p.target), "draft": str(p.draft) if p.draft else None} for p in pairs]
     _write_json(_recent_path(), body)
 
 
 def save_last(model: str, draft: str) -> None:
-    """Remember how the last pair was asked for: a reference, and another, `auto` or `none`."""
+    """Save the arguments of the last run. `draft` is a reference, `auto` or `none`."""
     if load_last() != (model, draft):
         _write_json(_last_path(), {"model": model, "draft": draft})
 
 
 def load_last() -> tuple[str, str] | None:
-    """How the last pair was asked for; None where there was none, or a file of it is gone."""
+    """Load the arguments of the last run; None if there was none or a file no longer exists."""
     try:
         entry = json.loads(_last_path().read_text(encoding="utf-8"))
         model, draft = str(entry["model"]), str(entry["draft"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    gone = [one for one in (model, draft) if os.path.isabs(one) and not os.path.isfile(one)]
-    return None if gone else (model, draft)
+    missing = [ref for ref in (model, draft) if os.path.isabs(ref) and not os.path.isfile(ref)]
+    return None if missing else (model, draft)
 
 
 def _write_json(path: Path, body: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of `LLM` share: small engines that are closed again."""
+"""Fixtures of the `LLM` tests: small engines, closed after each test."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Load = Callable[..., LLM]
 
 @pytest.fixture
 def load(zoo: Zoo) -> Iterator[Load]:
-    """Loads a model of the zoo by its name, or the demo."""
+    """Loads a model of the zoo by name, or the demo."""
     loaded: list[LLM] = []
 
     def load(name: str = "demo", draft: str = "auto", **options: Any) -> LLM:
         words = (name, draft)
         named = [word if word in ("demo", "auto", "none") else str(zoo[word]) for word in words]
         if named[0] != "demo" and draft == "auto":
-            options = {"spec": "lookup"} | options  # need not be measured first
+            options = {"spec": "lookup"} | options  # lookup needs no measuring first
         loaded.append(LLM(*named, **({"ctx": 512, "threads": 1} | options)))
         return loaded[-1]
 

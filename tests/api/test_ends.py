@@ -1,4 +1,4 @@
-"""How engines end: with their script, as garbage, by Ctrl+C, or on their own; and what is next."""
+"""How engines end: with their script, by garbage collection, by Ctrl+C, or by a crash."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from localspec import LLM, errors
 def is_engine(child):
     try:
         return "localspec.engine" in child.cmdline()
-    except psutil.Error:  # gone since it was listed
+    except psutil.Error:  # exited since it was listed
         return False
 
 def engines():
@@ -55,7 +55,7 @@ def interrupt_when(condition):
     threading.Thread(target=wait, daemon=True).start()
 
 def busy(llm):
-    job = llm._desk._current
+    job = llm._engine_thread._current_job
     return bool(said) or (job is not None and not job.pieces.empty())
 
 said = []
@@ -109,7 +109,7 @@ assert not engines()""",
 
 
 def script(body: str, model: Path) -> subprocess.CompletedProcess[str]:
-    """Run it with every warning an error; a process that says anything but its own is not quiet."""
+    """Run a script with warnings as errors; its output must be only its own."""
     code = f"{BEGIN}\nmodel = {str(model)!r}\n{body}\n"
     asked = [sys.executable, "-X", "dev", "-W", "error", "-P", "-c", code]
     return subprocess.run(
@@ -179,7 +179,7 @@ def engine_of(llm: LLM) -> psutil.Process:
 
 
 def die(llm: LLM) -> None:
-    """Between two calls; returns when the system has buried it."""
+    """Kill the engine between two calls, and wait until the process is gone."""
     held = llm._engine_thread._engine
     assert held is not None
     engine_of(llm).kill()

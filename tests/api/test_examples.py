@@ -1,4 +1,4 @@
-"""What docs/api.md and docs/usage.md print runs as printed."""
+"""The examples of docs/api.md and docs/usage.md run as printed."""
 
 from __future__ import annotations
 

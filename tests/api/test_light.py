@@ -1,4 +1,4 @@
-"""What importing costs, and what comes with it."""
+"""The cost of importing localspec, and the modules that it imports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEAVY = {"click", "textual", "rich", "llama_cpp", "numpy", "huggingface_hub", "y
 
 
 def imported(code: str) -> set[str]:
-    """The modules that code brings, beyond what an empty program has."""
+    """The modules that a script imports, beyond those of an empty script."""
     script = "import sys, json; before = set(sys.modules)\n"
     script += f"{code}\nprint(json.dumps(sorted(set(sys.modules) - before)))"
     asked = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{script}"]

@@ -41,7 +41,7 @@ def test_an_answer_and_its_numbers(load: Load) -> None:
 
 @pytest.mark.parametrize("more", [{}, {"temperature": 0.0}, {"spec": "off"}, {"draft_max": 3}])
 def test_the_same_seed_gives_what_the_command_prints(load: Load, more: dict[str, Any]) -> None:
-    """Text, tokens, seed and everything else that `run --json` has, but for the times."""
+    """The document of `run --json`, without the timings."""
     options = [f"--{name.replace('_', '-')}={value}" for name, value in more.items()]
     asked = ("-p", "def fibonacci(n):", "--max-tokens", "40", "--seed", "7", "--json", "-q")
     printed = localspec("run", "demo", *asked, "--ctx", "512", "--threads", "1", *options).document
@@ -139,12 +139,12 @@ def test_options_reach_the_engine(load: Load) -> None:
     [
         ({"temperature": -1}, "temperature cannot be '-1'"),
         ({"temperature": float("nan")}, "temperature"),
-        ({"max_tokens": 0}, "longest answer cannot be '0'"),
+        ({"max_tokens": 0}, "max tokens cannot be '0'"),
         ({"spec": "magic"}, "speculation cannot be 'magic'"),
         ({"seed": -1}, "seed cannot be -1"),
         ({"seed": 1.5}, "seed cannot be 1.5"),
         ({"stop": [""]}, "stop cannot be"),
-        ({"draft_max": 99}, "guesses a round cannot be '99'"),
+        ({"draft_max": 99}, "max draft tokens cannot be '99'"),
     ],
 )
 def test_options_that_make_no_sense(load: Load, options: dict[str, Any], words: str) -> None:
@@ -229,7 +229,7 @@ def test_an_answer_that_goes_wrong_keeps_what_was_said(load: Load) -> None:
 
 
 def test_what_was_measured_is_kept(load: Load, tmp_path: Path) -> None:
-    """Once it was measured nobody measures again; what answers teach is added."""
+    """A pair is probed only once; answers add to its measurements."""
     store = measurements.MeasurementStore(tmp_path / "data" / "measured.sqlite")
     with load("target", "cousin") as first:
         (probed,) = store.read_all()

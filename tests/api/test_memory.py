@@ -1,4 +1,4 @@
-"""Many short answers: what they leave behind, here and in the engine."""
+"""Memory growth after many short answers, in this process and in the engine."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.api.conftest import Load
 AT_ONCE = 100
 WAYS = ("generate", "stream", "chat", "left")
 MOST = 1_000_000
-"""Bytes that so many answers may leave behind."""
+"""Allowed growth in bytes."""
 
 
 def grown(llm: LLM, answer: Callable[[int], object], rounds: int) -> dict[str, float]:
-    """Bytes by which each process grew per AT_ONCE answers, after so many to warm up."""
+    """Bytes by which each process grows per AT_ONCE answers, after a warm-up of as many."""
     held = llm._engine_thread._engine
     assert held is not None
     processes = {"parent": psutil.Process(), "engine": psutil.Process(held.worker.pid)}
@@ -41,7 +41,7 @@ def grown(llm: LLM, answer: Callable[[int], object], rounds: int) -> dict[str, f
     ],
 )
 def test_short_answers_leave_nothing_behind(load: Load, how: str, rounds: int) -> None:
-    """Other prompts and seeds each time, so that nothing is told twice."""
+    """Different prompts and seeds each time, so that no answer repeats."""
     chats = how == "chat"
     llm = load("chatty", ctx=1024) if chats else load("target", "cousin")
     ways: dict[str, Callable[[int], object]] = {

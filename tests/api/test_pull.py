@@ -1,4 +1,4 @@
-"""Nothing is downloaded unless it was asked for, and nothing asks the network afterwards."""
+"""Only `pull` downloads, and the network is not used afterwards."""
 
 from __future__ import annotations
 

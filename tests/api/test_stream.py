@@ -1,4 +1,4 @@
-"""An answer while it is written: pieces, early ends, several streams."""
+"""Streamed answers: pieces, early ends, several streams."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.api.conftest import Load
 from tests.zoo import HELLO_TEXT
 
 LONG = 60_000
-"""Tokens; more than any test waits for."""
+"""Max tokens: more than any test waits for."""
 
 
 def few(llm: LLM, count: int = 3) -> list[str]:
-    """The next answer, to see that the engine is well."""
+    """The next answer, to check that the engine still works."""
     return llm.generate("a", temperature=0, max_tokens=count).text.split()
 
 
@@ -76,7 +76,7 @@ def test_stop_lets_the_written_pieces_through(load: Load) -> None:
 
 
 def test_a_stream_that_nobody_reads_blocks_nobody(load: Load) -> None:
-    """In one thread: the second answer waits for the first, which needs no reader."""
+    """In one thread: the second answer waits for the first, which continues unread."""
     llm = load("chatter", ctx=2048)
     first = llm.stream("a", temperature=0, max_tokens=500)
     assert few(llm) == ["one", "two", "three"]
@@ -133,7 +133,7 @@ def test_stop_from_another_thread(load: Load) -> None:
     begun.set()
     assert stream.answer.finish_reason == "cancelled"
     other.join()
-    llm.stop()  # there is nothing to stop, and the next is not
+    llm.stop()  # no effect: there is nothing to stop
     assert few(llm) == ["one", "two", "three"]
 
 

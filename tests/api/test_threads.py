@@ -1,4 +1,4 @@
-"""Threads and event loops, as in a notebook: nothing mixes, nothing blocks for ever."""
+"""Threads and event loops, as in a notebook: answers do not mix, nothing blocks forever."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def answers(llm: LLM) -> dict[str, str]:
 
 
 def test_threads_take_turns(load: Load) -> None:
-    """What several threads are told is what one is told."""
+    """Several threads get the same answers as one."""
     llm = load("target", "cousin")
     alone = answers(llm)
     assert len(set(alone.values())) > 1
@@ -35,7 +35,7 @@ def test_threads_take_turns(load: Load) -> None:
 
 
 def test_several_engines_at_once(load: Load) -> None:
-    """Each is used from all threads, while streams of each are open."""
+    """Several LLMs are used from all threads while their streams are open."""
     engines = [load("target"), load("target", "cousin"), load("demo")]
     alone = [answers(llm) for llm in engines]
     open_ = [llm.stream("b", seed=1, max_tokens=30) for llm in engines]
@@ -48,7 +48,7 @@ def test_several_engines_at_once(load: Load) -> None:
 
 
 def test_an_engine_made_and_left_by_a_thread_that_ends(load: Load) -> None:
-    """A thread's end is not the engine's."""
+    """The engine outlives the thread that created it."""
     made: list[LLM] = []
     maker = threading.Thread(target=lambda: made.append(load("parrot")))
     maker.start()
@@ -57,7 +57,7 @@ def test_an_engine_made_and_left_by_a_thread_that_ends(load: Load) -> None:
 
 
 def in_a_notebook(cell: Callable[[], None]) -> int:
-    """Runs a cell as a notebook does: in the thread of a loop that is running.
+    """Runs a cell like a notebook: in the thread of a running event loop.
 
     Gives how often the loop turned while another thread waited for answers.
     """
@@ -76,7 +76,7 @@ def in_a_notebook(cell: Callable[[], None]) -> int:
 
 
 def test_in_a_notebook(load: Load) -> None:
-    """Load, ask, stream and close in a cell, and in a thread while the loop runs."""
+    """Load, answer, stream and close in a cell, and in a thread while the loop runs."""
 
     def cell() -> None:
         with load("parrot") as llm:

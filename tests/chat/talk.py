@@ -1,4 +1,4 @@
-"""Chats without an engine: what tests of the history keep in it."""
+"""Helpers for the history tests: chats with made-up answers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ PAIR = ChatPair("qwen3-8b", "qwen3-0.6b", "Qwen3 8B", ("<think>", "</think>"))
 
 
 def spoken(text: str, n: int = 0) -> Round:
-    """One round, of two tokens."""
+    """One round of two tokens."""
     half = len(text) // 2
     tokens = (Token(n, text[:half], "accepted"), Token(n + 1, text[half:], "bonus"))
     return Round(n, "model", "", 1, 1, tokens, RoundTimes(0.5, 20.0, 0.25))
 
 
 def answer(*texts: str, thinking: bool = False) -> list[Event]:
-    """A whole answer, a round a text."""
+    """A whole answer, one round per text."""
     begin: list[Event] = [SpeculationPlan("on", "pays", 1.5), Prefill(9, 9, 3, thinking)]
     return [*begin, *(spoken(text, n) for n, text in enumerate(texts)), GenerationFinished("eog")]
 
@@ -56,13 +56,13 @@ def about(conversation: Conversation, settings: ChatSettings | None = None) -> C
 
 
 def put(history: ChatHistory, *turns: tuple[str, str]) -> ChatLocation:
-    """Keep a whole chat."""
+    """Save a whole chat."""
     conversation = chat(*turns)
     return history.save_chat(None, about(conversation), conversation.all_turns)
 
 
 def said(history: ChatHistory) -> dict[int, Sequence[tuple[str, str]]]:
-    """All that can be read, by chat."""
+    """All readable turns, by chat."""
     return {
         one.id: [
             (turn.question, turn.answer) for turn in history.load_chat(one.id).conversation.turns

@@ -1,4 +1,4 @@
-"""Chats that outgrow their context, on every memory: what was chosen happens, and is told."""
+"""Chats that exceed their context, for every memory type: the chosen policy is applied."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ROOMS = range(64, 71)
 ANSWER = 90
 FORGET = ReplayCommand("x", (), (), ())
 OLDER = 30
-"""Tokens of an answer before."""
+"""Tokens of the earlier answers."""
 DRAFTS = ChatSettings(
     SamplingParams(temperature=0), max_tokens=ANSWER, spec="model", draft_length=5
 )
@@ -57,7 +57,7 @@ DRAFTS = ChatSettings(
 
 @dataclass
 class InProcess:
-    """A session as the parent knows an engine; remembers what it was asked."""
+    """A `ChatEngine` on a session in this process; records the requests."""
 
     session: Session
     asked: list[GenerateCommand] = field(default_factory=list)
@@ -124,14 +124,14 @@ def meter_of_last(engine: InProcess, conversation: Conversation, how: RequestOpt
     )
 
 
-# --- in the middle of an answer --------------------------------------------------------------
+# --- overflow during an answer ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_answer_goes_on_wherever_the_end_of_the_context_meets_it(
     zoo: Zoo, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """Rounds of six tokens: the end is put at each place of one, inside drafts too."""
+    """Rounds of six tokens: the context ends at each position of a round, inside drafts too."""
     long = request.config.getoption("--long")
     target, draft, settings = KINDS[kind]
     require_same_logits_at_every_width(zoo[target])
@@ -150,7 +150,7 @@ def test_an_answer_goes_on_wherever_the_end_of_the_context_meets_it(
             assert events_file.split_answers([*events, *events]) == [tuple(events)] * 2
             system, *_, last = writer.request.messages
             assert (system.content, last.content) == ("Be kind.", conversation.turns[-1].question)
-            # As one that speculates nothing says, and remembers nothing.
+            # The reference: no speculation, no reuse.
             fresh.session.replay(FORGET)
             rest = folded(fresh.generate(replace(writer.request, spec="off")))
             assert [*writer.request.begun, *rest.ids] == said.ids
@@ -172,7 +172,7 @@ def test_stopping_there_fills_the_context_to_its_last_token(zoo: Zoo, kind: str,
             assert codes(events) == []
             assert conversation.dropped == DroppedTurns()
             left = room
-            for heard in said.rounds:  # a guess, and the token after it, must have room
+            for heard in said.rounds:  # a draft token and the token after it must fit
                 assert heard.drafted <= max(0, left - 1)
                 left -= len(heard.tokens)
 
@@ -203,7 +203,7 @@ def test_a_summary_stands_for_what_is_left_out(zoo: Zoo, kind: str) -> None:
     assert len(second.messages) < len(first.messages)
 
 
-# --- before a question is sent --------------------------------------------------------------------
+# --- overflow before a question -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_nothing_is_sent_where_the_person_stops(zoo: Zoo) -> None:
         how = plain("attention", "ask")
         conversation = talked(one, how, 30)
         one.asked.clear()
-        with pytest.raises(PromptTooLongError, match="The chat has 482 tokens; the context holds"):
+        with pytest.raises(PromptTooLongError, match=r"exceeds the context \(482 / "):
             write(one, conversation, how)
         assert one.asked == []
         assert conversation.dropped == DroppedTurns()
@@ -301,7 +301,7 @@ def meter_alone(zoo: Zoo, conversation: Conversation, how: RequestOptions) -> in
 
 
 def test_a_text_goes_on_without_its_beginning(zoo: Zoo) -> None:
-    """A model that completes: there is nobody to ask for a summary."""
+    """A completion model cannot write a summary."""
     asked: list[ContextOverflow] = []
 
     def choose(full: ContextOverflow) -> OverflowPolicy:
@@ -321,7 +321,7 @@ def test_a_text_goes_on_without_its_beginning(zoo: Zoo) -> None:
     assert writer.request.text.count("the one ") == 7 - conversation.dropped.turns
 
 
-# --- what is left out stays out, on its own path only -----------------------------------------
+# --- dropped turns belong to one path -----------------------------------------------------------
 
 
 def test_a_cut_counts_for_the_turns_it_was_made_of() -> None:
@@ -368,7 +368,7 @@ def test_an_answer_is_resumed_without_what_its_end_told(zoo: Zoo) -> None:
 
 
 class Dying(InProcess):
-    """As a process that was killed between two answers."""
+    """Like a process killed between two answers."""
 
     def generate(self, request: GenerateCommand) -> Iterator[Event]:
         yield EngineExit("signal SIGKILL")
@@ -385,7 +385,7 @@ def test_a_dead_engine_is_an_event(zoo: Zoo) -> None:
     assert events == [EngineExit("signal SIGKILL")]
 
 
-# --- the meter ---------------------------------------------------------------------------------
+# --- context usage ------------------------------------------------------------------------------
 
 
 def test_the_meter_is_exact(zoo: Zoo) -> None:
@@ -404,7 +404,7 @@ def test_the_meter_is_exact(zoo: Zoo) -> None:
 
 
 def test_every_turn_of_a_chat_by_files(zoo: Zoo, tmp_path: Path) -> None:
-    """The rounds of an answer in two legs are all heard, in order, by whoever folds them."""
+    """Round numbers continue over two engine requests, so all rounds are counted."""
     with engine(zoo, *KINDS["attention"]) as one:
         how = plain("attention", "drop")
         conversation = talked(one, how, 66)

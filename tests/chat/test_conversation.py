@@ -1,4 +1,4 @@
-"""Turns of a chat as a tree, and what the engine is asked for the next one."""
+"""The turn tree of a chat, and the prompts it sends."""
 
 from __future__ import annotations
 
@@ -127,12 +127,12 @@ def test_an_early_turn_edited() -> None:
 def test_a_branch_is_shown_as_far_as_it_was_last_written() -> None:
     conversation = chat(("a", "b"), ("c", "d"), ("e", "f"))
     first, second, third = conversation.turns
-    conversation.retry()  # beside the third
+    conversation.retry()  # a sibling of the third
     conversation.edit_turn(second.id, "C")
     conversation.switch_branch(first.id)
-    assert questions(conversation) == ["a", "C"]  # the latest of all
+    assert questions(conversation) == ["a", "C"]  # the newest leaf
     conversation.switch_branch(second.id)
-    assert conversation.turns[-1].attempt == 1  # the latest below the second
+    assert conversation.turns[-1].attempt == 1  # the newest below the second
     conversation.switch_branch(third.id)
     assert conversation.turns[-1] == third
 
@@ -166,7 +166,7 @@ MOVES = st.lists(
 @given(MOVES)
 @settings(deadline=None)
 def test_whatever_is_done_nothing_is_lost(moves: list[tuple[str, int]]) -> None:
-    """Every answer stays where it was, seeds differ in one place, the path is a path."""
+    """No answer is lost, siblings have different seeds, the path is connected."""
     conversation = Conversation(3)
     answers: dict[int, tuple[str, str]] = {}
     for number, (move, where) in enumerate(moves):

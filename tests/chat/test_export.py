@@ -1,4 +1,4 @@
-"""A kept chat as a document: whole, escaped, and readable by others."""
+"""Exported chats: complete, escaped, readable by other programs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def kept(tmp_path: Path) -> SavedChat:
 
 
 class Page(HTMLParser):
-    """What a browser makes of it."""
+    """Collects the page's text as a browser would."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Chats that are kept: read as they were written, found, removed; and whose file it is."""
+"""The chat history: saving, loading, searching, deleting, and file permissions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def history(path: Path) -> Iterator[ChatHistory]:
         yield known
 
 
-# --- read as written ----------------------------------------------------------------------
+# --- saving and loading -------------------------------------------------------------------------
 
 
 def test_a_chat_comes_back_as_it_was(path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_chat_comes_back_as_it_was(path: Path) -> None:
     assert (kept.location, kept.settings, kept.list_entry.pair) == (place, settings, PAIR)
     again = kept.conversation
     assert (again.seed, again.system, again.head) == (talk.seed, talk.system, talk.head)
-    assert again.all_turns[2].question == "hello? there\0"  # a lone surrogate is no character
+    assert again.all_turns[2].question == "hello? there\0"  # a lone surrogate is not a character
     assert [t.events for t in again.all_turns] == [t.events for t in talk.all_turns]
     assert [t.attachments for t in again.all_turns] == [t.attachments for t in talk.all_turns]
     assert [(t.id, t.parent, t.attempt, t.answer, t.finish_reason) for t in again.all_turns] == [
@@ -155,7 +155,7 @@ def test_a_damaged_checkpoint_is_no_error(body: bytes) -> None:
     records.unpack_events(whole[: len(body)] + body)
 
 
-# --- searching ----------------------------------------------------------------------------
+# --- searching ----------------------------------------------------------------------------------
 
 TALKS = (
     ("Fibonacci in Python", "def fib(n): return n"),
@@ -195,7 +195,7 @@ def test_the_index_finds_what_looking_at_everything_finds(
     quickly = history.search(text)
     monkeypatch.setattr(
         SearchIndex, "find_candidates", lambda *_: None
-    )  # as where SQLite has no FTS5
+    )  # like an SQLite without FTS5
     assert history.search(text) == quickly
 
 
@@ -203,7 +203,7 @@ def test_a_search_beside_waits_for_nobody_and_holds_nobody_up(history: ChatHisto
     put(history, TALKS[0])
     with closing(history.open_again()) as other:
         assert words_of(other, "fib") == words_of(history, "fib")
-        history._database._lock.acquire()  # somebody writes, for long
+        history._database._lock.acquire()  # a long write in progress
         try:
             thread = threading.Thread(target=lambda: other.search("python"))
             thread.start()
@@ -223,11 +223,11 @@ def test_a_damaged_index_is_made_anew(harm: bytes, history: ChatHistory, path: P
     assert path.with_name("words.sqlite").stat().st_size > 1000
 
 
-# --- removing -----------------------------------------------------------------------------
+# --- deleting -----------------------------------------------------------------------------------
 
 
 def traces(folder: Path, text: str) -> list[str]:
-    """Files in which a text stands, in any case."""
+    """Files that contain a text, ignoring case."""
     forms = {text.encode(), text.lower().encode(), text[3:-3].encode()}
     return [
         file.name
@@ -249,7 +249,7 @@ def test_nothing_is_left_of_what_was_removed(history: ChatHistory, path: Path) -
     assert removed.wiped and removed.chats == 1
     assert traces(path.parent, secret) == []
     assert list(said(history)) == [other.chat_id]
-    assert put(history, ("new", "1")).chat_id > place.chat_id  # a number means one chat for ever
+    assert put(history, ("new", "1")).chat_id > place.chat_id  # ids are not reused
 
 
 def test_a_reader_keeps_traces_and_that_is_said(history: ChatHistory, path: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_disk_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         held.close()
 
 
-# --- whose it is --------------------------------------------------------------------------
+# --- versions and permissions -------------------------------------------------------------------
 
 
 @posix
@@ -321,7 +321,7 @@ def test_nothing_is_made_to_read_nothing(path: Path) -> None:
 
 @pytest.fixture
 def first(path: Path) -> Path:
-    """A file as it was before answers were kept with their model."""
+    """A file from before answers were saved with their model."""
     with closing(ChatHistory.open(path)) as known:
         put(known, *[(f"question {n}", f"answer {n} " * 20) for n in range(60)])
         put(known, ("c", "d"))
@@ -399,14 +399,14 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
 
 @posix
 def test_somebody_elses_folder_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A link to a folder of another person, who could read what is written there."""
+    """A link to a folder of another user, who could read the chats."""
     theirs = path.parent.with_name("theirs")
     theirs.mkdir(parents=True)
     if os.geteuid() == 0:
         os.chown(theirs, 4242, -1)
     path.parent.symlink_to(theirs)
     monkeypatch.setattr(os, "geteuid", lambda: 4243)
-    with pytest.raises(StorageError, match="it belongs to somebody else"):
+    with pytest.raises(StorageError, match="it belongs to another user"):
         ChatHistory.open(path)
     assert list(theirs.iterdir()) == []
 
@@ -426,7 +426,7 @@ def test_a_folder_that_may_only_be_read(path: Path) -> None:
 
 
 def test_a_disk_that_takes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As root may write anywhere: the system call refuses."""
+    """Root may write anywhere, so the system call is replaced."""
     with closing(ChatHistory.open(path)) as known:
         place = put(known, ("a", "b"))
     real = os.open
@@ -447,7 +447,7 @@ def test_a_disk_that_takes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_many_at_once(path: Path) -> None:
-    """Each with a connection of its own, from the first moment: nothing is lost, none refused."""
+    """Threads with their own connections: no write is lost or refused."""
     failed: list[BaseException] = []
 
     def work(name: int) -> None:

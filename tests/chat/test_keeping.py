@@ -1,4 +1,4 @@
-"""A chat is kept while it is had, and what happens when it cannot be."""
+"""Saving a running chat, and what happens when saving fails."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX")
 
 
 class Talk:
-    """A conversation with its keeper, as a screen has them."""
+    """A conversation with its recorder, as on a screen."""
 
     def __init__(self, path: Path, chat: int | None = None, *, private: bool = False) -> None:
         self.path = path
         self.history = ChatHistory.open(path)
-        self.told: list[Notice] = []
-        kept = self.history.load_chat(chat) if chat is not None else None
-        self.conversation = kept.conversation if kept else Conversation(5, "be brief")
+        self.notices: list[Notice] = []
+        saved = self.history.load_chat(chat) if chat is not None else None
+        self.conversation = saved.conversation if saved else Conversation(5, "be brief")
         where = None if private else self.history
-        self.keeper = ChatRecorder(
-            self.conversation, where, PAIR, saved_chat=kept, notify=self.told.append
+        self.recorder = ChatRecorder(
+            self.conversation, where, PAIR, saved_chat=saved, notify=self.notices.append
         )
 
     def send(self, turn: Turn, *events: Event) -> None:
-        self.keeper.record_question(turn)
+        self.recorder.record_question(turn)
         self.hear(*events)
 
     def hear(self, *events: Event) -> None:
         for event in events:
-            self.keeper.record_events([event])
+            self.recorder.record_events([event])
         self.conversation.add_events(events)
         if events and isinstance(events[-1], GenerationFinished):
-            self.keeper.finish_answer()
+            self.recorder.finish_answer()
 
     def ask(self, question: str, *texts: str) -> Turn:
         turn = self.conversation.ask(question)
@@ -58,14 +58,14 @@ class Talk:
         return turn
 
     def on_disk(self) -> Conversation:
-        """As another program reads it now."""
-        assert self.keeper.chat_id is not None
+        """The chat as another process reads it now."""
+        assert self.recorder.chat_id is not None
         with closing(ChatHistory.open(self.path)) as other:
-            return other.load_chat(self.keeper.chat_id).conversation
+            return other.load_chat(self.recorder.chat_id).conversation
 
     @property
     def codes(self) -> list[str]:
-        return [notice.code for notice in self.told]
+        return [notice.code for notice in self.notices]
 
 
 @pytest.fixture
@@ -77,19 +77,19 @@ def path(tmp_path: Path) -> Path:
 def talk(path: Path) -> Iterator[Talk]:
     made = Talk(path)
     yield made
-    made.keeper.close()
+    made.recorder.close()
     made.history.close()
 
 
 def test_what_was_sent_is_there_before_the_answer(talk: Talk) -> None:
-    assert talk.keeper.chat_id is None
-    talk.keeper.record_question(talk.conversation.ask("hello"))
+    assert talk.recorder.chat_id is None
+    talk.recorder.record_question(talk.conversation.ask("hello"))
     (turn,) = talk.on_disk().turns
     assert (turn.question, turn.answer, turn.finish_reason) == ("hello", "", None)
 
 
 def test_words_that_are_no_text_are_kept(talk: Talk) -> None:
-    """Halves of surrogate pairs, which no encoding has."""
+    """Lone surrogates, which UTF-8 cannot encode."""
     talk.conversation.system = "s\ud83d"
     talk.ask("a\ud83db", "x\udc00y")
     assert talk.codes == []
@@ -99,7 +99,7 @@ def test_words_that_are_no_text_are_kept(talk: Talk) -> None:
 
 
 def test_a_disk_without_locks_is_said_once(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network drive, say: the chat is kept all the same."""
+    """For example a network drive: the chat is still saved."""
 
     def none(_: int) -> None:
         raise OSError(38, "not supported")
@@ -108,7 +108,7 @@ def test_a_disk_without_locks_is_said_once(talk: Talk, monkeypatch: pytest.Monke
     talk.ask("a", "b")
     talk.ask("c", "d")
     assert talk.codes == ["no-locks"]
-    assert "open a chat in one window only" in talk.told[0].message
+    assert "open each chat in one window only" in talk.notices[0].message
     assert talk.on_disk().all_turns == talk.conversation.all_turns
 
 
@@ -117,9 +117,9 @@ def test_all_of_a_chat_is_there_in_the_end(talk: Talk) -> None:
     talk.ask("d", "e")
     talk.send(talk.conversation.retry(), *answer("E"))
     talk.send(talk.conversation.edit_turn(first.id, "A"), *answer("B"))
-    talk.keeper.settings = ChatSettings().with_value("temperature", "0")
+    talk.recorder.settings = ChatSettings().with_value("temperature", "0")
     talk.conversation.system = "be long"
-    talk.keeper.save_metadata()
+    talk.recorder.save_metadata()
     read = talk.on_disk()
     assert (read.all_turns, read.head, read.system) == (
         talk.conversation.all_turns,
@@ -127,12 +127,12 @@ def test_all_of_a_chat_is_there_in_the_end(talk: Talk) -> None:
         "be long",
     )
     talk.conversation.switch_branch(first.id)
-    talk.keeper.save_metadata()
+    talk.recorder.save_metadata()
     assert talk.on_disk().turns == talk.conversation.turns
-    assert talk.told == []
+    assert talk.notices == []
     (listed,) = talk.history.list_chats()
     assert (listed.title, listed.turn_count) == ("a", len(talk.conversation.turns))
-    assert talk.history.load_chat(listed.id).settings == talk.keeper.settings
+    assert talk.history.load_chat(listed.id).settings == talk.recorder.settings
 
 
 def test_no_more_than_a_checkpoint_is_not_on_the_disk(
@@ -140,7 +140,7 @@ def test_no_more_than_a_checkpoint_is_not_on_the_disk(
 ) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    talk.keeper.record_question(talk.conversation.ask("q"))
+    talk.recorder.record_question(talk.conversation.ask("q"))
     said = ""
     for n in range(200):
         now += 0.001
@@ -149,16 +149,16 @@ def test_no_more_than_a_checkpoint_is_not_on_the_disk(
         behind = said.removeprefix(talk.on_disk().turns[0].answer)
         assert len(behind.split()) * 2 < CHECKPOINT_TOKENS
     now += 1.0
-    talk.hear(spoken("end", 200))  # a second went by
+    talk.hear(spoken("end", 200))  # a second has passed
     assert talk.on_disk().turns[0].answer == f"{said}end"
 
 
 def test_an_answer_is_kept_with_the_model_that_gave_it(talk: Talk) -> None:
     talk.ask("a", "b")
-    talk.keeper.pair = replace(PAIR, name="Llama 3")  # the chat goes on with another
+    talk.recorder.pair = replace(PAIR, name="Llama 3")  # another model continues the chat
     talk.ask("c", "d")
-    talk.send(talk.conversation.turns[-1], *answer("and more"))  # gone on with: still its own
-    talk.keeper.pair = replace(PAIR, name="Phi 4")
+    talk.send(talk.conversation.turns[-1], *answer("and more"))  # continued: keeps its model
+    talk.recorder.pair = replace(PAIR, name="Phi 4")
     talk.send(talk.conversation.retry(), *answer("e"))
     assert [turn.model for turn in talk.on_disk().all_turns] == ["Qwen3 8B", "Llama 3", "Phi 4"]
     assert talk.on_disk().all_turns == talk.conversation.all_turns
@@ -166,10 +166,10 @@ def test_an_answer_is_kept_with_the_model_that_gave_it(talk: Talk) -> None:
 
 def test_a_chat_is_gone_on_with(talk: Talk) -> None:
     talk.ask("a", "b")
-    talk.keeper.record_question(talk.conversation.ask("c"))
+    talk.recorder.record_question(talk.conversation.ask("c"))
     talk.hear(*answer("d" * 90, "e")[:3])
-    chat = talk.keeper.chat_id
-    talk.keeper.close()  # as at the end of the program
+    chat = talk.recorder.chat_id
+    talk.recorder.close()  # as at exit
     more = Talk(talk.path, chat)
     assert more.conversation.turns == talk.conversation.turns
     assert more.conversation.turns[-1].finish_reason is None
@@ -178,15 +178,15 @@ def test_a_chat_is_gone_on_with(talk: Talk) -> None:
     assert more.on_disk().all_turns == more.conversation.all_turns
     assert [turn.answer for turn in more.on_disk().turns] == ["b", "D", "g"]
     assert [one.id for one in more.history.list_chats()] == [chat]
-    more.keeper.close()
+    more.recorder.close()
 
 
 def test_an_answer_that_is_written_again_replaces_the_old_when_it_is_longer(talk: Talk) -> None:
-    talk.keeper.record_question(talk.conversation.ask("q"))
+    talk.recorder.record_question(talk.conversation.ask("q"))
     talk.hear(*answer("x" * 500)[:3])
-    talk.keeper.close()
-    again = Talk(talk.path, talk.keeper.chat_id)
-    again.keeper.record_question(again.conversation.restart_answer())
+    talk.recorder.close()
+    again = Talk(talk.path, talk.recorder.chat_id)
+    again.recorder.record_question(again.conversation.restart_answer())
     assert again.on_disk().turns[0].answer == "x" * 500
     for n in range(CHECKPOINT_TOKENS):
         again.hear(spoken("yyyy", n))
@@ -196,13 +196,13 @@ def test_an_answer_that_is_written_again_replaces_the_old_when_it_is_longer(talk
     assert again.on_disk().turns[0].answer.startswith("y" * 4 * 100)
     again.hear(GenerationFinished("eog"))
     assert again.on_disk().all_turns == again.conversation.all_turns
-    again.keeper.close()
+    again.recorder.close()
 
 
 def test_an_answer_that_goes_on_is_added_to(talk: Talk) -> None:
-    talk.keeper.record_question(talk.conversation.ask("q"))
+    talk.recorder.record_question(talk.conversation.ask("q"))
     talk.hear(*answer("begun ")[:3], GenerationFinished("length"))
-    talk.keeper.record_question(talk.conversation.turns[-1])
+    talk.recorder.record_question(talk.conversation.turns[-1])
     for n in range(CHECKPOINT_TOKENS):
         talk.hear(spoken("more ", n))
     assert talk.on_disk().turns[0].answer.startswith("begun more more ")
@@ -216,9 +216,9 @@ def test_what_was_refused_was_never_asked(change: str, talk: Talk) -> None:
     talk.ask("a", "b")
     before, mark = talk.on_disk(), talk.conversation.take_snapshot()
     turn = getattr(talk.conversation, change)(*["c"] * (change == "ask"))
-    talk.keeper.record_question(turn)
+    talk.recorder.record_question(turn)
     talk.conversation.restore(mark)
-    talk.keeper.discard_turn(turn)
+    talk.recorder.discard_turn(turn)
     assert (talk.on_disk().all_turns, talk.on_disk().head) == (before.all_turns, before.head)
     talk.ask("d", "e")
     assert talk.on_disk().all_turns == talk.conversation.all_turns
@@ -227,25 +227,25 @@ def test_what_was_refused_was_never_asked(change: str, talk: Talk) -> None:
 def test_a_chat_whose_only_message_was_refused_is_none(talk: Talk) -> None:
     mark = talk.conversation.take_snapshot()
     turn = talk.conversation.ask("too long")
-    talk.keeper.record_question(turn)
+    talk.recorder.record_question(turn)
     talk.conversation.restore(mark)
-    talk.keeper.discard_turn(turn)
-    assert talk.history.list_chats() == [] and talk.keeper.chat_id is None
+    talk.recorder.discard_turn(turn)
+    assert talk.history.list_chats() == [] and talk.recorder.chat_id is None
     talk.ask("a", "b")
     assert [one.title for one in talk.history.list_chats()] == ["a"]
-    assert talk.told == []
+    assert talk.notices == []
 
 
 def test_private(path: Path) -> None:
     talk = Talk(path, private=True)
     talk.ask("secret", "said")
     talk.conversation.undo()
-    talk.keeper.save_metadata()
-    talk.keeper.start_new_chat(Conversation(1)).close()
+    talk.recorder.save_metadata()
+    talk.recorder.start_new_chat(Conversation(1)).close()
     assert (
         talk.history.list_chats() == []
-        and not talk.keeper.is_saving
-        and talk.keeper.chat_id is None
+        and not talk.recorder.is_saving
+        and talk.recorder.chat_id is None
     )
     for file in path.parent.iterdir():
         assert b"secret" not in file.read_bytes()
@@ -253,9 +253,9 @@ def test_private(path: Path) -> None:
 
 def test_another_chat(talk: Talk) -> None:
     talk.ask("a", "b")
-    first = talk.keeper.chat_id
+    first = talk.recorder.chat_id
     talk.conversation = Conversation(6)
-    talk.keeper = talk.keeper.start_new_chat(talk.conversation)
+    talk.recorder = talk.recorder.start_new_chat(talk.conversation)
     talk.ask("c", "d")
     assert [one.title for one in talk.history.list_chats()] == ["c", "a"]
     assert first is not None
@@ -264,34 +264,34 @@ def test_another_chat(talk: Talk) -> None:
 
 def test_a_second_window_only_reads(talk: Talk) -> None:
     talk.ask("a", "b")
-    second = Talk(talk.path, talk.keeper.chat_id)
-    assert isinstance(second.keeper.lock_error, InUseError)
+    second = Talk(talk.path, talk.recorder.chat_id)
+    assert isinstance(second.recorder.lock_error, InUseError)
     with pytest.raises(InUseError):
-        second.keeper.record_question(second.conversation.ask("c"))
+        second.recorder.record_question(second.conversation.ask("c"))
     second.conversation.undo()
-    second.keeper.save_metadata()
-    second.keeper.close()
+    second.recorder.save_metadata()
+    second.recorder.close()
     assert talk.on_disk().all_turns == talk.conversation.all_turns
-    talk.keeper.close()
-    third = Talk(talk.path, talk.keeper.chat_id)
-    assert third.keeper.lock_error is None
-    third.keeper.close()
+    talk.recorder.close()
+    third = Talk(talk.path, talk.recorder.chat_id)
+    assert third.recorder.lock_error is None
+    third.recorder.close()
 
 
-# --- where it cannot be saved -------------------------------------------------------------
+# --- saving fails -------------------------------------------------------------------------------
 
 
 def test_a_failed_save_is_said_once_and_made_good(talk: Talk) -> None:
     talk.ask("a", "b")
     with closing(sqlite3.connect(talk.path, isolation_level=None)) as other:
         talk.history._database._connection.execute("PRAGMA busy_timeout = 20")
-        other.execute("BEGIN IMMEDIATE")  # another program writes, for long
+        other.execute("BEGIN IMMEDIATE")  # a long write of another process
         talk.ask("c", "d")
         talk.ask("e", "f")
         assert talk.codes == ["not-saved"]
         assert len(talk.on_disk().all_turns) == 1
         other.execute("ROLLBACK")
-    talk.keeper.save_metadata()
+    talk.recorder.save_metadata()
     assert talk.codes == ["not-saved", "saved-again"]
     assert talk.on_disk().all_turns == talk.conversation.all_turns
 
@@ -302,11 +302,11 @@ def test_what_was_refused_while_it_could_not_be_saved(talk: Talk) -> None:
         other.execute("BEGIN IMMEDIATE")
         mark = talk.conversation.take_snapshot()
         turn = talk.conversation.ask("too long")
-        talk.keeper.record_question(turn)
+        talk.recorder.record_question(turn)
         talk.conversation.restore(mark)
-        talk.keeper.discard_turn(turn)
+        talk.recorder.discard_turn(turn)
         other.execute("ROLLBACK")
-    talk.keeper.save_metadata()
+    talk.recorder.save_metadata()
     assert talk.history.list_chats() == []
     talk.ask("a", "b")
     assert talk.on_disk().all_turns == talk.conversation.all_turns
@@ -316,13 +316,13 @@ def test_what_was_refused_while_it_could_not_be_saved(talk: Talk) -> None:
 def test_a_file_that_goes_away_is_written_anew(when: str, talk: Talk) -> None:
     talk.ask("a", "b")
     if when != "before":
-        talk.keeper.record_question(talk.conversation.ask("c"))
+        talk.recorder.record_question(talk.conversation.ask("c"))
     if when == "after":
         talk.hear(*answer("d"))
     for file in talk.path.parent.glob("chats.sqlite*"):
         file.unlink()
     if when == "before":
-        talk.keeper.record_question(talk.conversation.ask("c"))
+        talk.recorder.record_question(talk.conversation.ask("c"))
     if when != "after":
         talk.hear(*answer("d"))
     talk.ask("e", "f")
@@ -357,15 +357,15 @@ except Exception as error:
     raise SystemExit
 for n in range(40):
     talk.ask(f"question {n} " * 9, f"answer {n} " * 20)
-    if not talk.told:
+    if not talk.notices:
         print("safe", n, flush=True)
 assert talk.codes == ["not-saved"], talk.codes
 assert len(talk.conversation.turns) == 40
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-if len(sys.argv) > 3:  # somebody made room
-    talk.keeper.moved()
+if len(sys.argv) > 3:  # space was freed
+    talk.recorder.save_metadata()
     assert talk.codes == ["not-saved", "saved-again"], talk.codes
-    assert talk.on_disk().all == talk.conversation.all
+    assert talk.on_disk().all_turns == talk.conversation.all_turns
 print("full", flush=True)
 """
 
@@ -374,7 +374,7 @@ print("full", flush=True)
 @pytest.mark.parametrize("room", [[], ["room"]])
 @pytest.mark.parametrize("limit", [1, 5000, 20_000, 33_333, 60_000, 120_000])
 def test_a_full_disk_keeps_what_was_saved(limit: int, room: list[str], path: Path) -> None:
-    """The system refuses to let any file grow beyond a size."""
+    """RLIMIT_FSIZE limits the size of every file."""
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(limit), path, *room],
         cwd=ROOT,
@@ -386,7 +386,7 @@ def test_a_full_disk_keeps_what_was_saved(limit: int, room: list[str], path: Pat
     )
     lines = done.stdout.split("\n")
     assert done.returncode == 0, done.stderr
-    assert "refused AccessError" in lines or "full" in lines
+    assert "refused StorageError" in lines or "full" in lines
     safe = sum(line.startswith("safe") for line in lines)
     with closing(ChatHistory.open(path)) as history:
         kept = [
@@ -404,14 +404,14 @@ def integrity(path: Path) -> str:
         return str(base.execute("PRAGMA integrity_check").fetchone()[0])
 
 
-# --- killed -------------------------------------------------------------------------------
+# --- killed -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("times", [20, pytest.param(150, marks=pytest.mark.long)])
 @pytest.mark.timeout(600)
 @posix
 def test_killed_at_any_moment(times: int, path: Path) -> None:
-    """Nothing that was acknowledged is lost, and of an answer no more than a checkpoint."""
+    """No acknowledged data is lost, and at most one checkpoint of an answer."""
     dice = random.Random(times)
     for n in range(times):
         lines = killed(path, seed=n, after=dice.randrange(1, 400))
@@ -425,7 +425,7 @@ def test_killed_at_any_moment(times: int, path: Path) -> None:
 
 
 def killed(path: Path, seed: int, after: int) -> list[list[str]]:
-    """Chat until so many lines came, then die; all lines."""
+    """Kill the writer after so many lines; return all lines."""
     command = [sys.executable, "-m", "tests.chat.writer", str(path), str(seed)]
     process = subprocess.Popen(
         command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True, bufsize=1
@@ -449,7 +449,7 @@ def sent(lines: list[list[str]], history: ChatHistory) -> None:
 
 
 def heard(lines: list[list[str]], history: ChatHistory) -> None:
-    """Of each answer, the last that was said of it."""
+    """The last reported state of each answer."""
     best = {(chat, turn): (what, n) for what, chat, turn, n in lines if what != "sent"}
     for (chat, turn), (what, n) in best.items():
         read = history.load_chat(int(chat)).conversation.turn(int(turn))

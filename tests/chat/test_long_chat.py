@@ -1,4 +1,4 @@
-"""Two hundred turns: each reads its own tokens only, and memory stays what it was."""
+"""Two hundred turns: each evaluates only its new tokens, and memory stays constant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file of chats that is damaged anywhere: the rest is read, and nothing is thrown away."""
+"""Damaged history files: the rest is recovered, and the damaged file is kept."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.chat.talk import put, said
 
 CHATS = 12
 STEPS = [3001, pytest.param(64, marks=pytest.mark.long)]
-"""Every so many bytes a file is cut."""
+"""Step between two cut positions, in bytes."""
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[int, Any]]:
-    """The bytes of a file with some chats, and what they say."""
+    """A history file's bytes, and its chats."""
     path = tmp_path_factory.mktemp("whole") / "chats" / "chats.sqlite"
     with closing(ChatHistory.open(path)) as known:
         for n in range(CHATS):
@@ -44,7 +44,7 @@ def laid(tmp_path: Path, body: bytes) -> Path:
 
 
 def works(path: Path, body: bytes) -> dict[int, Any]:
-    """What can be read of a damaged file; writing works, and what was damaged is still there."""
+    """Open a damaged file: writing works, the damaged copy remains. Returns what was recovered."""
     with closing(ChatHistory.open(path)) as known:
         place = put(known, ("after", "all"))
         found = said(known)
@@ -68,9 +68,9 @@ def test_cut_anywhere(step: int, whole: tuple[bytes, dict[int, Any]], tmp_path: 
     for cut in range(0, len(body), step):
         found = works(laid(tmp_path, body[:cut]), body[:cut])
         wrong = [turn for id_, turns in found.items() for turn in turns if turn not in chats[id_]]
-        assert len(wrong) <= 1, cut  # in whose middle it was cut
+        assert len(wrong) <= 1, cut  # the turn that was cut
         best = max(best, len(found))
-    assert best >= CHATS - 2  # cut near its end, nearly all of it is there
+    assert best >= CHATS - 2  # a cut near the end loses little
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -109,9 +109,9 @@ def test_a_file_damaged_while_it_is_open(
         with path.open("r+b") as file:
             file.seek(4096)
             file.write(b"\xff" * (len(whole[0]) - 4096))
-        with closing(ChatHistory.open(path)) as other:  # it finds out, and mends
+        with closing(ChatHistory.open(path)) as other:  # it detects the damage and repairs the file
             assert other.take_notices()
-        put(known, ("after", "all"))  # follows to the new file
+        put(known, ("after", "all"))  # switches to the new file
         assert ("after", "all") in [turn for turns in said(known).values() for turn in turns]
 
 
@@ -133,7 +133,7 @@ CALLS = ("open", "link", "replace", "unlink")
 def test_whatever_call_fails_the_damaged_file_is_there(
     whole: tuple[bytes, dict[int, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fail the first call, the second, …, until none fails any more."""
+    """Fail the first call, then the second, … until no call fails."""
     body = whole[0][:-6000]
     for nth in range(1, 100):
         path = laid(tmp_path, body)
@@ -155,7 +155,7 @@ def works_after_all(path: Path) -> None:
 
 
 class Failing:
-    """The nth of some calls fails as a bad disk does."""
+    """Makes the nth of some calls fail like a bad disk."""
 
     def __init__(self, nth: int, patch: pytest.MonkeyPatch) -> None:
         self.left, self.fired = nth, False

@@ -1,4 +1,4 @@
-"""Pairs opened by their paths are remembered."""
+"""The list of recently opened pairs."""
 
 from pathlib import Path
 

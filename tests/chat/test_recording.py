@@ -1,4 +1,4 @@
-"""A file of events is read with suspicion, and split into its answers."""
+"""Reading event files, damaged ones too, and splitting them into answers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_an_answer_that_got_room_is_one(code: str) -> None:
         said(1),
         room,
     ]
-    for first in (0, 2):  # rounds were once counted anew
+    for first in (0, 2):  # older versions restarted round numbers
         rest: list[Event] = [
             SpeculationPlan("on", "it pays"),
             Prefill(7, 7, 2),
@@ -91,7 +91,7 @@ def test_an_answer_that_got_room_is_one(code: str) -> None:
             said(first + 1),
         ]
         whole: list[Event] = [*begun, *rest, GenerationFinished("eog")]
-        led: list[Event] = [room, *whole]  # one that needed room at once
+        led: list[Event] = [room, *whole]  # an overflow before the first round
         found = events_file.split_answers([READY, *ANSWER, *led, *whole, *ANSWER])
         assert found == [tuple(ANSWER), tuple(led), tuple(whole), tuple(ANSWER)]
 
@@ -118,7 +118,7 @@ def test_a_damaged_line_is_named(line: str, file: Path) -> None:
     notice, *events = events_file.read(file)
     assert events == [READY, said(0), ANSWER[-1]]
     assert isinstance(notice, Notice)
-    assert notice.message == "Line 3 is damaged: left out."
+    assert notice.message == "Line 3 is damaged: skipped."
 
 
 def test_bytes_that_are_no_text(file: Path) -> None:
@@ -126,21 +126,21 @@ def test_bytes_that_are_no_text(file: Path) -> None:
     notice, event = events_file.read(file)
     assert event == said(0)
     assert isinstance(notice, Notice)
-    assert notice.message == "Lines 1 and 3 are damaged: left out."
+    assert notice.message == "Lines 1 and 3 are damaged: skipped."
 
 
 def test_many_damaged_lines_are_counted(file: Path) -> None:
     write(file, *["?"] * 9, said(0))
     notice = events_file.read(file)[0]
     assert isinstance(notice, Notice)
-    assert notice.message == "Lines 1, 2, 3, 4, 5 and 4 more are damaged: left out."
+    assert notice.message == "Lines 1, 2, 3, 4, 5 and 4 more are damaged: skipped."
 
 
 def test_an_event_of_a_later_version_is_left_out(file: Path) -> None:
     write(file, said(0), '{"v":1,"ev":"dream","about":"sheep"}')
     notice = events_file.read(file)[0]
     assert isinstance(notice, Notice)
-    assert notice.message == "Line 2 is of a kind this version does not know: left out."
+    assert notice.message == "Line 2 is of a type this version does not know: skipped."
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_an_event_of_a_later_version_is_left_out(file: Path) -> None:
     [
         (b"", "is empty"),
         (b"\n\n", "is empty"),
-        (b"GGUF\x03\0\0\0\xff\n", "is no file of events: line 1 is none"),
-        (encode(READY).encode(), "holds no answer"),
+        (b"GGUF\x03\0\0\0\xff\n", "is not an event file: line 1 is damaged"),
+        (encode(READY).encode(), "contains no answer"),
     ],
 )
 def test_nothing_to_show(content: bytes, words: str, file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Values are read, refused and shown; the next request says all of them."""
+"""Chat settings: parsing, refusals, formatting, and the request they produce."""
 
 from __future__ import annotations
 

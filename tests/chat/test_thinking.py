@@ -1,4 +1,4 @@
-"""However an answer is cut into pieces, the same parts are thinking."""
+"""Splitting off thinking does not depend on how the text is cut into pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conversation kept as a file, and what a conversation may begin anew."""
+"""Saving a conversation to a file, and restarting answers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_plain(chat: Conversation) -> None:
 def test_a_file_is_not_overwritten_unasked(tmp_path: Path) -> None:
     path = tmp_path / "chat.md"
     export.save_file(path, "one", overwrite=False)
-    with pytest.raises(StorageError, match="exists already"):
+    with pytest.raises(StorageError, match="already exists"):
         export.save_file(path, "two", overwrite=False)
     assert path.read_text() == "one"
     export.save_file(path, "two", overwrite=True)

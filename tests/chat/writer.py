@@ -1,4 +1,4 @@
-"""A program that chats for ever, to be killed: it says what it was told is safe.
+"""A program that chats until it is killed; it prints what has been saved.
 
 python -m tests.chat.writer FILE SEED      on standard output, a line each, flushed:
 sent CHAT TURN QUESTION                    after `sent` came back
@@ -24,18 +24,18 @@ def main(file: str, seed: str) -> None:
     history = ChatHistory.open(Path(file))
     while True:
         conversation = Conversation(dice.randrange(99))
-        keeper = ChatRecorder(conversation, history, PAIR)
+        recorder = ChatRecorder(conversation, history, PAIR)
         for _ in range(dice.randrange(1, 8)):
-            one_turn(conversation, keeper, dice)
-        keeper.close()
+            one_turn(conversation, recorder, dice)
+        recorder.close()
 
 
-def one_turn(conversation: Conversation, keeper: ChatRecorder, dice: random.Random) -> None:
+def one_turn(conversation: Conversation, recorder: ChatRecorder, dice: random.Random) -> None:
     moves = ["ask", "again", "edit", "undo"] if conversation.turns else ["ask"]
     move = dice.choice(moves)
     if move == "undo":
         conversation.undo()
-        keeper.save_metadata()
+        recorder.save_metadata()
         return
     question = f"q{dice.randrange(10**9)} " * dice.randrange(1, 40)
     if move == "ask":
@@ -44,25 +44,25 @@ def one_turn(conversation: Conversation, keeper: ChatRecorder, dice: random.Rand
         turn = conversation.retry()
     else:
         turn = conversation.edit_turn(dice.choice(conversation.turns).id, question)
-    keeper.record_question(turn)
-    say("sent", keeper, turn.id, turn.question.split()[0])
+    recorder.record_question(turn)
+    say("sent", recorder, turn.id, turn.question.split()[0])
     tokens = 0
-    keeper.record_events([Prefill(1, 1, 0)])
+    recorder.record_events([Prefill(1, 1, 0)])
     for n in range(dice.randrange(120)):
         event = spoken(f"t{n} ", n)
         conversation.add_events([event])
-        keeper.record_events([event])
+        recorder.record_events([event])
         tokens += len(event.tokens)
-        say("heard", keeper, turn.id, tokens)
+        say("heard", recorder, turn.id, tokens)
     if dice.random() < 0.9:
         conversation.add_events([GenerationFinished("eog")])
-        keeper.record_events([GenerationFinished("eog")])
-        keeper.finish_answer()
-        say("ended", keeper, turn.id, tokens)
+        recorder.record_events([GenerationFinished("eog")])
+        recorder.finish_answer()
+        say("ended", recorder, turn.id, tokens)
 
 
-def say(what: str, keeper: ChatRecorder, turn: int, more: object) -> None:
-    print(what, keeper.chat_id, turn, more, flush=True)
+def say(what: str, recorder: ChatRecorder, turn: int, more: object) -> None:
+    print(what, recorder.chat_id, turn, more, flush=True)
 
 
 if __name__ == "__main__":

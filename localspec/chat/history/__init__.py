@@ -1,7 +1,4 @@
-"""Chats that outlive the program: one SQLite file, its locks, and an index of its words.
-
-What is promised, and how it is kept: docs/history.md.
-"""
+"""Saved chats: one SQLite file, its locks and its search index. Guarantees: docs/history.md."""
 
 from localspec.chat.history.records import (
     ChatListEntry,

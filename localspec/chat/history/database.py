@@ -1,4 +1,4 @@
-"""The SQLite file of all chats: opened with care, read and written whole or not at all."""
+"""The SQLite database of all chats: opening, transactions, repair."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ T = TypeVar("T")
 
 
 class HistoryDatabase:
-    """One connection, for all threads of this process."""
+    """One connection, shared by all threads of this process."""
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
-        """Where nothing can be written it is opened for reading, and `refusal` says why.
+        """Open the file. If it cannot be written, open it read-only and set `write_error`.
 
-        `create`: a file that is not there is made; else there are no chats.  Raises AccessError
-        where there is nothing to read either.
+        Without `create`, a missing file counts as an empty history. Raises LocalspecError if the
+        file cannot be read either.
         """
         self.path = path
         self.write_error: LocalspecError | None = None
         self.notices: list[Notice] = []
-        """What a person should know; whoever tells it takes it out."""
+        """Notices for the user. The caller that shows them removes them."""
         self._lock = threading.RLock()
         self._inode = 0
         self._connection = self._open(create)
@@ -41,17 +41,17 @@ class HistoryDatabase:
             self._connection.close()
 
     def run_read(self, work: Transaction[T]) -> T:
-        """What `work` finds in one unchanging state.  Raises LocalspecError."""
+        """Run `work` on one snapshot of the database. Raises LocalspecError."""
         return self._run_transaction(work, "BEGIN")
 
     def run_write(self, work: Transaction[T]) -> T:
-        """All of it or nothing, on the disk when it returns.  Raises LocalspecError."""
+        """Run `work` as one durable transaction. Raises LocalspecError."""
         if self.write_error is not None:
             raise self.write_error
         return self._run_transaction(work, "BEGIN IMMEDIATE")
 
     def vacuum(self) -> bool:
-        """Leave nothing of what was removed; False while another process is reading it."""
+        """Overwrite deleted data. Returns False if another process is reading the file."""
         with self._lock:
             try:
                 self._connection.execute("VACUUM")
@@ -96,7 +96,7 @@ class HistoryDatabase:
             raise to_user_error(error, self.path) from error
 
     def _open_empty(self) -> sqlite3.Connection:
-        self.write_error = StorageError("There are no chats.", "Chats begin with: localspec run")
+        self.write_error = StorageError("There are no chats yet.", "Start one: localspec run")
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         schema.create_tables(connection)
         return connection
@@ -114,14 +114,14 @@ class HistoryDatabase:
         return connection
 
     def _reopen_if_replaced(self) -> None:
-        """A file that was put in the place of ours, or ours that was removed, is looked at anew."""
+        """Reopen the database if its file was replaced or deleted."""
         if self.write_error is not None:
             return
         try:
-            same = self.path.stat().st_ino == self._inode
+            is_same_file = self.path.stat().st_ino == self._inode
         except OSError:
-            same = False
-        if not same:
+            is_same_file = False
+        if not is_same_file:
             self._reopen()
 
     def _repair(self) -> None:
@@ -142,11 +142,12 @@ class HistoryDatabase:
     def _add_repair_notice(self, repaired: repair.HistoryRepair | None) -> None:
         if repaired is None:
             return
-        where = sanitize(str(repaired.damaged_copy), multiline=False)
-        words = (
-            f"The file of chats was damaged. {repaired.recovered_chats} chats were saved from it."
-        )
-        self.notices.append(Notice("warning", "history-mended", words, f"It is kept as {where}"))
+        copy = sanitize(str(repaired.damaged_copy), multiline=False)
+        n = repaired.recovered_chats
+        recovered = "1 chat was recovered" if n == 1 else f"{n} chats were recovered"
+        message = f"The chat history was damaged. {recovered}."
+        hint = f"The damaged file is saved as {copy}"
+        self.notices.append(Notice("warning", "history-mended", message, hint))
 
 
 @contextmanager
@@ -163,33 +164,33 @@ def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[sqlite3
 
 
 def create_private_file(path: Path) -> None:
-    """The file and its folder, for their person alone, from the first moment.  Raises OSError."""
+    """Create the file and its folder, never readable by other users. Raises OSError."""
     path.parent.parent.mkdir(parents=True, exist_ok=True)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     if os.name == "posix":
-        about = path.parent.stat()
-        if about.st_uid not in (os.geteuid(), 0) and os.geteuid() != 0:
-            raise PermissionError(1, "it belongs to somebody else", str(path.parent))
-        if about.st_mode & 0o077:
+        folder = path.parent.stat()
+        if folder.st_uid not in (os.geteuid(), 0) and os.geteuid() != 0:
+            raise PermissionError(1, "it belongs to another user", str(path.parent))
+        if folder.st_mode & 0o077:
             path.parent.chmod(0o700)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
 
 
 def to_user_error(error: Exception, path: Path) -> LocalspecError:
-    """An error of the system or of SQLite, for a person."""
-    where = sanitize(str(path), multiline=False)
+    """Convert an OSError or a SQLite error into an error with a message and a hint."""
+    shown = sanitize(str(path), multiline=False)
     if isinstance(error, OSError):
-        what = error.strerror or "it cannot be opened"
+        reason = error.strerror or "it cannot be opened"
         return StorageError(
-            f"{where} cannot be written: {what}.", "--data-dir names another place."
+            f"{shown} cannot be written: {reason}.", "Use --data-dir for another folder."
         )
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return InUseError("Another localspec is writing chats for long.", "Try again.")
+        return InUseError("Another localspec is still writing chats.", "Try again.")
     hints = {
-        sqlite3.SQLITE_FULL: "Make room on the disk.",
-        sqlite3.SQLITE_IOERR: "Is the disk full, or gone?",
+        sqlite3.SQLITE_FULL: "Free some disk space.",
+        sqlite3.SQLITE_IOERR: "Is the disk full, or was it removed?",
     }
     return StorageError(
-        f"{where} cannot be used: {error}.", hints.get(code, "--data-dir names another place.")
+        f"{shown} cannot be used: {error}.", hints.get(code, "Use --data-dir for another folder.")
     )

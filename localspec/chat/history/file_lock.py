@@ -1,4 +1,4 @@
-"""One process at a time: a lock on a file, which the system drops when its process ends."""
+"""Exclusive file locks; the system releases them when the process ends."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ else:
 
 
 class FileLock:
-    """Something that only this process may change until `close`."""
+    """A held lock; `close` releases it."""
 
     def __init__(self, file: int, is_exclusive: bool = True) -> None:
         self._file = file
         self.is_exclusive = is_exclusive
-        """False on a disk that knows no locks: another process may hold it, too."""
+        """False if the disk does not support locks: another process may hold it too."""
 
     def close(self) -> None:
-        """Let go; more than once does no harm."""
+        """Release the lock. May be called more than once."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
 def acquire(path: Path) -> FileLock | None:
-    """Hold what the file stands for; None where somebody else does.  Raises OSError."""
+    """Lock the file; None if another process holds the lock. Raises OSError."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
     try:
         _take(file)

@@ -1,4 +1,7 @@
-"""Rows of the history's tables from what they keep, and back, with suspicion."""
+"""Records of saved chats, and their conversion to and from database rows.
+
+Loading checks every value: a damaged file must not crash the program.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,86 @@ from localspec.protocol.events import Event, FinishReason, Prefill
 from localspec.protocol.json_dataclasses import from_json
 
 _MAX_CHECKPOINT_BYTES = 256 * 1024 * 1024
-"""Bytes of one checkpoint, unpacked: a damaged one must not fill the memory."""
+"""Limit for an unpacked checkpoint: a damaged one must not fill the memory."""
 
 TURN_COLUMNS = "key, id, parent, question, attached, answer, reason, attempt, inside, model"
-"""The columns of which `turn` makes a turn."""
+"""The columns that `load_turn` expects."""
 LIST_COLUMNS = "id, title, pair, turns, created, updated"
 
 
+@dataclass(frozen=True, slots=True)
+class ChatPair:
+    """The pair that answers, by the references that open it again."""
+
+    model: str
+    """A reference or a path."""
+    draft: str = "auto"
+    """A reference, a path, `auto` or `none`."""
+    name: str = ""
+    """The model's display name."""
+    thinking: tuple[str, str] | None = None
+    """The markers before and after thinking."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatLocation:
+    """A chat's id with the id of its database: in another database the chat's id is not valid."""
+
+    database_id: str
+    chat_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMetadata:
+    """Everything of a chat except its turns."""
+
+    title: str
+    seed: int
+    system: str
+    settings: ChatSettings
+    pair: ChatPair
+    head: int | None
+    dropped: DroppedTurns
+    turn_count: int
+    """Turns on the path to the head."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatListEntry:
+    """A chat in a list, without its turns."""
+
+    id: int
+    title: str
+    pair: ChatPair
+    turn_count: int
+    created: float
+    """Seconds since 1970. Not used for sorting: the system clock may jump."""
+    updated: float
+
+
+@dataclass(frozen=True, slots=True)
+class SavedChat:
+    location: ChatLocation
+    list_entry: ChatListEntry
+    conversation: Conversation
+    settings: ChatSettings
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """A search result: a match in a turn, or in the title if `turn` is None."""
+
+    list_entry: ChatListEntry
+    turn: int | None
+    excerpt: str
+
+
 def replace_surrogates(text: str) -> str:
-    """What SQLite can keep: lone surrogates become a mark."""
+    """Replace lone surrogates, which SQLite cannot store, by `?`."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-# --- small parts ------------------------------------------------------------------------
+# --- columns ----------------------------------------------------------------------------
 
 
 def dump_settings(settings: ChatSettings) -> str:
@@ -36,12 +106,12 @@ def dump_settings(settings: ChatSettings) -> str:
 
 
 def load_settings(text: object) -> ChatSettings:
-    """As they were kept; the defaults where that makes no sense."""
+    """Invalid settings become the defaults."""
     try:
-        found = from_json(ChatSettings, _parse_object(text))
+        settings = from_json(ChatSettings, _parse_object(text))
     except ValueError:
         return ChatSettings()
-    return found if events_file.matches_type(found, ChatSettings) else ChatSettings()
+    return settings if events_file.matches_type(settings, ChatSettings) else ChatSettings()
 
 
 def dump_pair(pair: ChatPair) -> str:
@@ -50,11 +120,11 @@ def dump_pair(pair: ChatPair) -> str:
 
 def load_pair(text: object) -> ChatPair:
     try:
-        found = from_json(ChatPair, _parse_object(text))
+        pair = from_json(ChatPair, _parse_object(text))
     except ValueError:
         return ChatPair("")
-    sound = events_file.matches_type(found, ChatPair) and len(found.thinking or "ab") == 2
-    return found if sound else ChatPair("")
+    is_valid = events_file.matches_type(pair, ChatPair) and len(pair.thinking or "ab") == 2
+    return pair if is_valid else ChatPair("")
 
 
 def dump_dropped(dropped: DroppedTurns) -> str:
@@ -62,16 +132,13 @@ def dump_dropped(dropped: DroppedTurns) -> str:
 
 
 def load_dropped(text: object) -> DroppedTurns:
-    """None at all where it makes no sense: then all turns are sent."""
+    """An invalid value drops nothing: then all turns are sent."""
     try:
-        found = from_json(DroppedTurns, _parse_object(text)) if text else DroppedTurns()
+        dropped = from_json(DroppedTurns, _parse_object(text)) if text else DroppedTurns()
     except ValueError:
         return DroppedTurns()
-    return (
-        found
-        if events_file.matches_type(found, DroppedTurns) and found.turns >= 0
-        else DroppedTurns()
-    )
+    is_valid = events_file.matches_type(dropped, DroppedTurns) and dropped.turns >= 0
+    return dropped if is_valid else DroppedTurns()
 
 
 def dump_attachments(attachments: Iterable[Attachment]) -> str:
@@ -99,12 +166,12 @@ def _parse_object(text: object) -> Mapping[str, Any]:
 
 
 def pack_events(answer_events: Iterable[Event]) -> bytes:
-    """Lines of JSON, compressed: about a sixth."""
+    """Compress JSON lines to about a sixth of their size."""
     return zlib.compress("\n".join(map(events.encode, answer_events)).encode(), 6)
 
 
 def unpack_events(body: Any) -> list[Event]:
-    """Those of a checkpoint; none of a damaged one, which its checksum gives away."""
+    """Return the events of a checkpoint; none if zlib's checksum shows that it is damaged."""
     reader = zlib.decompressobj()
     try:
         lines = reader.decompress(body, _MAX_CHECKPOINT_BYTES).decode().split("\n")
@@ -112,35 +179,35 @@ def unpack_events(body: Any) -> list[Event]:
         return []
     if not reader.eof:
         return []
-    found = []
+    unpacked = []
     for line in filter(None, lines):
         try:
             event = events.decode(line)
         except (ValueError, RecursionError):
             continue
         if event is not None:
-            found.append(event)
-    return found
+            unpacked.append(event)
+    return unpacked
 
 
-# --- whole rows -------------------------------------------------------------------------
+# --- rows -------------------------------------------------------------------------------
 
 
 def load_list_entry(row: Sequence[Any]) -> ChatListEntry:
-    """Raises ValueError where the row makes no sense."""
-    id_, title, pair_, turns, created, updated = row
+    """Raises ValueError if the row is damaged."""
+    id_, title, pair, turns, created, updated = row
     try:
         return ChatListEntry(
-            int(id_), str(title), load_pair(pair_), int(turns), float(created), float(updated)
+            int(id_), str(title), load_pair(pair), int(turns), float(created), float(updated)
         )
     except (TypeError, OverflowError) as error:
         raise ValueError("a damaged row") from error
 
 
 def load_turn(row: Sequence[Any], answer_events: Sequence[Event] | None = None) -> Turn:
-    """`heard` are its events; None where they were not looked at.
+    """Load a turn without its events if `answer_events` is None.
 
-    Raises ValueError where the row makes no sense.
+    Raises ValueError if the row is damaged.
     """
     _, id_, parent, question, files, answer, reason, attempt, inside, model = row
     if answer_events is None:
@@ -161,80 +228,9 @@ def load_turn(row: Sequence[Any], answer_events: Sequence[Event] | None = None) 
 
 
 def clear_missing_parents(turns: Iterable[Turn]) -> list[Turn]:
-    """Those that make a tree: what follows nothing that is here begins the chat."""
-    known: dict[int, Turn] = {}
-    for one in sorted(turns, key=lambda turn: turn.id):
-        orphan = one.parent is not None and one.parent not in known
-        known[one.id] = replace(one, parent=None) if orphan else one
-    return list(known.values())
-
-
-# --- What there is to know of a chat that was kept.
-
-
-@dataclass(frozen=True, slots=True)
-class ChatPair:
-    """The pair that answers, as a person asks for it."""
-
-    model: str
-    """A reference or a path; `draft` too, or `auto` or `none`."""
-    draft: str = "auto"
-    name: str = ""
-    """Of the model, for a person."""
-    thinking: tuple[str, str] | None = None
-    """The markers around what it thinks."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChatLocation:
-    """Where a chat is kept: its id means nothing in another file."""
-
-    database_id: str
-    chat_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class ChatMetadata:
-    """All of a chat but its turns, to be written."""
-
-    title: str
-    seed: int
-    system: str
-    settings: ChatSettings
-    pair: ChatPair
-    head: int | None
-    dropped: DroppedTurns
-    turn_count: int
-    """On the path to the head."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChatListEntry:
-    """A chat in a list: nothing of its turns was read for it."""
-
-    id: int
-    title: str
-    pair: ChatPair
-    turn_count: int
-    created: float
-    """Seconds since 1970, UTC, by the clock of that moment; no order is made of it."""
-    updated: float
-
-
-@dataclass(frozen=True, slots=True)
-class SavedChat:
-    """A chat to read or to go on with."""
-
-    location: ChatLocation
-    list_entry: ChatListEntry
-    conversation: Conversation
-    settings: ChatSettings
-
-
-@dataclass(frozen=True, slots=True)
-class SearchHit:
-    """A chat in which something was found: in a turn, or in its title where `turn` is None."""
-
-    list_entry: ChatListEntry
-    turn: int | None
-    excerpt: str
+    """Make a valid tree: a turn whose parent is missing becomes a first turn."""
+    by_id: dict[int, Turn] = {}
+    for turn in sorted(turns, key=lambda turn: turn.id):
+        is_orphan = turn.parent is not None and turn.parent not in by_id
+        by_id[turn.id] = replace(turn, parent=None) if is_orphan else turn
+    return list(by_id.values())

@@ -1,4 +1,4 @@
-"""A damaged file of chats: what can be read goes into a new one, and the old one is kept aside."""
+"""Repairing a damaged history: readable rows go into a new file; the old file is kept."""
 
 from __future__ import annotations
 
@@ -14,25 +14,22 @@ from typing import Any
 from localspec.chat.history import file_lock, schema
 
 _LOCK_TIMEOUT = 20.0
-"""Seconds to wait for another process that does the same."""
+"""Seconds to wait for another process that repairs the same file."""
 _MAX_ROWID_GAP = 1_000_000
-"""Rows that are looked for one by one between those that a damaged place divides."""
+"""The most row ids to try one by one across a damaged part."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryRepair:
-    """What was done."""
-
     damaged_copy: Path
-    """The damaged file, as it was."""
+    """The damaged file, unchanged."""
     recovered_chats: int
-    """How many of them were saved."""
 
 
 def repair_file(path: Path) -> HistoryRepair | None:
-    """Put a sound file in its place; None where another process has just done so.
+    """Replace the damaged file by a repaired one; None if another process has already done so.
 
-    Raises OSError and sqlite3.Error; the damaged file is there then as it was.
+    Raises OSError and sqlite3.Error; then the damaged file is unchanged.
     """
     with closing(_acquire_repair_lock(path.with_name("mending.lock"))):
         if _is_intact(path):
@@ -45,13 +42,13 @@ def repair_file(path: Path) -> HistoryRepair | None:
 
 
 def _acquire_repair_lock(path: Path) -> file_lock.FileLock:
-    """When no other process is at it.  Raises OSError where that takes too long."""
+    """Wait until no other process repairs the file. Raises TimeoutError."""
     deadline = time.monotonic() + _LOCK_TIMEOUT
-    while (held := file_lock.acquire(path)) is None:
+    while (lock := file_lock.acquire(path)) is None:
         if time.monotonic() > deadline:
-            raise TimeoutError(110, "another localspec has been mending it for long", str(path))
+            raise TimeoutError(110, "another localspec is still repairing it", str(path))
         time.sleep(0.05)
-    return held
+    return lock
 
 
 def _is_intact(path: Path) -> bool:
@@ -64,33 +61,33 @@ def _is_intact(path: Path) -> bool:
 
 
 def _swap_files(path: Path, new: Path) -> Path:
-    """The new file is in the place of the old; where that is now."""
+    """Put the new file in place of the old one. Returns the old file's new path."""
     utc = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    aside, n = path.with_name(f"{path.name}.corrupt-{utc}"), 1
-    while aside.exists():
+    backup, n = path.with_name(f"{path.name}.corrupt-{utc}"), 1
+    while backup.exists():
         n += 1
-        aside = path.with_name(f"{path.name}.corrupt-{utc}-{n}")
-    for end in ("", "-wal"):
-        old = path.with_name(path.name + end)
-        if old.exists() and (not end or old.stat().st_size):
-            _link_or_move(old, aside.with_name(aside.name + end))
-    for end in ("-wal", "-shm"):
-        path.with_name(path.name + end).unlink(missing_ok=True)
+        backup = path.with_name(f"{path.name}.corrupt-{utc}-{n}")
+    for suffix in ("", "-wal"):
+        old = path.with_name(path.name + suffix)
+        if old.exists() and (not suffix or old.stat().st_size):
+            _link_or_move(old, backup.with_name(backup.name + suffix))
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
     os.replace(new, path)
     _sync_folder(path.parent)
-    return aside
+    return backup
 
 
-def _link_or_move(old: Path, aside: Path) -> None:
-    """Under both names where links are possible: at no moment is there none."""
+def _link_or_move(old: Path, backup: Path) -> None:
+    """Prefer a hard link: then a file of the original name exists at every moment."""
     try:
-        os.link(old, aside)
+        os.link(old, backup)
     except OSError:
-        os.replace(old, aside)
+        os.replace(old, backup)
 
 
 def _sync_folder(folder: Path) -> None:
-    """The names, too, are on the disk."""
+    """Flush the folder, so that the new file names survive a power failure."""
     if os.name == "posix":
         with suppress(OSError):
             file = os.open(folder, os.O_RDONLY)
@@ -101,15 +98,15 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _remove_database(path: Path) -> None:
-    for end in ("", "-wal", "-shm", "-journal"):
-        path.with_name(path.name + end).unlink(missing_ok=True)
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
-# --- what can be read ---------------------------------------------------------------------
+# --- copying the readable rows ------------------------------------------------------------
 
 
 def _copy_readable_rows(damaged: Path, new: Path) -> int:
-    """Copy all rows that can be read; how many chats these are."""
+    """Copy all readable rows. Returns the number of chats."""
     with closing(sqlite3.connect(new, isolation_level=None)) as connection:
         schema.create_tables(connection)
         connection.execute("BEGIN")
@@ -131,24 +128,24 @@ def _open_damaged(path: Path) -> sqlite3.Connection:
 
 
 def _copy_table(source: sqlite3.Connection, connection: sqlite3.Connection, table: str) -> None:
-    """By the places of the columns: new ones are added at the end, and names may be damaged."""
+    """Copy rows by column position: new columns come last, and column names may be damaged."""
     names = schema.list_columns(connection, table)
     for row in _iterate_rows(source, table):
-        marks = ",".join("?" * len(row))
-        insert = f"INSERT OR IGNORE INTO {table} ({','.join(names[: len(row)])}) VALUES ({marks})"
-        with suppress(*schema.DATABASE_ERRORS):  # a value that cannot be
+        values = ",".join("?" * len(row))
+        insert = f"INSERT OR IGNORE INTO {table} ({','.join(names[: len(row)])}) VALUES ({values})"
+        with suppress(*schema.DATABASE_ERRORS):  # an invalid value
             connection.execute(insert, row)
 
 
 def _iterate_rows(source: sqlite3.Connection, table: str) -> Iterator[tuple[Any, ...]]:
-    """From both ends to where it breaks off, then one by one what lies between."""
-    known: set[int] = set()
-    whole = yield from _scan(source, table, "ASC", known)
-    if whole:
+    """Read forwards and backwards up to the damaged part, then try the row ids in between."""
+    seen: set[int] = set()
+    is_complete = yield from _scan(source, table, "ASC", seen)
+    if is_complete:
         return
-    below = max(known, default=0)
-    yield from _scan(source, table, "DESC", known)
-    above = min((id_ for id_ in known if id_ > below), default=below)
+    below = max(seen, default=0)
+    yield from _scan(source, table, "DESC", seen)
+    above = min((id_ for id_ in seen if id_ > below), default=below)
     for id_ in range(below + 1, min(above, below + _MAX_ROWID_GAP)):
         with suppress(*schema.DATABASE_ERRORS):
             row = source.execute(f"SELECT * FROM {table} WHERE rowid = ?", (id_,)).fetchone()
@@ -157,14 +154,14 @@ def _iterate_rows(source: sqlite3.Connection, table: str) -> Iterator[tuple[Any,
 
 
 def _scan(
-    source: sqlite3.Connection, table: str, order: str, known: set[int]
+    source: sqlite3.Connection, table: str, order: str, seen: set[int]
 ) -> Generator[tuple[Any, ...], None, bool]:
-    """The rows in one order until the first that is known or broken; whether all were read."""
+    """Yield rows up to the first seen or unreadable one. Returns whether all rows were read."""
     try:
         for id_, *row in source.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid {order}"):
-            if id_ in known:
+            if id_ in seen:
                 return False
-            known.add(id_)
+            seen.add(id_)
             yield tuple(row)
     except schema.DATABASE_ERRORS:
         return False
@@ -172,7 +169,7 @@ def _scan(
 
 
 def _restore_references(connection: sqlite3.Connection) -> None:
-    """Turns without their chat get one; events without their turn are nothing."""
+    """Create the chats that turns refer to, and delete events without a turn."""
     connection.execute(
         "INSERT INTO chats SELECT chat, substr(question, 1, 80), 0, '', '{}', '{}', max(id), '', "
         "count(*), 0, 0, 0 FROM turns WHERE chat NOT IN (SELECT id FROM chats) GROUP BY chat"

@@ -1,4 +1,4 @@
-"""The tables of the history's file, and the ways to open it."""
+"""The tables of the history database, its checks, and opening it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from localspec.errors import InUseError
 
 SCHEMA_VERSION = 1
 BUSY_TIMEOUT = 2.0
-"""Seconds to wait for another process that writes."""
+"""Seconds to wait for another writing process."""
 
 MAX_CHECKED_BYTES = 32 * 1024 * 1024
-"""Bytes of a file that is looked through when it is opened: some tens of ms."""
+"""Files up to this size are checked when opened; that takes tens of milliseconds."""
 
 TABLES = {
     "chats": """id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT NOT NULL, seed INTEGER NOT NULL,
@@ -28,9 +28,9 @@ TABLES = {
         body BLOB NOT NULL, UNIQUE (turn, n)""",
     "state": "name TEXT NOT NULL, clock INTEGER NOT NULL",
 }
-"""`state` is one row: what file this is, and a counter by which everything is ordered."""
+"""`state` has one row: the database id (`name`), and a change counter that orders all rows."""
 _ADDED_COLUMN = ("turns", "model", "TEXT NOT NULL DEFAULT ''")
-"""A column that the first files do not have; whoever does not know it leaves it alone."""
+"""A column that the first files lack; older versions of localspec ignore it."""
 _CREATE_INDEX = "CREATE INDEX IF NOT EXISTS touched ON chats (touched)"
 
 _CORRUPT_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
@@ -38,16 +38,17 @@ _SHORT_READ_CODE = sqlite3.SQLITE_IOERR | (2 << 8)  # read beyond the end of a t
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
-    """Open the file, and make its tables where it is new.
+    """Open the file and create its tables if it is new.
 
-    Raises InUseError where a newer version wrote it, and sqlite3.Error.
+    Raises InUseError if a newer version wrote it, and sqlite3.Error.
     """
     connection = _connect(str(path), uri=False)
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > SCHEMA_VERSION:
             raise InUseError(
-                "The chats were written by a newer localspec.", "They can be read; update to write."
+                "The chats were written by a newer localspec.",
+                "They are read-only here; update localspec to write.",
             )
         if version == SCHEMA_VERSION and path.stat().st_size <= MAX_CHECKED_BYTES:
             check_integrity(connection)  # before anything is written to it
@@ -69,12 +70,12 @@ def open_read_only(path: Path) -> sqlite3.Connection:
     uri = path.absolute().as_uri()
     try:
         return _open_checked(f"{uri}?mode=ro")
-    except sqlite3.OperationalError:  # the folder takes no file beside it
+    except sqlite3.OperationalError:  # the folder is not writable: SQLite cannot create -shm
         return _open_checked(f"{uri}?mode=ro&immutable=1")
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
-    """What is missing of the tables."""
+    """Create the missing tables."""
     connection.execute("BEGIN IMMEDIATE")
     for name, columns in TABLES.items():
         connection.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
@@ -86,7 +87,7 @@ def create_tables(connection: sqlite3.Connection) -> None:
 
 
 def list_columns(connection: sqlite3.Connection, table: str) -> list[str]:
-    """Their names; none where there is no such table."""
+    """Return the column names; empty if there is no such table."""
     return [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
 
 
@@ -95,7 +96,7 @@ def _is_migrated(connection: sqlite3.Connection) -> bool:
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
-    """Add what later versions keep; where another process was faster, nothing."""
+    """Add the new column, unless another process has just added it."""
     table, name, kind = _ADDED_COLUMN
     connection.execute("BEGIN IMMEDIATE")
     if not _is_migrated(connection):
@@ -104,44 +105,43 @@ def _migrate(connection: sqlite3.Connection) -> None:
 
 
 def check_integrity(connection: sqlite3.Connection) -> None:
-    """Raises sqlite3.DatabaseError where the file is not what it was made."""
+    """Raise sqlite3.DatabaseError if the file is damaged."""
     try:
-        (said,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-    except UnicodeDecodeError:  # damage inside what it complains of
+        (result,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    except UnicodeDecodeError:  # the result quotes damaged text
         raise _corrupt_error("not ok") from None
-    if said != "ok" or connection.execute("SELECT count(*) FROM state").fetchone() != (1,):
-        raise _corrupt_error(str(said))
+    if result != "ok" or connection.execute("SELECT count(*) FROM state").fetchone() != (1,):
+        raise _corrupt_error(str(result))
 
 
 DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
-"""What Python makes of SQLite's errors; the second where its words are damaged, too."""
+"""The errors of a damaged database. UnicodeDecodeError: SQLite's error message is damaged too."""
 
 
 def is_corrupt(error: Exception) -> bool:
-    """Whether the file itself is at fault."""
+    """Whether the error means a damaged file."""
     if isinstance(error, UnicodeDecodeError):
         return True
     code = getattr(error, "sqlite_errorcode", 0)
-    if code == sqlite3.SQLITE_ERROR:  # a table or a column that is not there
+    if code == sqlite3.SQLITE_ERROR:  # a table or column is missing
         return str(error).startswith("no such")
     return code & 0xFF in _CORRUPT_CODES or code == _SHORT_READ_CODE
 
 
 def advance_clock(connection: sqlite3.Connection) -> int:
-    """The next number of the counter."""
+    """Increment the change counter and return it."""
     connection.execute("UPDATE state SET clock = clock + 1")
     (clock,) = connection.execute("SELECT clock FROM state").fetchone()
     return int(clock)
 
 
 def read_database_id(connection: sqlite3.Connection) -> str:
-    """Of this file, and no other."""
-    (known,) = connection.execute("SELECT name FROM state").fetchone()
-    return str(known)
+    (name,) = connection.execute("SELECT name FROM state").fetchone()
+    return str(name)
 
 
-def _corrupt_error(words: str) -> sqlite3.DatabaseError:
-    error = sqlite3.DatabaseError(words)
+def _corrupt_error(message: str) -> sqlite3.DatabaseError:
+    error = sqlite3.DatabaseError(message)
     error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
     return error
 
@@ -150,7 +150,7 @@ def _open_checked(uri: str) -> sqlite3.Connection:
     connection = _connect(uri, uri=True)
     try:
         connection.execute("SELECT count(*) FROM chats").fetchone()
-        if not _is_migrated(connection):  # seen as if it were, as nothing may be written
+        if not _is_migrated(connection):  # read-only: add the column in a temporary view
             table, name, _ = _ADDED_COLUMN
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute(f"CREATE TEMP VIEW {table} AS SELECT *, '' {name} FROM main.{table}")

@@ -1,11 +1,11 @@
-"""The chats that were kept: listed, searched, read, written and removed."""
+"""The chat history: listing, searching, loading, saving and deleting chats."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,20 +27,18 @@ from localspec.errors import InUseError, LocalspecError, NotFoundError
 from localspec.protocol.events import Event, Notice
 
 _EXCERPT_MARGIN = 60
-"""Characters of an excerpt before what was found, and twice as many after."""
+"""Characters of an excerpt before the match; twice as many follow it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemovalResult:
-    """What became of chats that were to go."""
-
     chats: int
     wiped: bool
-    """False where another process kept the file's last traces from being overwritten."""
+    """False if another process prevented overwriting the deleted data."""
 
 
 class ChatHistory:
-    """All chats of a person on this computer; several programs may have it open."""
+    """All saved chats of a user. Several processes may have it open."""
 
     def __init__(self, base: HistoryDatabase) -> None:
         self._database = base
@@ -48,22 +46,22 @@ class ChatHistory:
 
     @classmethod
     def open(cls, path: Path | None = None, *, create: bool = True) -> ChatHistory:
-        """The person's own, or that in another file; see Base."""
+        """Open the user's history, or that in `path`. Raises as `HistoryDatabase`."""
         return cls(HistoryDatabase(path or paths.chats_file(), create=create))
 
     def open_again(self) -> ChatHistory:
-        """The same once more, for a thread that searches: nobody who writes waits for it."""
+        """Open a second connection, so that a long search does not block saving."""
         return ChatHistory.open(self._database.path, create=False)
 
     @property
     def write_error(self) -> LocalspecError | None:
-        """Why nothing can be written; None where it can be."""
+        """Why the history is read-only; None if it can be written."""
         return self._database.write_error
 
     def take_notices(self) -> list[Notice]:
-        """What a person should be told, once."""
-        told, self._database.notices = self._database.notices, []
-        return told
+        """Return the pending notices and clear them."""
+        notices, self._database.notices = self._database.notices, []
+        return notices
 
     def close(self) -> None:
         self._database.close()
@@ -71,7 +69,7 @@ class ChatHistory:
     # --- reading --------------------------------------------------------------------------
 
     def list_chats(self, limit: int = -1, offset: int = 0) -> list[ChatListEntry]:
-        """Chats, the last used first; their turns are not read."""
+        """List chats, the most recently used first."""
         query = (
             f"SELECT {records.LIST_COLUMNS} FROM chats "
             "ORDER BY touched DESC, id DESC LIMIT ? OFFSET ?"
@@ -83,46 +81,46 @@ class ChatHistory:
     def find_entry(self, chat: int) -> ChatListEntry:
         """Raises NotFoundError."""
         query = f"SELECT {records.LIST_COLUMNS} FROM chats WHERE id = ?"
-        found = _load_list_entries(
+        entries = _load_list_entries(
             self._database.run_read(lambda db: db.execute(query, (chat,)).fetchall())
         )
-        if not found:
-            raise chat_not_found(chat)
-        return found[0]
+        if not entries:
+            raise _chat_not_found(chat)
+        return entries[0]
 
     def find_last_id(self) -> int:
-        """The chat that was used last.  Raises NotFoundError where there is none."""
-        found = self.list_chats(1)
-        if not found:
-            raise NotFoundError("There is no chat yet.", "Chats begin with: localspec run")
-        return found[0].id
+        """The id of the most recently used chat. Raises NotFoundError if there is none."""
+        entries = self.list_chats(1)
+        if not entries:
+            raise NotFoundError("There are no chats yet.", "Start one: localspec run")
+        return entries[0].id
 
     def load_chat(self, chat: int, *, with_events: bool = True) -> SavedChat:
-        """A chat with all its branches; without `rounds` its answers are text alone.
+        """Load a chat with all branches. Without `with_events`, answers have only their text.
 
         Raises NotFoundError.
         """
-        listed = self.find_entry(chat)
+        entry = self.find_entry(chat)
 
         def work(db: sqlite3.Connection) -> SavedChat:
             query = "SELECT seed, system, settings, head, cut FROM chats WHERE id = ?"
-            found = db.execute(query, (chat,)).fetchone()
-            if found is None:
-                raise chat_not_found(chat)
-            seed, system, settings, head, cut = found
+            row = db.execute(query, (chat,)).fetchone()
+            if row is None:
+                raise _chat_not_found(chat)
+            seed, system, settings, head, cut = row
             turns = records.clear_missing_parents(_load_turns(db, chat, with_events))
             ids = {turn.id for turn in turns}
             head = head if head in ids or head is None else max(ids, default=None)
             seed = seed if isinstance(seed, int) else 0
             conversation = Conversation(seed, str(system), turns, head)
             conversation.dropped = records.load_dropped(cut)
-            place = ChatLocation(schema.read_database_id(db), chat)
-            return SavedChat(place, listed, conversation, records.load_settings(settings))
+            location = ChatLocation(schema.read_database_id(db), chat)
+            return SavedChat(location, entry, conversation, records.load_settings(settings))
 
         return self._database.run_read(work)
 
     def load_events(self, chat: int, turn: int) -> Sequence[Event]:
-        """Those of one answer, to look at its tokens."""
+        """Load the events of one answer."""
 
         def work(db: sqlite3.Connection) -> Sequence[Event]:
             query = "SELECT key FROM turns WHERE chat = ? AND id = ?"
@@ -132,94 +130,95 @@ class ChatHistory:
         return self._database.run_read(work)
 
     def search(self, text: str, limit: int = 100) -> Sequence[SearchHit]:
-        """Where all words of a text stand, as parts of words too: in titles, then in turns."""
+        """Find titles and then turns that contain all words of `text`, also inside longer words."""
         terms = text.lower().split()
         if not terms:
             return []
-        listed = {chat.id: chat for chat in self.list_chats()}
-        found = [
-            SearchHit(chat, None, chat.title)
-            for chat in listed.values()
-            if _title_matches(chat, terms)
+        entries = {entry.id: entry for entry in self.list_chats()}
+        hits = [
+            SearchHit(entry, None, entry.title)
+            for entry in entries.values()
+            if _contains_all(entry.title, terms)
         ]
 
         def work(db: sqlite3.Connection) -> list[tuple[int, int, str]]:
             return _search_turns(db, self._search_index.find_candidates(db, terms), terms, limit)
 
-        hits = self._database.run_read(work)
-        found += [
-            SearchHit(listed[chat], turn, said) for chat, turn, said in hits if chat in listed
+        hits += [
+            SearchHit(entries[chat], turn, excerpt)
+            for chat, turn, excerpt in self._database.run_read(work)
+            if chat in entries
         ]
-        return found[:limit]
+        return hits[:limit]
 
     # --- writing --------------------------------------------------------------------------
 
     def save_chat(
         self, location: ChatLocation | None, metadata: ChatMetadata, turns: Sequence[Turn] = ()
     ) -> ChatLocation:
-        """Write a chat, or begin one, with some of its turns; where it is.
+        """Write a chat and some of its turns, replacing saved turns of the same ids.
 
-        A turn that is there already is replaced.  Raises NotFoundError where the chat is gone.
+        Creates a new chat if `location` is None. Raises NotFoundError if the chat was deleted.
         """
 
         def work(db: sqlite3.Connection) -> ChatLocation:
             clock = schema.advance_clock(db)
-            chat = write_chat(db, location, metadata, clock)
+            chat = _write_chat(db, location, metadata, clock)
             for turn in turns:
-                write_turn(db, chat, turn, clock)
+                _write_turn(db, chat, turn, clock)
             return ChatLocation(schema.read_database_id(db), chat)
 
         return self._database.run_write(work)
 
     def append_events(self, location: ChatLocation, turn: int, events: Sequence[Event]) -> None:
-        """Add what came of an answer.  Raises NotFoundError where the turn is gone."""
+        """Append events to an answer. Raises NotFoundError if the turn was deleted."""
 
         def work(db: sqlite3.Connection) -> None:
-            chat = resolve_chat_id(db, location)
-            append_to_answer(db, chat, turn, events, schema.advance_clock(db))
+            chat = _resolve_chat_id(db, location)
+            _append_to_answer(db, chat, turn, events, schema.advance_clock(db))
 
         self._database.run_write(work)
 
     def remove_turn(self, location: ChatLocation, metadata: ChatMetadata, turn: int) -> None:
-        """A turn that was refused was never asked."""
+        """Delete a turn and write the chat's metadata in one transaction."""
 
         def work(db: sqlite3.Connection) -> None:
-            chat = write_chat(db, location, metadata, schema.advance_clock(db))
-            delete_turns(db, "chat = ? AND id = ?", (chat, turn))
+            chat = _write_chat(db, location, metadata, schema.advance_clock(db))
+            _delete_turns(db, "chat = ? AND id = ?", (chat, turn))
 
         self._database.run_write(work)
 
     def rename_chat(self, chat: int, title: str) -> None:
         """Raises NotFoundError."""
-        words = records.replace_surrogates(" ".join(title.split()))[:200]
+        new_title = records.replace_surrogates(" ".join(title.split()))[:200]
 
         def work(db: sqlite3.Connection) -> int:
-            return db.execute("UPDATE chats SET title = ? WHERE id = ?", (words, chat)).rowcount
+            return db.execute("UPDATE chats SET title = ? WHERE id = ?", (new_title, chat)).rowcount
 
         if not self._database.run_write(work):
-            raise chat_not_found(chat)
+            raise _chat_not_found(chat)
 
     def remove_chats(self, chats: Sequence[int]) -> RemovalResult:
-        """Nothing of them is left, in no file of ours.
+        """Delete chats and overwrite their data.
 
-        Raises NotFoundError, or InUseError where one is open; none is removed then.
+        Raises NotFoundError, or InUseError if one of them is open; then none is deleted.
         """
         for chat in chats:
             self.find_entry(chat)
-        held: list[file_lock.FileLock] = []
+        locks: list[file_lock.FileLock] = []
         try:
             for chat in chats:
-                held.append(self.acquire_lock(chat))
+                locks.append(self.acquire_lock(chat))
 
             def work(db: sqlite3.Connection) -> None:
                 for chat in chats:
-                    delete_turns(db, "chat = ?", (chat,))
+                    _delete_turns(db, "chat = ?", (chat,))
                     db.execute("DELETE FROM chats WHERE id = ?", (chat,))
 
             self._database.run_write(work)
         finally:
-            for one in held:
-                one.close()
+            for lock in locks:
+                lock.close()
         for chat in chats:
             with suppress(OSError):
                 self._lock_path(chat).unlink(missing_ok=True)
@@ -227,39 +226,39 @@ class ChatHistory:
         return RemovalResult(len(chats), self._search_index.delete() and wiped)
 
     def acquire_lock(self, chat: int) -> file_lock.FileLock:
-        """So that no other window writes it.  Raises InUseError where one does."""
+        """Keep other windows from writing the chat. Raises InUseError if one has it open."""
         if self.write_error is not None:
             raise self.write_error
         try:
             self._lock_path(chat).parent.mkdir(mode=0o700, exist_ok=True)
-            held = file_lock.acquire(self._lock_path(chat))
+            lock = file_lock.acquire(self._lock_path(chat))
         except OSError:
             return file_lock.FileLock(os.open(os.devnull, os.O_RDONLY), is_exclusive=False)
-        if held is None:
+        if lock is None:
             raise InUseError(f"Chat {chat} is open in another window.", "Close it there.")
-        return held
+        return lock
 
     def _lock_path(self, chat: int) -> Path:
         return self._database.path.with_name("open") / f"{chat}.lock"
 
 
-# --- rows -------------------------------------------------------------------------------
+# --- reading rows; damaged ones are skipped ---------------------------------------------
 
 
-def _load_list_entries(found: Sequence[Sequence[Any]]) -> list[ChatListEntry]:
-    listed = []
-    for row in found:
+def _load_list_entries(rows: Sequence[Sequence[Any]]) -> list[ChatListEntry]:
+    entries = []
+    for row in rows:
         with suppress(ValueError):
-            listed.append(records.load_list_entry(row))
-    return listed
+            entries.append(records.load_list_entry(row))
+    return entries
 
 
 def _load_turns(db: sqlite3.Connection, chat: int, with_events: bool) -> list[Turn]:
-    found = []
+    turns = []
     for row in db.execute(f"SELECT {records.TURN_COLUMNS} FROM turns WHERE chat = ?", (chat,)):
         with suppress(ValueError):
-            found.append(records.load_turn(row, _load_events(db, row[0]) if with_events else None))
-    return found
+            turns.append(records.load_turn(row, _load_events(db, row[0]) if with_events else None))
+    return turns
 
 
 def _load_events(db: sqlite3.Connection, key: int) -> list[Event]:
@@ -270,59 +269,59 @@ def _load_events(db: sqlite3.Connection, key: int) -> list[Event]:
 # --- searching --------------------------------------------------------------------------
 
 
-def _title_matches(chat: ChatListEntry, terms: Sequence[str]) -> bool:
-    title = chat.title.lower()
-    return all(term in title for term in terms)
+def _contains_all(text: str, terms: Sequence[str]) -> bool:
+    lower = text.lower()
+    return all(term in lower for term in terms)
 
 
 def _search_turns(
     db: sqlite3.Connection, keys: list[int] | None, terms: Sequence[str], limit: int
 ) -> list[tuple[int, int, str]]:
-    """Chat, turn and excerpt of the turns that hold all terms, the latest first."""
+    """Return chat, turn and excerpt of the turns that contain all terms, the latest first."""
     query = "SELECT chat, id, question || char(10) || answer FROM turns"
     if keys is None:
-        found = db.execute(f"{query} ORDER BY key DESC")
-        return _excerpts(found, terms, limit)
-    single = (db.execute(f"{query} WHERE key = ?", (key,)).fetchone() for key in keys)
-    return _excerpts((row for row in single if row is not None), terms, limit)
+        return _excerpts(db.execute(f"{query} ORDER BY key DESC"), terms, limit)
+    rows = (db.execute(f"{query} WHERE key = ?", (key,)).fetchone() for key in keys)
+    return _excerpts((row for row in rows if row is not None), terms, limit)
 
 
-def _excerpts(found: Any, terms: Sequence[str], limit: int) -> list[tuple[int, int, str]]:
+def _excerpts(
+    rows: Iterable[tuple[int, int, str]], terms: Sequence[str], limit: int
+) -> list[tuple[int, int, str]]:
     hits: list[tuple[int, int, str]] = []
-    for chat, turn, said in found:
-        lower = said.lower()
-        if all(term in lower for term in terms):
-            hits.append((chat, turn, _excerpt(said, lower.index(terms[0]))))
+    for chat, turn, text in rows:
+        if _contains_all(text, terms):
+            hits.append((chat, turn, _excerpt(text, text.lower().index(terms[0]))))
         if len(hits) == limit:
             break
     return hits
 
 
-def _excerpt(said: str, at: int) -> str:
-    begin, end = max(0, at - _EXCERPT_MARGIN), at + 2 * _EXCERPT_MARGIN
-    words = " ".join(said[begin:end].split())
-    return f"{'…' * (begin > 0)}{words}{'…' * (end < len(said))}"
+def _excerpt(text: str, position: int) -> str:
+    begin, end = max(0, position - _EXCERPT_MARGIN), position + 2 * _EXCERPT_MARGIN
+    excerpt = " ".join(text[begin:end].split())
+    return f"{'…' * (begin > 0)}{excerpt}{'…' * (end < len(text))}"
 
 
-# --- What is done to the history's tables when a chat grows; all of it inside a transaction.
+# --- writing rows; the caller holds a transaction -----------------------------------------
 
 
-def chat_not_found(chat: int) -> NotFoundError:
+def _chat_not_found(chat: int) -> NotFoundError:
     return NotFoundError(f"There is no chat {chat}.", "See: localspec history list")
 
 
-def resolve_chat_id(db: sqlite3.Connection, location: ChatLocation) -> int:
-    """Its id.  Raises NotFoundError where the file is another one."""
+def _resolve_chat_id(db: sqlite3.Connection, location: ChatLocation) -> int:
+    """Return the chat's id. Raises NotFoundError if the database was replaced."""
     if schema.read_database_id(db) != location.database_id:
-        raise chat_not_found(location.chat_id)
+        raise _chat_not_found(location.chat_id)
     return location.chat_id
 
 
-def write_chat(
+def _write_chat(
     db: sqlite3.Connection, location: ChatLocation | None, metadata: ChatMetadata, clock: int
 ) -> int:
-    """Insert it, or all of it but its title and its beginning; its id."""
-    said = {
+    """Insert or update a chat and return its id. An update keeps title, seed and creation time."""
+    values = {
         "system": records.replace_surrogates(metadata.system),
         "settings": records.dump_settings(metadata.settings),
         "pair": records.dump_pair(metadata.pair),
@@ -333,23 +332,23 @@ def write_chat(
         "touched": clock,
     }
     if location is not None:
-        chat = resolve_chat_id(db, location)
-        sets = ", ".join(f"{name} = :{name}" for name in said)
-        if db.execute(f"UPDATE chats SET {sets} WHERE id = :id", said | {"id": chat}).rowcount:
+        chat = _resolve_chat_id(db, location)
+        sets = ", ".join(f"{name} = :{name}" for name in values)
+        if db.execute(f"UPDATE chats SET {sets} WHERE id = :id", values | {"id": chat}).rowcount:
             return chat
-        raise chat_not_found(chat)
-    said |= {
+        raise _chat_not_found(chat)
+    values |= {
         "title": records.replace_surrogates(metadata.title),
         "seed": metadata.seed,
-        "created": said["updated"],
+        "created": values["updated"],
     }
-    names = ", ".join(f":{name}" for name in said)
-    added = db.execute(f"INSERT INTO chats ({', '.join(said)}) VALUES ({names})", said)
-    return int(added.lastrowid or 0)
+    names = ", ".join(f":{name}" for name in values)
+    inserted = db.execute(f"INSERT INTO chats ({', '.join(values)}) VALUES ({names})", values)
+    return int(inserted.lastrowid or 0)
 
 
-def write_turn(db: sqlite3.Connection, chat: int, turn: Turn, clock: int) -> None:
-    delete_turns(db, "chat = ? AND id = ?", (chat, turn.id))
+def _write_turn(db: sqlite3.Connection, chat: int, turn: Turn, clock: int) -> None:
+    _delete_turns(db, "chat = ? AND id = ?", (chat, turn.id))
     values = {
         "chat": chat,
         "id": turn.id,
@@ -364,12 +363,12 @@ def write_turn(db: sqlite3.Connection, chat: int, turn: Turn, clock: int) -> Non
         "model": records.replace_surrogates(turn.model),
     }
     names = ", ".join(f":{name}" for name in values)
-    added = db.execute(f"INSERT INTO turns ({', '.join(values)}) VALUES ({names})", values)
-    add_events(db, int(added.lastrowid or 0), turn.events)
+    inserted = db.execute(f"INSERT INTO turns ({', '.join(values)}) VALUES ({names})", values)
+    _add_events(db, int(inserted.lastrowid or 0), turn.events)
 
 
-def add_events(db: sqlite3.Connection, key: int, events: Sequence[Event]) -> None:
-    """As one more checkpoint."""
+def _add_events(db: sqlite3.Connection, key: int, events: Sequence[Event]) -> None:
+    """Append the events as one checkpoint."""
     if events:
         query = "SELECT 1 + coalesce(max(n), -1) FROM events WHERE turn = ?"
         (n,) = db.execute(query, (key,)).fetchone()
@@ -377,15 +376,14 @@ def add_events(db: sqlite3.Connection, key: int, events: Sequence[Event]) -> Non
         db.execute("INSERT INTO events (turn, n, body) VALUES (?, ?, ?)", values)
 
 
-def append_to_answer(
+def _append_to_answer(
     db: sqlite3.Connection, chat: int, turn: int, events: Sequence[Event], clock: int
 ) -> None:
-    """Add events to an answer.  Raises NotFoundError where the turn is gone."""
     key = db.execute("SELECT key FROM turns WHERE chat = ? AND id = ?", (chat, turn)).fetchone()
     if key is None:
-        raise chat_not_found(chat)
+        raise _chat_not_found(chat)
     more = Turn("").with_events(events)
-    add_events(db, key[0], events)
+    _add_events(db, key[0], events)
     db.execute(
         "UPDATE turns SET answer = answer || ?, reason = ?, inside = max(inside, ?), "
         "changed = ? WHERE key = ?",
@@ -397,16 +395,11 @@ def append_to_answer(
             key[0],
         ),
     )
-    touch_chat(db, chat, clock)
+    now = (time.time(), clock, chat)
+    db.execute("UPDATE chats SET updated = ?, touched = ? WHERE id = ?", now)
 
 
-def delete_turns(db: sqlite3.Connection, where: str, values: tuple[int, ...]) -> None:
-    """Turns, with their events."""
-    chosen = f"SELECT key FROM turns WHERE {where}"
-    db.execute(f"DELETE FROM events WHERE turn IN ({chosen})", values)
+def _delete_turns(db: sqlite3.Connection, where: str, values: tuple[int, ...]) -> None:
+    keys = f"SELECT key FROM turns WHERE {where}"
+    db.execute(f"DELETE FROM events WHERE turn IN ({keys})", values)
     db.execute(f"DELETE FROM turns WHERE {where}", values)
-
-
-def touch_chat(db: sqlite3.Connection, chat: int, clock: int) -> None:
-    values = (time.time(), clock, chat)
-    db.execute("UPDATE chats SET updated = ?, touched = ? WHERE id = ?", values)
