@@ -163,7 +163,7 @@ def test_inside_or_beside_it_is_the_same_layer(whole: Path, apart: tuple[Path, P
 
 def test_such_a_layer_is_no_model(apart: tuple[Path, Path]) -> None:
     """llama.cpp would take it for one, and read what is not there."""
-    with pytest.raises(ModelFileError, match="is a head, which is no model"):
+    with pytest.raises(ModelFileError, match="is a draft head, not a complete model"):
         launch.resolve_pair(str(apart[1]), "none")
 
 

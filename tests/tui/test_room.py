@@ -39,7 +39,7 @@ async def test_the_oldest_turns_are_left_out() -> None:
         await chat.press("enter")
         await chat.until("ready")
         assert [m.content for m in engine.asked[-1].messages] == ["two", "Well, hello.", "three"]
-        assert "oldest 1 out" in chat.shown and "not sent to the model" in chat.shown
+        assert "1 old turn left out" in chat.shown and "no longer sent to the model" in chat.shown
         assert chat.questions == ["one", "two", "three"]
 
 
