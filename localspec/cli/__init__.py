@@ -1,4 +1,4 @@
-"""The command line: verbs by name, and one place where every error ends."""
+"""The `localspec` command: the table of subcommands, and the handler of all errors."""
 
 from __future__ import annotations
 
@@ -13,69 +13,68 @@ from typing import NoReturn, TextIO
 try:
     import click
     from click.shell_completion import CompletionItem
-except ImportError as missing:  # before there is anything that could tell it better
+except ImportError as missing:  # too early for _print_error
     sys.exit(f"localspec: {missing}.\n  Install localspec again: pip install localspec")
 
 from localspec import __version__, errors
 from localspec.cli import global_options
 from localspec.sanitize import sanitize
 
-_VERBS = {
-    "run": "Complete a prompt, with speculation.",
-    "bench": "Measure a pair here: plain and speculating.",
+_COMMANDS = {
+    "run": "Answer a prompt or chat, with speculation.",
+    "bench": "Measure a pair on this computer: plain and speculative.",
     "replay": "Show a recorded answer round by round.",
-    "verify": "Check here that speculating changes nothing.",
-    "pull": "Download models, whole and verified.",
-    "list": "Models on this computer (also: ls).",
-    "show": "Facts of a model or a pair.",
+    "verify": "Check that speculation does not change the output.",
+    "pull": "Download models and verify them.",
+    "list": "List the models on this computer (also: ls).",
+    "show": "Show the details of a model or a pair.",
     "rm": "Remove models from this computer.",
-    "search": "Find models on the hub.",
-    "pair": "Which pairs there are, and which suit this computer.",
-    "fit": "Whether a pair fits, how fast it will be, and what to change.",
-    "history": "Chats that are kept: list, search, show, rename, rm.",
-    "export": "A chat as Markdown, HTML or JSON.",
-    "config": "What you want otherwise than it comes: list, get, set, edit.",
-    "doctor": "What is wrong here, and how to mend it.",
-    "completion": "Teach a shell these commands.",
+    "search": "Search the Hugging Face hub for models.",
+    "pair": "List pairs, suggest pairs, check whether two models are compatible.",
+    "fit": "Estimate whether a pair fits, how fast it is, and what to change.",
+    "history": "List, search, show, rename and remove saved chats.",
+    "export": "Export a chat as Markdown, HTML or JSON.",
+    "config": "List, get, set and edit the settings in config.toml.",
+    "doctor": "Find problems on this computer and fix them.",
+    "completion": "Print the completion script of a shell.",
     "version": "Show versions.",
 }
 _ALIASES = {"ls": "list"}
 _WITHOUT_CONFIG = ("config", "doctor", "completion", "version")
-"""Verbs that go on whatever is wrong with config.toml."""
+"""Commands that also run with a damaged config.toml."""
 
 _EXIT_SIGPIPE = 141
-"""`localspec run … | head -1` ends quietly, as a shell counts SIGPIPE."""
+"""128 + SIGPIPE, as shells report it: `localspec run … | head -1`."""
 
 
 class _LazyGroup(click.Group):
-    """Imports a verb only when it is called; the names and their help are known before."""
+    """Imports a command only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_VERBS)
+        return list(_COMMANDS)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(_VERBS.items()))
+            formatter.write_dl(list(_COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # before click makes a plain 1 of it
+        except BrokenPipeError:  # click would exit with 1
             raise click.exceptions.Exit(_EXIT_SIGPIPE) from None
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         name = _ALIASES.get(cmd_name, cmd_name)
-        if name not in _VERBS:
+        if name not in _COMMANDS:
             return None
         return global_options.add_to_command(
             importlib.import_module(f"localspec.cli.{name}").command
         )
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The verbs, without importing each."""
-        found = [CompletionItem(name, help=about) for name, about in _VERBS.items()]
+        items = [CompletionItem(name, help=about) for name, about in _COMMANDS.items()]
         options = click.Command.shell_complete(self, ctx, incomplete)
-        return [one for one in found if one.value.startswith(incomplete)] + options
+        return [item for item in items if item.value.startswith(incomplete)] + options
 
 
 @click.group(
@@ -88,15 +87,15 @@ class _LazyGroup(click.Group):
 def localspec(context: click.Context) -> int | None:
     """Local GGUF models, faster: speculative decoding you can watch.
 
-    Without a command: the terminal app.
+    Without a command, localspec opens the terminal app.
 
     \b
     Try:  localspec run demo -p "def fibonacci(n):" --tokens --stats
     """
-    verb = context.invoked_subcommand
-    if verb is None:
+    name = context.invoked_subcommand
+    if name is None:
         return _run_tui(context)
-    if verb not in _WITHOUT_CONFIG:
+    if name not in _WITHOUT_CONFIG:
         context.default_map = _apply_config(context.obj or ())
     return None
 
@@ -105,31 +104,34 @@ global_options.add_to_command(localspec)
 
 
 def _apply_config(argv: Sequence[str]) -> dict[str, dict[str, object]]:
-    """Values of config.toml where an option was not given.  Raises UsageError for a wrong one."""
-    from localspec import config  # noqa: PLC0415  5 ms that --help has no use for
+    """The default map of click: settings of config.toml, by command.
+
+    Raises UsageError for an invalid setting.
+    """
+    from localspec import config  # noqa: PLC0415  late: --help does not need these 5 ms
 
     view = config.resolve_strict()
-    known = config.Config.from_effective(view)
+    settings = config.Config.from_effective(view)
     if not {"-q", "--quiet"} & {*argv}:
         for warning in view.warnings:
             click.echo(f"localspec: {warning}", err=True)
-    usual: dict[str, object] = {"temperature": known.temperature, "spec": known.spec}
-    return {"run": usual, "pull": {"limit": known.download_limit}}
+    run: dict[str, object] = {"temperature": settings.temperature, "spec": settings.spec}
+    return {"run": run, "pull": {"limit": settings.download_limit}}
 
 
 def _run_tui(context: click.Context) -> int:
-    """The screens, or the help where there is no terminal for them."""
-    ends = (sys.stdin, sys.stdout)
-    if global_options.is_plain() or not all(end is not None and end.isatty() for end in ends):
+    """Open the terminal app; print the help where there is no terminal."""
+    streams = (sys.stdin, sys.stdout)
+    if global_options.is_plain() or not all(s is not None and s.isatty() for s in streams):
         click.echo(context.get_help(), err=True)
         return 2
-    from localspec.tui import app  # noqa: PLC0415  200 ms that no other command needs
+    from localspec.tui import app  # noqa: PLC0415  late: it takes 200 ms to import
 
     return app.run(flags=global_options.get_flags(context))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run, and exit with the code of what happened."""
+    """Run a command and exit with its exit code."""
     _prepare_streams()
     argv = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -143,19 +145,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = 130
     except BrokenPipeError:
         code = _EXIT_SIGPIPE
-    except OSError as error:  # standard output or a file of ours: a full disk, say
+    except OSError as error:  # of standard output or a data file, e.g. a full disk
         what = f"The output cannot be written: {error.strerror or error}."
-        code = _print_error(errors.StorageError(what, "Make room, or write somewhere else."), argv)
+        hint = "Free disk space, or write to another disk."
+        code = _print_error(errors.StorageError(what, hint), argv)
     except ImportError as error:
         code = _print_error(_missing_package_error(error), argv)
-    except Exception as error:  # ours: a person gets one line, a developer asks for more
+    except Exception as error:  # a bug: one line, or a traceback with LOCALSPEC_DEBUG
         if os.environ.get("LOCALSPEC_DEBUG"):
             raise
         what = f"{type(error).__name__}: {error}"
-        hint = "This is a bug. LOCALSPEC_DEBUG=1 shows where it is."
-        code = _print_error(
-            errors.LocalspecError(f"Something went wrong inside: {what}", hint), argv
-        )
+        hint = "This is a bug. Set LOCALSPEC_DEBUG=1 to see the traceback."
+        code = _print_error(errors.LocalspecError(f"Internal error: {what}", hint), argv)
     _flush_or_discard(sys.stdout)
     sys.exit(code)
 
@@ -163,13 +164,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _missing_package_error(error: ImportError) -> errors.LocalspecError:
     if os.environ.get("LOCALSPEC_DEBUG"):
         raise error
-    what = f"A part that localspec needs cannot be used: {error}."
-    again = f"Install it again: {sys.executable} -m pip install --force-reinstall localspec"
-    return errors.LocalspecError(what, again)
+    what = f"A package that localspec needs cannot be imported: {error}."
+    hint = f"Install localspec again: {sys.executable} -m pip install --force-reinstall localspec"
+    return errors.LocalspecError(what, hint)
 
 
 def _flush_or_discard(stream: TextIO) -> None:
-    """What cannot be written any more Python must not try to write, and complain of, at its end."""
+    """Flush; on failure redirect the stream to null, or Python prints an error at exit."""
     try:
         stream.flush()
     except (OSError, ValueError):
@@ -178,7 +179,7 @@ def _flush_or_discard(stream: TextIO) -> None:
 
 
 def _prepare_streams() -> None:
-    """A closed stream swallows; a locale without a character shows ?, not a crash."""
+    """Replace closed streams by null; print ? for characters that the encoding lacks."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
@@ -187,22 +188,22 @@ def _prepare_streams() -> None:
 
 
 def _is_json_requested(argv: list[str]) -> bool:
-    """Whether --json is an option here, not the text of one."""
-    texts = ("-p", "--prompt", "--stop")
+    """Whether --json is an option, not the value of one."""
+    text_options = ("-p", "--prompt", "--stop")
     return any(
-        word == "--json" and before not in texts
-        for before, word in zip(["", *argv], argv, strict=False)
+        argument == "--json" and previous not in text_options
+        for previous, argument in zip(["", *argv], argv, strict=False)
     )
 
 
 def _print_error(error: errors.LocalspecError, argv: list[str]) -> int:
-    """One line what happened, one line what to do; as JSON on stdout where JSON was asked for."""
+    """Print the error and its hint on stderr, or on stdout as JSON with --json."""
     message, hint = sanitize(error.message, multiline=False), sanitize(error.hint, multiline=False)
-    with suppress(OSError):  # nobody may be listening; the exit code still tells
+    with suppress(OSError):  # the stream may be closed
         if _is_json_requested(argv):
             body = {"code": errors.error_code(error), "message": message, "hint": hint}
-            said = {"text": error.said} if error.said else {}
-            click.echo(json.dumps({"schema": 1, "error": body} | said))
+            partial = {"text": error.said} if error.said else {}
+            click.echo(json.dumps({"schema": 1, "error": body} | partial))
         else:
             click.echo(f"localspec: {message}" + (f"\n  {hint}" if hint else ""), err=True)
         if error.detail and ("-v" in argv or "--verbose" in argv):
@@ -215,6 +216,6 @@ def _print_usage_error(error: click.ClickException, argv: list[str]) -> int:
         with suppress(OSError):
             click.echo(error.format_message(), err=True)
         return 2
-    verb = f" {argv[0]}" if argv and argv[0] in (*_VERBS, *_ALIASES) else ""
-    hint = f"See: localspec{verb} --help"
+    name = f" {argv[0]}" if argv and argv[0] in (*_COMMANDS, *_ALIASES) else ""
+    hint = f"See: localspec{name} --help"
     return _print_error(errors.UsageError(error.format_message(), hint), argv)

@@ -1,4 +1,4 @@
-"""Events become what the terminal or a pipe gets; stdout is data, stderr is talk."""
+"""Prints the events of an answer: the answer on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from localspec.sanitize import sanitize
 from localspec.units import gib, short_count
 
 _UNANSWERED_HINT = (
-    "localspec: It ended in its thinking: there is no answer yet.\n"
-    "  More room: --max-tokens N.  Less thinking: --think-budget N, or --think off"
+    "localspec: The answer ended while the model was still thinking.\n"
+    "  Use a higher --max-tokens N, or limit thinking: --think-budget N, or --think off"
 )
+_LONG_PREFILL_TOKENS = 512
+"""Prefill progress is shown from this many tokens."""
 
 
 @dataclass(frozen=True)
 class PrintOptions:
-    """What to print of an answer."""
-
     mark_tokens: bool
     show_stats: bool
     as_json: bool
     quiet: bool
     colour: bool
     plain: bool = False
-    """Words alone: rounds are told at the end, no token is marked."""
+    """Words only: rounds are listed after the answer, no token is marked."""
 
 
 class AnswerPrinter:
-    """Folds the events of one answer."""
+    """Prints one answer of `localspec run -p`, as text or as one JSON document."""
 
     def __init__(self, options: PrintOptions) -> None:
         self._options = options
@@ -80,11 +80,10 @@ class AnswerPrinter:
 
     @property
     def text(self) -> str:
-        """What was said so far."""
         return "".join(token.text for token in self._tokens)
 
     def _format_token(self, token: Token) -> str:
-        """Cleaned text, inside our own colours where tokens are marked."""
+        """Sanitized text; our own colour codes are added after sanitizing."""
         if self._options.mark_tokens and not self._options.plain:
             return speculation_text.mark_token(token, self._options.colour)
         return sanitize(token.text)
@@ -95,13 +94,12 @@ class AnswerPrinter:
             self._at_line_start = text.endswith("\n")
 
     def _print_notice(self, notice: Notice) -> None:
-        # A script need not hear what is well, but what drafts though nobody named it.
-        asked = notice.level != "info" or notice.code == HEAD_NOTICE or sys.stderr.isatty()
-        if not self._options.quiet and asked:
+        # A script gets no info notices, except that a head was found and drafts.
+        is_relevant = notice.level != "info" or notice.code == HEAD_NOTICE or sys.stderr.isatty()
+        if not self._options.quiet and is_relevant:
             click.echo(f"localspec: {sanitize(notice.message, multiline=False)}", err=True)
 
     def end_line(self) -> None:
-        """What follows begins on its own line."""
         if not self._options.as_json and not self._at_line_start:
             click.echo()
             self._at_line_start = True
@@ -119,11 +117,11 @@ class AnswerPrinter:
                 totals, plain = self.finished.totals, self._options.plain
                 for line in speculation_text.format_stats(self._plan, totals, seed, plain=plain):
                     click.echo(sanitize(line), err=True)
-                if words := format_memory(self._ready):
-                    click.echo(words, err=True)
+                if line := format_memory(self._ready):
+                    click.echo(line, err=True)
 
     def _print_token_legend(self) -> None:
-        """What the marks mean, or instead of them each round in words."""
+        """The legend of the marks; in plain mode the rounds instead."""
         if not self._options.plain:
             click.echo(
                 speculation_text.format_legend(self._options.colour),
@@ -153,33 +151,26 @@ class AnswerPrinter:
 
 
 def format_memory(ready: EngineReady | None) -> str:
-    """What was foretold, and what llama.cpp took; empty where it does not tell."""
+    """Memory used and estimated; empty if llama.cpp does not report it."""
     if ready is None or not (used := ready.memory.get("used")):
         return ""
-    foretold = ready.memory.get("predicted")
-    before = f", foretold {gib(foretold)}" if foretold else ""
-    apart = f" ({(used - foretold) / 2**20:+.1f} MiB)" if foretold else ""
-    return f"memory {gib(used)}{before}{apart}"
-
-
-# --- One answer of a chat as it streams: text on stdout, talk about it on stderr.
-
-_LONG_PREFILL_TOKENS = 512
-"""Tokens to read from which on it is worth saying how far it got."""
+    estimated = ready.memory.get("predicted")
+    if not estimated:
+        return f"memory {gib(used)}"
+    difference = f"{(used - estimated) / 2**20:+.1f} MiB"
+    return f"memory {gib(used)}, estimated {gib(estimated)} ({difference})"
 
 
 @dataclass(frozen=True, slots=True)
 class ChatOutputStyle:
-    """How a chat is shown."""
-
     plain: bool = False
-    """Words alone: no signs, no colours, nothing that moves."""
+    """Words only: no symbols, no colours, no redrawn lines."""
     colour: bool = False
     quiet: bool = False
 
 
 class ChatAnswerPrinter:
-    """Folds the events of one answer, and tells them."""
+    """Prints one answer of a chat while it streams."""
 
     def __init__(
         self,
@@ -195,11 +186,11 @@ class ChatAnswerPrinter:
         self._splitter = ThinkingSplitter(markers)
         self._thinking: list[str] = []
         self._thinking_folded = False
-        """Whether an open line says that it thinks."""
+        """Whether the line `thinking …` is not ended yet."""
         self._started = self._answer_started = False
         self._at_line_start = True
         self._progress_width = 0
-        """Characters of the line that says how far reading got."""
+        """Characters of the progress line on the screen."""
         self._rounds: list[Round] = []
         self.totals = RoundTotals()
         self.plan: SpeculationPlan | None = None
@@ -224,14 +215,13 @@ class ChatAnswerPrinter:
         sys.stdout.flush()
 
     def start_new_line(self) -> None:
-        """What is said now about the answer begins on a line of its own."""
         self._clear_progress()
         self._close_thinking_fold()
         if not self._at_line_start:
             self._write_stderr("\n")
 
     def finish(self) -> None:
-        """Whatever happened, what follows begins on a line of its own."""
+        """End the line and print what is pending, also after an error."""
         self._clear_progress()
         for part in self._splitter.flush():
             self._write_part(part)
@@ -242,8 +232,6 @@ class ChatAnswerPrinter:
         if self._mark_tokens and self._style.plain:
             for event in self._rounds:
                 self._write_stderr(speculation_text.format_round(event, plain=True) + "\n")
-
-    # --- what was said ----------------------------------------------------------------------
 
     def _write_round(self, event: Round) -> None:
         if self._mark_tokens and self._style.plain:
@@ -270,7 +258,7 @@ class ChatAnswerPrinter:
         if part.is_thinking:
             self._write_thinking(text)
             return
-        if self._thinking and not self._answer_started:  # the answer begins on a line of its own
+        if self._thinking and not self._answer_started:  # begin the answer on a new line
             text = text.lstrip()
             if text and not self._at_line_start:
                 self._write("\n")
@@ -278,7 +266,6 @@ class ChatAnswerPrinter:
         self._write_answer(text)
 
     def _write_thinking(self, text: str) -> None:
-        """Thinking as it comes."""
         if self._style.plain:
             self._write(text if self._thinking else f"Thinking: {text}")
         else:
@@ -298,8 +285,9 @@ class ChatAnswerPrinter:
         if self._thinking_folded:
             self._thinking_folded = False
             n = len("".join(self._thinking).split())
-            words = f"Thinking, {n} words." if self._style.plain else f"({n} words)"
-            self._write_stderr(self._dim(words) + "\n")
+            count = f"{n} word{'s' * (n != 1)}"
+            summary = f"Thinking, {count}." if self._style.plain else f"({count})"
+            self._write_stderr(self._dim(summary) + "\n")
 
     def _write_answer(self, text: str) -> None:
         if text:
@@ -312,12 +300,10 @@ class ChatAnswerPrinter:
             self._at_line_start = text.endswith("\n")
 
     def _write_name(self) -> None:
-        """Who speaks, in words, where there are no signs."""
+        """In plain mode, print the model's name before its answer."""
         if self._style.plain and not self._started:
             sys.stdout.write(f"{self._name}: ")
         self._started = True
-
-    # --- talk about it ----------------------------------------------------------------------
 
     def _show_prefill(self, event: Prefill) -> None:
         if not self._started:
@@ -330,9 +316,9 @@ class ChatAnswerPrinter:
             return
         if global_options.can_redraw():
             self._clear_progress()
-            words = f"reading {short_count(event.done)} / {short_count(event.total)}"
-            self._progress_width = len(words)
-            self._write_stderr(words)
+            progress = f"reading prompt {short_count(event.done)} / {short_count(event.total)}"
+            self._progress_width = len(progress)
+            self._write_stderr(progress)
 
     def _clear_progress(self) -> None:
         if self._progress_width:

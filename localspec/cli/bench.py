@@ -1,4 +1,4 @@
-"""`localspec bench`: measure a pair here, plain and speculating."""
+"""`localspec bench`: measure a pair on this computer, plain and speculative."""
 
 from __future__ import annotations
 
@@ -37,25 +37,47 @@ from localspec.sanitize import sanitize
 from localspec.units import milliseconds, percent
 
 _PROGRESS_INTERVAL = 30.0
-"""Seconds between lines of progress where there is no terminal."""
+"""Seconds between progress lines if stderr is not a terminal."""
 
 
 @click.command("bench")
 @click.argument("pair", required=False, shell_complete=completion.complete_model_or_pair)
-@click.option("--workload", multiple=True, metavar="NAME", help="Only this one; repeatable.")
-@click.option("--rounds", type=click.IntRange(1, 1000), help="Default: what time allows, 1 to 3.")
-@click.option("--max-tokens", type=click.IntRange(2), default=64, show_default=True)
-@click.option("--temperature", type=click.FloatRange(0), default=0.8, help="Beside 0.")
-@click.option("--draft", default="auto", metavar="REF|auto|none", help="The draft model.")
+@click.option(
+    "--workload", multiple=True, metavar="NAME", help="Run only this workload; repeatable."
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    help="Repetitions of each prompt.  [default: 1 to 3, by speed]",
+)
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(2),
+    default=64,
+    show_default=True,
+    metavar="N",
+    help="Max tokens of an answer.",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0),
+    default=0.8,
+    show_default=True,
+    metavar="X",
+    help="Second temperature to measure, after 0.",
+)
+@click.option("--draft", default="auto", metavar="REF|auto|none", help="Draft model.")
 @options.MACHINE
-@click.option("--markdown", is_flag=True, help="A card to share.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
-@click.option("-v", "--verbose", is_flag=True, help="With an error, the engine's last words.")
+@click.option("--markdown", is_flag=True, help="Print a Markdown report to share.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
+@click.option("-v", "--verbose", is_flag=True, help="After an error, print the last log lines.")
 def command(pair: str | None, **given: Any) -> int:
-    """Measure PAIR: one of the catalogue, or any model as `run` takes it.
+    """Measure the speed of PAIR, plain and speculative.
 
-    Every prompt is answered plain and as `run` would, in turns, at temperature 0 and the usual one.
+    PAIR is a pair of the catalogue or any model that `run` accepts. Every prompt is answered
+    alternately without and with speculation, at temperature 0 and at --temperature.
 
     \b
     localspec bench demo
@@ -63,17 +85,17 @@ def command(pair: str | None, **given: Any) -> int:
     """
     chosen = workloads.load(given["workload"])
     choice = options.resolve_or_pull(pair, given["draft"])
-    way = paired_runs.BenchSettings(given["max_tokens"], choice.spec, choice.spec_reason)
+    settings = paired_runs.BenchSettings(given["max_tokens"], choice.spec, choice.spec_reason)
     temperatures = tuple(dict.fromkeys((0.0, given["temperature"])))
-    asked = BenchRequest(pair or "demo", tuple(chosen), temperatures, way, given["rounds"])
+    request = BenchRequest(pair or "demo", tuple(chosen), temperatures, settings, given["rounds"])
     progress = _BenchProgressLine(quiet=given["quiet"])
     progress.show_message("loading")
     engine = launch.start_engine(options.build_load_request(choice, given | {"spec": "auto"}))
     try:
-        with _stop_on_interrupt(engine) as stopped:
-            over = _run_to_end(engine, asked, stopped, progress)
-            progress.clear()  # what is printed next begins on its own line
-            return _show_result(over, given, was_stopped=stopped())
+        with _stop_on_interrupt(engine) as is_stopped:
+            finished = _run_to_end(engine, request, is_stopped, progress)
+            progress.clear()
+            return _show_result(finished, given, was_stopped=is_stopped())
     finally:
         progress.clear()
         engine.close()
@@ -85,16 +107,16 @@ def _run_to_end(
     should_stop: Callable[[], bool],
     progress: _BenchProgressLine,
 ) -> BenchFinished:
-    for told in run_benchmark(engine, request, should_stop):
-        if isinstance(told, BenchFinished):
-            return told
-        progress.show_event(told)
-    raise AssertionError("a bench without an end")
+    for event in run_benchmark(engine, request, should_stop):
+        if isinstance(event, BenchFinished):
+            return event
+        progress.show_event(event)
+    raise AssertionError("no BenchFinished event")
 
 
 def _show_result(finished: BenchFinished, given: dict[str, Any], *, was_stopped: bool) -> int:
     if finished.error is None or (finished.report.rows and not given["as_json"]):
-        _print_report(finished.report, given)  # with --json the one document is the error
+        _print_report(finished.report, given)  # with --json the error is the document
     if finished.error is not None:
         raise finished.error
     return 130 if was_stopped else 0
@@ -111,24 +133,24 @@ def _print_report(report: results.BenchReport, given: dict[str, Any]) -> None:
 
 @contextmanager
 def _stop_on_interrupt(engine: launch.MeasuredEngine) -> Iterator[Callable[[], bool]]:
-    """Ctrl+C ends the answer in progress and the bench with it; a second one quits."""
-    asked = False
+    """Ctrl+C stops the current answer and the benchmark; a second Ctrl+C quits at once."""
+    is_stopped = False
 
     def stop(*_: int | FrameType | None) -> None:
-        nonlocal asked
-        asked = True
+        nonlocal is_stopped
+        is_stopped = True
         engine.stop()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     before = signal.signal(signal.SIGINT, stop)
     try:
-        yield lambda: asked
+        yield lambda: is_stopped
     finally:
         signal.signal(signal.SIGINT, before)
 
 
 class _BenchProgressLine:
-    """One line on standard error that is written over; sparse lines where it is no terminal."""
+    """Progress on stderr: a redrawn line on a terminal, else a line now and then."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -174,24 +196,22 @@ def _format_time_left(seconds: float) -> str:
     return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
 
 
-# --- How a bench looks in a terminal: a table.
-
 _BAR_WIDTH = 14
 _ASCII_MAP = str.maketrans("×–·", "x-,")
 _BAR_BLOCKS = " ▏▎▍▌▋▊▉"
 
 
 def format_bench_table(report: BenchReport) -> Iterator[str]:
-    """Lines of at most 80 columns."""
+    """The report as a table of at most 80 columns."""
     yield from _format_header(report)
-    most = max((row.speedup.max for row in report.rows if row.speedup), default=1.0)
+    highest = max((row.speedup.max for row in report.rows if row.speedup), default=1.0)
     temperature: float | None = None
     for row in report.rows:
         if row.temperature != temperature:
             temperature = row.temperature
             yield ""
             yield _format_titles(temperature)
-        yield _format_workload(row, max(most, 1.5))
+        yield _format_workload(row, max(highest, 1.5))
     yield ""
     yield from format_summary(report)
 
@@ -204,22 +224,22 @@ def _format_header(report: BenchReport) -> Iterator[str]:
     if report.why:
         yield sanitize(f"ON, {report.why}", multiline=False)
     if report.t1_ms is not None:
-        wide = "8" if "8" in report.verify_curve else max(report.verify_curve, default="", key=int)
+        curve = report.verify_curve
+        width = "8" if "8" in curve else max(curve, default="", key=int)
         parts = [f"one pass {milliseconds(report.t1_ms)}"]
-        if wide and wide != "1":
-            parts.append(f"{wide} tokens at once {report.verify_curve[wide]:.1f} passes")
+        if width and width != "1":
+            parts.append(f"verifying {width} tokens costs {curve[width]:.1f} passes")
         if report.c is not None:
-            parts.append(f"a guess {report.c:.2f}")
+            parts.append(f"a draft token {report.c:.2f}")
         yield " · ".join(parts)
 
 
 def _format_titles(temperature: float) -> str:
     name = format_temperature(temperature)
-    return f"{name:<15} plain  with tok/s{'':18}{'low–high':<9}  kept tok/pass same"
+    return f"{name:<15} plain  spec tok/s{'':18}{'low–high':<8} accept tok/pass same"
 
 
 def _format_workload(row: WorkloadResult, scale: float) -> str:
-    """One workload: speed without and with guesses, and how often the text is the same."""
     speed = low_high = ""
     if row.speedup is not None:
         speed = f"{row.speedup.median:5.2f}× {_speedup_bar(row.speedup.median, scale)}"
@@ -234,7 +254,7 @@ def _format_workload(row: WorkloadResult, scale: float) -> str:
 
 
 def to_ascii(line: str) -> str:
-    """The line where stdout cannot show the real characters."""
+    """The line in ASCII if stdout cannot encode Unicode."""
     return (
         line.translate(_ASCII_MAP)
         if speculation_text.token_glyphs() is not speculation_text.TOKEN_GLYPHS
@@ -243,7 +263,7 @@ def to_ascii(line: str) -> str:
 
 
 def _speedup_bar(value: float, scale: float) -> str:
-    """A bar with a tick where plain decoding stands."""
+    """A bar with a tick at 1.0, the speed of plain decoding."""
     plain, filled = round(_BAR_WIDTH / scale), value / scale * _BAR_WIDTH
     if speculation_text.token_glyphs() is not speculation_text.TOKEN_GLYPHS:
         bar, tick = "#" * round(filled), "|"

@@ -1,4 +1,4 @@
-"""`localspec doctor`: what is wrong here, and how to mend it."""
+"""`localspec doctor`: find problems and fix them."""
 
 from __future__ import annotations
 
@@ -16,79 +16,78 @@ from localspec.errors import LocalspecError, UsageError
 
 
 @click.command("doctor")
-@click.option("--dismiss", metavar="FINDING", help="Do not say it at every start any more.")
-@click.option("--fix", is_flag=True, help="Mend what can be mended from here, each when you agree.")
+@click.option("--dismiss", metavar="FINDING", help="Do not show FINDING at start again.")
+@click.option("--fix", is_flag=True, help="Fix what can be fixed; asks before each fix.")
 @click.option("-y", "--yes", is_flag=True, help="With --fix: do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(dismiss: str | None, fix: bool, yes: bool, as_json: bool) -> int:
-    """Look at the engine, devices, disk, chats, settings, terminal and models.
+    """Check the engine, devices, disk, chats, settings, terminal and models.
 
-    Without --fix nothing is changed and nobody is asked; the output shows no names and may be
-    pasted into an issue. Exit code 1 where something keeps localspec from working.
+    Changes nothing without --fix. The output contains no personal names and can be pasted into
+    an issue. Exit code 1 if a problem keeps localspec from working.
     """
     if dismiss is not None:
         llama_build.dismiss(dismiss)
     if fix and not yes and (as_json or not pull.can_prompt_user()):
-        raise UsageError("Nobody can be asked here.", "Say it beforehand: --fix -y")
-    found = checks.run_checks()
+        raise UsageError("Cannot ask: not a terminal.", "To fix without asking: --fix -y")
+    results = checks.run_checks()
     if not as_json:
-        click.echo(findings.format_report(found))
-    if fix and _repair(found, yes):
-        found = checks.run_checks()
+        click.echo(findings.format_report(results))
+    if fix and _repair(results, yes):
+        results = checks.run_checks()
         if not as_json:
-            click.echo(f"Now: {findings.format_verdict(found)}")
+            click.echo(f"Now: {findings.format_verdict(results)}")
     if as_json:
-        click.echo(json.dumps({"schema": 1, "findings": [_finding_to_json(one) for one in found]}))
-    return int(any(one.level == "error" for one in found))
+        rows = [_finding_to_json(finding) for finding in results]
+        click.echo(json.dumps({"schema": 1, "findings": rows}))
+    return int(any(finding.level == "error" for finding in results))
 
 
 def _finding_to_json(finding: Finding) -> dict[str, Any]:
-    told = {
+    return {
         "id": finding.id,
         "area": finding.area,
         "level": finding.level,
         "what": finding.what,
         "fix": finding.fix,
-    }
-    return told | {
         "means": finding.explanation,
         "action": finding.action.name if finding.action else None,
     }
 
 
-def _repair(found: Sequence[Finding], yes: bool) -> int:
-    """How many of them were gone about."""
-    able = [(one, one.action) for one in found if one.action is not None]
-    if not able:
-        click.echo("There is nothing that could be mended from here.", err=True)
-    done = 0
-    for one, action in able:
-        click.echo(f"\n{one.what}", err=True)
+def _repair(results: Sequence[Finding], yes: bool) -> int:
+    """Run the repairs that the user confirms; returns their number."""
+    repairable = [(finding, finding.action) for finding in results if finding.action is not None]
+    if not repairable:
+        click.echo("There is nothing to fix automatically.", err=True)
+    n_run = 0
+    for finding, action in repairable:
+        click.echo(f"\n{finding.what}", err=True)
         click.echo(action.question, err=True)
         if yes or click.confirm(f"{action.name}?", default=False, err=True):
             _run_action(action)
-            done += 1
-    return done
+            n_run += 1
+    return n_run
 
 
 def _run_action(action: RepairAction) -> None:
-    """What fails is told, and the next is gone about."""
+    """Run a repair; a failure is printed, not raised."""
 
-    def say(line: str) -> None:
+    def print_line(line: str) -> None:
         click.echo(f"  {line}", err=True)
 
     if action.commands:
-        errand = CommandRunner(action.commands, say)
+        runner = CommandRunner(action.commands, print_line)
         try:
-            code = errand.run()
+            code = runner.run()
         except KeyboardInterrupt:
-            errand.stop()
+            runner.stop()
             raise
-        say(f"It failed with exit code {code}." if code else "Done.")
+        print_line(f"Failed with exit code {code}." if code else "Done.")
     if action.run is not None:
         try:
-            say(action.run())
+            print_line(action.run())
         except LocalspecError as error:
-            say(f"{error.message} {error.hint}")
+            print_line(f"{error.message} {error.hint}")
         except OSError as error:
-            say(f"That failed: {error.strerror or error}")
+            print_line(f"Failed: {error.strerror or error}")

@@ -1,4 +1,4 @@
-"""`localspec export`: a kept chat as a document."""
+"""`localspec export`: write a saved chat to a file."""
 
 from __future__ import annotations
 
@@ -18,26 +18,37 @@ _FORMATS = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".j
 
 @click.command("export")
 @CHAT_ARGUMENT
-@click.option("--md", "form", flag_value="md", help="Markdown, without thinking.")
-@click.option("--html", "form", flag_value="html", help="A page by itself; thinking is folded.")
-@click.option("--json", "form", flag_value="json", help="All of it, other branches too.")
-@click.option("--rounds", is_flag=True, help="In JSON: with every token and round.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Default: standard output.")
+@click.option("--md", "file_format", flag_value="md", help="Markdown, without thinking.")
+@click.option(
+    "--html", "file_format", flag_value="html", help="One web page; thinking is collapsed."
+)
+@click.option(
+    "--json", "file_format", flag_value="json", help="Everything, including other branches."
+)
+@click.option("--rounds", is_flag=True, help="With --json: every token and round.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    help="Write to FILE.  [default: standard output]",
+)
 @click.option("-f", "--force", is_flag=True, help="Overwrite FILE.")
-def command(chat: str, form: str | None, rounds: bool, output: str | None, force: bool) -> int:
-    """Write CHAT (a number, or `last`) as Markdown, HTML or JSON.
+def command(
+    chat: str, file_format: str | None, rounds: bool, output: str | None, force: bool
+) -> int:
+    """Export CHAT (a number, or `last`) as Markdown, HTML or JSON.
 
-    Without a form: by the name of the file, else Markdown.
+    Without a format option, the extension of FILE decides; the default is Markdown.
     """
-    form = form or _FORMATS.get(os.path.splitext(output or "")[1].lower(), "md")
-    if rounds and form != "json":
-        raise UsageError("Rounds are exported as JSON only.", "Add --json")
+    file_format = file_format or _FORMATS.get(os.path.splitext(output or "")[1].lower(), "md")
+    if rounds and file_format != "json":
+        raise UsageError("--rounds needs the JSON format.", "Add --json")
     with open_history() as history:
-        kept = history.load_chat(find_chat_id(history, chat), with_events=rounds)
-    if form == "json":
-        text = export.render_json(kept, with_events=rounds) + "\n"
+        saved = history.load_chat(find_chat_id(history, chat), with_events=rounds)
+    if file_format == "json":
+        text = export.render_json(saved, with_events=rounds) + "\n"
     else:
-        text = export.render_html(kept) if form == "html" else export.render_markdown(kept)
+        text = export.render_html(saved) if file_format == "html" else export.render_markdown(saved)
     if output is None:
         click.echo(text, nl=False)
         return 0

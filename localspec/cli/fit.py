@@ -1,4 +1,4 @@
-"""`localspec fit`: whether a pair fits here or on another card, how fast, and what to change."""
+"""`localspec fit`: estimate whether a pair fits a computer, and how fast it is."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 
-from localspec.cli import completion
-from localspec.cli import global_options as where
+from localspec.cli import completion, global_options
 from localspec.fit import advisor, machine_profile
 from localspec.fit.advisor import MemorySaving, SettingsAdvice, SettingsAdvisor, SettingsRequest
 from localspec.fit.exact_fit import confirm_fit
+from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_headers import PairHeaders, resolve_headers
-from localspec.fit.report import DeviceFit, FitReport, MachineProfile
+from localspec.fit.report import DeviceFit, FitReport
 from localspec.fit.speed_estimate import UseCase
 from localspec.machine.memory_by_device import DeviceMemory
 from localspec.machine.probe import MemoryProbe
@@ -29,19 +29,41 @@ from localspec.units import gib, token_rate_range
 
 @click.command("fit")
 @click.argument("ref", shell_complete=completion.complete_model_or_pair)
-@click.option("--draft", metavar="REF|none", shell_complete=completion.complete_model)
-@click.option("--ctx", type=click.IntRange(1), help="Context in tokens.  [default: what fits]")
-@click.option("--kv", type=click.Choice(["f16", "q8_0", "q4_0"]), help="[default: what fits]")
-@click.option("--gpu", metavar="NAME", help='Another card: "RTX 4060".')
-@click.option("--vram", type=click.FloatRange(0, 10_000, min_open=True), metavar="GIB")
-@click.option("--use", type=click.Choice(USE_CASES), default="chat", show_default=True)
-@where.ENDPOINT
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option(
+    "--draft", metavar="REF|none", shell_complete=completion.complete_model, help="Draft model."
+)
+@click.option(
+    "--ctx",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Context size in tokens.  [default: what fits]",
+)
+@click.option(
+    "--kv",
+    type=click.Choice(["f16", "q8_0", "q4_0"]),
+    help="Type of the KV cache.  [default: what fits]",
+)
+@click.option("--gpu", metavar="NAME", help='Estimate for another GPU, such as "RTX 4060".')
+@click.option(
+    "--vram",
+    type=click.FloatRange(0, 10_000, min_open=True),
+    metavar="GIB",
+    help="Estimate for a GPU with this much memory.",
+)
+@click.option(
+    "--use",
+    type=click.Choice(USE_CASES),
+    default="chat",
+    show_default=True,
+    help="Kind of text that the speed is estimated for.",
+)
+@global_options.ENDPOINT
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(ref: str, as_json: bool, **given: Any) -> int:
-    """Whether REF, a model or a pair, fits this computer, before anything is downloaded.
+    """Estimate whether the model or pair REF fits this computer, without downloading it.
 
-    Memory is counted by llama.cpp itself, from the files' headers alone.  Ends with 4 where it
-    does not fit.
+    llama.cpp itself counts the memory, from the headers of the files. Exit code 4 if REF does
+    not fit.
 
     \b
     localspec fit qwen3-8b+qwen3-0.6b
@@ -52,40 +74,40 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     if not given["draft"]:
         subject = subject.add_found_head()
     subject.check_head()
-    place = _machine_profile(given["gpu"], given["vram"])
+    machine = _machine_profile(given["gpu"], given["vram"])
     use = UseCase(given["use"])
-    advisor = SettingsAdvisor(*subject.headers, place, use)
+    advisor = SettingsAdvisor(*subject.headers, machine, use)
     load = LoadCommand(subject.target.name, subject.draft.name if subject.draft else None)
     advice = advisor.advise(SettingsRequest(load, given["ctx"], given["kv"]))
     with MemoryProbe() as probe:
-        sure = confirm_fit(advice.fit, subject, place, probe, use)
-    advice = replace(advice, fit=sure)
-    options = advisor.list_memory_savings(sure)
+        fit = confirm_fit(advice.fit, subject, machine, probe, use)
+    advice = replace(advice, fit=fit)
+    savings = advisor.list_memory_savings(fit)
     if as_json:
-        click.echo(json.dumps({"schema": 1} | fit_to_json(advice, options, subject)))
+        click.echo(json.dumps({"schema": 1} | fit_to_json(advice, savings, subject)))
     else:
-        unicode, plain = sys.stdout.encoding.lower() == "utf-8", where.is_plain()
-        for line in format_fit(advice, options, subject, unicode, plain=plain):
+        unicode, plain = sys.stdout.encoding.lower() == "utf-8", global_options.is_plain()
+        for line in format_fit(advice, savings, subject, unicode, plain=plain):
             click.echo(line)
-    return 4 if advice.fit.verdict == "no" else 0
+    return 4 if fit.verdict == "no" else 0
 
 
 def _load_subject(ref: str, draft: str | None, endpoint: str | None) -> PairHeaders:
-    asked = resolver.resolve(ref)
-    second = resolver.resolve(draft) if draft and draft != "none" else None
+    request = resolver.resolve(ref)
+    draft_request = resolver.resolve(draft) if draft and draft != "none" else None
     if draft == "none":
-        asked = replace(asked, draft=None)
-    named = (second.draft or second.target) if second else None
-    models = [asked.target, named or asked.draft]
-    if all(one is None or one.path or one.find_local() for one in models):
-        return resolve_headers(asked, named, None)
-    from localspec.cli.pull import run_cancellable  # noqa: PLC0415  late: the hub's library is slow
+        request = replace(request, draft=None)
+    named_draft = (draft_request.draft or draft_request.target) if draft_request else None
+    models = [request.target, named_draft or request.draft]
+    if all(model is None or model.path or model.find_local() for model in models):
+        return resolve_headers(request, named_draft, None)
+    from localspec.cli.pull import run_cancellable  # noqa: PLC0415  late: slow to import
     from localspec.models.hub.client import HubClient  # noqa: PLC0415
     from localspec.models.pull_plan import PullPlanner  # noqa: PLC0415
 
     return run_cancellable(
         lambda stop: resolve_headers(
-            asked, named, PullPlanner(HubClient(endpoint), stop, refresh=False)
+            request, named_draft, PullPlanner(HubClient(endpoint), stop, refresh=False)
         )
     )
 
@@ -96,60 +118,53 @@ def _machine_profile(gpu: str | None, vram: float | None) -> MachineProfile:
     return machine_profile.with_vram(vram) if vram else machine_profile.detect()
 
 
-# --- What `fit` says, for people and as JSON.
-
 _BAR_WIDTH = 48
 _VERDICT_TEXT = {
     "fits": "fits",
     "tight": "tight",
     "no": "does not fit",
-    "unknown": "nobody knows what is free",
+    "unknown": "free memory is unknown",
 }
 _SOURCE_TEXT = {
-    "file": "files that are here",
-    "hub": "the hub's files, of which only headers were read",
-    "shape": "the catalogue's numbers",
+    "file": "the installed files",
+    "hub": "the file headers on the hub",
+    "shape": "the model shapes in the catalogue",
 }
-_SHORTFALL_TEXT = {
-    "tight": "of what is left to others",
-    "no": "short",
-    "unknown": "short",
-    "fits": "",
-}
-_MAX_OPTIONS = 6
+_MAX_SAVINGS = 6
 _MIN_SPEEDUP_SHOWN = 1.05
-"""A smaller one is not worth telling."""
+_BAR_CELLS = {True: "█▓▒░·", False: "#=+-."}
+"""By whether the output is Unicode: target, draft, KV cache, compute buffers, free."""
 
 
 def format_fit(
     advice: SettingsAdvice,
-    options: Sequence[MemorySaving],
+    savings: Sequence[MemorySaving],
     subject: PairHeaders,
     unicode: bool = True,
     *,
     plain: bool = False,
 ) -> Iterator[str]:
-    """For a person; `plain`: to be read aloud, without bars."""
+    """The lines of the report; `plain`: without bars, for a screen reader."""
     fit = advice.fit
     yield sanitize(subject.name, multiline=False)
-    for room in (*fit.device_fits, fit.host):
-        if room.total:
-            yield from _format_device(room, unicode, plain=plain)
+    for device_fit in (*fit.device_fits, fit.host):
+        if device_fit.total:
+            yield from _format_device(device_fit, unicode, plain=plain)
     yield from _format_speed(fit)
     if fit.load.draft and (head := _head_reason(subject)):
         yield f"Draft: {head}."
     yield f"With {advice.explanation}."
-    yield f"Memory: {_format_method(fit, subject)}."
-    if fit.verdict in ("tight", "no") and options:
-        yield "What saves memory:"
-        for option in options[:_MAX_OPTIONS]:
-            verdict = _VERDICT_TEXT[option.fit.verdict]
-            words = f"  {option.change:36} saves {gib(option.saved_bytes):>9}   {verdict}"
-            yield (
-                f"{words}; {token_rate_range(option.fit.speed.speculative)}  {option.flags}"
-            ).rstrip()
+    yield f"Memory estimate: {_format_method(fit, subject)}."
+    if fit.verdict in ("tight", "no") and savings:
+        yield "To save memory:"
+        for saving in savings[:_MAX_SAVINGS]:
+            verdict = _VERDICT_TEXT[saving.fit.verdict]
+            line = f"  {saving.change:36} saves {gib(saving.saved_bytes):>9}   {verdict}"
+            speed = saving.fit.speed.speculative
+            rate = f"; {token_rate_range(speed)}" if speed else ""
+            yield f"{line}{rate}  {saving.flags}".rstrip()
     if fit.verdict == "no":
-        yield "A smaller model: localspec pair suggest"
+        yield "Find a smaller model: localspec pair suggest"
 
 
 def _head_reason(subject: PairHeaders) -> str:
@@ -166,7 +181,8 @@ def _format_device(device_fit: DeviceFit, unicode: bool, *, plain: bool) -> Iter
     total = device.total or device.free or device_fit.total
     free = device.free if device.free is not None else total
     yield ""
-    yield f"{name}: {gib(free)} free of {gib(total)}, {gib(device_fit.reserve)} left to others"
+    reserve = f"{gib(device_fit.reserve)} reserved for other programs"
+    yield f"{name}: {gib(free)} free of {gib(total)}, {reserve}"
     if plain:
         yield "  " + ", ".join(
             f"{name} {gib(size)}" for name, size in _memory_parts(device_fit) if size
@@ -174,34 +190,37 @@ def _format_device(device_fit: DeviceFit, unicode: bool, *, plain: bool) -> Iter
     else:
         yield f"  {memory_bar(device_fit, _BAR_WIDTH, unicode)}"
         yield f"  {_bar_legend(device_fit, unicode)}"
-    spare, short = device_fit.headroom, _SHORTFALL_TEXT[device_fit.verdict]
-    left = (
-        ""
-        if spare is None
-        else (f", {gib(spare)} to spare" if spare >= 0 else f", {gib(-spare)} {short}")
-    )
-    yield f"  {_VERDICT_TEXT[device_fit.verdict]}: takes {gib(device_fit.total)}{left}"
+    verdict = _VERDICT_TEXT[device_fit.verdict]
+    yield f"  {verdict}: needs {gib(device_fit.total)}{_format_headroom(device_fit)}"
 
 
-_BAR_CELLS = {True: "█▓▒░·", False: "#=+-."}
+def _format_headroom(device_fit: DeviceFit) -> str:
+    spare = device_fit.headroom
+    if spare is None:
+        return ""
+    if spare >= 0:
+        return f", {gib(spare)} to spare"
+    if device_fit.verdict == "tight":
+        return f", uses {gib(-spare)} of the reserve"
+    return f", {gib(-spare)} short"
 
 
 def memory_bar(device_fit: DeviceFit, width: int, unicode: bool = True) -> str:
-    """Target, draft, keys and values, work, and what is free, each by its own sign."""
+    """A bar of the device's memory, with one cell character per part (see _BAR_CELLS)."""
     free = max(device_fit.device.free or device_fit.total, 1)
-    signs, shown = _BAR_CELLS[unicode], ""
-    filled = 0
-    for (_, size), sign in zip(_memory_parts(device_fit), signs, strict=False):
-        filled += size
-        cells = min(width, round(width * filled / free))
-        if size and cells <= len(shown) < width:  # however small, it is there
-            cells = len(shown) + 1
-        shown += sign * (cells - len(shown))
-    return f"[{shown}{signs[-1] * (width - len(shown))}]"
+    characters, bar = _BAR_CELLS[unicode], ""
+    used = 0
+    for (_, size), character in zip(_memory_parts(device_fit), characters, strict=False):
+        used += size
+        end = min(width, round(width * used / free))
+        if size and end <= len(bar) < width:  # every part gets at least one cell
+            end = len(bar) + 1
+        bar += character * (end - len(bar))
+    return f"[{bar}{characters[-1] * (width - len(bar))}]"
 
 
 def _memory_parts(device_fit: DeviceFit) -> tuple[tuple[str, int], ...]:
-    work = (
+    compute = (
         device_fit.target.compute
         + device_fit.draft.compute
         + device_fit.output
@@ -211,14 +230,13 @@ def _memory_parts(device_fit: DeviceFit) -> tuple[tuple[str, int], ...]:
         ("target", device_fit.target.weights),
         ("draft", device_fit.draft.weights),
         ("KV", device_fit.target.kv + device_fit.draft.kv),
-        ("work", work),
+        ("compute buffers", compute),
     )
 
 
 def _bar_legend(device_fit: DeviceFit, unicode: bool) -> str:
-    signs = _BAR_CELLS[unicode]
-    shown = zip(_memory_parts(device_fit), signs, strict=False)
-    return "   ".join(f"{sign} {name} {gib(size)}" for (name, size), sign in shown if size)
+    parts = zip(_memory_parts(device_fit), _BAR_CELLS[unicode], strict=False)
+    return "  ".join(f"{cell} {name} {gib(size)}" for (name, size), cell in parts if size)
 
 
 def _format_speed(fit: FitReport) -> Iterator[str]:
@@ -227,37 +245,36 @@ def _format_speed(fit: FitReport) -> Iterator[str]:
     if speed.plain is None:
         yield f"Speed: unknown, {speed.explanation}."
         return
-    yield f"Without draft  {token_rate_range(speed.plain)}"
+    yield f"Plain               {token_rate_range(speed.plain)}"
     if speed.speculative is not None:
-        what = "With draft   " if fit.load.draft else "With copying "
-        yield f"{what}  {token_rate_range(speed.speculative)}{_format_speedups(fit)}"
-    yield f"By {sanitize(speed.explanation, multiline=False)}."
+        label = "With speculation" if fit.load.draft else "With prompt lookup"
+        yield f"{label:18}  {token_rate_range(speed.speculative)}{_format_speedups(fit)}"
+    yield f"Speed estimate: {sanitize(speed.explanation, multiline=False)}."
 
 
 def _format_speedups(fit: FitReport) -> str:
-    """What the draft does for some kinds of text."""
-    shown = [
-        f"{one.speedup[0]:.1f}–{one.speedup[1]:.1f}× for {name}"
-        for name, one in fit.speed.by_workload.items()
-        if name in ("code", "chat", "writing") and one.speedup[1] >= _MIN_SPEEDUP_SHOWN
+    speedups = [
+        f"{estimate.speedup[0]:.1f}–{estimate.speedup[1]:.1f}× for {name}"
+        for name, estimate in fit.speed.by_workload.items()
+        if name in ("code", "chat", "writing") and estimate.speedup[1] >= _MIN_SPEEDUP_SHOWN
     ]
-    return f"   ({', '.join(shown)})" if shown else "   (no faster here)"
+    return f"   ({', '.join(speedups)})" if speedups else "   (not faster here)"
 
 
 def _format_method(fit: FitReport, subject: PairHeaders) -> str:
     parts = [subject.target, *filter(None, [subject.draft])]
     sources = " and ".join(dict.fromkeys(_SOURCE_TEXT[part.source] for part in parts))
-    found = fit.memory_estimate
-    how = "llama.cpp's own count" if found.method == "exact" else "our estimate"
-    error = f", ± {gib(found.error)}" if found.error else ""
-    note = f" ({sanitize(found.note, multiline=False)})" if found.note else ""
-    return f"{how}, by {sources}{error}{note}"
+    memory = fit.memory_estimate
+    counted = "counted by llama.cpp" if memory.method == "exact" else "calculated by localspec"
+    error = f", ± {gib(memory.error)}" if memory.error else ""
+    note = f" ({sanitize(memory.note, multiline=False)})" if memory.note else ""
+    return f"{counted} from {sources}{error}{note}"
 
 
 def fit_to_json(
-    advice: SettingsAdvice, options: Sequence[MemorySaving], subject: PairHeaders
+    advice: SettingsAdvice, savings: Sequence[MemorySaving], subject: PairHeaders
 ) -> dict[str, Any]:
-    """As `--json` has it: bytes, tokens a second."""
+    """The document of --json; sizes in bytes, speeds in tokens per second."""
     fit = advice.fit
     return {
         "target": subject.target.name,
@@ -272,7 +289,7 @@ def fit_to_json(
             "draft_gpu_layers": fit.load.draft_settings.n_gpu_layers,
             "cpu_moe": fit.load.target_settings.cpu_moe,
         },
-        "devices": [_device_to_json(room) for room in fit.device_fits],
+        "devices": [_device_to_json(device_fit) for device_fit in fit.device_fits],
         "host": _device_to_json(fit.host),
         "method": fit.memory_estimate.method,
         "error": fit.memory_estimate.error,
@@ -284,14 +301,14 @@ def fit_to_json(
         },
         "advice": [
             {
-                "change": option.change,
-                "flags": option.flags,
-                "saves": option.saved_bytes,
-                "costs": option.drawback,
-                "speed": option.fit.speed.speculative,
-                "fits": option.fit.verdict != "no",
+                "change": saving.change,
+                "flags": saving.flags,
+                "saves": saving.saved_bytes,
+                "costs": saving.drawback,
+                "speed": saving.fit.speed.speculative,
+                "fits": saving.fit.verdict != "no",
             }
-            for option in options
+            for saving in savings
         ],
     }
 

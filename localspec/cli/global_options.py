@@ -1,7 +1,7 @@
-"""Options that every verb has: where files lie, whether the network may be used, who reads.
+"""Options of every command: --offline, --plain, --models-dir, --data-dir.
 
-They set the variables that are read wherever a file or the hub is looked for, so that they hold
-for the processes that we start, too; that an option did it is remembered for `config list`.
+They set environment variables, so that child processes inherit them.  `config list` shows which
+option set a variable.
 """
 
 from __future__ import annotations
@@ -12,27 +12,32 @@ import sys
 import click
 
 _PLAIN_VARIABLE = "LOCALSPEC_PLAIN"
-_FLAGS_KEY = "localspec.hints"
+_FLAGS_KEY = "localspec.flags"
 
 
 def get_flags(context: click.Context) -> dict[str, str]:
-    """The options of this command line, by the variables that they have set."""
-    found: dict[str, str] = context.meta.setdefault(_FLAGS_KEY, {})
-    return found
+    """The global options of this command line, keyed by the variable that each sets."""
+    flags: dict[str, str] = context.meta.setdefault(_FLAGS_KEY, {})
+    return flags
 
 
 def _folder_option(variable: str) -> click.Option:
-    def put(context: click.Context, __: click.Parameter, value: str | None) -> None:
+    def set_variable(context: click.Context, __: click.Parameter, value: str | None) -> None:
         if value:
             os.environ[variable] = os.path.abspath(os.path.expanduser(value))
             get_flags(context)[variable] = name
 
     name, about = {
-        "LOCALSPEC_MODELS_DIR": ("--models-dir", "A folder of .gguf files of your own."),
-        "LOCALSPEC_DATA_DIR": ("--data-dir", "Where localspec keeps what it learnt, and logs."),
+        "LOCALSPEC_MODELS_DIR": ("--models-dir", "Also use the .gguf files in DIR."),
+        "LOCALSPEC_DATA_DIR": ("--data-dir", "Folder for chats, measurements and logs."),
     }[variable]
     return click.Option(
-        [name], metavar="DIR", type=click.Path(), expose_value=False, callback=put, help=about
+        [name],
+        metavar="DIR",
+        type=click.Path(),
+        expose_value=False,
+        callback=set_variable,
+        help=about,
     )
 
 
@@ -44,16 +49,16 @@ def _set_offline(context: click.Context, __: click.Parameter, value: bool) -> No
 
 def _set_plain(_: click.Context, __: click.Parameter, value: bool) -> None:
     if value:
-        os.environ[_PLAIN_VARIABLE] = "1"  # not TERM: it also tells readline what it may do
+        os.environ[_PLAIN_VARIABLE] = "1"  # not TERM: readline reads it too
 
 
 def is_plain() -> bool:
-    """Whether words alone are wanted: a screen reader reads signs and redrawn lines aloud."""
+    """Whether to print words only: a screen reader reads symbols and redrawn lines aloud."""
     return bool(os.environ.get(_PLAIN_VARIABLE)) or os.environ.get("TERM") == "dumb"
 
 
 def can_redraw() -> bool:
-    """Whether progress may be one line of standard error that is written over."""
+    """Whether standard error is a terminal where a progress line can be redrawn."""
     return sys.stderr is not None and sys.stderr.isatty() and not is_plain()
 
 
@@ -63,33 +68,36 @@ def _global_options() -> tuple[click.Option, ...]:
         is_flag=True,
         expose_value=False,
         callback=_set_offline,
-        help="Never use the network; also: HF_HUB_OFFLINE=1, network.offline.",
+        help="Do not use the network.  Also: HF_HUB_OFFLINE=1.",
     )
-    words = click.Option(
+    plain = click.Option(
         ["--plain"],
         is_flag=True,
         expose_value=False,
         callback=_set_plain,
-        help="Words alone, for screen readers; also: TERM=dumb.",
+        help="Words only, for screen readers.  Also: TERM=dumb.",
     )
     return (
         offline,
-        words,
+        plain,
         _folder_option("LOCALSPEC_MODELS_DIR"),
         _folder_option("LOCALSPEC_DATA_DIR"),
     )
 
 
 def add_to_command(command: click.Command) -> click.Command:
-    """Give them to a command and all below it; they may stand before or after its name."""
-    known = {option for param in command.params for option in param.opts}
-    command.params += [option for option in _global_options() if option.opts[0] not in known]
+    """Add the global options to a command and its subcommands.
+
+    So they are accepted before and after the name of a subcommand.
+    """
+    present = {option for param in command.params for option in param.opts}
+    command.params += [option for option in _global_options() if option.opts[0] not in present]
     if isinstance(command, click.Group):
-        for below in command.commands.values():
-            add_to_command(below)
+        for subcommand in command.commands.values():
+            add_to_command(subcommand)
     return command
 
 
 ENDPOINT = click.option(
-    "--endpoint", metavar="URL", help="A mirror of the hub; also: HF_ENDPOINT.  [default: its own]"
+    "--endpoint", metavar="URL", help="A mirror of the Hugging Face hub.  Also: HF_ENDPOINT."
 )

@@ -24,68 +24,66 @@ SOURCE_NAMES = {
 
 
 @click.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(as_json: bool) -> int:
     """List the models on this computer, and the pairs that are ready to run.
 
-    Also those in LM Studio's, Ollama's and llama.cpp's folders, and in --models-dir.
+    Includes the models of LM Studio, Ollama and llama.cpp, and those in --models-dir.
     """
-    found = local_files.list_models()
-    pairs, left = resolver.ready_pairs(found), local_files.find_leftovers()
-    names = {one.path: resolver.shortest_reference(one, found) for one in found}
+    models = local_files.list_models()
+    pairs, leftovers = resolver.ready_pairs(models), local_files.find_leftovers()
+    names = {model.path: resolver.shortest_reference(model, models) for model in models}
     if as_json:
-        click.echo(json.dumps(_list_to_json(found, names, pairs, left)))
+        click.echo(json.dumps(_list_to_json(models, names, pairs, leftovers)))
         return 0
-    shown = [("PAIR", "", "")] + [(pair.id, pair.title, "ready") for pair in pairs]
-    for line in format_columns(shown):
+    for line in format_columns([("PAIR", "TITLE"), *((pair.id, pair.title) for pair in pairs)]):
         click.echo(line)
-    if found:
+    if models:
         click.echo()
-        models = [("MODEL", "SIZE", "WHERE", "CHECKED"), *(_model_row(one, names) for one in found)]
-        for line in format_columns(models):
+        rows = [_model_row(model, names) for model in models]
+        for line in format_columns([("MODEL", "SIZE", "SOURCE", "CHECKSUM"), *rows]):
             click.echo(line)
-    if left:
-        size = gb(sum(orphan.size for orphan in left))
-        click.echo(
-            f"\n{len(left)} unfinished downloads, {size}: localspec rm --leftovers", err=True
-        )
-    if not found:
-        click.echo("\nMore: localspec pair suggest", err=True)
+    if leftovers:
+        size = gb(sum(file.size for file in leftovers))
+        what = f"{len(leftovers)} unfinished download{'s' * (len(leftovers) != 1)}, {size}"
+        click.echo(f"\n{what}. Remove: localspec rm --leftovers", err=True)
+    if not models:
+        click.echo("\nFind more pairs: localspec pair suggest", err=True)
     return 0
 
 
-def _model_row(stored: LocalModel, names: dict[Path, str]) -> tuple[str, str, str, str]:
-    checked = "verified" if stored.verified else "not verified"
-    return names[stored.path], gb(stored.size), SOURCE_NAMES[stored.origin], checked
+def _model_row(model: LocalModel, names: dict[Path, str]) -> tuple[str, str, str, str]:
+    checked = "verified" if model.verified else "not verified"
+    return names[model.path], gb(model.size), SOURCE_NAMES[model.origin], checked
 
 
 def _list_to_json(
     models: Sequence[LocalModel],
     names: dict[Path, str],
     pairs: Sequence[CatalogPair],
-    orphans: Sequence[local_files.LeftoverFile],
+    leftovers: Sequence[local_files.LeftoverFile],
 ) -> dict[str, object]:
     return {
         "schema": 1,
         "pairs": [pair.id for pair in pairs],
         "models": [
             {
-                "name": names[one.path],
-                "path": str(one.path),
-                "bytes": one.size,
-                "repo": one.repo,
-                "file": one.file,
-                "revision": one.revision,
-                "sha256": one.sha256,
-                "verified": one.verified,
-                "where": one.origin,
-                "removable": one.removable,
-                "parts": len(one.parts) or 1,
+                "name": names[model.path],
+                "path": str(model.path),
+                "bytes": model.size,
+                "repo": model.repo,
+                "file": model.file,
+                "revision": model.revision,
+                "sha256": model.sha256,
+                "verified": model.verified,
+                "where": model.origin,
+                "removable": model.removable,
+                "parts": len(model.parts) or 1,
             }
-            for one in models
+            for model in models
         ],
         "leftovers": [
-            {"path": str(one.path), "bytes": one.size, "resumable": one.resumable}
-            for one in orphans
+            {"path": str(file.path), "bytes": file.size, "resumable": file.resumable}
+            for file in leftovers
         ],
     }

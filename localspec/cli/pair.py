@@ -1,4 +1,4 @@
-"""`localspec pair`: which pairs there are, which suit this computer, whether two files are one."""
+"""`localspec pair`: list, suggest and check pairs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import json
 
 import click
 
-from localspec.cli import completion, pull
-from localspec.cli import global_options as where
+from localspec.cli import completion, global_options, pull
 from localspec.cli.table import format_columns
 from localspec.errors import UsageError
 from localspec.fit import machine_profile
@@ -24,7 +23,7 @@ _MAX_SHOWN = 5
 
 @click.group("pair")
 def command() -> None:
-    """Find pairs: a target, and a draft that makes it faster."""
+    """Find pairs: a target model, and a draft that makes it faster."""
 
 
 @command.command("suggest")
@@ -33,68 +32,70 @@ def command() -> None:
     "--vram",
     type=click.FloatRange(0, 10_000, min_open=True),
     metavar="GIB",
-    help="Memory of a GPU.  [default: what this computer has free, without a GPU]",
+    help="Memory of the GPU.  [default: the memory that is free on this computer]",
 )
-@click.option("--use", type=click.Choice(USE_CASES), help="What for.")
-@click.option("--all", "everything", is_flag=True, help=f"More than {_MAX_SHOWN}.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--use", type=click.Choice(USE_CASES), help="Prefer pairs for this use.")
+@click.option("--all", "everything", is_flag=True, help=f"List all, not only {_MAX_SHOWN}.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def _suggest(
     ref: str | None, vram: float | None, use: str | None, everything: bool, as_json: bool
 ) -> int:
-    """The pairs that fit, the best first; with REF those of one model.  Asks nobody."""
-    place = machine_profile.with_vram(vram) if vram is not None else machine_profile.detect()
-    found = suggest(place, SuggestionCriteria(use), ref)
-    device = (*place.devices, place.cpu)[0]
+    """List the pairs that fit, best first; with REF only those of that model.
+
+    Does not use the network.
+    """
+    machine = machine_profile.with_vram(vram) if vram is not None else machine_profile.detect()
+    suggestions = suggest(machine, SuggestionCriteria(use), ref)
+    device = (*machine.devices, machine.cpu)[0]
     free = device.free or 0
     if as_json:
-        said = {"memory": free, "gpu": bool(place.devices), "use": use}
-        click.echo(
-            json.dumps(
-                {"schema": 1} | said | {"pairs": [_suggestion_to_json(one) for one in found]}
-            )
-        )
+        pairs = [_suggestion_to_json(suggestion) for suggestion in suggestions]
+        document = {"memory": free, "gpu": bool(machine.devices), "use": use, "pairs": pairs}
+        click.echo(json.dumps({"schema": 1} | document))
         return 0
-    of = "of a GPU" if place.devices else "free on this computer"
-    click.echo(f"For {gib(free)} {of}:", err=True)
-    shown = found if everything else found[:_MAX_SHOWN]
-    for number, one in enumerate(shown, 1):
-        click.echo(f"{number}. {one.pair.id}  {one.pair.title}")
-        for reason in one.reasons:
+    where = "on the GPU" if machine.devices else "free on this computer"
+    click.echo(f"Pairs for {gib(free)} {where}:", err=True)
+    shown = suggestions if everything else suggestions[:_MAX_SHOWN]
+    for number, suggestion in enumerate(shown, 1):
+        click.echo(f"{number}. {suggestion.pair.id}  {suggestion.pair.title}")
+        for reason in suggestion.reasons:
             click.echo(f"   {reason}")
-    if len(found) > len(shown):
-        click.echo(f"{len(found) - len(shown)} more: --all", err=True)
-    if found:
-        click.echo(f"Get one: localspec pull {found[0].pair.id}", err=True)
+    if len(suggestions) > len(shown):
+        click.echo(f"{len(suggestions) - len(shown)} more with --all", err=True)
+    if suggestions:
+        click.echo(f"Download one: localspec pull {suggestions[0].pair.id}", err=True)
     else:
-        click.echo("Nothing fits.", err=True)
+        click.echo("No pair fits.", err=True)
     return 0
 
 
 @command.command("check")
 @click.argument("target", shell_complete=completion.complete_model_or_pair)
 @click.argument("draft", required=False, shell_complete=completion.complete_model)
-@where.ENDPOINT
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@global_options.ENDPOINT
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) -> int:
-    """Whether DRAFT can speculate for TARGET; by their headers alone, wherever they are.
+    """Check whether DRAFT is compatible with TARGET.
 
-    TARGET alone may be a pair.  Ends with 5 where they do not go together.
+    Reads only the headers of the files, here or on the hub. A pair may be given as TARGET alone.
+    Exit code 5 if the models are incompatible.
     """
-    asked = resolver.resolve(target)
-    drafts = resolver.resolve(draft) if draft else None
-    second = asked.draft if drafts is None else drafts.draft or drafts.target
-    if second is None:
-        raise UsageError("Two models are needed.", "localspec pair check TARGET DRAFT")
-    one, other = asked.target, second
+    request = resolver.resolve(target)
+    draft_request = resolver.resolve(draft) if draft else None
+    draft_model = draft_request.draft or draft_request.target if draft_request else request.draft
+    if draft_model is None:
+        raise UsageError("Two models are needed.", "Type: localspec pair check TARGET DRAFT")
+    target_model = request.target
 
-    def look(stop: CancelToken) -> PlannedPair | None:
+    def check(stop: CancelToken) -> PlannedPair | None:
         planner = PullPlanner(HubClient(endpoint), stop, refresh=False)
-        return pull_plan.check_pair(planner.plan_model(one), planner.plan_model(other))
+        items = planner.plan_model(target_model), planner.plan_model(draft_model)
+        return pull_plan.check_pair(*items)
 
-    match = pull.run_cancellable(look)
+    match = pull.run_cancellable(check)
     if match is None:
-        what = "A header could not be read."
-        raise UsageError(what, "Connect, or pull both first.")
+        what = "The header of a model could not be read."
+        raise UsageError(what, "Go online, or pull both models first.")
     if as_json:
         click.echo(json.dumps({"schema": 1} | pull.match_to_json(match)))
     else:
@@ -104,13 +105,13 @@ def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) 
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def _list(as_json: bool) -> int:
-    """All pairs of the catalogue."""
+    """List all pairs of the catalogue."""
     pairs = catalog.load().pairs.values()
     ready = {pair.id for pair in resolver.ready_pairs(local_files.list_models())}
     if as_json:
-        said = [
+        rows = [
             {
                 "id": pair.id,
                 "title": pair.title,
@@ -125,15 +126,15 @@ def _list(as_json: bool) -> int:
             }
             for pair in pairs
         ]
-        click.echo(json.dumps({"schema": 1, "pairs": said}))
+        click.echo(json.dumps({"schema": 1, "pairs": rows}))
         return 0
-    table = [("PAIR", "SIZE", "DRAFTS BY", "STATUS", "")]
+    table = [("PAIR", "SIZE", "DRAFT", "STATUS", "")]
     for pair in pairs:
         size = gb(pair.size) if pair.size else "–"
-        here = "here" if pair.id in ready else ""
+        note = "installed" if pair.id in ready else ""
         if pair.draft_kind not in ("model", "lookup", *draft_heads.SUPPORTED_KINDS):
-            here = "cannot be run here yet"
-        table.append((pair.id, size, pair.draft_kind, pair.status, here))
+            note = "not supported yet"
+        table.append((pair.id, size, pair.draft_kind, pair.status, note))
     for line in format_columns(table):
         click.echo(line)
     return 0

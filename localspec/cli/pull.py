@@ -1,4 +1,4 @@
-"""`localspec pull`: download models, whole and verified."""
+"""`localspec pull`: download models and verify them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from localspec.errors import UsageError
 from localspec.models import catalog, draft_heads, pull_plan, resolver
 from localspec.models.hub.cancellation import CancelToken, OperationCancelledError
 from localspec.models.hub.client import HubClient
-from localspec.models.hub.download import DownloadJob, DownloadPhase, DownloadState, download_file
+from localspec.models.hub.download import DownloadPhase, DownloadState, download_file
 from localspec.models.hub.hub_cache import cache_root
 from localspec.models.hub.resumable_transfer import RateLimiter
 from localspec.models.pull_plan import PlannedModel, PullPlan
@@ -39,140 +39,130 @@ from localspec.units import bytes_per_second, duration, gb, percent
     metavar="REF…",
     shell_complete=completion.complete_model_or_pair,
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only print the plan.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option(
-    "--limit", type=click.FloatRange(0, min_open=True), metavar="MB/S", help="Go no faster."
+    "--limit", type=click.FloatRange(0, min_open=True), metavar="MB/S", help="Limit the speed."
 )
 @global_options.ENDPOINT
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-@click.option("-q", "--quiet", is_flag=True, help="No plan and no progress.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no plan and no progress.")
 def command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> int:
     """Download each REF: a pair or a model of the catalogue, or user/repo:QUANT.
 
-    First comes the plan: files, sizes, licences, room on the disk, and whether a pair goes
-    together.  Ctrl+C keeps what has come; the same command goes on from there.
+    First prints the plan: files, sizes, licences, free disk space, and whether a pair is
+    compatible. Ctrl+C keeps the part that is downloaded; the same command resumes it.
 
     \b
     localspec pull qwen3-8b+qwen3-0.6b
     localspec pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M --dry-run
     """
-    done = pull_models(refs, HubClient(endpoint), PullOptions(**given))
-    if not done.confirmed:
+    result = pull_models(refs, HubClient(endpoint), PullOptions(**given))
+    if not result.confirmed:
         click.echo("Nothing was downloaded.", err=True)
         return 1
     if given["as_json"]:
-        said = plan_to_json(done.plan)
-        for model in said["models"]:
-            path = done.paths.get(model["name"])
+        document = plan_to_json(result.plan)
+        for model in document["models"]:
+            path = result.paths.get(model["name"])
             model["path"] = str(path) if path else None
-        click.echo(json.dumps({"schema": 1, "dry_run": given["dry_run"]} | said))
+        click.echo(json.dumps({"schema": 1, "dry_run": given["dry_run"]} | document))
     elif not given["dry_run"]:
         for ref in refs:
-            _print_next_step(ref, {item.resolved: item for item in done.plan.models})
+            _print_next_step(ref, {item.resolved: item for item in result.plan.models})
     return 0
 
 
 def _print_next_step(ref: str, items: Mapping[ResolvedModel, PlannedModel]) -> None:
-    """How to run what is here now, or what makes it faster."""
-    asked = resolver.resolve(ref)
-    item = items.get(asked.target)
-    if (
-        item is not None
-        and item.header is not None
-        and draft_heads.file_draft_kind(item.header) != "model"
-    ):
-        click.echo("It is used by itself where its target runs.", err=True)
+    """How to run the model, and which draft would make it faster."""
+    request = resolver.resolve(ref)
+    item = items.get(request.target)
+    header = item.header if item else None
+    if header is not None and draft_heads.file_draft_kind(header) != "model":
+        click.echo("This draft head is used automatically when its target runs.", err=True)
         return
-    if asked.pair is None or asked.pair.draft_kind in (
-        "model",
-        "lookup",
-        *draft_heads.SUPPORTED_KINDS,
-    ):
+    supported = ("model", "lookup", *draft_heads.SUPPORTED_KINDS)
+    if request.pair is None or request.pair.draft_kind in supported:
         click.echo(sanitize(f"Ready: localspec run {shlex.quote(ref)}", multiline=False))
-    if asked.pair is not None:
+    if request.pair is not None:
         return
-    pairs = (
-        catalog.pairs_for(catalog.load(), asked.target.catalog_model)
-        if asked.target.catalog_model
-        else ()
-    )
-    if (
-        with_draft := next((pair for pair in pairs if pair.draft_kind == "model"), None)
-    ) is not None:
-        click.echo(f"A draft makes it faster: localspec pull {with_draft.id}", err=True)
+    model = request.target.catalog_model
+    pairs = catalog.pairs_for(catalog.load(), model) if model else ()
+    if (pair := next((pair for pair in pairs if pair.draft_kind == "model"), None)) is not None:
+        click.echo(f"Faster with a draft model: localspec pull {pair.id}", err=True)
     for line in format_sidecar_heads(item) if item else ():
-        click.echo(f"Beside it: {line}", err=True)
+        click.echo(f"In the same repository: {line}", err=True)
 
-
-# --- A pull at a terminal or in a script: the plan, the question, the downloads.
 
 _T = TypeVar("_T")
+_PROGRESS_INTERVAL = 10.0
+"""Seconds between progress lines if stderr is not a terminal."""
+_PHASE_TEXT = {
+    DownloadPhase.WAITING: "waiting: another program downloads this file",
+    DownloadPhase.CHECKING: "checking the downloaded part",
+    DownloadPhase.VERIFYING: "verifying",
+}
 _OTHER_APPS = {"lmstudio": "LM Studio", "ollama": "Ollama", "llama.cpp": "llama.cpp"}
 
 
 @dataclass(frozen=True, slots=True)
 class PullOptions:
-    """How to go about it."""
-
     yes: bool = False
     dry_run: bool = False
     quiet: bool = False
     as_json: bool = False
     limit: float | None = None
-    """MB a second; None is as fast as it comes."""
+    """MB per second; None is unlimited."""
 
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """What came of it."""
-
     plan: PullPlan
     paths: dict[str, Path]
-    """Of each model's first file, by the model's name."""
+    """The first file of each model, by the name of the model."""
     confirmed: bool = True
-    """Whether the person said yes."""
+    """False if the user declined the download."""
 
 
 def pull_models(references: Sequence[str], hub: HubClient, options: PullOptions) -> PullResult:
-    """Plan, ask, and fetch.  Raises KeyboardInterrupt, after saying how to go on.
+    """Plan, ask and download.
 
-    Refuses an incompatible pair and a disk that is too small before a byte of weights.
+    Raises before the first byte of weights if a pair is incompatible or the disk is too small.
+    On Ctrl+C prints how to resume and raises KeyboardInterrupt.
     """
-    again = shlex.join(["localspec", "pull", *references])
-    asked = [resolver.resolve(text) for text in references]
-    found = run_cancellable(lambda stop: pull_plan.build(hub, asked, stop))
-    asks = not (options.yes or options.dry_run)
-    if not options.as_json and (asks or not options.quiet):
-        for line in format_plan(found):
+    requests = [resolver.resolve(text) for text in references]
+    plan = run_cancellable(lambda stop: pull_plan.build(hub, requests, stop))
+    will_ask = not (options.yes or options.dry_run)
+    if not options.as_json and (will_ask or not options.quiet):
+        for line in format_plan(plan):
             click.echo(line, err=not options.dry_run)
-    found.check()
-    here = {item.resolved.name: item.path for item in found.models if item.path}
+    plan.check()
+    installed = {item.resolved.name: item.path for item in plan.models if item.path}
     if options.dry_run:
-        return PullResult(found, here)
-    if found.missing_bytes and not options.yes and not _confirm_download(options):
-        return PullResult(found, here, confirmed=False)
+        return PullResult(plan, installed)
+    if plan.missing_bytes and not options.yes and not _confirm_download(options):
+        return PullResult(plan, installed, confirmed=False)
     try:
-        paths = run_cancellable(lambda stop: dict(_fetch_all(hub, found, options, stop)))
+        paths = run_cancellable(lambda stop: dict(_fetch_all(hub, plan, options, stop)))
     except KeyboardInterrupt:
-        words = _clean_line(again)
-        click.echo(f"localspec: stopped; what came is kept. Go on: {words}", err=True)
+        resume = _clean_line(shlex.join(["localspec", "pull", *references]))
+        click.echo(f"localspec: stopped. To resume: {resume}", err=True)
         raise
-    return PullResult(found, paths)
+    return PullResult(plan, paths)
 
 
 def run_cancellable(function: Callable[[CancelToken], _T]) -> _T:
-    """What `call` gives; Ctrl+C calls it off, within moments even where the network stands still.
+    """Call `function` with a token that Ctrl+C cancels; then raises KeyboardInterrupt.
 
-    Raises KeyboardInterrupt then.
+    Cancelling also interrupts a stalled connection.
     """
     stop = CancelToken()
 
-    def pressed(*_: int | FrameType | None) -> None:
+    def cancel(*_: int | FrameType | None) -> None:
         stop.cancel()
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second one ends at once
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl+C quits at once
 
-    with _on_interrupt(pressed):
+    with _on_interrupt(cancel):
         try:
             return function(stop)
         except OperationCancelledError:
@@ -189,93 +179,80 @@ def _on_interrupt(handler: Callable[..., None]) -> Iterator[None]:
 
 
 def can_prompt_user() -> bool:
-    """Whether somebody reads the question and can answer it."""
-    ends = (sys.stdin, sys.stderr)
-    return all(end is not None and end.isatty() for end in ends)
+    """Whether stdin and stderr are a terminal."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
 def _confirm_download(options: PullOptions) -> bool:
     if options.as_json or not can_prompt_user():
-        raise UsageError("Nobody can be asked here.", "Say it beforehand: -y, or --dry-run.")
+        raise UsageError("Cannot ask: not a terminal.", "Use -y to download, or --dry-run.")
     return click.confirm("Download?", default=True, err=True)
 
 
 def _fetch_all(
-    hub: HubClient, download_plan: PullPlan, options: PullOptions, stop: CancelToken
+    hub: HubClient, plan: PullPlan, options: PullOptions, stop: CancelToken
 ) -> Iterator[tuple[str, Path]]:
-    """Each model's name and first file; one that is here is looked at all the same."""
-    jobs = sum(len(item.files) for item in download_plan.models)
-    throttle = RateLimiter(options.limit * 1e6 if options.limit else None)
+    """Download the files; yields the name and first file of each model.
+
+    Files that are already downloaded are verified again.
+    """
+    n_files = sum(len(item.files) for item in plan.models)
+    limiter = RateLimiter(options.limit * 1e6 if options.limit else None)
     number = 0
-    for item in download_plan.models:
+    for item in plan.models:
         paths = [item.path] if item.path else []
-        for at, piece in enumerate(item.files):
+        for index, file in enumerate(item.files):
             number += 1
-            if piece.origin and piece.origin != "hub":
+            if file.origin and file.origin != "hub":
                 continue
-            name = piece.job.path.rpartition("/")[2]
-            with DownloadProgressLine(name, (number, jobs), quiet=options.quiet) as meter:
-                path = _fetch_file(hub, piece.job, meter.update, stop, throttle)
-            paths = [path] if at == 0 else paths
+            name = file.job.path.rpartition("/")[2]
+            with DownloadProgressLine(name, (number, n_files), quiet=options.quiet) as progress:
+                path = download_file(
+                    hub, file.job, progress.update, cancel=stop, rate_limiter=limiter
+                )
+            paths = [path] if index == 0 else paths
         yield item.resolved.name, paths[0]
 
 
-def _fetch_file(
-    hub: HubClient,
-    job: DownloadJob,
-    on_progress: Callable[[DownloadState], None],
-    stop: CancelToken,
-    throttle: RateLimiter,
-) -> Path:
-    return download_file(hub, job, on_progress, cancel=stop, rate_limiter=throttle)
-
-
-def format_plan(download_plan: PullPlan) -> Iterator[str]:
-    """The plan, for a person."""
-    rows = [_plan_row(item) for item in download_plan.models]
+def format_plan(plan: PullPlan) -> Iterator[str]:
+    rows = [_plan_row(item) for item in plan.models]
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    for name, file, size, rest in rows:
-        yield f"{name:{widths[0]}}  {file:{widths[1]}}  {size:>{widths[2]}}  {rest}".rstrip()
-    for item in download_plan.models:
+    for name, file, size, details in rows:
+        yield f"{name:{widths[0]}}  {file:{widths[1]}}  {size:>{widths[2]}}  {details}".rstrip()
+    for item in plan.models:
         for note in _format_notes(item):
             yield f"  {_clean_line(item.resolved.name)}: {note}"
-    for match in download_plan.pairs:
+    for match in plan.pairs:
         yield from format_pair_verdict(match)
-    if download_plan.missing_bytes:
-        where = _clean_line(str(download_plan.cache_dir))
-        yield (
-            f"To download: {gb(download_plan.missing_bytes)}. "
-            f"Free: {gb(download_plan.free_bytes)} in {where}"
-        )
+    if plan.missing_bytes:
+        folder = _clean_line(str(plan.cache_dir))
+        yield f"To download: {gb(plan.missing_bytes)}. Free: {gb(plan.free_bytes)} in {folder}"
     else:
-        yield "All of it is here."
+        yield "Everything is already downloaded."
 
 
 def format_sidecar_heads(item: PlannedModel) -> Iterator[str]:
-    """The heads that lie beside a model on the hub: how much, and how to get each."""
+    """The draft heads in the repository of a model: size, and how to download each."""
     for file in item.sidecar_heads:
         kind = draft_heads.kind_from_file_name(file.path)
-        words = f"{draft_heads.KIND_TITLES[kind]} head, {gb(file.size)}"
+        head = f"{draft_heads.KIND_TITLES[kind]} head, {gb(file.size)}"
         if kind in draft_heads.SUPPORTED_KINDS:
-            yield f"{words}: localspec pull {_clean_line(shlex.quote(f'hf://{item.repo}/{file.path}'))}"
+            ref = shlex.quote(f"hf://{item.repo}/{file.path}")
+            yield f"{head}: localspec pull {_clean_line(ref)}"
         else:
-            yield f"{words}: {_clean_line(file.path)}, which cannot be run here yet"
+            yield f"{head}: {_clean_line(file.path)} (not supported yet)"
 
 
 def format_pair_verdict(match: pull_plan.PlannedPair) -> Iterator[str]:
-    """Whether a pair goes together, and what to mind."""
-    words = {
-        "compatible": "They go together",
-        "compatible-padding": "They go together",
-        "incompatible": "They do not go together",
-    }
-    yield f"{words[match.compatibility.verdict]}: {_clean_line(match.compatibility.detail)}."
+    """Whether a pair is compatible, why, and warnings."""
+    result = match.compatibility
+    verdict = "Compatible" if result.is_compatible else "Incompatible"
+    yield f"{verdict}: {_clean_line(result.detail)}."
     for warning in match.warnings:
         yield f"  {warning}"
 
 
-def plan_to_json(download_plan: PullPlan) -> dict[str, Any]:
-    """The plan as `--json` has it."""
+def plan_to_json(plan: PullPlan) -> dict[str, Any]:
     return {
         "models": [
             {
@@ -290,34 +267,33 @@ def plan_to_json(download_plan: PullPlan) -> dict[str, Any]:
                 "path": str(item.path) if item.path else None,
                 "files": [
                     {
-                        "file": piece.job.path,
-                        "bytes": piece.size,
-                        "missing": piece.size - piece.present_bytes,
-                        "sha256": piece.job.sha256,
+                        "file": file.job.path,
+                        "bytes": file.size,
+                        "missing": file.size - file.present_bytes,
+                        "sha256": file.job.sha256,
                     }
-                    for piece in item.files
+                    for file in item.files
                 ],
             }
-            for item in download_plan.models
+            for item in plan.models
         ],
-        "pairs": [match_to_json(match) for match in download_plan.pairs],
-        "bytes": download_plan.size,
-        "missing": download_plan.missing_bytes,
-        "free": download_plan.free_bytes,
+        "pairs": [match_to_json(match) for match in plan.pairs],
+        "bytes": plan.size,
+        "missing": plan.missing_bytes,
+        "free": plan.free_bytes,
         "cache": str(cache_root()),
     }
 
 
 def match_to_json(match: pull_plan.PlannedPair) -> dict[str, Any]:
-    """A verdict as `--json` has it."""
-    said = match.compatibility
+    result = match.compatibility
     return {
         "target": match.target.resolved.name,
         "draft": match.draft.resolved.name,
-        "verdict": said.verdict,
-        "rule": said.rule,
-        "detail": said.detail,
-        "token": said.token,
+        "verdict": result.verdict,
+        "rule": result.rule,
+        "detail": result.detail,
+        "token": result.token,
         "warnings": list(match.warnings),
     }
 
@@ -325,43 +301,32 @@ def match_to_json(match: pull_plan.PlannedPair) -> dict[str, Any]:
 def _plan_row(item: PlannedModel) -> tuple[str, str, str, str]:
     parts = len(item.files)
     file = f"{item.file} and {parts - 1} more" if parts > 1 else item.file
-    where = next((_OTHER_APPS[p.origin] for p in item.files if p.origin in _OTHER_APPS), "")
-    have = (item.size or 0) - item.missing_bytes
-    state = f"here ({where})" if where else "here" if not item.missing_bytes else ""
-    if item.missing_bytes and have:
-        state = f"{gb(have)} of it here"
+    app = next((_OTHER_APPS[f.origin] for f in item.files if f.origin in _OTHER_APPS), "")
+    downloaded = (item.size or 0) - item.missing_bytes
+    state = f"from {app}" if app else "downloaded" if not item.missing_bytes else ""
+    if item.missing_bytes and downloaded:
+        state = f"{gb(downloaded)} downloaded"
     licence = f"licence: {item.licence or 'see its page'}" if item.repo else ""
-    rest = ", ".join(filter(None, (licence, "gated" if item.gated else "", state)))
+    details = ", ".join(filter(None, (licence, "gated" if item.gated else "", state)))
     name = f"{item.repo}/{file}" if item.repo else file
-    return _clean_line(item.resolved.name), _clean_line(name), gb(item.size or 0), rest
+    return _clean_line(item.resolved.name), _clean_line(name), gb(item.size or 0), details
 
 
 def _format_notes(item: PlannedModel) -> Iterator[str]:
     yield from item.notes
     if item.header is not None and item.header.unsupported_reason:
-        yield f"it cannot be run here: {item.header.unsupported_reason}"
+        yield f"not supported: {item.header.unsupported_reason}"
     if item.header is not None and (kind := draft_heads.file_draft_kind(item.header)) != "model":
-        yet = "" if draft_heads.is_supported_head(item.header) else ", and not yet here"
-        yield f"a head ({draft_heads.KIND_TITLES[kind]}): it drafts for its target only{yet}"
+        unsupported = "" if draft_heads.is_supported_head(item.header) else "; not supported yet"
+        yield f"draft head ({draft_heads.KIND_TITLES[kind]}), only for its own target{unsupported}"
 
 
 def _clean_line(text: str) -> str:
     return sanitize(text, multiline=False)
 
 
-# --- The progress of one download: a line that changes, or a line now and then.
-
-_PROGRESS_INTERVAL = 10.0
-"""Seconds between two lines where there is no terminal."""
-_PHASE_TEXT = {
-    DownloadPhase.WAITING: "waiting for another program that downloads it",
-    DownloadPhase.CHECKING: "looking at what is here",
-    DownloadPhase.VERIFYING: "verifying",
-}
-
-
 class DownloadProgressLine:
-    """Says on standard error how far one file is."""
+    """Progress of one file on stderr: a redrawn line on a terminal, else a line now and then."""
 
     def __init__(self, name: str, position: tuple[int, int], *, quiet: bool = False) -> None:
         number, of = position
@@ -385,7 +350,6 @@ class DownloadProgressLine:
             click.echo(self._format_line(state), err=True)
 
     def _is_due(self, state: DownloadState) -> bool:
-        """At the first byte, then seldom."""
         now = time.monotonic()
         first = state.phase is DownloadPhase.LOADING and not self._last_line
         if not first and now - self._last_write < _PROGRESS_INTERVAL:
@@ -410,7 +374,7 @@ class DownloadProgressLine:
         return f"{name}  {share}  {gb(state.done_bytes)} of {gb(state.total_bytes)}{speed}{left}"
 
     def _draw(self, line: str) -> None:
-        """Within one line of the terminal: a longer one could not be taken back."""
+        """Redraw the line, cut to the width of the terminal: a wrapped line cannot be redrawn."""
         width = shutil.get_terminal_size().columns - 1
         if len(line) > width:
             line = f"…{line[-(width - 1) :]}"
@@ -419,8 +383,8 @@ class DownloadProgressLine:
 
     def _finish(self, state: DownloadState) -> None:
         self._clear()
-        how = "verified" if self._downloaded else "here already, verified"
-        click.echo(f"{self._position}{self._name}  {gb(state.done_bytes)}, {how}", err=True)
+        status = "verified" if self._downloaded else "already downloaded, verified"
+        click.echo(f"{self._position}{self._name}  {gb(state.done_bytes)}, {status}", err=True)
 
     def _clear(self) -> None:
         if self._redraws and self._last_line:

@@ -1,4 +1,4 @@
-"""One message typed at a prompt: several lines, history, completion, and pastes as one."""
+"""The prompt of the linear chat: multi-line messages, history, completion, pastes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _FENCE = '"""'
 
 
 class ReadlinePrompt:
-    """Asks for messages.
+    """Reads messages with readline.
 
-    A line that ends in `\\` goes on, and so does what begins with a fence until the next.  Lines
-    of one paste are one message: readline sees to it, or else whatever waits already is read.
+    A message continues after a line that ends in `\\`, and between two `\"\"\"`.  A paste is one
+    message: readline's bracketed paste, or else all lines that are already waiting on stdin.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class ReadlinePrompt:
         )
 
     def read_message(self, initial_text: str = "") -> str:
-        """What was typed; `begun` stands there to be changed.
+        """Read one message; `initial_text` is inserted at the prompt, to be edited.
 
         Raises EOFError at Ctrl+D on an empty line, KeyboardInterrupt at Ctrl+C.
         """
@@ -45,22 +45,21 @@ class ReadlinePrompt:
             lines = [self._read_line(self._prompt)]
         finally:
             self._set_initial_text("")
-        with suppress(EOFError):  # Ctrl+D in the middle ends the message
+        with suppress(EOFError):  # Ctrl+D on a continued line ends the message
             while self._is_incomplete(lines):
                 lines.append(self._read_line(""))
         return _join_lines(lines)
 
     def _is_incomplete(self, lines: list[str]) -> bool:
-        whole = "\n".join(lines)
-        if whole.lstrip().startswith(_FENCE):
-            body = whole.strip()
+        text = "\n".join(lines)
+        if text.lstrip().startswith(_FENCE):
+            body = text.strip()
             return len(body) < 2 * len(_FENCE) or not body.endswith(_FENCE)
         if lines[-1].endswith("\\"):
             return True
-        return self._has_pending_input() and (len(lines) > 1 or slash_commands.parse(whole) is None)
+        return self._has_pending_input() and (len(lines) > 1 or slash_commands.parse(text) is None)
 
     def _set_initial_text(self, text: str) -> None:
-        """Have the next line begin with this text."""
         readline = self._readline
         if readline is None or not hasattr(readline, "set_pre_input_hook"):
             return
@@ -73,19 +72,15 @@ class ReadlinePrompt:
 
 
 def _join_lines(lines: list[str]) -> str:
-    whole = "\n".join(lines)
-    body = whole.strip()
+    text = "\n".join(lines)
+    body = text.strip()
     if body.startswith(_FENCE):
         return body.removeprefix(_FENCE).removesuffix(_FENCE).strip("\n")
-    return (
-        "\n".join(line.removesuffix("\\") for line in lines[:-1]) + "\n" + lines[-1]
-        if (len(lines) > 1)
-        else whole
-    )
+    return "\n".join([*(line.removesuffix("\\") for line in lines[:-1]), lines[-1]])
 
 
 def _setup_readline() -> Any:
-    """The module, set up; None where there is none (Windows)."""
+    """The readline module, configured; None on Windows."""
     try:
         readline: Any = importlib.import_module("readline")
     except ImportError:
@@ -102,15 +97,14 @@ def _setup_readline() -> Any:
 
 
 def _complete_command(prefix: str, number: int) -> str | None:
-    found = slash_commands.complete(prefix)
-    return found[number] if number < len(found) else None
+    names = slash_commands.complete(prefix)
+    return names[number] if number < len(names) else None
 
 
 def _lacks_bracketed_paste(readline: Any) -> bool:
-    """Whether a paste arrives as if typed: without readline, with editline, where no terminal is
-    known that could mark it."""
-    unmarked = readline is None or "libedit" in (readline.__doc__ or "")
-    return unmarked or os.environ.get("TERM") == "dumb"
+    """Whether pasted lines arrive as if typed: no readline, editline, or a dumb terminal."""
+    is_unsupported = readline is None or "libedit" in (readline.__doc__ or "")
+    return is_unsupported or os.environ.get("TERM") == "dumb"
 
 
 def _no_pending_input() -> bool:
@@ -118,8 +112,8 @@ def _no_pending_input() -> bool:
 
 
 def _stdin_has_input() -> bool:
-    """Whether more lines wait: those of a paste come together."""
+    """Whether more lines of a paste are waiting."""
     try:
         return bool(select.select([sys.stdin], [], [], 0)[0])
-    except (OSError, ValueError):  # Windows: not of a console
+    except (OSError, ValueError):  # Windows: select() takes sockets only
         return False

@@ -16,9 +16,11 @@ from localspec.sanitize import sanitize
 
 @click.command("replay")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--no-color", is_flag=True, help="Also: NO_COLOR in the environment.")
+@click.option("--no-color", is_flag=True, help="No colours.  Also: NO_COLOR=1.")
 def command(file: Path, no_color: bool) -> int:
-    """Show the answers in FILE, as `localspec run … --events FILE` recorded them.
+    """Show the recorded answers in FILE round by round.
+
+    `localspec run --events FILE` records them.
 
     \b
     localspec run demo -p "def fibonacci(n):" --events answer.jsonl
@@ -34,8 +36,7 @@ def command(file: Path, no_color: bool) -> int:
 
 
 def _replay_in_tui(events: list[Event]) -> int:
-    """Show it in the app, round by round."""
-    from localspec.tui import app  # noqa: PLC0415  200 ms that no other command needs
+    from localspec.tui import app  # noqa: PLC0415  late: it takes 200 ms to import
 
     return app.replay(events)
 
@@ -51,18 +52,19 @@ def _use_colour() -> bool:
 
 
 def _print_answers(events: list[Event], *, plain: bool, colour: bool) -> None:
-    """Rounds on stdout; notices and what the marks mean on stderr."""
+    """Rounds on stdout; notices and the legend on stderr."""
     for event in events:
         if isinstance(event, Notice) and event.code in events_file.SKIPPED_LINE_CODES:
             click.echo(f"localspec: {sanitize(event.message, multiline=False)}", err=True)
     for event in events:
         if isinstance(event, EngineReady):
-            model, draft = (sanitize(n or "", multiline=False) for n in (event.model, event.draft))
+            names = (event.model, event.draft)
+            model, draft = (sanitize(name or "", multiline=False) for name in names)
             click.echo(f"{model} with {draft}" if draft else model)
             break
-    found = events_file.split_answers(events)
-    for number, answer in enumerate(found, 1):
-        if len(found) > 1:
+    answers = events_file.split_answers(events)
+    for number, answer in enumerate(answers, 1):
+        if len(answers) > 1:
             click.echo(f"\nAnswer {number}")
         _print_answer(answer, plain=plain, colour=colour)
     if not plain:
@@ -70,10 +72,10 @@ def _print_answers(events: list[Event], *, plain: bool, colour: bool) -> None:
 
 
 def _print_answer(answer: tuple[Event, ...], *, plain: bool, colour: bool) -> None:
-    said = [event for event in answer if isinstance(event, Round)]
-    for event in said:
+    rounds = [event for event in answer if isinstance(event, Round)]
+    for event in rounds:
         click.echo(speculation_text.format_round(event, plain=plain, colour=colour), color=colour)
-    ended = next(
+    finished = next(
         (event for event in reversed(answer) if isinstance(event, GenerationFinished)), None
     )
-    click.echo(speculation_text.format_answer_summary(said, ended))
+    click.echo(speculation_text.format_answer_summary(rounds, finished))

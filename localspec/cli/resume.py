@@ -1,4 +1,4 @@
-"""Chats that are kept, for `run`: where they go, which one is gone on with, and how it begins."""
+"""Saving and continuing chats for `localspec run`."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from localspec.protocol.wire import SamplingParams
 from localspec.sanitize import sanitize
 
 _RECAP_TURNS = 2
-"""Shown of a chat that goes on."""
+"""Turns shown when a chat is continued."""
 _RECAP_LINES = 6
-"""Of each question and each answer."""
+"""Lines shown of each question and each answer."""
 _OPTION_NAMES = {"draft_length": "draft_max"}
-"""Settings that have another name on the command line."""
+"""Settings whose command-line option has another name."""
 
 
 def resume_chat(is_chat: bool, chat: str | None) -> SavedChat | None:
-    """The chat of --continue, if it was said."""
+    """The chat of --continue; None without that option."""
     if chat is None:
         return None
     if not is_chat:
-        raise UsageError("--continue goes on with a chat.", "It needs a terminal, and no -p.")
+        raise UsageError("--continue needs a chat on a terminal.", "Leave out -p and --json.")
     return _load_chat(chat)
 
 
 def resolve_pair(model: str | None, draft: str, saved_chat: SavedChat | None) -> tuple[str, str]:
-    """The pair that was named; else that of the chat, of the last run, or the demo."""
+    """The named pair; else that of the saved chat, of config.toml, of the last run, or the demo."""
     pair = saved_chat.list_entry.pair if saved_chat else None
     if model is None and pair is not None and pair.model:
         return pair.model, pair.draft if draft == "auto" else draft
@@ -52,35 +52,40 @@ def create_recorder(
     saved_chat: SavedChat | None,
     given: dict[str, Any],
 ) -> ChatRecorder:
-    """Who keeps this chat.  Raises InUseError where another window has it."""
+    """The recorder of this chat.  Raises InUseError if another window has the chat open."""
     if saved_chat and given["system"]:
         conversation.system = given["system"]
 
-    def say(notice: Notice) -> None:
-        words = sanitize(f"{notice.message} {notice.hint}", multiline=False)
-        click.echo(f"localspec: {words}", err=True)
+    def print_notice(notice: Notice) -> None:
+        text = sanitize(f"{notice.message} {notice.hint}", multiline=False)
+        click.echo(f"localspec: {text}", err=True)
 
-    known = _open_history(private=given["private"], quiet=given["quiet"])
-    made = ChatRecorder(conversation, known, ChatPair(*pair), saved_chat=saved_chat, notify=say)
-    if made.lock_error is not None:
-        raise made.lock_error
-    return made
+    recorder = ChatRecorder(
+        conversation,
+        _open_history(private=given["private"], quiet=given["quiet"]),
+        ChatPair(*pair),
+        saved_chat=saved_chat,
+        notify=print_notice,
+    )
+    if recorder.lock_error is not None:
+        raise recorder.lock_error
+    return recorder
 
 
 def _open_history(*, private: bool, quiet: bool = False) -> ChatHistory | None:
-    """Where this chat is kept; None where it is not, which is said unless it was wished."""
+    """The history to save in; None for a private chat, or with a warning if it cannot be opened."""
     if private or config.load().private_chats:
         return None
     try:
-        found = ChatHistory.open()
+        history = ChatHistory.open()
     except LocalspecError as error:
         _warn_unsaved(error, quiet)
         return None
-    for notice in found.take_notices():
+    for notice in history.take_notices():
         click.echo(f"localspec: {notice.message}\n  {notice.hint}", err=True)
-    if found.write_error is not None:
-        _warn_unsaved(found.write_error, quiet)
-    return found
+    if history.write_error is not None:
+        _warn_unsaved(history.write_error, quiet)
+    return history
 
 
 def _warn_unsaved(error: LocalspecError, quiet: bool) -> None:
@@ -90,40 +95,40 @@ def _warn_unsaved(error: LocalspecError, quiet: bool) -> None:
 
 
 def find_chat_id(history: ChatHistory, text: str) -> int:
-    """The chat that `last` or a number means.  Raises NotFoundError."""
+    """The id for a number or `last`.  Raises NotFoundError."""
     if text == "last":
         return history.find_last_id()
     if not text.isdecimal() or len(text) > 15:
         what = f"There is no chat {sanitize(text, multiline=False)[:40]!r}."
-        raise NotFoundError(what, "Chats have numbers: localspec history list")
+        raise NotFoundError(what, "See the numbers: localspec history list")
     return int(text)
 
 
 def _load_chat(text: str) -> SavedChat:
-    """The chat to go on with.  Raises NotFoundError."""
-    known = ChatHistory.open(create=False)
+    history = ChatHistory.open(create=False)
     try:
-        return known.load_chat(find_chat_id(known, text), with_events=False)
+        return history.load_chat(find_chat_id(history, text), with_events=False)
     finally:
-        known.close()
+        history.close()
 
 
 def merge_settings(saved_settings: ChatSettings, given_settings: ChatSettings) -> ChatSettings:
-    """As the chat was had, but for what stands on the command line."""
+    """The settings of the saved chat, overridden by options given on the command line."""
     context = click.get_current_context()
 
-    def named(names: Iterator[str]) -> Iterator[str]:
+    def given_on_command_line(names: Iterator[str]) -> Iterator[str]:
         for name in names:
             option = _OPTION_NAMES.get(name, name)
             if context.get_parameter_source(option) is ParameterSource.COMMANDLINE:
                 yield name
 
     sampling = _pick_fields(
-        given_settings.sampling, named(field.name for field in fields(SamplingParams))
+        given_settings.sampling,
+        given_on_command_line(field.name for field in fields(SamplingParams)),
     )
-    own = (field.name for field in fields(ChatSettings) if field.name != "sampling")
-    changed = _pick_fields(given_settings, named(own))
-    return replace(saved_settings, sampling=replace(saved_settings.sampling, **sampling), **changed)
+    names = (field.name for field in fields(ChatSettings) if field.name != "sampling")
+    changes = _pick_fields(given_settings, given_on_command_line(names))
+    return replace(saved_settings, sampling=replace(saved_settings.sampling, **sampling), **changes)
 
 
 def _pick_fields(settings: object, names: Iterator[str]) -> Mapping[str, Any]:
@@ -131,24 +136,23 @@ def _pick_fields(settings: object, names: Iterator[str]) -> Mapping[str, Any]:
 
 
 def format_recap(chat: SavedChat, *, plain: bool) -> Iterator[str]:
-    """Lines that remind of what was said."""
-    listed, turns = chat.list_entry, chat.conversation.turns
+    """Title and last turns of a continued chat."""
+    entry, turns = chat.list_entry, chat.conversation.turns
     n = len(turns)
-    about = f"{n} turn{'s' * (n != 1)}"
-    yield f"Chat {listed.id}, {about}: {sanitize(listed.title, multiline=False)}"
+    count = f"{n} turn{'s' * (n != 1)}"
+    yield f"Chat {entry.id}, {count}: {sanitize(entry.title, multiline=False)}"
     if n > _RECAP_TURNS:
-        yield "The last of it:" if plain else "…"
+        yield "Last turns:" if plain else "…"
     for turn in turns[-_RECAP_TURNS:]:
-        name = sanitize(turn.model or listed.pair.name, multiline=False) or "Answer"
+        name = sanitize(turn.model or entry.pair.name, multiline=False) or "Answer"
         yield from _format_turn(
             turn, chat, "You: " if plain else "> ", f"{name}: " if plain else ""
         )
     if is_interrupted(chat):
-        yield "The last answer was interrupted: Enter, or /retry, finishes it."
+        yield "The last answer was interrupted. Press Enter or type /retry to generate it again."
 
 
 def is_interrupted(chat: SavedChat) -> bool:
-    """Whether the last answer was cut off."""
     turns = chat.conversation.turns
     return bool(turns) and turns[-1].finish_reason is None
 

@@ -19,84 +19,83 @@ from localspec.units import gb
 
 @click.command("rm")
 @click.argument("ref", required=False, shell_complete=completion.complete_model_or_pair)
-@click.option("--leftovers", is_flag=True, help="What downloads left behind that ended early.")
+@click.option("--leftovers", is_flag=True, help="Remove the files of unfinished downloads.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(ref: str | None, leftovers: bool, yes: bool, as_json: bool) -> int:
-    """Remove REF: of a pair both files, but not a draft that another pair here uses.
+    """Remove the model or pair REF from this computer.
 
-    Files of other programs are theirs, and stay.
+    A draft model is kept if another installed pair uses it. Files of other programs are never
+    removed.
     """
     if (ref is None) != leftovers:
-        raise UsageError("Say what to remove.", "localspec rm REF, or localspec rm --leftovers")
-    left = local_files.find_leftovers() if leftovers else ()
-    found = _find_files(resolver.resolve(ref)) if ref else ()
-    size = sum(one.size for one in [*left, *found])
-    if (left or found) and not yes and not _confirm_removal(found, len(left), size, as_json):
+        raise UsageError("Give REF or --leftovers.", "See: localspec rm --help")
+    unfinished = local_files.find_leftovers() if leftovers else ()
+    models = _find_models(resolver.resolve(ref)) if ref else ()
+    files = [*unfinished, *models]
+    size = sum(file.size for file in files)
+    if files and not yes and not _confirm_removal(models, len(unfinished), size, as_json):
         click.echo("Nothing was removed.", err=True)
         return 1
-    freed = local_files.delete_leftovers(left) + sum(local_files.remove(one) for one in found)
+    freed = local_files.delete_leftovers(unfinished)
+    freed += sum(local_files.remove(model) for model in models)
     if as_json:
-        removed = [str(one.path) for one in [*left, *found]]
+        removed = [str(file.path) for file in files]
         click.echo(json.dumps({"schema": 1, "removed": removed, "freed": freed}))
     else:
-        click.echo(f"{gb(freed)} are free now.")
+        click.echo(f"Freed {gb(freed)}.")
     return 0
 
 
-def _confirm_removal(files: Sequence[LocalModel], n_left: int, size: int, as_json: bool) -> bool:
+def _confirm_removal(
+    models: Sequence[LocalModel], n_unfinished: int, size: int, as_json: bool
+) -> bool:
     if as_json or not pull.can_prompt_user():
-        raise UsageError("Nobody can be asked here.", "Say it beforehand: -y")
-    for one in files:
-        click.echo(f"  {sanitize(str(one.path), multiline=False)}  {gb(one.size)}", err=True)
-    if n_left:
-        click.echo(f"  {n_left} unfinished downloads  {gb(size)}", err=True)
+        raise UsageError("Cannot ask: not a terminal.", "Use -y to remove without asking.")
+    for model in models:
+        click.echo(f"  {sanitize(str(model.path), multiline=False)}  {gb(model.size)}", err=True)
+    if n_unfinished:
+        plural = "s" * (n_unfinished != 1)
+        click.echo(f"  {n_unfinished} unfinished download{plural}  {gb(size)}", err=True)
     return click.confirm("Remove?", default=False, err=True)
 
 
-def _find_files(request: ModelRequest) -> list[LocalModel]:
-    """What there is of it.  Raises NotFoundError or AccessError."""
-    known = [(one, _find_stored(one)) for one in request.models]
-    here = [(one, stored) for one, stored in known if stored is not None]
-    if not here:
+def _find_models(request: ModelRequest) -> list[LocalModel]:
+    """The installed files to remove.  Raises NotFoundError, or StorageError for a bundled model."""
+    candidates = [(model, _find_installed(model)) for model in request.models]
+    installed = [(model, local) for model, local in candidates if local is not None]
+    if not installed:
         bundled = all(
-            one.catalog_model is not None and one.catalog_model.repo is None
-            for one in request.models
+            model.catalog_model is not None and model.catalog_model.repo is None
+            for model in request.models
         )
         if bundled:
-            raise StorageError(f"{request.name} comes with localspec.", "It stays: it is small.")
-        raise NotFoundError(f"{_clean_name(request.name)} is not here.", "See: localspec list")
-    found = []
-    for one, stored in here:
-        other = (
-            _find_other_pair(request, one.catalog_model)
-            if one is request.draft and one.catalog_model
-            else ""
-        )
-        if other:
-            click.echo(f"localspec: {one.name} stays: {other} uses it.", err=True)
+            what = f"{request.name} is part of localspec and cannot be removed."
+            raise StorageError(what, "See the other models: localspec list")
+        name = sanitize(request.name, multiline=False)
+        raise NotFoundError(f"{name} is not installed.", "See: localspec list")
+    to_remove = []
+    for model, local in installed:
+        draft = model.catalog_model if model is request.draft else None
+        user = _find_other_pair(request, draft) if draft else ""
+        if user:
+            click.echo(f"localspec: {model.name} is kept: {user} uses it.", err=True)
         else:
-            found.append(stored)
-    return found
+            to_remove.append(local)
+    return to_remove
 
 
-def _find_stored(model: ResolvedModel) -> LocalModel | None:
+def _find_installed(model: ResolvedModel) -> LocalModel | None:
     if (path := model.path) is None:
         return model.find_local()
-    listed = (
-        stored for stored in local_files.list_models() if path in (stored.path, *stored.parts)
-    )
-    return next(listed, None)
+    models = local_files.list_models()
+    return next((local for local in models if path in (local.path, *local.parts)), None)
 
 
 def _find_other_pair(request: ModelRequest, draft: CatalogModel) -> str:
-    """Another pair that is here and needs this draft."""
+    """Id of an installed pair with another target that uses this draft model; empty if none."""
     for pair in resolver.ready_pairs(local_files.list_models()):
-        others = pair.target.id != request.target.name
-        if others and pair.draft and pair.draft.id == draft.id:
+        is_other = pair.target.id != request.target.name
+        if is_other and pair.draft and pair.draft.id == draft.id:
             return pair.id
     return ""
-
-
-def _clean_name(name: str) -> str:
-    return sanitize(name, multiline=False)

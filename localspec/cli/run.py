@@ -1,4 +1,4 @@
-"""`localspec run`: complete a prompt and stream the answer."""
+"""`localspec run`: answer a prompt, or start a chat."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ from localspec.worker import crashes
 
 _MAX_PROMPT_BYTES = 64 * 1024 * 1024
 _DEFAULT_MAX_TOKENS = 512
-"""Tokens of an answer where nobody said how many."""
 
 
 @click.command("run")
@@ -43,11 +42,11 @@ _DEFAULT_MAX_TOKENS = 512
 @options.HISTORY
 @options.YES
 def command(model: str | None, **given: Any) -> int:
-    """Answer a prompt with MODEL; a chat where there is none.
+    """Answer a prompt with MODEL, or start a chat if there is no prompt.
 
     MODEL is a pair or a model of the catalogue, user/repo:QUANT, or the path of a .gguf file.
-    Without one: the pair of config.toml, of the last run, or the demo.  Chats are kept: see
-    localspec history.
+    Without MODEL: the pair set in config.toml, else the pair of the last run, else the demo.
+    Chats are saved; see `localspec history`.
 
     \b
     localspec run demo -p "def fibonacci(n):" --tokens --stats
@@ -56,26 +55,25 @@ def command(model: str | None, **given: Any) -> int:
     localspec run big.gguf
     localspec run --continue
     """
-    chatting = _is_chat(given)
-    kept = resume.resume_chat(chatting, given["chat"])
-    text = "" if chatting else _read_prompt(given["prompt"])
+    is_chat = _is_chat(given)
+    saved_chat = resume.resume_chat(is_chat, given["chat"])
+    text = "" if is_chat else _read_prompt(given["prompt"])
     if given["raw"] and given["template"]:
         raise UsageError("--raw uses no template.", "Leave out --raw or --template.")
-    model, draft = resume.resolve_pair(model, given["draft"], kept)
+    model, draft = resume.resolve_pair(model, given["draft"], saved_chat)
     if not given["quiet"] and sys.stderr.isatty():
         _warn_unused_gpu()
     choice = options.resolve_or_pull(model, draft, yes=given["yes"], quiet=given["quiet"])
-    lasting = launch.make_portable_refs(model, draft)
-    recent_pairs.save_last(*lasting)
-    given["spec"] = options.drafter(choice, given["spec"])
-    conversation = kept.conversation if kept else _new_conversation(given)
-    with _open_events_file(given["events"]) as log:
-        if chatting:
-            return _run_chat(
-                choice, resume.create_recorder(lasting, conversation, kept, given), kept, log, given
-            )
+    pair_refs = launch.make_portable_refs(model, draft)
+    recent_pairs.save_last(*pair_refs)
+    given["spec"] = options.resolve_drafter(choice, given["spec"])
+    conversation = saved_chat.conversation if saved_chat else _new_conversation(given)
+    with _open_events_file(given["events"]) as events_file:
+        if is_chat:
+            recorder = resume.create_recorder(pair_refs, conversation, saved_chat, given)
+            return _run_chat(choice, recorder, saved_chat, events_file, given)
         conversation.ask(text)
-        return _run_once(choice, conversation, log, given)
+        return _run_once(choice, conversation, events_file, given)
 
 
 def _new_conversation(given: dict[str, Any]) -> Conversation:
@@ -84,16 +82,14 @@ def _new_conversation(given: dict[str, Any]) -> Conversation:
 
 
 def _warn_unused_gpu() -> None:
-    """A GPU that this build cannot use."""
-    from localspec import doctor  # noqa: PLC0415  late: a pipe has nobody to read it
+    from localspec import doctor  # noqa: PLC0415  late: only for a terminal
 
-    if (found := doctor.find_unused_gpu()) is not None:
-        click.echo(f"localspec: {found.what}.\n  {found.fix}", err=True)
-        click.echo(f"  Not again: localspec doctor --dismiss {found.id}", err=True)
+    if (finding := doctor.find_unused_gpu()) is not None:
+        click.echo(f"localspec: {finding.what}.\n  {finding.fix}", err=True)
+        click.echo(f"  Hide this notice: localspec doctor --dismiss {finding.id}", err=True)
 
 
 def _is_chat(given: dict[str, Any]) -> bool:
-    """Somebody types, and somebody reads."""
     if given["prompt"] is not None or given["as_json"] or sys.stdin is None:
         return False
     return sys.stdin.isatty() and sys.stdout.isatty()
@@ -107,10 +103,10 @@ def _run_chat(
     given: dict[str, Any],
 ) -> int:
     from localspec.cli.answer_printer import ChatOutputStyle  # noqa: PLC0415
-    from localspec.cli.chat_loop import ChatLoop  # noqa: PLC0415  late: one answer needs none
+    from localspec.cli.chat_loop import ChatLoop  # noqa: PLC0415  late: only a chat needs it
     from localspec.cli.chat_state import ChatLaunchOptions, ChatState  # noqa: PLC0415
 
-    opening = ChatLaunchOptions(
+    launch_options = ChatLaunchOptions(
         options.build_load_request(choice, given),
         choice,
         raw=given["raw"],
@@ -120,28 +116,27 @@ def _run_chat(
         on_event=_make_notice_printer(given["quiet"]),
         events_file=events_file,
     )
-    look = ChatOutputStyle(global_options.is_plain(), _use_colour(given), given["quiet"])
-    usual = config.load()
-    chosen = replace(
-        _build_settings(given, choice), overflow=usual.overflow, show_thinking=usual.show_thinking
+    style = ChatOutputStyle(global_options.is_plain(), _use_colour(given), given["quiet"])
+    preferences = config.load()
+    initial = replace(
+        _build_settings(given, choice),
+        overflow=preferences.overflow,
+        show_thinking=preferences.show_thinking,
     )
-    initial = chosen
-    if saved_chat:
-        chosen = resume.merge_settings(saved_chat.settings, chosen)
-    conversation = recorder.conversation
     state = ChatState(
-        conversation,
-        chosen,
-        look,
+        recorder.conversation,
+        initial,
+        style,
         recorder,
         given["system"],
         given["tokens"],
         initial_settings=initial,
     )
     if saved_chat:
+        state.settings = resume.merge_settings(saved_chat.settings, initial)
         state.engine_died = resume.is_interrupted(saved_chat)
-        state.recap = tuple(resume.format_recap(saved_chat, plain=look.plain))
-    return ChatLoop(opening, state).run(_print_ready if given["verbose"] else lambda _: None)
+        state.recap = tuple(resume.format_recap(saved_chat, plain=style.plain))
+    return ChatLoop(launch_options, state).run(_print_ready if given["verbose"] else lambda _: None)
 
 
 def _run_once(
@@ -150,9 +145,9 @@ def _run_once(
     events_file: TextIO | None,
     given: dict[str, Any],
 ) -> int:
-    chosen = _build_settings(given, choice)
-    chosen = replace(chosen, max_tokens=chosen.max_tokens or _DEFAULT_MAX_TOKENS)
-    show = PrintOptions(
+    settings = _build_settings(given, choice)
+    settings = replace(settings, max_tokens=settings.max_tokens or _DEFAULT_MAX_TOKENS)
+    print_options = PrintOptions(
         given["tokens"],
         given["stats"],
         given["as_json"],
@@ -160,9 +155,10 @@ def _run_once(
         _use_colour(given),
         global_options.is_plain(),
     )
-    probe = chosen.spec == choice.spec == "auto"
-    say = _make_notice_printer(given["quiet"])
-    engine = launch.start_engine(options.build_load_request(choice, given), probe=probe, notify=say)
+    probe = settings.spec == choice.spec == "auto"
+    load_request = options.build_load_request(choice, given)
+    print_notice = _make_notice_printer(given["quiet"])
+    engine = launch.start_engine(load_request, probe=probe, notify=print_notice)
     try:
         if given["verbose"]:
             _print_ready(engine.ready)
@@ -173,9 +169,13 @@ def _run_once(
             raw=given["raw"],
             template=given["template"],
         )
-        asked = build_request(chosen, conversation, loaded, probabilities=given["probabilities"])
-        sampling = replace(asked.sampling, seed=conversation.seed)  # one answer: the seed itself
-        return _stream_answer(engine, replace(asked, sampling=sampling), show, events_file)
+        request = build_request(
+            settings, conversation, loaded, probabilities=given["probabilities"]
+        )
+        # build_request derives a seed per turn; one answer uses the seed of --seed itself.
+        sampling = replace(request.sampling, seed=conversation.seed)
+        request = replace(request, sampling=sampling)
+        return _stream_answer(engine, request, print_options, events_file)
     finally:
         engine.close()
 
@@ -193,7 +193,7 @@ def _stream_answer(
         nonlocal interrupted
         interrupted = True
         engine.stop()
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second one quits
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl+C quits
 
     before = signal.signal(signal.SIGINT, stop)
     try:
@@ -201,7 +201,7 @@ def _stream_answer(
             if events_file is not None:
                 events_file.write(encode(event) + "\n")
             printer.on_event(event)
-            if interrupted:  # perhaps before the engine had anything to stop
+            if interrupted:  # again: the first may have come before the engine started
                 engine.stop()
             if isinstance(event, EngineExit):
                 raise crashes.exit_error(event)
@@ -209,7 +209,7 @@ def _stream_answer(
         error.said = printer.text
         raise
     finally:
-        printer.end_line()  # what was said stays, and what follows begins on its own line
+        printer.end_line()
         signal.signal(signal.SIGINT, before)
     printer.print_result(request.sampling.seed, request.verify)
     return 130 if interrupted else 0
@@ -233,18 +233,18 @@ def _read_prompt(given: str | None) -> str:
 
 
 def _read_pipe(stdin: IO[bytes]) -> str:
-    """What came through a pipe; blank lines alone are the nothing of an empty variable."""
-    read = stdin.read(_MAX_PROMPT_BYTES + 1)
-    if len(read) > _MAX_PROMPT_BYTES:
+    """Standard input as text; blank lines alone count as empty."""
+    data = stdin.read(_MAX_PROMPT_BYTES + 1)
+    if len(data) > _MAX_PROMPT_BYTES:
         raise UsageError(
-            f"The prompt is longer than {_MAX_PROMPT_BYTES >> 20} MiB.", "No context holds that."
+            f"The prompt is longer than {_MAX_PROMPT_BYTES >> 20} MiB.", "No context is that large."
         )
-    return read.decode("utf-8", "replace") if read.strip() else ""
+    return data.decode("utf-8", "replace") if data.strip() else ""
 
 
 def _build_settings(given: dict[str, Any], choice: launch.ResolvedPair) -> ChatSettings:
     suggested = ChatSettings.from_catalog(choice.suggested_settings)
-    temperature, most = given["temperature"], given["draft_max"]
+    temperature, draft_max = given["temperature"], given["draft_max"]
     return ChatSettings(
         SamplingParams(
             temperature=suggested.sampling.temperature if temperature is None else temperature,
@@ -256,7 +256,7 @@ def _build_settings(given: dict[str, Any], choice: launch.ResolvedPair) -> ChatS
         max_tokens=given["max_tokens"],
         stop=given["stop"],
         spec=given["spec"],
-        draft_length=suggested.draft_length if most is None else most,
+        draft_length=suggested.draft_length if draft_max is None else draft_max,
         verify=given["verify"],
         exact=given["exact"],
         think=None if given["think"] is None else given["think"] == "on",
@@ -272,7 +272,7 @@ def _use_colour(given: dict[str, Any]) -> bool:
 
 @contextmanager
 def _open_events_file(path: str | None) -> Iterator[TextIO | None]:
-    """Opened before anything is loaded, so that a wrong path costs nothing."""
+    """Open FILE of --events before loading, so that a wrong path fails at once."""
     if path is None:
         yield None
         return
@@ -281,30 +281,31 @@ def _open_events_file(path: str | None) -> Iterator[TextIO | None]:
     except OSError as error:
         name = sanitize(path, multiline=False)
         raise StorageError(
-            f"{name} cannot be written: {error.strerror}.", "Give --events a path you may write."
+            f"{name} cannot be written: {error.strerror}.", "Give --events a writable path."
         ) from error
     with file:
         yield file
 
 
 def _make_notice_printer(quiet: bool) -> Callable[[Event], None]:
-    """Warns of a pair that keeps crashing, and says once that a new one is being measured."""
-    said: list[Event] = []
+    """Prints notices; prints one line when the first measurement of a pair begins."""
+    measuring_shown = False
 
-    def say(event: Event) -> None:
+    def print_event(event: Event) -> None:
+        nonlocal measuring_shown
         if isinstance(event, Notice):
             if not quiet:
                 click.echo(f"localspec: {event.message} {event.hint}", err=True)
             return
-        if not quiet and not said and sys.stderr.isatty():
-            click.echo("localspec: measuring this pair on this machine, once …", err=True)
-        said.append(event)
+        if not quiet and not measuring_shown and sys.stderr.isatty():
+            click.echo("localspec: measuring this pair on this computer (first run) …", err=True)
+        measuring_shown = True
 
-    return say
+    return print_event
 
 
 def _print_ready(ready: EngineReady) -> None:
-    for name, value in (("model", ready.model), ("draft", ready.draft), ("on", ready.devices)):
+    for name, value in (("model", ready.model), ("draft", ready.draft), ("devices", ready.devices)):
         click.echo(f"{name}: {sanitize(str(value), multiline=False)}", err=True)
     for name, value in ready.settings.items():
         click.echo(f"{name}: {sanitize(str(value), multiline=False)}", err=True)

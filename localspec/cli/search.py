@@ -1,4 +1,4 @@
-"""`localspec search`: models on the hub."""
+"""`localspec search`: search the Hugging Face hub for models."""
 
 from __future__ import annotations
 
@@ -14,24 +14,33 @@ from localspec.units import short_count
 
 @click.command("search")
 @click.argument("text", nargs=-1, required=True)
-@click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 100),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Number of results.",
+)
 @global_options.ENDPOINT
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(text: tuple[str, ...], limit: int, endpoint: str | None, as_json: bool) -> int:
-    """Find repositories with GGUF files by TEXT, the most downloaded first."""
+    """Search the Hugging Face hub for repositories with GGUF files, most downloaded first."""
     hub = HubClient(endpoint)
-    found = pull.run_cancellable(lambda stop: hub.search(" ".join(text), limit, stop))
+    repositories = pull.run_cancellable(lambda stop: hub.search(" ".join(text), limit, stop))
     if as_json:
-        click.echo(json.dumps({"schema": 1, "repos": [_repository_to_json(one) for one in found]}))
+        click.echo(
+            json.dumps({"schema": 1, "repos": [_repository_to_json(r) for r in repositories]})
+        )
         return 0
-    if not found:
-        click.echo("Nothing was found: try fewer words.", err=True)
+    if not repositories:
+        click.echo("No results. Try fewer words.", err=True)
         return 0
     for line in format_columns(
-        [("REPOSITORY", "DOWNLOADS", "LIKES", "CHANGED", ""), *map(_repository_row, found)]
+        [("REPOSITORY", "DOWNLOADS", "LIKES", "UPDATED", ""), *map(_repository_row, repositories)]
     ):
         click.echo(line)
-    click.echo(f"Its files: localspec show {found[0].repo}", err=True)
+    click.echo(f"List the files of a repository: localspec show {repositories[0].repo}", err=True)
     return 0
 
 

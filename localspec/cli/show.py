@@ -1,4 +1,4 @@
-"""`localspec show`: what is known of a model or a pair."""
+"""`localspec show`: details of a model, a pair or a repository."""
 
 from __future__ import annotations
 
@@ -28,40 +28,38 @@ Fact = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _ReferenceDetails:
-    """What a reference led to."""
-
     items: list[PlannedModel]
     match: PlannedPair | None
     files: list[RepoFile]
-    """Of the repository, where that alone was named."""
+    """Models of the repository, if the reference names no single file."""
 
 
 @click.command("show")
 @click.argument("ref", shell_complete=completion.complete_model_or_pair)
-@click.option("--template", is_flag=True, help="Its chat template alone.")
+@click.option("--template", is_flag=True, help="Print only the chat template.")
 @global_options.ENDPOINT
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(ref: str, template: bool, endpoint: str | None, as_json: bool) -> int:
-    """Facts of REF from its header, here or on the hub, without downloading it.
+    """Show the details of the model or pair REF, without downloading it.
 
-    Of a repository also the files that it has.
+    Reads the header of the file, here or on the hub. For a repository, also lists its models.
     """
-    asked, hub = resolver.resolve(ref), HubClient(endpoint)
-    seen = pull.run_cancellable(
-        lambda stop: _resolve_details(asked, PullPlanner(hub, stop, refresh=False))
+    request, hub = resolver.resolve(ref), HubClient(endpoint)
+    details = pull.run_cancellable(
+        lambda stop: _resolve_details(request, PullPlanner(hub, stop, refresh=False))
     )
     if template:
-        click.echo(_read_template(seen.items[0]))
+        click.echo(_read_template(details.items[0]))
     elif as_json:
-        click.echo(json.dumps(_details_to_json(seen)))
+        click.echo(json.dumps(_details_to_json(details)))
     else:
-        for line in _format_details(seen):
+        for line in _format_details(details):
             click.echo(line)
     return 0
 
 
 def _resolve_details(request: ModelRequest, planner: PullPlanner) -> _ReferenceDetails:
-    items = [_plan_item(planner, one) for one in request.models]
+    items = [_plan_item(planner, model) for model in request.models]
     match = pull_plan.check_pair(*items) if len(items) == 2 else None
     source = request.target.source
     files: list[RepoFile] = []
@@ -71,38 +69,36 @@ def _resolve_details(request: ModelRequest, planner: PullPlanner) -> _ReferenceD
     return _ReferenceDetails(items, match, files)
 
 
-def _plan_item(planner: PullPlanner, one: ResolvedModel) -> PlannedModel:
-    """Without the network what the catalogue says, if it says anything."""
+def _plan_item(planner: PullPlanner, model: ResolvedModel) -> PlannedModel:
+    """The plan of a model; without a network, the data of its catalogue entry."""
     try:
-        return planner.plan_model(one)
+        return planner.plan_model(model)
     except OfflineError:
-        if (model := one.catalog_model) is None:
+        if (entry := model.catalog_model) is None:
             raise
         return PlannedModel(
-            one, model.repo, None, model.file, size=model.size, licence=model.licence
+            model, entry.repo, None, entry.file, size=entry.size, licence=entry.licence
         )
 
 
 def _join_split_files(files: Sequence[RepoFile]) -> list[RepoFile]:
-    """The models among a repository's files; parts are counted together."""
-    found = []
+    """The models of a repository; the parts of a split model become one entry."""
+    models = []
     for file in files:
         if not reference.is_model(file.path) or reference.parse_file_name(file.path).index != 1:
             continue
         with suppress(NotFoundError):  # some of its parts are missing
             parts = reference.choose_files(files, file=file.path)
-            found.append(RepoFile(file.path, sum(part.size for part in parts), file.sha256))
-    return found
+            models.append(RepoFile(file.path, sum(part.size for part in parts), file.sha256))
+    return models
 
 
 def _read_template(item: PlannedModel) -> str:
     text = item.header.chat_template if item.header else ""
     if not text:
-        what = (
-            f"{sanitize(item.resolved.name, multiline=False)} "
-            "has no chat template that could be read."
-        )
-        raise NotFoundError(what, "It completes text; or choose one: localspec run --template NAME")
+        name = sanitize(item.resolved.name, multiline=False)
+        hint = "It completes text. To use a template: localspec run --template NAME"
+        raise NotFoundError(f"{name} has no readable chat template.", hint)
     return sanitize(text)
 
 
@@ -115,9 +111,9 @@ def _format_details(details: _ReferenceDetails) -> Iterator[str]:
             *(_header_facts(item.header) if item.header else _catalog_facts(item)),
         ]
         yield from format_columns(facts)
-        if heads_ := list(pull.format_sidecar_heads(item)):
+        if head_lines := list(pull.format_sidecar_heads(item)):
             yield ""
-            yield from heads_
+            yield from head_lines
     if details.match is not None:
         yield ""
         yield from pull.format_pair_verdict(details.match)
@@ -138,7 +134,7 @@ def _file_facts(item: PlannedModel) -> Iterator[Fact]:
         yield "licence", item.licence
     if item.gated:
         yield "gated", f"accept its terms on the page of {item.repo}"
-    yield "here", str(item.path) if item.path else "no"
+    yield "installed", str(item.path) if item.path else "no"
     if item.revision:
         yield "revision", item.revision
     if model is not None and model.note:
@@ -150,38 +146,33 @@ def _file_facts(item: PlannedModel) -> Iterator[Fact]:
 def _header_facts(header: Header) -> Iterator[Fact]:
     yield "architecture", header.architecture
     if (kind := draft_heads.file_draft_kind(header)) != "model":
-        read = ", ".join(map(str, draft_heads.target_layers(header)))
-        yield (
-            "head",
-            (
-                f"{draft_heads.KIND_TITLES[kind]}, drafts for "
-                f"its target only; reads layers {read or '–'}"
-            ),
-        )
+        title, layers = draft_heads.KIND_TITLES[kind], draft_heads.target_layers(header)
+        reads = f"; reads target layers {', '.join(map(str, layers))}" if layers else ""
+        yield "draft head", f"{title}, only for its own target{reads}"
     elif draft_heads.has_own_mtp_layer(header):
-        yield "head", "MTP: a layer of its own predicts further tokens, and is used for guessing"
+        yield "draft head", "MTP: a layer of the model itself drafts tokens"
     yield "parameters", f"{header.parameters:,}"
-    yield "weights", header.quantization
+    yield "quantisation", header.quantization
     yield "layers", f"{header.n_layer}"
     yield "context", f"{header.n_ctx_train:,} tokens, as trained"
-    vocabulary = header.tokenizer
-    yield "vocabulary", f"{vocabulary.n_tokens:,} tokens, {vocabulary.model} {vocabulary.pre}"
+    tokenizer = header.tokenizer
+    yield "vocabulary", f"{tokenizer.n_tokens:,} tokens, {tokenizer.model} {tokenizer.pre}"
     yield "chat template", "yes" if header.chat_template else "no"
     if header.is_moe:
         yield "experts", f"{header.hparam('expert_count')}"
     if header.is_recurrent or header.is_hybrid:
-        yield "memory", "recurrent" if header.is_recurrent else "hybrid"
+        yield "recurrent state", "all layers" if header.is_recurrent else "some layers (hybrid)"
     if header.unsupported_reason:
-        yield "cannot run", header.unsupported_reason
+        yield "not supported", header.unsupported_reason
 
 
 def _catalog_facts(item: PlannedModel) -> Iterator[Fact]:
-    """What the catalogue says where no header can be read."""
+    """Details from the catalogue, used if the header cannot be read."""
     model = item.resolved.catalog_model
     if model is None:
         return
     if model.kind != "model":
-        yield "kind", f"{model.kind}: a head, which drafts for its target only"
+        yield "draft head", f"{model.kind}, only for its own target"
     if model.architecture:
         yield "architecture", model.architecture
     if model.parameters:
@@ -207,8 +198,7 @@ def _details_to_json(details: _ReferenceDetails) -> dict[str, Any]:
 
 
 def _item_to_json(item: PlannedModel) -> dict[str, Any]:
-    header = item.header
-    about = {
+    return {
         "name": item.resolved.name,
         "repo": item.repo,
         "revision": item.revision,
@@ -226,33 +216,32 @@ def _item_to_json(item: PlannedModel) -> dict[str, Any]:
             }
             for file in item.sidecar_heads
         ],
+        "header": _header_to_json(item.header) if item.header else None,
     }
-    if header is None:
-        return about | {"header": None}
-    vocabulary = header.tokenizer
-    return about | {
-        "header": {
-            "architecture": header.architecture,
-            "drafts_as": "mtp"
-            if draft_heads.has_own_mtp_layer(header)
-            else draft_heads.file_draft_kind(header),
-            "name": header.name,
-            "parameters": header.parameters,
-            "quantisation": header.quantization,
-            "layers": header.n_layer,
-            "context": header.n_ctx_train,
-            "vocabulary": {
-                "model": vocabulary.model,
-                "pre": vocabulary.pre,
-                "tokens": vocabulary.n_tokens,
-                "add_bos": vocabulary.add_bos,
-                "add_eos": vocabulary.add_eos,
-                "fingerprint": vocabulary.fingerprint,
-            },
-            "chat_template": header.chat_template,
-            "experts": header.hparam("expert_count") or None,
-            "recurrent": header.is_recurrent,
-            "hybrid": header.is_hybrid,
-            "unsupported": header.unsupported_reason or None,
-        }
+
+
+def _header_to_json(header: Header) -> dict[str, Any]:
+    tokenizer = header.tokenizer
+    has_own_mtp_layer = draft_heads.has_own_mtp_layer(header)
+    return {
+        "architecture": header.architecture,
+        "drafts_as": "mtp" if has_own_mtp_layer else draft_heads.file_draft_kind(header),
+        "name": header.name,
+        "parameters": header.parameters,
+        "quantisation": header.quantization,
+        "layers": header.n_layer,
+        "context": header.n_ctx_train,
+        "vocabulary": {
+            "model": tokenizer.model,
+            "pre": tokenizer.pre,
+            "tokens": tokenizer.n_tokens,
+            "add_bos": tokenizer.add_bos,
+            "add_eos": tokenizer.add_eos,
+            "fingerprint": tokenizer.fingerprint,
+        },
+        "chat_template": header.chat_template,
+        "experts": header.hparam("expert_count") or None,
+        "recurrent": header.is_recurrent,
+        "hybrid": header.is_hybrid,
+        "unsupported": header.unsupported_reason or None,
     }

@@ -1,4 +1,4 @@
-"""How tokens and their numbers look as terminal text."""
+"""Tokens, rounds and statistics of speculation as terminal text."""
 
 from __future__ import annotations
 
@@ -34,16 +34,25 @@ _TOKEN_STYLES: dict[TokenClass, dict[str, Any]] = {
     "plain": {},
 }
 _TOKEN_CLASS_NAMES = {
-    "accepted": "kept guess",
+    "accepted": "accepted",
     "bonus": "bonus",
-    "correction": "correction",
-    "plain": "not guessed",
+    "correction": "corrected",
+    "plain": "plain",
 }
 _BAR_BLOCKS = " ▏▎▍▌▋▊▉█"
+_WHITESPACE_ESCAPES = str.maketrans({"\n": "\\n", "\t": "\\t"})
+_FINISH_TEXT = {
+    "eog": "The model ended the answer.",
+    "stop": "Stopped at a stop string.",
+    "length": "Stopped at the max-token limit.",
+    "context": "Stopped: the context is full.",
+    "cancelled": "Stopped by the user.",
+    "error": "Stopped by an error.",
+}
 
 
 def token_glyphs() -> dict[TokenClass, str]:
-    """One mark a class; plain letters where stdout cannot show the real ones."""
+    """The mark of each token class; ASCII if stdout cannot encode the Unicode marks."""
     try:
         "".join(TOKEN_GLYPHS.values()).encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
@@ -52,7 +61,7 @@ def token_glyphs() -> dict[TokenClass, str]:
 
 
 def mark_token(token: Token, colour: bool) -> str:
-    """The token's text with its mark, before any white space that ends it."""
+    """The token's sanitized text with its mark, which goes before trailing white space."""
     text = sanitize(token.text)
     if not text:
         return ""
@@ -74,39 +83,39 @@ def format_legend(colour: bool) -> str:
 def format_stats(
     plan: SpeculationPlan | None, totals: dict[str, Any], seed: int, *, plain: bool = False
 ) -> Iterator[str]:
-    """The lines of `--stats`: the person's words first.  `plain`: no bars."""
+    """The lines of `--stats`.  `plain`: without bars."""
     speculation, timings = totals["speculation"], totals["timings"]
     if plan is not None:
         yield f"{plan.state.upper()}  {plan.why}"
     if speculation["drafted"]:
-        kept = f"{speculation['accepted']} of {speculation['drafted']}"
+        n_rounds, counts = speculation["rounds"], speculation["histogram"]
         yield (
-            f"{percent(speculation['acceptance_rate'])} of guesses kept ({kept})"
+            f"acceptance rate {percent(speculation['acceptance_rate'])}"
+            f" ({speculation['accepted']} of {speculation['drafted']})"
             f" · {speculation['mean_accepted_length']:.1f} tokens per pass"
-            f" · {speculation['rounds']} rounds"
+            f" · {n_rounds} round{'s' * (n_rounds != 1)}"
         )
-        counts = speculation["histogram"]
-        yield "kept per round  " + (
-            format_histogram_words(counts) if plain else format_histogram(counts)
-        )
-    if speculation["guarded"]:
-        yield f"{speculation['guarded']} near-ties computed again, alone"
+        histogram = _format_histogram_words(counts) if plain else _format_histogram(counts)
+        yield f"accepted tokens per round  {histogram}"
+    if n_ties := speculation["guarded"]:
+        yield f"exact mode: {n_ties} near-tie{'s' * (n_ties != 1)} recomputed"
     yield (
         f"{totals['tokens']} tokens · {token_rate(timings['tokens_per_second'])}"
         f" · first token {milliseconds(timings['first_token_ms'])}"
-        f" · host {milliseconds(speculation['host_ms_per_round'])} a round · seed {seed}"
+        f" · host {milliseconds(speculation['host_ms_per_round'])} per round · seed {seed}"
     )
 
 
-def format_histogram(counts: list[int]) -> str:
-    """Counts of rounds that kept 0, 1, 2, … guesses, with bars."""
-    most = max(counts, default=0) or 1
-    return "  ".join(f"{i} {_format_bar(count / most)} {count}" for i, count in enumerate(counts))
+def _format_histogram(counts: list[int]) -> str:
+    """`counts[n]`: rounds in which n draft tokens were accepted."""
+    highest = max(counts, default=0) or 1
+    bars = (f"{i} {_format_bar(count / highest)} {count}" for i, count in enumerate(counts))
+    return "  ".join(bars)
 
 
-def format_histogram_words(counts: list[int]) -> str:
-    """The same in words."""
-    return ", ".join(f"{kept}: {times} times" for kept, times in enumerate(counts) if times)
+def _format_histogram_words(counts: list[int]) -> str:
+    parts = (f"{i}: {n} time{'s' * (n != 1)}" for i, n in enumerate(counts) if n)
+    return ", ".join(parts)
 
 
 def _format_bar(share: float, width: int = 6) -> str:
@@ -116,45 +125,32 @@ def _format_bar(share: float, width: int = 6) -> str:
     return ("█" * (eighths // 8) + _BAR_BLOCKS[eighths % 8]).rstrip()
 
 
-# --- Rounds told one by one: with marks, or in words alone.
-
-_WHITESPACE_ESCAPES = str.maketrans({"\n": "\\n", "\t": "\\t"})
-_FINISH_TEXT = {
-    "eog": "The model ended it.",
-    "stop": "A stop text ended it.",
-    "length": "The limit of tokens ended it.",
-    "context": "The context was full.",
-    "cancelled": "It was stopped.",
-    "error": "An error ended it.",
-}
-
-
 def format_round(event: Round, *, plain: bool, colour: bool = False) -> str:
-    """One round as a line."""
+    """One round as a line; `plain`: in words."""
     return _format_spoken_round(event) if plain else _format_marked_round(event, colour)
 
 
 def _format_marked_round(event: Round, colour: bool) -> str:
     source = sanitize(event.source or "plain", multiline=False)
-    kept = f"{event.accepted}/{event.drafted}" if event.drafted else ""
+    accepted = f"{event.accepted}/{event.drafted}" if event.drafted else ""
     shown = " ".join(mark_token(_escape_whitespace(token), colour) for token in event.tokens)
     return (
-        f"{event.n:>5}  {source:<7} {kept:>5}  {milliseconds(_round_ms(event)):>8}  {shown}"
+        f"{event.n:>5}  {source:<7} {accepted:>5}  {milliseconds(_round_ms(event)):>8}  {shown}"
     ).rstrip()
 
 
 def _format_spoken_round(event: Round) -> str:
-    beginning = f"Round {event.n}, {milliseconds(_round_ms(event))}:"
+    start = f"Round {event.n}, {milliseconds(_round_ms(event))}:"
     texts = [json.dumps(sanitize(token.text), ensure_ascii=False) for token in event.tokens]
     if not event.drafted:
-        return f"{beginning} no guess. Said {', '.join(texts)}."
+        return f"{start} nothing drafted. Plain {', '.join(texts)}."
     source = sanitize(event.source or "", multiline=False)
-    kept = texts[: event.accepted]
-    line = f"{beginning} {source} guessed {event.drafted}, {event.accepted} kept"
-    line += f": {', '.join(kept)}." if kept else "."
-    words = {"correction": "Corrected to", "bonus": "Bonus", "plain": "Then", "accepted": "Then"}
+    accepted = texts[: event.accepted]
+    line = f"{start} {source} drafted {event.drafted}, {event.accepted} accepted"
+    line += f": {', '.join(accepted)}." if accepted else "."
+    labels = {"correction": "Corrected to", "bonus": "Bonus", "plain": "Then", "accepted": "Then"}
     for token, text in zip(event.tokens[event.accepted :], texts[event.accepted :], strict=True):
-        line += f" {words[token.kind]} {text}."
+        line += f" {labels[token.kind]} {text}."
     return line
 
 
@@ -167,38 +163,34 @@ def _round_ms(event: Round) -> float:
 
 
 def format_answer_summary(rounds: Sequence[Round], finished: GenerationFinished | None) -> str:
-    """All rounds of an answer in a line or two, counted anew."""
+    """Totals of the rounds of an answer; `finished` is None if the recording is incomplete."""
     totals = RoundTotals()
     for event in rounds:
         totals.add(event)
-    later = rounds[1:]
-    seconds = sum(map(_round_ms, later)) / 1e3
-    rate = sum(len(event.tokens) for event in later) / seconds if seconds > 0 else None
-    told = [f"{totals.tokens} tokens in {len(rounds)} passes"]
+    later_rounds = rounds[1:]  # as in tokens_per_second: after the first token
+    seconds = sum(map(_round_ms, later_rounds)) / 1e3
+    rate = sum(len(event.tokens) for event in later_rounds) / seconds if seconds > 0 else None
+    n_tokens, n_passes = totals.tokens, len(rounds)
+    parts = [f"{n_tokens} token{'s' * (n_tokens != 1)} in {n_passes} pass{'es' * (n_passes != 1)}"]
     if totals.drafted:
-        kept = percent(totals.acceptance_rate)
-        told.append(f"{totals.accepted} of {totals.drafted} guesses kept ({kept})")
-        told.append(f"{totals.mean_accepted_length:.1f} tokens per pass that guessed")
-    told.append(token_rate(rate))
-    end = _FINISH_TEXT[finished.reason] if finished else "It breaks off here."
-    return f"{', '.join(told)}. {end}"
-
-
-# --- What is said of an answer when it is done, in the person's words.
+        counts = f"{totals.accepted} of {totals.drafted}"
+        parts.append(f"acceptance rate {percent(totals.acceptance_rate)} ({counts})")
+        parts.append(f"{totals.mean_accepted_length:.1f} tokens per speculative pass")
+    parts.append(token_rate(rate))
+    end = _FINISH_TEXT[finished.reason] if finished else "The recording ends here."
+    return f"{', '.join(parts)}. {end}"
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerStats:
-    """The numbers of one answer."""
-
     finished: GenerationFinished
     totals: RoundTotals
     plan: SpeculationPlan | None
     plain_tokens_per_second: float | None
-    """Tokens a second without speculation, as measured here; None until it is."""
+    """Tokens per second without speculation; None until it is measured."""
     n_ctx: int
     stopped_ms: float | None = None
-    """How long it took to stop, where it was asked to."""
+    """Milliseconds from Ctrl+C to the end; None if the answer was not stopped."""
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -217,13 +209,11 @@ class AnswerStats:
 
     @property
     def context_tokens(self) -> int:
-        """Tokens in the context now."""
-        known = self.finished.totals
-        return int(known.get("prompt_tokens", 0)) + int(known.get("tokens", self.totals.tokens))
+        totals = self.finished.totals
+        return int(totals.get("prompt_tokens", 0)) + int(totals.get("tokens", self.totals.tokens))
 
     @property
     def ended_in_thinking(self) -> bool:
-        """Whether it ended before the thinking did."""
         return bool(self.finished.totals.get("thinking", {}).get("open"))
 
     @property
@@ -232,20 +222,20 @@ class AnswerStats:
 
 
 def format_status_line(stats: AnswerStats) -> str:
-    """The status line: `2.1× plain · 62 % of guesses kept · 79 tok/s · context 1.2k / 16k`."""
+    """E.g. `2.1× plain · acceptance rate 62 % · 79 tok/s · context 1.2k / 16k`."""
     parts = []
     if stats.stopped_ms is not None:
         parts.append(f"stopped in {milliseconds(stats.stopped_ms)}")
     if stats.finished.reason == "length":
-        parts.append("limit of tokens reached")
+        parts.append("stopped at the max-token limit")
     if stats.is_context_full:
         parts.append("context full")
     if stats.ended_in_thinking:
-        parts.append("stopped in thinking")
+        parts.append("stopped while thinking")
     if stats.speedup is not None:
         parts.append(f"{stats.speedup:.1f}× plain")
     if stats.totals.drafted:
-        parts.append(f"{percent(stats.totals.acceptance_rate)} of guesses kept")
+        parts.append(f"acceptance rate {percent(stats.totals.acceptance_rate)}")
     elif stats.plan is not None:
         parts.append(f"speculation {stats.plan.state}")
     if stats.tokens_per_second is not None:
@@ -255,36 +245,36 @@ def format_status_line(stats: AnswerStats) -> str:
 
 
 def format_status_sentences(stats: AnswerStats) -> str:
-    """The same without signs, to be read aloud."""
-    told = []
+    """The status line as sentences for a screen reader."""
+    parts = []
     if stats.stopped_ms is not None:
-        told.append(f"Stopped in {stats.stopped_ms:.0f} milliseconds.")
+        parts.append(f"Stopped in {stats.stopped_ms:.0f} milliseconds.")
     if stats.finished.reason == "length":
-        told.append("The limit of tokens is reached.")
+        parts.append("Stopped at the max-token limit.")
     if stats.is_context_full:
-        told.append("The context is full.")
+        parts.append("The context is full.")
     if stats.ended_in_thinking:
-        told.append("It stopped in its thinking.")
+        parts.append("Stopped while thinking.")
     if stats.totals.drafted:
-        kept = f"{stats.totals.accepted} of {stats.totals.drafted} guesses kept"
-        faster = "" if stats.speedup is None else f", {stats.speedup:.1f} times plain speed"
-        told.append(f"{kept}{faster}.")
+        accepted = f"{stats.totals.accepted} of {stats.totals.drafted} draft tokens accepted"
+        speedup = "" if stats.speedup is None else f", {stats.speedup:.1f} times plain speed"
+        parts.append(f"{accepted}{speedup}.")
     if stats.tokens_per_second is not None:
-        told.append(f"{stats.tokens_per_second:.0f} tokens per second.")
-    told.append(f"Context: {stats.context_tokens} of {stats.n_ctx} tokens.")
-    return " ".join(told)
+        parts.append(f"{stats.tokens_per_second:.0f} tokens per second.")
+    parts.append(f"Context: {stats.context_tokens} of {stats.n_ctx} tokens.")
+    return " ".join(parts)
 
 
 def format_stats_sentences(stats: AnswerStats) -> list[str]:
-    """`/stats` in words alone."""
-    told = []
+    """`/stats` as sentences for a screen reader."""
+    lines = []
     if stats.plan is not None:
-        told.append(f"Speculation: {stats.plan.state}, {stats.plan.why}.")
-    for kept, times in enumerate(stats.totals.histogram):
-        if times:
-            often = "Once" if times == 1 else f"{times} times"
-            told.append(f"{often} {kept} {'guess' if kept == 1 else 'guesses'} kept.")
+        lines.append(f"Speculation: {stats.plan.state}, {stats.plan.why}.")
+    for accepted, n_rounds in enumerate(stats.totals.histogram):
+        if n_rounds:
+            rounds = f"{n_rounds} round{'s' * (n_rounds != 1)}"
+            lines.append(f"{rounds} with {accepted} accepted token{'s' * (accepted != 1)}.")
     length = stats.totals.mean_accepted_length
     if length is not None:
-        told.append(f"{length:.1f} tokens per pass that guessed.")
-    return [*told, format_status_sentences(stats)]
+        lines.append(f"{length:.1f} tokens per speculative pass.")
+    return [*lines, format_status_sentences(stats)]

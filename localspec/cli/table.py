@@ -1,4 +1,4 @@
-"""Columns of text."""
+"""Text tables."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from localspec.sanitize import sanitize
 
 
 def format_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """One line for each row; every column but the last is as wide as its widest cell.
-
-    Cells may come from files and from the hub: they are cleaned here.
-    """
+    """Align rows into columns.  Cells are sanitized, as they may come from files or the hub."""
     cleaned = [[sanitize(cell, multiline=False) for cell in row] for row in rows]
     count = max((len(row) for row in cleaned), default=0)
     widths = [

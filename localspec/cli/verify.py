@@ -1,4 +1,4 @@
-"""`localspec verify`: check here that speculating changes nothing."""
+"""`localspec verify`: check that speculation does not change the output."""
 
 from __future__ import annotations
 
@@ -17,24 +17,33 @@ from localspec.sanitize import sanitize
 
 @click.command("verify")
 @click.argument("pair", required=False, shell_complete=completion.complete_model_or_pair)
-@click.option("--draft", default="auto", metavar="REF|auto|none", help="The draft model.")
+@click.option("--draft", default="auto", metavar="REF|auto|none", help="Draft model.")
 @click.option(
     "--seconds",
     type=click.FloatRange(0),
     default=20.0,
     show_default=True,
-    help="For each of the five parts; a slow machine takes longer.",
+    metavar="N",
+    help="Time for each of the five parts; a slow computer takes longer.",
 )
-@click.option("--tokens", type=click.IntRange(2), default=64, show_default=True, help="An answer.")
+@click.option(
+    "--tokens",
+    type=click.IntRange(2),
+    default=64,
+    show_default=True,
+    metavar="N",
+    help="Tokens of an answer.",
+)
 @options.MACHINE
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
-@click.option("-v", "--verbose", is_flag=True, help="With an error, the engine's last words.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
+@click.option("-v", "--verbose", is_flag=True, help="After an error, print the last log lines.")
 def command(pair: str | None, **given: Any) -> int:
-    """Check that speculating changes nothing for PAIR, or any model as `run` takes it.
+    """Check that speculation does not change the output of PAIR.
 
-    Answers are compared with plain decoding's, greedy and with the same seed; sampled tokens are
-    tested against the model's own probabilities.  Ends with 1 where they differ for no good reason.
+    PAIR is a pair of the catalogue or any model that `run` accepts. Its answers are compared with
+    those of plain decoding, greedy and with the same seed. Sampled tokens are tested against the
+    model's own probabilities. Exit code 1 if a difference is more than rounding.
 
     \b
     localspec verify demo
@@ -53,7 +62,7 @@ def command(pair: str | None, **given: Any) -> int:
                 progress.show(finding)
         report.is_complete = True
     except KeyboardInterrupt:
-        pass  # what there is by now is shown below
+        pass  # the results so far are printed below
     finally:
         progress.clear()
         engine.close()
@@ -68,7 +77,7 @@ def command(pair: str | None, **given: Any) -> int:
 
 
 class _VerifyProgressLine:
-    """One line of standard error that changes; where that is no terminal, one for each part."""
+    """Progress on stderr: a redrawn line on a terminal, else one line per part."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet

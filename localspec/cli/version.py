@@ -1,4 +1,4 @@
-"""`localspec version`: what is installed."""
+"""`localspec version`: the versions of localspec, llama-cpp-python and Python."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from localspec import __version__
 
 
 @click.command("version")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(as_json: bool) -> None:
     """Show versions."""
-    found = {
+    versions = {
         "localspec": __version__,
         "llama-cpp-python": metadata.version("llama-cpp-python"),
         "python": platform.python_version(),
     }
     if as_json:
-        click.echo(json.dumps({"schema": 1, "versions": found}))
+        click.echo(json.dumps({"schema": 1, "versions": versions}))
     else:
-        click.echo("\n".join(f"{name} {version}" for name, version in found.items()))
+        click.echo("\n".join(f"{name} {version}" for name, version in versions.items()))

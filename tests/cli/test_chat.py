@@ -29,19 +29,19 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dialogue]:
     """One chat with the demo pair, for tests that leave it at its prompt."""
     data = {"LOCALSPEC_DATA_DIR": str(tmp_path_factory.mktemp("data"))}
     with Dialogue("run", "demo", *GREEDY, "--max-tokens", "24", env=data) as chat:
-        chat.until("This model completes text")
+        chat.until("Text-completion model")
         chat.until("\n> ")
         yield chat
 
 
 def test_a_conversation_with_the_demo_pair(demo: Dialogue) -> None:
     first = demo.line("def fibonacci(n):")
-    assert "of guesses kept" in first
+    assert "acceptance rate" in first
     assert "tok/s" in first
     assert "context " in first
     more = demo.line("")
-    assert "of guesses kept" in more
-    assert "Taken back: what was written on" in demo.line("/undo")
+    assert "acceptance rate" in more
+    assert "Undone: the continuation" in demo.line("/undo")
     again = demo.line("/regen")
     assert again.splitlines()[:3] == first.splitlines()[:3]
     assert demo.line("/retry").splitlines()[:3] == first.splitlines()[:3]
@@ -56,12 +56,12 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
         "/help": "/regen, /retry",
         "/?": "/exit, /quit, /bye",
         "/keys": "Ctrl+C",
-        "/show": "completes text",
+        "/show": "text completion",
         "/set temperature 0.0": "temperature: 0.0",
         "/set temperature x": "Possible: 0 (always",
-        "/set nonsense 1": "There are: temperature",
-        "/set": "needs more",
-        "/spec 2": "2 guesses a round",
+        "/set nonsense 1": "Settings: temperature",
+        "/set": "needs an argument",
+        "/spec 2": "max draft tokens 2",
         "/spec off": "Speculation: off",
         "/spec eagle3": "Use one of: auto, off, model, lookup.",
         "/set spec mtp": "Use one of: auto, off, model, lookup.",
@@ -73,26 +73,26 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
         "/system": "System prompt: # a module",
         "/system -": "No system prompt",
         f"/read {tmp_path}/no.txt": "There is no file",
-        f"/read {notes}": "2 lines of",
-        "def main():": "of guesses kept",
-        "/stats": "kept per round",
+        f"/read {notes}": "notes.txt, 2 lines.",
+        "def main():": "acceptance rate",
+        "/stats": "accepted tokens per round",
         "/edit class A:": "tok/s",
         "/copy": "OSC 52",
         f"/save {kept}": "Saved:",
-        "/tokens on": "kept guess",
+        "/tokens on": "accepted",
         "//help": "tok/s",
         "/tokens off": "not marked",
         "/hlep": "Did you mean /help?",
         "/turns": "  2  /help",
         "/turns 9": "There is no",
-        "/undo": "Taken back: /help",
+        "/undo": "Undone: /help",
         "/bench": "localspec bench demo",
-        "/anyway": "It is loaded already.",
+        "/anyway": "The model is already loaded.",
         "/logs": "engine",
-        "/new": "A new chat",
+        "/new": "New chat.",
         "/private": "not saved",
-        "/clear": "Forgotten",
-        "/regen": "Nothing was said yet",
+        "/clear": "Cleared",
+        "/regen": "The chat is empty",
     }
     names = {command.name for command in COMMANDS} - {"exit"}
     assert names <= {line.lstrip("/").split()[0].replace("?", "help") for line in typed}
@@ -113,15 +113,15 @@ def test_tab_completes_a_command(demo: Dialogue) -> None:
 def test_a_line_that_goes_on(demo: Dialogue) -> None:
     demo.type("def f(a):\\\r")
     demo.line("    return a")
-    assert "Taken back: def f(a): " in demo.line("/undo")
+    assert "Undone: def f(a): " in demo.line("/undo")
 
 
 def test_a_paste_is_one_message(demo: Dialogue) -> None:
     demo.paste("def f(a):\n    b = a\n")
     demo.until("b = a")
-    assert "of guesses kept" not in demo.seen[demo.seen.rindex("def f(a):") :]
+    assert "acceptance rate" not in demo.seen[demo.seen.rindex("def f(a):") :]
     demo.line("    return b")
-    assert "Taken back: def f(a):     b = a     return b" in demo.line("/undo")
+    assert "Undone: def f(a):     b = a     return b" in demo.line("/undo")
 
 
 def test_an_edit_without_text_offers_the_last(demo: Dialogue) -> None:
@@ -129,7 +129,7 @@ def test_an_edit_without_text_offers_the_last(demo: Dialogue) -> None:
     demo.type("/edit\r")
     demo.until("/edit import re")
     demo.line(", os")
-    assert "Taken back: import re, os" in demo.line("/undo")
+    assert "Undone: import re, os" in demo.line("/undo")
 
 
 # --- signals ----------------------------------------------------------------------------------
@@ -154,10 +154,10 @@ def test_ctrl_c_at_the_prompt_hints_then_quits(zoo: Zoo) -> None:
         chat.until("> ")
         assert HELLO_TEXT in chat.line("a")
         chat.press(f"begun{CTRL_C}")
-        chat.until("Ctrl+C once more, or Ctrl+D, quits.\n> ")
+        chat.until("Press Ctrl+C again or Ctrl+D to quit.\n> ")
         chat.line("b")
         chat.press(CTRL_C)
-        chat.until("quits.\n> ")
+        chat.until("to quit.\n> ")
         chat.press(CTRL_C)
         assert chat.end() == 130
 
@@ -209,11 +209,11 @@ def test_an_engine_killed_while_it_answers(zoo: Zoo, tmp_path: Path) -> None:
         first.kill()
         told = chat.until("\n> ")
         assert "The engine stopped" in told
-        assert "Enter, or /retry, loads the pair again" in told
+        assert "Press Enter or type /retry to reload" in told
         chat.line(f"/save {tmp_path}/kept.txt")
         assert "seven eight nine one" in (tmp_path / "kept.txt").read_text()
         chat.type("/retry\r")
-        chat.until("Loading the pair again")
+        chat.until("Reloading the model")
         chat.until("seven eight nine one")
         second = chat.engine()
         assert second.pid != first.pid
@@ -233,7 +233,7 @@ def test_an_engine_killed_while_it_answers(zoo: Zoo, tmp_path: Path) -> None:
     replayed = localspec("replay", events)
     assert replayed.code == 0
     assert "Answer 3" in replayed.text
-    assert "breaks off here" in replayed.text
+    assert "The recording ends here" in replayed.text
 
 
 def test_a_full_context_keeps_the_chat(zoo: Zoo) -> None:
@@ -241,24 +241,24 @@ def test_a_full_context_keeps_the_chat(zoo: Zoo) -> None:
         chat.until("> ")
         told = chat.line("a")
         assert "context full" in told
-        assert "/undo takes back the last turn" in told
+        assert "/undo removes the last turn" in told
         assert "overflow: stop" in chat.line("/set overflow stop")
         told = chat.line("b")
         assert "The prompt has" in told
-        assert "Your message was not sent; Up brings it back." in told
+        assert "Your message was not sent. Press Up to edit it." in told
         assert "overflow: ask" in chat.line("/set overflow ask")
         chat.type("b\n")
-        asked = chat.until("chooses for good):")
-        assert "258 of 256 tokens" in asked
-        assert "do not send it" in asked
-        assert "summarise" not in asked, "it completes text"
+        asked = chat.until("/set overflow NAME):")
+        assert "258 / 256 tokens" in asked
+        assert "do not send the message" in asked
+        assert "summarise" not in asked, "a text-completion model cannot summarise"
         assert "Your message was not sent" in chat.line("s")
         chat.type("b\n")
-        chat.until("chooses for good):")
-        assert "the 1 oldest turn is not sent to the model any more" in chat.line("d")
-        assert "oldest turns    1: not sent any more" in chat.line("/show")
-        assert "Taken back: b" in chat.line("/undo")
-        assert "Taken back: a" in chat.line("/undo")
+        chat.until("/set overflow NAME):")
+        assert "the oldest turn is no longer sent to the model" in chat.line("d")
+        assert "oldest turns    1 not sent to the model" in chat.line("/show")
+        assert "Undone: b" in chat.line("/undo")
+        assert "Undone: a" in chat.line("/undo")
 
 
 @pytest.mark.parametrize("key", ["d", CTRL_C])
@@ -269,13 +269,13 @@ def test_a_full_context_in_the_middle_of_an_answer(zoo: Zoo, key: str) -> None:
             assert "Anything else?" in chat.line("Hi?", then=" · context ")
             chat.until("\n> ")
         chat.type("Hi again?\n")
-        asked = chat.until("chooses for good):")
-        assert "summarise them" in asked
+        asked = chat.until("/set overflow NAME):")
+        assert "summarise the oldest turns" in asked
         chat.press(key) if key == CTRL_C else chat.type(f"{key}\n")
         if key == CTRL_C:
             chat.until("context full")
         else:
-            chat.until("not sent to the model any more.\n?\n")
+            chat.until("no longer sent to the model.\n?\n")
             chat.until(" · context ")
             chat.until("\n> ")
             assert "oldest turns" in chat.line("/show")
@@ -287,7 +287,7 @@ def test_a_model_that_fails_keeps_the_chat(zoo: Zoo) -> None:
         told = chat.line("a")
         assert "Hello" in told
         assert "localspec: " in told
-        assert "Taken back: a" in chat.line("/undo")
+        assert "Undone: a" in chat.line("/undo")
 
 
 # --- what it looks like --------------------------------------------------------------------------
@@ -300,7 +300,7 @@ def test_a_chat_model_with_roles(zoo: Zoo, tmp_path: Path) -> None:
             assert CHAT_TEXT in chat.line(question, "tok/s")
             chat.until("\n> ")
         assert "Type a message" in chat.line("")
-        assert "its own" in chat.line("/show")
+        assert "the model's own" in chat.line("/show")
         chat.line(f"/save {tmp_path}/chat.txt")
     assert (tmp_path / "chat.txt").read_text(encoding="utf-8").count(CHAT_TEXT) == 4
 
@@ -317,8 +317,8 @@ def test_thinking_that_left_no_answer_is_told(zoo: Zoo) -> None:
     with Dialogue("run", zoo["thinker"], *GREEDY, "--no-color", "--max-tokens", "4") as chat:
         chat.until("> ")
         told = chat.line("hi")
-        assert "stopped in thinking" in told
-        assert "/set think_budget N ends thinking after N tokens; /think off" in told
+        assert "stopped while thinking" in told
+        assert "/set think_budget N limits thinking to N tokens; /think off" in told
         chat.line("/set think_budget 2")
         chat.line("/set max_tokens 60")
         assert "Hello there.\n" in chat.line("hi")
@@ -326,7 +326,7 @@ def test_thinking_that_left_no_answer_is_told(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("how", ["--plain", "TERM"])
 def test_plain(how: str, zoo: Zoo) -> None:
-    """Role words and sentences; no signs, no colours, nothing that moves."""
+    """Sentences only: no symbols, no colours, no redrawn lines."""
     options, env = (("--plain",), {}) if how == "--plain" else ((), {"TERM": "dumb"})
     model = zoo["parrot"]
     asked = ("run", model, "--draft", model, *GREEDY, "--spec", "model", "--tokens", *options)
@@ -336,7 +336,7 @@ def test_plain(how: str, zoo: Zoo) -> None:
         told = chat.line("a", "\nYou: ")
         assert f"parrot: {HELLO_TEXT}\n" in told
         assert "Round 0" in told
-        assert "guesses kept" in told
+        assert "draft tokens accepted" in told
         assert "tokens per second. Context: " in told
         for line in ("/stats", "/show", "/keys", "/help", "/tokens off"):
             chat.line(line, "\nYou: ")
@@ -346,10 +346,10 @@ def test_plain(how: str, zoo: Zoo) -> None:
         assert not harmful(chat.seen.encode())
 
 
-def test_words_alone_open_no_screen() -> None:
-    """The app redraws its screen, which nobody can listen to: what there is instead is told."""
+def test_plain_mode_opens_no_screen() -> None:
+    """A screen reader cannot read the app's redrawn screen: the help is printed instead."""
     with Dialogue("--plain") as shown:
-        shown.until("Complete a prompt")
+        shown.until("Answer a prompt or chat")
         assert shown.end() == 2
         assert not harmful(shown.seen.encode())
 
@@ -387,12 +387,12 @@ def test_one_answer_may_end_in_its_thinking(zoo: Zoo) -> None:
     asked = ("run", zoo["thinker"], "-p", "hello", *GREEDY)
     short = localspec(*asked, "--max-tokens", "4")
     assert short.code == 0
-    assert "there is no answer yet" in short.err
+    assert "ended while the model was still thinking" in short.err
     assert "--think-budget N, or --think off" in short.err
-    assert "no answer yet" not in localspec(*asked, "--max-tokens", "4", "--quiet").err
+    assert "still thinking" not in localspec(*asked, "--max-tokens", "4", "--quiet").err
     budget = localspec(*asked, "--think-budget", "2")
     assert budget.text.endswith("Hello there.\n")
-    assert "no answer yet" not in budget.err
+    assert "still thinking" not in budget.err
     assert len(budget.out) < len(localspec(*asked).out)
 
 

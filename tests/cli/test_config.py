@@ -49,7 +49,7 @@ def test_set_get_list_and_back_again(own: Own) -> None:
     lines = own.config("list").text.splitlines()
     assert any(line.split()[:3] == ["screen.theme", "monochrome", "config.toml"] for line in lines)
     assert any("keys.chat.send" in line and "config.toml" in line for line in lines)
-    assert any(KEY in line and "as it comes" in line for line in lines)
+    assert any(KEY in line and "default" in line for line in lines)
     assert own.config("set", "screen.theme", "--default").code == 0
     assert own.config("get", "screen.theme").text == "localspec-dark\n"
 
@@ -84,7 +84,7 @@ def test_json_says_where_each_value_comes_from(own: Own) -> None:
         (("set", "models.folder", "/no/such/folder"), "There is no folder"),
         (("set", "keys.chat.sned", "f9"), "Did you mean keys.chat.send?"),
         (("set", "keys.chat.send", "ctl+s"), "There is no key called"),
-        (("set", "keys.chat.panel", "f2"), "f2 is another's already"),
+        (("set", "keys.chat.panel", "f2"), "f2 is already in use"),
         (("set", "keys.chat.panel", "p"), "p is needed for typing"),
     ],
 )
@@ -98,7 +98,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(
 
 def test_one_that_does_not_count_now_is_said(own: Own) -> None:
     done = own.config("set", KEY, "5", LOCALSPEC_DOWNLOADS_LIMIT="3")
-    assert done.code == 0 and "LOCALSPEC_DOWNLOADS_LIMIT goes before it" in done.err
+    assert done.code == 0 and "LOCALSPEC_DOWNLOADS_LIMIT overrides this value" in done.err
 
 
 def test_a_damaged_file_stops_commands_and_is_never_written(own: Own) -> None:

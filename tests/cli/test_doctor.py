@@ -48,7 +48,7 @@ def test_an_engine_that_is_gone_is_a_finding(tmp_path: Path) -> None:
     assert "memory" in levels
 
 
-def test_what_can_be_mended_is_mended_when_one_agrees(tmp_path: Path) -> None:
+def test_fix_repairs_what_the_user_confirms(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text("[screen")
     env = {"LOCALSPEC_CONFIG": str(config), "HF_HOME": str(tmp_path)}
@@ -64,5 +64,5 @@ def test_what_can_be_mended_is_mended_when_one_agrees(tmp_path: Path) -> None:
     (aside,) = tmp_path.glob("config.toml.damaged-*")
     assert aside.read_text() == "[screen" and not config.exists()
     again = localspec("doctor", "--fix", "-y", "--json", env=env)
-    assert again.code == 0 and "nothing that could be mended" in again.err
+    assert again.code == 0 and "nothing to fix automatically" in again.err
     assert "config-damaged" not in {one["id"] for one in again.document["findings"]}

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 
 ENDS = {
     signal.SIGKILL: (11, "most likely because memory ran out"),
-    signal.SIGSEGV: (9, "it died of SIGSEGV"),
-    signal.SIGABRT: (9, "it died of SIGABRT"),
+    signal.SIGSEGV: (9, "it crashed with SIGSEGV"),
+    signal.SIGABRT: (9, "it crashed with SIGABRT"),
 }
 
 

@@ -31,8 +31,8 @@ def test_a_file_here_is_counted_by_llama_cpp(zoo: Zoo) -> None:
     done = localspec("fit", zoo["parrot"], env=OFFLINE)
     assert done.code == 0, done.err
     text = done.out.decode()
-    assert "llama.cpp's own count, by files that are here" in text
-    assert "fits: takes" in text
+    assert "counted by llama.cpp from the installed files" in text
+    assert "fits: needs" in text
 
 
 def test_a_pair_of_the_catalogue_on_another_card_offline() -> None:
@@ -98,15 +98,15 @@ def test_bars_are_words_for_a_screen_reader(how: str) -> None:
     options, env = (("--plain",), {}) if how == "--plain" else ((), {"TERM": "dumb"})
     done = localspec("fit", "demo", *options, env=env)
     assert done.code == 0, done.err
-    assert "target 0.01 GiB, draft <0.01 GiB, KV <0.01 GiB, work" in done.text
+    assert "target 0.01 GiB, draft <0.01 GiB, KV <0.01 GiB, compute buffers" in done.text
     assert not set("█▓▒░·[]=") & set(done.text)
 
 
-def test_stats_show_what_was_foretold_beside_what_is_used(zoo: Zoo) -> None:
+def test_stats_show_estimated_and_used_memory(zoo: Zoo) -> None:
     done = localspec("run", zoo["parrot"], "-p", "Hello", "--stats", "--max-tokens", "3")
     assert done.code == 0, done.err
     line = next(line for line in done.err.splitlines() if line.startswith("memory"))
-    assert "foretold" in line
+    assert "estimated" in line
     assert "(+0.0 MiB)" in line
 
 

@@ -22,7 +22,7 @@ def test_heads_beside_a_target_are_offered(house: Household) -> None:
     assert about["file"] == "Deep-Q8_0.gguf"
     pulled = house.do("pull", DEEP, "-y")
     assert pulled.code == 0, pulled.err
-    assert f"Beside it: EAGLE-3 head, 0.1 MB: localspec pull {HEAD}" in pulled.err
+    assert f"In the same repository: EAGLE-3 head, 0.1 MB: localspec pull {HEAD}" in pulled.err
 
 
 def test_a_pulled_head_is_used_and_said(house: Household) -> None:
@@ -33,7 +33,7 @@ def test_a_pulled_head_is_used_and_said(house: Household) -> None:
     assert alone.document["draft"] is None and "Guesses come from" not in alone.err
     house.hub.commit = "2" * 40
     pulled = house.do("pull", HEAD, "-y")
-    assert pulled.code == 0 and "used by itself" in pulled.err, pulled.err
+    assert pulled.code == 0 and "used automatically" in pulled.err, pulled.err
     told = house.do("run", DEEP, *ANSWER, "--json")
     assert told.code == 0, told.err
     assert told.document["draft"] == "eagle3-Deep-Q8_0.gguf"
@@ -77,7 +77,7 @@ def test_a_model_that_predicts_uses_its_own_layer(house: Household) -> None:
     without = house.do("run", INSIDE, *ANSWER, "--json", "--draft", "none")
     assert without.document["text"] == told.document["text"] and "(MTP)" not in without.err
     shown = house.do("show", INSIDE)
-    assert "MTP: a layer of its own" in shown.text
+    assert "MTP: a layer of the model itself" in shown.text
 
 
 @pytest.mark.parametrize("ref", ["deep+head", "deep"])
@@ -85,7 +85,7 @@ def test_a_pair_of_the_catalogue_with_a_head(house: Household, ref: str) -> None
     pulled = house.do("pull", "deep+head", "-y")
     assert pulled.code == 0, pulled.err
     assert pulled.text == "Ready: localspec run deep+head\n"
-    assert "They go together" in pulled.err and "a head (EAGLE-3)" in pulled.err
+    assert "Compatible: " in pulled.err and "draft head (EAGLE-3)" in pulled.err
     told = house.do("run", ref, *ANSWER, "--json")
     assert told.code == 0, told.err
     assert told.document["draft"] == "Head-Q8_0.gguf"
@@ -102,7 +102,7 @@ def test_what_does_not_match_is_named(house: Household) -> None:
     assert layers.code == 5
     assert layers.document["rule"] == "layers" and "layer 9" in layers.document["detail"]
     width = house.do("pair", "check", "tiny", HEAD)
-    assert width.code == 5 and "They do not go together" in width.text
+    assert width.code == 5 and "Incompatible: " in width.text
     own = house.do("pair", "check", INSIDE, INSIDE)
     assert own.code == 0 and "a layer of its own (MTP)" in own.text
     fit = house.do("fit", "tiny", "--draft", HEAD)
@@ -142,4 +142,4 @@ def test_an_mtp_layer_in_a_file_of_its_own(house: Household, tmp_path: Path) -> 
     path = heads.quantised(alone).write(tmp_path / "mtp-Inside.gguf")
     done = house.do("run", INSIDE, *ANSWER, "--draft", path, "--json")
     assert done.code == 0 and done.document["draft"] == path.name
-    assert house.do("run", path, *ANSWER).code == 12, "no model by itself"
+    assert house.do("run", path, *ANSWER).code == 12, "not a complete model"

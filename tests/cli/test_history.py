@@ -35,7 +35,7 @@ def two() -> tuple[int, int]:
 
 def test_nothing_is_kept_yet() -> None:
     done = localspec("history", "list")
-    assert (done.code, done.out) == (0, b"") and "No chats" in done.err
+    assert (done.code, done.out) == (0, b"") and "No saved chats" in done.err
     assert localspec("history", "list", "--json").document == {"schema": 1, "chats": []}
     assert localspec("history", "show").code == 3
     assert localspec("export").code == 3
@@ -82,7 +82,7 @@ def test_export(two: tuple[int, int], tmp_path: Path) -> None:
     assert localspec("export", first, "-o", page).code == 0
     assert page.read_text().startswith("<!DOCTYPE html>")
     again = localspec("export", first, "-o", page)
-    assert again.code == 8 and "exists already" in again.err
+    assert again.code == 8 and "already exists" in again.err
     assert localspec("export", first, "-o", page, "-f").code == 0
 
 
@@ -229,7 +229,7 @@ def test_a_killed_chat_is_there_and_can_be_finished(zoo: Zoo) -> None:
     assert question == "count" and len(answer.split()) > 9 * 9 - 64
     assert localspec("history", "show", "--json").document["chat"]["turns"][0]["interrupted"]
     with Dialogue("run", "--continue", "last", *GREEDY, "--max-tokens", "400") as chat:
-        assert "The last answer was interrupted: Enter" in chat.until("finishes it.")
+        assert "The last answer was interrupted. Press Enter" in chat.until("it again.")
         chat.until("\n> ")
         chat.line("")
     ((question, whole),) = kept()[0]
@@ -242,7 +242,7 @@ def test_a_message_that_was_refused_is_not_kept(zoo: Zoo) -> None:
         chat.until("> ")
         chat.line("a")
         chat.type("b\r")
-        chat.until("chooses for good):")
+        chat.until("/set overflow NAME):")
         assert "was not sent" in chat.line("s")
         chat.type(CTRL_D)
         assert chat.end() == 0

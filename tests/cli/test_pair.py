@@ -63,7 +63,7 @@ def test_two_files(zoo: Zoo, draft: str, code: int, verdict: str) -> None:
     assert done.document["verdict"] == verdict
     words = localspec("pair", "check", zoo["target"], zoo[draft])
     assert words.code == code
-    assert words.text.startswith("They do not go together: " if code else "They go together: ")
+    assert words.text.startswith("Incompatible: " if code else "Compatible: ")
 
 
 def test_a_verdict_is_of_the_files_as_they_are_now(zoo: Zoo, tmp_path: Path) -> None:

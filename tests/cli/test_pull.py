@@ -26,7 +26,7 @@ def test_from_nothing_to_an_answer_and_back(house: Household) -> None:
     assert first.code == 0, first.err
     assert first.text == f"Ready: localspec run {PAIR}\n"
     assert "org/Tiny-GGUF/Tiny-Q8_0.gguf" in first.err and "licence: mit" in first.err
-    assert "They go together" in first.err and "To download:" in first.err
+    assert "Compatible: " in first.err and "To download:" in first.err
     assert house.finals() == BOTH
 
     listed = house.do("list")
@@ -36,7 +36,7 @@ def test_from_nothing_to_an_answer_and_back(house: Household) -> None:
     assert rows[0] == "PAIR" and {"demo", PAIR} <= set(rows[1:models])
     assert rows[models + 1] == "tiny-draft"
     shown = house.do("show", PAIR)
-    assert shown.code == 0 and "365 tokens" in shown.text and "They go together" in shown.text
+    assert shown.code == 0 and "365 tokens" in shown.text and "Compatible: " in shown.text
 
     told = house.do("run", PAIR, "-p", "a", "--max-tokens", "5", "--temperature", "0", "--json")
     assert told.code == 0, told.err
@@ -53,8 +53,8 @@ def test_a_second_pull_reads_no_file_again(house: Household) -> None:
     house.pulled(PAIR)
     before = len(house.hub.bodies())
     done = house.do("pull", "-y", PAIR)
-    assert done.code == 0 and "All of it is here." in done.err
-    assert done.err.count("here already, verified") == 2
+    assert done.code == 0 and "Everything is already downloaded." in done.err
+    assert done.err.count("already downloaded, verified") == 2
     assert len(house.hub.bodies()) == before
 
 
@@ -165,7 +165,7 @@ def test_a_draft_that_another_pair_uses_stays(house: Household) -> None:
     own.write_text(own.read_text() + "  - {target: odd, draft: tiny-draft}\n")
     house.pulled(PAIR, "odd")
     done = house.do("rm", PAIR, "-y")
-    assert done.code == 0 and "tiny-draft stays: odd+tiny-draft uses it" in done.err
+    assert done.code == 0 and "tiny-draft is kept: odd+tiny-draft uses it" in done.err
     assert house.finals() == ["Odd-F32.gguf", "Tiny-Draft-Q8_0.gguf"]
 
 
@@ -236,7 +236,7 @@ def test_headers_are_read_without_the_weights(house: Household) -> None:
 def test_a_model_alone_is_told_its_draft(house: Household) -> None:
     done = house.do("pull", "tiny", "-y", "-q")
     assert done.text == "Ready: localspec run tiny\n"
-    assert done.err == f"A draft makes it faster: localspec pull {PAIR}\n"
+    assert done.err == f"Faster with a draft model: localspec pull {PAIR}\n"
 
 
 def test_a_template_alone(house: Household, tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_stopping_keeps_what_came_and_says_how_to_go_on(house: Household, how: F
         wait_for(lambda: house.came() >= 60_000, 20)
         began = monotonic()
         person.type("\x03")
-        person.until("Go on: localspec pull tiny")
+        person.until("To resume: localspec pull tiny")
         assert person.end() == 130
         assert monotonic() - began < 5, "a stall would hold it for 20 s"
     assert house.finals() == []

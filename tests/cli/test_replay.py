@@ -35,17 +35,17 @@ def test_marks(recorded: Path) -> None:
     assert "  0  plain" in done.text
     assert " Hello·" in done.text
     assert "ˢ" in done.text
-    assert "guesses kept (100 %)" in done.text
-    assert done.text.endswith("The model ended it.\n")
-    assert "kept guess" in done.err
+    assert "acceptance rate 100 % (" in done.text
+    assert done.text.endswith("The model ended the answer.\n")
+    assert "accepted" in done.err
     assert not harmful(done.out)
 
 
 def test_words(recorded: Path) -> None:
     done = localspec("replay", recorded, "--plain")
-    assert 'no guess. Said " Hello".' in done.text
-    assert 'model guessed 5, 5 kept: ",", " wor", "ld", "!", "\\n".' in done.text
-    assert "kept guess" not in done.err
+    assert 'nothing drafted. Plain " Hello".' in done.text
+    assert 'model drafted 5, 5 accepted: ",", " wor", "ld", "!", "\\n".' in done.text
+    assert "accepted" not in done.err
     assert done.text.isascii()
     assert localspec("replay", recorded, env={"TERM": "dumb"}).text == done.text
 
@@ -74,7 +74,7 @@ def test_an_attacking_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "code", "words"),
-    [(None, 3, "There is no file"), ("", 2, "is empty"), ("x\n", 2, "is no file of events")],
+    [(None, 3, "There is no file"), ("", 2, "is empty"), ("x\n", 2, "is not an event file")],
 )
 def test_nothing_to_replay(content: str | None, code: int, words: str, tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
@@ -83,7 +83,7 @@ def test_nothing_to_replay(content: str | None, code: int, words: str, tmp_path:
     done = localspec("replay", path)
     assert (done.code, done.out) == (code, b"")
     assert words in done.err
-    assert "Make one: localspec run" in done.err
+    assert "Create one: localspec run" in done.err
 
 
 def test_a_damaged_line_is_named(recorded: Path, tmp_path: Path) -> None:
@@ -91,4 +91,4 @@ def test_a_damaged_line_is_named(recorded: Path, tmp_path: Path) -> None:
     path.write_text("{\n" + recorded.read_text(encoding="utf-8"), encoding="utf-8")
     done = localspec("replay", path)
     assert done.code == 0
-    assert "localspec: Line 1 is damaged: left out." in done.err
+    assert "localspec: Line 1 is damaged: skipped." in done.err

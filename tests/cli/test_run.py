@@ -94,7 +94,7 @@ def test_the_document_holds_what_the_contract_says(zoo: Zoo) -> None:
 def test_the_document_says_how_speculation_went(zoo: Zoo) -> None:
     speculation = hello(zoo, "--json", "--spec", "model").document["speculation"]
     assert speculation.pop("host_ms_per_round") > 0
-    # Plain ("▁Hello"), five kept and a bonus, and the end, which was guessed too.
+    # Plain ("▁Hello"), five accepted and a bonus, and the end token, which was drafted too.
     assert speculation == {
         "rounds": 2,
         "drafted": 7,
@@ -147,7 +147,7 @@ def test_probabilities_are_recorded_where_asked_for(zoo: Zoo, tmp_path: Path, as
 def test_stats_are_talk(zoo: Zoo) -> None:
     done = hello(zoo, "--stats", "--seed", "5", "--spec", "model")
     assert done.text == HELLO_TEXT + "\n"
-    for words in ("ON", "100 % of guesses kept", "tok/s", "seed 5", "kept per round"):
+    for words in ("ON", "acceptance rate 100 %", "tok/s", "seed 5", "accepted tokens per round"):
         assert words in done.err
 
 

@@ -117,7 +117,7 @@ def test_python_without_assertions(level: str, zoo: Zoo) -> None:
     ("part", "code", "words"),
     [
         ("click", 1, "No module named 'click'"),
-        ("yaml", 1, "A part that localspec needs cannot be used: No module named 'yaml'."),
+        ("yaml", 1, "A package that localspec needs cannot be imported: No module named 'yaml'."),
         ("numpy", 9, "No module named 'numpy'"),
         ("psutil", 9, "No module named 'psutil'"),
         ("llama_cpp", 9, "No module named 'llama_cpp'"),
