@@ -1,4 +1,4 @@
-"""Pretend graphics cards for tests, and models really loaded on them in this process."""
+"""Simulated GPUs for tests, and models loaded on them in this process."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from localspec.protocol.wire import LoadCommand
 
 GIB = 1024**3
 _cards: list[SimulatedGpu] = []
-"""llama.cpp may keep an address: cards live as long as the tests."""
+"""llama.cpp may keep an address, so these objects are never freed."""
 
 
 def devices(count: int = 1, total: int = 4 * GIB) -> list[Device]:
-    """As a projection takes them."""
+    """Devices for MemoryProbe.estimate_memory."""
     return [
         Device(
-            f"CUDA{i}", "a pretend card", free=total, total=total, backend="CUDA", simulated=True
+            f"CUDA{i}", "a simulated GPU", free=total, total=total, backend="CUDA", simulated=True
         )
         for i in range(count)
     ]
 
 
-def cards(wanted: Sequence[Device]) -> list[SimulatedGpu]:
-    """The same, to load on: they keep data, and refuse what is too much."""
-    made = [
+def cards(specs: Sequence[Device]) -> list[SimulatedGpu]:
+    """Simulated GPUs that hold data and refuse allocations beyond their memory."""
+    gpus = [
         SimulatedGpu(
             C._lib, SimulatedGpuSpec(d.name, d.description, d.total or 0, d.free or 0, empty=False)
         )
-        for d in wanted
+        for d in specs
     ]
-    _cards.extend(made)
-    return made
+    _cards.extend(gpus)
+    return gpus
 
 
 def loaded(
     load: LoadCommand, on: Sequence[SimulatedGpu]
 ) -> tuple[MemoryByDevice, MemoryByDevice | None]:
-    """What both models take when really loaded, and none of it afterwards."""
+    """Memory of both models, loaded with data and closed again."""
     addresses = [card.address for card in on]
     with ExitStack() as stack:
         kind = _kind(load)
@@ -57,11 +57,11 @@ def loaded(
         if load.draft is not None:
             draft = _draft(load, target, kind, addresses)
             stack.enter_context(closing(draft))
-        ledgers = target.memory_by_device(), draft.memory_by_device() if draft else None
+        memories = target.memory_by_device(), draft.memory_by_device() if draft else None
         for card in on:
-            held = sum(ledger.of(card.spec.name).total for ledger in ledgers if ledger)
-            assert held == card.used, "llama.cpp's sums are not what it allocated"
-    return ledgers
+            used = sum(memory.of(card.spec.name).total for memory in memories if memory)
+            assert used == card.used, "llama.cpp allocated another amount than it reports"
+    return memories
 
 
 def _kind(load: LoadCommand) -> str:
@@ -88,7 +88,7 @@ def _draft(load: LoadCommand, target: ProbedModel, kind: str, addresses: list[in
 
 
 def real(folder: Path, name: str) -> Path:
-    """A small model of a family, with random weights; written once."""
+    """A small model of a family with random weights, written once."""
     from tests.families import FAMILIES, write_real  # noqa: PLC0415
 
     path = folder / f"{name}.gguf"

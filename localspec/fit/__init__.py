@@ -1,1 +1,1 @@
-"""Will a pair run here, how fast, and what to change: by formulas, without llama.cpp."""
+"""Estimates memory and speed of a model pair and chooses its settings, without loading it."""

@@ -17,22 +17,22 @@ from localspec.fit.layer_placement import LayerPlacement
 def estimate(
     hparams: ModelHparams, params: ContextParams, placement: LayerPlacement
 ) -> tuple[int, ...]:
-    """Bytes by backend; over several cards the worst of two ways to place the norms."""
-    found = _reserve(hparams, params, placement)
+    """Bytes by backend; with several GPUs the maximum over both placements of the norms."""
+    sizes = _reserve(hparams, params, placement)
     if placement.cpu_backend > 1 and placement.fully_offloaded:
-        other = _reserve(hparams, params, replace(placement, norms_pinned=False))
-        found = [max(pair) for pair in zip(found, other, strict=True)]
-    return tuple(found)
+        unpinned = _reserve(hparams, params, replace(placement, norms_pinned=False))
+        sizes = [max(pair) for pair in zip(sizes, unpinned, strict=True)]
+    return tuple(sizes)
 
 
 def is_flash_attn_on_layer_device(
     hparams: ModelHparams, params: ContextParams, placement: LayerPlacement
 ) -> bool:
-    """Whether attention runs where its layer lies, as llama.cpp tries it with one token."""
+    """Whether flash attention runs on its layer's device, as llama.cpp tests with one token."""
     if placement.cpu_backend == 0 or (placement.cpu_backend == 1 and placement.fully_offloaded):
         return True
-    one = replace(params, n_ctx=256, n_ctx_swa=256, n_ubatch=1, n_outputs_max=1)
-    return _is_one_token_on_layer_device(hparams, one, placement)
+    one_token = replace(params, n_ctx=256, n_ctx_swa=256, n_ubatch=1, n_outputs_max=1)
+    return _is_one_token_on_layer_device(hparams, one_token, placement)
 
 
 @lru_cache(maxsize=1024)
@@ -60,22 +60,22 @@ def _reserve(hparams: ModelHparams, params: ContextParams, placement: LayerPlace
     return reserve_buffers(plan.leafs, plan.nodes, alignments)
 
 
-# --- ggml's scheduler: which operation runs on which device, and what is copied between them.
+# ggml's scheduler (ggml-backend.cpp): the backend of each operation, and copies between backends.
 
 _OFFLOAD_MIN_BATCH = 32
-"""Rows from which on a card asks for weights that lie in the computer's memory."""
+"""From this batch size on, a GPU computes with weights in system memory."""
 
 
 @dataclass
 class ScheduledGraph:
-    """A graph with its copies, ready to be given memory."""
+    """A graph with copies between backends, ready for allocation."""
 
     leafs: list[GraphNode] = field(default_factory=list)
     nodes: list[GraphNode] = field(default_factory=list)
 
 
 def split_graph(graph: ComputeGraph, placement: LayerPlacement) -> ScheduledGraph:
-    """Give every node its backend; put in what is copied."""
+    """Assigns a backend to every node and inserts copies."""
     cpu = placement.cpu_backend
     assign_backends(graph, cpu)
     plan = ScheduledGraph()
@@ -95,7 +95,7 @@ def split_graph(graph: ComputeGraph, placement: LayerPlacement) -> ScheduledGrap
 
 
 def _add_padding(node: GraphNode, placement: LayerPlacement) -> None:
-    """A card that unpacks a quantised cache keeps the copy behind the result."""
+    """A GPU that converts a quantised cache to f16 keeps the copy behind the result."""
     rules = placement.backend_rules[node.backend or 0]
     if node.extra and rules.f16_copies:
         node.size = -(-node.size // rules.alignment) * rules.alignment + node.extra
@@ -112,11 +112,8 @@ def _add_leaf(plan: ScheduledGraph, leaf: GraphNode, copies: int) -> None:
             plan.leafs.append(other)
 
 
-# --- which backend ----------------------------------------------------------------------
-
-
 def assign_backends(graph: ComputeGraph, cpu: int) -> None:
-    """Passes 1 to 4 of ggml's."""
+    """Passes 1 to 4 of ggml_backend_sched_split_graph."""
     for leaf in graph.leafs:
         if leaf.kind != "filled":
             leaf.backend = cpu
@@ -155,16 +152,13 @@ def _backend_by_memory(node: GraphNode, cpu: int) -> int | None:
 
 
 def _spread_backends(nodes: Iterable[GraphNode], stop: int) -> None:
-    """Neighbours without a backend follow the one before; nobody follows backend `stop`."""
+    """Nodes without a backend take that of the node before them, except backend `stop`."""
     current: int | None = None
     for node in nodes:
         if node.backend is not None:
             current = None if node.backend == stop else node.backend
         elif current is not None:
             node.backend = current
-
-
-# --- what is copied ---------------------------------------------------------------------
 
 
 @dataclass
@@ -214,7 +208,7 @@ def _on_backend(src: GraphNode, piece: _SchedSplit) -> GraphNode:
     return copy
 
 
-# --- ggml's graph allocator: how large a buffer must be for tensors that come and go.
+# ggml's graph allocator (ggml-alloc.c): the size of a buffer shared by short-lived tensors.
 
 _ENDLESS = 1 << 62
 
@@ -302,7 +296,7 @@ class _GraphAllocator:
         node.addr = (arena.take(size), node.backend or 0)
 
     def _overwrites(self, node: GraphNode) -> bool:
-        """Take the place of a parent that nobody else needs; ggml never takes a view's."""
+        """Reuses the memory of a parent that no other node needs; ggml never reuses a view."""
         for src in node.srcs:
             if src.children != 1 or src.views or not src.live or src.pinned:
                 continue
@@ -318,7 +312,7 @@ class _GraphAllocator:
         return False
 
     def drop(self, node: GraphNode) -> None:
-        """Nobody reads it any more: free it, or what it looks into."""
+        """Frees a node that has no readers left, or the tensor it is a view of."""
         owner = node
         if node.root is not None:
             owner = node.root

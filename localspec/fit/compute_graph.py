@@ -1,6 +1,6 @@
-"""A model's compute graph as ggml would build it: what each tensor weighs and who reads it.
+"""Model of a ggml compute graph: the size, the sources and the backend of each tensor.
 
-Only what decides on memory is kept.  Nodes stand in the order in which ggml computes them.
+It holds only what decides on memory.  Nodes are in the order in which ggml computes them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class GraphNode:
 
     @property
     def rows(self) -> int:
-        """How wide the operation is, for a card that would rather not be asked."""
+        """Batch width; used by the offload rule."""
         if self.kind == "rows":
             return 0
         if self.kind == "product":
@@ -130,7 +130,7 @@ def store_node(cache: GraphNode, *srcs: GraphNode) -> GraphNode:
     return node
 
 
-# --- What all parts of a graph are built with: a model's weights, a pass's inputs, small steps.
+# Building blocks of a model's graph: weights, inputs, common operations.
 
 _MROPE = ("qwen2vl", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe", "paddleocr", "hunyuan_vl")
 _SMALL_BATCH = 32

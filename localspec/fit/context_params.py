@@ -1,4 +1,4 @@
-"""With what numbers a model's context is opened: the engine's own rules, on a header."""
+"""Context parameters of a model, derived from its header by the rules of the engine."""
 
 from __future__ import annotations
 
@@ -6,45 +6,41 @@ from dataclasses import dataclass, replace
 
 from localspec.fit.hparams import ModelHparams
 from localspec.machine import llama_params
-from localspec.machine.llama_params import ModelRole
+from localspec.machine.llama_params import CTX_STEP, MIN_BATCH, ModelRole
 from localspec.models import draft_heads
 from localspec.protocol.wire import LoadCommand
 
-_CTX_STEP = 256
-_MIN_BATCH = 32
 _NO_FLASH_ATTN = ("grok",)
 
 
 @dataclass(frozen=True, slots=True)
 class ContextParams:
-    """One context."""
-
     n_ctx: int
     n_ctx_swa: int
-    """Cells of layers with a sliding window."""
+    """KV cells of sliding-window layers."""
     n_ubatch: int
     n_outputs_max: int
     n_rs_seq: int
-    """Snapshots of recurrent states to go back to."""
+    """Snapshots of the recurrent state for rollback."""
     kv_type: int
     flash_attn: bool
     flash_attn_auto: bool = False
-    """Without flash attention where that would run beside its layer's device."""
+    """Turn flash attention off if it would not run on the layer's device."""
     v_token_major: bool = True
-    """Values lie in the cache token by token, as flash attention wants them."""
+    """The V cache is stored token by token, as flash attention needs it; else transposed."""
     head_kind: str = ""
-    """What kind of head it is; nothing: a model."""
+    """Empty for a full model."""
     n_vocab: int = 0
-    """Of a head, whose file may leave it to its target."""
+    """Of a head, whose file may not contain a vocabulary."""
     target_output_matrix: tuple[str, int] = ("", 0)
-    """Where its target's output matrix lies, and its bytes: it may use that."""
+    """Of a head: device and bytes of the target's output matrix, which the head may use."""
     hidden_state_layers: frozenset[int] = frozenset()
-    """Of a target: layers whose inputs are kept for a head."""
+    """Of a target: layers whose input hidden states are extracted for a head."""
     keeps_last_hidden_state: bool = False
-    """Of a target: what leaves its last layer is kept, for its own layer that guesses."""
+    """Of a target: the output of its last layer is extracted for its MTP layer."""
 
     def hidden_state_bytes(self, n_embd: int) -> int:
-        """Bytes of hidden states that are handed out beside the logits."""
+        """Bytes of hidden states in the output buffer, beside the logits."""
         states = (
             1 if self.head_kind or self.keeps_last_hidden_state else len(self.hidden_state_layers)
         )
@@ -54,36 +50,42 @@ class ContextParams:
 def for_pair(
     load: LoadCommand, target: ModelHparams, draft: ModelHparams | None, head_kind: str = ""
 ) -> tuple[ContextParams, ContextParams | None]:
-    """`head`: what kind of head the draft is, if it is one.  Raises UsageError."""
+    """For target and draft; `head_kind` is empty for a draft model.  Raises UsageError."""
     role = llama_params.target_role(load)
-    asked = llama_params.resolve_n_ctx(role.settings, target.header.n_ctx_train, "the target")
-    first = _context_params(target, role, asked)
+    n_ctx_target = llama_params.resolve_n_ctx(
+        role.settings, target.header.n_ctx_train, "the target"
+    )
+    target_params = _context_params(target, role, n_ctx_target)
     if draft is None:
-        return first, None
+        return target_params, None
     if head_kind:
-        beside = _context_params(draft, llama_params.head_role(load, first.n_ctx), first.n_ctx)
-        taps = (
+        role = llama_params.head_role(load, target_params.n_ctx)
+        head_params = _context_params(draft, role, target_params.n_ctx)
+        layers = (
             frozenset()
             if head_kind == "mtp"
             else frozenset(draft_heads.target_layers(draft.header))
         )
         return (
-            replace(first, hidden_state_layers=taps, keeps_last_hidden_state=head_kind == "mtp"),
-            replace(beside, head_kind=head_kind, n_vocab=target.n_vocab),
+            replace(
+                target_params,
+                hidden_state_layers=layers,
+                keeps_last_hidden_state=head_kind == "mtp",
+            ),
+            replace(head_params, head_kind=head_kind, n_vocab=target.n_vocab),
         )
-    role = llama_params.draft_role(load, first.n_ctx)
-    trained = draft.header.n_ctx_train
-    n_ctx = role.settings.n_ctx or asked
-    if trained:
-        n_ctx = min(n_ctx, trained)
-    return first, _context_params(draft, role, n_ctx)
+    role = llama_params.draft_role(load, target_params.n_ctx)
+    n_ctx = role.settings.n_ctx or n_ctx_target
+    if draft.header.n_ctx_train:
+        n_ctx = min(n_ctx, draft.header.n_ctx_train)
+    return target_params, _context_params(draft, role, n_ctx)
 
 
 def _context_params(hparams: ModelHparams, role: ModelRole, n_ctx_requested: int) -> ContextParams:
     settings = role.settings
     n_ctx = _round_up(n_ctx_requested)
-    n_ubatch = min(max(settings.n_ubatch, role.n_outputs_max, _MIN_BATCH), n_ctx)
-    window = (
+    n_ubatch = min(max(settings.n_ubatch, role.n_outputs_max, MIN_BATCH), n_ctx)
+    n_ctx_swa = (
         n_ctx
         if settings.swa_full and role.n_outputs_max > 1
         else _round_up(min(n_ctx, hparams.n_swa + n_ubatch))
@@ -91,7 +93,7 @@ def _context_params(hparams: ModelHparams, role: ModelRole, n_ctx_requested: int
     flash = settings.flash_attn != "off" and hparams.arch not in _NO_FLASH_ATTN
     return ContextParams(
         n_ctx=n_ctx,
-        n_ctx_swa=window,
+        n_ctx_swa=n_ctx_swa,
         n_ubatch=n_ubatch,
         n_outputs_max=role.n_outputs_max,
         n_rs_seq=role.n_rs_seq if hparams.can_rollback else 0,
@@ -103,4 +105,4 @@ def _context_params(hparams: ModelHparams, role: ModelRole, n_ctx_requested: int
 
 
 def _round_up(n: int) -> int:
-    return -(-n // _CTX_STEP) * _CTX_STEP
+    return -(-n // CTX_STEP) * CTX_STEP

@@ -1,4 +1,4 @@
-"""How fast a computer's devices read, and what wider passes cost on them."""
+"""Speed of each device: memory bandwidth, fixed time per pass and verify curve."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from localspec.machine.device import Device
 from localspec.machine.memory_by_device import HOST
 
 CurveKind = Literal["gpu", "metal", "cpu"]
-"""What decides on the usual verify curve."""
+"""Selects the typical verify curve."""
 
 EFFICIENCY = 0.75
-"""The usual share of the peak that is reached: 0.68 to 0.84 on cards that were looked at."""
+"""Typical share of peak bandwidth reached: 0.68 to 0.84 on the GPUs examined."""
 FIXED_MS = {"gpu": 1.5, "metal": 1.5, "cpu": 0.3}
-"""What a pass takes however small the model: starting the graph's kernels, one after the other."""
+"""Fixed time of a pass, whatever the model size: kernel launches."""
 
 TABLE_ERROR = 0.25
-"""How far a one-token pass may be from what the table of cards says."""
+"""Relative error of a one-token pass estimated from gpus.yaml."""
 CALIBRATED_ERROR = 0.08
-"""The same where passes were measured on this machine."""
+"""The same if passes were measured on this machine."""
 ASSUMED_ERROR = 0.5
-"""The same where not even the bandwidth is known, only what computers of the kind have."""
+"""The same if the bandwidth is only typical of such computers."""
 
 _MAX_EXTRAPOLATION = 10
-"""How many times larger a model may be than what was measured."""
+"""A measured speed applies to models up to this many times larger."""
 
 UNQUANTIZED_TYPES = ("F32", "F16", "BF16")
 _TYPICAL_VERIFY_CURVES: dict[tuple[CurveKind, bool], Mapping[int, float]] = {
@@ -39,41 +39,38 @@ _TYPICAL_VERIFY_CURVES: dict[tuple[CurveKind, bool], Mapping[int, float]] = {
     ("cpu", True): {1: 1.0, 2: 1.5, 4: 2.0, 5: 3.0, 8: 3.2, 17: 6.0},
     ("cpu", False): {1: 1.0, 2: 1.0, 4: 1.25, 8: 1.7, 17: 2.8},
 }
-"""Verify curves where none was measured, by kind and whether weights are quantised.
+"""Verify curves used until one is measured, by kind and whether the weights are quantised.
 
 GPU: 2.39 at 8 (RTX 3090, 27B), 2.08 (0.6B), and nearly flat from there to 16.  Metal: 6.5 at 8
-(M4, 27B), 4.6 and in BF16 1.6 (0.6B).  CPU: processors at one thread have 1.15 to 2.5 at 2;
-from 4 to 5 quantised weights climb a step.
+(M4, 27B), 4.6 and in BF16 1.6 (0.6B).  CPU: 1.15 to 2.5 at 2 with one thread; quantised weights
+have a step from 4 to 5.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpeed:
-    """How fast one device reads."""
-
     bandwidth: float | None
-    """GB/s at best; None: unknown, and nothing is said of models that need this device."""
+    """Peak GB/s; None if unknown: then models on this device have no speed estimate."""
     efficiency: float = EFFICIENCY
-    """The share of it that is reached."""
+    """Share of the bandwidth reached."""
     fixed_ms: float = FIXED_MS["gpu"]
-    """Of every pass."""
     kind: CurveKind = "gpu"
     verify_curve: Mapping[int, float] = field(default_factory=dict)
-    """Verify curve, as measured; empty: the usual one."""
+    """As measured; empty for the typical one."""
     error: float = TABLE_ERROR
     basis: str = ""
-    """Where this comes from, in words."""
+    """The source of these numbers, shown to the user."""
     measured: bool = False
     largest_measured: float = inf
-    """Bytes of the largest model that was measured."""
+    """Bytes of the largest model measured."""
 
     def read_ms(self, n_bytes: float) -> float:
-        """Milliseconds to read them, beside the fixed part.  Only where the bandwidth is known."""
+        """Milliseconds to read `n_bytes`, without the fixed time.  Requires a known bandwidth."""
         assert self.bandwidth is not None
         return n_bytes / (self.efficiency * self.bandwidth * 1e6)
 
     def verify_cost(self, width: float, weight_type: str) -> float:
-        """A pass of so many tokens, in passes of one."""
+        """Cost of a pass of `width` tokens, in one-token passes."""
         curve = (
             self.verify_curve
             or _TYPICAL_VERIFY_CURVES[self.kind, weight_type not in UNQUANTIZED_TYPES]
@@ -81,9 +78,9 @@ class DeviceSpeed:
         return speedup_model.interpolate_curve(curve, width)
 
 
-UNKNOWN_SPEED = DeviceSpeed(None, error=ASSUMED_ERROR, basis="its bandwidth is unknown")
+UNKNOWN_SPEED = DeviceSpeed(None, error=ASSUMED_ERROR, basis="memory bandwidth unknown")
 UNKNOWN_CPU_SPEED = DeviceSpeed(
-    None, 0.7, FIXED_MS["cpu"], "cpu", error=ASSUMED_ERROR, basis="was never measured"
+    None, 0.7, FIXED_MS["cpu"], "cpu", error=ASSUMED_ERROR, basis="not measured yet"
 )
 TYPICAL_CPU_SPEED = DeviceSpeed(
     50.0,
@@ -91,52 +88,51 @@ TYPICAL_CPU_SPEED = DeviceSpeed(
     FIXED_MS["cpu"],
     "cpu",
     error=ASSUMED_ERROR,
-    basis="assumed: 50 GB/s, two channels of DDR4, nothing was measured",
+    basis="50 GB/s assumed (dual-channel DDR4), not measured yet",
 )
-"""For who wants a figure nevertheless: to be shown with its basis."""
+"""A rough assumption; show it with its basis."""
 
 
 @dataclass(frozen=True, slots=True)
 class HardwareSpeed:
-    """What there is to compute on."""
+    """Speeds of all devices of a machine."""
 
     devices: tuple[Device, ...]
-    """Those that layers may be offloaded to."""
+    """Devices that layers can be offloaded to."""
     nominal_speeds: Mapping[str, DeviceSpeed]
-    """By the device's name, the computer's own memory under HOST."""
+    """By device name; the CPU under HOST."""
     measured_speeds: Mapping[tuple[str, str], DeviceSpeed] = field(default_factory=dict)
-    """What was measured, by device and type of weights; by no type what others may borrow."""
+    """By device and weight type; the type "" applies to types not measured."""
 
     def find_speed(self, device: str, weight_type: str, n_bytes: float = 0) -> DeviceSpeed:
-        """For a model of this type of weights that reads so much from this device.
+        """The speed for a model with this weight type that reads `n_bytes` per token here.
 
-        What small models have shown is not believed of far larger ones: they may have stood in a
-        cache.
+        Speeds measured with far smaller models do not apply: those may fit into a cache.
         """
-        told = self.nominal_speeds.get(device, UNKNOWN_SPEED)
-        for known in ((device, weight_type), (device, "")):
-            if (rate := self.measured_speeds.get(known)) is None:
+        nominal = self.nominal_speeds.get(device, UNKNOWN_SPEED)
+        for key in ((device, weight_type), (device, "")):
+            if (speed := self.measured_speeds.get(key)) is None:
                 continue
-            if n_bytes <= _MAX_EXTRAPOLATION * rate.largest_measured:
-                return rate
-            if told.bandwidth is None:
-                basis = f"{rate.basis}, far smaller"
-                return replace(rate, error=ASSUMED_ERROR, measured=False, basis=basis)
-        return told
+            if n_bytes <= _MAX_EXTRAPOLATION * speed.largest_measured:
+                return speed
+            if nominal.bandwidth is None:
+                basis = f"{speed.basis}, far smaller"
+                return replace(speed, error=ASSUMED_ERROR, measured=False, basis=basis)
+        return nominal
 
 
 def from_devices(devices: Sequence[Device], cpu: DeviceSpeed = UNKNOWN_CPU_SPEED) -> HardwareSpeed:
-    """By the table of cards; without devices everything is computed by the CPU."""
+    """Nominal speeds from gpus.yaml; without devices, the CPU computes everything."""
     return HardwareSpeed(
-        tuple(devices), {one.name: _nominal_speed(one) for one in devices} | {HOST: cpu}
+        tuple(devices), {device.name: _nominal_speed(device) for device in devices} | {HOST: cpu}
     )
 
 
 def _nominal_speed(device: Device) -> DeviceSpeed:
     kind: CurveKind = "metal" if device.backend in ("Metal", "MTL") else "gpu"
-    card = gpu_catalog.match_device(device)
-    if card is None:
-        return DeviceSpeed(None, kind=kind, error=ASSUMED_ERROR, basis="its bandwidth is unknown")
-    sure = "" if "bandwidth" not in card.unconfirmed else ", unconfirmed"
-    basis = f"{card.bandwidth:g} GB/s{sure} ({card.name})"
-    return DeviceSpeed(card.bandwidth, fixed_ms=FIXED_MS[kind], kind=kind, basis=basis)
+    spec = gpu_catalog.match_device(device)
+    if spec is None:
+        return DeviceSpeed(None, kind=kind, error=ASSUMED_ERROR, basis="memory bandwidth unknown")
+    caveat = ", unconfirmed" if "bandwidth" in spec.unconfirmed else ""
+    basis = f"{spec.bandwidth:g} GB/s{caveat} ({spec.name})"
+    return DeviceSpeed(spec.bandwidth, fixed_ms=FIXED_MS[kind], kind=kind, basis=basis)

@@ -1,4 +1,4 @@
-"""The attention part of a layer's graph: plain, with a sliding window, or compressed (MLA)."""
+"""Compute graphs of layers: attention, feed-forward networks, experts, recurrent states."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def compressed(b: GraphBuilder, cur: GraphNode) -> GraphNode:
     return b.times("attn_output", heads(b, q, rank + rope, rank, unpack=unpack))
 
 
-# --- The feed-forward part of a layer's graph: dense, or a choice of experts.
+# Feed-forward networks: dense, or experts.
 
 _SQUARED = ("nemotron_h", "nemotron_h_moe", "nemotron")
 _SPLIT_ACTIVATION = ("phi3", "chatglm", "glm4")
@@ -341,7 +341,7 @@ def _summed(b: GraphBuilder, down: GraphNode, used: int) -> GraphNode:
     return op(shape, found) if used == 1 else found
 
 
-# --- Layers that keep a state instead of keys and values, as graphs.
+# Recurrent layers.
 
 
 def mixer(b: GraphBuilder, cur: GraphNode) -> GraphNode:

@@ -1,4 +1,4 @@
-"""What memory depends on in a model's header: widths by layer, windows, states, tensors."""
+"""Hyperparameters of a model that memory depends on, read from its GGUF header."""
 
 from __future__ import annotations
 
@@ -20,44 +20,39 @@ _SWA_PATTERNS = {
     "smallthinker": (4, True), "granite_swa": (0, False), "maple": (0, False), "mimo2": (0, False),
     "spark2_5": (0, False), "step35": (0, False), "dots3note": (0, False), "dflash": (0, False),
 }  # fmt: skip
-"""Architectures with sliding windows: every n-th layer sees all, the first or the last of them.
-
-From src/models/*.cpp.  A file's own pattern goes before.  0: it must have one.
+"""Architectures with sliding windows: (n, dense_first).  One layer of every n has full attention,
+the first of them or the last.  n is 0 if the file contains the pattern, which always takes
+precedence.  Source: llama.cpp, src/models/*.cpp.
 """
 _DEFAULT_N_SWA = {"gemma2": 4096, "llama4": 8192, "smallthinker": 4096}
 
 
 @dataclass(frozen=True, slots=True)
 class LayerHparams:
-    """One layer's widths."""
-
     n_head: int
     n_head_kv: int
     n_embd_head_k: int
     n_embd_head_v: int
     is_swa: bool
-    """It sees a sliding window only."""
+    """Sliding-window attention."""
     is_recurrent: bool
     has_kv: bool
-    """It keeps keys and values of its own."""
+    """Has a KV cache of its own."""
 
 
 @dataclass(eq=False)
 class ModelHparams:
-    """One model."""
-
     header: Header
     load_mtp: bool = False
-    """With the layers that only guess ahead (MTP) loaded too."""
+    """Includes the MTP layers, which llama.cpp does not load by default."""
     layer_tensors: dict[int, dict[str, TensorInfo]] = field(default_factory=dict)
     global_tensors: dict[str, TensorInfo] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for tensor in self.header.tensors:
-            found = _BLOCK_TENSOR.match(tensor.name)
-            if found:
-                layer = self.layer_tensors.setdefault(int(found[1]), {})
-                layer[found[2]] = tensor
+            if match := _BLOCK_TENSOR.match(tensor.name):
+                layer = self.layer_tensors.setdefault(int(match[1]), {})
+                layer[match[2]] = tensor
             else:
                 self.global_tensors[tensor.name] = tensor
 
@@ -69,12 +64,12 @@ class ModelHparams:
         return self.header.hparam(key, default)
 
     def per_layer(self, key: str, default: int = 0) -> tuple[int, ...]:
-        """A key that may have one value for each layer."""
+        """A key with one value, or one for each layer."""
         value = self.header.keys.get(f"{self.arch}.{key}", default)
         n = self.n_layer_all
         if isinstance(value, tuple):
-            found = tuple(int(v) for v in value if isinstance(v, int | float))
-            return (found + (default,) * n)[:n]
+            numbers = tuple(int(v) for v in value if isinstance(v, int | float))
+            return (numbers + (default,) * n)[:n]
         return (int(value) if isinstance(value, int | float) else default,) * n
 
     @cached_property
@@ -83,7 +78,7 @@ class ModelHparams:
 
     @cached_property
     def n_layer(self) -> int:
-        """Without those that only guess ahead (MTP), which mostly are not loaded."""
+        """Without MTP layers."""
         return self.n_layer_all - self.number("nextn_predict_layers")
 
     @cached_property
@@ -103,7 +98,7 @@ class ModelHparams:
 
     @cached_property
     def has_tied_output(self) -> bool:
-        """The output is the table of tokens, once more; an EAGLE-3 head's is its target's."""
+        """The token embeddings serve as output matrix; an EAGLE-3 head uses its target's."""
         return (
             self.arch != "eagle3"
             and "output.weight" not in self.global_tensors
@@ -124,7 +119,7 @@ class ModelHparams:
 
     @cached_property
     def is_mla(self) -> bool:
-        """The cache holds one compressed row a token, keys and values in one."""
+        """The KV cache holds one compressed row per token."""
         return self.number("attention.key_length_mla") > 0
 
     @cached_property
@@ -141,8 +136,8 @@ class ModelHparams:
             return tuple(n > 0 for n in self.per_layer("attention.head_count_kv"))
         pattern = self.header.keys.get(f"{self.arch}.attention.sliding_window_pattern")
         if isinstance(pattern, tuple):
-            said = tuple(bool(v) for v in pattern)
-            return (said + (False,) * self.n_layer_all)[: self.n_layer_all]
+            flags = tuple(bool(v) for v in pattern)
+            return (flags + (False,) * self.n_layer_all)[: self.n_layer_all]
         period, dense_first = _SWA_PATTERNS[self.arch]
         if isinstance(pattern, int):
             period = pattern
@@ -165,20 +160,19 @@ class ModelHparams:
 
     @cached_property
     def n_layer_kv_from_start(self) -> int:
-        """Layers from here on read the keys and values of earlier ones."""
+        """Layers from this one on reuse the KV cache of earlier layers."""
         if self.arch == "gemma3n":
             return 20
         return self.n_layer_all - self.number("attention.shared_kv_layers")
 
     def kv_source_layer(self, il: int) -> int:
-        """The layer whose keys and values layer `il` reads."""
+        """The layer whose KV cache layer `il` reads."""
         if il < self.n_layer_kv_from_start:
             return il
         return self.n_layer_kv_from_start - (2 if self.layers[il].is_swa else 1)
 
     @cached_property
     def layer_bytes(self) -> tuple[int, ...]:
-        """Bytes of each layer's weights: layers of one kind differ by their quantisation."""
         return tuple(
             sum(t.n_bytes for t in self.layer_tensors.get(il, {}).values())
             for il in range(self.n_layer_all)
@@ -188,34 +182,34 @@ class ModelHparams:
     def layers(self) -> tuple[LayerHparams, ...]:
         heads = self.per_layer("attention.head_count")
         heads_kv = self.per_layer("attention.head_count_kv", self.header.n_head)
-        usual = self.n_embd // max(1, self.header.n_head)
-        k, v = (
-            self.number("attention.key_length", usual),
-            self.number("attention.value_length", usual),
-        )
+        default = self.n_embd // max(1, self.header.n_head)
+        k = self.number("attention.key_length", default)
+        v = self.number("attention.value_length", default)
         k_swa = self.number("attention.key_length_swa", k)
         v_swa = self.number("attention.value_length_swa", v)
-        own = self.n_layer_kv_from_start
-        found: list[LayerHparams] = []
+        layers: list[LayerHparams] = []
         for il in range(self.n_layer_all):
-            window, state = self._swa_layers[il], self._recurrent_layers[il]
-            attention = il < own and heads_kv[il] > 0 and not self.is_recurrent
+            is_swa, is_recurrent = self._swa_layers[il], self._recurrent_layers[il]
+            has_kv = il < self.n_layer_kv_from_start and heads_kv[il] > 0 and not self.is_recurrent
             if self.arch in HYBRID:
                 names = self.layer_tensors.get(il, {})
-                attention = "attn_k.weight" in names or "attn_kv_a_mqa.weight" in names
-                attention = attention or ("attn_qkv.weight" in names and not state)
-            keys, values = (k_swa, v_swa) if window else (k, v)
-            attention = attention and il < self.n_layer_loaded
-            heads_here = heads[il], heads_kv[il]
-            found.append(LayerHparams(*heads_here, keys, values, window, state, attention))
-        return tuple(found)
+                has_kv = "attn_k.weight" in names or "attn_kv_a_mqa.weight" in names
+                has_kv = has_kv or ("attn_qkv.weight" in names and not is_recurrent)
+            k_width, v_width = (k_swa, v_swa) if is_swa else (k, v)
+            has_kv = has_kv and il < self.n_layer_loaded
+            layers.append(
+                LayerHparams(
+                    heads[il], heads_kv[il], k_width, v_width, is_swa, is_recurrent, has_kv
+                )
+            )
+        return tuple(layers)
 
     @cached_property
     def n_embd_r(self) -> int:
-        """Floats of a convolution's memory, a layer and sequence."""
-        short = self.number("shortconv.l_cache")
-        if short:
-            return self.n_embd * (short - 1)
+        """Floats of a convolution state, per layer and sequence."""
+        short_conv = self.number("shortconv.l_cache")
+        if short_conv:
+            return self.n_embd * (short_conv - 1)
         conv = self.number("ssm.conv_kernel")
         channels = self.number("ssm.inner_size")
         channels += 2 * self.number("ssm.group_count") * self.number("ssm.state_size")
@@ -223,12 +217,11 @@ class ModelHparams:
 
     @cached_property
     def n_embd_s(self) -> int:
-        """Floats of a recurrent layer's state."""
+        """Floats of a recurrent state, per layer and sequence."""
         return self.number("ssm.state_size") * self.number("ssm.inner_size")
 
 
 def word_set(text: str) -> frozenset[str]:
-    """Words, as a set."""
     return frozenset(text.split())
 
 
@@ -237,10 +230,10 @@ _CACHE_SIZE = 256
 
 
 def from_header(header: Header, *, load_mtp: bool = False) -> ModelHparams:
-    """Kept, because a header is asked about again and again."""
-    found = _cache.get((id(header), load_mtp))
-    if found is None or found.header is not header:
-        found = _cache[id(header), load_mtp] = ModelHparams(header, load_mtp)
+    """Cached by identity: the same header is estimated with many settings."""
+    hparams = _cache.get((id(header), load_mtp))
+    if hparams is None or hparams.header is not header:
+        hparams = _cache[id(header), load_mtp] = ModelHparams(header, load_mtp)
         if len(_cache) > _CACHE_SIZE:
             _cache.popitem(last=False)
-    return found
+    return hparams

@@ -1,4 +1,4 @@
-"""Bytes of keys, values and recurrent states on each device."""
+"""Bytes of KV caches and recurrent states on each device."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ def estimate(
 ) -> tuple[int, ...]:
     """Bytes by backend."""
     sums = [0] * len(placement.backend_names)
-    seen: dict[tuple[LayerHparams, int], int] = {}
+    sizes: dict[tuple[LayerHparams, int], int] = {}
     for il, layer in enumerate(hparams.layers):
         if (il >= hparams.n_layer) != (params.head_kind == "mtp"):
-            continue  # a layer that guesses ahead has a cache of its own
-        at = placement.layer_backends[il]
-        size = seen.get((layer, at))
+            continue  # the cache of an MTP layer belongs to the draft
+        backend = placement.layer_backends[il]
+        size = sizes.get((layer, backend))
         if size is None:
-            size = seen[layer, at] = _layer_bytes(hparams, layer, params, placement, at)
-        sums[at] += size
+            size = _layer_bytes(hparams, layer, params, placement, backend)
+            sizes[layer, backend] = size
+        sums[backend] += size
     return tuple(sums)
 
 
@@ -50,10 +51,10 @@ def _layer_bytes(
 
 
 def value_width(hparams: ModelHparams, layer: LayerHparams, params: ContextParams) -> int:
-    """Across tokens all layers are as wide as the widest."""
+    """Width of a V row; a transposed V cache gives all layers the width of the widest."""
     if params.v_token_major:
         return layer.n_head_kv * layer.n_embd_head_v
-    return max(other.n_head_kv * other.n_embd_head_v for other in hparams.layers)
+    return max(each.n_head_kv * each.n_embd_head_v for each in hparams.layers)
 
 
 def row_bytes(ggml_type: int, width: int) -> int:

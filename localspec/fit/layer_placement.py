@@ -1,4 +1,4 @@
-"""Which layer of a model lies on which device, by llama.cpp's rules."""
+"""Placement of layers on devices, by the rules of llama.cpp."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from localspec.protocol.wire import ContextSettings
 
 _CPU_RULES = AllocationRules(alignment=32, padding=0, f16_copies=False, pipeline=False)
 _MAX_COPIES = 4
-"""Of every input, where several cards take turns at batches (GGML_SCHED_MAX_COPIES)."""
+"""Copies of every input with pipeline parallelism (GGML_SCHED_MAX_COPIES)."""
 
 
 @dataclass(frozen=True)
 class LayerPlacement:
-    """Backends are numbered: the cards first, the computer's own memory last."""
+    """Backends are numbered: GPUs first, the CPU last."""
 
     backend_names: tuple[str, ...]
     backend_rules: tuple[AllocationRules, ...]
     layer_backends: tuple[int, ...]
-    """A backend for each layer, and behind them one for the output."""
+    """A backend for each layer, then one for the output."""
     experts_on_cpu: bool
     fully_offloaded: bool
-    """All layers and the output lie on cards."""
+    """All layers and the output are on GPUs."""
     n_copies: int
-    """Of every input."""
+    """Copies of every input."""
     norms_pinned: bool = True
-    """Norms stay where their layer is.  llama.cpp sees to it as it loads, not as it projects."""
+    """Norms run on their layer's device.  llama.cpp ensures it for a load, not for a dry run."""
 
     @property
     def cpu_backend(self) -> int:
@@ -41,7 +41,7 @@ class LayerPlacement:
 
     @property
     def repacks(self) -> bool:
-        """llama.cpp repacks the CPU's weights, unless a card offers pinned memory for them."""
+        """llama.cpp repacks weights on the CPU, unless a GPU offers pinned host memory for them."""
         return not any(rule.host_buffer for rule in self.backend_rules[:-1])
 
     @property
@@ -50,15 +50,15 @@ class LayerPlacement:
 
 
 def offload_devices(settings: ContextSettings, devices: Sequence[Device]) -> tuple[Device, ...]:
-    """The devices that llama.cpp would offload to; integrated ones only where there is no other."""
-    found = tuple(d for d in devices if d.kind == "gpu") or tuple(
+    """The devices llama.cpp offloads to; integrated GPUs only if there is no other."""
+    gpus = tuple(d for d in devices if d.kind == "gpu") or tuple(
         d for d in devices if d.kind == "igpu"
     )
-    if settings.split_mode == "none" and found:
-        if not 0 <= settings.main_gpu < len(found):
+    if settings.split_mode == "none" and gpus:
+        if not 0 <= settings.main_gpu < len(gpus):
             return ()
-        return (found[settings.main_gpu],)
-    return found
+        return (gpus[settings.main_gpu],)
+    return gpus
 
 
 def place_layers(
@@ -67,20 +67,20 @@ def place_layers(
     devices: Sequence[Device],
     used_bytes: Mapping[str, int],
 ) -> LayerPlacement:
-    """`used`: bytes that have already been taken of each device."""
+    """`used_bytes`: memory already in use on each device."""
     chosen = offload_devices(settings, devices)
     rules = tuple(ALLOCATION_RULES.get(d.backend, AllocationRules()) for d in chosen)
     layers = _assign_layers(hparams.n_layer_all, settings, chosen, used_bytes)
     full = bool(chosen) and len(chosen) not in layers
-    turns = full and len(chosen) > 1 and all(rule.pipeline for rule in rules)
-    turns = turns and settings.split_mode == "layer" and not settings.cpu_moe
+    pipelined = full and len(chosen) > 1 and all(rule.pipeline for rule in rules)
+    pipelined = pipelined and settings.split_mode == "layer" and not settings.cpu_moe
     return LayerPlacement(
         backend_names=(*(d.name for d in chosen), HOST),
         backend_rules=(*rules, _CPU_RULES),
         layer_backends=layers,
         experts_on_cpu=settings.cpu_moe,
         fully_offloaded=full,
-        n_copies=_MAX_COPIES if turns else 1,
+        n_copies=_MAX_COPIES if pipelined else 1,
     )
 
 
@@ -90,27 +90,24 @@ def _assign_layers(
     devices: Sequence[Device],
     used_bytes: Mapping[str, int],
 ) -> tuple[int, ...]:
-    """From the back: the output first, then the last layer, ..."""
-    wanted = settings.n_gpu_layers
-    if wanted < 0:
-        wanted = n_layer + 1
-    n = min(wanted, n_layer + 1) if devices else 0
+    """Offloads from the back: the output first, then the last layer, and so on."""
+    n = n_layer + 1 if settings.n_gpu_layers < 0 else min(settings.n_gpu_layers, n_layer + 1)
+    n = n if devices else 0
     ends = _cumulative_split(settings, devices, used_bytes) if n else []
-    first = n_layer + 1 - n
-    found = [len(devices)] * first
+    backends = [len(devices)] * (n_layer + 1 - n)
     for i in range(n):
-        found.append(min(bisect_right(ends, _to_float32(i / n)), len(devices) - 1))
-    return tuple(found)
+        backends.append(min(bisect_right(ends, _to_float32(i / n)), len(devices) - 1))
+    return tuple(backends)
 
 
 def _cumulative_split(
     settings: ContextSettings, devices: Sequence[Device], used_bytes: Mapping[str, int]
 ) -> list[float]:
-    """Where each device's part of the layers ends, from 0 to 1, in llama.cpp's precision."""
+    """The end of each device's share of the layers, from 0 to 1, in the precision of llama.cpp."""
     if any(settings.tensor_split[: len(devices)]):
         parts = [*settings.tensor_split, *[0.0] * len(devices)][: len(devices)]
     else:
-        least = 1 if used_bytes else 0  # as the probe has it for what comes second
+        least = 1 if used_bytes else 0  # the same rule as probe_child uses for the draft
         parts = [float(max(least, (d.free or 0) - used_bytes.get(d.name, 0))) for d in devices]
     if not any(parts):
         parts = [1.0] * len(devices)
@@ -119,6 +116,5 @@ def _cumulative_split(
 
 
 def _to_float32(value: float) -> float:
-    """As C's float has it."""
-    single: float = struct.unpack("f", struct.pack("f", value))[0]
-    return single
+    rounded: float = struct.unpack("f", struct.pack("f", value))[0]
+    return rounded

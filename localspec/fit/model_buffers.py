@@ -1,4 +1,4 @@
-"""Bytes of a model's weights on each device, from its table of tensors."""
+"""Bytes of a model's weights on each device."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _OUTPUT_TENSORS = re.compile(
     r"(output|cls|dense_|enc\.output|dec\.output|fc\.|d2t|markov_|conf_proj)"
 )
 _PER_DEVICE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
-"""Each device that has layers has these."""
+"""Copied to each device that has layers."""
 _FIRST_LAYER_TENSORS = ("per_layer_model_proj.weight", "per_layer_proj_norm.weight")
 _DUPLICATED_EMBEDDINGS = frozenset({"gemma4"})
-"""They ask for the output before the table of tokens, and llama.cpp makes both."""
+"""llama.cpp loads their tied embeddings twice, also on the CPU."""
 EXPERT_TENSORS = re.compile(r"ffn_(up|down|gate_up|gate)_(ch|)exps")
 _REPACKED_TYPES = {
     "x86": frozenset({"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"}),
     "arm": frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "MXFP4"}),
 }
-"""Types that ggml rearranges for this processor's instructions, in a buffer of their own."""
+"""Types that ggml repacks for the CPU's instructions, in a separate buffer."""
 
 
 @lru_cache(maxsize=1024)
@@ -43,21 +43,21 @@ def estimate(hparams: ModelHparams, placement: LayerPlacement) -> tuple[int, ...
     cpu = placement.cpu_backend
     for il, tensors in hparams.layer_tensors.items():
         if il >= hparams.n_layer_loaded:
-            continue  # layers that guess ahead
-        home = placement.layer_backends[il]
+            continue  # MTP layers
+        layer_backend = placement.layer_backends[il]
         for name, tensor in tensors.items():
-            at = cpu if placement.experts_on_cpu and EXPERT_TENSORS.match(name) else home
-            sums[at] += tensor_bytes(tensor, placement, at)
+            on_cpu = placement.experts_on_cpu and EXPERT_TENSORS.match(name)
+            backend = cpu if on_cpu else layer_backend
+            sums[backend] += tensor_bytes(tensor, placement, backend)
     for name, tensor in hparams.global_tensors.items():
-        for at in _backends_of(hparams, name, placement):
-            sums[at] += tensor_bytes(tensor, placement, at)
+        for backend in _backends_of(hparams, name, placement):
+            sums[backend] += tensor_bytes(tensor, placement, backend)
     if hparams.has_tied_output:
         table = hparams.global_tensors["token_embd.weight"]
+        output = placement.output_backend
         twice = hparams.arch in _DUPLICATED_EMBEDDINGS or (placement.repacks and is_repacked(table))
-        if placement.output_backend != cpu or twice:
-            sums[placement.output_backend] += tensor_bytes(
-                table, placement, placement.output_backend
-            )
+        if output != cpu or twice:
+            sums[output] += tensor_bytes(table, placement, output)
     return tuple(sums)
 
 
@@ -79,7 +79,7 @@ def _backends_of(hparams: ModelHparams, name: str, placement: LayerPlacement) ->
 
 
 def tensor_bytes(tensor: TensorInfo, placement: LayerPlacement, backend: int) -> int:
-    """Bytes of one tensor there, its padding and alignment included."""
+    """Bytes of a tensor with the padding and alignment of the backend."""
     size = tensor.n_bytes
     rules = placement.backend_rules[backend]
     if rules.padding:
@@ -89,7 +89,7 @@ def tensor_bytes(tensor: TensorInfo, placement: LayerPlacement, backend: int) ->
 
 @cache
 def padding_bytes(ggml_type: int, width: int, multiple: int) -> int:
-    """Bytes behind the last row of a quantised tensor, so that kernels may read past it."""
+    """Bytes after the last row of a quantised tensor, so that kernels may read past it."""
     _, block, block_bytes = GGML_TYPES[ggml_type]
     if block == 1 or width % multiple == 0:
         return 0
@@ -98,9 +98,9 @@ def padding_bytes(ggml_type: int, width: int, multiple: int) -> int:
 
 
 def is_repacked(matrix: TensorInfo) -> bool:
-    """Whether ggml repacks such a matrix on this CPU: repack.cpp, get_optimal_repack_type.
+    """Whether ggml repacks this matrix on this CPU (ggml_repack_get_optimal_repack_type).
 
-    A repacked matrix stays on the CPU: no card computes with it, and it is no table of tokens.
+    A repacked matrix stays on the CPU: GPUs cannot use it, nor can it serve as token embeddings.
     """
     return matrix.type_name in _repacked_types() and matrix.shape[1] % 8 == 0
 
@@ -108,7 +108,7 @@ def is_repacked(matrix: TensorInfo) -> bool:
 @cache
 def _repacked_types() -> frozenset[str]:
     if has_amx():
-        return frozenset()  # the extra buffers are off
+        return frozenset()  # llama_params turns extra buffer types off
     machine = platform.machine().lower()
     if machine in ("arm64", "aarch64"):
         return _REPACKED_TYPES["arm"]

@@ -1,7 +1,7 @@
-"""A whole model's graph for one pass over a batch, as llama.cpp builds it (src/models/*.cpp).
+"""Compute graph of a whole model for one batch, as llama.cpp builds it (src/models/*.cpp).
 
-Which parts a layer has is read off its tensors, so that an architecture nobody wrote down comes
-out nearly right.  Layers that are alike are built twice, not forty times: memory repeats.
+The tensors of a layer decide its parts, so unknown architectures are nearly right.  Of equal layers
+two are built: their memory repeats.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def _build_output(b: GraphBuilder, cur: GraphNode, late: bool) -> None:
     b.expand(cur)
 
 
-# --- A head's graph for one pass over its rows, as llama.cpp builds it (src/models/*.cpp).
+# Heads.
 
 
 def build_head_graph(

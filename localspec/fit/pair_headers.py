@@ -1,4 +1,4 @@
-"""What is to be priced: the headers of a target and its draft, wherever they come from."""
+"""GGUF headers of a pair, from local files, from the hub, or built from the catalog."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ if TYPE_CHECKING:
     from localspec.models.pull_plan import PullPlanner
 
 HeaderSource = Literal["file", "hub", "shape"]
-"""A file here; a file of the hub, of which only the header was fetched; the catalogue's numbers."""
+"""A local file; a hub file of which only the header was fetched; a shape from the catalog."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairMember:
-    """One model's header."""
-
     name: str
     header: Header
     source: HeaderSource
@@ -33,7 +31,7 @@ class PairMember:
 
 @dataclass(frozen=True, slots=True)
 class PairHeaders:
-    """A pair, or a target alone."""
+    """A pair, or a target without a draft."""
 
     target: PairMember
     draft: PairMember | None = None
@@ -43,7 +41,7 @@ class PairHeaders:
         return f"{self.target.name} + {self.draft.name}" if self.draft else self.target.name
 
     def check_head(self) -> None:
-        """Raise IncompatiblePairError where its draft is a head that cannot be run beside it."""
+        """Raises IncompatiblePairError if the draft is a head that does not fit the target."""
         target, draft = self.headers
         if (
             draft is None
@@ -61,16 +59,16 @@ class PairHeaders:
             )
 
     def add_found_head(self) -> PairHeaders:
-        """With the head that the target brings, or that lies beside it: `run` would use it."""
+        """Adds the MTP layer of the target or a head file next to it, as `run` does."""
         target = self.target
         if self.draft is not None:
             return self
         if draft_heads.has_own_mtp_layer(target.header):
             return replace(self, draft=target)
-        found = target.path and draft_heads.find_sidecar(target.path, target.header)
-        if not found:
+        path = target.path and draft_heads.find_sidecar(target.path, target.header)
+        if not path:
             return self
-        return replace(self, draft=PairMember(found.name, read_model_header(found), "file", found))
+        return replace(self, draft=PairMember(path.name, read_model_header(path), "file", path))
 
     @property
     def headers(self) -> tuple[Header, Header | None]:
@@ -80,19 +78,19 @@ class PairHeaders:
 def resolve_headers(
     request: ModelRequest, draft: ResolvedModel | None, planner: PullPlanner | None
 ) -> PairHeaders:
-    """By what is here; else by the hub's files, where a planner may ask it; else by shapes.
+    """Headers from local files, else from the hub if a planner is given, else from the catalog.
 
-    Raises NotFoundError where nothing is known, and what the hub refuses.
+    Raises NotFoundError if none has the model, and hub errors.
     """
-    second = draft or request.draft
+    resolved_draft = draft or request.draft
     return PairHeaders(
         _resolve_member(request.target, planner),
-        _resolve_member(second, planner) if second else None,
+        _resolve_member(resolved_draft, planner) if resolved_draft else None,
     )
 
 
 def from_catalog(pair: CatalogPair) -> PairHeaders | None:
-    """By the catalogue alone; None where a shape is unknown, or a head drafts."""
+    """Headers from the catalog alone; None for unknown shapes and for heads."""
     if pair.draft_kind not in ("model", "lookup"):
         return None
     target = _synthetic_member(pair.target)
@@ -103,34 +101,34 @@ def from_catalog(pair: CatalogPair) -> PairHeaders | None:
 
 
 def read_model_header(path: Path) -> Header:
-    """A local file's, with all its parts.  Raises as `header.read`."""
+    """The header of a local file, with the tensors of all its parts.  Raises like `header.read`."""
     first = header.read(path)
     if first.split is None:
         return first
     ending = f"-{1:05d}-of-{first.split.count:05d}.gguf"
     stem = path.name.removesuffix(ending)
-    others = [
+    rest = [
         header.read(path.with_name(f"{stem}-{n:05d}-of-{first.split.count:05d}.gguf"))
         for n in range(2, first.split.count + 1)
     ]
-    return synthetic_header.merge_split_headers([first, *others])
+    return synthetic_header.merge_split_headers([first, *rest])
 
 
 def _resolve_member(request: ResolvedModel, planner: PullPlanner | None) -> PairMember:
     stored = request.find_local()
     if (path := stored.path if stored else request.path) is not None:
         return PairMember(request.name, read_model_header(path), "file", path)
-    drawn = _synthetic_member(request.catalog_model) if request.catalog_model else None
+    synthetic = _synthetic_member(request.catalog_model) if request.catalog_model else None
     if planner is not None:
         try:
             return PairMember(request.name, planner.full_header(planner.plan_model(request)), "hub")
         except LocalspecError:
-            if drawn is None:
+            if synthetic is None:
                 raise
-    if drawn is None:
-        what = f"Nothing is known of {request.title} but its name."
-        raise NotFoundError(what, "Connect, and its header is read; or give a file that is here.")
-    return drawn
+    if synthetic is None:
+        what = f"The size of {request.title} is unknown."
+        raise NotFoundError(what, "Go online to read its header, or give a local file.")
+    return synthetic
 
 
 @functools.lru_cache(maxsize=256)

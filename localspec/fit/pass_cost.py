@@ -1,4 +1,4 @@
-"""What a model reads for one token, on each device: weights, experts, keys and values."""
+"""Cost of one pass of a model: the bytes it reads on each device, and the time that takes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from localspec.fit import hparams as of_models
-from localspec.fit import layer_placement as placing
+from localspec.fit import hparams as model_hparams
+from localspec.fit import layer_placement
 from localspec.fit.device_speed import DeviceSpeed, HardwareSpeed
 from localspec.fit.hparams import LayerHparams, ModelHparams
 from localspec.fit.layer_placement import LayerPlacement
@@ -25,25 +25,32 @@ _EMBEDDING_TABLES = (
     "markov_w1.weight",
     "nextn.embed_tokens.weight",
 )
-"""Of these one row is read."""
+"""A pass reads one row per token of these."""
 _UNUSED_TENSORS = ("token_types.weight", "v.", "mm.", "a.")
-"""One constant row, and what sees or hears."""
+"""A constant row, and the vision and audio encoders."""
+_MOE_SLOWDOWN = 1.36
+"""Mixtures of experts take longer than their bytes suggest: 206 and 96 tok/s estimated, 152 and 71
+measured (30B with 3B active, RX 7900 XT and M4 Pro)."""
+_CPU_ATTENTION_SLOWDOWN = 2.3
+"""Attention on a CPU, relative to reading as many bytes of weights (3.0 and 6.9 GB/s, 1 thread)."""
+_DEVICE_CROSSING_MS = 0.045
+"""Copying activations from one device to the next: 30 to 60 µs."""
 
 
 @dataclass(slots=True)
 class DeviceReads:
-    """One device's part, in bytes for a token."""
+    """Bytes read for one token on one device."""
 
     dense: float = 0.0
     """Weights that every token reads."""
     experts: float = 0.0
-    """Those of the experts that one token is sent to."""
+    """Weights of the experts one token uses."""
     kv_cache: float = 0.0
-    """Keys and values of the context in use, and recurrent states, which are also written."""
+    """The KV cache in use, and recurrent states, read and written."""
     attention: float = 0.0
-    """The same counted once for each head that looks at it."""
+    """The same, counted once for each attention head that reads it."""
     layer_share: float = 0.0
-    """Of the model's layers."""
+    """Share of the model's layers on this device."""
 
     @property
     def weights(self) -> float:
@@ -52,18 +59,17 @@ class DeviceReads:
 
 @dataclass(frozen=True, slots=True)
 class PassReads:
-    """One model's token."""
+    """What one token of a model reads."""
 
     by_device: Mapping[str, DeviceReads]
-    """By the device's name; only devices that are used."""
+    """By device name; devices in use only."""
     weight_type: str
-    """The type of most of what is read: Q4_K."""
+    """The most common quantisation by bytes, such as Q4_K."""
     n_expert: int = 0
     n_expert_used: int = 0
 
     @property
     def weights(self) -> float:
-        """Bytes of weights."""
         return sum(part.weights for part in self.by_device.values())
 
     @property
@@ -75,13 +81,13 @@ class PassReads:
         return self.n_expert > 1
 
     def experts_used_ratio(self, width: int) -> float:
-        """Experts of a layer that so many tokens at once are sent to, in those of one token."""
+        """Distinct experts used by a batch of `width` tokens, relative to one token."""
         share = self.n_expert_used / self.n_expert
         return float((1 - (1 - share) ** width) / share)
 
 
 def has_all_tensors(header: Header) -> bool:
-    """Whether its table names all tensors: the first file of several names its own only."""
+    """False for the first file of a split model: its header lists only its own tensors."""
     split = header.split
     return split is None or split.count <= 1 or len(header.tensors) >= split.n_tensors
 
@@ -89,31 +95,30 @@ def has_all_tensors(header: Header) -> bool:
 def count_reads(
     header: Header, settings: ContextSettings, devices: Sequence[Device], context: int = 0
 ) -> PassReads:
-    """With so many tokens in the context; layers lie where llama.cpp would place them."""
-    facts = of_models.from_header(header)
-    placement = placing.place_layers(facts, settings, devices, {})
-    parts = [DeviceReads() for _ in placement.backend_names]
+    """Reads of one token with `context` tokens in the cache, layers placed as by llama.cpp."""
+    hparams = model_hparams.from_header(header)
+    placement = layer_placement.place_layers(hparams, settings, devices, {})
+    reads = [DeviceReads() for _ in placement.backend_names]
     types: Counter[str] = Counter()
-    experts = facts.number("expert_count")
-    used = min(facts.number("expert_used_count", experts), experts)
-    for tensor, at, expert in _tensors_read(facts, placement):
-        if expert and experts:
-            n_bytes = tensor.n_bytes * used / experts
-            parts[at].experts += n_bytes
+    n_expert = hparams.number("expert_count")
+    n_used = min(hparams.number("expert_used_count", n_expert), n_expert)
+    for tensor, backend, is_expert in _tensors_read(hparams, placement):
+        if is_expert and n_expert:
+            n_bytes = tensor.n_bytes * n_used / n_expert
+            reads[backend].experts += n_bytes
         else:
             n_bytes = _tensor_read_bytes(tensor)
-            parts[at].dense += n_bytes
+            reads[backend].dense += n_bytes
         types[tensor.type_name] += int(n_bytes)
-    _add_cache_reads(parts, facts, placement, settings, context)
-    for at in placement.layer_backends[: facts.n_layer]:
-        parts[at].layer_share += 1 / max(1, facts.n_layer)
-    on = {
+    _add_cache_reads(reads, hparams, placement, settings, context)
+    for backend in placement.layer_backends[: hparams.n_layer]:
+        reads[backend].layer_share += 1 / max(1, hparams.n_layer)
+    by_device = {
         name: part
-        for name, part in zip(placement.backend_names, parts, strict=True)
+        for name, part in zip(placement.backend_names, reads, strict=True)
         if part.weights
     }
-    family = types.most_common(1)[0][0] if types else ""
-    return PassReads(on, family, experts, used)
+    return PassReads(by_device, _most_common(types), n_expert, n_used)
 
 
 def count_head_reads(
@@ -123,46 +128,49 @@ def count_head_reads(
     devices: Sequence[Device],
     context: int = 0,
 ) -> PassReads:
-    """A row of a head beside its target: without an output of its own it uses the target's."""
-    if kind != "mtp":
-        found = count_reads(headers[1], settings, devices, context)
-        layers = headers[1].n_layer / max(1, headers[0].n_layer)
-        for part in found.by_device.values():
-            part.layer_share *= layers  # what a pass takes besides reading was measured for models
-        lacks = {"output.weight"}
-        lacks |= {"token_embd.weight"} if kind != "eagle3" else set()
-        own = {tensor.name for tensor in headers[1].tensors}
-        return found if lacks & own else _add_output_matrix(found, headers[0])
-    facts = of_models.from_header(headers[0], load_mtp=True)
-    placement = placing.place_layers(facts, settings, devices, {})
-    at, part = (
-        placement.layer_backends[facts.n_layer],
-        DeviceReads(layer_share=1 / max(1, facts.n_layer)),
-    )
+    """Reads of one row of a head; `headers` are the target's and the head's.
+
+    A head without an output matrix reads the target's.
+    """
+    target, head = headers
+    if kind == "mtp":
+        return _count_mtp_reads(target, settings, devices, context)
+    reads = count_reads(head, settings, devices, context)
+    for part in reads.by_device.values():
+        # The fixed time of a pass was measured for whole models; a head has few layers.
+        part.layer_share *= head.n_layer / max(1, target.n_layer)
+    output_names = {"output.weight"} if kind == "eagle3" else {"output.weight", "token_embd.weight"}
+    if output_names & {tensor.name for tensor in head.tensors}:
+        return reads
+    return _add_output_matrix(reads, target)
+
+
+def _count_mtp_reads(
+    target: Header, settings: ContextSettings, devices: Sequence[Device], context: int
+) -> PassReads:
+    hparams = model_hparams.from_header(target, load_mtp=True)
+    placement = layer_placement.place_layers(hparams, settings, devices, {})
+    part = DeviceReads(layer_share=1 / max(1, hparams.n_layer))
     types: Counter[str] = Counter()
-    for tensors in (
-        facts.layer_tensors.get(il, {}) for il in range(facts.n_layer, facts.n_layer_all)
-    ):
-        for tensor in tensors.values():
+    for il in range(hparams.n_layer, hparams.n_layer_all):
+        for tensor in hparams.layer_tensors.get(il, {}).values():
             part.dense += _tensor_read_bytes(tensor._replace(name=tensor.name.split(".", 2)[2]))
             types[tensor.type_name] += tensor.n_bytes
-    layer = facts.layers[facts.n_layer]
-    _, block, block_bytes = GGML_TYPES[llama_params.KV_TYPES[settings.kv_type]]
-    cells = min(context, facts.n_swa) if layer.is_swa else context
-    part.kv_cache = _kv_width(facts, layer) * cells * block_bytes / block
+    layer = hparams.layers[hparams.n_layer]
+    part.kv_cache = _kv_read_bytes(hparams, layer, settings, context)
     part.attention = part.kv_cache * max(1.0, layer.n_head / max(1, layer.n_head_kv))
-    found = PassReads(
-        {placement.backend_names[at]: part}, types.most_common(1)[0][0] if types else ""
-    )
-    own_output = f"blk.{facts.n_layer}.nextn.shared_head_head.weight"
-    has = any(tensor.name == own_output for tensor in headers[0].tensors)
-    return found if has else _add_output_matrix(found, headers[0])
+    device = placement.backend_names[placement.layer_backends[hparams.n_layer]]
+    reads = PassReads({device: part}, _most_common(types))
+    own_output = f"blk.{hparams.n_layer}.nextn.shared_head_head.weight"
+    if any(tensor.name == own_output for tensor in target.tensors):
+        return reads
+    return _add_output_matrix(reads, target)
 
 
 def _add_output_matrix(head: PassReads, target: Header) -> PassReads:
-    """The target's output matrix is read where the head lies last."""
-    table = {tensor.name: tensor for tensor in target.tensors}
-    matrix = table.get("output.weight") or table.get("token_embd.weight")
+    """Adds the target's output matrix to the last device of the head."""
+    tensors = {tensor.name: tensor for tensor in target.tensors}
+    matrix = tensors.get("output.weight") or tensors.get("token_embd.weight")
     name = next(reversed(head.devices))
     part = replace(
         head.by_device[name], dense=head.by_device[name].dense + (matrix.n_bytes if matrix else 0)
@@ -173,14 +181,15 @@ def _add_output_matrix(head: PassReads, target: Header) -> PassReads:
 def _tensors_read(
     hparams: ModelHparams, placement: LayerPlacement
 ) -> Iterator[tuple[TensorInfo, int, bool]]:
-    """Those a token needs, with the number of the device and whether they are experts'."""
+    """Tensors read for a token: the tensor, its backend, and whether it holds experts."""
     for il, tensors in hparams.layer_tensors.items():
         if il >= hparams.n_layer:
-            continue  # layers that guess ahead
+            continue  # MTP layers
         for name, tensor in tensors.items():
-            expert = EXPERT_TENSORS.match(name) is not None
-            away = expert and placement.experts_on_cpu
-            yield tensor, placement.cpu_backend if away else placement.layer_backends[il], expert
+            is_expert = EXPERT_TENSORS.match(name) is not None
+            on_cpu = is_expert and placement.experts_on_cpu
+            backend = placement.cpu_backend if on_cpu else placement.layer_backends[il]
+            yield tensor, backend, is_expert
     for name, tensor in hparams.global_tensors.items():
         if name in _EMBEDDING_TABLES:
             yield tensor, placement.layer_backends[0], False
@@ -198,19 +207,17 @@ def _tensor_read_bytes(tensor: TensorInfo) -> float:
 
 
 def _add_cache_reads(
-    parts: list[DeviceReads],
+    reads: list[DeviceReads],
     hparams: ModelHparams,
     placement: LayerPlacement,
     settings: ContextSettings,
     context: int,
 ) -> None:
-    _, block, block_bytes = GGML_TYPES[llama_params.KV_TYPES[settings.kv_type]]
     states = 2 * 4 * (hparams.n_embd_r + hparams.n_embd_s)
     for il, layer in enumerate(hparams.layers[: hparams.n_layer]):
-        part = parts[placement.layer_backends[il]]
+        part = reads[placement.layer_backends[il]]
         if layer.has_kv:
-            cells = min(context, hparams.n_swa) if layer.is_swa else context
-            n_bytes = _kv_width(hparams, layer) * cells * block_bytes / block
+            n_bytes = _kv_read_bytes(hparams, layer, settings, context)
             part.kv_cache += n_bytes
             part.attention += n_bytes * max(1.0, layer.n_head / layer.n_head_kv)
         if layer.is_recurrent:
@@ -218,50 +225,46 @@ def _add_cache_reads(
             part.attention += states
 
 
-def _kv_width(hparams: ModelHparams, layer: LayerHparams) -> int:
-    values = 0 if hparams.is_mla else layer.n_embd_head_v
-    return layer.n_head_kv * (layer.n_embd_head_k + values)
+def _kv_read_bytes(
+    hparams: ModelHparams, layer: LayerHparams, settings: ContextSettings, context: int
+) -> float:
+    _, block, block_bytes = GGML_TYPES[llama_params.KV_TYPES[settings.kv_type]]
+    cells = min(context, hparams.n_swa) if layer.is_swa else context
+    value_width = 0 if hparams.is_mla else layer.n_embd_head_v
+    return layer.n_head_kv * (layer.n_embd_head_k + value_width) * cells * block_bytes / block
 
 
-# --- How long one pass of a model takes, from what it reads and how fast its devices read.
-
-_MOE_SLOWDOWN = 1.36
-"""A mixture of experts takes longer than its bytes say: 206 and 96 tok/s foretold, 152 and 71 seen
-(30B with 3B active, RX 7900 XT and M4 Pro)."""
-_CPU_ATTENTION_SLOWDOWN = 2.3
-"""A CPU's attention, against reading as many bytes of weights (3.0 and 6.9 GB/s at one thread)."""
-_DEVICE_CROSSING_MS = 0.045
-"""Handing the state from one device to the next: 30 to 60 µs."""
+def _most_common(types: Counter[str]) -> str:
+    return types.most_common(1)[0][0] if types else ""
 
 
 def find_speed(reads: PassReads, device: str, hardware: HardwareSpeed) -> DeviceSpeed:
-    """How fast this device reads this model."""
     return hardware.find_speed(device, reads.weight_type, reads.by_device[device].weights)
 
 
 def explain_unknown(reads: PassReads, hardware: HardwareSpeed) -> str:
-    """Why nothing can be said of this model, or nothing."""
+    """The reason why the speed cannot be estimated; empty if it can."""
     for device in reads.devices:
-        here = find_speed(reads, device, hardware)
-        if here.bandwidth is None:
-            return f"{device}: {here.basis}"
+        speed = find_speed(reads, device, hardware)
+        if speed.bandwidth is None:
+            return f"{device}: {speed.basis}"
     return ""
 
 
 def estimate_ms(reads: PassReads, hardware: HardwareSpeed, width: int = 1) -> float:
-    """Milliseconds of a pass of so many tokens.  Only where nothing is `unknown`."""
-    took = sum(_device_ms(reads, device, hardware, width) for device in reads.devices)
-    took += _DEVICE_CROSSING_MS * (len(reads.devices) - 1)
-    return took * moe_slowdown(reads.is_moe)
+    """Milliseconds of a pass of `width` tokens.  Requires known bandwidths (`explain_unknown`)."""
+    ms = sum(_device_ms(reads, device, hardware, width) for device in reads.devices)
+    ms += _DEVICE_CROSSING_MS * (len(reads.devices) - 1)
+    return ms * moe_slowdown(reads.is_moe)
 
 
 def moe_slowdown(is_moe: bool) -> float:
-    """How many times longer than its bytes say a model takes."""
+    """Factor on the time estimated from bytes."""
     return _MOE_SLOWDOWN if is_moe else 1.0
 
 
 def estimate_context_ms(reads: PassReads, hardware: HardwareSpeed, width: int = 1) -> float:
-    """What of a pass is reading the context."""
+    """The share of `estimate_ms` spent on the KV cache and recurrent states."""
     return sum(
         _device_context_ms(part, find_speed(reads, name, hardware), width, reads.weight_type)
         for name, part in reads.by_device.items()
@@ -271,43 +274,42 @@ def estimate_context_ms(reads: PassReads, hardware: HardwareSpeed, width: int = 
 def estimate_verify_curve(
     reads: PassReads, hardware: HardwareSpeed, widest: int
 ) -> dict[int, float]:
-    """The verify curve v of this model here."""
-    one = estimate_ms(reads, hardware)
-    return {width: estimate_ms(reads, hardware, width) / one for width in range(1, widest + 1)}
+    """The verify curve v: pass time by width, in one-token passes."""
+    t1 = estimate_ms(reads, hardware)
+    return {width: estimate_ms(reads, hardware, width) / t1 for width in range(1, widest + 1)}
 
 
 def relative_error(reads: PassReads, hardware: HardwareSpeed) -> float:
-    """How far a pass may be from this, by the devices that take most of it."""
-    took = {name: _device_ms(reads, name, hardware, 1) for name in reads.devices}
-    whole = sum(took.values())
-    if not whole:
+    """Relative error of the pass time: the devices' errors, weighted by their time."""
+    ms = {name: _device_ms(reads, name, hardware, 1) for name in reads.devices}
+    total = sum(ms.values())
+    if not total:
         return 0.0
-    errors = {name: find_speed(reads, name, hardware).error for name in took}
-    return sum(took[name] * errors[name] for name in took) / whole
+    return sum(ms[name] * find_speed(reads, name, hardware).error for name in ms) / total
 
 
 def _device_ms(reads: PassReads, device: str, hardware: HardwareSpeed, width: int) -> float:
-    """One device's milliseconds.  The fixed part grows with the width as the rest does: so small
-    models' curves were measured."""
-    part, family = reads.by_device[device], reads.weight_type
-    here = find_speed(reads, device, hardware)
-    dense = part.layer_share * here.fixed_ms + here.read_ms(part.dense)
-    took = dense * here.verify_cost(width, family) + _device_context_ms(part, here, width, family)
+    """The fixed time scales with the width too, as in the measured curves of small models."""
+    part, weight_type = reads.by_device[device], reads.weight_type
+    speed = find_speed(reads, device, hardware)
+    ms = part.layer_share * speed.fixed_ms + speed.read_ms(part.dense)
+    ms *= speed.verify_cost(width, weight_type)
+    ms += _device_context_ms(part, speed, width, weight_type)
     if part.experts:
-        took += here.read_ms(part.experts) * _expert_cost(reads, width, here)
-    return took
+        ms += speed.read_ms(part.experts) * _expert_cost(reads, width, speed)
+    return ms
 
 
 def _device_context_ms(
     part: DeviceReads, speed: DeviceSpeed, width: int, weight_type: str
 ) -> float:
-    """On a CPU every head of every row computes for itself; a GPU's wait for the memory."""
+    """Attention is bound by compute on a CPU, by memory on a GPU."""
     if speed.kind == "cpu":
         return _CPU_ATTENTION_SLOWDOWN * speed.read_ms(part.attention) * width
     return speed.read_ms(part.kv_cache) * speed.verify_cost(width, weight_type)
 
 
 def _expert_cost(reads: PassReads, width: int, speed: DeviceSpeed) -> float:
-    """More tokens are sent to more experts, each of which then computes for few of them."""
-    touched = reads.experts_used_ratio(width)
-    return touched * speed.verify_cost(width / touched, reads.weight_type)
+    """A wider batch uses more experts, each for fewer tokens."""
+    ratio = reads.experts_used_ratio(width)
+    return ratio * speed.verify_cost(width / ratio, reads.weight_type)

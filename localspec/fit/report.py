@@ -1,4 +1,4 @@
-"""What a pair takes of each device, whether that fits, and how fast it would be."""
+"""Fit report of a pair: memory on each device, a verdict, and estimated speed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from localspec.errors import ModelFileError
-from localspec.fit import memory
-from localspec.fit import speed_estimate as fast
-from localspec.fit.device_speed import HardwareSpeed
+from localspec.fit import memory, speed_estimate
+from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.speed_estimate import SpeedEstimate, UseCase
 from localspec.machine.device import Device, reserve_bytes
 from localspec.machine.memory_by_device import HOST, DeviceMemory, MemoryEstimate
@@ -21,32 +20,33 @@ FitVerdict = Literal["fits", "tight", "no", "unknown"]
 _VERDICTS_WORST_FIRST: tuple[FitVerdict, ...] = ("no", "unknown", "tight", "fits")
 _MIB = 1 << 20
 _TIGHT_SHARE = 0.03
-"""Of what may be used: closer than that, other programs decide."""
+"""Less headroom than this share of usable memory counts as tight: other programs may need it."""
 _COMPUTE_SAFETY = 1.05
-"""On compute buffers: backends take a little more than llama.cpp foretells."""
+"""Factor on compute buffers: backends allocate a little more than llama.cpp reports."""
 _BACKEND_RUNTIME_BYTES = {
     "CUDA": 330 * _MIB,
     "ROCm": 330 * _MIB,
     "Vulkan": 200 * _MIB,
     "Metal": 150 * _MIB,
 }
-"""A backend's own memory; of a card that is here it is taken before llama.cpp says what is free."""
+"""Memory of the backend itself.  Added for simulated GPUs only: on a real one it is already in use
+when llama.cpp reports free memory."""
 _ENGINE_PROCESS_BYTES = 160 * _MIB
-"""The engine's process beside the model: Python, llama.cpp, tokens."""
+"""The engine process without the model: Python, llama.cpp, vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFit:
-    """One device: what there is, and what the pair takes of it."""
+    """Memory of a pair on one device, in bytes."""
 
     device: Device
     reserve: int
-    """Bytes that are left to others."""
+    """Reserved for other programs."""
     target: DeviceMemory
     draft: DeviceMemory
     output: int = 0
     overhead: int = 0
-    """The runtime's own, and what is added for safety."""
+    """Memory of the backend, and a safety margin."""
     error: int = 0
 
     @property
@@ -55,12 +55,12 @@ class DeviceFit:
 
     @property
     def headroom(self) -> int | None:
-        """Bytes to spare above the reserve; negative: missing.  None: nobody knows what is free."""
+        """Bytes left above the reserve, negative if missing; None if free memory is unknown."""
         return None if self.device.free is None else self.device.free - self.reserve - self.total
 
     @property
     def verdict(self) -> FitVerdict:
-        """Tight: into the reserve, or nearly; no: beyond what is free."""
+        """tight: uses the reserve, or nearly; no: exceeds the free memory."""
         if not self.total:
             return "fits"
         if self.device.free is None or self.headroom is None:
@@ -74,56 +74,41 @@ class DeviceFit:
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """A pair with its settings, priced."""
+    """Memory and speed of a pair with its settings."""
 
     load: LoadCommand
     device_fits: tuple[DeviceFit, ...]
-    """Of the devices that layers go to."""
+    """Devices that layers can be offloaded to."""
     host: DeviceFit
-    """Of the computer's own memory."""
+    """System memory."""
     memory_estimate: MemoryEstimate
     speed: SpeedEstimate
 
     @property
+    def all_fits(self) -> tuple[DeviceFit, ...]:
+        return (*self.device_fits, self.host)
+
+    @property
     def verdict(self) -> FitVerdict:
-        """The worst of any device."""
-        return min(
-            (room.verdict for room in (*self.device_fits, self.host)),
-            key=_VERDICTS_WORST_FIRST.index,
-        )
+        """The worst verdict of any device."""
+        return worst_verdict(each.verdict for each in self.all_fits)
 
     @property
     def tightest(self) -> DeviceFit:
-        """Where the least is to spare."""
-        known = [
-            room
-            for room in (*self.device_fits, self.host)
-            if room.total and room.headroom is not None
-        ]
-        cards = [room for room in known if room is not self.host]
-        short = [room for room in known if (room.headroom or 0) < 0]
-        return min(short or cards or known, key=lambda room: room.headroom or 0, default=self.host)
+        """The device with the least headroom; system memory counts only if it is missing some."""
+        known = [each for each in self.all_fits if each.total and each.headroom is not None]
+        gpus = [each for each in known if each is not self.host]
+        short = [each for each in known if (each.headroom or 0) < 0]
+        return min(short or gpus or known, key=lambda each: each.headroom or 0, default=self.host)
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes beyond what is free, over all devices."""
-        over = (
-            room.total - (room.device.free or room.total) for room in (*self.device_fits, self.host)
-        )
-        return sum(max(0, one) for one in over)
+        """Bytes beyond the free memory, over all devices."""
+        return sum(max(0, each.total - (each.device.free or each.total)) for each in self.all_fits)
 
     @property
     def total(self) -> int:
-        return sum(room.total for room in (*self.device_fits, self.host))
-
-
-@dataclass(frozen=True, slots=True)
-class MachineProfile:
-    """What there is to run on: devices of this machine, or pretend ones, and its own memory."""
-
-    devices: tuple[Device, ...]
-    cpu: Device
-    hardware: HardwareSpeed
+        return sum(each.total for each in self.all_fits)
 
 
 def estimate_fit(
@@ -133,15 +118,17 @@ def estimate_fit(
     machine: MachineProfile,
     use: UseCase | None = None,
 ) -> FitReport:
-    """By formulas, in some milliseconds.
+    """Estimated from headers, in a few milliseconds.
 
-    Raises UsageError: the context is absurd; ModelFileError: a header's numbers are.
+    Raises UsageError for an impossible context, ModelFileError for inconsistent headers.
     """
     try:
-        found = memory.estimate_pair(load, target, draft if load.draft else None, machine.devices)
-        return from_memory_estimate(load, (target, draft), found, machine, use)
+        estimate = memory.estimate_pair(
+            load, target, draft if load.draft else None, machine.devices
+        )
+        return from_memory_estimate(load, (target, draft), estimate, machine, use)
     except (ArithmeticError, LookupError, ValueError) as error:
-        what = "What the file says of its sizes does not go together."
+        what = "The sizes in the model file are inconsistent."
         raise ModelFileError(what, "Download it again, or try another file.") from error
 
 
@@ -152,24 +139,25 @@ def from_memory_estimate(
     machine: MachineProfile,
     use: UseCase | None = None,
 ) -> FitReport:
-    """With bytes that are known already: from llama.cpp itself, say."""
+    """With a given memory estimate, such as the probe's."""
     target, draft = headers
-    dropped = memory_estimate.draft is None
-    quick = fast.estimate_speed(load, target, None if dropped else draft, machine.hardware, use)
-    rooms = tuple(_device_fit(device, memory_estimate) for device in machine.devices)
+    if memory_estimate.draft is None:
+        draft = None
+    speed = speed_estimate.estimate_speed(load, target, draft, machine.hardware, use)
+    device_fits = tuple(_device_fit(device, memory_estimate) for device in machine.devices)
     host = _device_fit(replace(machine.cpu, name=HOST), memory_estimate)
     host = replace(
         host, output=memory_estimate.output, overhead=host.overhead + _ENGINE_PROCESS_BYTES
     )
-    return FitReport(load, rooms, host, memory_estimate, quick)
+    return FitReport(load, device_fits, host, memory_estimate, speed)
 
 
 def _device_fit(device: Device, memory_estimate: MemoryEstimate) -> DeviceFit:
     target = memory_estimate.target.of(device.name)
     draft = memory_estimate.draft.of(device.name) if memory_estimate.draft else DeviceMemory()
-    taken = target.total + draft.total
+    used = target.total + draft.total
     overhead = int((_COMPUTE_SAFETY - 1) * (target.compute + draft.compute))
-    if taken and device.simulated:
+    if used and device.simulated:
         overhead += _BACKEND_RUNTIME_BYTES.get(device.backend, 0)
     return DeviceFit(
         device, reserve_bytes(device), target, draft, 0, overhead, memory_estimate.error
@@ -181,5 +169,5 @@ def worst_verdict(verdicts: Iterable[FitVerdict]) -> FitVerdict:
 
 
 def usable_bytes(devices: Sequence[Device]) -> int:
-    """Bytes that may be used on all of them together."""
+    """Free bytes above the reserve, over all devices."""
     return sum(max(0, (device.free or 0) - reserve_bytes(device)) for device in devices)

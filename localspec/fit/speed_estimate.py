@@ -1,4 +1,4 @@
-"""Tokens a second of a pair, before it runs: alone, and with its draft, as honest ranges."""
+"""Estimated speed of a pair, plain and speculative, as ranges of tokens per second."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import hypot
 
 from localspec.fit import expected_acceptance, pass_cost, speedup_model
-from localspec.fit import hparams as of_models
+from localspec.fit import hparams as model_hparams
 from localspec.fit.device_speed import CALIBRATED_ERROR, HardwareSpeed
 from localspec.fit.expected_acceptance import FloatRange
 from localspec.fit.pass_cost import PassReads
@@ -17,47 +17,47 @@ from localspec.models.gguf.header import Header
 from localspec.protocol.wire import LoadCommand, MeasuredCosts
 
 _HOST_MS = 0.8
-"""What drafting adds to a round outside llama.cpp (docs/benchmarks.md)."""
+"""Time a drafting round takes outside llama.cpp (docs/benchmarks.md)."""
 _HOST_GREEDY_MS = 0.4
 _SPEEDUP_ERROR_CALIBRATED = 0.10
-"""How far a speed-up may be off where the verify curve was measured, and where it is the usual."""
+"""Relative error of a speed-up with a measured verify curve."""
 _SPEEDUP_ERROR_TABLE = 0.20
+"""The same with a typical verify curve."""
 _SPEEDUP_ERROR_CPU = 0.35
-"""The usual curves of processors differ most."""
+"""The same on a CPU, where verify curves differ most."""
 _DEFAULT_BLOCK_SIZE = 16
-"""Rows of a block whose file does not say."""
+"""Block size of a head whose file has none."""
 _TYPICAL_BLOCK_ROWS = 6
-"""Of a block, about as many as pay."""
+"""Rows of a block that are typically worth verifying."""
 _WORST_SPEEDUP = 0.97
-"""Of plain decoding: where guesses do not pay they are given up, after a few tries."""
+"""Lower limit: the engine pauses speculation after a few rounds if it does not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class UseCase:
-    """What is asked of a pair."""
+    """The kind of text, the temperature and the context that a speed applies to."""
 
     workload: str = "chat"
     temperature: float = 0.8
     context: int = 1024
-    """Tokens in it while answering."""
+    """Tokens in the context while answering."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSpeed:
-    """What speculation does for one kind of text."""
+    """Effect of speculation on one kind of text."""
 
     acceptance_rate: FloatRange
-    """Share of guesses that stand; without a draft, of the text that is copied."""
+    """With prompt lookup: the share of the text that is repeated."""
     speedup: FloatRange
     tokens_per_second: FloatRange
-    """A second."""
     gamma: int
-    """The draft length that is fastest between the two ends."""
+    """The fastest draft length in the middle of the range."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedEstimate:
-    """Tokens a second; None where something that decides on them is unknown, which `why` says."""
+    """Ranges in tokens per second; None if unknown, with the reason in `explanation`."""
 
     plain: FloatRange | None = None
     speculative: FloatRange | None = None
@@ -65,29 +65,25 @@ class SpeedEstimate:
     by_workload: Mapping[str, WorkloadSpeed] = field(default_factory=dict)
     explanation: str = ""
     calibrated: bool = False
-    """It rests on passes measured on this machine."""
+    """Based on passes measured on this machine."""
     costs: SpeculationCosts | None = None
-    """In one-token passes of the target."""
     t1_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _PairCosts:
-    """Target and draft as read, and what their passes cost."""
-
     target: PassReads
     draft: PassReads | None
     t1_ms: float
     error: float
-    """Of t1."""
+    """Relative error of `t1_ms`."""
     speedup_error: float
     costs: SpeculationCosts
     max_draft: int
-    """Of a draft."""
     calibrated: bool
     bases: tuple[str, ...]
     head_kind: str = ""
-    """What kind of head drafts, if one does."""
+    """Empty for a draft model."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -101,27 +97,27 @@ def estimate_speed(
     hardware: HardwareSpeed,
     use: UseCase | None = None,
 ) -> SpeedEstimate:
-    """How fast the pair would be with these settings, `load.measured` included if it is known."""
+    """Estimates the speed with these settings; `load.measured` takes precedence if present."""
     use = use or UseCase()
     for header in (target, draft):
         if header is not None and not pass_cost.has_all_tensors(header):
-            return SpeedEstimate(
-                explanation="the model is in parts, of which only the first was read"
-            )
-    read = pass_cost.count_reads(target, load.target_settings, hardware.devices, use.context)
-    drafts, head = None, ""
+            return SpeedEstimate(explanation="only the first part of the split model was read")
+    target_reads = pass_cost.count_reads(
+        target, load.target_settings, hardware.devices, use.context
+    )
+    draft_reads, head_kind = None, ""
     if draft is not None:
-        head = draft_heads.draft_kind_for_target(target, draft).replace("model", "")
-        drafts = _draft_reads(load, (target, draft), head, hardware, use)
-    for one in filter(None, (read, drafts)):
-        if why := pass_cost.explain_unknown(one, hardware):
-            return SpeedEstimate(explanation=why)
-    pair = _estimate_costs(load, read, drafts, hardware, use)
-    if head and draft is not None:
-        pair = _with_head_costs(pair, head, draft, hardware)
-    facts = of_models.from_header(target)
-    if facts.has_recurrent_state and not facts.can_rollback:
-        return _plain_only(pair, "its memory cannot take back a wrong guess")
+        head_kind = draft_heads.draft_kind_for_target(target, draft).replace("model", "")
+        draft_reads = _draft_reads(load, (target, draft), head_kind, hardware, use)
+    for reads in filter(None, (target_reads, draft_reads)):
+        if reason := pass_cost.explain_unknown(reads, hardware):
+            return SpeedEstimate(explanation=reason)
+    pair = _estimate_costs(load, target_reads, draft_reads, hardware, use)
+    if head_kind and draft is not None:
+        pair = _with_head_costs(pair, head_kind, draft, hardware)
+    hparams = model_hparams.from_header(target)
+    if hparams.has_recurrent_state and not hparams.can_rollback:
+        return _plain_only(pair, "no speculation: its recurrent state cannot be rolled back")
     return _estimate_pair_speed(load.measured, pair, use)
 
 
@@ -141,19 +137,18 @@ def _draft_reads(
 def _with_head_costs(
     pair: _PairCosts, head_kind: str, header: Header, hardware: HardwareSpeed
 ) -> _PairCosts:
-    """A chain costs a pass for each guess, a block one for all of them."""
+    """An autoregressive head needs a pass per draft token, a block head one pass for all."""
     pair = replace(pair, head_kind=head_kind)
     if head_kind not in ("dflash", "dspark") or pair.draft is None:
         return pair
     longest = min(pair.max_draft, max(1, header.hparam("block_size", _DEFAULT_BLOCK_SIZE) - 1))
-    wide = pass_cost.estimate_ms(
-        pair.draft, hardware, min(longest, _TYPICAL_BLOCK_ROWS)
-    ) / pass_cost.estimate_ms(pair.draft, hardware)
-    costs = SpeculationCosts(0.0, pair.costs.verify_curve, pair.costs.host + pair.costs.c * wide)
+    width = min(longest, _TYPICAL_BLOCK_ROWS)
+    block_cost = pass_cost.estimate_ms(pair.draft, hardware, width) / pass_cost.estimate_ms(
+        pair.draft, hardware
+    )
+    host = pair.costs.host + pair.costs.c * block_cost
+    costs = SpeculationCosts(0.0, pair.costs.verify_curve, host)
     return replace(pair, max_draft=longest, costs=costs)
-
-
-# --- costs ------------------------------------------------------------------------------
 
 
 def _estimate_costs(
@@ -163,14 +158,14 @@ def _estimate_costs(
     hardware: HardwareSpeed,
     use: UseCase,
 ) -> _PairCosts:
-    """By what others let expect, unless this very pair has shown it."""
-    rates = {name: pass_cost.find_speed(target, name, hardware) for name in target.devices}
-    curves = all(rate.verify_curve and rate.measured for rate in rates.values())
-    usual = (
-        _SPEEDUP_ERROR_CPU
-        if any(rate.kind == "cpu" for rate in rates.values())
-        else _SPEEDUP_ERROR_TABLE
-    )
+    """Costs from device speeds, unless this pair itself was measured."""
+    speeds = {name: pass_cost.find_speed(target, name, hardware) for name in target.devices}
+    if all(speed.verify_curve and speed.measured for speed in speeds.values()):
+        speedup_error = _SPEEDUP_ERROR_CALIBRATED
+    elif any(speed.kind == "cpu" for speed in speeds.values()):
+        speedup_error = _SPEEDUP_ERROR_CPU
+    else:
+        speedup_error = _SPEEDUP_ERROR_TABLE
     host = _HOST_MS if use.temperature > 0 else _HOST_GREEDY_MS
     t1 = pass_cost.estimate_ms(target, hardware)
     c = pass_cost.estimate_ms(draft, hardware) / t1 if draft else 0.0
@@ -180,29 +175,27 @@ def _estimate_costs(
         draft=draft,
         t1_ms=t1,
         error=pass_cost.relative_error(target, hardware),
-        speedup_error=_SPEEDUP_ERROR_CALIBRATED if curves else usual,
+        speedup_error=speedup_error,
         costs=SpeculationCosts(c, curve, host / t1),
         max_draft=load.draft_max,
-        calibrated=all(rate.measured for rate in rates.values()),
-        bases=tuple(f"{name}: {rate.basis}" for name, rate in rates.items()),
+        calibrated=all(speed.measured for speed in speeds.values()),
+        bases=tuple(f"{name}: {speed.basis}" for name, speed in speeds.items()),
     )
-    known = load.measured
-    return (
-        pair
-        if known is None or known.t1_ms <= 0
-        else _with_measured_costs(pair, known, hardware, host)
-    )
+    if load.measured is None or load.measured.t1_ms <= 0:
+        return pair
+    return _with_measured_costs(pair, load.measured, hardware, host)
 
 
 def _with_measured_costs(
-    pair: _PairCosts, known: MeasuredCosts, hardware: HardwareSpeed, host_ms: float
+    pair: _PairCosts, measured: MeasuredCosts, hardware: HardwareSpeed, host_ms: float
 ) -> _PairCosts:
-    """With its own passes; they were measured with little in the context."""
-    t1 = known.t1_ms + pass_cost.estimate_context_ms(pair.target, hardware)
+    """The pair's own passes, plus the time for its context: they were measured with a short one."""
+    t1 = measured.t1_ms + pass_cost.estimate_context_ms(pair.target, hardware)
     c = pair.costs.c
-    if pair.draft and known.c is not None:
-        c = (known.c * known.t1_ms + pass_cost.estimate_context_ms(pair.draft, hardware)) / t1
-    curve = _verify_curve_with_context(known, pair.target, hardware) or pair.costs.verify_curve
+    if pair.draft and measured.c is not None:
+        draft_context_ms = pass_cost.estimate_context_ms(pair.draft, hardware)
+        c = (measured.c * measured.t1_ms + draft_context_ms) / t1
+    curve = _verify_curve_with_context(measured, pair.target, hardware) or pair.costs.verify_curve
     return replace(
         pair,
         t1_ms=t1,
@@ -210,63 +203,63 @@ def _with_measured_costs(
         speedup_error=_SPEEDUP_ERROR_CALIBRATED,
         costs=SpeculationCosts(c, curve, host_ms / t1),
         calibrated=True,
-        bases=("this pair's own passes here",),
+        bases=("this pair's own passes measured here",),
     )
 
 
 def _verify_curve_with_context(
-    known: MeasuredCosts, target: PassReads, hardware: HardwareSpeed
+    measured: MeasuredCosts, target: PassReads, hardware: HardwareSpeed
 ) -> dict[int, float]:
-    """A verify curve that was measured with little in the context, with more of it."""
-    alone, one = known.t1_ms, pass_cost.estimate_context_ms(target, hardware)
+    """The measured verify curve, plus the time for the context of `target`."""
+    t1 = measured.t1_ms
+    t1_context = t1 + pass_cost.estimate_context_ms(target, hardware)
     return {
-        width: (v * alone + pass_cost.estimate_context_ms(target, hardware, width)) / (alone + one)
-        for width, v in ((int(text), v) for text, v in known.curve.items())
+        width: (v * t1 + pass_cost.estimate_context_ms(target, hardware, width)) / t1_context
+        for width, v in ((int(text), v) for text, v in measured.curve.items())
     }
-
-
-# --- gains ------------------------------------------------------------------------------
 
 
 def _estimate_pair_speed(
-    known: MeasuredCosts | None, pair: _PairCosts, use: UseCase
+    measured: MeasuredCosts | None, pair: _PairCosts, use: UseCase
 ) -> SpeedEstimate:
-    expected = {
-        name: (_expect_drafting if pair.draft else _expect_lookup)(pair, name, use.temperature)
+    by_workload = {
+        name: _expect_drafting(pair, name, use.temperature)
+        if pair.draft
+        else _expect_lookup(pair, name)
         for name in expected_acceptance.WORKLOADS
     }
-    this = expected.get(use.workload, expected["chat"])
-    guesses = f"guesses as is usual for {use.workload}"
-    if pair.head_kind:
-        name = draft_heads.KIND_TITLES[pair.head_kind]
-        guesses = f"guesses kept as others report of {name} heads for {use.workload}"
-    shares = expected_acceptance.measured_rates(known, use.temperature) if pair.draft else []
-    if shares:
-        low, high = expected_acceptance.prefix_probs_range(shares)
-        this = _expect_from_probs(
-            pair, (shares[0], shares[0]), (low, expected_acceptance.prefix_probs(shares), high)
-        )
-        guesses = f"{shares[0]:.0%} of first guesses kept in its answers here"
+    expected = by_workload.get(use.workload, by_workload["chat"])
+    rates = expected_acceptance.measured_rates(measured, use.temperature) if pair.draft else []
+    if rates:
+        low, high = expected_acceptance.prefix_probs_range(rates)
+        middle = expected_acceptance.prefix_probs(rates)
+        expected = _expect_from_probs(pair, (rates[0], rates[0]), (low, middle, high))
+        basis = f"acceptance rate of the first draft token {100 * rates[0]:.0f} %, measured here"
     elif not pair.draft:
-        guesses = "copying what the text repeats, as is usual"
+        basis = "typical gains of prompt lookup"
+    elif pair.head_kind:
+        title = draft_heads.KIND_TITLES[pair.head_kind]
+        basis = f"acceptance rate as reported for {title} heads ({use.workload})"
+    else:
+        basis = f"typical acceptance rate for {use.workload}"
     return SpeedEstimate(
         plain=_plain_range(pair),
-        speculative=this.tokens_per_second,
-        best_gamma=this.gamma,
-        by_workload=expected,
-        explanation=f"{', '.join(pair.bases)}; {guesses}",
+        speculative=expected.tokens_per_second,
+        best_gamma=expected.gamma,
+        by_workload=by_workload,
+        explanation=f"{', '.join(pair.bases)}; {basis}",
         calibrated=pair.calibrated,
         costs=pair.costs,
         t1_ms=pair.t1_ms,
     )
 
 
-def _plain_only(pair: _PairCosts, why: str) -> SpeedEstimate:
+def _plain_only(pair: _PairCosts, reason: str) -> SpeedEstimate:
     plain = _plain_range(pair)
     return SpeedEstimate(
         plain=plain,
         speculative=plain,
-        explanation=f"{', '.join(pair.bases)}; {why}",
+        explanation=f"{', '.join(pair.bases)}; {reason}",
         calibrated=pair.calibrated,
         costs=pair.costs,
         t1_ms=pair.t1_ms,
@@ -279,58 +272,52 @@ def _plain_range(pair: _PairCosts) -> FloatRange:
 
 def _expect_drafting(pair: _PairCosts, workload: str, temperature: float) -> WorkloadSpeed:
     low, high = expected_acceptance.typical_rate(workload, temperature, pair.head_kind)
-    chances = (low, (low + high) / 2, high)
-    return _expect_from_probs(
-        pair, (low, high), tuple(expected_acceptance.uniform_prefix_probs(one) for one in chances)
-    )
+    probs = [
+        expected_acceptance.uniform_prefix_probs(rate) for rate in (low, (low + high) / 2, high)
+    ]
+    return _expect_from_probs(pair, (low, high), probs)
 
 
 def _expect_from_probs(
     pair: _PairCosts, acceptance_rate: FloatRange, prefix_probs: Sequence[Sequence[float]]
 ) -> WorkloadSpeed:
-    """With the least, the middle and the most chances that guesses stand."""
-    least, middle, most = prefix_probs
-    low, high = _best_draft_speedup(pair, least), _best_draft_speedup(pair, most)
+    """`prefix_probs`: the lowest, the middle and the highest."""
+    lowest, middle, highest = prefix_probs
+    low, high = _best_draft_speedup(pair, lowest), _best_draft_speedup(pair, highest)
     gamma = speedup_model.best_draft_length(pair.costs, middle[: pair.max_draft]).gamma
-    off = pair.speedup_error if pair.max_draft else 0.0
-    return _workload_speed(pair, acceptance_rate, ((low, off), (high, off)), gamma)
+    error = pair.speedup_error if pair.max_draft else 0.0
+    return _workload_speed(pair, acceptance_rate, ((low, error), (high, error)), gamma)
 
 
 def _best_draft_speedup(pair: _PairCosts, prefix_probs: Sequence[float]) -> float:
-    """The best speed-up of drafting in every round, even where plain decoding is faster."""
+    """The best speed-up of drafting in every round, even if plain decoding is faster."""
     lengths = range(1, min(pair.max_draft, len(prefix_probs)) + 1)
     return max(
         (speedup_model.expected_speedup(pair.costs, prefix_probs, n) for n in lengths), default=1.0
     )
 
 
-def _expect_lookup(pair: _PairCosts, workload: str, _: float) -> WorkloadSpeed:
-    """What repeats is copied for nothing; the rest comes as if nothing were guessed."""
+def _expect_lookup(pair: _PairCosts, workload: str) -> WorkloadSpeed:
+    """Prompt lookup speeds up the repeated share of the text, at no drafting cost."""
     shares = expected_acceptance.copied_share(workload)
-    free = SpeculationCosts(0.0, pair.costs.verify_curve, pair.costs.host)
-    best = speedup_model.best_draft_length(
-        free,
-        expected_acceptance.uniform_prefix_probs(expected_acceptance.COPY_ACCEPTANCE)[
-            : pair.max_draft
-        ],
-    )
-    off = pair.speedup_error if best.gamma else 0.0
-    low, high = ((1 / (1 - one + one / best.speedup), off * one) for one in shares)
+    costs = SpeculationCosts(0.0, pair.costs.verify_curve, pair.costs.host)
+    probs = expected_acceptance.uniform_prefix_probs(expected_acceptance.COPY_ACCEPTANCE)
+    best = speedup_model.best_draft_length(costs, probs[: pair.max_draft])
+    error = pair.speedup_error if best.gamma else 0.0
+    low, high = ((1 / (1 - share + share / best.speedup), error * share) for share in shares)
     return _workload_speed(pair, shares, (low, high), best.gamma)
 
 
 def _workload_speed(
     pair: _PairCosts, acceptance_rate: FloatRange, ends: tuple[FloatRange, FloatRange], gamma: int
 ) -> WorkloadSpeed:
-    """From the least and the most speed-up, each with its own error; plain decoding's error joins.
+    """`ends`: the lowest and the highest speed-up, each with its relative error.
 
-    Where drafting does not pay it is given up: no slower than plain, but for the tries.
+    Never much slower than plain decoding, as the engine pauses speculation that does not help.
     """
-    (low, off_low), (high, off_high) = ends
-    plain = _plain_range(pair)
-    least = max(
-        pair.tokens_per_second * low * (1 - hypot(pair.error, off_low)), plain[0] * _WORST_SPEEDUP
-    )
-    most = max(pair.tokens_per_second * high * (1 + hypot(pair.error, off_high)), plain[1])
-    gained = max(low * (1 - off_low), _WORST_SPEEDUP), max(high * (1 + off_high), 1.0)
-    return WorkloadSpeed(acceptance_rate, gained, (least, most), gamma)
+    (low, low_error), (high, high_error) = ends
+    tok_s, plain = pair.tokens_per_second, _plain_range(pair)
+    slowest = max(tok_s * low * (1 - hypot(pair.error, low_error)), plain[0] * _WORST_SPEEDUP)
+    fastest = max(tok_s * high * (1 + hypot(pair.error, high_error)), plain[1])
+    speedup = max(low * (1 - low_error), _WORST_SPEEDUP), max(high * (1 + high_error), 1.0)
+    return WorkloadSpeed(acceptance_rate, speedup, (slowest, fastest), gamma)

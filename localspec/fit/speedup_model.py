@@ -1,8 +1,8 @@
-"""What drafting gains: the speed-up of each fixed draft length, from costs and survival.
+"""Speed-up of speculative decoding with a fixed draft length, from costs and acceptance.
 
-A round that drafts γ guesses takes γ·c + v(γ + 1) + o one-token passes and emits
-1 + Σ (chance that the first j guesses all stand), j = 1 … γ.  With the same chance α everywhere
-that is (1 − α^(γ+1)) / (1 − α) / (γ·c + v(γ + 1) + o).  γ = 0 is plain decoding: 1.
+A round with γ draft tokens takes γ·c + v(γ + 1) + o one-token passes and emits
+1 + Σ P(the first j draft tokens are accepted), j = 1 … γ.  With one acceptance rate α the speed-up
+is (1 − α^(γ+1)) / (1 − α) / (γ·c + v(γ + 1) + o).  γ = 0 is plain decoding, with speed-up 1.
 """
 
 from __future__ import annotations
@@ -16,32 +16,31 @@ from localspec.protocol.wire import DRAFT_MAX
 
 @dataclass(frozen=True, slots=True)
 class SpeculationCosts:
-    """In one-token passes of the target: a guess, passes by width, what a drafting round adds."""
+    """In one-token passes of the target."""
 
     c: float
+    """One draft token."""
     verify_curve: Mapping[int, float]
+    """v: a target pass, by the number of tokens."""
     host: float = 0.0
+    """o: added to each drafting round."""
 
     def verify_cost(self, width: float) -> float:
-        """v by straight lines between what was measured, and on after the last."""
         return interpolate_curve(self.verify_curve, width)
 
 
 @dataclass(frozen=True, slots=True)
 class BestDraftLength:
-    """The fixed draft length that would be fastest."""
-
     gamma: int
     speedup: float
 
 
 def interpolate_curve(curve: Mapping[int, float], width: float) -> float:
-    """A verify curve by straight lines between its points, and on after the last; v(1) is 1."""
+    """Linear interpolation, extrapolated beyond the last point; v(1) is 1."""
     points = dict(curve) | {1: 1.0}
-    known = sorted(points)
-    if len(known) == 1:
+    if len(points) == 1:
         return 1.0
-    spans = list(pairwise(known))
+    spans = list(pairwise(sorted(points)))
     low, high = next((span for span in spans if width <= span[1]), spans[-1])
     slope = (points[high] - points[low]) / (high - low)
     if width > high:
@@ -50,7 +49,7 @@ def interpolate_curve(curve: Mapping[int, float], width: float) -> float:
 
 
 def expected_speedup(costs: SpeculationCosts, prefix_probs: Sequence[float], gamma: int) -> float:
-    """Against plain decoding, drafting `gamma` guesses every round."""
+    """Relative to plain decoding, with `gamma` draft tokens in every round."""
     if gamma == 0:
         return 1.0
     emitted = 1 + sum(prefix_probs[:gamma])
@@ -58,7 +57,7 @@ def expected_speedup(costs: SpeculationCosts, prefix_probs: Sequence[float], gam
 
 
 def best_draft_length(costs: SpeculationCosts, prefix_probs: Sequence[float]) -> BestDraftLength:
-    """The fastest of the fixed lengths 0 … DRAFT_MAX."""
+    """The fastest fixed length, from 0 to the length of `prefix_probs`."""
     lengths = range(min(DRAFT_MAX, len(prefix_probs)) + 1)
     gamma = max(lengths, key=lambda n: expected_speedup(costs, prefix_probs, n))
     return BestDraftLength(gamma, expected_speedup(costs, prefix_probs, gamma))

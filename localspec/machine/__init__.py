@@ -1,1 +1,1 @@
-"""This computer, and what it has shown."""
+"""This computer: its devices, the installed llama.cpp, and measurements."""

@@ -1,4 +1,4 @@
-"""The computer's own memory: what is there, and what a container or Apple's GPU may have of it."""
+"""System memory, its limits (containers, Apple GPUs), and the name of the CPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from localspec.sanitize import sanitize
 
 CGROUP_DIR = Path("/sys/fs/cgroup")
-_CGROUP_FILES = (  # version 2, then 1: limit, use, the name of what may be evicted
+_CGROUP_FILES = (  # cgroup v2, then v1: limit, usage, statistics, the key of evictable cache
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),
     (
         "memory/memory.limit_in_bytes",
@@ -28,47 +28,49 @@ class HostMemory:
     """In bytes."""
 
     available: int
-    """What new programs can have without swapping."""
+    """Available to new programs without swapping."""
     total: int
     note: str = ""
 
 
 def read_host_memory(root: Path = CGROUP_DIR) -> HostMemory:
-    """Of this computer, or of the container that we run in."""
-    import psutil  # noqa: PLC0415  late: --help needs none
+    """Memory of this computer, or of the container it runs in."""
+    import psutil  # noqa: PLC0415  not needed for --help
 
     memory = psutil.virtual_memory()
     return apply_cgroup_limit(HostMemory(memory.available, memory.total), root)
 
 
 def apply_cgroup_limit(host: HostMemory, root: Path) -> HostMemory:
-    """What a container's limit leaves of it."""
     for limit_file, used_file, stat_file, evictable in _CGROUP_FILES:
         limit, used = _read_int(root / limit_file), _read_int(root / used_file)
         if limit is None or used is None or not 0 < limit < host.total:
             continue
         cached = _read_stat(root / stat_file, evictable)
         free = max(0, min(host.available, limit - max(0, used - cached)))
-        return HostMemory(free, limit, "a container's limit, less than the computer has")
+        return HostMemory(free, limit, "limited by the container")
     return host
 
 
 def read_wired_limit() -> int | None:
-    """What a Mac's owner lets the GPU have, where that was changed (iogpu.wired_limit_mb)."""
+    """Bytes a Mac's GPU may use (iogpu.wired_limit_mb); None if it is the default."""
     if sys.platform != "darwin":
         return None
     value = ctypes.c_int64()
     size = ctypes.c_size_t(ctypes.sizeof(value))
     with suppress(OSError, AttributeError):
-        ask = ctypes.CDLL(None).sysctlbyname
+        sysctlbyname = ctypes.CDLL(None).sysctlbyname
         name = b"iogpu.wired_limit_mb"
-        if ask(name, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0)) == 0:
+        status = sysctlbyname(
+            name, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0)
+        )
+        if status == 0:
             return value.value << 20 or None
     return None
 
 
 def _read_int(path: Path) -> int | None:
-    with suppress(OSError, ValueError):  # "max" is no limit
+    with suppress(OSError, ValueError):  # "max" means no limit
         return int(path.read_text(encoding="ascii").strip())
     return None
 
@@ -82,13 +84,8 @@ def _read_stat(path: Path, name: str) -> int:
     return 0
 
 
-# --- What the processor calls itself.
-
-_CPUINFO = Path("/proc/cpuinfo")
-
-
-def read_cpu_name(cpuinfo: Path = _CPUINFO) -> str:
-    """As Linux writes it, or the system; empty where neither says."""
+def read_cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """From /proc/cpuinfo, else from the platform; may be empty."""
     try:
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, value = line.partition(":")

@@ -1,4 +1,4 @@
-"""One device that llama.cpp can compute on."""
+"""Device: a GPU or CPU that llama.cpp can compute on."""
 
 from __future__ import annotations
 
@@ -14,37 +14,35 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device of ggml's; memory in bytes, None where it is unknown."""
+    """Memory in bytes, None if unknown."""
 
     name: str
-    """ggml's: CUDA0, Vulkan1, Metal, CPU."""
+    """As in ggml: CUDA0, Vulkan1, Metal, CPU."""
     description: str = ""
-    """What people call it: NVIDIA GeForce RTX 4070."""
+    """Product name: NVIDIA GeForce RTX 4070."""
     kind: DeviceKind = "gpu"
     free: int | None = None
     total: int | None = None
     backend: str = ""
     """CUDA, ROCm, Vulkan, Metal, SYCL, CPU."""
     id: str | None = None
-    """The PCI address, where there is one: 0000:c1:00.0."""
+    """The PCI address if it has one: 0000:c1:00.0."""
     used_by_others: int | None = None
-    """Used by other programs."""
     unified: bool = False
-    """Its memory is the computer's own."""
+    """Shares system memory."""
     drives_display: bool | None = None
-    """Whether it draws the screen."""
     driver: str | None = None
     simulated: bool = False
-    """A card that is not here."""
+    """A GPU that this computer does not have."""
     note: str = ""
-    """Where sources disagree, and what was believed."""
+    """Which sources disagree, and which one counts."""
 
 
 def reserve_bytes(device: Device) -> int:
-    """Bytes of a device that are left to others.
+    """Bytes of a device reserved for other programs: 5 %, but at least 512 MiB.
 
-    512 MiB or 5 %; 1 GiB where a screen or Windows, which slows down instead of refusing, lives
-    on it too.  Of the computer's own memory 1 GiB or 5 %.
+    At least 1 GiB of system memory, of a GPU that drives a display, and on Windows, which swaps GPU
+    memory instead of refusing allocations.
     """
     least = 512 * _MIB
     if (

@@ -1,7 +1,7 @@
-"""What this computer can compute on, as the installed llama.cpp sees it.
+"""Detects the devices of this computer that the installed llama.cpp can use.
 
-ggml's devices are the truth about what can be used; what a driver says of the same card is a
-cross-check of its free memory.  Nothing that is unknown is guessed: it is None.
+The devices come from ggml; drivers add details and cross-check free memory.  Unknown values are
+None, never guessed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from threading import Lock
 from typing import Any
 
 from localspec.machine import cpu_and_ram, gpu_drivers, installed_llama_cpp, llama_cpp_info
-from localspec.machine import cpu_and_ram as memory
 from localspec.machine.cpu_and_ram import HostMemory
 from localspec.machine.device import Device
 from localspec.machine.gpu_drivers import DriverGpu, parse_pci_address
@@ -20,24 +19,22 @@ from localspec.sanitize import sanitize
 from localspec.units import gib
 
 _MAX_UNIFIED_SHARE = 0.75
-"""The most of the available memory that a GPU without its own may be given."""
+"""Upper limit for a GPU without its own memory, as a share of available system memory."""
 _FREE_TOLERANCE = 0.1
-"""Of the total: two sources that differ by more disagree."""
+"""Sources that differ by more than this share of the total disagree."""
 _UNIFIED_BACKENDS = ("Metal", "MTL")
 _GENERIC_BACKENDS = ("Vulkan", "SYCL", "OpenCL")
-"""Backends that a card is left to only where its maker's own does not have it."""
+"""Used for a GPU only if its vendor's backend does not list it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineDevices:
-    """The devices that models can be offloaded to, best first, and the computer itself."""
-
     devices: tuple[Device, ...]
+    """GPUs, the largest first."""
     cpu: Device
     supports_gpu_offload: bool = False
-    """Whether the installed llama.cpp can offload at all."""
     note: str = ""
-    """Why nothing is known, where nothing is."""
+    """Why detection failed; empty if it did not."""
 
 
 _lock = Lock()
@@ -45,7 +42,7 @@ _cached: list[MachineDevices] = []
 
 
 def detect_devices(refresh: bool = False) -> MachineDevices:
-    """This computer, asked once in a process unless `refresh`; under a second.  Never raises."""
+    """Cached unless `refresh`; takes under a second.  Never raises."""
     with _lock:
         if refresh or not _cached:
             _cached[:] = [_detect(refresh)]
@@ -53,43 +50,41 @@ def detect_devices(refresh: bool = False) -> MachineDevices:
 
 
 def query_free(name: str) -> int | None:
-    """Bytes that are free on a device now; None where that is unknown."""
-    found = detect_devices(refresh=True)
-    known = (one.free for one in (*found.devices, found.cpu) if one.name == name)
-    return next(known, None)
+    """Bytes free on a device now; None if unknown."""
+    detected = detect_devices(refresh=True)
+    devices = (*detected.devices, detected.cpu)
+    return next((device.free for device in devices if device.name == name), None)
 
 
 def _detect(refresh: bool) -> MachineDevices:
     try:
-        ram = memory.read_host_memory()
-    except Exception as error:  # psutil on an odd system
-        ram, note = HostMemory(0, 0), f"the computer's memory is not known: {error}"
+        ram = cpu_and_ram.read_host_memory()
+    except Exception as error:  # psutil on an unusual system
+        note = f"system memory is unknown: {error}"
         return MachineDevices((), Device("CPU", kind="cpu"), note=sanitize(note, multiline=False))
-    if installed_llama_cpp.find_gpu_backends() == ():  # nothing to ask it
+    if installed_llama_cpp.find_gpu_backends() == ():  # a CPU-only build has no GPUs to list
         return MachineDevices((), cpu_device(ram, cpu_and_ram.read_cpu_name()))
     try:
-        heard = llama_cpp_info.query(refresh)
-        return reconcile(heard.devices, heard.supports_gpu_offload, ram, _read_drivers())
-    except Exception as error:  # a computer whose devices are unknown still has a processor
-        why = sanitize(str(error) or type(error).__name__, multiline=False)
-        return MachineDevices(
-            (), cpu_device(ram), note=f"llama.cpp does not tell its devices: {why}"
-        )
+        info = llama_cpp_info.query(refresh)
+        return reconcile(info.devices, info.supports_gpu_offload, ram, _read_drivers())
+    except Exception as error:  # the CPU is usable even if the list of devices is not
+        reason = sanitize(str(error) or type(error).__name__, multiline=False)
+        note = f"llama.cpp does not list its devices: {reason}"
+        return MachineDevices((), cpu_device(ram), note=note)
 
 
 def _read_drivers() -> tuple[DriverGpu, ...]:
-    """What drivers say, whoever is there; one that breaks says nothing."""
-    found: list[DriverGpu] = []
-    asked: tuple[Callable[[], tuple[DriverGpu, ...]], ...] = (
+    gpus: list[DriverGpu] = []
+    readers: tuple[Callable[[], tuple[DriverGpu, ...]], ...] = (
         gpu_drivers.read_nvml,
         gpu_drivers.read_sysfs,
     )
-    for ask in asked:
+    for read in readers:
         try:
-            found += ask()
-        except Exception:  # drivers are cross-checks, and of many makes
+            gpus += read()
+        except Exception:  # drivers only cross-check, and fail in many ways
             continue
-    return tuple(found)
+    return tuple(gpus)
 
 
 def reconcile(
@@ -98,18 +93,18 @@ def reconcile(
     ram: HostMemory,
     driver_gpus: Sequence[DriverGpu] = (),
 ) -> MachineDevices:
-    """What ggml listed, with every rule applied; `seen` is what drivers say of the same cards."""
-    told = [parse_device(one) for one in listed]
-    gpus = _deduplicate([one for one in told if one.kind in ("gpu", "igpu")])
-    discrete = [one for one in gpus if one.kind == "gpu"]
-    judged = [_reconcile_gpu(one, ram, driver_gpus) for one in discrete or gpus]
-    judged.sort(key=lambda one: -(one.total or 0))
-    named = next((one.description for one in told if one.kind == "cpu"), "")
-    return MachineDevices(tuple(judged), cpu_device(ram, named), supports_gpu_offload)
+    """Combines the devices ggml lists (`listed`) with system memory and driver information."""
+    devices = [parse_device(each) for each in listed]
+    gpus = _deduplicate([device for device in devices if device.kind in ("gpu", "igpu")])
+    discrete = [device for device in gpus if device.kind == "gpu"]
+    checked = [_reconcile_gpu(device, ram, driver_gpus) for device in discrete or gpus]
+    checked.sort(key=lambda device: -(device.total or 0))
+    cpu_name = next((device.description for device in devices if device.kind == "cpu"), "")
+    return MachineDevices(tuple(checked), cpu_device(ram, cpu_name), supports_gpu_offload)
 
 
 def cpu_device(ram: HostMemory, description: str = "") -> Device:
-    """The CPU, with what the system says of the memory: ggml's free is the total."""
+    """The CPU with the memory that the system reports: ggml reports the total as free."""
     return Device(
         name="CPU",
         description=description,
@@ -124,7 +119,7 @@ def cpu_device(ram: HostMemory, description: str = "") -> Device:
 
 
 def parse_device(reported: Mapping[str, Any]) -> Device:
-    """One device in ggml's own words; free is never above total, and 0 of 0 is unknown."""
+    """A device as ggml reports it; free is limited to the total, and a total of 0 is unknown."""
     total, free = int(reported.get("total") or 0), int(reported.get("free") or 0)
     backend = sanitize(str(reported.get("backend") or ""), multiline=False)
     kind = reported.get("type")
@@ -141,67 +136,65 @@ def parse_device(reported: Mapping[str, Any]) -> Device:
 
 
 def _deduplicate(gpus: Sequence[Device]) -> list[Device]:
-    """Each card once, by its maker's own backend rather than by one for all."""
-    own_first = sorted(gpus, key=lambda one: one.backend in _GENERIC_BACKENDS)
-    found: list[Device] = []
-    for one in own_first:
-        if not any(_is_same_gpu(one, other) for other in found):
-            found.append(one)
-    return [one for one in gpus if one in found]
+    """Each GPU once; its vendor's backend takes precedence over a generic one."""
+    unique: list[Device] = []
+    for gpu in sorted(gpus, key=lambda gpu: gpu.backend in _GENERIC_BACKENDS):
+        if not any(_is_same_gpu(gpu, other) for other in unique):
+            unique.append(gpu)
+    return [gpu for gpu in gpus if gpu in unique]
 
 
-def _is_same_gpu(one: Device, other: Device) -> bool:
-    if one.backend == other.backend:
+def _is_same_gpu(gpu: Device, other: Device) -> bool:
+    if gpu.backend == other.backend:
         return False
-    if one.id and other.id:
-        return one.id == other.id
-    return bool(one.description) and one.description == other.description
+    if gpu.id and other.id:
+        return gpu.id == other.id
+    return bool(gpu.description) and gpu.description == other.description
 
 
-def _reconcile_gpu(one: Device, ram: HostMemory, driver_gpus: Sequence[DriverGpu]) -> Device:
-    """What is believed of a GPU."""
-    for match in _matching_driver_gpus(one, driver_gpus):
-        one = _cross_check(one, match)
-    return _limit_unified(one, ram) if one.unified else one
+def _reconcile_gpu(gpu: Device, ram: HostMemory, driver_gpus: Sequence[DriverGpu]) -> Device:
+    for match in _matching_driver_gpus(gpu, driver_gpus):
+        gpu = _cross_check(gpu, match)
+    return _limit_unified(gpu, ram) if gpu.unified else gpu
 
 
-def _matching_driver_gpus(one: Device, driver_gpus: Sequence[DriverGpu]) -> list[DriverGpu]:
-    """What is said of this very card: by its address, or by a name that only one has."""
-    if one.id:
-        return [other for other in driver_gpus if other.id == one.id]
-    named = [other for other in driver_gpus if other.name and other.name == one.description]
-    return named if len(named) == 1 else []
+def _matching_driver_gpus(gpu: Device, driver_gpus: Sequence[DriverGpu]) -> list[DriverGpu]:
+    """Matches by PCI address; without one, by a name that only one GPU has."""
+    if gpu.id:
+        return [other for other in driver_gpus if other.id == gpu.id]
+    same_name = [other for other in driver_gpus if other.name and other.name == gpu.description]
+    return same_name if len(same_name) == 1 else []
 
 
-def _cross_check(one: Device, driver_gpu: DriverGpu) -> Device:
-    """With what a driver knows and ggml does not; of two free memories that disagree the less."""
-    one = replace(
-        one,
-        used_by_others=driver_gpu.used if one.used_by_others is None else one.used_by_others,
-        driver=one.driver or driver_gpu.driver,
-        drives_display=driver_gpu.drives_display
-        if one.drives_display is None
-        else one.drives_display,
+def _cross_check(gpu: Device, driver_gpu: DriverGpu) -> Device:
+    """Adds what only the driver reports; if free memory disagrees, the lower value counts."""
+    used, display = gpu.used_by_others, gpu.drives_display
+    gpu = replace(
+        gpu,
+        used_by_others=driver_gpu.used if used is None else used,
+        driver=gpu.driver or driver_gpu.driver,
+        drives_display=driver_gpu.drives_display if display is None else display,
     )
-    if one.unified or driver_gpu.free is None:
-        return one
-    if one.free is None or one.total is None:
-        total = one.total or driver_gpu.total
+    if gpu.unified or driver_gpu.free is None:
+        return gpu
+    if gpu.free is None or gpu.total is None:
+        total = gpu.total or driver_gpu.total
         free = driver_gpu.free if total is None else min(driver_gpu.free, total)
-        return replace(one, total=total, free=free, note=f"memory as {driver_gpu.source} tells it")
-    if abs(one.free - driver_gpu.free) <= _FREE_TOLERANCE * one.total:
-        return one
+        return replace(gpu, total=total, free=free, note=f"memory reported by {driver_gpu.source}")
+    if abs(gpu.free - driver_gpu.free) <= _FREE_TOLERANCE * gpu.total:
+        return gpu
     note = (
-        f"{one.backend} says {gib(one.free)} are free, {driver_gpu.source} {gib(driver_gpu.free)}"
+        f"{gpu.backend} reports {gib(gpu.free)} free, {driver_gpu.source} {gib(driver_gpu.free)}; "
+        "the lower value is used"
     )
-    return replace(one, free=min(one.free, driver_gpu.free), note=f"{note}: the less is believed")
+    return replace(gpu, free=min(gpu.free, driver_gpu.free), note=note)
 
 
-def _limit_unified(one: Device, ram: HostMemory) -> Device:
-    """A GPU that uses the computer's memory may have most of what is available."""
+def _limit_unified(gpu: Device, ram: HostMemory) -> Device:
+    """Limits a GPU that shares system memory to a part of what is available."""
     share = _MAX_UNIFIED_SHARE
-    if ram.total and (limit := memory.read_wired_limit()):
+    if ram.total and (limit := cpu_and_ram.read_wired_limit()):
         share = max(share, limit / ram.total)
     most = int(share * ram.available)
-    free = most if one.free is None else min(one.free, most)
-    return replace(one, free=free, used_by_others=None)
+    free = most if gpu.free is None else min(gpu.free, most)
+    return replace(gpu, free=free, used_by_others=None)

@@ -1,7 +1,7 @@
-"""What llama.cpp's library offers that llama_cpp does not name: its devices and its buffers.
+"""ctypes bindings of ggml that llama_cpp does not have: devices and buffer types.
 
-Used in children only.  The library's handle is given: opening ggml by its path would load a second
-copy of it, with devices of its own.
+For child processes only.  Callers pass the library handle: loading ggml by its path would create a
+second copy with separate devices.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 KINDS = ("cpu", "gpu", "igpu", "accel")
-"""ggml_backend_dev_type, by number; what comes after them is no device of memory."""
+"""ggml_backend_dev_type, by number; later types have no memory."""
 
 
 class GgmlDeviceCaps(ctypes.Structure):
@@ -46,9 +46,9 @@ class GgmlDeviceProps(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class GgmlLibrary:
-    """ggml's functions by their names, without `ggml_` in front; AttributeError where one is not.
+    """Functions of ggml as attributes, without the prefix `ggml_`; AttributeError if missing.
 
-    `library` is a ctypes handle of libllama, which finds what its dependencies offer too.
+    `library` is the ctypes handle of libllama, which also resolves symbols of its dependencies.
     """
 
     library: Any
@@ -59,7 +59,7 @@ class GgmlLibrary:
         return _function(self.library, name)
 
     def devices(self) -> list[int]:
-        """Addresses of all devices, the CPU among them."""
+        """Addresses of all devices, including the CPU."""
         return [self.backend_dev_get(i) for i in range(self.backend_dev_count())]
 
     def kind(self, device: int) -> str:
@@ -67,7 +67,7 @@ class GgmlLibrary:
         return KINDS[number] if 0 <= number < len(KINDS) else "meta"
 
     def describe(self, device: int) -> dict[str, Any]:
-        """What a device says of itself, as JSON takes it."""
+        """Properties of a device, as JSON values."""
         props = GgmlDeviceProps()
         self.backend_dev_get_props(device, ctypes.byref(props))
         registry = self.backend_dev_backend_reg(device)
@@ -105,7 +105,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "is_quantized": (c_bool, c_int),
     "op_name": (c_char_p, c_int),
 }
-"""Result, then arguments."""
+"""Result type, then argument types."""
 
 
 @cache
@@ -122,7 +122,7 @@ def _find_symbol(library: Any, name: str) -> Any:
     except AttributeError:
         if sys.platform != "win32":
             raise
-    # Windows looks in one library only; those beside it are loaded already.
+    # Windows searches one library only; the ggml libraries next to it are already loaded.
     folder = Path(library._name).parent
     for file in sorted(folder.glob("ggml*.dll")):
         try:

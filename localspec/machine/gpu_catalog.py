@@ -1,4 +1,4 @@
-"""Graphics cards that may not be here, by the names people and drivers give them: gpus.yaml."""
+"""Catalog of GPUs (gpus.yaml): lookup by the names that people and drivers use."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from localspec.sanitize import sanitize
 _CATALOG_FILE = Path(__file__).with_name("gpus.yaml")
 _GIB = 1 << 30
 _MAX_VRAM_GIB = 4096
-"""GiB that anybody may ask for."""
 
 _VISIBLE_VRAM_SHARE = {"nvidia": 0.98, "amd": 0.995, "intel": 0.995}
-"""How much of what is sold a runtime shows: of an RTX 4090's 24 GiB CUDA shows 23.5."""
+"""Share of the sold memory that a runtime reports: CUDA reports 23.5 of an RTX 4090's 24 GiB."""
 _SHARED_MEMORY_SHARE = 0.75
-"""The share of a computer's memory that its integrated GPU may take; Apple's above 36 GiB."""
+"""Share of system memory that an integrated GPU may use; Apple's above 36 GiB."""
 _SMALL_MAC_SHARE = 2 / 3
-"""Apple's up to 36 GiB."""
+"""The same for Apple up to 36 GiB."""
 _SMALL_MAC_GIB = 36
 
 _TRADEMARK = re.compile(r"\((?:r|tm|c)\)|[®™]")
 _REMARK = re.compile(r"\([^)]*\)")
-"""What a driver adds: (RADV NAVI31)."""
+"""Added by a driver: (RADV NAVI31)."""
 _SIZE = re.compile(r"\b(\d+(?:\.\d+)?)\s*(?:gib|gb|g)\b")
 _LAPTOP = re.compile(r"\b(?:notebook|mobile)\b")
 _IGNORED_WORDS = {
@@ -44,38 +43,38 @@ _IGNORED_WORDS = {
     "with",
 }
 _OPTIONAL_WORDS = {"rtx", "gtx", "rx", "arc", "pro", "ai"}
-"""Left out by people who say "4060"."""
+"""Words people leave out, as in "4060"."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """One card, or a computer's own GPU, as it is sold."""
+    """A GPU as it is sold."""
 
     name: str
     maker: Literal["nvidia", "amd", "intel", "apple"]
     kind: Literal["gpu", "igpu", "unified"]
-    """Integrated and unified ones use the computer's memory."""
+    """igpu and unified share system memory."""
     vram_gib: tuple[float, ...]
-    """GiB as sold, the usual first."""
+    """Sizes sold, the most common first."""
     bandwidth: float
     """Peak, GB/s."""
     tflops: float
-    """FP16 of the shaders."""
+    """FP16, shaders only."""
     sources: str = ""
     unconfirmed: frozenset[str] = frozenset()
-    """Which of its numbers are not confirmed."""
+    """Names of fields whose values are not confirmed."""
     aliases: tuple[str, ...] = ()
 
     def as_device(self, vram_gib: float | None = None) -> Device:
-        """This card as if it were here and nobody used it; `vram` in GiB, else the usual.
+        """A simulated device with all memory free; `vram_gib` defaults to the common size.
 
-        `total` is what a program is shown, a little less than what is sold.  Raises UsageError
-        where the size makes no sense.
+        `total` is the memory a runtime reports, a little less than sold.  Raises UsageError for an
+        impossible size.
         """
         size = self.vram_gib[0] if vram_gib is None else vram_gib
         if not 0 < size <= _MAX_VRAM_GIB:
-            what = f"{size:g} GiB is no size of a card."
-            raise UsageError(what, f"Say one between 1 and {_MAX_VRAM_GIB} GiB.")
+            what = f"A GPU cannot have {size:g} GiB of memory."
+            raise UsageError(what, f"Use 1 to {_MAX_VRAM_GIB} GiB.")
         total = int(size * _GIB * self._visible_share(size))
         brand = {"nvidia": ("CUDA", "CUDA0"), "apple": ("Metal", "Metal")}
         backend, name = brand.get(self.maker, ("Vulkan", "Vulkan0"))
@@ -93,17 +92,14 @@ class GpuSpec:
     def _visible_share(self, size: float) -> float:
         if self.kind == "gpu":
             return _VISIBLE_VRAM_SHARE[self.maker]
-        return (
-            _SMALL_MAC_SHARE
-            if self.maker == "apple" and size <= _SMALL_MAC_GIB
-            else _SHARED_MEMORY_SHARE
-        )
+        is_small_mac = self.maker == "apple" and size <= _SMALL_MAC_GIB
+        return _SMALL_MAC_SHARE if is_small_mac else _SHARED_MEMORY_SHARE
 
 
 @functools.cache
 def load() -> tuple[GpuSpec, ...]:
-    """All cards, in the file's order."""
-    import yaml  # noqa: PLC0415  30 ms, not before it is needed
+    """All GPUs, in the order of the file."""
+    import yaml  # noqa: PLC0415  takes 30 ms
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     groups = yaml.load(
@@ -127,101 +123,95 @@ def _parse_gpu(group: dict[str, Any], entry: dict[str, Any]) -> GpuSpec:
 
 
 def find(name: str) -> GpuSpec:
-    """The card that a person means: "RTX 4060", "4060 ti 16gb", "rx7900xtx", "M4 Pro".
+    """Finds a GPU as people type it: "RTX 4060", "4060 ti 16gb", "rx7900xtx", "M4 Pro".
 
-    With a size in the name the card has that size only.  Raises NotFoundError with the closest.
+    A size in the name selects that size.  Raises NotFoundError with the closest names.
     """
-    asked = name[:80].lower()
-    key, size = "".join(_name_words(asked)), _parse_size(asked)
-    shown = sanitize(name[:80], multiline=False) or "nothing"
-    found = _gpus_by_name().get(key) or _gpus_by_short_name().get(key) or ()
-    if not found:
-        close = ", ".join(_closest_names(asked))
-        raise NotFoundError(f"No card is known as {shown}.", f"Closest: {close}; or --vram GIB.")
+    query = name[:80].lower()
+    key, size = "".join(_name_words(query)), _parse_size(query)
+    gpus = _gpus_by_name().get(key) or _gpus_by_short_name().get(key) or ()
+    if not gpus:
+        shown = sanitize(name[:80], multiline=False) or "(empty)"
+        closest = ", ".join(_closest_names(query))
+        raise NotFoundError(f"Unknown GPU: {shown}", f"Closest: {closest}; or use --vram GIB.")
     if size is None:
-        return found[0]
-    sized = _with_size(found, size)
+        return gpus[0]
+    sized = _with_size(gpus, size)
     if sized is None:
-        sizes = ", ".join(f"{one:g}" for card in found for one in card.vram_gib)
-        what = f"{found[0].name} is not sold with {size:g} GiB."
-        raise NotFoundError(what, f"It has {sizes} GiB; or --vram GIB.")
+        sizes = ", ".join(f"{each:g}" for gpu in gpus for each in gpu.vram_gib)
+        what = f"{gpus[0].name} is not sold with {size:g} GiB."
+        raise NotFoundError(what, f"It has {sizes} GiB; or use --vram GIB.")
     return sized
 
 
 def match_device(device: Device) -> GpuSpec | None:
-    """The card that a device is, by its full name and size; None where that is not clear.
+    """The GPU of a real device, by its full name and memory size; None if ambiguous.
 
-    A laptop's chip is never taken for the desktop's, nor one card for a longer name's.
+    Only exact names match: a laptop GPU is not the desktop GPU, an RTX 4060 not an RTX 4060 Ti.
     """
-    said = device.description.lower()
-    found = _gpus_by_name().get("".join(_name_words(said.split(",")[0])), ())
-    if not found or device.total is None:
-        return found[0] if len(found) == 1 else None
-    if found[0].kind != "gpu":  # how much of the memory it shows differs
-        return found[0]
-    near = [
-        (abs(device.total / _GIB - size), replace(card, vram_gib=(size,)))
-        for card in found
-        for size in card.vram_gib
+    description = device.description.lower()
+    gpus = _gpus_by_name().get("".join(_name_words(description.split(",")[0])), ())
+    if not gpus or device.total is None:
+        return gpus[0] if len(gpus) == 1 else None
+    if gpus[0].kind != "gpu":  # the share of system memory it reports varies
+        return gpus[0]
+    candidates = [
+        (abs(device.total / _GIB - size), replace(gpu, vram_gib=(size,)))
+        for gpu in gpus
+        for size in gpu.vram_gib
     ]
-    distance, best = min(near, key=lambda one: one[0])
+    distance, best = min(candidates, key=lambda candidate: candidate[0])
     return best if distance <= 0.1 * best.vram_gib[0] else None
 
 
 def _with_size(gpus: tuple[GpuSpec, ...], size: float) -> GpuSpec | None:
-    for card in gpus:
-        if size in card.vram_gib:
-            return replace(card, vram_gib=(size,))
+    for gpu in gpus:
+        if size in gpu.vram_gib:
+            return replace(gpu, vram_gib=(size,))
     return None
 
 
 def _parse_size(text: str) -> float | None:
-    found = _SIZE.search(text)
-    return float(found[1]) if found else None
+    match = _SIZE.search(text)
+    return float(match[1]) if match else None
 
 
 def _name_words(text: str) -> list[str]:
-    """What tells one card from another, in order: ["rtx", "4060", "ti"]."""
+    """The significant words of a name: ["rtx", "4060", "ti"]."""
     text = _SIZE.sub(" ", _REMARK.sub(" ", _TRADEMARK.sub("", text.lower())))
-    return [
-        word for word in re.split(r"[\s_\-]+", _LAPTOP.sub("laptop", text)) if _is_significant(word)
-    ]
-
-
-def _is_significant(word: str) -> bool:
-    return bool(word) and word not in _IGNORED_WORDS
+    words = re.split(r"[\s_\-]+", _LAPTOP.sub("laptop", text))
+    return [word for word in words if word and word not in _IGNORED_WORDS]
 
 
 @functools.cache
 def _gpus_by_name() -> dict[str, tuple[GpuSpec, ...]]:
-    """Cards by their full names, lower case and without spaces."""
-    found: dict[str, tuple[GpuSpec, ...]] = {}
-    for card in load():
-        for name in (card.name, *card.aliases):
+    """By full name and alias, in lower case without spaces."""
+    by_name: dict[str, tuple[GpuSpec, ...]] = {}
+    for gpu in load():
+        for name in (gpu.name, *gpu.aliases):
             for key in {"".join(_name_words(name)), "".join(name.lower().split())}:
-                found[key] = (*found.get(key, ()), card)
-    return found
+                by_name[key] = (*by_name.get(key, ()), gpu)
+    return by_name
 
 
 @functools.cache
 def _gpus_by_short_name() -> dict[str, tuple[GpuSpec, ...]]:
-    """Cards by what people type when in a hurry, where only one name can be meant."""
+    """By name without optional words, if that is unique."""
     names: dict[str, dict[str, list[GpuSpec]]] = {}
-    for card in load():
-        for name in (card.name, *card.aliases):
+    for gpu in load():
+        for name in (gpu.name, *gpu.aliases):
             key = "".join(word for word in _name_words(name) if word not in _OPTIONAL_WORDS)
-            names.setdefault(key, {}).setdefault(card.name, []).append(card)
+            names.setdefault(key, {}).setdefault(gpu.name, []).append(gpu)
     return {
-        key: tuple(next(iter(cards.values())))
-        for key, cards in names.items()
-        if key and len(cards) == 1
+        key: tuple(next(iter(gpus.values())))
+        for key, gpus in names.items()
+        if key and len(gpus) == 1
     }
 
 
 def _closest_names(query: str) -> list[str]:
-    names = {
-        name: cards[0].name for name, cards in (_gpus_by_short_name() | _gpus_by_name()).items()
-    }
+    by_name = _gpus_by_short_name() | _gpus_by_name()
+    names = {name: gpus[0].name for name, gpus in by_name.items()}
     key = "".join(_name_words(query))
     close = difflib.get_close_matches(key, names, n=8, cutoff=0.5)
     return list(dict.fromkeys(names[name] for name in close))[:4] or ["RTX 4060", "RX 7800 XT"]

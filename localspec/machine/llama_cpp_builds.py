@@ -1,6 +1,6 @@
-"""Which build of llama-cpp-python suits this computer.
+"""Chooses the build of llama-cpp-python for this computer.
 
-Read by scripts/run before anything is installed: the standard library only.
+Used by scripts/run before packages are installed: standard library only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENV_VARIABLE = "LOCALSPEC_BACKEND"
 _TABLE_FILE = Path(__file__).with_name("backends.toml")
 _GIB = 1 << 30
 _MIN_VRAM = 2 * _GIB
-"""A card with less than this shares the computer's memory: the CPU is as fast."""
+"""A GPU with less shares system memory: the CPU is as fast."""
 _VENDORS = {"amd": "0x1002", "intel": "0x8086"}
 _NVRM = re.compile(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s")
 _TIMEOUT = 10.0
@@ -32,37 +32,35 @@ RunCommand = Callable[[Sequence[str]], str]
 
 @dataclass(frozen=True, slots=True)
 class SystemHardware:
-    """What there is to compute on, as far as files and drivers tell without a library."""
+    """Hardware and drivers of a computer, detected from files and nvidia-smi."""
 
     system: str
     """Linux, Darwin, Windows."""
     arch: str
     nvidia_driver: str | None = None
-    """The driver's version."""
+    """Version of the driver."""
     compute_capability: float | None = None
-    """CUDA's compute capability, of the oldest card."""
+    """CUDA compute capability of the oldest GPU."""
     has_amd: bool = False
-    """A card of AMD's with memory of its own."""
+    """Has an AMD GPU with its own memory."""
     has_rocm: bool = False
-    """AMD's own libraries are installed."""
     has_intel: bool = False
+    """Has an Intel GPU with its own memory."""
     has_vulkan: bool = False
-    """Some driver for Vulkan is installed."""
+    """Has a Vulkan driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaCppBuild:
-    """A build to install."""
-
     backend: str
     reason: str
     wheel_index: str | None = None
-    """The address of its prebuilt wheels, if there are any for this computer."""
+    """URL of prebuilt wheels; None if there are none for this computer."""
     cmake: str = ""
     libraries: tuple[str, ...] = ()
-    """Packages with what its wheel needs and does not carry."""
+    """Packages the wheel needs but does not contain."""
     compilers: tuple[str, ...] = ()
-    """One of these is needed to build it from source."""
+    """A source build needs one of these programs."""
 
     def can_compile(self, which: Callable[[str], str | None] = shutil.which) -> bool:
         return any(map(which, self.compilers))
@@ -73,11 +71,8 @@ def load_table() -> dict[str, Any]:
     return tomllib.loads(_TABLE_FILE.read_text(encoding="utf-8"))
 
 
-# What is here.
-
-
 def _run(command: Sequence[str]) -> str:
-    """What a program prints; nothing where it fails."""
+    """The standard output of a program; empty if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=True)
     except (OSError, subprocess.SubprocessError, UnicodeError):
@@ -91,22 +86,22 @@ def detect_hardware(
     arch: str | None = None,
     run: RunCommand = _run,
 ) -> SystemHardware:
-    """This computer; `root`, `system` and `arch` are for trying it on another."""
+    """Detects this computer; the parameters exist for tests."""
     system, arch = system or platform.system(), (arch or platform.machine()).lower()
     if system == "Darwin":
         return SystemHardware(system, arch)
     driver, compute = _detect_nvidia(root, system, run)
     if system == "Windows":
         return SystemHardware(system, arch, driver, compute)
-    cards = _detect_gpu_makers(root)
+    makers = _detect_gpu_makers(root)
     return SystemHardware(
         system,
         arch,
         driver,
         compute,
-        has_amd="amd" in cards,
+        has_amd="amd" in makers,
         has_rocm=(root / "dev/kfd").exists() and any((root / "opt").glob("rocm*")),
-        has_intel="intel" in cards,
+        has_intel="intel" in makers,
         has_vulkan=any(
             any((root / folder).glob("*.json"))
             for folder in ("usr/share/vulkan/icd.d", "etc/vulkan/icd.d")
@@ -115,7 +110,7 @@ def detect_hardware(
 
 
 def _detect_nvidia(root: Path, system: str, run: RunCommand) -> tuple[str | None, float | None]:
-    """The driver and the oldest card's capability; a driver without a card is none."""
+    """Driver version and the lowest compute capability; (None, None) without a GPU."""
     program = "nvidia-smi"
     version = None
     if system == "Linux":
@@ -124,34 +119,34 @@ def _detect_nvidia(root: Path, system: str, run: RunCommand) -> tuple[str | None
         if version is None and not wsl.exists():
             return None, None
         if version is not None and not any((root / "dev").glob("nvidia[0-9]*")):
-            return None, None  # a container that was not given the card
+            return None, None  # a container without access to the GPU
         program = program if version else str(wsl)
-    told = run([program, "--query-gpu=driver_version,compute_cap", "--format=csv,noheader"])
-    rows = [line.split(",") for line in told.splitlines() if line.count(",") == 1]
+    output = run([program, "--query-gpu=driver_version,compute_cap", "--format=csv,noheader"])
+    rows = [line.split(",") for line in output.splitlines() if line.count(",") == 1]
     drivers = [row[0].strip() for row in rows if re.match(r"\d+\.\d+", row[0].strip())]
-    capable = [float(row[1]) for row in rows if re.fullmatch(r"\d+\.\d+", row[1].strip())]
-    return version or next(iter(drivers), None), min(capable, default=None)
+    capabilities = [float(row[1]) for row in rows if re.fullmatch(r"\d+\.\d+", row[1].strip())]
+    return version or next(iter(drivers), None), min(capabilities, default=None)
 
 
 def _read_nvidia_driver(path: Path) -> str | None:
     try:
-        found = _NVRM.search(path.read_text(encoding="utf-8", errors="replace"))
+        match = _NVRM.search(path.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
-    return found[1] if found else None
+    return match[1] if match else None
 
 
 def _detect_gpu_makers(root: Path) -> set[str]:
-    """Makers of cards that have memory of their own."""
-    found = set()
+    """Vendors of GPUs with their own memory."""
+    makers = set()
     for device in sorted((root / "sys/class/drm").glob("card[0-9]*/device")):
         vendor = _read_line(device / "vendor")
         memory = _read_line(device / "mem_info_vram_total") or _read_line(
             device.parent / "lmem_total_bytes"
         )
         if memory.isdigit() and int(memory) >= _MIN_VRAM:
-            found |= {name for name, number in _VENDORS.items() if number == vendor}
-    return found
+            makers |= {name for name, number in _VENDORS.items() if number == vendor}
+    return makers
 
 
 def _read_line(path: Path) -> str:
@@ -161,13 +156,10 @@ def _read_line(path: Path) -> str:
         return ""
 
 
-# What suits it.
-
-
 def choose_build(hardware: SystemHardware, requested: str = "") -> LlamaCppBuild:
-    """The build for it, or the one that was asked for.
+    """The best build for this hardware, or the requested backend.
 
-    Raises ValueError where no such build is known, or none for this system.
+    Raises ValueError for an unknown backend or one not available on this system.
     """
     if not requested:
         return _best_build(hardware)
@@ -182,53 +174,53 @@ def choose_build(hardware: SystemHardware, requested: str = "") -> LlamaCppBuild
 def _best_build(hardware: SystemHardware) -> LlamaCppBuild:
     if hardware.system == "Darwin":
         if hardware.arch == "arm64":
-            return _make_build(hardware, "metal", "Apple silicon is here")
-        return _make_build(hardware, "cpu", "no GPU that llama.cpp uses well is here")
+            return _make_build(hardware, "metal", "Apple silicon")
+        return _make_build(hardware, "cpu", "no GPU that llama.cpp supports well")
     if hardware.nvidia_driver and hardware.arch in ("x86_64", "amd64"):
-        cuda = _make_build(hardware, "cuda", f"an NVIDIA driver ({hardware.nvidia_driver}) is here")
+        cuda = _make_build(hardware, "cuda", f"NVIDIA driver ({hardware.nvidia_driver}) found")
         if cuda.wheel_index:
             return cuda
     if hardware.has_amd and hardware.has_rocm:
-        return _make_build(hardware, "rocm", "an AMD card and ROCm are here")
+        return _make_build(hardware, "rocm", "AMD GPU and ROCm found")
     if (hardware.has_amd or hardware.has_intel) and hardware.has_vulkan:
         maker = "AMD" if hardware.has_amd else "Intel"
-        return _make_build(hardware, "vulkan", f"{maker}'s card and a Vulkan driver are here")
-    return _make_build(hardware, "cpu", "no GPU that llama.cpp could use is here")
+        return _make_build(hardware, "vulkan", f"{maker} GPU and Vulkan driver found")
+    return _make_build(hardware, "cpu", "no GPU found that llama.cpp can use")
 
 
 def _make_build(hardware: SystemHardware, backend: str, reason: str) -> LlamaCppBuild:
-    about = load_table()[backend]
-    index, libraries = about.get("index", {}).get(hardware.system), ()
+    entry = load_table()[backend]
+    index, libraries = entry.get("index", {}).get(hardware.system), ()
     if backend == "cuda" and (wheel := _find_cuda_wheel(hardware)) is not None:
         index, libraries = wheel["index"], tuple(wheel["libraries"])
     return LlamaCppBuild(
         backend,
         reason,
         wheel_index=load_table()["host"] + index if index else None,
-        cmake=about["cmake"],
+        cmake=entry["cmake"],
         libraries=libraries,
-        compilers=tuple(about.get("compiler", ())),
+        compilers=tuple(entry.get("compiler", ())),
     )
 
 
 def _find_cuda_wheel(hardware: SystemHardware) -> dict[str, Any] | None:
-    """The newest wheel that this driver runs and that the oldest card is new enough for."""
+    """The newest wheel that the driver and the oldest GPU support."""
     if hardware.nvidia_driver is None:
         return None
     for wheel in load_table()["cuda"]["wheels"]:
-        least = wheel["driver"].get(hardware.system)
-        # Where the capability is unknown, the wheel for older cards, too, is the safe one.
+        oldest = wheel["driver"].get(hardware.system)
+        # If the capability is unknown, assume an old one: those wheels run on newer GPUs too.
         capable = (hardware.compute_capability or 6.0) >= float(wheel["compute"])
-        if least and capable and parse_version(hardware.nvidia_driver) >= parse_version(least):
+        if oldest and capable and parse_version(hardware.nvidia_driver) >= parse_version(oldest):
             return dict(wheel)
     return None
 
 
 def cuda_libraries(generation: str) -> tuple[str, ...]:
-    """What a CUDA wheel of a generation (11, 12, 13) needs and does not carry."""
+    """Packages that a wheel of a CUDA generation (11, 12, 13) needs but does not contain."""
     wheels = load_table()["cuda"]["wheels"]
-    found = (wheel for wheel in wheels if wheel["index"].startswith(f"cu{generation}"))
-    return tuple(next(found, {"libraries": ()})["libraries"])
+    matching = (wheel for wheel in wheels if wheel["index"].startswith(f"cu{generation}"))
+    return tuple(next(matching, {"libraries": ()})["libraries"])
 
 
 def parse_version(text: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The installed llama.cpp and its devices, asked once in a child that lives for a moment."""
+"""Information about the installed llama.cpp and its devices, queried once in a child process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from localspec.machine.probe import MemoryProbe
 from localspec.sanitize import sanitize
 
 _START_TIMEOUT, _REPLY_TIMEOUT = 20.0, 10.0
-"""Seconds: a driver may wake a sleeping card, and a disk may sleep too."""
+"""Seconds: a driver may have to wake a GPU, and the disk may be asleep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,30 +18,28 @@ class LlamaCppInfo:
     devices: tuple[Mapping[str, Any], ...]
     """As ggml reports them: name, description, type, free, total, id, backend."""
     supports_gpu_offload: bool
-    """Whether this llama.cpp can use a graphics card."""
     library_path: str = ""
-    """Where it lies."""
     features: str = ""
-    """What it was built for, as it prints that: CPU : SSE3 = 1 | AVX = 1 | …"""
+    """llama_print_system_info: CPU : SSE3 = 1 | AVX = 1 | …"""
     missing_head_functions: tuple[str, ...] = ()
-    """Functions that it has not, without which heads cannot run."""
+    """Functions that heads need and this build does not export."""
 
 
 _cached: list[LlamaCppInfo] = []
 
 
 def query(refresh: bool = False) -> LlamaCppInfo:
-    """Raises ProbeError, or OSError where no process can be started."""
+    """Cached unless `refresh`.  Raises ProbeError, or OSError if no process can be started."""
     if refresh or not _cached:
         with MemoryProbe(start_timeout=_START_TIMEOUT, timeout=_REPLY_TIMEOUT) as probe:
-            told = probe.query_info()
+            info = probe.query_info()
         _cached[:] = [
             LlamaCppInfo(
-                tuple(told["devices"]),
-                bool(told["offloads"]),
-                sanitize(str(told["library"]), multiline=False),
-                sanitize(str(told["features"]), multiline=False).strip(),
-                tuple(map(str, told.get("lacking", ()))),
+                tuple(info["devices"]),
+                bool(info["offloads"]),
+                sanitize(str(info["library"]), multiline=False),
+                sanitize(str(info["features"]), multiline=False).strip(),
+                tuple(map(str, info.get("lacking", ()))),
             )
         ]
     return _cached[0]

@@ -1,6 +1,6 @@
-"""What llama.cpp is given for our settings: one answer for the engine and for the probe.
+"""Parameters of llama.cpp models and contexts, built from settings for both engine and probe.
 
-The module `c` is llama_cpp.llama_cpp, handed in by those who may import it.
+`c` is the module llama_cpp.llama_cpp; only child processes import it, so callers pass it.
 """
 
 from __future__ import annotations
@@ -24,39 +24,36 @@ SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}
 """llama_split_mode."""
 
 DEFAULT_CTX = 8192
-_CTX_STEP = 256
-"""llama.cpp's contexts are multiples of it."""
-_MIN_BATCH = 32
+CTX_STEP = 256
+"""llama.cpp rounds context sizes up to multiples of it."""
+MIN_BATCH = 32
 HEAD_BATCH = 64
-"""Rows of one pass of a head: llama.cpp computes logits for each of them, wanted or not."""
+"""Batch size of a head: llama.cpp computes logits for every row of it."""
 _MAX_CTX_FACTOR = 8
-"""Times the trained context: beyond that it is a slip, and llama.cpp would try to allocate it."""
+"""A context larger than this many trained contexts is a mistake; llama.cpp would allocate it."""
 _EXPERT_PATTERN = rb"\.ffn_(up|down|gate_up|gate)_(ch|)exps"
-"""llama.cpp's own pattern for --cpu-moe: the experts' weights, which are most of the model."""
+"""The pattern of llama.cpp's --cpu-moe: weights of experts."""
 
 
 class _TensorBuftOverride(ctypes.Structure):
-    """llama_model_tensor_buft_override, which llama_cpp does not name."""
+    """llama_model_tensor_buft_override, missing in llama_cpp."""
 
     _fields_ = [("pattern", ctypes.c_char_p), ("buft", ctypes.c_void_p)]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRole:
-    """How one model of a pair is opened.
-
-    `outputs` is the most rows of logits one pass may ask for; `rollback` how many tokens of the
-    last pass must be forgettable where the memory is recurrent; `within_trained` cuts the context
-    to what the model was trained with; `predicting`: with its layers that guess ahead (MTP);
-    without `repack` ggml does not rearrange weights for this CPU's instructions.
-    """
+    """How to load one model of a pair."""
 
     settings: ContextSettings
     n_outputs_max: int
+    """Maximum rows of logits per pass."""
     n_rs_seq: int
+    """Tokens of the last pass that can be rolled back if the model is recurrent."""
     limit_to_trained_ctx: bool = False
     load_mtp: bool = False
     repack: bool = True
+    """ggml may repack weights for the CPU's instructions."""
 
 
 def target_role(load: LoadCommand, *, load_mtp: bool = False) -> ModelRole:
@@ -65,25 +62,25 @@ def target_role(load: LoadCommand, *, load_mtp: bool = False) -> ModelRole:
 
 
 def draft_role(load: LoadCommand, n_ctx: int) -> ModelRole:
-    """Beside a target whose context has n_ctx tokens.
+    """A draft model for a target with `n_ctx` tokens.
 
-    A draft may have a shorter memory than its target: it then stops guessing, no more.
+    Its context may be shorter than the target's: drafting then ends earlier.
     """
     settings = replace(load.draft_settings, n_ctx=load.draft_settings.n_ctx or n_ctx)
     return ModelRole(settings, 1, load.draft_max, limit_to_trained_ctx=True)
 
 
 def head_role(load: LoadCommand, n_ctx: int) -> ModelRole:
-    """Beside a target whose context has n_ctx tokens: a row of it for each of them."""
+    """A head for a target with `n_ctx` tokens."""
     return ModelRole(replace(load.draft_settings, n_ctx=n_ctx, n_ubatch=HEAD_BATCH), HEAD_BATCH, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaModelParams:
-    """llama_model_params, and what must live until the model is loaded."""
-
     params: Any
+    """llama_model_params."""
     keep_alive: tuple[Any, ...]
+    """Arrays that `params` points to; keep them until the model is loaded."""
 
 
 def model_params(c: Any, settings: ContextSettings) -> LlamaModelParams:
@@ -93,25 +90,25 @@ def model_params(c: Any, settings: ContextSettings) -> LlamaModelParams:
     params.main_gpu = settings.main_gpu
     params.use_extra_bufts = not has_amx()
     params.split_mode = _enum_value(SPLIT_MODES, settings.split_mode, "split mode")
-    kept: list[Any] = []
+    keep_alive: list[Any] = []
     if settings.tensor_split:
-        kept.append(tensor_split_array(c, settings.tensor_split))
-        params.tensor_split = kept[-1]
+        keep_alive.append(tensor_split_array(c, settings.tensor_split))
+        params.tensor_split = keep_alive[-1]
     if settings.cpu_moe:
-        kept.append(_experts_on_cpu(c))
-        params.tensor_buft_overrides = ctypes.cast(kept[-1], ctypes.c_void_p)
-    return LlamaModelParams(params, tuple(kept))
+        keep_alive.append(_experts_on_cpu(c))
+        params.tensor_buft_overrides = ctypes.cast(keep_alive[-1], ctypes.c_void_p)
+    return LlamaModelParams(params, tuple(keep_alive))
 
 
 def tensor_split_array(c: Any, split: tuple[float, ...]) -> Any:
-    """A tensor_split of llama.cpp's; it reads all of the array.  Raises UsageError."""
-    most = int(c.llama_max_devices())
-    if len(split) > most or not sum(split) > 0 or min(split) < 0:
+    """tensor_split with llama_max_devices entries: llama.cpp reads all.  Raises UsageError."""
+    n_devices = int(c.llama_max_devices())
+    if len(split) > n_devices or not sum(split) > 0 or min(split) < 0:
         raise UsageError(
-            f"The split {split} makes no sense for {most} devices.",
-            "Give one share a device, such as 3,1.",
+            f"Invalid tensor split for at most {n_devices} devices.",
+            "Give one share for each device, such as 3,1.",
         )
-    return (ctypes.c_float * most)(*split)
+    return (ctypes.c_float * n_devices)(*split)
 
 
 def _experts_on_cpu(c: Any) -> Any:
@@ -122,21 +119,21 @@ def _experts_on_cpu(c: Any) -> Any:
 
 
 def limit_to_trained(c: Any, model: Any, role: ModelRole) -> ModelRole:
-    """The role, its context cut to what the model was trained with where it asks for that."""
-    known = int(c.llama_model_n_ctx_train(model))
-    asked = role.settings.n_ctx
-    if not (role.limit_to_trained_ctx and asked and known):
+    """Applies `limit_to_trained_ctx`."""
+    n_ctx_train = int(c.llama_model_n_ctx_train(model))
+    n_ctx = role.settings.n_ctx
+    if not (role.limit_to_trained_ctx and n_ctx and n_ctx_train):
         return role
-    return replace(role, settings=replace(role.settings, n_ctx=min(asked, known)))
+    return replace(role, settings=replace(role.settings, n_ctx=min(n_ctx, n_ctx_train)))
 
 
 def resolve_n_ctx(settings: ContextSettings, trained: int, name: str) -> int:
-    """Tokens of context that the settings stand for.  Raises UsageError."""
+    """The context size; by default that of training, up to DEFAULT_CTX.  Raises UsageError."""
     trained = trained or DEFAULT_CTX
     n_ctx = settings.n_ctx or min(DEFAULT_CTX, trained)
     if not 0 < n_ctx <= _MAX_CTX_FACTOR * trained:
         raise UsageError(
-            f"A context of {n_ctx:,} tokens makes no sense for {name}, "
+            f"A context of {n_ctx:,} tokens is out of range for {name}, "
             f"which was trained with {trained:,}.",
             f"Use --ctx {trained} or less.",
         )
@@ -148,12 +145,12 @@ def is_recurrent(c: Any, model: Any) -> bool:
 
 
 def context_params(c: Any, model: Any, role: ModelRole, n_ctx: int) -> Any:
-    """llama_context_params for a loaded model and a context of n_ctx tokens.  Raises UsageError."""
+    """llama_context_params for a loaded model.  Raises UsageError."""
     settings = role.settings
     params = c.llama_context_default_params()
-    # llama.cpp rounds up likewise, but would cut the batch to what was asked.
-    params.n_ctx = -(-n_ctx // _CTX_STEP) * _CTX_STEP
-    batch = max(settings.n_ubatch, role.n_outputs_max, _MIN_BATCH)
+    # llama.cpp rounds up too, but limits the batch to the size before rounding.
+    params.n_ctx = -(-n_ctx // CTX_STEP) * CTX_STEP
+    batch = max(settings.n_ubatch, role.n_outputs_max, MIN_BATCH)
     params.n_batch = params.n_ubatch = min(batch, params.n_ctx)
     params.n_seq_max = 1
     params.n_outputs_max = role.n_outputs_max
@@ -168,20 +165,20 @@ def context_params(c: Any, model: Any, role: ModelRole, n_ctx: int) -> Any:
 
 
 def output_bytes(c: Any, model: Any, role: ModelRole) -> int:
-    """Of the rows of logits, once as many were asked for as may be."""
+    """Bytes of the logits for `n_outputs_max` rows."""
     return int(4 * role.n_outputs_max * c.llama_vocab_n_tokens(c.llama_model_get_vocab(model)))
 
 
 @cache
 def has_amx() -> bool:
-    """Whether ggml would take its AMX path, which dies of SIGILL when GCC 12 or older built it.
+    """Whether ggml would use AMX, which crashes (SIGILL) in builds by GCC 12 or older.
 
     That compiler drops the tile configuration ggml writes before `ldtilecfg`.  Only servers have
-    AMX; without the extra buffer types such a machine uses AVX-512.
-    LOCALSPEC_AMX=shown|hidden answers instead of the CPU (`scripts/test --amx`).
+    AMX; without the extra buffer types they use AVX-512.  LOCALSPEC_AMX=shown|hidden overrides
+    detection (`scripts/test --amx`).
     """
-    if (answer := os.environ.get("LOCALSPEC_AMX")) in ("shown", "hidden"):
-        return answer == "shown"
+    if (override := os.environ.get("LOCALSPEC_AMX")) in ("shown", "hidden"):
+        return override == "shown"
     try:
         return "amx_int8" in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -189,16 +186,15 @@ def has_amx() -> bool:
 
 
 def resolve_n_threads(requested: int | None) -> int:
-    """Physical cores - 1 unless asked: two full pools and a screen would stall each other."""
-    most = 4 * (os.cpu_count() or 1)
+    """By default physical cores - 1: two full thread pools would stall each other and the UI."""
     if requested is not None:
-        return max(1, min(requested, most))
-    import psutil  # noqa: PLC0415  not for who only prices
+        return max(1, min(requested, 4 * (os.cpu_count() or 1)))
+    import psutil  # noqa: PLC0415  not needed for estimates
 
     return max(1, (psutil.cpu_count(logical=False) or os.cpu_count() or 2) - 1)
 
 
 def _enum_value(table: dict[str, int], value: str, what: str) -> int:
     if value not in table:
-        raise UsageError(f"{value!r} is no {what}.", f"Use one of: {', '.join(table)}.")
+        raise UsageError(f"Unknown {what}: {value!r}", f"Use one of: {', '.join(table)}.")
     return table[value]

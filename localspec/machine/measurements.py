@@ -1,6 +1,6 @@
-"""What this machine has shown: one SQLite file, written by the parent only.
+"""Measurements made on this machine: costs, acceptance and memory of pairs, in one SQLite file.
 
-It is a cache of measurements: where it cannot be read or written, everything runs without it.
+Only the parent process writes it.  It is a cache: everything works without it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
 
 SCHEMA_VERSION = 2
-"""Of the tables; a file of a later version is left alone.  1 had no table but `measured`."""
+"""Files with a later version are left unchanged.  Version 1 had only the table `measured`."""
 
 _TABLES = (
     "measured (key TEXT PRIMARY KEY, said TEXT NOT NULL, at REAL NOT NULL)",
@@ -34,26 +34,26 @@ SELECT memory.key, NULL, NULL, NULL, memory.said, memory.at
 FROM memory WHERE key NOT IN (SELECT key FROM measured)
 """
 _BUSY_TIMEOUT = 1.0
-"""Seconds to wait for another process that writes."""
+"""Seconds to wait while another process writes."""
 
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReads:
-    """What one model of a measured pair reads, and from where."""
+    """What one model of a measured pair reads.  Field names are stored as JSON keys."""
 
     read: int
-    """Bytes of weights for a token."""
+    """Bytes of weights per token."""
     devices: tuple[str, ...]
     family: str
-    """The type of most of its weights: Q4_K."""
+    """The most common quantisation, such as Q4_K."""
     moe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PairReads:
-    """What a pair's costs depend on, so that other pairs can be priced by them."""
+    """What a pair's costs depend on, used to estimate other pairs."""
 
     target: ModelReads
     draft: ModelReads | None = None
@@ -61,7 +61,7 @@ class PairReads:
 
 @dataclass(frozen=True, slots=True)
 class MemoryMeasurement:
-    """Bytes by device: foretold before a load, and found after it."""
+    """Bytes by device, estimated before a load and measured after it."""
 
     predicted: Mapping[str, int]
     used: Mapping[str, int]
@@ -71,73 +71,69 @@ class MemoryMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class PairMeasurement:
-    """All that is kept of one pair with its settings."""
+    """Everything stored for one pair with its settings."""
 
     key: str
     measured: MeasuredCosts | None
     reads: PairReads | None
     memory: MemoryMeasurement | None
     measured_at: float = 0.0
-    """When it was measured."""
+    """Seconds since 1970."""
 
 
 class MeasurementStore:
-    """Costs and survival by pair, machine, engine build and settings."""
+    """Reads and writes measurements by key (see `make_key`); errors never raise."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read_costs(self, key: str) -> MeasuredCosts | None:
-        """What was kept, or None."""
-        return self._read("measured", key, lambda said, _: _parse_costs(said))
+        return self._read("measured", key, lambda text, _: _parse_costs(text))
 
     def read_memory(self, key: str) -> MemoryMeasurement | None:
-        """What the last load took, or None."""
         return self._read("memory", key, _parse_memory)
 
     def read_all(self) -> tuple[PairMeasurement, ...]:
-        """What this machine has shown with this engine, the latest first."""
+        """Measurements on this machine with this engine build, the latest first."""
         try:
-            with self._open() as base:
-                rows = base.execute(_SELECT_ALL).fetchall()
+            with self._open() as db:
+                rows = db.execute(_SELECT_ALL).fetchall()
         except (sqlite3.Error, OSError):
             return ()
-        here = _environment()
-        found = [_parse_row(row) for row in rows if _is_from_environment(row[0], here)]
-        return tuple(sorted(found, key=lambda one: one.measured_at, reverse=True))
+        environment = _environment()
+        records = [_parse_row(row) for row in rows if _is_from_environment(row[0], environment)]
+        return tuple(sorted(records, key=lambda record: record.measured_at, reverse=True))
 
     def write_costs(
         self, key: str, measured: MeasuredCosts, reads: PairReads | None = None
     ) -> bool:
-        """Keep it; False where that cannot be done.  Without `about` what is known stays."""
+        """Returns False if writing failed.  Without `reads` the stored ones remain."""
         rows = {"measured": asdict(measured)}
         if reads is not None:
             rows["about"] = asdict(reads)
         return self._write(key, rows)
 
     def write_memory(self, key: str, memory: MemoryMeasurement) -> bool:
-        """Keep what a load took; False where that cannot be done."""
-        said = {"predicted": dict(memory.predicted), "used": dict(memory.used)}
-        return self._write(key, {"memory": said})
-
-    # --- the file -----------------------------------------------------------------------
+        """Returns False if writing failed."""
+        body = {"predicted": dict(memory.predicted), "used": dict(memory.used)}
+        return self._write(key, {"memory": body})
 
     def _read(self, table: str, key: str, parse: Callable[[str, float], _Result]) -> _Result | None:
         try:
-            with self._open() as base:
-                row = base.execute(f"SELECT said, at FROM {table} WHERE key = ?", (key,)).fetchone()
+            with self._open() as db:
+                row = db.execute(f"SELECT said, at FROM {table} WHERE key = ?", (key,)).fetchone()
         except (sqlite3.Error, OSError):
             return None
         return None if row is None else parse(*row)
 
     def _write(self, key: str, rows: Mapping[str, Any]) -> bool:
         try:
-            with self._open() as base, base:
-                for table, said in rows.items():
-                    base.execute(
+            with self._open() as db, db:
+                for table, body in rows.items():
+                    db.execute(
                         f"INSERT INTO {table} VALUES (?, ?, ?) ON CONFLICT (key) "
                         "DO UPDATE SET said = excluded.said, at = excluded.at",
-                        (key, json.dumps(said, separators=(",", ":")), time.time()),
+                        (key, json.dumps(body, separators=(",", ":")), time.time()),
                     )
         except (sqlite3.Error, OSError):
             return False
@@ -147,32 +143,29 @@ class MeasurementStore:
     def _open(self) -> Iterator[sqlite3.Connection]:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            base = self._connect()
+            db = self._connect()
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):  # in use, a full disk
+            if isinstance(error, sqlite3.OperationalError):  # locked, or the disk is full
                 raise
             self._path.replace(self._path.with_suffix(".damaged"))
-            base = self._connect()
-        with closing(base):
-            yield base
+            db = self._connect()
+        with closing(db):
+            yield db
 
     def _connect(self) -> sqlite3.Connection:
-        base = sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT)
+        db = sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT)
         try:
-            (version,) = base.execute("PRAGMA user_version").fetchone()
+            (version,) = db.execute("PRAGMA user_version").fetchone()
             if version > SCHEMA_VERSION:
                 raise sqlite3.OperationalError("written by a newer localspec")
             if version < SCHEMA_VERSION:
                 for table in _TABLES:
-                    base.execute(f"CREATE TABLE IF NOT EXISTS {table} WITHOUT ROWID")
-                base.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+                    db.execute(f"CREATE TABLE IF NOT EXISTS {table} WITHOUT ROWID")
+                db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         except BaseException:
-            base.close()
+            db.close()
             raise
-        return base
-
-
-# --- rows -------------------------------------------------------------------------------
+        return db
 
 
 def _parse_costs(text: str | None) -> MeasuredCosts | None:
@@ -221,26 +214,23 @@ def _parse_row(row: tuple[Any, ...]) -> PairMeasurement:
     )
 
 
-# --- keys -------------------------------------------------------------------------------
-
-
 def make_key(load: LoadCommand) -> str:
-    """What measurements depend on: the files as they are, this machine, the engine, the settings.
+    """Everything measurements depend on: files, machine, engine build, settings.
 
-    Raises OSError where a file is gone.
+    Raises OSError if a file is missing.
     """
-    about: dict[str, Any] = {
+    parts: dict[str, Any] = {
         "files": [_file_identity(path) for path in (load.target, load.draft) if path],
         **_environment(),
         "target": _cost_settings(load.target_settings),
         "draft": _cost_settings(load.draft_settings) if load.draft else None,
         "draft_max": load.draft_max,
     }
-    return json.dumps(about, sort_keys=True, separators=(",", ":"))
+    return json.dumps(parts, sort_keys=True, separators=(",", ":"))
 
 
 def _cost_settings(settings: ContextSettings) -> dict[str, Any]:
-    """What a pass costs does not depend on the size of the context that was set aside."""
+    """Without n_ctx: the cost of a pass does not depend on the allocated context."""
     return {name: value for name, value in asdict(settings).items() if name != "n_ctx"}
 
 
@@ -253,12 +243,12 @@ def _environment() -> dict[str, Any]:
 
 def _is_from_environment(key: str, environment: Mapping[str, Any]) -> bool:
     try:
-        about = json.loads(key)
-        return all(about[part] == value for part, value in environment.items())
+        parts = json.loads(key)
+        return all(parts[name] == value for name, value in environment.items())
     except (ValueError, TypeError, KeyError):
         return False
 
 
 def _file_identity(path: str) -> list[Any]:
-    about = Path(path).stat()
-    return [path, about.st_size, about.st_mtime_ns]
+    stat = Path(path).stat()
+    return [path, stat.st_size, stat.st_mtime_ns]

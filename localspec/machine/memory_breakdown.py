@@ -1,7 +1,7 @@
-"""What llama.cpp says a context and its model take, buffer by buffer.  Used in children only.
+"""Memory of a context and its model by buffer, read from llama_get_memory_breakdown.
 
-It is a C++ map, returned by value; no C function gives it.  The map is walked as the compiler's
-library lays it out: three words that count, and nodes of eight.
+For child processes only.  The function returns a C++ std::map by value and has no C equivalent, so
+this module walks the tree in the memory layout of libstdc++ or libc++.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from localspec.machine.memory_by_device import HOST, DeviceMemory
 
 _SYMBOL = "_Z26llama_get_memory_breakdownPK13llama_context"
 _MAX_BUFFERS = 256
-"""Buffer types that any machine could have: more means that the layout is another one."""
+"""More buffer types than any machine has: a larger count means an unknown layout."""
 
 
 class UnknownLayoutError(Exception):
-    """This build of llama.cpp cannot be asked."""
+    """This build of llama.cpp has no breakdown, or an unknown memory layout."""
 
 
 class _LibstdcxxMap(ctypes.Structure):
-    """std::map of libstdc++: comparator, colour, root, first, last, count."""
+    """std::map of libstdc++: comparator, color, root, first, last, count."""
 
     _fields_ = [("words", ctypes.c_uint64 * 6)]
 
@@ -36,60 +36,57 @@ class _LibcxxMap(ctypes.Structure):
 
 
 class _MapNode(ctypes.Structure):
-    """A node's pair; the links before it are read by position."""
+    """A tree node: four link words, then the key and three sizes."""
 
     _fields_ = [("links", ctypes.c_uint64 * 4), ("value", ctypes.c_uint64 * 4)]
 
 
 def read_by_device(library: Any, context: Any) -> dict[str, DeviceMemory]:
-    """Bytes on each device by its name; all of the computer's own memory under HOST.
-
-    Raises UnknownLayoutError.
-    """
+    """Bytes by device name, system memory under HOST.  Raises UnknownLayoutError."""
     ggml = GgmlLibrary(library)
     sums: dict[str, DeviceMemory] = defaultdict(DeviceMemory)
-    for buffer_type, *counted in read_buffers(library, context):
-        sums[_device_name(ggml, buffer_type)] += DeviceMemory(*counted)
+    for buffer_type, *sizes in read_buffers(library, context):
+        sums[_device_name(ggml, buffer_type)] += DeviceMemory(*sizes)
     return dict(sums)
 
 
 def read_buffers(library: Any, context: Any) -> list[list[int]]:
-    """Buffer type, weights, keys and values, compute.  Raises UnknownLayoutError."""
-    llvm = sys.platform == "darwin"
+    """Rows of buffer type, weights, KV cache, compute.  Raises UnknownLayoutError."""
+    is_libcxx = sys.platform == "darwin"
     if sys.platform == "win32":
-        raise UnknownLayoutError("Microsoft's std::map is not known")
+        raise UnknownLayoutError("unknown layout of std::map on Windows")
     try:
-        ask = library[_SYMBOL]
+        function = library[_SYMBOL]
     except AttributeError:
-        raise UnknownLayoutError(f"no {_SYMBOL}") from None
-    ask.argtypes = [ctypes.c_void_p]
-    ask.restype = _LibcxxMap if llvm else _LibstdcxxMap
-    words = ask(context).words
-    root, count = (words[1], words[2]) if llvm else (words[2], words[5])
+        raise UnknownLayoutError(f"llama.cpp does not export {_SYMBOL}") from None
+    function.argtypes = [ctypes.c_void_p]
+    function.restype = _LibcxxMap if is_libcxx else _LibstdcxxMap
+    words = function(context).words
+    root, count = (words[1], words[2]) if is_libcxx else (words[2], words[5])
     if not 0 < count <= _MAX_BUFFERS:
-        raise UnknownLayoutError(f"{count} buffers")
-    return _walk_tree(root, count, 0 if llvm else 2)
+        raise UnknownLayoutError(f"implausible number of buffers: {count}")
+    return _walk_tree(root, count, 0 if is_libcxx else 2)
 
 
 def _walk_tree(root: int, count: int, left_link: int) -> list[list[int]]:
-    found: list[list[int]] = []
-    waiting = [root]
-    while waiting:
-        node = _MapNode.from_address(waiting.pop())
-        found.append(list(node.value))
-        waiting += [link for link in (node.links[left_link], node.links[left_link + 1]) if link]
-        if len(found) > count:
-            raise UnknownLayoutError("a tree without an end")
-    if len(found) != count:
-        raise UnknownLayoutError(f"{len(found)} of {count} buffers")
-    return found
+    rows: list[list[int]] = []
+    pending = [root]
+    while pending:
+        node = _MapNode.from_address(pending.pop())
+        rows.append(list(node.value))
+        pending += [link for link in (node.links[left_link], node.links[left_link + 1]) if link]
+        if len(rows) > count:
+            raise UnknownLayoutError("the tree of buffers is not finite")
+    if len(rows) != count:
+        raise UnknownLayoutError(f"found {len(rows)} of {count} buffers")
+    return rows
 
 
 def _device_name(ggml: GgmlLibrary, buffer_type: int) -> str:
     if ggml.backend_buft_is_host(buffer_type):
         return HOST
     device = ggml.backend_buft_get_device(buffer_type)
-    # Weights repacked for the CPU are no host buffer, because others could not read them.
+    # Repacked weights are not a host buffer, as no other device can read them.
     if not device or ggml.kind(device) in ("cpu", "accel"):
         return HOST
     return bytes(ggml.backend_dev_name(device)).decode("utf-8", "replace")

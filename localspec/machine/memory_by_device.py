@@ -1,4 +1,4 @@
-"""Bytes of memory on each device, divided as llama.cpp divides them."""
+"""Memory of models on each device, in the categories of llama.cpp: weights, KV cache, compute."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 HOST = "CPU"
-"""All buffers in the computer's own memory, pinned or mapped or repacked, stand under this name."""
+"""Name for all buffers in system memory, including pinned, mapped and repacked ones."""
+DRAFT_DROPPED_NOTE = "The draft model cannot roll back (recurrent state), so it is not used."
+"""`MemoryEstimate.note` if the engine would not use the draft."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """What one model takes of one device."""
+    """Bytes of one model on one device."""
 
     weights: int = 0
     kv: int = 0
-    """Keys and values, and the state of recurrent layers."""
+    """KV cache and recurrent states."""
     compute: int = 0
+    """Compute buffers."""
 
     @property
     def total(self) -> int:
@@ -31,12 +34,12 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryByDevice:
-    """What one model takes of all devices."""
+    """Bytes of one model on all devices."""
 
     on: Mapping[str, DeviceMemory]
-    """By the device's name; a device that holds nothing may be absent."""
+    """By device name; unused devices may be missing."""
     output: int = 0
-    """The rows of logits, in the computer's own memory; in none of llama.cpp's three sums."""
+    """Output buffer (logits, hidden states) in system memory; not part of the other categories."""
 
     def of(self, device: str) -> DeviceMemory:
         return self.on.get(device, DeviceMemory())
@@ -48,19 +51,18 @@ class MemoryByDevice:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """What a pair will take, before it is loaded."""
+    """Memory of a pair before it is loaded."""
 
     target: MemoryByDevice
     draft: MemoryByDevice | None
     method: Literal["exact", "analytic"]
-    """Exact: llama.cpp's own sums of a load without data.  Analytic: our formulas."""
+    """exact: llama.cpp's sums for a load without data; analytic: formulas in localspec.fit."""
     error: int = 0
-    """Bytes by which a device's truth may differ."""
+    """Bytes by which the real memory of a device may differ."""
     note: str = ""
-    """Why it is not exact, or what else a person should know."""
+    """A remark for the user, such as why it is not exact."""
 
     def of(self, device: str) -> DeviceMemory:
-        """Both models'."""
         return self.target.of(device) + (self.draft.of(device) if self.draft else DeviceMemory())
 
     @property

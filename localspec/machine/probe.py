@@ -1,6 +1,7 @@
-"""What a pair would take, asked of llama.cpp itself: a load without data, in a child process.
+"""Memory probe: runs llama.cpp in a child process to get the exact memory of a pair.
 
-No byte of the weights is needed: a ghost is a file's header and nothing behind it.
+llama.cpp loads the models without data, so a header-only file is enough: a GGUF header followed by
+a hole.
 """
 
 from __future__ import annotations
@@ -23,18 +24,26 @@ from typing import Any
 from localspec import child_process, paths
 from localspec.errors import LocalspecError
 from localspec.machine.device import Device
-from localspec.machine.memory_by_device import HOST, DeviceMemory, MemoryByDevice, MemoryEstimate
+from localspec.machine.memory_by_device import (
+    DRAFT_DROPPED_NOTE,
+    HOST,
+    DeviceMemory,
+    MemoryByDevice,
+    MemoryEstimate,
+)
 from localspec.models import draft_heads
 from localspec.models.gguf import header as headers
 from localspec.models.gguf.header import Header
-from localspec.models.synthetic_header import data_size, serialize_header
+from localspec.models.gguf.writer import data_size, merge_split_headers, serialize_header
 from localspec.protocol.wire import LoadCommand
 from localspec.sanitize import sanitize
 
-__all__ = ["MemoryProbe", "ProbeError"]
-
 _SIMULATED_ERROR = 0.02
-"""Share of the graph's memory by which a card that is here may differ from one that is not."""
+"""Relative error of compute buffers on a simulated GPU."""
+
+
+class ProbeError(Exception):
+    """llama.cpp cannot be run or rejects the model; the message has the reason."""
 
 
 def _command() -> list[str]:
@@ -43,7 +52,7 @@ def _command() -> list[str]:
 
 
 class MemoryProbe:
-    """One child process, started at the first question and again after a death; from one thread."""
+    """Client of one child process, started on demand and again after a crash.  Not thread-safe."""
 
     def __init__(
         self,
@@ -75,79 +84,68 @@ class MemoryProbe:
             self._child = None
         self._header_only_files.close()
 
-    # --- questions ------------------------------------------------------------------------
-
     def list_devices(self) -> list[dict[str, Any]]:
-        """What ggml reports: name, description, type, free, total, id, backend, caps.
+        """Devices of ggml: name, description, type, free, total, id, backend, caps.
 
         Raises ProbeError.
         """
         return list(self._request("devices")["devices"])
 
-    def supports_gpu_offload(self) -> bool:
-        """Whether the installed llama.cpp can use a graphics card.  Raises ProbeError."""
-        return bool(self._request("devices")["offloads"])
-
     def query_info(self) -> dict[str, Any]:
-        """Both, with the `library`'s path, the CPU `features` that it was built for, and the
-        functions that are `lacking` for heads.
-
-        Raises ProbeError.
+        """`devices`, `offloads`, the path of the `library`, CPU `features`, and functions `lacking`
+        for heads.  Raises ProbeError.
         """
         return self._request("devices")
 
     def estimate_memory(
         self, load: LoadCommand, devices: Sequence[Device] | None = None
     ) -> MemoryEstimate:
-        """What the pair would take of these devices; None for llama.cpp's own choice.
+        """Memory of the pair on these devices; None for the devices llama.cpp would choose.
 
-        The files of `load` are local, whole or ghosts.  Raises ProbeError.
+        The files of `load` are local, complete or header-only.  Raises ProbeError.
         """
-        pretend = any(device.simulated for device in devices or ())
-        if pretend and not self.can_simulate_gpus():
-            raise ProbeError("a pretend card does not work with this llama.cpp")
-        head = _head_request(load)
-        draft = str(self._header_only_files.from_file(load.draft)) if load.draft else None
-        asked = replace(
-            load, target=str(self._header_only_files.from_file(load.target)), draft=draft
-        )
-        told = self._request(
+        simulated = any(device.simulated for device in devices or ())
+        if simulated and not self.can_simulate_gpus():
+            raise ProbeError("simulated GPUs do not work with this build of llama.cpp")
+        head_fields = _head_request(load)
+        files = self._header_only_files
+        draft = str(files.from_file(load.draft)) if load.draft else None
+        header_only = replace(load, target=str(files.from_file(load.target)), draft=draft)
+        reply = self._request(
             "project",
-            load=asdict(asked),
+            load=asdict(header_only),
             devices=None if devices is None else [asdict(device) for device in devices],
-            **head,
+            **head_fields,
         )
-        return _parse_estimate(told, pretend)
+        return _parse_estimate(reply, simulated)
 
     def can_simulate_gpus(self) -> bool:
-        """Whether pretend cards tell the truth here: tried once for each llama.cpp.
+        """Whether simulated GPUs give correct results; tested once for each build of llama.cpp.
 
-        Raises ProbeError where it cannot be tried.
+        Raises ProbeError if the test cannot run.
         """
         if self._can_simulate is None:
             self._can_simulate = self._load_selftest_result()
         return self._can_simulate
 
     def write_header_only_file(self, header: Header, folder: Path | None = None) -> Path:
-        """A file with this header and nothing behind it: sparse, of the whole model's size.
+        """A sparse file with this header and the size of the whole model.
 
-        In a folder of the probe's own unless another is given.  Raises ProbeError.
+        In a temporary folder of the probe by default.  Raises ProbeError.
         """
         return self._header_only_files.from_header(header, folder)
-
-    # --- within ---------------------------------------------------------------------------
 
     def _load_selftest_result(self) -> bool:
         file = paths.data_dir() / "pretend.json"
         version = metadata.version("llama-cpp-python")
         with suppress(OSError, ValueError, TypeError, AttributeError):
-            known = json.loads(file.read_text(encoding="utf-8")).get(version)
-            if isinstance(known, bool):
-                return known
+            stored = json.loads(file.read_text(encoding="utf-8")).get(version)
+            if isinstance(stored, bool):
+                return stored
         try:
             model = str(paths.package_data_dir() / "demo" / "demo-draft.gguf")
             passed = bool(self._request("selftest", model=model)["ok"])
-        except ProbeError:  # it died of it, or does not find its way
+        except ProbeError:  # it crashed, or the structs have an unknown layout
             passed = False
         with suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -157,14 +155,14 @@ class MemoryProbe:
     def _request(self, op: str, **fields: Any) -> dict[str, Any]:
         if self._child is None or self._child.exited:
             self._child = ProbeProcess(self._command(), self._start_timeout)
-        told = self._child.request({"op": op, **fields}, self._timeout)
-        if "failed" in told:
-            raise ProbeError(sanitize(str(told["failed"]), multiline=False))
-        return told
+        reply = self._child.request({"op": op, **fields}, self._timeout)
+        if "failed" in reply:
+            raise ProbeError(sanitize(str(reply["failed"]), multiline=False))
+        return reply
 
 
 def _head_request(load: LoadCommand) -> dict[str, Any]:
-    """What kind of head drafts, and the layers that it reads.  Raises ProbeError."""
+    """Request fields for a head: its kind and the target layers it reads.  Raises ProbeError."""
     try:
         target = headers.read(Path(load.target))
         draft = headers.read(Path(load.draft)) if load.draft else None
@@ -179,47 +177,39 @@ def _head_request(load: LoadCommand) -> dict[str, Any]:
         verdict := draft_heads.check_head_without_vocabulary(
             draft_heads.target_from_header(target), draft
         )
-    ) is not None:  # it would abort
+    ) is not None:  # llama.cpp would abort
         raise ProbeError(verdict.detail)
     return {"head": kind, "layers": draft_heads.target_layers(draft)}
 
 
 def _parse_estimate(reply: Mapping[str, Any], simulated: bool) -> MemoryEstimate:
     target, draft = _parse_memory(reply["target"]), reply["draft"] and _parse_memory(reply["draft"])
-    both = [ledger for ledger in (target, draft) if ledger]
-    names = {name for ledger in both for name in ledger.on}
-    graphs = [sum(ledger.of(name).compute for ledger in both) for name in names]
-    error = int(_SIMULATED_ERROR * max(graphs, default=0)) if simulated else 0
+    models = [model for model in (target, draft) if model]
+    names = {name for model in models for name in model.on}
+    compute = [sum(model.of(name).compute for model in models) for name in names]
+    error = int(_SIMULATED_ERROR * max(compute, default=0)) if simulated else 0
     error += reply["doubt"] if len(names - {HOST}) > 1 else 0
-    note = "The draft cannot take back a guess, so it is not kept." if reply.get("dropped") else ""
+    note = DRAFT_DROPPED_NOTE if reply.get("dropped") else ""
     return MemoryEstimate(target, draft, "exact", error, note)
 
 
 def _parse_memory(body: Mapping[str, Any]) -> MemoryByDevice:
-    on = {name: DeviceMemory(**counted) for name, counted in body["on"].items()}
+    on = {name: DeviceMemory(**sizes) for name, sizes in body["on"].items()}
     return MemoryByDevice(on, body["output"])
 
 
-# --- The probe's child process from outside: its pipes, its patience, its end.
-
-
-class ProbeError(Exception):
-    """llama.cpp cannot be asked, or does not take the model; the text says why."""
-
-
 class ProbeProcess:
-    """The process, its pipes, and the two threads that empty them."""
+    """The child process, its pipes, and two threads that read them."""
 
     def __init__(self, command: Sequence[str], seconds: float) -> None:
         self.exited = False
         self._request_id = 0
         self._replies: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._stderr_tail = b""
-        """The last it said on stderr."""
         try:
             self._process = child_process.start(command)
         except OSError as error:
-            raise ProbeError(f"no child process: {error.strerror}") from error
+            raise ProbeError(f"cannot start a process: {error.strerror}") from error
         self._threads = [
             threading.Thread(target=work, daemon=True)
             for work in (self._read_stdout, self._read_stderr)
@@ -229,11 +219,11 @@ class ProbeProcess:
         self._next_reply(seconds)
 
     def request(self, body: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Raises ProbeError where it dies or takes longer; it is gone then."""
+        """Raises ProbeError on a crash or timeout; the process has ended then."""
         self._request_id += 1
         line = json.dumps({"id": self._request_id, **body}, separators=(",", ":"))
         assert self._process.stdin is not None
-        with suppress(OSError):  # a process that is gone says so on its other pipe
+        with suppress(OSError):  # if the process is gone, _next_reply raises
             rest = memoryview(line.encode() + b"\n")
             while rest:
                 rest = rest[self._process.stdin.write(rest) or 0 :]
@@ -254,33 +244,33 @@ class ProbeProcess:
         except queue.Empty:
             self._process.kill()
             self.stop()
-            raise ProbeError(f"llama.cpp gave no answer within {seconds:g} s") from None
+            raise ProbeError(f"no reply from llama.cpp within {seconds:g} s") from None
         if not line.endswith(b"\n"):
             self.stop()
-            raise ProbeError(f"llama.cpp died of it: {self._crash_reason()}")
-        told: Any = None
+            raise ProbeError(f"llama.cpp crashed: {self._crash_reason()}")
+        reply: Any = None
         with suppress(ValueError):
-            told = json.loads(line)
-        if not isinstance(told, dict) or told.get("re") != self._request_id:
+            reply = json.loads(line)
+        if not isinstance(reply, dict) or reply.get("re") != self._request_id:
             self._process.kill()
             self.stop()
-            raise ProbeError("its answer is none")
-        return told
+            raise ProbeError("invalid reply from the probe process")
+        return reply
 
     def _crash_reason(self) -> str:
         lines = self._stderr_tail.decode("utf-8", "replace").strip().splitlines()
-        said = [line for line in lines if "GGML_ASSERT" in line or "Error" in line] or lines[-1:]
+        errors = [line for line in lines if "GGML_ASSERT" in line or "Error" in line] or lines[-1:]
         return sanitize(
-            said[-1] if said else f"exit code {self._process.returncode}", multiline=False
+            errors[-1] if errors else f"exit code {self._process.returncode}", multiline=False
         )
 
     def _read_stdout(self) -> None:
-        """A line without its end is the last: the process is gone."""
+        """Queues complete lines, then b"" when the process ends."""
         assert self._process.stdout is not None
         with suppress(OSError, ValueError):
-            pieces = b""
+            rest = b""
             while part := self._process.stdout.read(65536):
-                *lines, pieces = (pieces + part).split(b"\n")
+                *lines, rest = (rest + part).split(b"\n")
                 for line in lines:
                     self._replies.put(line + b"\n")
         self._replies.put(b"")
@@ -292,63 +282,59 @@ class ProbeProcess:
                 self._stderr_tail = (self._stderr_tail + part)[-8192:]
 
 
-# --- Ghosts of models: a header's bytes and a hole where the weights would be.
-
-
 class HeaderOnlyFiles:
-    """Those written so far, in a folder of their own that goes with them."""
+    """Creates header-only files in a temporary folder, deleted on close."""
 
     def __init__(self) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._known: dict[tuple[str, int, int], Path] = {}
-        """By path, size and time of the last change."""
+        self._by_source: dict[tuple[str, int, int], Path] = {}
+        """By path, size and modification time of the model file."""
 
     def from_header(self, header: Header, folder: Path | None = None) -> Path:
-        """Raises ProbeError where it cannot be written."""
-        begins = serialize_header(header)
-        name = hashlib.blake2b(begins, digest_size=12).hexdigest()
+        """Raises ProbeError if it cannot be written."""
+        content = serialize_header(header)
+        name = hashlib.blake2b(content, digest_size=12).hexdigest()
         try:
             path = (folder or self._temporary_folder()) / f"{name}.gguf"
             if not path.exists():
-                _write_sparse(path, begins, len(begins) + data_size(header))
+                _write_sparse(path, content, len(content) + data_size(header))
         except (OSError, OverflowError) as error:
-            raise ProbeError(f"no ghost of the model: {error}") from error
+            raise ProbeError(f"cannot write a header-only file: {error}") from error
         return path
 
     def from_file(self, file: str) -> Path:
-        """Of a local model, all its parts together.  Raises ProbeError."""
+        """For a local model with all its parts.  Raises ProbeError."""
         path = Path(file)
         try:
-            about = path.stat()
-            key = (file, about.st_size, about.st_mtime_ns)
-            if key not in self._known:
-                self._known[key] = self.from_header(_read_merged_header(path))
+            stat = path.stat()
+            key = (file, stat.st_size, stat.st_mtime_ns)
+            if key not in self._by_source:
+                self._by_source[key] = self.from_header(_read_merged_header(path))
         except OSError as error:
             raise ProbeError(f"{sanitize(path.name)}: {error.strerror}") from error
         except LocalspecError as error:
             raise ProbeError(error.message) from error
-        return self._known[key]
+        return self._by_source[key]
 
     def close(self) -> None:
         if self._folder is not None:
             self._folder.cleanup()
         self._folder = None
-        self._known.clear()
+        self._by_source.clear()
 
     def _temporary_folder(self) -> Path:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(
-                prefix="localspec-ghosts-", ignore_cleanup_errors=True
+                prefix="localspec-headers-", ignore_cleanup_errors=True
             )
         return Path(self._folder.name)
 
 
 def _read_merged_header(path: Path) -> Header:
-    """A local model's header, with the tensors of all its parts."""
     header = headers.read(path)
     if header.split is None:
         return header
-    headers.check_loadable(path)  # the parts are there
+    headers.check_loadable(path)  # raises if a part is missing
     stem = path.name.removesuffix(_split_suffix(1, header.split.count))
     return merge_split_headers(
         [
@@ -358,28 +344,16 @@ def _read_merged_header(path: Path) -> Header:
     )
 
 
-def merge_split_headers(parts: Sequence[Header]) -> Header:
-    """One header of a model in several files: the first one's keys, everyone's tensors."""
-    tensors = []
-    begins = 0
-    for part in parts:
-        tensors += [t._replace(offset=begins + t.offset) for t in part.tensors]
-        begins += data_size(part)
-    keys = {key: value for key, value in parts[0].keys.items() if not key.startswith("split.")}
-    return replace(parts[0], keys=keys, tensors=tuple(tensors), split=None)
-
-
 def _split_suffix(number: int, count: int) -> str:
     return f"-{number:05d}-of-{count:05d}.gguf"
 
 
-def _write_sparse(path: Path, begins: bytes, size: int) -> None:
-    """With a hole behind the beginning."""
+def _write_sparse(path: Path, content: bytes, size: int) -> None:
     if sys.platform == "win32" and shutil.disk_usage(path.parent).free < size:
-        raise OSError(0, "the disk has no room, and Windows makes no holes in files")
+        raise OSError(0, "not enough disk space (Windows does not create sparse files)")
     try:
         with path.open("xb") as file:
-            file.write(begins)
+            file.write(content)
             file.truncate(size)
     except OSError:
         with suppress(OSError):

@@ -1,7 +1,7 @@
-"""The process that asks llama.cpp what a pair would take: one JSON object a line, in and out.
+"""Child process of the memory probe: reads and writes one JSON object per line.
 
-A file's header is another's work and llama.cpp aborts on some of them; so does a wrong guess of
-ours about its insides.  Then this process is gone, and nothing else.
+llama.cpp aborts on some malformed headers, and simulated GPUs depend on its internal structs.  A
+crash ends this process only.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ installed_llama_cpp.preload_cuda_libraries()
 import llama_cpp.llama_cpp as C  # noqa: E402, N812
 
 _MAX_ADDRESS_SPACE = 8 * 1024**3
-"""Bytes of address space: the states of recurrent layers are really allocated."""
+"""Limit in bytes: recurrent states are really allocated."""
 _MAX_CPU_SECONDS = 30
-"""Of computing, for one request."""
+"""Limit for one request."""
 _LOG_LEVEL_ERROR = 4
 """GGML_LOG_LEVEL_ERROR."""
 _MAX_ERRORS = 20
 
 
 class ProbeServer:
-    """Answers requests; the cards it makes stay, because llama.cpp may keep their addresses."""
+    """Handles requests.  Simulated GPUs are never freed, as llama.cpp may keep their addresses."""
 
     def __init__(self) -> None:
         self._errors: list[str] = []
@@ -56,7 +56,7 @@ class ProbeServer:
         self._simulated_gpus: dict[SimulatedGpuSpec, SimulatedGpu] = {}
 
     def handle(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Failures that are llama.cpp's answer are said as `failed`."""
+        """Errors are returned in the field `failed`."""
         self._errors.clear()
         try:
             if request["op"] == "devices":
@@ -64,7 +64,7 @@ class ProbeServer:
             if request["op"] == "selftest":
                 return {"ok": simulated_gpu.passes_selftest(C, request["model"])}
             return self._handle_project(request)
-        except ModelOpenError as error:  # llama.cpp's first line says why; others that it failed
+        except ModelOpenError as error:  # the first logged error is the cause
             return {"failed": self._errors[0] if self._errors else str(error)}
         except UsageError as error:
             return {"failed": error.message}
@@ -72,9 +72,8 @@ class ProbeServer:
             return {"failed": str(error)}
 
     def _handle_devices(self) -> dict[str, Any]:
-        found = [self._ggml.describe(device) for device in self._ggml.devices()]
         return {
-            "devices": found,
+            "devices": [self._ggml.describe(device) for device in self._ggml.devices()],
             "offloads": bool(C.llama_supports_gpu_offload()),
             "library": str(C._lib._name),
             "lacking": probed_model.missing_head_functions(C),
@@ -82,31 +81,33 @@ class ProbeServer:
         }
 
     def _handle_project(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Both models open at once, as the engine has them."""
+        """Opens both models at once, as the engine does."""
         load: LoadCommand = from_json(LoadCommand, request["load"])
         devices = self._find_devices(request["devices"])
-        head: str = request.get("head", "")
-        with ExitStack() as open_:
-            role = llama_params.target_role(load, load_mtp=head == "mtp")
-            target = ProbedModel(C, load.target, role, devices=devices)
-            open_.enter_context(closing(target))
-            ledger = target.memory_by_device()
-            told = {"target": asdict(ledger), "draft": None, "doubt": target.error_bound()}
+        head_kind: str = request.get("head", "")
+        with ExitStack() as stack:
+            role = llama_params.target_role(load, load_mtp=head_kind == "mtp")
+            target = stack.enter_context(
+                closing(ProbedModel(C, load.target, role, devices=devices))
+            )
+            memory = target.memory_by_device()
+            reply = {"target": asdict(memory), "draft": None, "doubt": target.error_bound()}
             if load.draft is None:
-                return told
+                return reply
             role = llama_params.draft_role(load, target.n_ctx)
-            split = () if role.settings.tensor_split else self._free_split(devices, ledger)
-            how: dict[str, Any] = {"devices": devices, "split": split}
-            if head:
-                draft = self._open_head(load, target, request["layers"], how)
-                told["target"] = asdict(target.memory_by_device())  # it keeps states now
+            split = () if role.settings.tensor_split else self._free_split(devices, memory)
+            options: dict[str, Any] = {"devices": devices, "split": split}
+            if head_kind:
+                draft = self._open_head(load, target, request["layers"], options)
+                # The target now has buffers for hidden states.
+                reply["target"] = asdict(target.memory_by_device())
             else:
-                draft = ProbedModel(C, load.draft, role, **how)
-            open_.enter_context(closing(draft))
+                draft = ProbedModel(C, load.draft, role, **options)
+            stack.enter_context(closing(draft))
             if draft.is_recurrent:
-                return told | {"dropped": True}
-            doubt = target.error_bound() + draft.error_bound()
-            return told | {"draft": asdict(draft.memory_by_device()), "doubt": doubt}
+                return reply | {"dropped": True}
+            error = target.error_bound() + draft.error_bound()
+            return reply | {"draft": asdict(draft.memory_by_device()), "doubt": error}
 
     def _open_head(
         self,
@@ -115,7 +116,7 @@ class ProbeServer:
         layers: Sequence[int],
         options: Mapping[str, Any],
     ) -> ProbedModel:
-        """A head of a file that reads these layers; without any the target's own layer."""
+        """A head in a file, which reads `layers` of the target; without layers, its MTP layer."""
         role = llama_params.head_role(load, target.n_ctx)
         if not layers:
             probed_model.enable_mtp_state(C, target)
@@ -125,25 +126,25 @@ class ProbeServer:
         return ProbedHead(C, load.draft, role, target, **options)
 
     def _find_devices(self, requested: Sequence[Mapping[str, Any]] | None) -> list[int] | None:
-        """Addresses of the devices that are named; those of pretend cards where they are."""
+        """Addresses of the devices; creates simulated GPUs."""
         if requested is None:
             return None
-        here = {self._ggml.describe(device)["name"]: device for device in self._ggml.devices()}
-        found = []
+        real = {self._ggml.describe(device)["name"]: device for device in self._ggml.devices()}
+        addresses = []
         for device in (from_json(Device, body) for body in requested):
             if device.kind in ("cpu", "accel"):
                 continue
-            if device.pretend:
-                found.append(self._simulate_gpu(device).address)
-            elif device.name in here:
-                found.append(here[device.name])
+            if device.simulated:
+                addresses.append(self._simulate_gpu(device).address)
+            elif device.name in real:
+                addresses.append(real[device.name])
             else:
                 raise LookupError(f"llama.cpp has no device {device.name}")
-        return found
+        return addresses
 
     def _simulate_gpu(self, device: Device) -> SimulatedGpu:
         total = device.total or device.free or 0
-        card = SimulatedGpuSpec(
+        spec = SimulatedGpuSpec(
             device.name,
             device.description,
             total,
@@ -151,31 +152,31 @@ class ProbeServer:
             device.kind == "igpu",
             ALLOCATION_RULES.get(device.backend, AllocationRules()),
         )
-        return self._simulated_gpus.setdefault(
-            card, self._simulated_gpus.get(card) or SimulatedGpu(C._lib, card)
-        )
+        if spec not in self._simulated_gpus:
+            self._simulated_gpus[spec] = SimulatedGpu(C._lib, spec)
+        return self._simulated_gpus[spec]
 
     def _free_split(self, devices: list[int] | None, used: MemoryByDevice) -> tuple[float, ...]:
-        """What the target leaves free: llama.cpp splits the draft by it, without being told."""
-        shared = self._default_devices() if devices is None else devices
-        if len(shared) < 2:
+        """Memory the target leaves free by device: llama.cpp splits the draft's layers by it."""
+        addresses = self._default_devices() if devices is None else devices
+        if len(addresses) < 2:
             return ()
-        told = [self._ggml.describe(device) for device in shared]
-        if not all(device["free"] for device in told):
+        shared = [self._ggml.describe(address) for address in addresses]
+        if not all(device["free"] for device in shared):
             return ()
         return tuple(
-            float(max(1, device["free"] - used.of(device["name"]).total)) for device in told
+            float(max(1, device["free"] - used.of(device["name"]).total)) for device in shared
         )
 
     def _default_devices(self) -> list[int]:
-        """llama.cpp's own choice: every graphics card once, integrated ones where there is none."""
+        """The choice of llama.cpp: each GPU once, integrated ones only if there is no other."""
         by_kind: dict[str, list[int]] = {"gpu": [], "igpu": []}
         seen: set[str] = set()
         for device in self._ggml.devices():
-            told = self._ggml.describe(device)
-            if told["type"] in by_kind and told["id"] not in seen:
-                by_kind[told["type"]].append(device)
-                seen |= {told["id"]} if told["id"] else set()
+            props = self._ggml.describe(device)
+            if props["type"] in by_kind and props["id"] not in seen:
+                by_kind[props["type"]].append(device)
+                seen |= {props["id"]} if props["id"] else set()
         return by_kind["gpu"] or by_kind["igpu"]
 
     def _on_log(self, level: int, text: bytes, _: Any) -> None:
@@ -184,7 +185,7 @@ class ProbeServer:
 
 
 def _limit_memory() -> None:
-    """Not with a graphics driver, which reserves addresses without end."""
+    """Not with a GPU driver, which reserves large address ranges."""
     if sys.platform != "win32" and not C.llama_supports_gpu_offload():
         import resource  # noqa: PLC0415  not on Windows
 
@@ -193,14 +194,14 @@ def _limit_memory() -> None:
 
 
 def _limit_time() -> None:
-    """So long from now on, and the system ends us: nobody may be there any more to do it."""
+    """The system ends this process after _MAX_CPU_SECONDS, even if the parent is gone."""
     if sys.platform != "win32":
         import resource  # noqa: PLC0415  not on Windows
 
         used = resource.getrusage(resource.RUSAGE_SELF)
-        most = int(used.ru_utime + used.ru_stime) + _MAX_CPU_SECONDS
+        limit = int(used.ru_utime + used.ru_stime) + _MAX_CPU_SECONDS
         with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_CPU, (most, resource.RLIM_INFINITY))
+            resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
 
 
 def _write_reply(out: int, body: Mapping[str, Any]) -> None:
@@ -212,13 +213,13 @@ def _write_reply(out: int, body: Mapping[str, Any]) -> None:
 def main() -> None:
     child_process.set_up_child(int(sys.argv[1]))
     out = child_process.take_over_stdout()
-    child = ProbeServer()
+    server = ProbeServer()
     _limit_memory()
     _write_reply(out, {"re": 0})
     for line in sys.stdin.buffer:
-        asked = json.loads(line)
+        request = json.loads(line)
         _limit_time()
-        _write_reply(out, {"re": asked["id"]} | child.handle(asked))
+        _write_reply(out, {"re": request["id"]} | server.handle(request))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A model opened as the engine would open it, with its data or without: what it takes.
+"""Models and heads opened as the engine opens them, with or without data, to read their memory.
 
-Used in children only: without data llama.cpp still reads the header, and may die of it.
+For child processes only: llama.cpp may abort on a malformed header.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _COPIES = 4
 
 
 class ModelOpenError(Exception):
-    """llama.cpp does not take the model, or not these settings."""
+    """llama.cpp rejects the model or the settings."""
 
 
 class ProbedModel:
-    """A model and its context.  Raises OpeningError or UsageError; `close` frees both.
+    """A model and its context.  Raises ModelOpenError or UsageError; `close` frees both.
 
-    `devices` are addresses, None for llama.cpp's own choice; `split` stands in for a
-    tensor_split that was not asked for.
+    `devices` are addresses, None for the choice of llama.cpp; `split` is a tensor_split for
+    settings without one; `data` loads the weights.
     """
 
     def __init__(
@@ -45,52 +45,51 @@ class ProbedModel:
         self.model: Any = None
         self.context: Any = None
         self.hidden_state_bytes = 0
-        """Bytes of hidden states that are handed out beside the logits."""
-        given = llama_params.model_params(c, role.settings)
-        params = given.params
-        # Without data llama.cpp aborts in any other mode; with it a mapped file would count whole.
+        """Bytes of hidden states in the output buffer, beside the logits."""
+        model_params = llama_params.model_params(c, role.settings)
+        params = model_params.params
+        # Without data llama.cpp aborts in other modes; with data a mapped file would count whole.
         params.no_alloc, params.load_mode = not data, c.LLAMA_LOAD_MODE_NONE
         params.load_mtp = role.load_mtp
         params.use_extra_bufts = params.use_extra_bufts and role.repack
         if devices is not None:
-            offered = (ctypes.c_void_p * (len(devices) + 1))(*devices, None)
-            params.devices = ctypes.cast(offered, ctypes.c_void_p)
+            device_array = (ctypes.c_void_p * (len(devices) + 1))(*devices, None)
+            params.devices = ctypes.cast(device_array, ctypes.c_void_p)
         if split:
-            chosen = llama_params.tensor_split_array(c, split)
-            params.tensor_split = chosen
+            split_array = llama_params.tensor_split_array(c, split)
+            params.tensor_split = split_array
         try:
             self.model = c.llama_model_load_from_file(os.fsencode(path), params)
             if not self.model:
-                raise ModelOpenError("the model cannot be loaded")
+                raise ModelOpenError("llama.cpp cannot load the model")
             self._create_context(role)
         except BaseException:
             self.close()
             raise
 
     def _create_context(self, role: ModelRole) -> None:
-        """The model's context."""
         c = self._c
         self.role = llama_params.limit_to_trained(c, self.model, role)
         trained = int(c.llama_model_n_ctx_train(self.model))
         n_ctx = llama_params.resolve_n_ctx(self.role.settings, trained, "this model")
-        wanted = llama_params.context_params(c, self.model, self.role, n_ctx)
-        self.context = c.llama_init_from_model(self.model, wanted)
+        params = llama_params.context_params(c, self.model, self.role, n_ctx)
+        self.context = c.llama_init_from_model(self.model, params)
         if not self.context:
-            raise ModelOpenError("no context with these settings")
+            raise ModelOpenError("llama.cpp cannot create a context with these settings")
         self.n_ctx = int(c.llama_n_ctx(self.context))
         self.is_recurrent = llama_params.is_recurrent(c, self.model)
 
     def memory_by_device(self) -> MemoryByDevice:
-        """Raises breakdown.UnknownLayoutError."""
-        taken = memory_breakdown.read_by_device(self._c._lib, self.context)
+        """Raises UnknownLayoutError."""
+        by_device = memory_breakdown.read_by_device(self._c._lib, self.context)
         output = llama_params.output_bytes(self._c, self.model, self.role)
-        return MemoryByDevice(taken, output + self.hidden_state_bytes)
+        return MemoryByDevice(by_device, output + self.hidden_state_bytes)
 
     def error_bound(self) -> int:
-        """Bytes by which the graph's memory on the last of several devices may be wrong.
+        """Bytes by which the compute buffer of the last of several devices may be wrong.
 
-        Where they take turns at batches, llama.cpp without data counts the copies of one row of
-        activations more than it needs, or less.
+        With pipeline parallelism, llama.cpp without data miscounts the copies of one batch of
+        activations.
         """
         c = self._c
         return int(_COPIES * 4 * c.llama_n_ubatch(self.context) * c.llama_model_n_embd(self.model))
@@ -103,8 +102,7 @@ class ProbedModel:
         self.context = self.model = None
 
 
-# --- A head opened beside its target, as the engine would open it: what both take then.
-
+# Exported C++ functions without C equivalents, by mangled name.
 _SET_LAYER_INPUTS = "_Z30llama_set_embeddings_layer_inpP13llama_contextjb"
 _SET_NEXTN = "_Z26llama_set_embeddings_nextnP13llama_contextbb"
 _SCHED_RESERVE = "_ZN13llama_context13sched_reserveEv"
@@ -133,12 +131,11 @@ _HEAD_FUNCTIONS = {
         "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z",
     ),
 }
-"""What the engine calls where a head drafts, by plain name: as GCC and Clang, and as Microsoft's
-compiler write it."""
+"""Functions the engine needs for heads, with their names by GCC or Clang and by MSVC."""
 
 
 def missing_head_functions(c: Any) -> list[str]:
-    """Functions without which this build runs no heads."""
+    """Functions that heads need and this build does not export."""
 
     def has(symbol: str) -> bool:
         try:
@@ -146,39 +143,38 @@ def missing_head_functions(c: Any) -> list[str]:
         except AttributeError:
             return False
 
-    return [name for name, ways in _HEAD_FUNCTIONS.items() if not any(map(has, (name, *ways)))]
+    return [
+        name for name, mangled in _HEAD_FUNCTIONS.items() if not any(map(has, (name, *mangled)))
+    ]
 
 
 def enable_hidden_states(c: Any, target: ProbedModel, layers: Sequence[int]) -> None:
-    """From now on the target keeps the inputs of these layers, of every token of a batch.
+    """Makes the target output the inputs of these layers for every token.
 
-    llama.cpp aborts on layers that it does not give.  Raises UnknownLayoutError.
+    llama.cpp aborts on invalid layers.  Raises UnknownLayoutError.
     """
     for layer in set(layers):
         _call(c, _SET_LAYER_INPUTS, target.context, layer, True)
     _call(c, _SCHED_RESERVE, target.context)
-    target.hidden_state_bytes = len(set(layers)) * _hidden_state_bytes(
-        c, target, c.llama_model_n_embd
-    )
+    layer_bytes = _hidden_state_bytes(c, target, c.llama_model_n_embd)
+    target.hidden_state_bytes = len(set(layers)) * layer_bytes
 
 
 def enable_mtp_state(c: Any, target: ProbedModel) -> None:
-    """The same of what leaves its last layer, for the layer of its own that guesses."""
+    """Makes the target output the result of its last layer, for its MTP layer."""
     _call(c, _SET_NEXTN, target.context, True, False)
-    _call(
-        c, _SET_LAYER_INPUTS, target.context, 0, False
-    )  # asks for nothing, but the graph is sized anew
+    # Enables nothing, but makes llama.cpp reserve the graph again.
+    _call(c, _SET_LAYER_INPUTS, target.context, 0, False)
     _call(c, _SCHED_RESERVE, target.context)
     target.hidden_state_bytes = _hidden_state_bytes(c, target, c.llama_model_n_embd_out)
 
 
 class ProbedHead(ProbedModel):
-    """A head of another file.  Close it before the target."""
+    """A head in its own file.  Close it before the target."""
 
     def __init__(
         self, c: Any, path: str, role: ModelRole, target: ProbedModel, **options: Any
     ) -> None:
-        """`how` as `Opened` has it."""
         self._target = target
         super().__init__(c, path, role, **options)
 
@@ -191,14 +187,14 @@ class ProbedHead(ProbedModel):
         params.ctx_other, params.ctx_type = self._target.context, context_type
         self.context = c.llama_init_from_model(self.model, params)
         if not self.context:
-            raise ModelOpenError("no context for the head")
+            raise ModelOpenError("llama.cpp cannot create a context for the head")
         self.n_ctx = int(c.llama_n_ctx(self.context))
-        self.recurrent = False
+        self.is_recurrent = False
         self.hidden_state_bytes = _hidden_state_bytes(c, self, c.llama_model_n_embd)
 
 
 class ProbedMtpHead(ProbedHead):
-    """The target's own layer that guesses (MTP): a context more of the same model."""
+    """The MTP layer of the target: a second context of the same model."""
 
     def __init__(self, c: Any, role: ModelRole, target: ProbedModel) -> None:
         self._c, self._target = c, target
@@ -206,10 +202,10 @@ class ProbedMtpHead(ProbedHead):
         self._create_head_context(role, c.LLAMA_CONTEXT_TYPE_MTP)
 
     def memory_by_device(self) -> MemoryByDevice:
-        """The weights are the target's."""
-        found = super().memory_by_device()
-        on = {name: replace(part, weights=0) for name, part in found.on.items()}
-        return MemoryByDevice(on, found.output)
+        """Without weights, which belong to the target."""
+        memory = super().memory_by_device()
+        on = {name: replace(part, weights=0) for name, part in memory.on.items()}
+        return MemoryByDevice(on, memory.output)
 
     def close(self) -> None:
         self.model = None
@@ -224,6 +220,6 @@ def _call(c: Any, name: str, *arguments: Any) -> None:
     try:
         function = c._lib[name]
     except AttributeError:
-        raise UnknownLayoutError(f"no {name}") from None
+        raise UnknownLayoutError(f"llama.cpp does not export {name}") from None
     function.argtypes, function.restype = _ARGUMENTS[name], None
     function(*arguments)

@@ -1,8 +1,8 @@
-"""A graphics card that is not here: a ggml device whose memory is the computer's own.
+"""Simulated GPU: a ggml device backed by system memory.
 
-llama.cpp places layers, caches and graphs on it as on a real one, because it asks a device only
-for sizes, alignment and what it supports.  Used in children only.  The structs are those of
-ggml-backend-impl.h; `selftest` tells whether the installed llama.cpp has the same.
+llama.cpp places layers, caches and graphs on it as on a real GPU, because it only queries sizes,
+alignment and supported operations.  For child processes only.  The structs are those of
+ggml-backend-impl.h; `passes_selftest` checks them against the installed llama.cpp.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _F16 = 1
 _UNQUANTIZED = (0, _F16)
 """F32 and F16."""
 _MAX_OP_NUMBER = 96
-"""Those wanted stand before it; ggml has more, and looks at nobody who asks beyond its last."""
+"""Above the operations needed here; ggml does not check the range of a number."""
 _BACKEND_DEVICE_OFFSETS = range(8, 240, 8)
-"""Where in a ggml_backend its device may stand: behind its functions."""
+"""Possible offsets of the device in a ggml_backend, after its functions."""
 _EVENT_FUNCTION_OFFSETS = (3, 2)
 """Words before that slot: event_record and event_wait."""
 
@@ -36,15 +36,15 @@ class AllocationRules:
 
     alignment: int = 128
     padding: int = 512
-    """Rows of quantised weights are padded to so many elements."""
+    """Rows of quantised weights are padded to a multiple of this many elements."""
     f16_copies: bool = True
-    """Attention over a quantised cache keeps copies of it in f16 behind its output."""
+    """Attention over a quantised cache keeps f16 copies of it behind its output."""
     pipeline: bool = True
-    """Several such cards take turns at batches, each with copies of the graph's inputs."""
+    """Supports pipeline parallelism, with copies of the graph's inputs."""
     host_buffer: bool = True
     """Offers a buffer type of pinned host memory (`get_host_buffer_type`).
 
-    llama.cpp puts the CPU's weights there, and does not repack them for the CPU's instructions.
+    llama.cpp then puts the CPU's weights there and does not repack them.
     """
 
 
@@ -54,13 +54,11 @@ ALLOCATION_RULES = {
         alignment=32, padding=0, f16_copies=False, pipeline=False, host_buffer=False
     ),
 }
-"""All others are CUDA's, or CUDA's code."""
+"""Other backends use the rules, and mostly the code, of CUDA."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedGpuSpec:
-    """What a card is said to be."""
-
     name: str
     description: str
     total: int
@@ -68,16 +66,16 @@ class SimulatedGpuSpec:
     integrated: bool = False
     rules: AllocationRules = AllocationRules()
     empty: bool = True
-    """Hold no data: nothing is refused, and what llama.cpp zeroes costs no memory."""
+    """Holds no data: no allocation fails, and clearing a buffer uses no memory."""
 
 
 class SimulatedGpu:
-    """One card.  Its `address` may be given to llama.cpp as long as the object lives."""
+    """Its `address` is valid for llama.cpp as long as the object lives."""
 
     def __init__(self, library: Any, spec: SimulatedGpuSpec) -> None:
         self.spec = spec
         self.used = self.peak = 0
-        """Bytes that llama.cpp holds, and the most it ever held."""
+        """Bytes allocated by llama.cpp, now and at most."""
         self._ggml = GgmlLibrary(library)
         self._cpu = next(d for d in self._ggml.devices() if self._ggml.kind(d) == "cpu")
         self._memory = self._ggml.backend_cpu_buffer_type()
@@ -109,8 +107,6 @@ class SimulatedGpu:
     @property
     def free(self) -> int:
         return max(0, self.spec.free - self.used)
-
-    # --- what ggml is given ---------------------------------------------------------------
 
     def _make_registry(self) -> GgmlRegistry:
         return GgmlRegistry(
@@ -209,8 +205,6 @@ class SimulatedGpu:
         self._events.append(event)
         return ctypes.addressof(event)
 
-    # --- its memory -------------------------------------------------------------------------
-
     def _allocate(self, _: int, size: int) -> int | None:
         if not self.spec.empty and size > self.free:
             return None
@@ -303,7 +297,7 @@ def _device_slot(ggml: GgmlLibrary, cpu: int) -> int:
     raise LookupError("this ggml's backends are laid out differently")
 
 
-# --- ggml's structs of functions, as ggml-backend-impl.h of the pinned llama.cpp has them.
+# Structs of ggml-backend-impl.h, as in the pinned llama.cpp.
 
 API_VERSION = 2
 """GGML_BACKEND_API_VERSION."""
@@ -405,24 +399,21 @@ class GgmlTensor(ctypes.Structure):
     ]
 
 
-# --- Whether a pretend card tells the truth with the installed llama.cpp.
-
 _SELFTEST_SETTINGS = ContextSettings(n_ctx=512, n_ubatch=64, n_threads=1)
 _SELFTEST_ROLE = ModelRole(_SELFTEST_SETTINGS, n_outputs_max=9, n_rs_seq=0, repack=False)
-"""A pretend card computes with the CPU's plain kernels, whose last bits those for repacked weights
-do not share."""
+"""Without repacking: a simulated GPU uses the CPU's plain kernels, which round differently."""
 _SELFTEST_VRAM = 1024**3
 _SELFTEST_NAME = "PRETEND0"
 _SELFTEST_TOKENS = 8
 
 
 def passes_selftest(c: Any, path: str) -> bool:
-    """With the model at `path`."""
+    """Whether a simulated GPU has the memory and the logits of the CPU, for the model at `path`."""
     empty = SimulatedGpu(
         c._lib, SimulatedGpuSpec(_SELFTEST_NAME, "", _SELFTEST_VRAM, _SELFTEST_VRAM)
     )
     with closing(ProbedModel(c, path, _SELFTEST_ROLE, devices=[empty.address])) as model:
-        promised = model.memory_by_device().of(_SELFTEST_NAME)
+        expected = model.memory_by_device().of(_SELFTEST_NAME)
     card = SimulatedGpu(
         c._lib, SimulatedGpuSpec(_SELFTEST_NAME, "", _SELFTEST_VRAM, _SELFTEST_VRAM, empty=False)
     )
@@ -433,11 +424,11 @@ def passes_selftest(c: Any, path: str) -> bool:
     with closing(ProbedModel(c, path, _SELFTEST_ROLE, devices=[], data=True)) as model:
         here = read_last_logits(c, model)
     fair = all(abs(a - b) <= 0.02 * max(1.0, abs(b)) for a, b in zip(there, here, strict=True))
-    return promised == taken and promised.total == allocated > 0 and card.used == 0 and fair
+    return expected == taken and expected.total == allocated > 0 and card.used == 0 and fair
 
 
 def read_last_logits(c: Any, model: ProbedModel, tokens: int = _SELFTEST_TOKENS) -> list[float]:
-    """Of the last of a few tokens; empty where llama.cpp cannot read them."""
+    """Logits after a few tokens; empty if llama.cpp cannot decode them."""
     ids = (ctypes.c_int32 * tokens)(*range(1, tokens + 1))
     if c.llama_decode(model.context, c.llama_batch_get_one(ids, tokens)) != 0:
         return []

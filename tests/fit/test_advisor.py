@@ -1,4 +1,4 @@
-"""What is chosen where not all fits, and what is offered."""
+"""fit/advisor.py: settings chosen if not everything fits, and the memory savings offered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from localspec.fit.advisor import (
     SettingsRequest,
     estimate_tokens_per_second,
 )
-from localspec.fit.report import FitReport, MachineProfile
+from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.report import FitReport
 from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
 from localspec.models import catalog
@@ -25,7 +26,7 @@ GIB = 1 << 30
 CPU = Device("CPU", kind="cpu", free=28 * GIB, total=32 * GIB, unified=True)
 
 
-def place(card: str | None = None, vram: float | None = None, ram: float = 28) -> MachineProfile:
+def machine(card: str | None = None, vram: float | None = None, ram: float = 28) -> MachineProfile:
     devices = (gpu_catalog.find(card).as_device(vram),) if card else ()
     cpu = replace(CPU, free=int(ram * GIB))
     return MachineProfile(
@@ -33,23 +34,23 @@ def place(card: str | None = None, vram: float | None = None, ram: float = 28) -
     )
 
 
-def advisor(pair: str, where: MachineProfile) -> SettingsAdvisor:
-    about = pair_headers.from_catalog(catalog.load().pairs[pair])
-    assert about is not None
-    return SettingsAdvisor(*about.headers, where)
+def advisor(pair: str, profile: MachineProfile) -> SettingsAdvisor:
+    headers = pair_headers.from_catalog(catalog.load().pairs[pair])
+    assert headers is not None
+    return SettingsAdvisor(*headers.headers, profile)
 
 
-def wish(draft: bool = True, **asked: Any) -> SettingsRequest:
-    settings = ContextSettings(n_ctx=asked.get("ctx"))
-    return SettingsRequest(LoadCommand("target", "draft" if draft else None, settings), **asked)
+def request(draft: bool = True, **fields: Any) -> SettingsRequest:
+    settings = ContextSettings(n_ctx=fields.get("ctx"))
+    return SettingsRequest(LoadCommand("target", "draft" if draft else None, settings), **fields)
 
 
-def advise(pair: str, where: MachineProfile, **asked: Any) -> SettingsAdvice:
-    return advisor(pair, where).advise(wish(**asked))
+def advise(pair: str, profile: MachineProfile, **fields: Any) -> SettingsAdvice:
+    return advisor(pair, profile).advise(request(**fields))
 
 
 def test_what_fits_runs_as_usual() -> None:
-    found = advise("qwen3-8b+qwen3-0.6b", place())
+    found = advise("qwen3-8b+qwen3-0.6b", machine())
     settings = found.fit.load.target_settings
     assert (settings.n_ctx, settings.kv_type, settings.n_gpu_layers) == (8192, "f16", -1)
     assert found.fit.verdict == "fits"
@@ -57,14 +58,14 @@ def test_what_fits_runs_as_usual() -> None:
 
 
 def test_a_card_with_much_to_spare_gets_a_longer_context() -> None:
-    found = advise("qwen3-4b+qwen3-0.6b", place("RTX 4090"))
+    found = advise("qwen3-4b+qwen3-0.6b", machine("RTX 4090"))
     assert (found.fit.load.target_settings.n_ctx or 0) > 8192
-    asked = advise("qwen3-4b+qwen3-0.6b", place("RTX 4090"), ctx=4096)
-    assert asked.fit.load.target_settings.n_ctx == 4096, "who says a number gets it"
+    requested = advise("qwen3-4b+qwen3-0.6b", machine("RTX 4090"), ctx=4096)
+    assert requested.fit.load.target_settings.n_ctx == 4096, "a requested context is not changed"
 
 
 def test_a_little_too_much_costs_keys_and_values_first() -> None:
-    found = advise("qwen3-8b+qwen3-0.6b", place("RTX 4060"))
+    found = advise("qwen3-8b+qwen3-0.6b", machine("RTX 4060"))
     assert found.fit.verdict == "fits"
     assert found.fit.load.target_settings.kv_type == "q8_0"
     assert found.fit.load.draft is not None
@@ -72,7 +73,7 @@ def test_a_little_too_much_costs_keys_and_values_first() -> None:
 
 
 def test_a_model_larger_than_the_card_leaves_layers_to_the_cpu() -> None:
-    found = advise("qwen3-32b+qwen3-1.7b", place("RTX 3060 12GB"))
+    found = advise("qwen3-32b+qwen3-1.7b", machine("RTX 3060 12GB"))
     layers = found.fit.load.target_settings.n_gpu_layers
     assert 0 < layers < 64
     assert found.fit.verdict in ("fits", "tight")
@@ -80,29 +81,29 @@ def test_a_model_larger_than_the_card_leaves_layers_to_the_cpu() -> None:
 
 
 def test_a_mixture_leaves_its_experts_to_the_computers_memory() -> None:
-    found = advise("qwen3-30b-a3b+qwen3-0.6b", place("RTX 4060"))
+    found = advise("qwen3-30b-a3b+qwen3-0.6b", machine("RTX 4060"))
     assert found.fit.load.target_settings.cpu_moe
     assert "experts" in found.explanation
 
 
 def test_what_cannot_fit_says_what_it_needs() -> None:
-    found = advise("llama-3.3-70b+llama-3.2-1b", place(ram=16))
+    found = advise("llama-3.3-70b+llama-3.2-1b", machine(ram=16))
     assert found.fit.verdict == "no"
     assert found.fit.missing_bytes > 20 * GIB
     assert "needs" in found.explanation
 
 
 def test_fixed_layers_are_kept() -> None:
-    found = advise("qwen3-32b+qwen3-1.7b", place("RTX 3060 12GB"), layers=60)
+    found = advise("qwen3-32b+qwen3-1.7b", machine("RTX 3060 12GB"), n_gpu_layers=60)
     assert found.fit.load.target_settings.n_gpu_layers == 60
 
 
 def test_an_unknown_amount_of_memory_is_said_to_be_unknown() -> None:
     card = Device("Vulkan0", "some card", "gpu", None, None, "Vulkan")
-    where = MachineProfile(
+    profile = MachineProfile(
         (card,), CPU, device_speed.from_devices((card,), device_speed.TYPICAL_CPU_SPEED)
     )
-    found = advise("qwen3-8b+qwen3-0.6b", where)
+    found = advise("qwen3-8b+qwen3-0.6b", profile)
     assert found.fit.verdict == "unknown"
     assert "unknown" in found.explanation
 
@@ -112,12 +113,12 @@ def test_an_unknown_amount_of_memory_is_said_to_be_unknown() -> None:
     "pair", ["llama-3.2-3b+llama-3.2-1b", "qwen3-30b-a3b+qwen3-0.6b", "gemma-3-12b+gemma-3-270m"]
 )
 def test_the_choice_is_the_best_of_what_was_tried(card: str, pair: str) -> None:
-    """No single change of it fits as well and is faster."""
-    one = advisor(pair, place(card))
-    found = one.advise(wish()).fit
+    """No single change to it also fits and is clearly faster."""
+    settings_advisor = advisor(pair, machine(card))
+    found = settings_advisor.advise(request()).fit
     if found.verdict != "fits":
         return
-    for option in one.list_memory_savings(found):
+    for option in settings_advisor.list_memory_savings(found):
         if option.fit.verdict == "fits":
             assert (
                 estimate_tokens_per_second(option.fit) <= estimate_tokens_per_second(found) * 1.12
@@ -125,36 +126,36 @@ def test_the_choice_is_the_best_of_what_was_tried(card: str, pair: str) -> None:
 
 
 def test_options_save_what_they_say_and_what_fits_comes_first() -> None:
-    one = advisor("qwen3-14b+qwen3-0.6b", place("RTX 4060"))
-    usual = one.estimate_fit(LoadCommand("t", "d", ContextSettings(n_ctx=8192)))
-    assert usual.verdict == "no"
-    options = one.list_memory_savings(usual)
+    settings_advisor = advisor("qwen3-14b+qwen3-0.6b", machine("RTX 4060"))
+    default = settings_advisor.estimate_fit(LoadCommand("t", "d", ContextSettings(n_ctx=8192)))
+    assert default.verdict == "no"
+    options = settings_advisor.list_memory_savings(default)
     assert {option.flags for option in options} >= {"--kv q8_0", "--draft none", "--ctx 4096"}
     assert all(option.saved_bytes > 0 for option in options)
     fits = [option.fit.verdict != "no" for option in options]
     assert fits == sorted(fits, reverse=True)
-    name = usual.tightest.device.name
+    name = default.tightest.device.name
     for option in options:
-        assert option.saved_bytes == total(usual, name) - total(option.fit, name)
+        assert option.saved_bytes == total(default, name) - total(option.fit, name)
 
 
 def total(fit: FitReport, name: str) -> int:
-    return next(room.total for room in (*fit.device_fits, fit.host) if room.device.name == name)
+    return next(each.total for each in fit.all_fits if each.device.name == name)
 
 
 @pytest.mark.parametrize("pair", ["qwen3-8b+qwen3-0.6b", "gpt-oss-20b+lookup"])
 def test_every_card_gets_an_answer_and_more_memory_is_never_worse(pair: str) -> None:
-    paces = []
+    speeds = []
     for gib in (2, 4, 6, 8, 12, 16, 24, 48):
         sold = gpu_catalog.find("RTX 4090").as_device()
         card = replace(sold, free=gib * GIB, total=gib * GIB)
-        where = MachineProfile(
+        profile = MachineProfile(
             (card,), CPU, device_speed.from_devices((sold,), device_speed.TYPICAL_CPU_SPEED)
         )
-        found = advisor(pair, where).advise(wish(draft="lookup" not in pair)).fit
+        found = advisor(pair, profile).advise(request(draft="lookup" not in pair)).fit
         if found.verdict != "no":
-            paces.append(
+            speeds.append(
                 estimate_tokens_per_second(found) * (found.load.target_settings.n_ctx or 0) ** 0.25
             )
-    assert len(paces) > 5
-    assert all(more >= less * 0.8 for less, more in pairwise(paces))
+    assert len(speeds) > 5
+    assert all(more >= less * 0.8 for less, more in pairwise(speeds))

@@ -1,4 +1,4 @@
-"""ggml's allocator, on graphs small enough to follow by hand."""
+"""The model of ggml's graph allocator, on graphs small enough to check by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What measured passes say of other models: synthetic machines are found again."""
+"""fit/calibration.py: speeds of synthetic machines are recovered from their passes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
 from tests.fit.test_speed import BIG, DRAFT, MOE
 
 LOAD = LoadCommand("target", "draft")
-NOWHERE = device_speed.from_devices([])
+UNKNOWN_MACHINE = device_speed.from_devices([])
 CURVE = {"1": 1.0, "2": 1.1, "4": 1.4, "8": 2.0}
 
 
-def shown(
+def record(
     target: float,
     draft: float | None = None,
     *,
@@ -31,12 +31,12 @@ def shown(
     gbps: float = 20.0,
     threads: int = 4,
 ) -> PairMeasurement:
-    """A pair of so many bytes on a machine of this line."""
+    """A measured pair of this many bytes, on a machine with this fixed time and bandwidth."""
     t1 = a + target / (gbps * 1e6)
     c = None if draft is None else (a + draft / (gbps * 1e6)) / t1
     second = None if draft is None else ModelReads(int(draft), (HOST,), "Q8_0")
-    about = PairReads(ModelReads(int(target), (HOST,), "Q8_0"), second)
-    return PairMeasurement("key", MeasuredCosts(t1, CURVE, c, threads=threads), about, None)
+    reads = PairReads(ModelReads(int(target), (HOST,), "Q8_0"), second)
+    return PairMeasurement("key", MeasuredCosts(t1, CURVE, c, threads=threads), reads, None)
 
 
 @given(
@@ -76,52 +76,52 @@ def test_one_size_gives_the_bandwidth_with_the_usual_fixed_part() -> None:
     found = fit_line([MeasuredPass(1e9, 51.5)], 1.5)
     assert (found.fixed_ms, found.bandwidth) == pytest.approx((1.5, 20.0))
     assert found.error == pytest.approx(0.15)
-    tiny = fit_line([MeasuredPass(1e6, 1.0)], 1.5)  # less than the usual fixed part in all
+    tiny = fit_line([MeasuredPass(1e6, 1.0)], 1.5)  # faster than the default fixed time
     assert tiny.fixed_ms == pytest.approx(0.3)
 
 
 def test_one_pair_has_two_sizes() -> None:
-    learnt = calibrate(NOWHERE, [shown(2e9, 2e8, a=0.4, gbps=25)], threads=4)
-    rate = learnt.find_speed(HOST, "Q8_0")
+    calibrated = calibrate(UNKNOWN_MACHINE, [record(2e9, 2e8, a=0.4, gbps=25)], threads=4)
+    rate = calibrated.find_speed(HOST, "Q8_0")
     assert (rate.fixed_ms, rate.bandwidth) == pytest.approx((0.4, 25))
     assert rate.efficiency == 1
     assert rate.measured
     assert rate.verify_cost(3, "Q8_0") == pytest.approx(1.25)
-    assert "2 models of Q8_0 measured here, 4 threads" in rate.basis
+    assert "2 Q8_0 models measured here, 4 threads" in rate.basis
 
 
 def test_other_numbers_of_threads_are_other_machines() -> None:
-    known = [shown(2e9, 2e8, gbps=25, threads=4), shown(2e9, 2e8, gbps=9, threads=1)]
+    known = [record(2e9, 2e8, gbps=25, threads=4), record(2e9, 2e8, gbps=9, threads=1)]
     for threads, gbps in ((4, 25), (1, 9)):
-        rate = calibrate(NOWHERE, known, threads).find_speed(HOST, "Q8_0")
+        rate = calibrate(UNKNOWN_MACHINE, known, threads).find_speed(HOST, "Q8_0")
         assert rate.bandwidth == pytest.approx(gbps)
-    assert calibrate(NOWHERE, known, 8).find_speed(HOST, "Q8_0").bandwidth is None
-    latest = calibrate(NOWHERE, known).find_speed(HOST, "Q8_0").bandwidth
+    assert calibrate(UNKNOWN_MACHINE, known, 8).find_speed(HOST, "Q8_0").bandwidth is None
+    latest = calibrate(UNKNOWN_MACHINE, known).find_speed(HOST, "Q8_0").bandwidth
     assert latest == pytest.approx(25), "the first is the latest"
 
 
 def test_a_measurement_while_something_else_ran_is_passed_over() -> None:
-    assert shown(2e9).measured is not None
-    slow = replace(shown(2e9), measured=MeasuredCosts(1607.0, CURVE, threads=4))
-    rate = calibrate(NOWHERE, [slow, shown(2e9, 2e8)], 4).find_speed(HOST, "Q8_0")
+    assert record(2e9).measured is not None
+    slow = replace(record(2e9), measured=MeasuredCosts(1607.0, CURVE, threads=4))
+    rate = calibrate(UNKNOWN_MACHINE, [slow, record(2e9, 2e8)], 4).find_speed(HOST, "Q8_0")
     assert rate.bandwidth == pytest.approx(20)
 
 
 def test_other_weights_borrow_and_say_so() -> None:
-    rate = calibrate(NOWHERE, [shown(2e9, 2e8)], 4).find_speed(HOST, "Q4_K")
+    rate = calibrate(UNKNOWN_MACHINE, [record(2e9, 2e8)], 4).find_speed(HOST, "Q4_K")
     assert rate.bandwidth == pytest.approx(20)
     assert not rate.measured
     assert rate.error == device_speed.TABLE_ERROR
     assert not rate.verify_curve
-    assert "other weights" in rate.basis
+    assert "other models" in rate.basis
 
 
 def test_what_fits_a_cache_says_nothing_of_the_memory() -> None:
-    demo, real = shown(1.2e7, 1.3e6, a=0.1, gbps=200), shown(2e9, 2e8, gbps=20)
-    assert calibrate(NOWHERE, [demo, real], 4).find_speed(HOST, "Q8_0").bandwidth == pytest.approx(
-        20
-    )
-    alone = calibrate(NOWHERE, [demo], 4)
+    demo, real = record(1.2e7, 1.3e6, a=0.1, gbps=200), record(2e9, 2e8, gbps=20)
+    assert calibrate(UNKNOWN_MACHINE, [demo, real], 4).find_speed(
+        HOST, "Q8_0"
+    ).bandwidth == pytest.approx(20)
+    alone = calibrate(UNKNOWN_MACHINE, [demo], 4)
     assert alone.find_speed(HOST, "Q8_0", 5e7).measured
     far = alone.find_speed(HOST, "Q8_0", 5e9)
     assert not far.measured
@@ -134,50 +134,52 @@ def test_what_fits_a_cache_says_nothing_of_the_memory() -> None:
 
 def test_a_mixture_is_counted_as_a_mixture() -> None:
     part = ModelReads(int(2e9), (HOST,), "Q8_0", moe=True)
-    plain = shown(2e9, a=0.0001)
+    plain = record(2e9, a=0.0001)
     assert plain.measured is not None
     seen = MeasuredCosts(plain.measured.t1_ms * 1.36, {"1": 1.0, "8": 6.0}, threads=4)
-    rate = calibrate(NOWHERE, [PairMeasurement("", seen, PairReads(part), None)], 4).find_speed(
-        HOST, "Q8_0"
-    )
+    rate = calibrate(
+        UNKNOWN_MACHINE, [PairMeasurement("", seen, PairReads(part), None)], 4
+    ).find_speed(HOST, "Q8_0")
     assert rate.bandwidth == pytest.approx(20, rel=0.01)
-    assert not rate.verify_curve, "its curve is that of touched experts"
+    assert not rate.verify_curve, "its verify curve does not apply to dense models"
 
 
 @pytest.mark.parametrize("ms", [0.0, -1.0, nan, "fast", None])
 def test_nonsense_is_not_learnt_from(ms: object) -> None:
-    about = PairReads(ModelReads(int(2e9), (HOST,), "Q8_0"), ModelReads(0, (), ""))
+    reads = PairReads(ModelReads(int(2e9), (HOST,), "Q8_0"), ModelReads(0, (), ""))
     bad = MeasuredCosts(ms, {"1": 1.0, "x": 2.0, "8": nan}, 0.1 if ms else None, threads=4)  # type: ignore[arg-type]
     if ms in ("fast", None):
         bad = replace(bad, c=None)
     found = calibrate(
-        NOWHERE, [PairMeasurement("", bad, about, None), PairMeasurement("", None, None, None)], 4
+        UNKNOWN_MACHINE,
+        [PairMeasurement("", bad, reads, None), PairMeasurement("", None, None, None)],
+        4,
     )
     assert found.find_speed(HOST, "Q8_0").bandwidth is None
 
 
-def test_a_calibrated_machine_foretells_another_model() -> None:
-    """Two pairs were run; a third is priced as the machine's line says, and called calibrated."""
+def test_a_calibrated_machine_predicts_another_model() -> None:
+    """Two pairs were measured; a third is estimated from the fitted line."""
     a, gbps = 0.8, 18.0
     known = []
     for target, draft in ((4e8, 5e7), (9e9, 6e8)):
-        known.append(shown(target, draft, a=a, gbps=gbps))
+        known.append(record(target, draft, a=a, gbps=gbps))
     known = [replace(one, reads=_as_q4(one)) for one in known]
-    where = calibrate(NOWHERE, known, 4)
+    where = calibrate(UNKNOWN_MACHINE, known, 4)
     settings = ContextSettings(n_threads=4)
     load = replace(LOAD, target_settings=settings, draft_settings=settings)
     found = estimate_speed(load, BIG, DRAFT, where, UseCase("code", context=0))
-    about = calibration.summarize_reads(load, BIG, DRAFT, where)
-    assert about.draft is not None
-    t1 = a + about.target.read / (gbps * 1e6)
+    reads = calibration.summarize_reads(load, BIG, DRAFT, where)
+    assert reads.draft is not None
+    t1 = a + reads.target.read / (gbps * 1e6)
     assert found.t1_ms == pytest.approx(t1, rel=0.01)
     assert found.calibrated
     assert found.costs is not None
-    assert found.costs.c == pytest.approx((a + about.draft.read / (gbps * 1e6)) / t1, rel=0.01)
+    assert found.costs.c == pytest.approx((a + reads.draft.read / (gbps * 1e6)) / t1, rel=0.01)
     assert found.costs.verify_cost(4) == pytest.approx(1.4)
     assert found.plain is not None
     assert found.plain[1] / found.plain[0] == pytest.approx(1.08 / 0.92, rel=0.01)
-    assert "4 models of Q4_K measured here" in found.explanation
+    assert "4 Q4_K models measured here" in found.explanation
 
 
 def _as_q4(one: PairMeasurement) -> PairReads:

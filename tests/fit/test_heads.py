@@ -1,4 +1,4 @@
-"""Pairs with a head: what they take by formulas, by llama.cpp and after real passes; how fast."""
+"""Fit of pairs with a head: memory by formulas, by the probe and after real passes, and speed."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def tiny(folder: Path, kind: str) -> tuple[Path, Path]:
     return target, path
 
 
-def asked(pair: tuple[Path, Path], settings: ContextSettings = SETTINGS) -> LoadCommand:
+def load_command(pair: tuple[Path, Path], settings: ContextSettings = SETTINGS) -> LoadCommand:
     return LoadCommand(str(pair[0]), str(pair[1]), settings, replace(settings, n_ctx=None), 16)
 
 
 def parts(found: MemoryEstimate) -> list[dict[str, DeviceMemory]]:
-    """Without devices that hold nothing."""
+    """Memory of target and draft, without unused devices."""
     assert found.draft is not None
     return [
         {name: part for name, part in ledger.on.items() if part.total}
@@ -80,12 +80,12 @@ def test_the_estimate_is_llama_cpps_own(
     probe: MemoryProbe, folder: Path, kind: str, cards: int
 ) -> None:
     pair = tiny(folder, kind)
-    load = asked(pair, replace(SETTINGS, n_gpu_layers=-1 if cards else 0))
+    load = load_command(pair, replace(SETTINGS, n_gpu_layers=-1 if cards else 0))
     devices = pretend_gpu.devices(cards)
-    guess = memory.estimate_pair(load, header.read(pair[0]), header.read(pair[1]), devices)
+    estimate = memory.estimate_pair(load, header.read(pair[0]), header.read(pair[1]), devices)
     exact = probe.estimate_memory(load, devices)
-    assert parts(guess) == parts(exact)
-    assert guess.output == exact.output
+    assert parts(estimate) == parts(exact)
+    assert estimate.output == exact.output
 
 
 @pytest.mark.parametrize("kind", FULL)
@@ -100,25 +100,25 @@ def test_of_heads_that_people_run(
     if not inside:
         write_ghost(head, "", paths[1])
     base = replace(SETTINGS, n_ctx=8192, n_ubatch=512, n_gpu_layers=-1, kv_type="q8_0")
-    load = asked(paths, replace(base, **settings))  # type: ignore[arg-type]
+    load = load_command(paths, replace(base, **settings))  # type: ignore[arg-type]
     devices = pretend_gpu.devices(1, 24 * 1024**3)
-    guess = memory.estimate_pair(load, target, head, devices)
+    estimate = memory.estimate_pair(load, target, head, devices)
     exact = probe.estimate_memory(load, devices)
     for name in (HOST, "CUDA0"):
-        assert (guess.of(name).weights, guess.of(name).kv) == (
+        assert (estimate.of(name).weights, estimate.of(name).kv) == (
             exact.of(name).weights,
             exact.of(name).kv,
         )
-        assert exact.of(name).compute - guess.of(name).compute <= min(guess.error, 64 * MIB)
-    assert guess.output == exact.output
+        assert exact.of(name).compute - estimate.of(name).compute <= min(estimate.error, 64 * MIB)
+    assert estimate.output == exact.output
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_real_passes_take_what_was_foretold(probe: MemoryProbe, folder: Path, kind: str) -> None:
-    """Graphs are laid out anew at the first pass that keeps states: as large as foretold."""
+    """The first pass that outputs hidden states reserves the graph again, at the estimated size."""
     paths = tiny(folder, kind)
     settings = replace(SETTINGS, n_ubatch=32)
-    found = probe.estimate_memory(asked(paths, settings))
+    found = probe.estimate_memory(load_command(paths, settings))
     assert found.draft is not None
     pair = beside.opened(*paths, n_ubatch=32)
     try:
@@ -129,28 +129,28 @@ def test_real_passes_take_what_was_foretold(probe: MemoryProbe, folder: Path, ki
             pair.head.inject(states)
             pair.head.draft_block(5, pair.head.block_size - pair.head.first_draft_row)
         else:
-            both = pair.head.encode(np.concatenate([states, states]))
-            pair.head.decode([5] * 64, 64, both)
-        taken = [
+            features = pair.head.encode(np.concatenate([states, states]))
+            pair.head.decode([5] * 64, 64, features)
+        actual = [
             memory_breakdown.read_by_device(C._lib, context)[HOST]
             for context in (pair.target.handle, pair.head._context)
         ]
     finally:
         pair.close()
-    promised = found.target.of(HOST), found.draft.of(HOST)
-    assert [one.compute for one in taken] == [one.compute for one in promised]
-    assert [one.kv for one in taken] == [one.kv for one in promised]
-    shared = taken[0].weights if kind == "mtp" else 0
-    weights = [taken[0].weights, taken[1].weights - shared]  # mapped: without the padding
-    for mine, theirs in zip(weights, promised, strict=True):
+    expected = found.target.of(HOST), found.draft.of(HOST)
+    assert [one.compute for one in actual] == [one.compute for one in expected]
+    assert [one.kv for one in actual] == [one.kv for one in expected]
+    shared = actual[0].weights if kind == "mtp" else 0
+    weights = [actual[0].weights, actual[1].weights - shared]  # mapped: without the padding
+    for mine, theirs in zip(weights, expected, strict=True):
         assert 0 <= theirs.weights - mine < 32 * 30
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ready_says_what_was_foretold(folder: Path, kind: str) -> None:
-    """Up to the graph that is laid out anew, which is larger by some of the states."""
+def test_ready_reports_the_estimated_memory(folder: Path, kind: str) -> None:
+    """Except for the graph that is reserved again, which is larger by some hidden states."""
     target, head = tiny(folder, kind)
-    advice = launch.choose_settings(SettingsRequest(asked((target, head))))
+    advice = launch.choose_settings(SettingsRequest(load_command((target, head))))
     assert advice is not None
     assert advice.fit.load.draft is not None
     engine = launch.start_engine(advice.fit.load)
@@ -158,8 +158,8 @@ def test_ready_says_what_was_foretold(folder: Path, kind: str) -> None:
         memory_ = engine.ready.memory
     finally:
         engine.close()
-    foretold = advice.fit.memory_estimate
-    total = foretold.of(HOST).total + foretold.output
+    estimate = advice.fit.memory_estimate
+    total = estimate.of(HOST).total + estimate.output
     used = memory_["used"]
     assert used is not None
     assert used <= total <= used + 4 * 64 * 64 * 4 + 1024
@@ -169,12 +169,12 @@ def test_an_odd_head_is_no_reason_to_die(folder: Path, probe: MemoryProbe) -> No
     target = heads.quantised(heads.deep()).write(folder / "odd-target.gguf")
     head = heads.quantised(heads.eagle3(layers=(1, 2, 40))).write(folder / "odd.gguf")
     with pytest.raises(ProbeError, match="layer 40"):
-        probe.estimate_memory(asked((target, head)))
+        probe.estimate_memory(load_command((target, head)))
     assert probe.estimate_memory(LoadCommand(str(target), target_settings=SETTINGS)).target.total
 
 
 def test_a_head_costs_what_it_takes() -> None:
-    """Its states too: one more batch of them for every layer that it reads."""
+    """Including hidden states: one batch for every target layer it reads."""
     target, head = headshapes.pair("eagle3-llama-8b-whole")
     load = LoadCommand("t", "d", ContextSettings(n_ctx=8192), ContextSettings())
     alone = memory.estimate_pair(replace(load, draft=None), target, None, [])
@@ -199,34 +199,31 @@ def test_its_own_layer_counts_once() -> None:
     assert more >= sum(t.n_bytes for t in target.tensors if t.name.startswith(f"blk.{layer}."))
 
 
-# --- speed ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", FULL)
-def test_speed_is_foretold_and_says_by_what(kind: str) -> None:
+def test_speed_is_estimated_with_its_basis(kind: str) -> None:
     target, head = headshapes.pair(kind)
     advisor = SettingsAdvisor(target, head, machine_profile.with_gpu("RTX 4090"), UseCase("code"))
     speed = advisor.estimate_fit(LoadCommand("t", "d", ContextSettings(n_ctx=8192))).speed
     assert speed.plain is not None
     assert speed.speculative is not None
     assert speed.speculative[1] > speed.plain[1]
-    assert "heads for code" in speed.explanation
+    assert "heads (code)" in speed.explanation
 
 
 def test_a_head_is_cheaper_than_a_small_model_but_not_free() -> None:
     target, head = headshapes.pair("eagle3-llama-8b")
-    place = machine_profile.with_gpu("RTX 4090")
+    machine = machine_profile.with_gpu("RTX 4090")
     load = LoadCommand("t", "d", ContextSettings(n_ctx=8192))
-    speed = SettingsAdvisor(target, head, place).estimate_fit(load).speed
+    speed = SettingsAdvisor(target, head, machine).estimate_fit(load).speed
     assert speed.costs is not None
     assert 0.03 < speed.costs.c < 0.2
 
 
 def test_a_block_costs_one_pass_however_long_it_is() -> None:
     target, head = headshapes.pair("dspark-qwen3-8b")
-    place = machine_profile.with_gpu("RTX 4090")
+    machine = machine_profile.with_gpu("RTX 4090")
     load = LoadCommand("t", "d", ContextSettings(n_ctx=8192))
-    costs = SettingsAdvisor(target, head, place).estimate_fit(load).speed.costs
+    costs = SettingsAdvisor(target, head, machine).estimate_fit(load).speed.costs
     assert costs is not None
     assert costs.c == 0
     assert 0.1 < costs.host < 1

@@ -1,4 +1,4 @@
-"""scripts/measure_estimate.py: random settings, and the promise its table makes."""
+"""scripts/measure_estimate.py: random settings, and the accuracy claimed in docs/fit.md."""
 
 from __future__ import annotations
 

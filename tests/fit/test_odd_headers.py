@@ -1,4 +1,4 @@
-"""Headers whose numbers do not go together: refused in words, and soon."""
+"""Headers with inconsistent numbers are refused with a message."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ ODD = (0, 1, 7, 2**31 - 1)
 
 @pytest.mark.parametrize("family", often(list(FAMILIES), list(FAMILIES)[::3]))
 def test_every_number_may_be_odd(family: str) -> None:
-    about = FAMILIES[family]
-    header = synthetic_header.build(about.small, about.quantisation)
-    place = machine_profile.with_vram(8)
+    family_ = FAMILIES[family]
+    header = synthetic_header.build(family_.small, family_.quantisation)
+    machine = machine_profile.with_vram(8)
     for key, value in header.keys.items():
         if not isinstance(value, int) or isinstance(value, bool):
             continue
         for odd in ODD:
-            drawn = synthetic_header.serialize_header(
+            data = synthetic_header.serialize_header(
                 replace(header, keys={**header.keys, key: odd})
             )
             try:
-                one = parse(drawn, len(drawn) + synthetic_header.data_size(header))
-                SettingsAdvisor(one, None, place).advise(SettingsRequest(LoadCommand("target")))
+                damaged = parse(data, len(data) + synthetic_header.data_size(header))
+                SettingsAdvisor(damaged, None, machine).advise(
+                    SettingsRequest(LoadCommand("target"))
+                )
             except LocalspecError as error:
                 assert error.message

@@ -1,4 +1,4 @@
-"""What a token reads: by tensors, experts, windows, states; on which device."""
+"""fit/pass_cost.py: bytes read per token, by device: weights, experts, KV cache, states."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.fit.test_speed import BIG, CARD, DRAFT, EMPTY, MIB, MOE
 
 
 def test_a_dense_model_reads_all_but_its_table_of_tokens() -> None:
-    """4403.49 MiB is what llama.cpp puts on the card; the table stays behind."""
+    """llama.cpp puts 4403.49 MiB on the GPU; the token embeddings stay on the CPU."""
     found = pass_cost.count_reads(BIG, EMPTY, [CARD], 1000)
     assert found.weights == pytest.approx(4403.49 * MIB, rel=1e-4)
     assert found.by_device["CUDA0"].kv_cache == 128 * 1024 * 1000

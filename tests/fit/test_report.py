@@ -1,11 +1,11 @@
-"""Every card by ten pairs: sums that add up, monotone in memory."""
+"""fit/report.py: ten pairs on every GPU; sums add up and grow with the context."""
 
 from __future__ import annotations
 
 import pytest
 
 from localspec.fit import device_speed, pair_headers, report
-from localspec.fit.report import MachineProfile
+from localspec.fit.machine_profile import MachineProfile
 from localspec.machine import gpu_catalog
 from localspec.machine.device import Device, reserve_bytes
 from localspec.machine.gpu_catalog import GpuSpec
@@ -37,16 +37,16 @@ def settings(n_ctx: int, kv: str = "f16") -> LoadCommand:
 @pytest.mark.parametrize("card", gpu_catalog.load(), ids=lambda card: card.name)
 def test_every_card_by_ten_pairs(card: GpuSpec) -> None:
     device = card.as_device()
-    place = MachineProfile(
+    machine = MachineProfile(
         (device,), CPU, device_speed.from_devices((device,), device_speed.TYPICAL_CPU_SPEED)
     )
     known = catalog.load().pairs
     for name in PAIRS:
-        about = pair_headers.from_catalog(known[name])
-        assert about is not None, name
+        headers = pair_headers.from_catalog(known[name])
+        assert headers is not None, name
         totals = []
         for load in (settings(2048), settings(8192, "q8_0"), settings(8192), settings(32768)):
-            fit = report.estimate_fit(load, *about.headers, place)
+            fit = report.estimate_fit(load, *headers.headers, machine)
             totals.append(fit.device_fits[0].total)
             assert fit.verdict in ("fits", "tight", "no")
             assert (fit.verdict == "no") == (fit.missing_bytes > 0)
@@ -55,11 +55,14 @@ def test_every_card_by_ten_pairs(card: GpuSpec) -> None:
 
 
 def check(fit: report.FitReport) -> None:
-    for room in (*fit.device_fits, fit.host):
-        name = HOST if room is fit.host else room.device.name
-        sums = fit.memory_estimate.of(name).total + room.output + room.overhead
-        assert room.total == sums
-        assert room.headroom == (room.device.free or 0) - reserve_bytes(room.device) - room.total
+    for device_fit in fit.all_fits:
+        name = HOST if device_fit is fit.host else device_fit.device.name
+        sums = fit.memory_estimate.of(name).total + device_fit.output + device_fit.overhead
+        assert device_fit.total == sums
+        assert (
+            device_fit.headroom
+            == (device_fit.device.free or 0) - reserve_bytes(device_fit.device) - device_fit.total
+        )
     assert fit.speed.plain is not None
     assert fit.speed.speculative is not None
     low, high = fit.speed.plain

@@ -1,4 +1,4 @@
-"""Tokens a second: published runs, what must always hold, and what is not claimed."""
+"""fit/speed_estimate.py against published runs; invariants, and unknown speeds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EMPTY = ContextSettings()
 MIB = 1 << 20
 
 
-def here(
+def hardware_speed(
     gpu: float | None = 800.0, cpu: float | None = 40.0, eta: float = 0.75, fixed: float = 1.5
 ) -> HardwareSpeed:
     rates = {
@@ -52,8 +52,10 @@ def here(
     return HardwareSpeed((CARD,), rates)
 
 
-def told(load: LoadCommand, where: HardwareSpeed, use: UseCase | None = None) -> SpeedEstimate:
-    return estimate_speed(load, BIG, DRAFT, where, use)
+def estimate(
+    load: LoadCommand, hardware: HardwareSpeed, use: UseCase | None = None
+) -> SpeedEstimate:
+    return estimate_speed(load, BIG, DRAFT, hardware, use)
 
 
 def middle(one: SpeedEstimate) -> float:
@@ -61,7 +63,7 @@ def middle(one: SpeedEstimate) -> float:
     return sum(one.plain) / 2
 
 
-# --- published runs -----------------------------------------------------------------------
+# Published runs.
 
 
 @pytest.mark.parametrize(
@@ -78,14 +80,14 @@ def middle(one: SpeedEstimate) -> float:
 def test_public_runs_of_llama_cpp_are_met(
     model: Header, bandwidth: float, eta: float, fixed: float, ms: float, within: float
 ) -> None:
-    """From llmfit's community runs: fitted η and a, times of single models."""
-    where = here(bandwidth, eta=eta, fixed=fixed)
-    found = pass_cost.estimate_ms(pass_cost.count_reads(model, EMPTY, where.devices), where)
+    """From community runs of llmfit: fitted efficiency and fixed time, times of single models."""
+    hardware = hardware_speed(bandwidth, eta=eta, fixed=fixed)
+    found = pass_cost.estimate_ms(pass_cost.count_reads(model, EMPTY, hardware.devices), hardware)
     assert found == pytest.approx(ms, rel=within)
 
 
 def test_an_rtx_3090_reads_a_large_model_as_was_seen() -> None:
-    """A 27B in Q4 reached 634 of 936 GB/s, so this is what a pass of 16 GB took."""
+    """A 27B model in Q4 reached 634 of 936 GB/s; a pass reads 16 GB."""
     rate = device_speed.from_devices([gpu_catalog.find("RTX 3090").as_device()]).find_speed(
         "CUDA0", "Q4_K"
     )
@@ -126,17 +128,17 @@ def test_usual_verify_curves_are_near_what_was_measured(
 def test_rounds_of_public_pairs_cost_about_what_was_implied(
     kind: device_speed.CurveKind, gamma: int, low: float, high: float
 ) -> None:
-    """Qwen3.8-27B with MTP, whose step is a 25th of a pass: within 20 %."""
+    """Qwen3.8-27B with MTP, whose draft token costs 1/25 of a pass: within 20 %."""
     cost = DeviceSpeed(1.0, kind=kind).verify_cost(gamma + 1, "Q4_K") + gamma / 25
     assert low / 1.2 <= cost <= high * 1.2
 
 
-def test_speculation_gains_nothing_where_wide_passes_are_dear() -> None:
-    """M4, 27B: 0.99 times plain at 2.44 tokens a round."""
-    where = device_speed.from_devices([gpu_catalog.find("M4").as_device()])
-    assert told(LOAD, where, UseCase("chat", 0.0)).best_gamma == 0
+def test_speculation_gains_nothing_if_wide_passes_are_expensive() -> None:
+    """M4, 27B: 0.99 times plain with 2.44 tokens a round."""
+    hardware = device_speed.from_devices([gpu_catalog.find("M4").as_device()])
+    assert estimate(LOAD, hardware, UseCase("chat", 0.0)).best_gamma == 0
     assert (
-        told(
+        estimate(
             LOAD,
             device_speed.from_devices([gpu_catalog.find("RTX 4060").as_device()]),
             UseCase("code"),
@@ -145,7 +147,7 @@ def test_speculation_gains_nothing_where_wide_passes_are_dear() -> None:
     )
 
 
-# --- what must always hold ----------------------------------------------------------------
+# Invariants.
 
 LAYERS = st.integers(0, 33)
 
@@ -154,10 +156,12 @@ LAYERS = st.integers(0, 33)
 def test_more_bandwidth_is_faster(bandwidth: float, more: float, layers: int) -> None:
     settings = ContextSettings(n_gpu_layers=max(1, layers))
     load = replace(LOAD, target_settings=settings)
-    assert middle(told(load, here(bandwidth * more))) > middle(told(load, here(bandwidth)))
+    assert middle(estimate(load, hardware_speed(bandwidth * more))) > middle(
+        estimate(load, hardware_speed(bandwidth))
+    )
     on_cpu = replace(LOAD, target_settings=ContextSettings(n_gpu_layers=min(32, layers)))
-    faster = middle(told(on_cpu, here(cpu=20 * more)))
-    assert faster > middle(told(on_cpu, here(cpu=20)))
+    faster = middle(estimate(on_cpu, hardware_speed(cpu=20 * more)))
+    assert faster > middle(estimate(on_cpu, hardware_speed(cpu=20)))
 
 
 @given(st.integers(0, 32))
@@ -165,13 +169,15 @@ def test_more_layers_on_the_card_are_faster(layers: int) -> None:
     fewer, more = (
         replace(LOAD, target_settings=ContextSettings(n_gpu_layers=n)) for n in (layers, layers + 1)
     )
-    assert middle(told(more, here())) > middle(told(fewer, here()))
+    assert middle(estimate(more, hardware_speed())) > middle(estimate(fewer, hardware_speed()))
 
 
 @given(st.integers(0, 100_000), st.integers(1, 30_000), LAYERS)
 def test_more_context_is_slower(context: int, more: int, layers: int) -> None:
     load = replace(LOAD, target_settings=ContextSettings(n_gpu_layers=layers))
-    short, long = (told(load, here(), UseCase(context=n)) for n in (context, context + more))
+    short, long = (
+        estimate(load, hardware_speed(), UseCase(context=n)) for n in (context, context + more)
+    )
     assert middle(short) > middle(long)
 
 
@@ -184,12 +190,14 @@ def test_more_context_is_slower(context: int, more: int, layers: int) -> None:
     st.booleans(),
 )
 def test_ranges_are_ordered_and_speculation_costs_little(
-    bandwidth: float, layers: int, workload: str, heat: float, longest: int, drafts: bool
+    bandwidth: float, layers: int, workload: str, temperature: float, longest: int, drafts: bool
 ) -> None:
     settings = ContextSettings(n_gpu_layers=layers)
     load = LoadCommand("t", "d" if drafts else None, settings, settings, longest)
     draft = DRAFT if drafts else None
-    found = estimate_speed(load, BIG, draft, here(bandwidth), UseCase(workload, heat))
+    found = estimate_speed(
+        load, BIG, draft, hardware_speed(bandwidth), UseCase(workload, temperature)
+    )
     assert found.plain is not None
     assert found.speculative is not None
     assert 0 < found.plain[0] < found.plain[1]
@@ -205,23 +213,27 @@ def test_ranges_are_ordered_and_speculation_costs_little(
 
 
 @given(st.floats(0, 1))
-def test_heat_and_prose_are_harder_to_guess(heat: float) -> None:
-    found = told(LOAD, here(), UseCase(temperature=heat)).by_workload
-    cold = told(LOAD, here(), UseCase(temperature=0.0)).by_workload
+def test_high_temperature_and_prose_have_lower_acceptance(temperature: float) -> None:
+    found = estimate(LOAD, hardware_speed(), UseCase(temperature=temperature)).by_workload
+    cold = estimate(LOAD, hardware_speed(), UseCase(temperature=0.0)).by_workload
     assert found["code"].speedup[1] >= found["chat"].speedup[1] >= found["writing"].speedup[1]
     assert cold["code"].acceptance_rate[1] >= found["code"].acceptance_rate[1]
 
 
 def test_a_draft_counts_with_its_fixed_part() -> None:
-    """1B beside 8B on an RX 7900 XT is 0.30 of a pass, not the 0.17 of its bytes."""
-    costs = told(LOAD, here(eta=0.783, fixed=1.66), UseCase(context=0)).costs
+    """A 1B draft for 8B on an RX 7900 XT costs 0.30 of a pass; its bytes alone would be 0.17."""
+    costs = estimate(LOAD, hardware_speed(eta=0.783, fixed=1.66), UseCase(context=0)).costs
     assert costs is not None
     assert costs.c == pytest.approx(0.31, abs=0.02)
 
 
 def test_a_mixture_gains_less_than_a_dense_model() -> None:
-    dense = pass_cost.estimate_verify_curve(pass_cost.count_reads(BIG, EMPTY, [CARD]), here(), 9)
-    mixed = pass_cost.estimate_verify_curve(pass_cost.count_reads(MOE, EMPTY, [CARD]), here(), 9)
+    dense = pass_cost.estimate_verify_curve(
+        pass_cost.count_reads(BIG, EMPTY, [CARD]), hardware_speed(), 9
+    )
+    mixed = pass_cost.estimate_verify_curve(
+        pass_cost.count_reads(MOE, EMPTY, [CARD]), hardware_speed(), 9
+    )
     assert mixed[8] > 1.5 * dense[8]
 
 
@@ -229,7 +241,7 @@ def test_a_mixture_gains_less_than_a_dense_model() -> None:
 def test_every_family_is_priced(name: str) -> None:
     family = FAMILIES[name]
     model = synthetic_header.build(family.full, family.quantisation)
-    found = estimate_speed(replace(LOAD, draft=None), model, None, here(gpu=2000))
+    found = estimate_speed(replace(LOAD, draft=None), model, None, hardware_speed(gpu=2000))
     assert found.plain is not None
     assert found.speculative is not None
     read = pass_cost.count_reads(model, EMPTY, [CARD])
@@ -237,53 +249,55 @@ def test_every_family_is_priced(name: str) -> None:
     assert read.weight_type
 
 
-# --- what is not claimed ------------------------------------------------------------------
+# Unknown speeds.
 
 
-def test_nothing_is_said_where_a_bandwidth_is_unknown() -> None:
-    found = told(LOAD, here(gpu=None))
+def test_no_estimate_with_an_unknown_bandwidth() -> None:
+    found = estimate(LOAD, hardware_speed(gpu=None))
     assert (found.plain, found.speculative, found.calibrated) == (None, None, False)
     assert "CUDA0" in found.explanation
     half = replace(LOAD, target_settings=ContextSettings(n_gpu_layers=16))
-    assert told(half, here(cpu=None)).plain is None
-    assert told(LOAD, device_speed.from_devices([])).plain is None
+    assert estimate(half, hardware_speed(cpu=None)).plain is None
+    assert estimate(LOAD, device_speed.from_devices([])).plain is None
     assert (
-        told(LOAD, device_speed.from_devices([replace(CARD, description="Frobnicator 9")])).plain
+        estimate(
+            LOAD, device_speed.from_devices([replace(CARD, description="Frobnicator 9")])
+        ).plain
         is None
     )
 
 
 def test_an_assumed_processor_is_called_so_and_wide() -> None:
-    found = told(LOAD, device_speed.from_devices([], device_speed.TYPICAL_CPU_SPEED))
+    found = estimate(LOAD, device_speed.from_devices([], device_speed.TYPICAL_CPU_SPEED))
     assert found.plain is not None
     assert found.plain[1] >= 2.9 * found.plain[0]
     assert "assumed" in found.explanation
     assert not found.calibrated
 
 
-def test_a_model_in_parts_is_not_guessed_by_its_first() -> None:
+def test_the_first_part_of_a_split_model_is_not_enough() -> None:
     part = replace(BIG, tensors=BIG.tensors[:40], split=SplitInfo(0, 3, len(BIG.tensors)))
-    found = estimate_speed(LOAD, part, DRAFT, here())
+    found = estimate_speed(LOAD, part, DRAFT, hardware_speed())
     assert found.plain is None
-    assert "parts" in found.explanation
+    assert "part of the split model" in found.explanation
     whole = replace(BIG, split=SplitInfo(0, 3, len(BIG.tensors)))
-    assert estimate_speed(LOAD, whole, DRAFT, here()).plain is not None
+    assert estimate_speed(LOAD, whole, DRAFT, hardware_speed()).plain is not None
 
 
-def test_a_memory_that_cannot_be_cut_is_not_speculated_with() -> None:
+def test_no_speculation_without_rollback() -> None:
     model = synthetic_header.build(FAMILIES["mamba2"].full, "Q4_K_M")
-    found = estimate_speed(LOAD, model, DRAFT, here())
+    found = estimate_speed(LOAD, model, DRAFT, hardware_speed())
     assert found.speculative == found.plain
-    assert "take back" in found.explanation
+    assert "cannot be rolled back" in found.explanation
 
 
-# --- what the pair has shown --------------------------------------------------------------
+# Measured pairs.
 
-SHOWN = MeasuredCosts(10.0, {"1": 1.0, "4": 1.2, "8": 1.6}, c=0.2)
+MEASURED = MeasuredCosts(10.0, {"1": 1.0, "4": 1.2, "8": 1.6}, c=0.2)
 
 
-def test_what_the_pair_has_shown_goes_first() -> None:
-    found = told(replace(LOAD, measured=SHOWN), here(), UseCase(context=0))
+def test_measured_costs_take_precedence() -> None:
+    found = estimate(replace(LOAD, measured=MEASURED), hardware_speed(), UseCase(context=0))
     assert found.calibrated
     assert found.plain == pytest.approx((92, 108))
     assert found.costs is not None
@@ -292,19 +306,19 @@ def test_what_the_pair_has_shown_goes_first() -> None:
     assert "own passes" in found.explanation
 
 
-def test_guesses_counted_here_go_before_what_is_usual() -> None:
-    def kept(share: float, tried: float = 90) -> MeasuredCosts:
-        counts = {"place": {str(i): [share * tried, tried] for i in range(6)}}
-        return replace(SHOWN, survival={"coupled": counts, "greedy": {"place": {}}})
+def test_measured_acceptance_takes_precedence_over_typical() -> None:
+    def measured(rate: float, drafted: float = 90) -> MeasuredCosts:
+        counts = {"place": {str(i): [rate * drafted, drafted] for i in range(6)}}
+        return replace(MEASURED, survival={"coupled": counts, "greedy": {"place": {}}})
 
     good, poor, few, none = (
-        told(replace(LOAD, measured=one), here(), UseCase("chat"))
-        for one in (kept(0.9), kept(0.2), kept(0.9, 5), SHOWN)
+        estimate(replace(LOAD, measured=one), hardware_speed(), UseCase("chat"))
+        for one in (measured(0.9), measured(0.2), measured(0.9, 5), MEASURED)
     )
     assert good.speculative is not None
     assert poor.speculative is not None
     assert good.speculative[0] > poor.speculative[1]
     assert good.best_gamma > 2
     assert poor.best_gamma == 0
-    assert "90 % of" in good.explanation.replace("90%", "90 %")
+    assert "first draft token 90 %" in good.explanation
     assert few.speculative == none.speculative

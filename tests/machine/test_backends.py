@@ -1,4 +1,4 @@
-"""machine/backends.py and installing.py: what suits a computer, from trees of files."""
+"""machine/llama_cpp_builds.py and install_commands.py, with hardware as trees of files."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def nowhere(command: Sequence[str]) -> str:
     return ""
 
 
-def look(root: Path, ask: llama_cpp_builds.RunCommand = silent) -> SystemHardware:
-    return llama_cpp_builds.detect_hardware(root, "Linux", "x86_64", ask)
+def detect(root: Path, run: llama_cpp_builds.RunCommand = silent) -> SystemHardware:
+    return llama_cpp_builds.detect_hardware(root, "Linux", "x86_64", run)
 
 
-# What is here.
+# Detection.
 
 
 def test_a_computer_with_nothing_special_starts_no_program(tmp_path: Path) -> None:
-    here = look(tmp_path)
-    assert here == SystemHardware("Linux", "x86_64")
-    choice = llama_cpp_builds.choose_build(here)
+    hardware = detect(tmp_path)
+    assert hardware == SystemHardware("Linux", "x86_64")
+    choice = llama_cpp_builds.choose_build(hardware)
     assert (choice.backend, choice.wheel_index, choice.cmake) == ("cpu", None, "")
 
 
@@ -62,47 +62,47 @@ def test_nvidias_driver_says_its_version_and_the_oldest_card_counts(
         asked.append(command)
         return "570.86.15, 8.9\n570.86.15, 6.1\n"
 
-    here = look(grow(tmp_path, files), smi)
-    assert (here.nvidia_driver, here.compute_capability) == ("570.86.15", 6.1)
+    hardware = detect(grow(tmp_path, files), smi)
+    assert (hardware.nvidia_driver, hardware.compute_capability) == ("570.86.15", 6.1)
     assert asked[0][0] == "nvidia-smi"
 
 
 def test_a_driver_whose_program_says_nothing_is_a_driver(tmp_path: Path) -> None:
     files = {"proc/driver/nvidia/version": NVRM.format("535.183.01"), "dev/nvidia0": ""}
-    here = look(grow(tmp_path, files), nowhere)
-    assert (here.nvidia_driver, here.compute_capability) == ("535.183.01", None)
+    hardware = detect(grow(tmp_path, files), nowhere)
+    assert (hardware.nvidia_driver, hardware.compute_capability) == ("535.183.01", None)
 
 
 def test_a_container_without_the_card_has_none(tmp_path: Path) -> None:
     files = {"proc/driver/nvidia/version": NVRM.format("570.86.15"), "dev/nvidiactl": ""}
-    assert look(grow(tmp_path, files)).nvidia_driver is None
+    assert detect(grow(tmp_path, files)).nvidia_driver is None
 
 
 def test_windows_inside_windows_asks_windows_driver(tmp_path: Path) -> None:
     root = grow(tmp_path, {"usr/lib/wsl/lib/nvidia-smi": ""})
-    here = look(root, lambda command: "566.36, 8.9\n" if "wsl" in command[0] else "")
-    assert (here.nvidia_driver, here.compute_capability) == ("566.36", 8.9)
+    hardware = detect(root, lambda command: "566.36, 8.9\n" if "wsl" in command[0] else "")
+    assert (hardware.nvidia_driver, hardware.compute_capability) == ("566.36", 8.9)
 
 
 def test_what_a_program_says_may_be_nonsense(tmp_path: Path) -> None:
     root = grow(tmp_path, {"usr/lib/wsl/lib/nvidia-smi": ""})
-    here = look(root, lambda _: "NVIDIA-SMI has failed, because\n[N/A], [N/A]\n")
-    assert (here.nvidia_driver, here.compute_capability) == (None, None)
+    hardware = detect(root, lambda _: "NVIDIA-SMI has failed, because\n[N/A], [N/A]\n")
+    assert (hardware.nvidia_driver, hardware.compute_capability) == (None, None)
 
 
 def test_cards_of_amd_and_intel_count_with_memory_of_their_own(tmp_path: Path) -> None:
-    assert look(grow(tmp_path / "apu", amd(GIB // 2))).has_amd is False
-    assert look(grow(tmp_path / "card", amd(16 * GIB))).has_amd is True
+    assert detect(grow(tmp_path / "apu", amd(GIB // 2))).has_amd is False
+    assert detect(grow(tmp_path / "card", amd(16 * GIB))).has_amd is True
     arc = {
         "sys/class/drm/card0/device/vendor": "0x8086",
         "sys/class/drm/card0/lmem_total_bytes": str(12 * GIB),
         "usr/share/vulkan/icd.d/intel_icd.x86_64.json": "{}",
     }
-    here = look(grow(tmp_path / "arc", arc))
-    assert (here.has_intel, here.has_vulkan) == (True, True)
+    hardware = detect(grow(tmp_path / "arc", arc))
+    assert (hardware.has_intel, hardware.has_vulkan) == (True, True)
 
 
-# What suits it.
+# Choice.
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_the_driver_and_the_card_decide_which_cuda(
 
 
 @pytest.mark.parametrize(
-    ("here", "backend"),
+    ("hardware", "backend"),
     [
         (SystemHardware("Darwin", "arm64"), "metal"),
         (SystemHardware("Darwin", "x86_64"), "cpu"),
@@ -149,20 +149,20 @@ def test_the_driver_and_the_card_decide_which_cuda(
         (SystemHardware("Linux", "aarch64", "570.86", 8.9), "cpu"),
     ],
 )
-def test_what_is_here_decides_which_backend(here: SystemHardware, backend: str) -> None:
-    choice = llama_cpp_builds.choose_build(here)
+def test_what_is_here_decides_which_backend(hardware: SystemHardware, backend: str) -> None:
+    choice = llama_cpp_builds.choose_build(hardware)
     assert choice.backend == backend
     assert (choice.wheel_index is not None) == (backend != "cpu")
     assert choice.reason
 
 
 def test_a_person_decides_over_what_is_here() -> None:
-    here = SystemHardware("Linux", "x86_64", "570.86", 8.9)
-    assert llama_cpp_builds.choose_build(here, "cpu").backend == "cpu"
-    vulkan = llama_cpp_builds.choose_build(here, "vulkan")
+    hardware = SystemHardware("Linux", "x86_64", "570.86", 8.9)
+    assert llama_cpp_builds.choose_build(hardware, "cpu").backend == "cpu"
+    vulkan = llama_cpp_builds.choose_build(hardware, "vulkan")
     assert (vulkan.backend, vulkan.cmake) == ("vulkan", "-DGGML_VULKAN=on")
     bare = llama_cpp_builds.choose_build(SystemHardware("Linux", "x86_64"), "cuda")
-    assert (bare.wheel_index, bare.cmake) == (None, "-DGGML_CUDA=on")  # only compiling is left
+    assert (bare.wheel_index, bare.cmake) == (None, "-DGGML_CUDA=on")  # needs a source build
 
 
 @pytest.mark.parametrize("asked", ["gpu", "CUDA", "metal"])
@@ -177,7 +177,7 @@ def test_every_backend_is_in_the_table() -> None:
         assert llama_cpp_builds.load_table()[name]["title"]
 
 
-# How it is installed.
+# Commands.
 
 
 def test_only_a_wheel_will_do_and_nothing_else_is_touched() -> None:
@@ -213,7 +213,7 @@ def test_advice_is_one_line_for_this_shell(monkeypatch: pytest.MonkeyPatch) -> N
     assert install_commands.shell_line(source, "1", "python").startswith('set "CMAKE_ARGS=')
 
 
-# What a wheel does not carry.
+# CUDA libraries.
 
 
 def test_nvidias_libraries_are_found_in_the_order_they_need_one_another(tmp_path: Path) -> None:

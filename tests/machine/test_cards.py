@@ -1,4 +1,4 @@
-"""machine/cards.py: names people and drivers give, and what a card is worth."""
+"""machine/gpu_catalog.py: lookup by the names of people and drivers, and the numbers of GPUs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from localspec.machine.device import Device
 GIB = 1 << 30
 
 
-def seen(description: str, gib: float | None = None) -> Device:
-    """A device as a driver tells it."""
+def device(description: str, gib: float | None = None) -> Device:
+    """A device as a driver reports it."""
     return Device("CUDA0", description, total=None if gib is None else int(gib * GIB))
 
 
@@ -42,7 +42,7 @@ def test_every_card_is_found_by_each_of_its_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "name", "size"),
+    ("query", "name", "size"),
     [
         ("RTX 4060", "RTX 4060", 8),
         ("rtx 4060 8gb", "RTX 4060", 8),
@@ -61,8 +61,8 @@ def test_every_card_is_found_by_each_of_its_names() -> None:
         ("780M", "Radeon 780M", 32),
     ],
 )
-def test_a_card_is_found_by_what_people_type(asked: str, name: str, size: float) -> None:
-    card = gpu_catalog.find(asked)
+def test_a_card_is_found_by_what_people_type(query: str, name: str, size: float) -> None:
+    card = gpu_catalog.find(query)
     assert (card.name, card.vram_gib[0]) == (name, size)
 
 
@@ -112,7 +112,7 @@ def test_a_size_without_sense_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "gib", "name"),
+    ("description", "gib", "name"),
     [
         ("NVIDIA GeForce RTX 4060 Laptop GPU", 7.8, "RTX 4060 Laptop"),
         ("NVIDIA GeForce RTX 4060", 7.8, "RTX 4060"),
@@ -121,27 +121,29 @@ def test_a_size_without_sense_is_refused() -> None:
         ("Intel(R) Arc(tm) B580 Graphics (BMG G21)", 11.9, "Arc B580"),
         ("Apple M1 Pro", 10.7, "Apple M1 Pro"),
         ("AMD Radeon 8060S Graphics (RADV GFX1151)", 96, "Ryzen AI Max+ 395"),
-        ("NVIDIA GeForce RTX 4060", 15.7, None),  # no such one: somebody soldered
+        ("NVIDIA GeForce RTX 4060", 15.7, None),  # not sold with this size
         ("NVIDIA GeForce GTX 1070 with Max-Q Design", 7.9, None),
         ("AMD Radeon Graphics (RADV RENOIR)", 8, None),
         ("Intel(R) Arc(TM) Graphics", 16, None),
         ("NVIDIA H200", 140, None),
-        ("4060", 7.8, None),  # people's short names are not a driver's
+        ("4060", 7.8, None),  # a short name is not a driver name
         ("", 8, None),
     ],
 )
-def test_a_real_device_is_recognised_or_not_at_all(said: str, gib: float, name: str | None) -> None:
-    found = gpu_catalog.match_device(seen(said, gib))
+def test_a_real_device_is_recognised_or_not_at_all(
+    description: str, gib: float, name: str | None
+) -> None:
+    found = gpu_catalog.match_device(device(description, gib))
     assert (found.name if found else None) == name
 
 
 def test_the_memory_tells_which_version_it_is() -> None:
     large, small = (
-        gpu_catalog.match_device(seen("NVIDIA GeForce RTX 3060", gib)) for gib in (11.7, 7.8)
+        gpu_catalog.match_device(device("NVIDIA GeForce RTX 3060", gib)) for gib in (11.7, 7.8)
     )
     assert large is not None and small is not None
     assert (large.bandwidth, small.bandwidth) == (360, 240)
-    assert gpu_catalog.match_device(seen("NVIDIA GeForce RTX 3060")) is None
+    assert gpu_catalog.match_device(device("NVIDIA GeForce RTX 3060")) is None
 
 
 def test_a_pretend_card_is_recognised_again() -> None:

@@ -1,4 +1,4 @@
-"""machine/devices.py: what is believed of a card, from recorded listings of ggml and of drivers."""
+"""machine/device_detection.py, with recorded device lists of ggml and of drivers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from localspec.machine import device_detection, installed_llama_cpp, llama_cpp_info
-from localspec.machine import gpu_drivers as nvml_driver
+from localspec.machine import device_detection, gpu_drivers, installed_llama_cpp, llama_cpp_info
 from localspec.machine.cpu_and_ram import HostMemory
 from localspec.machine.device import Device, reserve_bytes
 from localspec.machine.device_detection import MachineDevices
@@ -19,34 +18,36 @@ MIB, GIB = 1 << 20, 1 << 30
 RAM = HostMemory(24 * GIB, 32 * GIB)
 
 
-def told(name: str, description: str, free: float, total: float, **other: Any) -> dict[str, Any]:
+def ggml_device(
+    name: str, description: str, free: float, total: float, **other: Any
+) -> dict[str, Any]:
     """One device as ggml lists it; sizes in GiB."""
     backend = name.rstrip("0123456789")
     sizes = {"free": int(free * GIB), "total": int(total * GIB)}
-    about = {"name": name, "description": description, "type": "gpu", "id": None}
-    return about | {"backend": backend} | sizes | other
+    properties = {"name": name, "description": description, "type": "gpu", "id": None}
+    return properties | {"backend": backend} | sizes | other
 
 
-CPU = told("CPU", "AMD Ryzen 7 5800X", 32, 32, type="cpu")
-CUDA = told("CUDA0", "NVIDIA GeForce RTX 4090", 22, 23.5, id="0000:c1:00.0")
-VULKAN = told("Vulkan0", "NVIDIA GeForce RTX 4090", 23.9, 23.9, id="0000:c1:00.0")
-IGPU = told("Vulkan1", "AMD Radeon Graphics (RADV RENOIR)", 15, 16, type="igpu")
+CPU = ggml_device("CPU", "AMD Ryzen 7 5800X", 32, 32, type="cpu")
+CUDA = ggml_device("CUDA0", "NVIDIA GeForce RTX 4090", 22, 23.5, id="0000:c1:00.0")
+VULKAN = ggml_device("Vulkan0", "NVIDIA GeForce RTX 4090", 23.9, 23.9, id="0000:c1:00.0")
+IGPU = ggml_device("Vulkan1", "AMD Radeon Graphics (RADV RENOIR)", 15, 16, type="igpu")
 
 
-def look(
-    *listed: dict[str, Any], seen: tuple[DriverGpu, ...] = (), ram: HostMemory = RAM
+def reconcile(
+    *listed: dict[str, Any], drivers: tuple[DriverGpu, ...] = (), ram: HostMemory = RAM
 ) -> MachineDevices:
-    return device_detection.reconcile([*listed, CPU], True, ram, seen)
+    return device_detection.reconcile([*listed, CPU], True, ram, drivers)
 
 
 def nvml(free: float, **other: Any) -> DriverGpu:
     facts: dict[str, Any] = {"id": "0000:c1:00.0", "total": 24 * GIB, "used": GIB}
-    facts |= {"name": "NVIDIA GeForce RTX 4090", "driver": "570.86.15", "display": True}
+    facts |= {"name": "NVIDIA GeForce RTX 4090", "driver": "570.86.15", "drives_display": True}
     return DriverGpu("NVML", free=int(free * GIB), **(facts | other))
 
 
 def test_a_card_is_what_ggml_says_and_the_driver_adds() -> None:
-    (card,) = look(CUDA, seen=(nvml(22.5),)).devices
+    (card,) = reconcile(CUDA, drivers=(nvml(22.5),)).devices
     assert (card.name, card.description) == ("CUDA0", "NVIDIA GeForce RTX 4090")
     assert (card.free, card.total) == (22 * GIB, int(23.5 * GIB))
     assert (card.driver, card.drives_display, card.used_by_others) == ("570.86.15", True, GIB)
@@ -54,107 +55,107 @@ def test_a_card_is_what_ggml_says_and_the_driver_adds() -> None:
 
 
 def test_the_cpu_has_the_systems_memory_not_ggmls() -> None:
-    here = look(CUDA)
+    here = reconcile(CUDA)
     assert (here.cpu.free, here.cpu.total, here.cpu.used_by_others) == (24 * GIB, 32 * GIB, 8 * GIB)
     assert here.cpu.description == "AMD Ryzen 7 5800X"
     assert here.supports_gpu_offload
 
 
 def test_where_sources_disagree_the_less_is_believed_and_said() -> None:
-    (card,) = look(CUDA, seen=(nvml(5),)).devices
+    (card,) = reconcile(CUDA, drivers=(nvml(5),)).devices
     assert card.free == 5 * GIB
     assert "NVML 5.00 GiB" in card.note
-    (card,) = look({**CUDA, "free": 4 * GIB}, seen=(nvml(20),)).devices
+    (card,) = reconcile({**CUDA, "free": 4 * GIB}, drivers=(nvml(20),)).devices
     assert card.free == 4 * GIB
     assert card.note
 
 
 def test_a_driver_is_matched_by_name_only_where_one_card_has_it() -> None:
     nameless = {**CUDA, "id": None}
-    (card,) = look(nameless, seen=(nvml(5),)).devices
+    (card,) = reconcile(nameless, drivers=(nvml(5),)).devices
     assert card.free == 5 * GIB
-    (card,) = look(nameless, seen=(nvml(5), nvml(5, id="0000:02:00.0"))).devices
+    (card,) = reconcile(nameless, drivers=(nvml(5), nvml(5, id="0000:02:00.0"))).devices
     assert (card.free, card.driver) == (22 * GIB, None)
 
 
 def test_another_cards_driver_says_nothing_of_this_one() -> None:
-    (card,) = look(CUDA, seen=(nvml(5, id="0000:01:00.0"),)).devices
+    (card,) = reconcile(CUDA, drivers=(nvml(5, id="0000:01:00.0"),)).devices
     assert (card.free, card.driver) == (22 * GIB, None)
 
 
 def test_free_is_never_more_than_there_is() -> None:
-    (card,) = look(told("Vulkan0", "Intel(R) Arc(tm) B580 Graphics", 14, 12)).devices
+    (card,) = reconcile(ggml_device("Vulkan0", "Intel(R) Arc(tm) B580 Graphics", 14, 12)).devices
     assert card.free == card.total == 12 * GIB
 
 
 def test_nothing_of_nothing_is_unknown_not_full() -> None:
-    (card,) = look(told("CUDA0", "NVIDIA GeForce RTX 4090", 0, 0)).devices
+    (card,) = reconcile(ggml_device("CUDA0", "NVIDIA GeForce RTX 4090", 0, 0)).devices
     assert (card.free, card.total) == (None, None)
-    (card,) = look(told("CUDA0", "x", 0, 8)).devices
+    (card,) = reconcile(ggml_device("CUDA0", "x", 0, 8)).devices
     assert (card.free, card.total) == (0, 8 * GIB)  # a full card
 
 
 def test_a_driver_knows_what_ggml_does_not() -> None:
-    (card,) = look({**CUDA, "free": 0, "total": 0}, seen=(nvml(22),)).devices
+    (card,) = reconcile({**CUDA, "free": 0, "total": 0}, drivers=(nvml(22),)).devices
     assert (card.free, card.total) == (22 * GIB, 24 * GIB)
     assert "NVML" in card.note
 
 
 def test_two_backends_of_one_card_count_once() -> None:
     for order in ((CUDA, VULKAN), (VULKAN, CUDA)):
-        assert [one.name for one in look(*order).devices] == ["CUDA0"]
+        assert [one.name for one in reconcile(*order).devices] == ["CUDA0"]
     nameless = [{**one, "id": None} for one in (CUDA, VULKAN)]
-    assert [one.name for one in look(*nameless).devices] == ["CUDA0"]
+    assert [one.name for one in reconcile(*nameless).devices] == ["CUDA0"]
 
 
 def test_two_cards_of_a_kind_are_two() -> None:
     second = {**CUDA, "name": "CUDA1", "id": "0000:c2:00.0"}
     vulkan = {**VULKAN, "name": "Vulkan1", "id": "0000:c2:00.0"}
-    found = look(CUDA, second, VULKAN, vulkan).devices
+    found = reconcile(CUDA, second, VULKAN, vulkan).devices
     assert [one.name for one in found] == ["CUDA0", "CUDA1"]
 
 
 def test_the_largest_card_comes_first() -> None:
-    small = told("CUDA0", "NVIDIA GeForce RTX 3060", 11, 11.8, id="0000:01:00.0")
+    small = ggml_device("CUDA0", "NVIDIA GeForce RTX 3060", 11, 11.8, id="0000:01:00.0")
     large = {**CUDA, "name": "CUDA1"}
-    assert [one.name for one in look(small, large).devices] == ["CUDA1", "CUDA0"]
+    assert [one.name for one in reconcile(small, large).devices] == ["CUDA1", "CUDA0"]
 
 
 def test_an_integrated_gpu_counts_only_where_it_is_alone() -> None:
-    assert [one.name for one in look(CUDA, IGPU).devices] == ["CUDA0"]
-    (alone,) = look(IGPU).devices
+    assert [one.name for one in reconcile(CUDA, IGPU).devices] == ["CUDA0"]
+    (alone,) = reconcile(IGPU).devices
     assert (alone.kind, alone.unified) == ("igpu", True)
 
 
 def test_a_gpu_without_memory_of_its_own_gets_most_of_what_is_available() -> None:
-    (card,) = look(IGPU, ram=HostMemory(8 * GIB, 32 * GIB)).devices
+    (card,) = reconcile(IGPU, ram=HostMemory(8 * GIB, 32 * GIB)).devices
     assert card.free == 6 * GIB
-    (card,) = look(IGPU, ram=HostMemory(32 * GIB, 32 * GIB)).devices
+    (card,) = reconcile(IGPU, ram=HostMemory(32 * GIB, 32 * GIB)).devices
     assert card.free == 15 * GIB
-    apple = told("MTL0", "Apple M4 Pro", 16, 16, backend="MTL")
-    (card,) = look(apple, ram=HostMemory(10 * GIB, 24 * GIB)).devices
+    apple = ggml_device("MTL0", "Apple M4 Pro", 16, 16, backend="MTL")
+    (card,) = reconcile(apple, ram=HostMemory(10 * GIB, 24 * GIB)).devices
     assert (card.backend, card.unified, card.free) == ("Metal", True, int(7.5 * GIB))
 
 
 def test_an_integrated_gpus_carve_out_does_not_limit_it() -> None:
     carved = DriverGpu("sysfs", id="0000:05:00.0", free=GIB // 4, total=GIB // 2, used=GIB // 4)
-    (card,) = look({**IGPU, "id": "0000:05:00.0"}, seen=(carved,)).devices
+    (card,) = reconcile({**IGPU, "id": "0000:05:00.0"}, drivers=(carved,)).devices
     assert card.free == 15 * GIB
     assert card.note == ""
 
 
 def test_what_is_no_card_is_none() -> None:
-    blas = told("BLAS", "OpenBLAS", 0, 0, type="accel")
-    meta = told("Meta", "Meta", 0, 0, type="meta")
-    assert look(blas, meta).devices == ()
+    blas = ggml_device("BLAS", "OpenBLAS", 0, 0, type="accel")
+    meta = ggml_device("Meta", "Meta", 0, 0, type="meta")
+    assert reconcile(blas, meta).devices == ()
 
 
 def test_a_name_is_harmless_in_a_terminal() -> None:
-    (card,) = look(told("CUDA0", "\x1b[31mGPU\n", 1, 2)).devices
+    (card,) = reconcile(ggml_device("CUDA0", "\x1b[31mGPU\n", 1, 2)).devices
     assert card.description == "GPU"
 
 
-# What is left to others.
+# The reserve.
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_a_name_is_harmless_in_a_terminal() -> None:
         (Device("CPU", kind="cpu", total=64 * GIB), 64 * GIB // 20),
     ],
 )
-def test_something_is_left_to_others(
+def test_memory_is_reserved_for_other_programs(
     device: Device, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
@@ -182,17 +183,17 @@ def test_windows_needs_more(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reserve_bytes(replace(here, simulated=True)) == 512 * MIB
 
 
-# Looking.
+# Detection.
 
 
 @pytest.fixture
-def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing looked at yet, and nothing kept of this test."""
+def uncached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty cache, restored after the test."""
     monkeypatch.setattr(device_detection, "_cached", [])
     monkeypatch.setattr(installed_llama_cpp, "find_gpu_backends", lambda: ("cuda",))
 
 
-def test_looking_never_raises(forgotten: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detection_never_raises(uncached: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(refresh: bool) -> llama_cpp_info.LlamaCppInfo:
         raise OSError("no child\x1b[2J today")
 
@@ -200,25 +201,23 @@ def test_looking_never_raises(forgotten: None, monkeypatch: pytest.MonkeyPatch) 
     here = device_detection.detect_devices()
     assert here.devices == ()
     assert not here.supports_gpu_offload
-    assert here.note == "llama.cpp does not tell its devices: no child today"
+    assert here.note == "llama.cpp does not list its devices: no child today"
     assert here.cpu.total
 
 
-def test_a_driver_that_breaks_says_nothing(
-    forgotten: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_breaks_says_nothing(uncached: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> tuple[DriverGpu, ...]:
         raise ValueError
 
-    monkeypatch.setattr(nvml_driver, "read_nvml", broken)
+    monkeypatch.setattr(gpu_drivers, "read_nvml", broken)
     monkeypatch.setattr(
         llama_cpp_info, "query", lambda _: llama_cpp_info.LlamaCppInfo((CPU,), False)
     )
     assert device_detection.detect_devices().note == ""
 
 
-def test_looking_asks_once_until_it_is_to_ask_again(
-    forgotten: None, monkeypatch: pytest.MonkeyPatch
+def test_detection_is_cached_until_refreshed(
+    uncached: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
 
@@ -234,7 +233,7 @@ def test_looking_asks_once_until_it_is_to_ask_again(
 
 
 def test_a_build_for_the_cpu_alone_is_not_asked(
-    forgotten: None, monkeypatch: pytest.MonkeyPatch
+    uncached: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(refresh: bool) -> llama_cpp_info.LlamaCppInfo:
         raise AssertionError
@@ -245,7 +244,7 @@ def test_a_build_for_the_cpu_alone_is_not_asked(
     assert device_detection.detect_devices().cpu.free
 
 
-def test_this_computer_is_looked_at_in_a_second(forgotten: None) -> None:
+def test_detection_of_this_computer(uncached: None) -> None:
     here = device_detection.detect_devices(refresh=True)
     assert here.note == ""
     assert here.cpu.name == "CPU"

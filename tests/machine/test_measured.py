@@ -1,4 +1,4 @@
-"""What the machine has shown: kept, found again, and never a reason to fail."""
+"""machine/measurements.py: measurements are stored and read, and errors never raise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from localspec.machine.measurements import (
 )
 from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
 
-SHOWN = MeasuredCosts(
+COSTS = MeasuredCosts(
     t1_ms=20.5,
     curve={"1": 1.0, "4": 1.3},
     c=0.1,
@@ -29,24 +29,24 @@ SHOWN = MeasuredCosts(
 )
 
 
-def test_what_was_kept_is_found_again(tmp_path: Path) -> None:
+def test_stored_costs_are_read(tmp_path: Path) -> None:
     store = MeasurementStore(tmp_path / "deep" / "measured.sqlite")
     assert store.read_costs("a pair") is None
-    assert store.write_costs("a pair", SHOWN)
-    assert store.write_costs("another", replace(SHOWN, t1_ms=3.0))
-    assert store.read_costs("a pair") == SHOWN
-    assert store.write_costs("a pair", replace(SHOWN, c=None))
+    assert store.write_costs("a pair", COSTS)
+    assert store.write_costs("another", replace(COSTS, t1_ms=3.0))
+    assert store.read_costs("a pair") == COSTS
+    assert store.write_costs("a pair", replace(COSTS, c=None))
     assert MeasurementStore(tmp_path / "deep" / "measured.sqlite").read_costs("a pair") == replace(
-        SHOWN, c=None
+        COSTS, c=None
     )
 
 
-def test_a_damaged_file_is_put_aside(tmp_path: Path) -> None:
+def test_a_damaged_file_is_renamed(tmp_path: Path) -> None:
     path = tmp_path / "measured.sqlite"
     path.write_bytes(b"this is no database, and longer than a header of one " * 40)
     store = MeasurementStore(path)
-    assert store.write_costs("a pair", SHOWN)
-    assert store.read_costs("a pair") == SHOWN
+    assert store.write_costs("a pair", COSTS)
+    assert store.read_costs("a pair") == COSTS
     assert path.with_suffix(".damaged").exists()
 
 
@@ -57,28 +57,28 @@ def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
     base.commit()
     base.close()
     before = path.read_bytes()
-    assert not MeasurementStore(path).write_costs("a pair", SHOWN)
+    assert not MeasurementStore(path).write_costs("a pair", COSTS)
     assert MeasurementStore(path).read_costs("a pair") is None
     assert path.read_bytes() == before
 
 
-def test_nonsense_in_a_row_is_nothing_known(tmp_path: Path) -> None:
+def test_an_invalid_row_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "measured.sqlite"
-    MeasurementStore(path).write_costs("a pair", SHOWN)
-    for said in ("[]", "{", '{"t1_ms": 1, "unheard": 2}', "null"):
+    MeasurementStore(path).write_costs("a pair", COSTS)
+    for text in ("[]", "{", '{"t1_ms": 1, "unknown": 2}', "null"):
         base = sqlite3.connect(path)
-        base.execute("UPDATE measured SET said = ?", (said,))
+        base.execute("UPDATE measured SET said = ?", (text,))
         base.commit()
         base.close()
         assert MeasurementStore(path).read_costs("a pair") is None
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such permissions")
-def test_a_place_that_cannot_be_written_costs_only_the_memory(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     store = MeasurementStore(blocked / "measured.sqlite")  # below a file
-    assert not store.write_costs("a pair", SHOWN)
+    assert not store.write_costs("a pair", COSTS)
     assert store.read_costs("a pair") is None
 
 
@@ -87,15 +87,15 @@ def test_another_process_that_writes_is_not_waited_for_long(
 ) -> None:
     monkeypatch.setattr("localspec.machine.measurements._BUSY_TIMEOUT", 0.05)
     path = tmp_path / "measured.sqlite"
-    MeasurementStore(path).write_costs("a pair", SHOWN)
+    MeasurementStore(path).write_costs("a pair", COSTS)
     other = sqlite3.connect(path)
     other.execute("BEGIN EXCLUSIVE")
     try:
-        assert not MeasurementStore(path).write_costs("a pair", replace(SHOWN, c=0.5))
+        assert not MeasurementStore(path).write_costs("a pair", replace(COSTS, c=0.5))
     finally:
         other.rollback()
         other.close()
-    assert MeasurementStore(path).read_costs("a pair") == SHOWN
+    assert MeasurementStore(path).read_costs("a pair") == COSTS
 
 
 def test_a_key_names_all_that_measurements_depend_on(tmp_path: Path) -> None:
@@ -111,40 +111,47 @@ def test_a_key_names_all_that_measurements_depend_on(tmp_path: Path) -> None:
         make_key(replace(load, draft_settings=ContextSettings(n_gpu_layers=0))),
     }
     assert len(names) == 5
-    assert make_key(replace(load, measured=SHOWN)) == make_key(load)
+    assert make_key(replace(load, measured=COSTS)) == make_key(load)
     target.write_bytes(b"GGUF another target")
     assert make_key(load) not in names
 
 
-ABOUT = PairReads(
+READS = PairReads(
     ModelReads(4 << 30, ("CUDA0",), "Q4_K"), ModelReads(1 << 30, ("CPU",), "Q8_0", moe=True)
 )
 MEMORY = MemoryMeasurement({"CUDA0": 6018, "CPU": 300}, {"CUDA0": 6021})
 
 
-def made(folder: Path, name: str) -> str:
+def make_pair_key(folder: Path, name: str) -> str:
     path = folder / name
     path.write_bytes(b"GGUF")
     return make_key(LoadCommand(str(path)))
 
 
-def test_all_that_was_shown_here_comes_with_what_it_depends_on(tmp_path: Path) -> None:
+def test_all_records_of_this_machine(tmp_path: Path) -> None:
     store = MeasurementStore(tmp_path / "measured.sqlite")
-    first, second = made(tmp_path, "a.gguf"), made(tmp_path, "b.gguf")
+    first, second = make_pair_key(tmp_path, "a.gguf"), make_pair_key(tmp_path, "b.gguf")
     assert store.read_all() == ()
-    assert store.write_costs(first, SHOWN, ABOUT)
-    assert store.write_costs(first, replace(SHOWN, c=0.2)), "what it is about stays"
+    assert store.write_costs(first, COSTS, READS)
+    assert store.write_costs(first, replace(COSTS, c=0.2)), "the stored reads remain"
     assert store.write_memory(first, MEMORY)
-    assert store.write_memory(second, MEMORY), "a load comes before its first measurement"
-    assert store.write_costs("not a key", SHOWN)
-    assert store.write_costs(first.replace('"engine"', '"engines"'), SHOWN)
-    one, other = store.read_all()
-    assert (one.key, one.measured, one.reads) == (first, replace(SHOWN, c=0.2), ABOUT)
-    assert one.memory is not None
-    assert (one.memory.predicted, one.memory.used) == (MEMORY.predicted, MEMORY.used)
-    assert one.memory.measured_at > 0
-    assert (other.key, other.measured, other.reads) == (second, None, None)
-    assert store.read_memory(second) == other.memory
+    assert store.write_memory(second, MEMORY), "a load comes before the first measurement"
+    assert store.write_costs("not a key", COSTS)
+    assert store.write_costs(first.replace('"engine"', '"engines"'), COSTS)
+    first_record, second_record = store.read_all()
+    assert (first_record.key, first_record.measured, first_record.reads) == (
+        first,
+        replace(COSTS, c=0.2),
+        READS,
+    )
+    assert first_record.memory is not None
+    assert (first_record.memory.predicted, first_record.memory.used) == (
+        MEMORY.predicted,
+        MEMORY.used,
+    )
+    assert first_record.memory.measured_at > 0
+    assert (second_record.key, second_record.measured, second_record.reads) == (second, None, None)
+    assert store.read_memory(second) == second_record.memory
     assert store.read_memory("nothing") is None
     assert store.read_costs(second) is None
 
@@ -152,44 +159,44 @@ def test_all_that_was_shown_here_comes_with_what_it_depends_on(tmp_path: Path) -
 def test_another_machines_measurements_are_not_this_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, name = MeasurementStore(tmp_path / "measured.sqlite"), made(tmp_path, "a.gguf")
-    store.write_costs(name, SHOWN, ABOUT)
+    store, name = MeasurementStore(tmp_path / "measured.sqlite"), make_pair_key(tmp_path, "a.gguf")
+    store.write_costs(name, COSTS, READS)
     monkeypatch.setattr("platform.node", lambda: "elsewhere")
     assert store.read_all() == ()
 
 
 def test_a_file_of_the_first_version_is_taken_over(tmp_path: Path) -> None:
-    path, name = tmp_path / "measured.sqlite", made(tmp_path, "a.gguf")
-    MeasurementStore(path).write_costs(name, SHOWN)
+    path, name = tmp_path / "measured.sqlite", make_pair_key(tmp_path, "a.gguf")
+    MeasurementStore(path).write_costs(name, COSTS)
     base = sqlite3.connect(path)
     base.executescript("DROP TABLE about; DROP TABLE memory; PRAGMA user_version = 1")
     base.close()
     store = MeasurementStore(path)
-    assert store.read_costs(name) == SHOWN
+    assert store.read_costs(name) == COSTS
     (one,) = store.read_all()
-    assert (one.measured, one.reads, one.memory) == (SHOWN, None, None)
-    assert store.write_costs(name, SHOWN, ABOUT)
+    assert (one.measured, one.reads, one.memory) == (COSTS, None, None)
+    assert store.write_costs(name, COSTS, READS)
     assert store.write_memory(name, MEMORY)
-    assert store.read_all()[0].reads == ABOUT
+    assert store.read_all()[0].reads == READS
 
 
-def test_nonsense_beside_a_row_is_nothing_known(tmp_path: Path) -> None:
-    path, name = tmp_path / "measured.sqlite", made(tmp_path, "a.gguf")
+def test_invalid_reads_and_memory_are_ignored(tmp_path: Path) -> None:
+    path, name = tmp_path / "measured.sqlite", make_pair_key(tmp_path, "a.gguf")
     store = MeasurementStore(path)
-    store.write_costs(name, SHOWN, ABOUT)
+    store.write_costs(name, COSTS, READS)
     store.write_memory(name, MEMORY)
-    for said in ("[]", "{", "null", '{"target": 1, "draft": 2}', '{"predicted": [], "used": 1}'):
+    for text in ("[]", "{", "null", '{"target": 1, "draft": 2}', '{"predicted": [], "used": 1}'):
         base = sqlite3.connect(path)
-        base.execute("UPDATE about SET said = ?", (said,))
-        base.execute("UPDATE memory SET said = ?", (said,))
+        base.execute("UPDATE about SET said = ?", (text,))
+        base.execute("UPDATE memory SET said = ?", (text,))
         base.commit()
         base.close()
         (one,) = store.read_all()
-        assert (one.measured, one.reads, one.memory) == (SHOWN, None, None)
+        assert (one.measured, one.reads, one.memory) == (COSTS, None, None)
         assert store.read_memory(name) is None
 
 
-def test_a_damaged_or_blocked_file_shows_nothing(tmp_path: Path) -> None:
+def test_an_unreadable_file_has_no_records(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert MeasurementStore(tmp_path / "file" / "measured.sqlite").read_all() == ()
     assert not MeasurementStore(tmp_path / "file" / "measured.sqlite").write_memory("key", MEMORY)

@@ -1,4 +1,4 @@
-"""machine/drivers/nvml.py, against a library that behaves as NVIDIA's does."""
+"""machine/gpu_drivers.py: NVML, with a fake library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OK, NOT_SUPPORTED, UNKNOWN = 0, 3, 999
 
 @dataclass
 class Card:
-    """What the fake knows of one card; None is not supported."""
+    """One GPU of the fake library; None is not supported."""
 
     name: bytes = b"NVIDIA GeForce RTX 4090"
     bus: bytes = b"00000000:C1:00.0"
@@ -51,8 +51,8 @@ class Library:
         self.open -= 1
         return OK
 
-    def nvmlSystemGetDriverVersion(self, room: Any, length: Any) -> int:  # noqa: N802
-        room.value = b"570.86.15"
+    def nvmlSystemGetDriverVersion(self, buffer: Any, length: Any) -> int:  # noqa: N802
+        buffer.value = b"570.86.15"
         return OK
 
     def nvmlDeviceGetCount_v2(self, count: Any) -> int:  # noqa: N802
@@ -63,8 +63,8 @@ class Library:
         handle._obj.value = index.value + 1
         return OK
 
-    def nvmlDeviceGetName(self, handle: Any, room: Any, length: Any) -> int:  # noqa: N802
-        room.value = self._card(handle).name
+    def nvmlDeviceGetName(self, handle: Any, buffer: Any, length: Any) -> int:  # noqa: N802
+        buffer.value = self._card(handle).name
         return OK
 
     def nvmlDeviceGetPciInfo_v3(self, handle: Any, pci: Any) -> int:  # noqa: N802
@@ -72,18 +72,18 @@ class Library:
         return OK
 
     def memory2(self, handle: Any, memory: Any) -> int:
-        card, told = self._card(handle), memory._obj
-        if told.version != ctypes.sizeof(gpu_drivers.NvmlMemoryV2) | 2 << 24 or card.free is None:
+        card, info = self._card(handle), memory._obj
+        if info.version != ctypes.sizeof(gpu_drivers.NvmlMemoryV2) | 2 << 24 or card.free is None:
             return NOT_SUPPORTED
-        told.total, told.reserved, told.free = card.total, card.reserved, card.free
+        info.total, info.reserved, info.free = card.total, card.reserved, card.free
         return OK
 
     def nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:  # noqa: N802
-        card, told = self._card(handle), memory._obj
+        card, info = self._card(handle), memory._obj
         if card.free is None:
             return NOT_SUPPORTED
-        told.total, told.free = card.total, card.free
-        told.used = card.total - card.free
+        info.total, info.free = card.total, card.free
+        info.used = card.total - card.free
         return OK
 
     def nvmlDeviceGetDisplayActive(self, handle: Any, active: Any) -> int:  # noqa: N802
@@ -110,7 +110,7 @@ def test_a_card_is_told_with_all_that_nvml_knows() -> None:
     assert (card.source, card.name, card.vendor) == ("NVML", "NVIDIA GeForce RTX 4090", "nvidia")
     assert card.id == "0000:c1:00.0"
     assert (card.total, card.free) == (24564 * MIB, 20000 * MIB)
-    assert card.used == (24564 - 20000 - 430) * MIB  # not what the driver keeps for itself
+    assert card.used == (24564 - 20000 - 430) * MIB  # without memory reserved by the driver
     assert (card.driver, card.drives_display, card.compute_capability) == (
         "570.86.15",
         True,

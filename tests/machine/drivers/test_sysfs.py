@@ -1,4 +1,4 @@
-"""machine/drivers/sysfs.py and ram.py, against trees as kernels make them."""
+"""machine/gpu_drivers.py and cpu_and_ram.py, with trees of files as in sysfs and cgroups."""
 
 from __future__ import annotations
 
