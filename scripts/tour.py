@@ -1,7 +1,7 @@
 """The pictures of docs/tour.md: `scripts/screenshots.py --only tour`.
 
-The app, the catalogue, the estimates and the demo pair are the real ones.  Pretended are a graphics
-card, two downloads, and what the doctor finds.
+The app, the catalogue, the estimates and the demo pair are real. The GPU, two downloads and the
+doctor's findings are simulated.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import Any
 from pictures import still, svg, until
 from textual.pilot import Pilot
 
+from localspec.doctor import checks
 from localspec.doctor.findings import Finding, RepairAction
 from localspec.fit import device_speed
-from localspec.fit.report import MachineProfile
+from localspec.fit.machine_profile import MachineProfile
 from localspec.machine.device import Device
 from localspec.models import catalog
 from localspec.models.hub.download import DownloadJob, DownloadPhase, DownloadState
@@ -46,8 +47,8 @@ MACHINE = "NVIDIA RTX 4070 · 12.0 GiB, 10.9 GiB free · CUDA"
 PAIR = "qwen3-8b+qwen3-0.6b"
 
 
-class Coming(DownloadManager):
-    """Two files that are half here, for good, once they were asked for."""
+class FakeDownloads(DownloadManager):
+    """Two downloads that never progress, from the moment they are requested."""
 
     asked = False
 
@@ -75,7 +76,7 @@ def _on_a_card(seen: MachineSurvey) -> MachineSurvey:
 
 
 def findings(area: str) -> Iterator[Finding]:
-    """Of a computer whose llama.cpp cannot use its card."""
+    """Findings of a computer whose llama.cpp cannot use its GPU."""
     line = "LOCALSPEC_BACKEND=cuda scripts/run doctor"
     found = (
         Finding(
@@ -84,17 +85,17 @@ def findings(area: str) -> Iterator[Finding]:
             "warning",
             "an NVIDIA driver (570.86) is here, but the installed llama.cpp can use the CPU only",
             line,
-            "The card is idle: answers come several times slower than they could.",
+            checks.EXPLANATIONS["cpu-only-build"],
             RepairAction("install it", f"Run this?\n\n{line}"),
         ),
         Finding(
             "leftovers",
             "disk",
             "notice",
-            "4.1 GB in 2 files of downloads that ended early",
-            "localspec pull goes on with them; localspec rm --leftovers takes them away",
-            "They take room. A download that is asked for again goes on from them.",
-            RepairAction("remove them", "Remove 2 unfinished downloads, 4.1 GB?"),
+            "4.1 GB in 2 incomplete downloads",
+            "localspec pull resumes them; localspec rm --leftovers deletes them",
+            checks.EXPLANATIONS["leftovers"],
+            RepairAction("remove them", "Remove 2 incomplete downloads, 4.1 GB?"),
         ),
         Finding("versions", "engine", "ok", "localspec 0.1.0, Python 3.11.7"),
         Finding("memory", "devices", "ok", "8 cores: 24.0 GiB of 32.0 GiB memory free"),
@@ -104,13 +105,13 @@ def findings(area: str) -> Iterator[Finding]:
     yield from (one for one in found if one.area == area)
 
 
-# --- the walk ---------------------------------------------------------------------------------
+# --- the tour ---------------------------------------------------------------------------------
 
 
 async def pictures(folder: Path) -> dict[str, str]:
-    """By their names; `folder` is empty, and the app's own for as long as this takes."""
+    """SVGs by name; `folder` is an empty data folder for the app."""
     os.environ |= {"HF_HOME": str(folder / "hub"), "HF_HUB_OFFLINE": "1"}
-    os.environ["LOCALSPEC_CONFIG"] = "config.toml"  # a path that tells of no computer
+    os.environ["LOCALSPEC_CONFIG"] = "config.toml"  # a path without personal data
     with chdir(folder):
         return {**await _choosing(), **await _measuring(), **await _rest()}
 
@@ -126,7 +127,7 @@ def _app(options: AppOptions, downloads: DownloadManager | None = None) -> Local
 
 async def _choosing() -> dict[str, str]:
     """First screen, Home, wizard, download."""
-    coming = Coming()
+    coming = FakeDownloads()
     app = _app(AppOptions(seed=1, first_run=True), coming)
     made: dict[str, str] = {}
     async with app.run_test(size=SIZE) as pilot:
@@ -155,7 +156,7 @@ async def _press(pilot: Pilot[Any], *keys: str) -> None:
 
 
 async def _measuring() -> dict[str, str]:
-    """The demo pair, measured and checked on this computer."""
+    """Bench and verify of the demo pair on this computer."""
     app = _app(AppOptions(seed=1))
     made: dict[str, str] = {}
     async with app.run_test(size=SIZE) as pilot:
@@ -179,8 +180,8 @@ def _phase(app: LocalspecApp) -> str:
 
 
 async def _rest() -> dict[str, str]:
-    """The doctor, and the preferences after one of them was changed."""
-    del os.environ["HF_HUB_OFFLINE"]  # it would be told among the preferences
+    """The doctor, and the preferences after a change."""
+    del os.environ["HF_HUB_OFFLINE"]  # the preferences would show it
     options = tui_app.load_options()
     options.first_run = False
     app = _app(options)

@@ -12,7 +12,7 @@ import pytest
 from localspec import suggest as suggesting
 from localspec.errors import NotFoundError
 from localspec.fit import device_speed, machine_profile
-from localspec.fit.report import MachineProfile
+from localspec.fit.machine_profile import MachineProfile
 from localspec.models import catalog
 from localspec.suggest import PairSuggestion, SuggestionCriteria
 

@@ -116,8 +116,8 @@ def test_the_probe_checks_the_functions_that_the_engine_calls() -> None:
         ("libcudart.so.12: cannot open shared object file", "library-missing", "nvidia-cuda"),
         ("libamdhip64.so.7: cannot open shared object file", "library-missing", "ROCm"),
         ("libvulkan.so.1: cannot open shared object file", "library-missing", "Vulkan"),
-        ("llama.cpp died of it: exit code -4", "illegal-instruction", "--no-binary"),
-        ("llama.cpp died of it: exit code 3221225501", "illegal-instruction", "--no-binary"),
+        ("llama.cpp crashed: exit code -4", "illegal-instruction", "--no-binary"),
+        ("llama.cpp crashed: exit code 3221225501", "illegal-instruction", "--no-binary"),
         ("ModuleNotFoundError: No module named 'llama_cpp'", "engine-fails", "pip install"),
     ],
 )

@@ -19,7 +19,7 @@ from localspec import paths
 from localspec.chat.context_window import ContextOverflow
 from localspec.chat.conversation import Conversation
 from localspec.fit import device_speed
-from localspec.fit.report import MachineProfile
+from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair
 from localspec.models.hub.client import HubClient
 from localspec.tui.app import LocalspecApp
