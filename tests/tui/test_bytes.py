@@ -67,7 +67,7 @@ F2, F4, F5, BACK_TAB = b"\x1bOQ", b"\x1bOS", b"\x1b[15~", b"\x1b[Z"
 UP, DOWN, RIGHT, LEFT, ESCAPE = b"\x1b[A", b"\x1b[B", b"\x1b[C", b"\x1b[D", b"\x1b"
 CTRL_L, CTRL_P, CTRL_Q = b"\x0c", b"\x10", b"\x11"
 
-UNCOVERED = "guesses from"
+UNCOVERED = "draft source"
 """In the panel, below every sheet."""
 
 COLOUR = re.compile(rb"([34]8;2);\d+;\d+;\d+")
@@ -102,12 +102,14 @@ def pasted(words: str) -> bytes:
 
 def walk(here: Terminal, words: str) -> bytes:
     """A chat, its views, sheets and errors; whatever can be typed or pasted has these words."""
-    here.wait_for(lambda: "Say something" in text(here.seen) or "goes on with" in text(here.seen))
+    here.wait_for(
+        lambda: "Type a message" in text(here.seen) or "Text-completion" in text(here.seen)
+    )
     ask(here, words, "LAST")
     inspect(here)
     change(here, words)
     ask(here, words, "edit the")
-    ask(here, words, "load it")
+    ask(here, words, "reload")
     before = len(here.seen)
     here.type(CTRL_L)
     before = here.wait_for("engine.log", before)
@@ -135,7 +137,7 @@ def inspect(here: Terminal) -> None:
     """Each token of the answer, its story, and the replay."""
     before = len(here.seen)
     here.type(F2)
-    before = here.wait_for("not guessed", before)
+    before = here.wait_for("bonus   corrected", before)
     here.type(UP + DOWN + b"g")
     before = walk_to_the_first(here)
     here.type(b"r")
@@ -160,7 +162,7 @@ def change(here: Terminal, words: str) -> None:
     """A setting that is none, and the system prompt."""
     before = len(here.seen)
     here.type(F4)
-    before = here.wait_for("For the next answer", before)
+    before = here.wait_for("Settings for the next answer", before)
     here.type(pasted(words))
     before = here.wait_for("Possible", before)
     here.type(BACK_TAB + pasted(words) + F4)
@@ -217,16 +219,16 @@ def test_a_file_name_that_is_no_utf8(zoo: Zoo, tmp_path: Path) -> None:
     assert "Hello" in text(from_the_list(path))
 
 
-def from_the_list(model: Path, there: str = "Opened lately", down: bytes = DOWN) -> bytes:
+def from_the_list(model: Path, there: str = "Recent", down: bytes = DOWN) -> bytes:
     recent_pairs.add(ResolvedPair(model, None))
     with Terminal(command(), size=(120, 40), env={"COLORTERM": "truecolor"}, answers=True) as here:
         here.wait_for(there)  # the chats come last
         here.type(down + b"\r")
-        here.wait_for("goes on with a text")
+        here.wait_for("Text-completion model")
         ask(here, "a", "first token")
         before = len(here.seen)
         here.type(F2)
-        here.wait_for("not guessed", before)
+        here.wait_for("bonus   corrected", before)
         before = walk_to_the_first(here)
         here.type(b"r")
         here.wait_for("round 1 of", before)

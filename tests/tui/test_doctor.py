@@ -137,7 +137,7 @@ async def press(pilot: Pilot[Any], *keys: str) -> str:
 async def test_the_worst_comes_first_with_what_it_means_and_what_mends_it() -> None:
     async with examined(Patient()) as pilot:
         seen = painted(pilot.app.screen)
-        order = ("To mend ▸✗ ~/.config", "! an NVIDIA", "Worth knowing · 4.1 GB", "In order ✓ loc")
+        order = ("Problems ▸✗ ~/.config", "! an NVIDIA", "Notes · 4.1 GB", "OK ✓ loc")
         assert sorted(map(seen.index, order)) == list(map(seen.index, order))
         assert "The card is idle" in seen and "--extra-index-url" in seen
         assert "1 error, 1 warning, 2 notices" in seen
@@ -149,7 +149,7 @@ async def test_the_worst_comes_first_with_what_it_means_and_what_mends_it() -> N
 async def test_one_looks_while_it_looks_and_the_pointer_stays() -> None:
     patient = Patient(gate=True)
     async with app(patient).run_test(size=(100, 34)) as pilot:
-        await wait_until(pilot, lambda: "looking at engine …" in painted(pilot.app.screen))
+        await wait_until(pilot, lambda: "checking engine …" in painted(pilot.app.screen))
         await pilot.press("c", "down", "enter")  # nothing is there yet
         patient.gate.set()
         screen = pilot.app.screen
@@ -181,7 +181,7 @@ async def test_the_report_is_text_that_may_be_pasted(monkeypatch: pytest.MonkeyP
         assert "Copied." in await press(pilot, "c")
     (text,) = copied
     assert text.startswith("engine\n  ! an NVIDIA driver")
-    assert text.endswith("signs: x error, ! warning, - notice.")
+    assert text.endswith("x error, ! warning, - notice.")
 
 
 # --- mending ------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ async def test_what_fails_is_said_and_what_is_ones_own_to_do_too() -> None:
         await wait_until(pilot, lambda: screen.is_done)
         while screen.highlighted_finding is None or screen.highlighted_finding.id != "offline":
             await press(pilot, "down")
-        assert "This is yours to do: unset it" in await press(pilot, "enter")
+        assert "Fix it by hand: unset it" in await press(pilot, "enter")
         await press(pilot, "end")
         await press(pilot, "enter")  # all is well with it
         assert pilot.app.screen is screen
@@ -236,7 +236,7 @@ async def test_an_installer_is_watched_and_then_all_is_looked_at_again() -> None
 async def test_a_failed_installer_says_so() -> None:
     async with examined(Patient("raise SystemExit('no wheel for this')")) as pilot:
         await pilot.press("down", "enter", "y")
-        await wait_until(pilot, lambda: "It failed: exit code 1" in painted(pilot.app.screen))
+        await wait_until(pilot, lambda: "Failed with exit code 1" in painted(pilot.app.screen))
         assert "no wheel for this" in painted(pilot.app.screen)
 
 
@@ -263,7 +263,7 @@ async def test_what_a_loaded_model_uses_is_not_replaced() -> None:
     runner = EngineRunner(Opening([ScriptedEngine(lambda: answer(["a"]))]))
     runner.engine = ScriptedEngine(lambda: answer(["a"]))
     async with examined(Patient(), runner) as pilot:
-        assert "leave its chat first" in await press(pilot, "down", "enter")
+        assert "Leave its chat first" in await press(pilot, "down", "enter")
         assert isinstance(pilot.app.screen, DoctorScreen)
 
 
@@ -290,7 +290,7 @@ async def test_f9_from_everywhere_and_back(where: str, monkeypatch: pytest.Monke
 
 def test_it_is_in_the_palette() -> None:
     titles = [one.title for one in scenes.home().get_system_commands(Screen())]
-    assert "What is wrong here, and how to mend it" in titles
+    assert "Diagnostics" in titles
 
 
 # --- pictures -----------------------------------------------------------------------------

@@ -116,7 +116,7 @@ def test_from_the_catalogue_to_a_chat(tmux: Tmux, hub: FakeHub, tmp_path: Path, 
     hub.always[BODY] = STALLED
     sheet = pick(tmux, PAIR)
     assert "apache-2.0" in sheet and "licence unknown" in sheet
-    assert "they go together" in sheet and "0.7 MB to download" in sheet
+    assert "compatible:" in sheet and "0.7 MB to download" in sheet
     tmux.press(ENTER)
     tmux.wait_for("Downloads")
     hub.wait_sent(2 * 70_000 + size, 60)  # the headers, and both faults
@@ -137,7 +137,7 @@ def test_from_the_catalogue_to_a_chat(tmux: Tmux, hub: FakeHub, tmp_path: Path, 
     tmux.press("Home")
     tmux.wait_for(f"▸ {PAIR}")
     tmux.press(ENTER)
-    tmux.wait_for("f2 shows")
+    tmux.wait_for("f2: token view")
     tmux.type("Hello")
     tmux.press(ENTER)
     tmux.wait_for("Anything else?")
@@ -156,7 +156,7 @@ def test_it_goes_on_while_one_chats_and_a_cancelled_one_is_kept(
     tmux.press("Home")
     tmux.wait_for("▸ demo")
     tmux.press(ENTER)
-    tmux.wait_for("f2 shows")
+    tmux.wait_for("f2: token view")
     assert hub.sent() < 4 * size  # the headers, which are asked for with all that follows, twice
     tmux.type("def f(n):")
     tmux.press(ENTER)
@@ -332,7 +332,7 @@ async def test_the_hub_is_searched_and_what_it_finds_is_opened(hub: FakeHub) -> 
         await home.press("escape", "escape")
         assert "On the hub" not in home.shown
         await home.press("slash", *"nothing", "enter")
-        await home.sees("The hub has nothing of that name.")
+        await home.sees("No models with that name on the hub.")
 
 
 @pytest.mark.asyncio

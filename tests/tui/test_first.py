@@ -16,7 +16,7 @@ from textual.pilot import Pilot
 from localspec import paths
 from localspec.chat.history import ChatHistory
 from localspec.fit import device_speed
-from localspec.fit.report import MachineProfile
+from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.machine.device import Device
 from localspec.tui.app import LocalspecApp
@@ -67,7 +67,7 @@ def app(
 
 
 async def told(pilot: Pilot[Any]) -> None:
-    await wait_until(pilot, lambda: "Looking at" not in painted(pilot.app.screen))
+    await wait_until(pilot, lambda: "Checking this computer" not in painted(pilot.app.screen))
     await settled(pilot)
 
 
@@ -157,7 +157,7 @@ async def test_the_demo_and_the_wizard_are_one_key_away(
 @pytest.mark.parametrize(
     ("computer", "words"),
     [
-        ("no-gpu", "No GPU: small models on the processor, 32.0 GiB of memory"),
+        ("no-gpu", "No GPU: small models run on the CPU, 32.0 GiB of memory"),
         ("one-card", "NVIDIA GeForce RTX 4070, 12.0 GiB, 10.9 GiB free"),
         ("several-cards", "2 × NVIDIA GeForce RTX 4070, together 24.0 GiB, 21.8 GiB free"),
     ],
@@ -166,10 +166,10 @@ def test_what_this_computer_can_do(computer: str, words: str, folder: Path) -> N
     line, room, pace = welcome._capability_lines(survey(folder, computer))
     assert line == words
     if computer == "several-cards":
-        assert room == "Fits models of about 15 billion parameters: phi-4+lookup"
+        assert room == "Runs models of about 15 billion parameters: phi-4+lookup"
     else:
-        assert room == "Fits models of about 8 billion parameters: qwen3-8b+qwen3-0.6b"
-        assert pace == "It would write 76–106 tok/s, 2.0–2.4× plain"
+        assert room == "Runs models of about 8 billion parameters: qwen3-8b+qwen3-0.6b"
+        assert pace == "Estimated speed: 76–106 tok/s, 2.0–2.4× plain"
 
 
 def test_what_is_unknown_is_said_to_be(folder: Path) -> None:
@@ -179,17 +179,17 @@ def test_what_is_unknown_is_said_to_be(folder: Path) -> None:
         replace(seen, machine_profile=strange, candidates=seen.candidates[2:])
     )
     assert line == "card and 1 more, together memory unknown"
-    assert pace == "How fast that is will be known when it has run."
+    assert pace == "Its speed is known after the first run."
     assert welcome._capability_lines(
         replace(seen, candidates=())
     ).__next__() == welcome._hardware_line(wizards.PLACE)
-    assert "the demo runs" in list(welcome._capability_lines(replace(seen, candidates=())))[1]
+    assert "only the demo" in list(welcome._capability_lines(replace(seen, candidates=())))[1]
     idle = list(
         welcome._capability_lines(
             replace(seen, machine_profile=NO_CARD, unused_gpu_hint="a card is here")
         )
     )
-    assert idle[2] == "A card is here that this llama.cpp cannot use: f9 mends that."
+    assert idle[2] == "This llama.cpp build cannot use your GPU: f9 fixes that."
 
 
 @pytest.mark.asyncio
@@ -200,14 +200,14 @@ async def test_it_waits_for_nothing_and_what_is_found_out_is_put_in(folder: Path
 
     def closer(seen: MachineSurvey) -> MachineSurvey:
         gate.wait(20)
-        return survey(folder, "one-card", missed="it cannot be used")
+        return survey(folder, "one-card", unused_gpu_hint="it cannot be used")
 
     async with app(lambda: MachineSurvey("8 cores"), closer).run_test(
         size=(80, 24), notifications=True
     ) as pilot:
         await settled(pilot)
         before = painted(pilot.app.screen)
-        assert "Looking at this computer …" in before and "enter the demo" in before
+        assert "Checking this computer …" in before and "enter the demo" in before
         gate.set()
         await told(pilot)
         assert "RTX 4070" in painted(pilot.app.screen)
@@ -228,7 +228,7 @@ def test_the_very_first_start(tmp_path: Path, size: tuple[int, int]) -> None:
         for words in ("Chat with models", "enter", "find a model", "skip"):
             assert words in seen
         tmux.press(ENTER)
-        tmux.wait_for("goes on with a text")
+        tmux.wait_for("Text-completion model")
         tmux.press("C-q")
         tmux.wait_for("shell>")
         tmux.run()

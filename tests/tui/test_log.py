@@ -60,10 +60,10 @@ def tail(pilot: Pilot[Any]) -> LogView:
 @pytest.mark.asyncio
 async def test_an_empty_log_says_what_would_be_there_and_where() -> None:
     async with opened((120, 24)) as pilot:
-        assert "What llama.cpp says while a model loads" in shown(pilot)
+        assert "messages while a model loads" in shown(pilot)
         assert str(paths.data_dir() / "engine.log") in shown(pilot)
         await pilot.press("c")
-        assert "nothing to copy" in shown(pilot)
+        assert "Nothing to copy." in shown(pilot)
         write(numbered(3))
         await wait_until(pilot, lambda: "line 2" in shown(pilot) and "3 lines" in shown(pilot))
         await pilot.press("ctrl+l")
@@ -110,7 +110,7 @@ async def test_the_other_log_is_our_own() -> None:
         await wait_until(pilot, lambda: "ZeroDivisionError" in shown(pilot))
         assert "crash.log" in shown(pilot)
         await pilot.press("tab")
-        await wait_until(pilot, lambda: "What llama.cpp says" in shown(pilot))
+        await wait_until(pilot, lambda: "llama.cpp's messages" in shown(pilot))
 
 
 @pytest.mark.asyncio
@@ -120,15 +120,15 @@ async def test_what_is_looked_for_is_found_whatever_its_case() -> None:
     write(numbered(60, 300))
     async with opened() as pilot:
         await pilot.press("slash", *"cuda", "space", *"error")
-        await wait_until(pilot, lambda: "2 of 2 lines" in shown(pilot))
+        await wait_until(pilot, lambda: "2 of 2 matches" in shown(pilot))
         assert "a cuda ERROR at the end" in shown(pilot)
         await pilot.press("enter", "n")
-        await wait_until(pilot, lambda: "1 of 2 lines" in shown(pilot))
+        await wait_until(pilot, lambda: "1 of 2 matches" in shown(pilot))
         assert "CUDA error [red]here[/red]" in shown(pilot)
         await pilot.press("N")
-        await wait_until(pilot, lambda: "2 of 2 lines" in shown(pilot))
+        await wait_until(pilot, lambda: "2 of 2 matches" in shown(pilot))
         await pilot.press("slash", "x")
-        await wait_until(pilot, lambda: "found nowhere" in shown(pilot))
+        await wait_until(pilot, lambda: "no matches" in shown(pilot))
         await pilot.press("escape")  # out of the field
         await wait_until(pilot, lambda: "361 lines" in shown(pilot) and "line 359" in shown(pilot))
         assert isinstance(pilot.app.screen, LogScreen)

@@ -103,18 +103,18 @@ async def test_each_value_has_its_words_and_where_it_comes_from(
     flags = {"HF_HUB_OFFLINE": "--offline"}
     async with preferences("[chats]\nkeep = false\n", flags) as shown:
         for words in (
-            "colours ‹ localspec-dark › as it comes",
-            "chats are kept off config.toml",
-            "never use the network on --offline",
-            "downloads, MB a second 3 LOCALSPEC_DOWNLOADS_L",
+            "theme ‹ localspec-dark › default",
+            "save chats off config.toml",
+            "offline mode on --offline",
+            "download limit (MB/s) 3 LOCALSPEC_DOWNLOADS_L",
             'screen.theme = "localspec-dark"',
-            "keys of the app as they come",
+            "keyboard shortcuts default",
         ):
             assert words in shown.words
         assert str(paths.config_file())[-20:] in shown.words
         await shown.go("downloads.limit")
         await shown.press("right", "enter")
-        assert "LOCALSPEC_DOWNLOADS_LIMIT goes before the file" in shown.words
+        assert "LOCALSPEC_DOWNLOADS_LIMIT overrides the file" in shown.words
         assert "limit" not in paths.config_file().read_text()
 
 
@@ -142,7 +142,7 @@ async def test_a_text_is_taken_over_where_one_leaves_it_and_a_wrong_one_is_not()
     async with preferences() as shown:
         await shown.go("downloads.limit")
         await shown.press(*"fast")
-        assert "downloads.limit must be a number of MB a second, above 0" in shown.words
+        assert "downloads.limit must be a number of MB/s above 0" in shown.words
         await shown.press("enter")
         assert shown.file == {} and shown.options.download_limit is None
         await shown.go("downloads.limit")
@@ -181,7 +181,7 @@ async def test_a_damaged_file_starts_with_everything_as_it_comes_and_is_left_alo
     async with app.run_test(size=(100, 40)) as pilot:
         await surveyed(pilot)
         assert app.theme == "localspec-dark"
-        assert "config.toml:2:9: invalid value. All is as it comes" in painted(app.screen)
+        assert "config.toml:2:9: invalid value. Using the defaults" in painted(app.screen)
         shown = Shown(pilot, options)
         await shown.press("f10", "right")
         assert "Nothing was changed" in shown.words
@@ -195,10 +195,10 @@ async def test_a_damaged_file_starts_with_everything_as_it_comes_and_is_left_alo
 
 async def test_unknown_keys_are_said_in_the_banner() -> None:
     async with preferences("[screen]\ntehme = 'x'\n[keys]\n'chat.sned' = 'f9'\n") as shown:
-        assert "there is no screen.tehme; did you mean screen.theme?" in shown.words
+        assert "unknown setting screen.tehme; did you mean screen.theme?" in shown.words
         assert "did you mean keys.chat.send?" in shown.words
         await shown.press("escape")
-        assert "did you mean screen.theme? And 1 more. f10 shows it." in shown.words
+        assert "did you mean screen.theme? And 1 more. f10 shows the details." in shown.words
 
 
 async def test_arrows_and_tab_lead_to_every_value_and_round() -> None:
@@ -235,12 +235,12 @@ async def test_a_key_is_another_from_now_on() -> None:
 
 
 TAKEN = (
-    ("home.wizard", "o", "o is another's already: Open models by their paths"),
-    ("home.wizard", "ctrl+q", "ctrl+q is another's already: Quit"),
+    ("home.wizard", "o", "o is already in use: Open model files by path"),
+    ("home.wizard", "ctrl+q", "ctrl+q is already in use: Quit"),
     ("home.wizard", "enter", "enter is needed for the list"),
     ("chat.panel", "p", "p is needed for typing"),
-    ("chat.panel", "f2", "f2 is another's already: Show how every token came"),
-    ("app.quit", "ctrl+c", "ctrl+c is another's already: Copy what is selected"),
+    ("chat.panel", "f2", "f2 is already in use: Token view: show the class of each token"),
+    ("app.quit", "ctrl+c", "ctrl+c is already in use: Copy the selection"),
 )
 
 
@@ -258,11 +258,11 @@ async def test_a_key_that_is_taken_is_refused_and_does_nothing_meanwhile() -> No
 async def test_a_key_comes_back() -> None:
     async with preferences("[keys]\n'home.wizard' = 'z'\n'home.open' = 'w'\n") as shown:
         await shown.go("keys")
-        assert "2 of your own" in shown.words
+        assert "2 changed" in shown.words
         await shown.press("enter")
         await shown.go_to_key("home.wizard")
         await shown.press("f5")
-        assert "w is another's already: Open models" in shown.words
+        assert "w is already in use: Open model" in shown.words
         await shown.go_to_key("home.open")
         await shown.press("f5")
         await shown.go_to_key("home.wizard")
@@ -286,7 +286,7 @@ async def test_keys_of_the_file() -> None:
     assert (
         key_bindings.validate_user_keys({"chat.panel": "f2", "chat.tokens": "f3"})[1] == ()
     )  # changed places
-    assert "given to keys.chat.tokens, too" in told({"chat.panel": "f9", "chat.tokens": "f9"})
+    assert "also bound to keys.chat.tokens" in told({"chat.panel": "f9", "chat.tokens": "f9"})
     assert "no key called 'ctl+s'" in told({"chat.send": "ctl+s"})
     assert key_bindings.validate_user_keys({"chat.tokens": "f8"}) == ({"chat.tokens": "f8"}, ())
 

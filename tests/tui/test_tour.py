@@ -93,15 +93,14 @@ def chat(tmux: Tmux) -> None:
     ask(tmux, "Hello")
     seen = tmux.wait_for("Anything else?")
     assert "You" in seen and "return 2 * x" in seen and "```" not in seen
-    assert ("of guesses kept" in seen) == ("f3 panel" in seen)  # the panel, where there is room
+    assert ("acceptance rate" in seen) == ("f3 panel" in seen)  # the panel, where there is room
 
 
 def tokens(tmux: Tmux) -> None:
     """The cursor goes back from the last token to guesses that were kept, and on by a round."""
     tmux.press("F2")
-    seen = tmux.wait_for(LEGEND["plain"])
-    assert all(words in seen for words in LEGEND.values())
-    while "a guess that was kept" not in tmux.screen:
+    tmux.wait_for(lambda seen: all(words in seen for words in LEGEND.values()))
+    while "accepted draft token" not in tmux.screen:
         before = tmux.coloured
         tmux.press("Left")
         tmux.wait_for(lambda _, before=before: tmux.coloured != before)  # type: ignore[misc]
@@ -126,7 +125,7 @@ def bench(tmux: Tmux) -> list[psutil.Process]:
     assert engines
     tmux.press(ESCAPE)
     seen = tmux.wait_for("answers · stopped")
-    assert "What it costs here" in seen and "Interrupted: this is what there was." in seen
+    assert "Costs on this computer" in seen and "Interrupted: partial results." in seen
     back_home(tmux)
     return engines
 

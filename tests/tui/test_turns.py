@@ -66,7 +66,7 @@ async def test_what_was_taken_back_comes_again() -> None:
         assert chat.questions == ["one", "two"]
         await chat.press("f8")
         await settled(chat.pilot)
-        assert "taken back: three" in chat.shown
+        assert "undone: three" in chat.shown
         await chat.press("down", "right", "escape")
         assert chat.questions == ["one", "two", "three"]
 

@@ -15,8 +15,9 @@ from textual.widgets import Input
 
 from localspec import paths
 from localspec.fit import machine_profile, pair_headers
+from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_headers import PairHeaders, PairMember
-from localspec.fit.report import DeviceFit, FitReport, MachineProfile
+from localspec.fit.report import DeviceFit, FitReport
 from localspec.fit.speed_estimate import UseCase
 from localspec.machine.memory_by_device import DeviceMemory
 from localspec.models.catalog import Catalog, CatalogPair
@@ -76,7 +77,7 @@ async def shown(stock: WizardServices, *keys: str, size: tuple[int, int] = (110,
         await seen.sees("1 of 3")
         if keys:
             await seen.press(keys[0])
-            await seen.sees("2 of 3", "with draft")
+            await seen.sees("2 of 3", "speculative")
             await seen.press(*keys[1:])
         yield seen
 
@@ -97,7 +98,7 @@ async def test_what_for_then_which_then_whether(stock: WizardServices) -> None:
         await wizard.sees("2.4–2.8×")  # for code: the second use
         await wizard.press("enter")
         await wizard.sees("3 of 3", "fits, 3.4", "target 4.7", "draft 0.6", "KV 1.3", "38–44 tok/s")
-        await wizard.sees("hybrid memory: no", "vocabularies: compared before", "212.0 GB free")
+        await wizard.sees("recurrent state: none", "vocabularies: compared before", "212.0 GB free")
         await wizard.press("escape")
         await wizard.sees("2 of 3")
         await wizard.press("escape")
@@ -119,15 +120,15 @@ async def test_nothing_that_fits_says_what_to_try(stock: WizardServices) -> None
         wizard = Wizard(pilot)
         await wizard.sees("1 of 3")
         await wizard.press("1")
-        await wizard.sees("Nothing in the catalogue fits here.", "another card")
+        await wizard.sees("Nothing in the catalogue fits.", "another GPU")
 
 
 @pytest.mark.asyncio
 async def test_what_has_no_shape_is_judged_by_its_files(stock: WizardServices) -> None:
     async with shown(stock, "1", "end") as wizard:
-        await wizard.sees("its shape is not in the catalogue")
+        await wizard.sees("model shape not in the catalogue")
         await wizard.press("enter")
-        await wizard.sees("3 of 3", "its shape is not in the catalogue", "7.0 GB to download")
+        await wizard.sees("3 of 3", "model shape not in the catalogue", "7.0 GB to download")
 
 
 @pytest.mark.asyncio
@@ -135,9 +136,9 @@ async def test_a_computer_without_a_card_and_an_unknown_speed(tmp_path: Path) ->
     plain = wizards.stock(tmp_path, NO_CARD, suggest=suggest_candidates)
     async with shown(plain, "1") as wizard:
         await wizard.press("enter")
-        await wizard.sees("its shape is not in the catalogue")
+        await wizard.sees("model shape not in the catalogue")
         await wizard.press("t")
-        await wizard.sees("3 of 3", "24.0 free", "unknown", "was never measured")
+        await wizard.sees("3 of 3", "24.0 free", "unknown", "not measured yet")
 
 
 # --- the dials --------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ async def test_a_dial_changes_price_and_speed_at_once(stock: WizardServices) -> 
     async with shown(replace(stock, suggest=slow), "1", "enter", "tab") as wizard:
         await wizard.sees("‹ context 16k ›")
         await wizard.press("right")
-        assert wizard.screen.what.ctx == CONTEXT_SIZES[1] == 2048
+        assert wizard.screen.what_if.ctx == CONTEXT_SIZES[1] == 2048
         await wizard.sees("‹ context 2k ›", "fits with context 2k")  # though the list is not there
         await wizard.press("left", "left")
         await wizard.sees("‹ context 128k ›")
@@ -178,7 +179,7 @@ async def test_another_card_by_its_name(tmp_path: Path) -> None:
         await wizard.press("g", *"no such card", "enter", "escape")
         await wizard.sees("‹ RTX 3060, 8 GiB ›")
         await wizard.press("left", "left")
-        assert wizard.screen.what.card is not None
+        assert wizard.screen.what_if.gpu is not None
 
 
 def test_every_card_is_one_place_and_none_costs_a_look_at_this_computer() -> None:
@@ -204,7 +205,7 @@ def test_dials_go_round() -> None:
         what = what.turn_dial("context", 1)
     assert what == WhatIf()
     assert what.turn_dial("kv", -1).kv == "q4_0"
-    assert what.turn_dial("card", 1).turn_dial("card", -1) == what
+    assert what.turn_dial("gpu", 1).turn_dial("gpu", -1) == what
 
 
 # --- the card of a pair -----------------------------------------------------------------------
@@ -213,11 +214,11 @@ def test_dials_go_round() -> None:
 @pytest.mark.asyncio
 async def test_another_draft_and_another_target(stock: WizardServices) -> None:
     async with shown(stock, "1", "enter", "d") as wizard:
-        await wizard.sees("with qwen3-1.7b Q8_0", "licence on its page")
+        await wizard.sees("with qwen3-1.7b Q8_0", "licence: see model page")
         await wizard.press("d")
         await wizard.sees("with qwen3-0.6b Q8_0")
         await wizard.press("t")
-        await wizard.sees("phi-4 Q4_K_M copying, no draft", "licence mit")
+        await wizard.sees("phi-4 Q4_K_M prompt lookup, no draft model", "licence mit")
         await wizard.press("d")
         await wizard.sees("phi-4 Q4_K_M")  # which has no other
 
@@ -227,13 +228,13 @@ async def test_headers_refine_what_the_catalogue_estimated(tmp_path: Path, zoo: 
     """They come later, from a thread; the pair on the screen may be another by then."""
     gate = threading.Event()
 
-    def refine(pair: CatalogPair) -> PairHeaders | None:
+    def read_headers(pair: CatalogPair) -> PairHeaders | None:
         gate.wait(20)
         about = header.read(zoo["chatty"])
         part = PairMember("chatty", about, "file", zoo["chatty"])
         return PairHeaders(part, part) if pair.draft else None
 
-    async with shown(wizards.stock(tmp_path, refine=refine), "1", "enter") as wizard:
+    async with shown(wizards.stock(tmp_path, read_headers=read_headers), "1", "enter") as wizard:
         await wizard.sees("estimated from the catalogue", "compared before the download")
         gate.set()
         await wizard.sees("from the files' headers", "vocabularies match", "target 0.0")
@@ -252,9 +253,9 @@ async def test_what_headers_say_is_asked_of_llama_once(tmp_path: Path, zoo: Zoo)
         asked.append(fit)
         return confirm_by_probe(fit, found, place, use)
 
-    refine = {"refine": lambda _: PairHeaders(part, part), "confirm": confirm}
+    services = {"read_headers": lambda _: PairHeaders(part, part), "confirm_fit": confirm}
     async with shown(
-        wizards.stock(tmp_path, machine_profile.detect(), **refine), "1", "enter"
+        wizards.stock(tmp_path, machine_profile.detect(), **services), "1", "enter"
     ) as wizard:
         await wizard.sees("exact, from the files' headers")
         await wizard.press("escape", "enter")
@@ -264,12 +265,12 @@ async def test_what_headers_say_is_asked_of_llama_once(tmp_path: Path, zoo: Zoo)
 
 @pytest.mark.asyncio
 async def test_a_pair_whose_vocabularies_differ_says_so(tmp_path: Path, zoo: Zoo) -> None:
-    def refine(_: CatalogPair) -> PairHeaders:
+    def read_headers(_: CatalogPair) -> PairHeaders:
         names = ("target", "renamed")
         parts = [PairMember(n, header.read(zoo[n]), "hub") for n in names]
         return PairHeaders(*parts)
 
-    async with shown(wizards.stock(tmp_path, refine=refine), "1", "enter") as wizard:
+    async with shown(wizards.stock(tmp_path, read_headers=read_headers), "1", "enter") as wizard:
         await wizard.sees("✗ vocabularies differ: token 300")
 
 
@@ -285,9 +286,9 @@ async def test_files_of_ones_own_with_their_fit(
         assert isinstance(screen, OpenFilesScreen)
         screen.query_one("#target", Input).value = str(zoo["chatty"])
         await wizard.press("enter")
-        await wizard.sees("a GGUF model", "with context", "with copying")
+        await wizard.sees("a GGUF model", "with context", "with prompt lookup")
         screen.query_one("#draft", Input).value = str(zoo["chatty"])
-        await wizard.sees("with draft", "tok/s")
+        await wizard.sees("with the draft model", "tok/s")
         await wizard.press("escape")
         await wizard.sees("2 of 3")
 
@@ -320,15 +321,15 @@ async def test_from_home_to_the_chat_of_a_pair_that_is_here(
     app = LocalspecApp(options, runner, lambda: home)
     async with app.run_test(size=(110, 36)) as pilot:
         wizard = Wizard(pilot)
-        await wizard.sees("Would fit here, not downloaded", "w wizard", "29–36 tok/s")
+        await wizard.sees("Fits this computer, not downloaded", "w wizard", "29–36 tok/s")
         await wizard.press("w")
         await wizard.sees("New pair · 1 of 3")
         await wizard.press("1")
-        await wizard.sees("✓ here")
+        await wizard.sees("✓ installed")
         while "▸ qwen3-8b+qwen3-0.6b" not in wizard.shown:
             await wizard.press("down")
         await wizard.press("enter", "s", "right", "right")
-        await wizard.sees("‹ context 4k ›", "here already", "enter chat")
+        await wizard.sees("‹ context 4k ›", "installed", "enter chat")
         await wizard.press("enter")
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, ChatScreen))
         await wait_until(pilot, lambda: opening.loads)
@@ -353,7 +354,7 @@ def test_a_bar_has_as_many_cells_as_it_was_given(glyphs: Any, width: int) -> Non
         drawn = memory_bar.render_bar(room, width, glyphs)
         assert drawn.cell_length == width
         assert len(memory_bar.render_scale(room, width)) <= width
-        signs = set(glyphs.parts) & set(drawn.plain)
+        signs = set(glyphs.memory_segments) & set(drawn.plain)
         assert len(signs) >= (3 if gib else 2), drawn.plain  # what is small is seen as well
         assert glyphs.ascii_only == drawn.plain.isascii()
 

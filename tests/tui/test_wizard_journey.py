@@ -19,7 +19,7 @@ from tests.zoo import Zoo
 TARGET, DRAFT = "tiny/Chatty-GGUF", "tiny/Draft-GGUF"
 FILES = ("chatty-Q8_0.gguf", "draft-Q8_0.gguf")
 PAIR = "chatty-pair"
-GREETING = "f2 shows"
+GREETING = "f2: token view"
 SIZES = pytest.mark.parametrize("size", often({"80x24": (80, 24), "120x40": (120, 40)}, ("80x24",)))
 
 
@@ -79,7 +79,7 @@ def test_choose_download_and_chat(hub: FakeHub, tmp_path: Path, size: tuple[int,
         tmux.press("w")
         tmux.wait_for("1 of 3")
         tmux.press("1")
-        tmux.wait_for("✓ here")
+        tmux.wait_for("✓ installed")
         tmux.press("C-q")
     names = sorted(path.name for path in (tmp_path / "hub").glob("models--*/snapshots/*/*.gguf"))
     assert names == sorted(FILES)
@@ -93,7 +93,7 @@ def test_offline_everything_but_the_download(
     with Tmux(size, tmp_path / "data") as tmux:
         to_the_list(tmux)
         tmux.press("g")
-        tmux.wait_for("What if it were another card")
+        tmux.wait_for("Estimate for another GPU")
         tmux.type("4090")
         tmux.wait_for("RTX 4090, 24 GiB")
         tmux.press(ENTER)
@@ -107,7 +107,7 @@ def test_offline_everything_but_the_download(
         tmux.press(ESCAPE)
         tmux.wait_for(lambda seen: "turned off" not in seen)
         tmux.press("o")
-        tmux.wait_for("Open models by their paths")
+        tmux.wait_for("Open model files")
         for file in (zoo["chatty"], zoo["chatty"]):
             tmux.type(str(file))
             tmux.press(ENTER)

@@ -9,7 +9,8 @@ from typing import cast
 from textual.screen import Screen
 
 from localspec.fit import device_speed
-from localspec.fit.report import DeviceFit, FitReport, MachineProfile
+from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.report import DeviceFit, FitReport
 from localspec.fit.speed_estimate import SpeedEstimate, WorkloadSpeed
 from localspec.machine.device import Device
 from localspec.machine.memory_by_device import DeviceMemory, MemoryByDevice, MemoryEstimate
@@ -110,7 +111,7 @@ def speed(price: Price) -> SpeedEstimate:
         name: WorkloadSpeed((0.5, 0.8), (max(1.0, least + more), max(1.0, most + more)), drafted, 4)
         for name, more in (("chat", 0.0), ("code", 0.4), ("writing", -0.5), ("documents", 0.2))
     }
-    why = "CUDA0: 504 GB/s (RTX 4070); guesses as is usual for chat"
+    why = "CUDA0: 504 GB/s (RTX 4070); typical acceptance rate for chat"
     return SpeedEstimate(price.plain, drafted, 4, ways, why)
 
 
@@ -123,7 +124,7 @@ def candidates(
         _candidate(known.pairs["phi-4+lookup"], place),
         replace(
             _candidate(known.pairs["shapeless-12b+lookup"], place),
-            no_fit_reason="its shape is not in the catalogue; 6.52 GiB of files",
+            no_fit_reason="model shape not in the catalogue; 6.52 GiB of files",
             size_verdict="fits",
         ),
     )
@@ -131,7 +132,7 @@ def candidates(
 
 def _candidate(pair: CatalogPair, place: MachineProfile) -> Candidate:
     price = PRICES.get(pair.id)
-    why = "same family · 8 % of the target's work per guess" if pair.draft else ""
+    why = "same family · 8 % of the target's work per draft token" if pair.draft else ""
     reasons = ("good for chat", pair.target.note) if pair.target.note else ("good for chat",)
     return Candidate(pair, pair.size or 0, fit(price, place) if price else None, reasons, why)
 

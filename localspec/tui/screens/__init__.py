@@ -1,3 +1,3 @@
-"""What fills the terminal: one file a screen."""
+"""The app's screens, one module each."""
 
 from __future__ import annotations

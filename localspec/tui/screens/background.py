@@ -1,4 +1,4 @@
-"""A bench or a check with a loaded pair: made on a thread, fetched by a screen."""
+"""Background threads of screens: a measurement run, and a worker that runs only the latest job."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from localspec.tui.engine_runner import PostMessage
 
 ItemT = TypeVar("ItemT")
 ItemProducer = Callable[[Callable[[], bool]], Iterator[ItemT]]
-"""What is told, given whether it should stop."""
+"""Yields items; its argument returns True to stop."""
 
 
 class BackgroundItemsReady(Message, bubble=False):
-    """There is something to fetch.  Sent once until it is fetched."""
+    """Posted once when the first item is queued; posted again only after a fetch."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundRunEnded:
-    """Nothing more will come; `error`: what it ended of, if not of itself."""
+    """The last item; `error` if the run failed."""
 
     error: LocalspecError | None = None
 
 
 class BackgroundRun(Generic[ItemT]):
-    """Begun at once; a daemon, so that to quit need not wait for an answer's end."""
+    """Starts at once, on a daemon thread, so that quitting does not wait for it."""
 
     def __init__(self, produce: ItemProducer[ItemT], post: PostMessage) -> None:
         self._produce, self._post = produce, post
@@ -40,7 +40,7 @@ class BackgroundRun(Generic[ItemT]):
         self._thread.start()
 
     def stop(self) -> None:
-        """Soon; what was found is kept."""
+        """Asks the producer to stop soon; items already queued stay."""
         self._stop_event.set()
 
     @property
@@ -48,16 +48,16 @@ class BackgroundRun(Generic[ItemT]):
         return self._stop_event.is_set()
 
     def fetch(self) -> list[ItemT | BackgroundRunEnded]:
-        """Everything since the last call."""
+        """All items since the last call."""
         with self._lock:
-            told, self._items = self._items, []
-        return told
+            items, self._items = self._items, []
+        return items
 
     def _run(self) -> None:
         error: LocalspecError | None = None
         try:
-            for told in self._produce(self._stop_event.is_set):
-                self._add(told)
+            for item in self._produce(self._stop_event.is_set):
+                self._add(item)
         except LocalspecError as failure:
             error = failure
         self._add(BackgroundRunEnded(error))
@@ -70,11 +70,8 @@ class BackgroundRun(Generic[ItemT]):
             self._post(BackgroundItemsReady())
 
 
-# --- A thread that does the latest of what it is asked; what was overtaken is never begun.
-
-
 class LatestOnlyWorker:
-    """One piece of work at a time; the thread lives while there is any."""
+    """Runs one job at a time; a newer job replaces a waiting one. The thread ends when idle."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -83,7 +80,6 @@ class LatestOnlyWorker:
         self._busy = False
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Returns at once."""
         with self._lock:
             self._next_job = job
             if self._busy:
@@ -94,12 +90,12 @@ class LatestOnlyWorker:
     def _run(self) -> None:
         while True:
             with self._lock:
-                work, self._next_job = self._next_job, None
-                if work is None:
+                job, self._next_job = self._next_job, None
+                if job is None:
                     self._busy = False
                     return
             try:
-                work()
+                job()
             except BaseException:
                 with self._lock:
                     self._busy = False

@@ -1,4 +1,4 @@
-"""The bench: what a pair gains on this computer, kind of text by kind of text."""
+"""The bench screen: measures what speculation gains for a pair on this computer, per workload."""
 
 from __future__ import annotations
 
@@ -33,19 +33,17 @@ from localspec.tui.screens.measurement import MeasurementScreen, wrap_text
 from localspec.units import duration, milliseconds
 
 _TOKENS = 64
-"""Of an answer; as the command."""
+"""Tokens of one answer; the same as in `localspec bench`."""
 _TEMPERATURE = 0.8
 _INTRO = (
-    "Every text is completed plain and with guesses, in turns and with the same seed. What comes "
-    "out is the same; how fast is what is measured."
+    "Each text is completed plain and with speculation, in turns and with the same seed. The "
+    "output is the same; the speed is measured."
 )
 
 
 class BenchScreen(MeasurementScreen[BenchEvent]):
-    """Choose, start, watch, share."""
-
     BINDINGS = bindings_for("measuring", "bench")
-    HEADING = "Bench"
+    HEADING = "Benchmark"
     KEY_CONTEXTS = ("bench", "measuring")
 
     def __init__(
@@ -60,7 +58,7 @@ class BenchScreen(MeasurementScreen[BenchEvent]):
         self._clock = clock
         self._workloads = workloads.load()
         self._excluded: set[int] = set()
-        """What is left out: workloads by their place, and last the second temperature."""
+        """Deselected workloads, by index; one past the last is the second temperature."""
         self._pointed_index = 0
         self._live_results: LiveBenchResults | None = None
         self._preparation = ""
@@ -69,17 +67,17 @@ class BenchScreen(MeasurementScreen[BenchEvent]):
 
     @property
     def bench_request(self) -> BenchRequest:
-        """By what is chosen now."""
+        """The request for the current selection."""
         chosen = tuple(w for n, w in enumerate(self._workloads) if n not in self._excluded)
         temperatures = (0.0,) if len(self._workloads) in self._excluded else (0.0, _TEMPERATURE)
-        way = BenchSettings(_TOKENS, self.choice.spec, self.choice.spec_reason)
-        return BenchRequest(self.pair_name, chosen, temperatures, way)
+        settings = BenchSettings(_TOKENS, self.choice.spec, self.choice.spec_reason)
+        return BenchRequest(self.pair_name, chosen, temperatures, settings)
 
     # --- measuring ------------------------------------------------------------------------
 
     def start_refusal(self) -> str:
-        chosen = self.bench_request.workloads
-        return "" if chosen else "Nothing is chosen: space takes what one stands on."
+        selected = self.bench_request.workloads
+        return "" if selected else "No workload is selected. Press space to select one."
 
     def reset_results(self) -> None:
         self._live_results, self._outcome = LiveBenchResults(self.bench_request), None
@@ -104,7 +102,7 @@ class BenchScreen(MeasurementScreen[BenchEvent]):
 
     @property
     def report(self) -> BenchReport | None:
-        """What was found, where something was."""
+        """None until a run has ended with at least one result."""
         return self._outcome.report if self._outcome and self._outcome.report.rows else None
 
     # --- showing --------------------------------------------------------------------------
@@ -115,9 +113,9 @@ class BenchScreen(MeasurementScreen[BenchEvent]):
             yield from _verdict_lines(self._outcome.report, width)
             if self._outcome.report.rows:
                 yield Content("")
-                told = len(list(_verdict_lines(self._outcome.report, width)))
-                lines = list(rows_from_report(self._outcome.report))
-                yield from speed_table(lines, width, height - told - 12, glyphs)
+                n_verdict_lines = len(list(_verdict_lines(self._outcome.report, width)))
+                rows = list(rows_from_report(self._outcome.report))
+                yield from speed_table(rows, width, height - n_verdict_lines - 12, glyphs)
                 yield Content("")
             yield from cost_lines(self._outcome.report, width)
             yield from _remark_lines(self._outcome.report, width)
@@ -132,18 +130,18 @@ class BenchScreen(MeasurementScreen[BenchEvent]):
             yield from self._intro_lines(width, height)
 
     def progress_text(self) -> str:
-        standing, dot = self._live_results, self.options.glyphs.dot
+        results, dot = self._live_results, self.options.glyphs.dot
         if self.phase == "stopping":
             return "stopping after this answer"
-        if self.phase == "running" and standing is not None:
+        if self.phase == "running" and results is not None:
             if self._preparation:
                 return sanitize(self._preparation, multiline=False)
-            left = duration(standing.seconds_left or 0.0)
-            return f"{_answers_text(standing, self.size.width)} {dot} about {left} left"
-        if self.phase == "done" and standing is not None:
+            seconds_left = duration(results.seconds_left or 0.0)
+            return f"{_answers_text(results, self.size.width)} {dot} about {seconds_left} left"
+        if self.phase == "done" and results is not None:
             stopped = self.background_run is not None and self.background_run.is_stopped
-            how = "stopped" if stopped else duration(self._elapsed)
-            return f"{_answers_text(standing, self.size.width)} {dot} {how}"
+            outcome = "stopped" if stopped else duration(self._elapsed)
+            return f"{_answers_text(results, self.size.width)} {dot} {outcome}"
         return ""
 
     def _intro_lines(self, width: int, height: int) -> Iterator[Content]:
@@ -156,15 +154,15 @@ class BenchScreen(MeasurementScreen[BenchEvent]):
         if height > 14:
             yield Content("")
         names = [(w.name, w.title) for w in self._workloads]
-        names.append((f"at {_TEMPERATURE:g}", "this temperature, too, beside 0"))
-        for n, (name, about) in enumerate(names):
+        names.append((f"at {_TEMPERATURE:g}", "this temperature as well as 0"))
+        for n, (name, description) in enumerate(names):
             if n == len(self._workloads) and height > 14:
                 yield Content("")
-            yield self._choice_line(n, name, about)
+            yield self._choice_line(n, name, description)
         yield Content("")
         yield self.load_status(self._extent_text())
 
-    def _choice_line(self, n: int, name: str, about: str) -> Content:
+    def _choice_line(self, n: int, name: str, description: str) -> Content:
         glyphs = self.options.glyphs
         pointer = glyphs.pointer if n == self._pointed_index else " "
         sign, style = (glyphs.dot, "$muted") if n in self._excluded else (glyphs.check, "")
@@ -172,20 +170,20 @@ class BenchScreen(MeasurementScreen[BenchEvent]):
             (f"{pointer} ", "$accent"),
             (f"{sign:<3}", style or "$success"),
             (f"{name:<12}", style),
-            (about, "$muted"),
+            (description, "$muted"),
         )
 
     def _extent_text(self) -> str:
-        """How much it is, and how long that takes."""
+        """The number of answers, and an estimate of the time."""
         if not self.bench_request.workloads:
             return self.start_refusal()
         engine = self.runner.engine
-        how_much = estimate_bench(
+        estimate = estimate_bench(
             self.bench_request, engine.measured if engine is not None else None
         )
-        rounds = f" in {how_much.rounds} rounds" if how_much.rounds > 1 else ""
-        long = duration(max(how_much.seconds, 1.0))
-        return f"{how_much.answers} answers of {_TOKENS} tokens{rounds}: about {long}."
+        rounds = f" in {estimate.rounds} rounds" if estimate.rounds > 1 else ""
+        time = duration(max(estimate.seconds, 1.0))
+        return f"{estimate.answers} answers of {_TOKENS} tokens{rounds}: about {time}."
 
     def active_key_hints(self) -> Mapping[str, str]:
         choosing = self.phase in ("loading", "ready")
@@ -209,17 +207,17 @@ class BenchScreen(MeasurementScreen[BenchEvent]):
         return "\n".join(report_text.format_markdown(report)) + "\n" if report is not None else ""
 
     def action_save(self) -> None:
-        """Beside whoever started the app, under a name that nothing has yet."""
+        """Saves the report in the working directory under an unused name."""
         text = self.findings_text()
         if not text:
-            self.notify("There is nothing to save yet.", markup=False)
+            self.notify("Nothing to save yet.", markup=False)
             return
         try:
             path = _unused_path(self.pair_name)
             export.save_file(path, text, overwrite=False)
         except StorageError as error:
-            words = sanitize(f"{error.message} {error.hint}", multiline=False)
-            self.notify(words, severity="warning", markup=False)
+            warning = sanitize(f"{error.message} {error.hint}", multiline=False)
+            self.notify(warning, severity="warning", markup=False)
         else:
             self.notify(f"Saved to {sanitize(str(path.absolute()), multiline=False)}", markup=False)
 
@@ -237,14 +235,13 @@ def _unused_path(pair: str) -> Path:
 def _files_text(choice: ResolvedPair) -> str:
     draft = choice.draft
     if draft is None:
-        return f"{choice.target.name}, without a draft: copying"
+        return f"{choice.target.name}, prompt lookup, no draft model"
     if draft == choice.target:
-        return f"{choice.target.name} with a layer of its own"
+        return f"{choice.target.name} with its own MTP layer"
     return f"{choice.target.name} with {draft.name}"
 
 
 def _verdict_lines(report: BenchReport, width: int) -> Iterator[Content]:
-    """What it comes to, first."""
     first, *rest = report_text.format_verdict(report)
     gains = report.speedup is not None and report.speedup >= 1
     for line in wrap_text(first, width):
@@ -255,50 +252,50 @@ def _verdict_lines(report: BenchReport, width: int) -> Iterator[Content]:
 
 
 def _remark_lines(report: BenchReport, width: int) -> Iterator[Content]:
-    """What else is to be said, last."""
-    said = set(report_text.format_verdict(report))
+    """Summary sentences that the verdict does not contain."""
+    verdict = set(report_text.format_verdict(report))
     yield Content("")
     for sentence in report_text.format_summary(replace(report, means=())):
-        if sentence not in said:
+        if sentence not in verdict:
             for line in wrap_text(sentence, width):
                 yield Content.styled(line, "$muted")
 
 
-# --- What passes cost here, in plain words, with the field's words beside them.
+# --- cost table: explained in plain words, with the field's terms at the right -----------------
 
-_COST_NAME_WIDTH, _COST_VALUE_WIDTH, _COST_TERM_WIDTH = 16, 13, 24
+_COST_NAME_WIDTH, _COST_VALUE_WIDTH, _COST_TERM_WIDTH = 18, 13, 24
 
 
 def cost_lines(report: BenchReport, width: int) -> Iterator[Content]:
-    """Lines of a table; nothing where nothing was measured."""
+    """Empty if no pass times were measured."""
     if report.t1_ms is None:
         return
-    yield Content.styled("What it costs here", "$muted bold")
-    for name, value, meaning, word in _cost_rows(report):
-        yield _cost_line(name, value, meaning, word, width)
+    yield Content.styled("Costs on this computer", "$muted bold")
+    for name, value, meaning, term in _cost_rows(report):
+        yield _cost_line(name, value, meaning, term, width)
 
 
 def _cost_rows(report: BenchReport) -> Iterator[tuple[str, str, str, str]]:
-    yield "one pass", milliseconds(report.t1_ms), "the model alone, for one token", "t1"
+    yield "one pass", milliseconds(report.t1_ms), "the target model, for one token", "t1"
     if report.c is not None:
-        meaning = "the draft, for one token"
-        yield "a guess", _passes_text(report.c), meaning, "c, draft cost ratio"
+        meaning = "the draft model, for one token"
+        yield "draft token", _passes_text(report.c), meaning, "c, draft cost ratio"
     widths = [w for w in ("2", "4", "8", "16") if w in report.verify_curve]
     for width in widths:
-        meaning = f"the model, for {width} tokens at once"
+        meaning = f"the target, for {width} tokens at once"
         yield (
-            _check_label(int(width) - 1),
+            _verify_label(int(width) - 1),
             _passes_text(report.verify_curve[width]),
             meaning,
-            (f"v({width}), verify curve"),
+            f"v({width}), verify curve",
         )
     if report.host_ms is not None:
-        meaning = "around a pass that checks guesses"
-        yield "everything else", milliseconds(report.host_ms), meaning, "host"
+        meaning = "around a verification pass"
+        yield "other work", milliseconds(report.host_ms), meaning, "host"
 
 
-def _check_label(guesses: int) -> str:
-    return f"check {guesses} guess{'es' * (guesses > 1)}"
+def _verify_label(n_drafted: int) -> str:
+    return f"verify {n_drafted} drafted"
 
 
 def _passes_text(n: float) -> str:
@@ -308,7 +305,7 @@ def _passes_text(n: float) -> str:
 def _cost_line(name: str, value: str, meaning: str, term: str, width: int) -> Content:
     line = f"  {name:<{_COST_NAME_WIDTH}}{value:>{_COST_VALUE_WIDTH}}   {meaning:<34}"
     term = term if len(line) + _COST_TERM_WIDTH <= width else term.partition(",")[0]
-    room = width - len(line)
-    if room < len(term):
+    remaining = width - len(line)
+    if remaining < len(term):
         line, term = f"  {name:<{_COST_NAME_WIDTH}}{value:>{_COST_VALUE_WIDTH}}   {term}", ""
     return Content.assemble(line, (term, "$muted"))

@@ -1,4 +1,4 @@
-"""The numbers of the bench screen: folded from what is told, or taken from the report."""
+"""The bench screen's speed table, filled from live events or from a finished report."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from localspec.units import percent, token_rate
 
 @dataclass(frozen=True, slots=True)
 class BenchTableRow:
-    """One workload at one temperature, as it is shown."""
+    """One workload at one temperature."""
 
     name: str
     temperature: float
     plain: float | None = None
-    """Tokens a second."""
+    """Tokens per second."""
     speculative: float | None = None
     speedup: float | None = None
     acceptance_rate: float | None = None
-    """Share of the guesses."""
     is_current: bool = False
     is_counted: bool = True
 
@@ -46,7 +45,7 @@ class _WorkloadSamples:
         self.accepted += sum(event.accepted for event in run.rounds)
 
     def median_speed(self, arm: Arm) -> float | None:
-        """The median of what is whole; before that, of what is being written."""
+        """The median of finished runs; before the first ends, the speed of the current one."""
         if self.speeds[arm]:
             return median(self.speeds[arm])
         return (
@@ -56,21 +55,21 @@ class _WorkloadSamples:
         )
 
     def to_row(self, temperature: float, name: str, *, is_current: bool) -> BenchTableRow:
-        plain, guessing = self.median_speed("plain"), self.median_speed("speculative")
-        whole = all(self.speeds.values())
+        plain, speculative = self.median_speed("plain"), self.median_speed("speculative")
+        has_both = all(self.speeds.values())
         return BenchTableRow(
             name,
             temperature,
             plain,
-            guessing,
-            guessing / plain if whole and plain and guessing else None,
+            speculative,
+            speculative / plain if has_both and plain and speculative else None,
             self.accepted / self.drafted if self.drafted else None,
             is_current,
         )
 
 
 class LiveBenchResults:
-    """How far a bench is, and what it has found by now."""
+    """Progress and results so far of a running bench."""
 
     def __init__(self, request: BenchRequest) -> None:
         names = [workload.name for workload in request.workloads]
@@ -80,7 +79,7 @@ class LiveBenchResults:
         self._max_tokens = request.settings.max_tokens
         self._current: tuple[float, str] | None = None
         self.done = self.total = 0
-        """Answers."""
+        """Number of answers."""
         self.seconds_left: float | None = None
 
     def add_event(self, event: BenchEvent) -> None:
@@ -91,25 +90,24 @@ class LiveBenchResults:
             self._samples[self._current].in_progress = event
         elif isinstance(event, RunFinished):
             task = event.run.task
-            sums = self._samples[task.temperature, task.workload]
-            sums.add_run(event.run)
-            sums.in_progress = None
+            samples = self._samples[task.temperature, task.workload]
+            samples.add_run(event.run)
+            samples.in_progress = None
             self.done, self.total, self.seconds_left = event.done, event.total, event.seconds_left
 
     @property
     def share(self) -> float:
-        """Of the answers, with what there is of the one that is being written."""
-        going = self._samples[self._current].in_progress if self._current else None
-        begun = min(going.tokens / self._max_tokens, 1.0) if going else 0.0
-        return min((self.done + begun) / self.total, 1.0) if self.total else 0.0
+        """Of all answers, including the finished part of the current one."""
+        running = self._samples[self._current].in_progress if self._current else None
+        running_share = min(running.tokens / self._max_tokens, 1.0) if running else 0.0
+        return min((self.done + running_share) / self.total, 1.0) if self.total else 0.0
 
     def rows(self) -> Iterator[BenchTableRow]:
-        for (temperature, name), sums in self._samples.items():
-            yield sums.to_row(temperature, name, is_current=(temperature, name) == self._current)
+        for (temperature, name), samples in self._samples.items():
+            yield samples.to_row(temperature, name, is_current=(temperature, name) == self._current)
 
 
 def rows_from_report(report: BenchReport) -> Iterator[BenchTableRow]:
-    """The lines of what was measured to the end."""
     for row in report.rows:
         yield BenchTableRow(
             row.name,
@@ -122,109 +120,119 @@ def rows_from_report(report: BenchReport) -> Iterator[BenchTableRow]:
         )
 
 
-# --- Speeds as bars: plain against guessing, on one line or on two.
+# --- drawing ------------------------------------------------------------------------------
 
-_NAME_WIDTH, _SPEED_WIDTH, _SPEEDUP_WIDTH, _ACCEPTANCE_WIDTH = 12, 11, 6, 6
+_NAME_WIDTH, _SPEED_WIDTH, _SPEEDUP_WIDTH, _ACCEPTANCE_WIDTH = 12, 11, 6, 10
+_ARM_WIDTH = 13
 _MIN_BAR_WIDTH = 10
 _FASTER_FROM, _SLOWER_BELOW = 1.03, 0.97
 
 
 def speed_table(
-    lines: Sequence[BenchTableRow], width: int, height: int, glyphs: Glyphs
+    rows: Sequence[BenchTableRow], width: int, height: int, glyphs: Glyphs
 ) -> Iterator[Content]:
-    """Every workload under its temperature; two lines for each where there is room for them."""
-    groups = [(t, list(rows)) for t, rows in groupby(lines, lambda line: line.temperature)]
-    roomy = 2 * len(lines) + 2 * len(groups) <= height and width >= 74
-    most = max((v for line in lines for v in (line.plain, line.speculative) if v), default=1.0)
-    airy = roomy and 3 * len(lines) + 2 * len(groups) <= height
-    for number, (temperature, rows) in enumerate(groups):
+    """All workloads, grouped by temperature; two lines each if there is room."""
+    groups = [(t, list(group)) for t, group in groupby(rows, lambda row: row.temperature)]
+    two_lines = 2 * len(rows) + 2 * len(groups) <= height and width >= 74
+    max_speed = max((v for row in rows for v in (row.plain, row.speculative) if v), default=1.0)
+    spaced = two_lines and 3 * len(rows) + 2 * len(groups) <= height
+    for number, (temperature, group) in enumerate(groups):
         if number:
             yield Content("")
-        yield _heading_line(temperature, width, roomy=roomy)
-        for row in rows:
-            if roomy:
-                yield from _two_line_row(row, most, width, glyphs)
-                yield from [Content("")] * (airy and row is not rows[-1])
+        yield _heading_line(temperature, width, two_lines=two_lines)
+        for row in group:
+            if two_lines:
+                yield from _two_line_row(row, max_speed, width, glyphs)
+                yield from [Content("")] * (spaced and row is not group[-1])
             else:
-                yield _one_line_row(row, most, width, glyphs)
+                yield _one_line_row(row, max_speed, width, glyphs)
 
 
-def _heading_line(temperature: float, width: int, *, roomy: bool) -> Content:
+def _heading_line(temperature: float, width: int, *, two_lines: bool) -> Content:
     line = f"  temperature {temperature:g}"
-    if not roomy:
-        shows_plain, room = _column_layout(width)
-        at = 2 + _NAME_WIDTH + _SPEED_WIDTH
-        titles = [("plain", at)] if shows_plain else []
-        at += (_SPEED_WIDTH + 2) * shows_plain
-        gain = at + 2 + room + 2 + _SPEEDUP_WIDTH
-        titles += [("guesses", at), ("speed-up", gain), ("kept", gain + _ACCEPTANCE_WIDTH)]
+    if not two_lines:
+        shows_plain, bar_width = _column_layout(width)
+        plain_end = 2 + _NAME_WIDTH + _SPEED_WIDTH
+        titles = [("plain", plain_end)] if shows_plain else []
+        plain_end += (_SPEED_WIDTH + 2) * shows_plain
+        speedup_end = plain_end + 2 + bar_width + 2 + _SPEEDUP_WIDTH
+        titles += [
+            ("speculative", plain_end),
+            ("speed-up", speedup_end),
+            ("accepted", speedup_end + _ACCEPTANCE_WIDTH),
+        ]
         for title, end in titles:
             line += title.rjust(end - len(line))
     return Content.styled(line, "$muted")
 
 
 def _column_layout(width: int) -> tuple[bool, int]:
-    """Whether the plain speed has a column, and the cells of the bar."""
-    rest = width - 2 - _NAME_WIDTH - (_SPEED_WIDTH + 2) - (2 + _SPEEDUP_WIDTH + _ACCEPTANCE_WIDTH)
-    wide = rest - (_SPEED_WIDTH + 2) - 2
-    return (True, wide) if wide >= _MIN_BAR_WIDTH else (False, max(rest - 2, 0))
+    """Whether the plain speed has a column, and the width of the bar."""
+    remaining = (
+        width - 2 - _NAME_WIDTH - (_SPEED_WIDTH + 2) - (2 + _SPEEDUP_WIDTH + _ACCEPTANCE_WIDTH)
+    )
+    beside_plain = remaining - (_SPEED_WIDTH + 2) - 2
+    return (
+        (True, beside_plain) if beside_plain >= _MIN_BAR_WIDTH else (False, max(remaining - 2, 0))
+    )
 
 
-def _one_line_row(line: BenchTableRow, max_speed: float, width: int, glyphs: Glyphs) -> Content:
-    """One bar, of the speed with guesses; a tick in it stands where plain decoding is."""
-    shows_plain, room = _column_layout(width)
-    plain = f"{_speed_cell(line.plain)}  " if shows_plain else ""
+def _one_line_row(row: BenchTableRow, max_speed: float, width: int, glyphs: Glyphs) -> Content:
+    """One bar for the speed with speculation; a tick in it marks the plain speed."""
+    shows_plain, bar_width = _column_layout(width)
+    plain = f"{_speed_cell(row.plain)}  " if shows_plain else ""
     return Content.assemble(
-        _name_cell(line, glyphs),
+        _name_cell(row, glyphs),
         (plain, "$muted"),
-        f"{_speed_cell(line.speculative)}  ",
-        *_bar_with_tick(line, max_speed, room, glyphs),
+        f"{_speed_cell(row.speculative)}  ",
+        *_bar_with_tick(row, max_speed, bar_width, glyphs),
         "  ",
-        _speedup_cell(line),
-        (f"{_acceptance_cell(line):>{_ACCEPTANCE_WIDTH}}", "$muted"),
+        _speedup_cell(row),
+        (f"{_acceptance_cell(row):>{_ACCEPTANCE_WIDTH}}", "$muted"),
     )
 
 
 def _bar_with_tick(
-    line: BenchTableRow, max_speed: float, width: int, glyphs: Glyphs
+    row: BenchTableRow, max_speed: float, width: int, glyphs: Glyphs
 ) -> Iterator[tuple[str, str]]:
-    bar = glyphs.thin_bar((line.speculative or 0.0) / max_speed, width).ljust(width)
-    if not line.plain or not width:
+    bar = glyphs.thin_bar((row.speculative or 0.0) / max_speed, width).ljust(width)
+    if not row.plain or not width:
         yield bar, "$accent"
         return
-    at = min(round(line.plain / max_speed * width), width - 1)
-    yield bar[:at], "$accent"
+    tick = min(round(row.plain / max_speed * width), width - 1)
+    yield bar[:tick], "$accent"
     yield glyphs.tick, "$foreground"
-    yield bar[at + 1 :], "$accent"
+    yield bar[tick + 1 :], "$accent"
 
 
 def _two_line_row(
-    line: BenchTableRow, max_speed: float, width: int, glyphs: Glyphs
+    row: BenchTableRow, max_speed: float, width: int, glyphs: Glyphs
 ) -> Iterator[Content]:
-    right = 2 + _SPEEDUP_WIDTH + 2 + len("100 % of guesses kept")
-    room = width - 2 - _NAME_WIDTH - 9 - 2 - _SPEED_WIDTH - right
-    kept = (
-        f"{_acceptance_cell(line):>5} of guesses kept" if line.acceptance_rate is not None else ""
-    )
+    right = 2 + _SPEEDUP_WIDTH + 2 + len("100 % accepted")
+    bar_width = width - 2 - _NAME_WIDTH - _ARM_WIDTH - 2 - _SPEED_WIDTH - right
+    acceptance = f"{_acceptance_cell(row):>5} accepted" if row.acceptance_rate is not None else ""
     yield Content.assemble(
-        _name_cell(line, glyphs),
-        ("plain    ", "$muted"),
-        (glyphs.thin_bar((line.plain or 0.0) / max_speed, room).ljust(room), "$muted"),
-        f"  {_speed_cell(line.plain)}",
+        _name_cell(row, glyphs),
+        (f"{'plain':<{_ARM_WIDTH}}", "$muted"),
+        (glyphs.thin_bar((row.plain or 0.0) / max_speed, bar_width).ljust(bar_width), "$muted"),
+        f"  {_speed_cell(row.plain)}",
     )
     yield Content.assemble(
         " " * (2 + _NAME_WIDTH),
-        ("guesses  ", "$muted"),
-        (glyphs.thin_bar((line.speculative or 0.0) / max_speed, room).ljust(room), "$accent"),
-        f"  {_speed_cell(line.speculative)}  ",
-        _speedup_cell(line),
-        (f"  {kept}", "$muted"),
+        (f"{'speculative':<{_ARM_WIDTH}}", "$muted"),
+        (
+            glyphs.thin_bar((row.speculative or 0.0) / max_speed, bar_width).ljust(bar_width),
+            "$accent",
+        ),
+        f"  {_speed_cell(row.speculative)}  ",
+        _speedup_cell(row),
+        (f"  {acceptance}", "$muted"),
     )
 
 
-def _name_cell(line: BenchTableRow, glyphs: Glyphs) -> Content:
-    pointer = glyphs.pointer if line.is_current else " "
-    name = line.name + ("" if line.is_counted else " *")
+def _name_cell(row: BenchTableRow, glyphs: Glyphs) -> Content:
+    pointer = glyphs.pointer if row.is_current else " "
+    name = row.name + ("" if row.is_counted else " *")
     return Content.assemble((f"{pointer} ", "$accent"), f"{name:<{_NAME_WIDTH}}")
 
 
@@ -232,19 +240,19 @@ def _speed_cell(rate: float | None) -> str:
     return f"{'' if rate is None else token_rate(rate):>{_SPEED_WIDTH}}"
 
 
-def _acceptance_cell(line: BenchTableRow) -> str:
-    return "" if line.acceptance_rate is None else percent(line.acceptance_rate)
+def _acceptance_cell(row: BenchTableRow) -> str:
+    return "" if row.acceptance_rate is None else percent(row.acceptance_rate)
 
 
-def _speedup_cell(line: BenchTableRow) -> Content:
-    if line.speedup is None:
+def _speedup_cell(row: BenchTableRow) -> Content:
+    if row.speedup is None:
         return Content(" " * _SPEEDUP_WIDTH)
     style = (
         "$success"
-        if line.speedup >= _FASTER_FROM
+        if row.speedup >= _FASTER_FROM
         else "$warning"
-        if line.speedup < _SLOWER_BELOW
+        if row.speedup < _SLOWER_BELOW
         else ""
     )
-    said = f"{line.speedup:.2f}×" if line.speedup < 100 else f"{line.speedup:.0f}×"
-    return Content.styled(f"{said:>{_SPEEDUP_WIDTH}}", f"{style} bold".strip())
+    text = f"{row.speedup:.2f}×" if row.speedup < 100 else f"{row.speedup:.0f}×"
+    return Content.styled(f"{text:>{_SPEEDUP_WIDTH}}", f"{style} bold".strip())

@@ -1,4 +1,4 @@
-"""The chat: transcript, composer, and the panel where one watches the speculation."""
+"""The chat screen: transcript, message box, speculation panel and status line."""
 
 from __future__ import annotations
 
@@ -30,22 +30,20 @@ from localspec.tui.widgets.transcript import EmptyChatHint, Transcript
 from localspec.units import milliseconds
 
 PANEL_REFRESH_SECONDS = 0.2
-"""Seconds from one drawing of the panel's numbers to the next: nobody reads faster."""
+"""Minimum time between two updates of the panel while an answer streams."""
 
 
 class ChatScreen(GenerationScreen):
-    """One chat with one pair."""
-
     BINDINGS = bindings_for("chat")
     KEY_CONTEXTS = ("chat",)
-    AUTO_FOCUS = "#composer"  # before the first picture: what is typed at once is not lost
+    AUTO_FOCUS = "#composer"  # set before the first draw: no typed key is lost
 
     def __init__(self, session: ChatSession, runner: EngineRunner, options: AppOptions) -> None:
         super().__init__(session, runner, options)
         self._panel_refresh_pending = False
         self._drawn_title = ""
 
-    # --- its parts ------------------------------------------------------------------------
+    # --- widgets --------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="title"):
@@ -78,14 +76,14 @@ class ChatScreen(GenerationScreen):
             await slash_handlers.execute(self, call)
         elif self.phase == "answering":
             self.composer.restore_text(text)
-            self.notify("Wait for the end of the answer, or stop it with esc.", markup=False)
+            self.notify("Wait for the answer to finish, or press esc to stop it.", markup=False)
         elif self.phase in ("loading", "inspecting", "failed"):
             self._queue_message(text)
         else:
             await self.send(slash_commands.unescape(text))
 
     def _queue_message(self, text: str) -> None:
-        """Nothing is loaded, perhaps any more: what was typed goes out when it is."""
+        """Sends the text when the model has loaded; loads it again if loading failed."""
         if text.strip():
             self._queued_text = f"{self._queued_text}\n{text}" if self._queued_text else text
         if self.phase == "failed":
@@ -93,40 +91,40 @@ class ChatScreen(GenerationScreen):
         elif self.phase == "inspecting":
             self.runner.stop_answer()
         else:
-            self.notify("It goes out as soon as the pair is loaded.", markup=False)
+            self.notify("Sends when the model has loaded.", markup=False)
 
     # --- drawing --------------------------------------------------------------------------
 
     def draw(self, state: str = "") -> None:
-        """Everything that is not the transcript."""
-        dialogue = self.session
-        self.transcript.show_thinking(dialogue.settings.show_thinking)
-        for notice in dialogue.take_save_notices():
+        """Redraws everything but the transcript."""
+        session = self.session
+        self.transcript.show_thinking(session.settings.show_thinking)
+        for notice in session.take_save_notices():
             self._show_notice(notice)
-        topic = self._private_prefix() + dialogue.title
-        if topic != self._drawn_title:
-            self._drawn_title = topic
+        title = self._private_prefix() + session.title
+        if title != self._drawn_title:
+            self._drawn_title = title
             self.query_one("#topic", Static).update(Content(self._drawn_title), layout=False)
-        waiting = self.query_one("#attached", Static)
-        waiting.display = bool(dialogue.pending_attachments)
-        if dialogue.pending_attachments:
-            files = "   ".join(format_attachment(file) for file in dialogue.pending_attachments)
-            waiting.update(Content(f"{files}   /read - takes them away"))
-        greeting = self.query_one(EmptyChatHint)
-        greeting.display = not dialogue.conversation.turns and not self.transcript.has_error
-        self.transcript.display = not greeting.display
-        greeting.draw(dialogue.loaded, dialogue.settings_summary)
+        attached = self.query_one("#attached", Static)
+        attached.display = bool(session.pending_attachments)
+        if session.pending_attachments:
+            files = "   ".join(format_attachment(file) for file in session.pending_attachments)
+            attached.update(Content(f"{files}   /read - removes them"))
+        empty_hint = self.query_one(EmptyChatHint)
+        empty_hint.display = not session.conversation.turns and not self.transcript.has_error
+        self.transcript.display = not empty_hint.display
+        empty_hint.draw(session.loaded, session.settings_summary)
         if state or self.phase != "answering":
-            self.query_one(SpeculationPanel).draw(dialogue.stats, state)
+            self.query_one(SpeculationPanel).draw(session.stats, state)
         elif not self._panel_refresh_pending:
             self._panel_refresh_pending = True
             set_reliable_timer(self, PANEL_REFRESH_SECONDS, self._refresh_panel)
-        self.query_one(StatusBar).draw(dialogue, self.phase, self.transcript)
+        self.query_one(StatusBar).draw(session, self.phase, self.transcript)
 
     def _private_prefix(self) -> str:
-        """A word before the title where the chat is not kept."""
-        keeps = self.options.chats is None or self.session.recorder.is_saving
-        return "" if keeps else f"not saved {self.options.glyphs.dot} "
+        """A prefix for the title of a chat that is not saved."""
+        is_saved = self.options.chats is None or self.session.recorder.is_saving
+        return "" if is_saved else f"not saved {self.options.glyphs.dot} "
 
     def _refresh_panel(self) -> None:
         self._panel_refresh_pending = False
@@ -145,7 +143,7 @@ class ChatScreen(GenerationScreen):
                 self.transcript.set_note("stopping …")
             self.runner.stop_answer()
         elif self.phase == "loading" or not self.composer.text:
-            if len(self.app.screen_stack) > 1:  # not where it is the first
+            if len(self.app.screen_stack) > 1:  # not if this is the only screen
                 self.dismiss()
         else:
             self.composer.replace_text("")
@@ -164,7 +162,7 @@ class ChatScreen(GenerationScreen):
         self.app.push_screen(ChatSettingsScreen(self.session), on_dismiss)
 
     async def action_again(self) -> None:
-        """Write the last answer again; the one that a death cut off, with its seed."""
+        """Regenerates the last answer; after a crash, reloads and finishes it with its seed."""
         turns = self.session.conversation.turns
         if self.phase == "failed":
             self._finish_after_load = bool(turns) and turns[-1].finish_reason is None
@@ -173,8 +171,8 @@ class ChatScreen(GenerationScreen):
             await self._generate(self.session.regenerate)
 
     async def action_edit(self) -> None:
-        """The last question, back in the composer."""
-        # Not while its chances are looked up: they would be taken for another answer's.
+        """Puts the last question back into the message box."""
+        # Not while its probabilities are computed: they would be shown for another answer.
         if self.phase not in ("answering", "inspecting") and self.session.conversation.turns:
             self.transcript.remove_last_turn()
             self.composer.replace_text(self.session.undo_turn())
@@ -182,25 +180,24 @@ class ChatScreen(GenerationScreen):
             self.draw()
 
     def action_turns(self) -> None:
-        """The sheet of turns: earlier questions, other branches."""
         if self._notify_if_busy():
             return
-        dialogue = self.session
-        before = [turn.id for turn in dialogue.conversation.turns]
+        session = self.session
+        ids_before = [turn.id for turn in session.conversation.turns]
 
         async def on_dismiss(choice: TurnChoice | None) -> None:
-            if before != [turn.id for turn in dialogue.conversation.turns]:
+            if ids_before != [turn.id for turn in session.conversation.turns]:
                 self.show_conversation()
-                dialogue.save_metadata()
+                session.save_metadata()
             if choice is not None:
                 await self._return_to_turn(choice)
             self.draw()
 
-        sheet = TurnsScreen(dialogue.conversation, self.options.glyphs, dialogue.thinking_markers)
+        sheet = TurnsScreen(session.conversation, self.options.glyphs, session.thinking_markers)
         self.app.push_screen(sheet, on_dismiss)
 
     async def _return_to_turn(self, choice: TurnChoice) -> None:
-        """What comes after the turn stays a branch."""
+        """The turns after it stay available as a branch."""
         question = self.session.undo_turn(choice.turn_id)
         self.show_conversation()
         if choice.action == "edit" or self.phase != "ready":
@@ -211,23 +208,23 @@ class ChatScreen(GenerationScreen):
 
     @property
     def busy(self) -> bool:
-        """Whether there is something to stop."""
+        """Whether there is an answer to stop."""
         return self.phase == "answering"
 
     def _notify_if_busy(self) -> bool:
         if self.phase not in ("answering", "inspecting"):
             return False
-        self.notify("Stop the answer first: esc.", markup=False)
+        self.notify("Press esc to stop the answer first.", markup=False)
         return True
 
     def action_bench(self) -> None:
-        """With the engine that is loaded; what it has read of this chat it reads again later."""
-        from localspec.tui.screens.bench import BenchScreen  # noqa: PLC0415  most chats need none
+        """Uses the loaded engine; the chat's prompt is read again afterwards."""
+        from localspec.tui.screens.bench import BenchScreen  # noqa: PLC0415  keeps start-up fast
 
         if self._notify_if_busy():
             return
         if self.phase == "loading":
-            self.notify("Wait until the pair is loaded.", markup=False)
+            self.notify("Wait until the model has loaded.", markup=False)
             return
 
         def on_dismiss(_: None) -> None:
@@ -249,14 +246,14 @@ class ChatScreen(GenerationScreen):
         self.draw()
 
 
-# --- The last line: the keys of the moment, and what the context holds.
+# --- status line --------------------------------------------------------------------------
 
 _NARROW_WIDTH = 80
-"""Cells of a terminal that has no room for all: as the breakpoint of the app."""
+"""The app's breakpoint for narrow terminals."""
 
 
 class StatusBar(Static):
-    """Keys to the left, numbers to the right; one text, so that no number moves the layout."""
+    """Keys at the left, numbers at the right. A single text, so that the layout does not move."""
 
     def __init__(self, options: AppOptions) -> None:
         super().__init__(markup=False)
@@ -264,22 +261,22 @@ class StatusBar(Static):
         self._keys_and_numbers = ("", "")
 
     def draw(self, session: ChatSession, phase: str, transcript: Transcript) -> None:
-        """The keys of what is going on; where there is little room, the numbers alone."""
-        own = self._options.keymap
+        keymap = self._options.keymap
         if transcript.is_cursor_active:
-            keys = format_footer(own, "tokens")
+            keys = format_footer(keymap, "tokens")
         else:
-            now = {"chat.stop": "stop" if phase == "answering" else "back"}
-            keys = format_footer(own, "composer", "chat", "app", label_overrides=now)
+            labels = {"chat.stop": "stop" if phase == "answering" else "back"}
+            keys = format_footer(keymap, "composer", "chat", "app", label_overrides=labels)
             if transcript.token_view:
-                send, _, rest = keys.partition("  ")
-                keys = f"{send}  {format_key(own.get('chat.walk', 'tab'))} walk  {rest}"
+                send, _, others = keys.partition("  ")
+                walk_key = format_key(keymap.get("chat.walk", "tab"))
+                keys = f"{send}  {walk_key} select token  {others}"
         numbers = _status_numbers(session, phase)
         if transcript.is_cursor_active and self.app.size.width < _NARROW_WIDTH:
-            numbers = ""  # one reads of a token, and needs to know the way back
+            numbers = ""  # the keys are needed to leave the token view
         if not transcript.following:
-            end = format_key(own.get("chat.end", "ctrl+end"))
-            numbers = f"more below: {end}   {numbers}"
+            end_key = format_key(keymap.get("chat.end", "ctrl+end"))
+            numbers = f"more below: {end_key}   {numbers}"
         if self._keys_and_numbers != (keys, numbers):
             self._keys_and_numbers = (keys, numbers)
             self._lay_out()
@@ -288,7 +285,6 @@ class StatusBar(Static):
         self._lay_out()
 
     def _lay_out(self) -> None:
-        """The numbers at the right edge, and as many keys as there is room for."""
         keys, numbers = self._keys_and_numbers
         width = self.content_size.width
         keys = fit_footer(keys, width - cell_len(numbers) - 3)
@@ -297,22 +293,23 @@ class StatusBar(Static):
 
 
 def _status_numbers(session: ChatSession, phase: str) -> str:
-    figures = session.stats
+    stats = session.stats
     if phase == "loading":
         return "loading"
     parts: list[str] = []
-    if figures.prefill is not None and figures.prefill.done < figures.prefill.total:
-        parts.append(f"reading {figures.prefill.done:,} / {figures.prefill.total:,}")
+    if stats.prefill is not None and stats.prefill.done < stats.prefill.total:
+        parts.append(f"reading prompt {stats.prefill.done:,} / {stats.prefill.total:,}")
     if session.loaded is not None:
         parts.append(
-            f"ctx {_short_count(figures.context_tokens)} / {_short_count(session.loaded.n_ctx)}"
+            f"ctx {_short_count(stats.context_tokens)} / {_short_count(session.loaded.n_ctx)}"
         )
     if session.n_omitted_turns:
-        parts.append(f"oldest {session.n_omitted_turns} out")
-    if figures.reused_tokens:
-        parts.append(f"reused {_short_count(figures.reused_tokens)}")
-    if figures.first_token_ms is not None and phase != "answering":
-        parts.append(f"first token {milliseconds(figures.first_token_ms)}")
+        turns = "turn" if session.n_omitted_turns == 1 else "turns"
+        parts.append(f"{session.n_omitted_turns} old {turns} left out")
+    if stats.reused_tokens:
+        parts.append(f"reused {_short_count(stats.reused_tokens)}")
+    if stats.first_token_ms is not None and phase != "answering":
+        parts.append(f"first token {milliseconds(stats.first_token_ms)}")
     return "   ".join(parts)
 
 

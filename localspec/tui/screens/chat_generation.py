@@ -1,4 +1,7 @@
-"""A chat with an engine: it is loaded, asked and heard.  Threads post, handlers draw."""
+"""The engine side of the chat screen: loading, generating, and reading the transcript.
+
+Threads post messages; only message handlers draw.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +42,12 @@ from localspec.tui.widgets.composer import MessageComposer
 from localspec.tui.widgets.token_details import TokenDetails
 from localspec.tui.widgets.transcript import Transcript
 
-# --- Reading a chat: its transcript scrolled, its tokens looked at, its answers replayed or copied.
-
 
 class TranscriptScreen(Screen[None]):
-    """What a chat's screen can do without an engine; the parts are composed by whoever has one."""
+    """What a chat screen does without an engine: scroll, inspect tokens, replay, copy.
+
+    Subclasses compose the widgets.
+    """
 
     def __init__(self, session: ChatSession, options: AppOptions) -> None:
         super().__init__()
@@ -59,13 +63,13 @@ class TranscriptScreen(Screen[None]):
         return self.query_one(MessageComposer)
 
     def draw(self, state: str = "") -> None:
-        """Everything that is not the transcript."""
+        """Redraws everything but the transcript."""
         raise NotImplementedError
 
-    # --- the path -------------------------------------------------------------------------
+    # --- turns ----------------------------------------------------------------------------
 
     def show_turn(self, turn: Turn) -> None:
-        """One more, at the end; before a pair is loaded it is taken for a chat model's."""
+        """Appends a turn. Until a model is loaded, it is formatted as a chat model's."""
         loaded = self.session.loaded
         raw = loaded is not None and not loaded.has_chat_template
         name = sanitize(turn.model, multiline=False) or self.session.model_name
@@ -73,7 +77,7 @@ class TranscriptScreen(Screen[None]):
         self.transcript.add_turn(turn, speaker, format_branch(self.session.conversation, turn))
 
     def show_conversation(self) -> None:
-        """All turns anew: another branch, or another chat."""
+        """Rebuilds the transcript, for another branch or another chat."""
         self.transcript.clear_turns()
         for turn in self.session.conversation.turns:
             self.show_turn(turn)
@@ -81,23 +85,23 @@ class TranscriptScreen(Screen[None]):
             self.transcript.finish_answer(format_end_reason(turn, None))
 
     def request_logprobs(self) -> None:
-        """Find out the chances of the last answer's tokens, where they are not known."""
+        """Requests the probabilities of the last answer's tokens unless they are recorded."""
 
     # --- tokens ---------------------------------------------------------------------------
 
     async def action_tokens(self) -> None:
-        """Show or hide how the tokens came."""
-        shown = not self.transcript.token_view
-        self.query_one(TokenDetails).display = shown
-        self.transcript.show_tokens(shown)
-        if shown:
+        """Shows or hides the token view."""
+        show = not self.transcript.token_view
+        self.query_one(TokenDetails).display = show
+        self.transcript.show_tokens(show)
+        if show:
             self.request_logprobs()
         if not self.transcript.is_cursor_active:
             self.composer.focus()
         self.draw()
 
     def action_walk(self) -> None:
-        """From the composer to the tokens, where they are shown; tab leads back."""
+        """Moves the focus from the message box to the tokens; the same key returns."""
         if self.transcript.token_view and self.transcript.turns:
             self.transcript.activate_cursor()
             self.draw()
@@ -129,7 +133,7 @@ class TranscriptScreen(Screen[None]):
             turn = turns[number]
             self.app.push_screen(ReplayScreen(turn.question, turn.rounds, self.options))
         else:
-            self.notify("There is no answer to replay yet.", markup=False)
+            self.notify("No answer to replay yet.", markup=False)
 
     def action_copy(self) -> None:
         turns = self.session.conversation.turns
@@ -142,15 +146,14 @@ class TranscriptScreen(Screen[None]):
         if text:
             self.notify(clipboard.copy(self.app, text), markup=False)
         else:
-            self.notify("There is no answer to copy yet.", markup=False)
+            self.notify("No answer to copy yet.", markup=False)
 
     def action_thinking(self) -> None:
-        """The setting itself, which is kept with the chat."""
+        """Changes the chat's setting, which is saved with the chat."""
         self.session.change_settings(show_thinking=not self.session.settings.show_thinking)
         self.draw()
 
     def apply_preferences(self) -> None:
-        """Something was changed in the preferences."""
         if self.transcript.show_marks != self.options.show_token_marks:
             self.transcript.toggle_marks()
 
@@ -169,22 +172,20 @@ class TranscriptScreen(Screen[None]):
         self.transcript.follow_end()
 
 
-# --- A chat with an engine: it is loaded, asked and heard.  Threads post, handlers draw.
-
 FRAME_SECONDS = 0.04
-"""Seconds from one drawing of what came to the next: at most 25 a second."""
+"""Minimum time between two redraws: at most 25 per second."""
 MAX_FRAME_SECONDS = 0.12
 MAX_DRAWING_SHARE = 0.15
-"""Of a core, that drawing may take while an answer streams."""
+"""Maximum share of a CPU core for drawing while an answer streams."""
 
 _RETRY_HINTS = ("f6 edit the question", "f4 settings")
-_RELOAD_HINTS = ("enter load it again", "ctrl+l its log", "esc back")
-_FORCE_LOAD_HINTS = ("/anyway load it all the same",)
-_FINISH_ANSWER_HINT = "f5 load it and finish the answer"
+_RELOAD_HINTS = ("enter reload", "ctrl+l engine log", "esc back")
+_FORCE_LOAD_HINTS = ("/anyway load anyway",)
+_FINISH_ANSWER_HINT = "f5 reload and finish the answer"
 
 
 class GenerationScreen(TranscriptScreen):
-    """Everything of a chat that waits for an engine; how it looks is left to others."""
+    """Loads the engine and generates answers; the layout is left to the subclass."""
 
     def __init__(self, session: ChatSession, runner: EngineRunner, options: AppOptions) -> None:
         super().__init__(session, options)
@@ -192,22 +193,21 @@ class GenerationScreen(TranscriptScreen):
         self.phase = "loading"
         """`loading`, `ready`, `answering`, `inspecting` or `failed`."""
         self._logprobs_requested = False
-        """Whether the last answer's chances were asked for."""
         self._last_draw = 0.0
         self._frame_seconds = FRAME_SECONDS
         self._cpu_seconds = 0.0
         self._stop_time: float | None = None
         self._queued_text: str | None = None
-        """Sent before the pair was loaded."""
+        """Typed before the model was loaded."""
         self._overflow_request: OverflowRequest | None = None
-        """The last that a thread waited for."""
+        """The last one posted by the generating thread."""
         self._finish_after_load = False
-        """Whether the last answer, cut off by a death, is to be written when the pair is there."""
+        """Whether to finish the answer that a crash interrupted."""
 
     # --- loading --------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Load the pair, as when the screen came, or anew after it died."""
+        """Loads the pair, at the start or again after a failure."""
         self.phase = "loading"
         self.transcript.clear_error()
         self.runner.load(self.options.build_load_request(self.session.choice), self.post_message)
@@ -222,14 +222,12 @@ class GenerationScreen(TranscriptScreen):
 
     @on(EngineLoaded)
     async def _engine_ready(self, message: EngineLoaded) -> None:
-        first = self.session.loaded is None
+        is_first_load = self.session.loaded is None
         self.session.attach_engine(message.engine)
-        if first and self.session.conversation.turns:  # now it is known how they read
+        if is_first_load and self.session.conversation.turns:  # the chat format is known now
             self.show_conversation()
         for notice in message.engine.ready.notices:
-            if (
-                notice.code != SETTINGS_NOTICE
-            ):  # the greeting says that, where it is in nobody's way
+            if notice.code != SETTINGS_NOTICE:  # the empty chat shows the settings
                 self._show_notice(notice)
         self.phase = "ready"
         self.draw()
@@ -241,8 +239,8 @@ class GenerationScreen(TranscriptScreen):
 
     async def _send_queued(self) -> None:
         if self._queued_text is not None:
-            waiting, self._queued_text = self._queued_text, None
-            await self.send(waiting)
+            text, self._queued_text = self._queued_text, None
+            await self.send(text)
 
     @on(EngineLoadFailed)
     def _load_failed(self, message: EngineLoadFailed) -> None:
@@ -250,52 +248,51 @@ class GenerationScreen(TranscriptScreen):
         if self._queued_text is not None:
             self.composer.replace_text(self._queued_text)
             self._queued_text = None
-        small = isinstance(message.error, DoesNotFitError)
+        does_not_fit = isinstance(message.error, DoesNotFitError)
         self.transcript.show_error(
-            message.error, (*_FORCE_LOAD_HINTS * small, *self._reload_hints())
+            message.error, (*_FORCE_LOAD_HINTS * does_not_fit, *self._reload_hints())
         )
         self.draw("NOT LOADED")
 
     def _reload_hints(self) -> tuple[str, ...]:
-        """What can be done where nothing is loaded."""
         turns = self.session.conversation.turns
-        cut_off = bool(turns) and turns[-1].finish_reason is None
-        return (_FINISH_ANSWER_HINT, *_RELOAD_HINTS) if cut_off else _RELOAD_HINTS
+        is_interrupted = bool(turns) and turns[-1].finish_reason is None
+        return (_FINISH_ANSWER_HINT, *_RELOAD_HINTS) if is_interrupted else _RELOAD_HINTS
 
     def _show_notice(self, notice: Notice) -> None:
-        words = sanitize(hints.for_screen(f"{notice.message} {notice.hint}"), multiline=False)
+        text = sanitize(hints.for_screen(f"{notice.message} {notice.hint}"), multiline=False)
         severity = "information" if notice.level == "info" else notice.level
-        self.notify(words, severity=severity, markup=False, timeout=8)
+        self.notify(text, severity=severity, markup=False, timeout=8)
 
-    # --- asking ---------------------------------------------------------------------------
+    # --- generating -----------------------------------------------------------------------
 
     async def send(self, text: str) -> None:
-        """Begin a turn; an empty one goes on with the text of a completion model."""
+        """Starts a turn. For a text-completion model, an empty text continues its output."""
         loaded = self.session.loaded
         assert loaded is not None
         if not text.strip() and (loaded.has_chat_template or not self.session.conversation.turns):
-            self.notify("There is nothing to send yet.", markup=False)
+            self.notify("Nothing to send yet.", markup=False)
             return
         if not await self._generate(lambda: self.session.ask(text)):
             self.composer.restore_text(text)
 
     async def _generate(self, begin_turn: Callable[[], None]) -> bool:
-        """Kept before it is shown as sent; False where that is refused: all is as it was."""
-        shown = len(self.session.conversation.turns)
+        """Saves the turn, then shows it. Returns False and changes nothing if saving failed."""
+        n_shown = len(self.session.conversation.turns)
         try:
             begin_turn()
         except LocalspecError as error:
-            words = sanitize(f"{error.message} {error.hint}", multiline=False)
-            self.notify(words, severity="warning", markup=False)
+            warning = sanitize(f"{error.message} {error.hint}", multiline=False)
+            self.notify(warning, severity="warning", markup=False)
             return False
-        if len(self.session.conversation.turns) == shown:  # in the place of the last
+        if len(self.session.conversation.turns) == n_shown:  # replaces the last turn
             self.transcript.remove_last_turn()
         self.phase = "answering"
         self._logprobs_requested = False
         self._stop_time = None
         self.show_turn(self.session.conversation.turns[-1])
         self.session.stats.start_answer()
-        keeper, probabilities = self.session.recorder, self.transcript.token_view
+        recorder, probabilities = self.session.recorder, self.transcript.token_view
 
         def write(engine: InspectableEngine) -> Iterator[Event]:
             return self.session.stream_answer(
@@ -306,16 +303,16 @@ class GenerationScreen(TranscriptScreen):
             )
 
         self.runner.start_answer(
-            write, self.post_message, lambda event: keeper.record_events((event,))
+            write, self.post_message, lambda event: recorder.record_events((event,))
         )
         self.draw()
         return True
 
     def _ask_overflow(self, full: ContextOverflow) -> OverflowPolicy:
-        """On the thread that writes: what the person says."""
-        question = OverflowRequest(full)
-        self._overflow_request = question
-        return question.wait() if self.post_message(question) else "stop"
+        """Called on the generating thread; waits for the user's choice."""
+        request = OverflowRequest(full)
+        self._overflow_request = request
+        return request.wait() if self.post_message(request) else "stop"
 
     @on(OverflowRequest)
     def _show_context_full(self, message: OverflowRequest) -> None:
@@ -329,14 +326,14 @@ class GenerationScreen(TranscriptScreen):
 
     def on_unmount(self) -> None:
         self.session.recorder.finish_answer()
-        if self._overflow_request is not None:  # nobody waits for what nobody is asked any more
+        if self._overflow_request is not None:  # the generating thread must not wait for ever
             self._overflow_request.answer("stop")
 
-    # --- hearing --------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------
 
     @on(AnswerEventsReady)
     async def _schedule_fetch(self) -> None:
-        """Fetch now, or when the next drawing is due."""
+        """Fetches now, or at the next frame."""
         wait = self._last_draw + self._frame_seconds - time.monotonic()
         if wait > 0:
             set_reliable_timer(self, wait, self._fetch_events)
@@ -345,10 +342,10 @@ class GenerationScreen(TranscriptScreen):
 
     async def _fetch_events(self) -> None:
         self._last_draw = time.monotonic()
-        # What the last drawing cost decides when the next one is: the cores are the engine's.
-        spent, self._cpu_seconds = self._cpu_seconds, time.thread_time()
+        # The cost of the last redraw sets the delay of the next: the engine needs the cores.
+        before, self._cpu_seconds = self._cpu_seconds, time.thread_time()
         self._frame_seconds = min(
-            MAX_FRAME_SECONDS, max(FRAME_SECONDS, (self._cpu_seconds - spent) / MAX_DRAWING_SHARE)
+            MAX_FRAME_SECONDS, max(FRAME_SECONDS, (self._cpu_seconds - before) / MAX_DRAWING_SHARE)
         )
         events: list[Event] = []
         ended: AnswerEnded | None = None
@@ -366,26 +363,26 @@ class GenerationScreen(TranscriptScreen):
             await self._finish_answer(ended.error, ended.engine_died)
         self.draw()
 
-    async def _finish_answer(self, error: LocalspecError | None, dead: bool) -> None:
+    async def _finish_answer(self, error: LocalspecError | None, engine_died: bool) -> None:
         turn = self.session.conversation.turns[-1]
-        stopped = None
+        stop_ms = None
         if self._stop_time is not None:
-            stopped = (time.monotonic() - self._stop_time) * 1e3
+            stop_ms = (time.monotonic() - self._stop_time) * 1e3
         self.phase = "ready"
         self.session.recorder.finish_answer()
-        self.transcript.finish_answer(format_end_reason(turn, stopped))
+        self.transcript.finish_answer(format_end_reason(turn, stop_ms))
         if error is not None:
-            self.phase = "failed" if dead else "ready"
-            self.transcript.show_error(error, self._reload_hints() if dead else _RETRY_HINTS)
+            self.phase = "failed" if engine_died else "ready"
+            self.transcript.show_error(error, self._reload_hints() if engine_died else _RETRY_HINTS)
         elif self.runner.engine is not None:
             self.session.update_plain_speed(self.runner.engine)
 
     def request_logprobs(self) -> None:
-        wanted = self.session.build_inspect_request()
-        if self.phase == "ready" and wanted is not None and not self._logprobs_requested:
+        request = self.session.build_inspect_request()
+        if self.phase == "ready" and request is not None and not self._logprobs_requested:
             self.phase = "inspecting"
             self._logprobs_requested = True
-            self.runner.inspect(wanted, self.post_message)
+            self.runner.inspect(request, self.post_message)
 
     @on(AnswerInspected)
     async def _show_logprobs(self, message: AnswerInspected) -> None:

@@ -1,4 +1,4 @@
-"""The side sheet: what applies to the next answer."""
+"""The settings sheet of a chat: sampling, limits and system prompt for the next answer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from localspec.tui.chat_session import ChatSession
 
 
 class ChatSettingsScreen(ModalScreen[None]):
-    """A line for each setting; what is wrong is said below it, and not taken over."""
+    """Valid values apply at once; invalid ones are explained at the bottom and not applied."""
 
     BINDINGS = [  # noqa: RUF012
         Binding("escape,f4", "close", "Close"),
-        # Before the field sees them: what is typed next belongs to the next field already.
+        # Priority bindings: fast typing after the key must go to the next field.
         Binding("tab", "app.focus_next", "Next", priority=True),
         Binding("shift+tab", "app.focus_previous", "Previous", priority=True),
         Binding("down", "go(1)", "Next", priority=True),
@@ -32,38 +32,37 @@ class ChatSettingsScreen(ModalScreen[None]):
         super().__init__()
         self._session = session
         self._field_errors: dict[str, str] = {}
-        """By field: what was typed there is none of its values."""
+        """By field: why the typed value is invalid."""
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="sheet", can_focus=False):
-            yield Static("For the next answer", classes="heading", markup=False)
-            for about in CHAT_SETTING_FIELDS.values():
+            yield Static("Settings for the next answer", classes="heading", markup=False)
+            for field in CHAT_SETTING_FIELDS.values():
                 with Horizontal(classes="setting"):
-                    yield Label(about.label, markup=False)
+                    yield Label(field.label, markup=False)
                     yield Input(
-                        self._session.settings.format_value(about.name),
-                        name=about.name,
+                        self._session.settings.format_value(field.name),
+                        name=field.name,
                         compact=True,
                         select_on_focus=True,
                     )
             yield Static("System prompt", classes="heading", markup=False)
-            system = TextArea(
+            system_prompt = TextArea(
                 sanitize(self._session.conversation.system), id="system", compact=True
             )
-            system.cursor_blink = False
-            yield system
-            with Vertical(id="foot"):  # in sight however short the window is
+            system_prompt.cursor_blink = False
+            yield system_prompt
+            with Vertical(id="foot"):  # stays visible in short terminals
                 yield Static("", id="wrong", markup=False)
                 yield Static("enter, tab next   esc done", classes="hint", markup=False)
 
     def on_mount(self) -> None:
         for field in self.query(Input):
             field.cursor_blink = False
-        self.set_focus(self.query(Input).first())  # at once: a paste may follow close behind
+        self.set_focus(self.query(Input).first())  # at once: a paste may follow immediately
 
     @on(Input.Changed)
     def _apply_value(self, event: Input.Changed) -> None:
-        """Take a value over as soon as it is one."""
         name = event.input.name or ""
         try:
             self._session.settings = self._session.changed(name, event.value)
@@ -82,22 +81,22 @@ class ChatSettingsScreen(ModalScreen[None]):
         self._update_hint()
 
     def _update_hint(self) -> None:
-        """What is wrong where one stands, or elsewhere; else what may be written here."""
+        """The error of the focused field, or of another; otherwise the field's hint."""
         name = str(getattr(self.focused, "name", None))
         hint = (
             CHAT_SETTING_FIELDS[name].hint
             if name in CHAT_SETTING_FIELDS
-            else "said to the model before everything else"
+            else "instructions that the model reads first"
         )
-        wrong = self._field_errors.get(name) or next(iter(self._field_errors.values()), "")
-        self.query_one("#wrong", Static).update(Content(wrong or hint))
+        error = self._field_errors.get(name) or next(iter(self._field_errors.values()), "")
+        self.query_one("#wrong", Static).update(Content(error or hint))
 
     @on(TextArea.Changed, "#system")
     def _apply_system_prompt(self, event: TextArea.Changed) -> None:
         self._session.conversation.system = event.text_area.text.strip("\n")
 
     def action_go(self, by: int) -> None:
-        """To a neighbouring field; within the system prompt, as far as its first or last line."""
+        """Moves between fields; inside the system prompt, between its lines first."""
         field = self.focused
         if isinstance(field, TextArea):
             before = field.cursor_location

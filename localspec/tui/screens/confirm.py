@@ -1,4 +1,4 @@
-"""A question before something that cannot be undone."""
+"""A confirmation dialog for actions that cannot be undone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from textual.widgets import Static
 
 
 class ConfirmScreen(ModalScreen[bool]):
-    """Only `y` is yes: enter is pressed too easily."""
+    """Only `y` confirms: enter is too easily pressed by accident."""
 
     BINDINGS = [  # noqa: RUF012
         Binding("y", "dismiss(True)", "Yes"),
@@ -19,7 +19,7 @@ class ConfirmScreen(ModalScreen[bool]):
     ]
 
     def __init__(self, question: str, yes_label: str) -> None:
-        """`yes`: what is done then, in a word or two."""
+        """`yes_label` names the action in a word or two."""
         super().__init__()
         self._question, self._yes_label = question, yes_label
 
@@ -27,4 +27,4 @@ class ConfirmScreen(ModalScreen[bool]):
         with Vertical(id="sheet"):
             with VerticalScroll(id="question"):
                 yield Static(Content(self._question), markup=False)
-            yield Static(f"y {self._yes_label}   esc no", classes="hint", markup=False)
+            yield Static(f"y {self._yes_label}   esc cancel", classes="hint", markup=False)

@@ -1,4 +1,4 @@
-"""The sheet that asks what to do where the context is full."""
+"""The dialog that asks what to do when the context is full."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from localspec.chat.context_window import ContextOverflow
 from localspec.chat.settings import OverflowPolicy
 
 _CHOICE_LABELS: dict[OverflowPolicy, tuple[str, str]] = {
-    "drop": ("Leave out the oldest turns", "They stay in the chat; the model no longer reads them"),
-    "summarise": ("Have the model summarise them", "It reads its own summary in their place"),
+    "drop": ("Leave out the oldest turns", "They stay in the chat; the model no longer sees them"),
+    "summarise": ("Summarise the oldest turns", "The model sees its own summary in their place"),
     "stop": ("Stop here", "Nothing is left out; the answer ends"),
 }
-_NOT_SENT_LABEL = ("Do not send it", "Nothing is left out; f6 brings back what you typed")
+_NOT_SENT_LABEL = ("Do not send", "Nothing is left out; f6 restores your message")
 
 
 @dataclass(frozen=True, slots=True)
 class OverflowChoice:
-    """What was chosen, and whether for the rest of this chat."""
+    """The chosen policy; `always` applies it to the rest of the chat."""
 
     overflow: OverflowPolicy
     always: bool = False
 
 
 class ContextFullScreen(ModalScreen[OverflowChoice]):
-    """Escape is the choice that changes nothing."""
+    """Escape stops, which leaves nothing out."""
 
     BINDINGS = [  # noqa: RUF012
         Binding("escape", "stop", "Stop"),
@@ -47,14 +47,14 @@ class ContextFullScreen(ModalScreen[OverflowChoice]):
 
     def compose(self) -> ComposeResult:
         full = self._full
-        head = (
-            "The context is full" if full.mid_answer else "This does not fit well into the context"
+        heading = (
+            "The context is full" if full.mid_answer else "The conversation exceeds the context"
         )
         turns = f"{full.droppable_turns} older turn{'s' * (full.droppable_turns != 1)}"
         with Vertical(id="sheet"):
-            yield Static(head, classes="heading", markup=False)
+            yield Static(heading, classes="heading", markup=False)
             yield Static(
-                f"{full.used:,} of {full.n_ctx:,} tokens, {turns} among them.", markup=False
+                f"{full.used:,} of {full.n_ctx:,} tokens, including {turns}.", markup=False
             )
             yield OptionList(
                 *(Option(self._choice_line(choice), id=choice) for choice in full.choices),
@@ -62,13 +62,13 @@ class ContextFullScreen(ModalScreen[OverflowChoice]):
                 markup=False,
             )
             yield Static(
-                "enter once   a for all of this chat   esc stop", classes="hint", markup=False
+                "enter this time   a always in this chat   esc stop", classes="hint", markup=False
             )
 
     def _choice_line(self, choice: OverflowPolicy) -> Content:
         not_sent = choice == "stop" and not self._full.mid_answer
-        name, what = _NOT_SENT_LABEL if not_sent else _CHOICE_LABELS[choice]
-        return Content.assemble(f" {name}\n", (f"   {what}", "$muted"))
+        label, description = _NOT_SENT_LABEL if not_sent else _CHOICE_LABELS[choice]
+        return Content.assemble(f" {label}\n", (f"   {description}", "$muted"))
 
     @property
     def _highlighted_overflow(self) -> OverflowPolicy:

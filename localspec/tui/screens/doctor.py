@@ -1,4 +1,4 @@
-"""What is wrong here: each finding with what it means, and a key where it can be mended."""
+"""The diagnostics screen: every finding with an explanation, and a key to fix it if possible."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from localspec.tui.screens.confirm import ConfirmScreen
 from localspec.tui.widgets.log_view import LogView
 
 ExamineArea = Callable[[str], Iterable[Finding]]
-"""At one area; may take seconds."""
+"""Checks one area; may take seconds."""
 _STYLES = {
     "error": "bold $error",
     "warning": "bold $warning",
@@ -41,29 +41,27 @@ _STYLES = {
     "ok": "$success",
 }
 _HEADINGS = {
-    "error": "To mend",
-    "warning": "To mend",
-    "notice": "Worth knowing",
-    "ok": "In order",
+    "error": "Problems",
+    "warning": "Problems",
+    "notice": "Notes",
+    "ok": "OK",
 }
 
 
 class DoctorScreen(CenteredLayout, Screen[None]):
-    """Looks on a thread, area by area; the worst is listed first."""
+    """Checks one area after another on a thread; lists the worst findings first."""
 
     BINDINGS = bindings_for("doctor")
     AUTO_FOCUS = "#findings"
 
     class AreaExamined(Message):
-        """At an area, or at all of them."""
+        """All findings so far; `next_area` is empty after the last area."""
 
         def __init__(self, run_number: int, findings: tuple[Finding, ...], next_area: str) -> None:
             super().__init__()
             self.run_number, self.findings, self.next_area = run_number, findings, next_area
 
     class RepairDone(Message):
-        """What was done, or why not."""
-
         def __init__(self, text: str, *, failed: bool = False) -> None:
             super().__init__()
             self.text, self.failed = text, failed
@@ -79,17 +77,16 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         self._runner, self._options = runner, options
         self._examine, self._areas = examine, tuple(areas)
         self._run_number = 0
-        """Counts looks: what an older one still finds is not listed."""
+        """Findings of an earlier run are ignored."""
         self._findings: tuple[Finding, ...] = ()
         self._listed_findings: list[Finding] = []
-        """As they stand under one another."""
+        """In display order."""
         self._last_pointed: Finding | None = None
-        """With the pointer before it."""
         self._next_area = ""
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="title"):
-            yield Static("Doctor", id="brand", markup=False)
+            yield Static("Diagnostics", id="brand", markup=False)
             yield Static("", id="machine", markup=False)
         yield OptionList(id="findings", compact=True, markup=False)
         yield Static("", id="hints", markup=False)
@@ -100,11 +97,10 @@ class DoctorScreen(CenteredLayout, Screen[None]):
     def on_resize(self, _: Resize) -> None:
         self._fill_list()
 
-    # --- looking --------------------------------------------------------------------------
+    # --- checking -------------------------------------------------------------------------
 
     @property
     def is_done(self) -> bool:
-        """Whether everything was looked at."""
         return not self._next_area
 
     def action_again(self) -> None:
@@ -114,10 +110,10 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         self._fill_list()
 
         def examine_all() -> None:
-            found: tuple[Finding, ...] = ()
-            for area, after in zip(self._areas, (*self._areas[1:], ""), strict=True):
-                found += tuple(self._examine(area))
-                self.post_message(self.AreaExamined(number, found, after))
+            found_so_far: tuple[Finding, ...] = ()
+            for area, next_area in zip(self._areas, (*self._areas[1:], ""), strict=True):
+                found_so_far += tuple(self._examine(area))
+                self.post_message(self.AreaExamined(number, found_so_far, next_area))
 
         threading.Thread(target=examine_all, daemon=True, name="doctor").start()
 
@@ -127,7 +123,7 @@ class DoctorScreen(CenteredLayout, Screen[None]):
             self._findings, self._next_area = message.findings, message.next_area
             self._fill_list()
 
-    # --- what is listed -------------------------------------------------------------------
+    # --- the list -------------------------------------------------------------------------
 
     @property
     def _list(self) -> OptionList:
@@ -140,29 +136,37 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         return self._listed_findings[number] if 0 <= number < len(self._listed_findings) else None
 
     def _fill_list(self) -> None:
-        """The list anew; a person who has moved the pointer keeps what it stood on."""
-        before = (
+        """Rebuilds the list. The selection follows the worst finding until the user moves it."""
+        selected = (
             self.highlighted_finding
             if self._listed_findings and self.highlighted_finding is not self._listed_findings[0]
             else None
         )
-        worst = (*findings.WORST_FIRST, "ok")
-        self._listed_findings = sorted(self._findings, key=lambda one: worst.index(one.level))
+        order = (*findings.WORST_FIRST, "ok")
+        self._listed_findings = sorted(
+            self._findings, key=lambda finding: order.index(finding.level)
+        )
         options: list[Option] = []
         number = 0
-        for heading, group in groupby(self._listed_findings, lambda one: _HEADINGS[one.level]):
+        for heading, group in groupby(
+            self._listed_findings, lambda finding: _HEADINGS[finding.level]
+        ):
             if options:
                 options.append(Option("", disabled=True))
             options.append(Option(Content.styled(f" {heading}", "$muted bold"), disabled=True))
-            for one in group:
-                options.append(Option(self._finding_content(one, pointed=False), id=str(number)))
+            for finding in group:
+                options.append(
+                    Option(self._finding_content(finding, pointed=False), id=str(number))
+                )
                 number += 1
         self._list.clear_options()
         self._list.add_options(options)
         if self._listed_findings:
-            place = self._listed_findings.index(before) if before in self._listed_findings else 0
-            self._list.highlighted = self._list.get_option_index(str(place))
-        if before is None:
+            index = (
+                self._listed_findings.index(selected) if selected in self._listed_findings else 0
+            )
+            self._list.highlighted = self._list.get_option_index(str(index))
+        if selected is None:
             self._list.scroll_home(animate=False)
         self._update_hints()
 
@@ -172,43 +176,45 @@ class DoctorScreen(CenteredLayout, Screen[None]):
 
     @on(OptionList.OptionHighlighted)
     def _highlight_changed(self) -> None:
-        """The pointer does not need colour."""
-        before, self._last_pointed = self._last_pointed, self.highlighted_finding
-        for one in (before, self._last_pointed):
-            if one is not None and one in self._listed_findings:
-                number = self._listed_findings.index(one)
-                line = self._finding_content(one, pointed=one is self._last_pointed)
-                self._list.replace_option_prompt(str(number), line)
+        """The selected row is marked with a pointer as well as with colour."""
+        previous, self._last_pointed = self._last_pointed, self.highlighted_finding
+        for finding in (previous, self._last_pointed):
+            if finding is not None and finding in self._listed_findings:
+                number = self._listed_findings.index(finding)
+                content = self._finding_content(finding, pointed=finding is self._last_pointed)
+                self._list.replace_option_prompt(str(number), content)
         self._update_hints()
 
     def _update_hints(self) -> None:
-        """What it comes to, and the keys of the moment."""
-        verdict = findings.format_counts(self._findings) or "Nothing is wrong"
-        words = verdict if self.is_done else f"looking at {self._next_area} …"
-        self.query_one("#machine", Static).update(Content(words))
-        one, own = self.highlighted_finding, self._options.keymap
-        now = {"doctor.mend": one.action.name} if one is not None and one.action else {}
-        keys = format_footer(own, "doctor", label_overrides=now)
+        """The verdict in the title, and the keys."""
+        verdict = findings.format_counts(self._findings) or "No problems found"
+        status = verdict if self.is_done else f"checking {self._next_area} …"
+        self.query_one("#machine", Static).update(Content(status))
+        finding, keymap = self.highlighted_finding, self._options.keymap
+        labels = (
+            {"doctor.mend": finding.action.name} if finding is not None and finding.action else {}
+        )
+        keys = format_footer(keymap, "doctor", label_overrides=labels)
         self.query_one("#hints", Static).update(Content(fit_footer(keys, self.size.width - 4)))
 
-    # --- mending --------------------------------------------------------------------------
+    # --- repairing ------------------------------------------------------------------------
 
     @on(OptionList.OptionSelected)
     def _repair_selected(self) -> None:
         self.action_mend()
 
     def action_mend(self) -> None:
-        one = self.highlighted_finding
-        if one is None or one.level == "ok":
+        finding = self.highlighted_finding
+        if finding is None or finding.level == "ok":
             return
-        if one.action is None:
-            what = f"This is yours to do: {one.fix}" if one.fix else "Nothing need be done."
-            self.notify(what, markup=False)
+        if finding.action is None:
+            text = f"Fix it by hand: {finding.fix}" if finding.fix else "Nothing to fix."
+            self.notify(text, markup=False)
             return
-        action = one.action
+        action = finding.action
         if action.commands and self._runner.has_engine:
-            what = "A model is loaded, and uses what would be replaced: leave its chat first."
-            self.notify(what, severity="warning", markup=False)
+            text = "The loaded model uses these files. Leave its chat first."
+            self.notify(text, severity="warning", markup=False)
             return
 
         def on_dismiss(confirmed: bool | None) -> None:
@@ -227,34 +233,34 @@ class DoctorScreen(CenteredLayout, Screen[None]):
                 CommandOutputScreen(action.name.capitalize(), action.commands), ended
             )
             return
-        do = action.run
+        repair = action.run
 
         def work() -> None:
             try:
-                words = do() if do is not None else ""
+                text = repair() if repair is not None else ""
             except LocalspecError as error:
                 self.post_message(self.RepairDone(f"{error.message} {error.hint}", failed=True))
             except OSError as error:
-                words = f"That failed: {error.strerror or error}"
-                self.post_message(self.RepairDone(words, failed=True))
+                text = f"The fix failed: {error.strerror or error}"
+                self.post_message(self.RepairDone(text, failed=True))
             else:
-                self.post_message(self.RepairDone(words))
+                self.post_message(self.RepairDone(text))
 
-        threading.Thread(target=work, daemon=True, name="mend").start()
+        threading.Thread(target=work, daemon=True, name="repair").start()
 
     @on(RepairDone)
     def _repair_done(self, message: RepairDone) -> None:
-        words = sanitize(message.text, multiline=False)
+        text = sanitize(message.text, multiline=False)
         severity = "error" if message.failed else "information"
-        self.notify(words, severity=severity, markup=False)  # type: ignore[arg-type]
+        self.notify(text, severity=severity, markup=False)  # type: ignore[arg-type]
         self.action_again()
 
-    # --- the rest -------------------------------------------------------------------------
+    # --- other keys -----------------------------------------------------------------------
 
     def action_copy(self) -> None:
-        """Nothing in it names a person or a place."""
+        """The report contains no personal data and no paths."""
         if not self.is_done:
-            self.notify("It is still looking.", markup=False)
+            self.notify("The checks are still running.", markup=False)
             return
         self.notify(clipboard.copy(self.app, findings.format_report(self._findings)), markup=False)
 
@@ -268,39 +274,39 @@ class DoctorScreen(CenteredLayout, Screen[None]):
 def finding_content(
     finding: Finding, glyphs: Glyphs, width: int, *, pointed: bool = False
 ) -> Content:
-    """By sign and colour; below it what it means and what to do, where something is not right."""
+    """A finding with its level sign; below it the explanation and the fix unless it is OK."""
     signs = {"error": glyphs.cross, "warning": "!", "notice": glyphs.dot, "ok": glyphs.check}
-    what, *more = _wrap(finding.what, width) or [""]
+    first_line, *other_lines = _wrap(finding.what, width) or [""]
     pointer = glyphs.pointer if pointed else " "
-    calm = "$muted" if finding.level == "ok" else ""
+    text_style = "$muted" if finding.level == "ok" else ""
     sign = (f"{signs[finding.level]:<3}", _STYLES[finding.level])
-    lines = [Content.assemble((pointer, "$accent"), sign, (what, calm))]
-    lines += [Content.styled(f"    {line}", calm) for line in more]
+    lines = [Content.assemble((pointer, "$accent"), sign, (first_line, text_style))]
+    lines += [Content.styled(f"    {line}", text_style) for line in other_lines]
     if finding.level != "ok":
-        for words, style in ((finding.explanation, "$muted"), (finding.fix, "$accent")):
-            lines += [Content.styled(f"    {line}", style) for line in _wrap(words, width)]
+        for text, style in ((finding.explanation, "$muted"), (finding.fix, "$accent")):
+            lines += [Content.styled(f"    {line}", style) for line in _wrap(text, width)]
     return Content("\n").join(lines)
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    """A command is not cut within a word."""
+    """Breaks between words only, so that commands stay intact."""
     return wrap(sanitize(text, multiline=False), max(10, width), break_on_hyphens=False)
 
 
-# --- Commands that run while one watches: their words as they come, and a key that stops them.
+# --- running a repair's commands ----------------------------------------------------------
 
 _OUTPUT_REFRESH_SECONDS = 0.1
-"""Seconds: a compiler says more than one can read."""
+"""Seconds between two updates: a compiler prints more than one can read."""
 
 
 class CommandOutputScreen(ModalScreen[int]):
-    """Dismissed with the exit code, once it is known and a person has seen it."""
+    """Runs commands and shows their output. Dismissed with the exit code, by a key."""
 
-    BINDINGS = [Binding("escape,enter,q", "leave", "Stop; then: back")]  # noqa: RUF012
+    BINDINGS = [Binding("escape,enter,q", "leave", "Stop, or go back")]  # noqa: RUF012
     AUTO_FOCUS = "LogView"
 
     class CommandsFinished(Message):
-        """The last of them, or the first that failed."""
+        """The exit code of the last command, or of the first that failed."""
 
         def __init__(self, exit_code: int) -> None:
             super().__init__()
@@ -318,44 +324,44 @@ class CommandOutputScreen(ModalScreen[int]):
         with Vertical(id="sheet"):
             yield Static(self._title, classes="heading", markup=False)
             yield LogView()
-            yield Static("It runs.   esc stop", classes="hint", markup=False)
+            yield Static("Running …   esc stop", classes="hint", markup=False)
 
     def on_mount(self) -> None:
         self.set_interval(_OUTPUT_REFRESH_SECONDS, self._draw_output)
-        threading.Thread(target=self._run_commands, daemon=True, name="errand").start()
+        threading.Thread(target=self._run_commands, daemon=True, name="commands").start()
 
     def on_unmount(self) -> None:
-        """Whoever leaves the app does not leave half an installation behind."""
+        """Leaving the app must not leave a half-finished installation."""
         self._command_runner.stop()
 
     def _run_commands(self) -> None:
         self.post_message(self.CommandsFinished(self._command_runner.run()))
 
     def _add_output(self, line: str) -> None:
-        """On the thread that listens."""
+        """Called on the command runner's thread."""
         with self._lock:
             self._output_lines.append(line)
 
     def _draw_output(self) -> None:
         with self._lock:
-            said, self._output_lines = self._output_lines, []
-        if said:
-            self.query_one(LogView).append_lines(said)
+            new_lines, self._output_lines = self._output_lines, []
+        if new_lines:
+            self.query_one(LogView).append_lines(new_lines)
 
     @on(CommandsFinished)
     def _commands_finished(self, message: CommandsFinished) -> None:
         self._draw_output()
         self._exit_code = message.exit_code
-        words = {0: ("Done.", "$success"), EXIT_STOPPED: ("Stopped.", "$warning")}
-        said, style = words.get(
-            message.exit_code, (f"It failed: exit code {message.exit_code}.", "$error")
+        results = {0: ("Done.", "$success"), EXIT_STOPPED: ("Stopped.", "$warning")}
+        result, style = results.get(
+            message.exit_code, (f"Failed with exit code {message.exit_code}.", "$error")
         )
-        told = Content.assemble((said, f"bold {style}"), "   esc back")
-        self.query_one(".hint", Static).update(told)
+        hint = Content.assemble((result, f"bold {style}"), "   esc back")
+        self.query_one(".hint", Static).update(hint)
 
     def action_leave(self) -> None:
         if self._exit_code is not None:
             self.dismiss(self._exit_code)
             return
         self._command_runner.stop()
-        self.query_one(".hint", Static).update("Stopping: it puts back what it has changed.")
+        self.query_one(".hint", Static).update("Stopping and undoing the changes …")

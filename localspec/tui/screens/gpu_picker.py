@@ -1,4 +1,4 @@
-"""Which card, if not this computer's: found by a part of its name."""
+"""The dialog that picks another GPU for the wizard's estimates."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SEPARATORS = str.maketrans("", "", " ,-_")
 
 
 class GpuPickerScreen(ModalScreen[tuple[GpuSpec | None] | None]):
-    """Type to find; the arrows choose, whatever has the keyboard."""
+    """The arrow keys work while the search field has the focus."""
 
     BINDINGS = [  # noqa: RUF012
         Binding("escape", "cancel", "Back"),
         Binding("down", "go(1)", "Next", priority=True),
         Binding("up", "go(-1)", "Previous", priority=True),
-        Binding("pagedown", "go(10)", "Further", priority=True),
-        Binding("pageup", "go(-10)", "Back", priority=True),
+        Binding("pagedown", "go(10)", "Page down", priority=True),
+        Binding("pageup", "go(-10)", "Page up", priority=True),
     ]
     AUTO_FOCUS = "#card-name"
 
@@ -36,10 +36,10 @@ class GpuPickerScreen(ModalScreen[tuple[GpuSpec | None] | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sheet"):
-            yield Static("What if it were another card", classes="heading", markup=False)
+            yield Static("Estimate for another GPU", classes="heading", markup=False)
             yield Input(placeholder="4060, 7900 xtx, M4 Pro", id="card-name")
             yield OptionList(id="card-list", compact=True, markup=False)
-            yield Static("enter take   esc back", classes="hint", markup=False)
+            yield Static("enter select   esc back", classes="hint", markup=False)
 
     def on_mount(self) -> None:
         self.query_one(Input).cursor_blink = False
@@ -48,38 +48,40 @@ class GpuPickerScreen(ModalScreen[tuple[GpuSpec | None] | None]):
 
     @on(Input.Changed)
     def _fill_list(self) -> None:
-        """Cards whose names hold all that was typed; a number finds names with that number."""
+        """GPUs whose names contain every typed word."""
         words = self.query_one(Input).value.lower().split()
         choices = (None, *list_gpus())
-        self._listed_gpus = [card for card in choices if _name_contains(card, words)]
-        found = self.query_one(OptionList)
-        found.clear_options()
-        found.add_options([Option(Content(gpu_name(card))) for card in self._listed_gpus])
+        self._listed_gpus = [gpu for gpu in choices if _name_contains(gpu, words)]
+        option_list = self.query_one(OptionList)
+        option_list.clear_options()
+        option_list.add_options([Option(Content(gpu_name(gpu))) for gpu in self._listed_gpus])
         if self._listed_gpus:
-            at = (
+            index = (
                 self._listed_gpus.index(self._current_gpu)
                 if self._current_gpu in self._listed_gpus and not words
                 else 0
             )
-            found.highlighted = at
-            self.call_after_refresh(found.scroll_to_highlight)
+            option_list.highlighted = index
+            self.call_after_refresh(option_list.scroll_to_highlight)
 
     def action_go(self, by: int) -> None:
-        found = self.query_one(OptionList)
-        if found.highlighted is not None:
-            found.highlighted = max(0, min(len(self._listed_gpus) - 1, found.highlighted + by))
+        option_list = self.query_one(OptionList)
+        if option_list.highlighted is not None:
+            option_list.highlighted = max(
+                0, min(len(self._listed_gpus) - 1, option_list.highlighted + by)
+            )
 
     @on(Input.Submitted)
     def _choose_highlighted(self) -> None:
-        at = self.query_one(OptionList).highlighted
-        if at is not None:
-            self.dismiss((self._listed_gpus[at],))
+        index = self.query_one(OptionList).highlighted
+        if index is not None:
+            self.dismiss((self._listed_gpus[index],))
 
     def action_cancel(self) -> None:
         self.dismiss(None)
 
 
-def _name_contains(card: GpuSpec | None, words: list[str]) -> bool:
-    name = gpu_name(card).lower()
-    close = name.translate(_SEPARATORS)
-    return all(word.translate(_SEPARATORS) in close for word in words)
+def _name_contains(gpu: GpuSpec | None, words: list[str]) -> bool:
+    name = gpu_name(gpu).lower()
+    compact = name.translate(_SEPARATORS)
+    return all(word.translate(_SEPARATORS) in compact for word in words)

@@ -1,4 +1,4 @@
-"""The first screen: from its list to a chat, a bench, the wizard."""
+"""The home screen: opens chats, benches, verify runs and the wizard from its list."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class HomeScreen(ModelListScreen):
-    """Enter opens a pair that is here, and offers to download one that is not."""
+    """Enter opens an installed pair, or offers to download one that is not installed."""
 
     BINDINGS = bindings_for("home")
     AUTO_FOCUS = "#pairs"
@@ -56,11 +56,10 @@ class HomeScreen(ModelListScreen):
         downloads: DownloadManager | None = None,
         survey_devices: Callable[[MachineSurvey], MachineSurvey] = home_rows.refine_survey,
     ) -> None:
-        """As a shelf's."""
         super().__init__(options, survey, downloads, survey_devices)
         self._runner = runner
         self._pending_opens: dict[str, WhatIf] = {}
-        """Pairs that are opened when they have come, and with what."""
+        """Pairs to open once downloaded, with the wizard's settings for each."""
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="title"):
@@ -78,7 +77,6 @@ class HomeScreen(ModelListScreen):
             self.app.push_screen(WelcomeScreen(self._options), self._welcome_dismissed)
 
     def _welcome_dismissed(self, choice: WelcomeChoice | None) -> None:
-        """What was chosen at the very first."""
         if choice == "wizard":
             self.action_wizard()
         elif choice == "demo":
@@ -89,20 +87,19 @@ class HomeScreen(ModelListScreen):
                 self.open_chat(demo)
 
     def survey_changed(self, survey: MachineSurvey, unused_gpu_hint: str) -> None:
-        first = [one for one in self.app.screen_stack if isinstance(one, WelcomeScreen)]
-        for screen in first:
+        welcome_screens = [s for s in self.app.screen_stack if isinstance(s, WelcomeScreen)]
+        for screen in welcome_screens:
             screen.show_survey(survey)
-        if unused_gpu_hint and not first:
+        if unused_gpu_hint and not welcome_screens:
             self.notify(unused_gpu_hint, severity="warning", markup=False, timeout=15)
         self._open_downloaded()
 
     def preload_screens(self) -> None:
-        """The screens that may come next are read while one looks: not before the first picture."""
+        """Imports the screens that are likely to come next, after the first draw."""
         for name in ("chat", "pull", "open_files", "wizard"):
             import_module(f"localspec.tui.screens.{name}")
 
     def apply_preferences(self) -> None:
-        """Something was changed in the preferences."""
         self._downloads.apply_settings(self._options.download_limit, self._options.offline)
         self.fill_list()
         self.start_survey()
@@ -124,26 +121,24 @@ class HomeScreen(ModelListScreen):
             self._downloads.pause_or_resume(row.download.job)
 
     def open_chat(self, choice: ResolvedPair) -> None:
-        """Show the chat of a pair; it loads while one looks."""
-        looked_at = self._check_choice(choice)
-        if looked_at is None:
+        """Shows the pair's chat; the model loads in the background."""
+        checked = self._check_choice(choice)
+        if checked is None:
             return
-        choice = looked_at
-        if paths.package_data_dir() not in choice.target.parents:
-            recent_pairs.save_last(*choice.portable_refs)
-        from localspec.tui.screens.chat import ChatScreen  # noqa: PLC0415  see `prepare`
+        if paths.package_data_dir() not in checked.target.parents:
+            recent_pairs.save_last(*checked.portable_refs)
+        from localspec.tui.screens.chat import ChatScreen  # noqa: PLC0415  see `preload_screens`
 
         self._push_engine_screen(
-            ChatScreen(self.sessions.for_pair(choice), self._runner, self._options)
+            ChatScreen(self.sessions.for_pair(checked), self._runner, self._options)
         )
 
     def _check_choice(self, choice: ResolvedPair) -> ResolvedPair | None:
-        """As it can be loaded: with a head that is there; None where a file is no good."""
+        """Checks the files and adds a detected head. Shows an error and returns None on failure."""
         try:
             if choice.draft is None and choice not in recent_pairs.load():
-                choice = launch.with_detected_head(
-                    choice
-                )  # nobody has said that it should have none
+                # A pair from the recent list was already opened as is, without a head.
+                choice = launch.with_detected_head(choice)
             for file in (choice.target, choice.draft):
                 if file is not None:
                     header.check_magic(file)
@@ -153,7 +148,7 @@ class HomeScreen(ModelListScreen):
         return choice
 
     def _push_engine_screen(self, screen: Screen[None]) -> None:
-        """A screen with an engine; it ends when one comes back."""
+        """Shows a screen that uses the engine; the engine is closed when it is left."""
 
         def on_dismiss(_: None) -> None:
             self._runner.close()
@@ -162,7 +157,7 @@ class HomeScreen(ModelListScreen):
         self.app.push_screen(screen, on_dismiss)
 
     def action_bench(self) -> None:
-        from localspec.tui.screens.bench import BenchScreen  # noqa: PLC0415  not at the start
+        from localspec.tui.screens.bench import BenchScreen  # noqa: PLC0415  keeps start-up fast
 
         self._push_measurement(BenchScreen)
 
@@ -172,10 +167,10 @@ class HomeScreen(ModelListScreen):
         self._push_measurement(VerifyScreen)
 
     def _push_measurement(self, screen_class: type[BenchScreen] | type[VerifyScreen]) -> None:
-        """The pair that one stands on."""
+        """Measures the selected pair."""
         row = self.query_one(HomeList).highlighted_row
         if row is None or row.choice is None:
-            self.notify("Stand on a pair that is ready to run first.", markup=False)
+            self.notify("Select an installed pair first.", markup=False)
             return
         choice = self._check_choice(row.choice)
         if choice is not None:
@@ -186,7 +181,7 @@ class HomeScreen(ModelListScreen):
             if choice is not None:
                 self.open_chat(choice)
 
-        from localspec.tui.screens.open_files import OpenFilesScreen  # noqa: PLC0415  see `prepare`
+        from localspec.tui.screens.open_files import OpenFilesScreen  # noqa: PLC0415  see `preload_screens`
 
         sheet = OpenFilesScreen(self._runner, self._options, self._last_survey.machine_profile)
         self.app.push_screen(sheet, on_dismiss)
@@ -196,7 +191,7 @@ class HomeScreen(ModelListScreen):
             if started:
                 self.fill_list()
 
-        from localspec.tui.screens.pull import PullScreen  # noqa: PLC0415  see `prepare`
+        from localspec.tui.screens.pull import PullScreen  # noqa: PLC0415  see `preload_screens`
 
         self.app.push_screen(
             PullScreen(reference, self._downloads, self._options.glyphs), on_dismiss
@@ -205,13 +200,13 @@ class HomeScreen(ModelListScreen):
     # --- the wizard -----------------------------------------------------------------------
 
     def action_wizard(self) -> None:
-        """A pair for this computer; what is missing of it comes first."""
-        shelf, _ = home_rows.load_catalog()
-        place, reader = self._last_survey.machine_profile, HeaderReader(lambda: self._downloads.hub)
-        stock = WizardServices(
-            shelf,
-            (lambda: place) if place is not None else machine_profile.detect,
-            home_rows.find_ready_pairs(shelf, self._last_survey),
+        catalogue, _ = home_rows.load_catalog()
+        profile = self._last_survey.machine_profile
+        reader = HeaderReader(lambda: self._downloads.hub)
+        services = WizardServices(
+            catalogue,
+            (lambda: profile) if profile is not None else machine_profile.detect,
+            home_rows.find_ready_pairs(catalogue, self._last_survey),
             reader,
             confirm_fit=confirm_by_probe,
             free_disk=measure_free_disk,
@@ -222,9 +217,9 @@ class HomeScreen(ModelListScreen):
             if result is not None:
                 self._take_wizard_result(result)
 
-        from localspec.tui.screens.wizard import WizardScreen  # noqa: PLC0415  see `prepare`
+        from localspec.tui.screens.wizard import WizardScreen  # noqa: PLC0415  see `preload_screens`
 
-        screen = WizardScreen(self._runner, self._options, self._downloads, stock)
+        screen = WizardScreen(self._runner, self._options, self._downloads, services)
         self.app.push_screen(screen, on_dismiss)
 
     def _take_wizard_result(self, result: WizardResult) -> None:
@@ -233,27 +228,27 @@ class HomeScreen(ModelListScreen):
         elif result.pair is not None:
             self._pending_opens = {result.pair.id: result.what_if}
             self.fill_list()
-            self.start_survey()  # everything may be here already
-            self.notify("It opens when it is here.", markup=False)
+            self.start_survey()  # all its files may be on the disk already
+            self.notify("Opens when the download has finished.", markup=False)
 
     def _open_downloaded(self) -> None:
-        """What the wizard downloads; where one is elsewhere by then, it is only said."""
+        """Opens the wizard's pair once downloaded; only notifies if another screen is in front."""
         ready = (
             home_rows.find_ready_pairs(home_rows.load_catalog()[0], self._last_survey)
             if self._pending_opens
             else {}
         )
-        for name in [name for name in self._pending_opens if name in ready]:
-            what = self._pending_opens.pop(name)
+        for pair_id in [pair_id for pair_id in self._pending_opens if pair_id in ready]:
+            what_if = self._pending_opens.pop(pair_id)
             if self.app.screen is self:
-                self._open_with_what_if(ready[name], what)
+                self._open_with_what_if(ready[pair_id], what_if)
             else:
-                self.notify(f"{sanitize(name, multiline=False)} is here.", markup=False)
+                self.notify(f"{sanitize(pair_id, multiline=False)} is downloaded.", markup=False)
 
     def _open_with_what_if(self, choice: ResolvedPair, what_if: WhatIf) -> None:
-        """With what was asked for in the wizard, today."""
+        """Opens with the context and KV type chosen in the wizard, until the app exits."""
         self._options.load_overrides[choice] = what_if
         self.open_chat(choice)
 
     def action_open_recording(self) -> None:
-        self.notify("On the command line: localspec replay FILE", markup=False)
+        self.notify("Use the command line: localspec replay FILE", markup=False)

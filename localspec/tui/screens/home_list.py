@@ -1,4 +1,4 @@
-"""The list of the first screen: what can be opened, what could be had, and what is on its way."""
+"""The list on the home screen: installed pairs, suggestions, downloads and recent chats."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ from localspec.tui.screens.background import LatestOnlyWorker
 from localspec.tui.screens.confirm import ConfirmScreen
 from localspec.tui.widgets.pair_lists import HomeList, SearchInput
 
-# --- What the first screen does with chats that are kept: listed, searched, opened, deleted.
-
 
 class ChatListScreen(CenteredLayout, Screen[None]):
-    """The list and the field above it are composed by whoever has more to list."""
+    """Saved chats on the home screen: list, search, resume, delete.
+
+    Subclasses compose the list and the search field.
+    """
 
     class ChatSearchDone(Message):
-        """The chats in which something is said."""
+        """Chats that contain the search text."""
 
         def __init__(self, query: str, section: HomeSection) -> None:
             super().__init__()
@@ -50,47 +51,51 @@ class ChatListScreen(CenteredLayout, Screen[None]):
         self.sessions = ChatSessions(options)
         self._search_worker = LatestOnlyWorker("chats")
         self.chat_results = HomeSection("In your chats", ())
-        """Where what is looked for was found."""
 
     @property
     def search_field(self) -> SearchInput:
         return self.query_one(SearchInput)
 
     def fill_list(self) -> None:
-        """The list anew, the pointer where it was."""
+        """Rebuilds the list and keeps the selected row."""
         raise NotImplementedError
 
     def open_chat(self, choice: ResolvedPair) -> None:
-        """Show the chat of a pair; it loads while one looks."""
+        """Shows the pair's chat; the model loads in the background."""
         raise NotImplementedError
 
     def show_error(self, error: LocalspecError) -> None:
-        words = sanitize(f"{error.message} {hints.for_screen(error.hint)}", multiline=False)
-        self.notify(words, severity="error", markup=False)
+        text = sanitize(f"{error.message} {hints.for_screen(error.hint)}", multiline=False)
+        self.notify(text, severity="error", markup=False)
 
     # --- chats ----------------------------------------------------------------------------
 
     def chat_section(self, surveyed: bool) -> HomeSection:
-        """The last few, or those in which something was found; `seen`: the first picture is."""
-        known = self._options.chats
-        history = known.history if known is not None and surveyed else None
-        for notice in known.take_notices() if known else ():
-            words = sanitize(f"{notice.message} {notice.hint}", multiline=False)
-            self.notify(words, severity="warning", markup=False, timeout=10)
+        """Recent chats, or the search results while a search text is set.
+
+        `surveyed` is False until the first draw is done; the history is not opened before.
+        """
+        chats = self._options.chats
+        history = chats.history if chats is not None and surveyed else None
+        for notice in chats.take_notices() if chats else ():
+            text = sanitize(f"{notice.message} {notice.hint}", multiline=False)
+            self.notify(text, severity="warning", markup=False, timeout=10)
         if self.search_field.search_text:
             return self.chat_results
         return saved_chats.recent_section(history, datetime.now().astimezone())
 
     def search_chats(self) -> None:
-        """On a thread, and beside whoever writes; what was typed since is what counts."""
-        wanted, history = self.search_field.search_text, self.sessions.history
+        """Searches on a thread, with its own database connection; outdated results are dropped."""
+        search_text, history = self.search_field.search_text, self.sessions.history
         if history is None:
             return
 
         def work() -> None:
-            with closing(history.open_again()) as beside:
-                found = saved_chats.search_section(beside, wanted, datetime.now().astimezone())
-            self.post_message(self.ChatSearchDone(wanted, found))
+            with closing(history.open_again()) as connection:
+                section = saved_chats.search_section(
+                    connection, search_text, datetime.now().astimezone()
+                )
+            self.post_message(self.ChatSearchDone(search_text, section))
 
         self._search_worker.submit(work)
 
@@ -100,48 +105,46 @@ class ChatListScreen(CenteredLayout, Screen[None]):
             self.chat_results = message.section
             self.fill_list()
 
-    def resume_chat(self, chat: int) -> None:
+    def resume_chat(self, chat_id: int) -> None:
         try:
-            dialogue = self.sessions.resume_chat(chat)
+            session = self.sessions.resume_chat(chat_id)
         except LocalspecError as error:
             self.show_error(error)
             return
-        if dialogue.recorder.lock_error is not None:
-            self.show_error(dialogue.recorder.lock_error)
-        self.open_chat(dialogue.choice)
+        if session.recorder.lock_error is not None:
+            self.show_error(session.recorder.lock_error)
+        self.open_chat(session.choice)
 
     def action_remove(self) -> None:
         row = self.query_one(HomeList).highlighted_row
         if row is None or row.chat_id is None:
             return
-        chat = row.chat_id
+        chat_id = row.chat_id
 
         def on_dismiss(confirmed: bool | None) -> None:
             if confirmed:
                 try:
-                    self.sessions.delete_chat(chat)
+                    self.sessions.delete_chat(chat_id)
                 except LocalspecError as error:
                     self.show_error(error)
                 self.fill_list()
 
-        question = f"Delete “{row.name[:60]}”? Nothing of it will be left."
+        question = f"Delete “{row.name[:60]}”? This cannot be undone."
         self.app.push_screen(ConfirmScreen(question, "delete"), on_dismiss)
 
-
-# --- The list of the first screen: what can be opened, what could be had, and what is on its way.
 
 if TYPE_CHECKING:
     from localspec.models.hub.client import HubSearchResult
 
 _DOWNLOAD_POLL_SECONDS = 0.25
-"""Seconds from one look at the downloads to the next."""
+"""Seconds between two updates of the download rows."""
 
 
 class ModelListScreen(ChatListScreen):
-    """Fills the list, searches it, and draws the downloads in it."""
+    """Fills the list, filters it, and updates the download rows."""
 
     class SurveyDone(Message):
-        """This computer was looked at."""
+        """This computer's memory and models, as found by a survey."""
 
         def __init__(self, survey: MachineSurvey) -> None:
             super().__init__()
@@ -154,16 +157,16 @@ class ModelListScreen(ChatListScreen):
         downloads: DownloadManager | None = None,
         survey_devices: Callable[[MachineSurvey], MachineSurvey] = home_rows.refine_survey,
     ) -> None:
-        """`survey` looks at this computer, `closer` once more where that takes a second."""
+        """`survey` is quick; `survey_devices` refines its result and may take a second."""
         super().__init__(options)
         self._survey_models, self._survey_devices = survey, survey_devices
         self._last_survey = MachineSurvey()
         self._hub_results: tuple[HubSearchResult, ...] = ()
         self._downloads = downloads or DownloadManager(limit=options.download_limit)
         self._n_finished_downloads = 0
-        """Downloads that were over at the last look."""
+        """Finished downloads at the last update."""
         self._catalog_error = ""
-        """Of the person's own catalogue, as it was said."""
+        """The error of the user's own catalogue that was last shown."""
 
     def on_mount(self) -> None:
         self.fill_list()
@@ -177,66 +180,64 @@ class ModelListScreen(ChatListScreen):
     def on_resize(self) -> None:
         self.fill_list()
 
-    # --- what there is --------------------------------------------------------------------
+    # --- contents -------------------------------------------------------------------------
 
     def start_survey(self) -> None:
-        """On a thread: what memory there is, which models are on the disk, and what would suit."""
-        before = self._last_survey
+        """On a thread: free memory, installed models, and suggested pairs."""
+        last = self._last_survey
 
         def work() -> None:
-            _ = self.sessions.history  # opened here, where nobody waits
-            seen = self._survey_models()
-            if before.machine_profile is not None:  # what suits it was found out before
-                seen = replace(
-                    seen,
-                    machine_profile=before.machine_profile,
-                    candidates=before.candidates,
-                    unused_gpu_hint=before.unused_gpu_hint,
+            _ = self.sessions.history  # opened on this thread: it takes a while
+            survey = self._survey_models()
+            if last.machine_profile is not None:  # suggestions are computed once
+                survey = replace(
+                    survey,
+                    machine_profile=last.machine_profile,
+                    candidates=last.candidates,
+                    unused_gpu_hint=last.unused_gpu_hint,
                 )
                 self.post_message(
-                    self.SurveyDone(replace(seen, machine_label=before.machine_label))
+                    self.SurveyDone(replace(survey, machine_label=last.machine_label))
                 )
                 return
-            self.post_message(self.SurveyDone(seen))
+            self.post_message(self.SurveyDone(survey))
             self.preload_screens()
-            self.post_message(self.SurveyDone(self._survey_devices(seen)))
+            self.post_message(self.SurveyDone(self._survey_devices(survey)))
 
         threading.Thread(target=work, daemon=True, name="survey").start()
 
     def preload_screens(self) -> None:
-        """On that thread, once this computer was looked at: what will be needed next."""
+        """Runs on the survey thread after the first survey."""
 
     @on(SurveyDone)
     def _survey_done(self, message: SurveyDone) -> None:
-        news, self._last_survey = (
-            message.survey.unused_gpu_hint and not self._last_survey.unused_gpu_hint,
-            message.survey,
-        )
+        hint = message.survey.unused_gpu_hint
+        is_new = hint and not self._last_survey.unused_gpu_hint
+        self._last_survey = message.survey
         self.query_one("#machine", Static).update(Content(self._last_survey.machine_label))
         self.fill_list()
-        self.survey_changed(self._last_survey, self._last_survey.unused_gpu_hint if news else "")
+        self.survey_changed(self._last_survey, hint if is_new else "")
 
     def survey_changed(self, survey: MachineSurvey, unused_gpu_hint: str) -> None:
-        """This computer was looked at; `missed`: what it could do and does not, said first now."""
+        """`unused_gpu_hint` is empty unless the hint is new."""
 
     def fill_list(self) -> None:
-        """The list anew, the pointer where it was."""
         banner = self.query_one("#banner", Static)
-        banner.update(Content(said := app_options.format_settings_banner(self._options)))
-        banner.display = bool(said)
-        shelf, error = home_rows.load_catalog()
+        banner.update(Content(text := app_options.format_settings_banner(self._options)))
+        banner.display = bool(text)
+        catalogue, error = home_rows.load_catalog()
         if error is not None and error.message != self._catalog_error:
             self.show_error(error)
         self._catalog_error = error.message if error is not None else ""
         states = self._downloads.states()
-        own = self._options.keymap
-        wanted = self.search_field.search_text
-        found = home_rows.build_sections(
-            shelf, self._last_survey, wanted, states, self._hub_results, own
+        keymap = self._options.keymap
+        search_text = self.search_field.search_text
+        sections = home_rows.build_sections(
+            catalogue, self._last_survey, search_text, states, self._hub_results, keymap
         )
         self.query_one(HomeList).set_sections(
             saved_chats.insert_section(
-                found, self.chat_section(bool(self._last_survey.machine_label))
+                sections, self.chat_section(bool(self._last_survey.machine_label))
             )
         )
         self._update_hints()
@@ -244,24 +245,26 @@ class ModelListScreen(ChatListScreen):
     @on(OptionList.OptionHighlighted)
     @on(DescendantFocus)
     def _update_hints(self) -> None:
-        """Below the list: what is wrong, or how to begin; and the keys of the moment."""
+        """Below the list: a download error or a getting-started hint, and the keys."""
         pairs, field = self.query_one(HomeList), self.search_field
         row = pairs.highlighted_row
-        words = (
+        text = (
             downloads.download_error(row.download)
             if row is not None and row.download is not None
             else ""
         )
-        words = words or pairs.empty_hint(field.search_text)
-        teach = self.query_one("#teach", Static)
-        teach.update(Content(words))
-        teach.display = bool(words)
-        self.call_after_refresh(pairs.scroll_to_highlight)  # it may have taken room from the list
-        own = self._options.keymap
-        now = {"home.unfilter": "back"} if field.display else {}
-        does = "enter ask the hub" if field.has_focus else home_rows.row_key_hints(row, own)
+        text = text or pairs.empty_hint(field.search_text)
+        hint = self.query_one("#teach", Static)
+        hint.update(Content(text))
+        hint.display = bool(text)
+        self.call_after_refresh(pairs.scroll_to_highlight)  # the hint may have shrunk the list
+        keymap = self._options.keymap
+        labels = {"home.unfilter": "back"} if field.display else {}
+        enter_hint = (
+            "enter search the hub" if field.has_focus else home_rows.row_key_hints(row, keymap)
+        )
         keys = "  ".join(
-            filter(None, (does, format_footer(own, "home", "app", label_overrides=now)))
+            filter(None, (enter_hint, format_footer(keymap, "home", "app", label_overrides=labels)))
         )
         self.query_one("#hints", Static).update(Content(fit_footer(keys, self.size.width - 2)))
 
@@ -269,13 +272,13 @@ class ModelListScreen(ChatListScreen):
         n = self.sessions.count_turns(row.choice) if row.choice else 0
         return f"{n} turn{'s' * (n != 1)} in this chat" if n else row.note
 
-    # --- looking for more -----------------------------------------------------------------
+    # --- search ---------------------------------------------------------------------------
 
     def action_filter(self) -> None:
         self.search_field.open_field()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """In the field, a slash is a letter like others."""
+        """In the search field, a slash is an ordinary character."""
         return action != "filter" or not self.search_field.has_focus
 
     @on(Input.Changed, "#filter")
@@ -302,7 +305,7 @@ class ModelListScreen(ChatListScreen):
         if message.error is not None:
             self.show_error(message.error)
         elif not message.results:
-            self.notify("The hub has nothing of that name.", markup=False)
+            self.notify("No models with that name on the hub.", markup=False)
         self.fill_list()
 
     def action_unfilter(self) -> None:
@@ -312,13 +315,13 @@ class ModelListScreen(ChatListScreen):
     # --- downloads ------------------------------------------------------------------------
 
     def _poll_downloads(self) -> None:
-        """Draw the downloads; what has come may be opened."""
+        """Redraws the download rows; a finished download starts a survey."""
         states = {state.job: state for state in self._downloads.states()}
         if not states:
             return
-        done = sum(state.phase.value == "done" for state in states.values())
-        if done != self._n_finished_downloads:
-            self._n_finished_downloads = done
+        n_finished = sum(state.phase.value == "done" for state in states.values())
+        if n_finished != self._n_finished_downloads:
+            self._n_finished_downloads = n_finished
             self.start_survey()
         pairs = self.query_one(HomeList)
         for number, row in enumerate(pairs.rows):

@@ -1,4 +1,4 @@
-"""All keys of the app, to be changed: enter on one, then the new key."""
+"""The editor for keyboard shortcuts: select one, then press the new key."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from localspec.tui.key_bindings import (
 from localspec.tui.screens.help import KEY_CONTEXT_HEADINGS
 from localspec.tui.text.wrapping import fit_to_width
 
-_HINT = "enter another key"
+_HINT = "enter change"
 _MAX_WIDTH = 100
 
 
 class KeyCaptureScreen(ModalScreen[str | None]):
-    """Waits for one key, whatever it does elsewhere; esc leaves everything as it is."""
+    """Waits for one key of any kind; esc cancels."""
 
     def __init__(self, key: KeyBinding) -> None:
         super().__init__()
@@ -43,8 +43,8 @@ class KeyCaptureScreen(ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sheet"):
-            yield Static(f"The new key for: {self._key.description}", markup=False)
-            yield Static("press it   esc leave it as it is", classes="hint", markup=False)
+            yield Static(f"New key for: {self._key.description}", markup=False)
+            yield Static("press the key   esc cancel", classes="hint", markup=False)
 
     async def on_key(self, event: events.Key) -> None:
         event.stop()
@@ -53,7 +53,7 @@ class KeyCaptureScreen(ModalScreen[str | None]):
 
 
 class KeyEditorScreen(CenteredLayout, Screen[None]):
-    """One that is another's already in the same place is refused, and that is said."""
+    """A key that is already used in the same context is refused."""
 
     BINDINGS = bindings_for("preferences")
     AUTO_FOCUS = "#keyboard"
@@ -65,15 +65,15 @@ class KeyEditorScreen(CenteredLayout, Screen[None]):
         self._options = options
         self._apply_config = apply_config
         self._listed_keys: list[KeyBinding | None] = []
-        """By lines; None is a heading."""
+        """By row; None is a heading."""
         self._error_text = ""
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="title"):
-            yield Static("Preferences · keys", id="brand", markup=False)
+            yield Static("Preferences · keyboard shortcuts", id="brand", markup=False)
         yield OptionList(id="keyboard", compact=True, markup=False)
         with Vertical(id="foot"):
-            yield Static("", id="said", markup=False)
+            yield Static("", id="help-line", markup=False)
             yield Static("", id="hints", markup=False)
 
     def on_mount(self) -> None:
@@ -83,10 +83,10 @@ class KeyEditorScreen(CenteredLayout, Screen[None]):
         self._fill_list(self._list.highlighted or 1)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """The file is opened from the screen before."""
+        """The file is edited from the preferences screen only."""
         return action != "edit"
 
-    # --- what there is --------------------------------------------------------------------
+    # --- the list -------------------------------------------------------------------------
 
     @property
     def _list(self) -> OptionList:
@@ -94,54 +94,62 @@ class KeyEditorScreen(CenteredLayout, Screen[None]):
 
     @property
     def _highlighted_key(self) -> KeyBinding | None:
-        at = self._list.highlighted
-        return self._listed_keys[at] if at is not None and at < len(self._listed_keys) else None
+        index = self._list.highlighted
+        return (
+            self._listed_keys[index]
+            if index is not None and index < len(self._listed_keys)
+            else None
+        )
 
     def _fill_list(self, index: int) -> None:
-        self._listed_keys, lines = [], []
-        for place, words in KEY_CONTEXT_HEADINGS.items():
-            keys = [key for key in KEY_BINDINGS if key.context == place]
+        self._listed_keys, options = [], []
+        for context, heading in KEY_CONTEXT_HEADINGS.items():
+            keys = [key for key in KEY_BINDINGS if key.context == context]
             if keys:
                 self._listed_keys += [None, *keys]
-                lines += [Option(Content.styled(words, "bold $muted"), disabled=True)]
-                lines += [Option(self._key_line(key)) for key in keys]
+                options += [Option(Content.styled(heading, "bold $muted"), disabled=True)]
+                options += [Option(self._key_line(key)) for key in keys]
         self._list.clear_options()
-        self._list.add_options(lines)
-        self._list.highlighted = min(index, len(lines) - 1)
+        self._list.add_options(options)
+        self._list.highlighted = min(index, len(options) - 1)
 
     def _key_line(self, key: KeyBinding) -> Content:
-        own = self._options.keymap.get(key.id)
-        wide = min(self.size.width - 6, _MAX_WIDTH)
-        origin = ("config.toml" if own else "as it comes") if wide >= 70 else "own" if own else ""
-        keys = ", ".join(format_key(one) for one in (own or key.keys).split(","))
-        room = max(1, wide - 24 - (13 if wide >= 70 else 5))
-        more = self._options.glyphs.ellipsis
+        custom = self._options.keymap.get(key.id)
+        width = min(self.size.width - 6, _MAX_WIDTH)
+        origin = (
+            ("config.toml" if custom else "default") if width >= 70 else "user" if custom else ""
+        )
+        keys = ", ".join(format_key(k) for k in (custom or key.keys).split(","))
+        name_width = max(1, width - 24 - (13 if width >= 70 else 5))
+        ellipsis = self._options.glyphs.ellipsis
         return Content.assemble(
-            f"  {fit_to_width(key.description, room, more):<{room}}  ",
-            (f"{fit_to_width(keys, 20, more):<20}", "$accent" if own else ""),
-            (f"  {origin:>{max(0, wide - room - 24)}}", "$muted"),
+            f"  {fit_to_width(key.description, name_width, ellipsis):<{name_width}}  ",
+            (f"{fit_to_width(keys, 20, ellipsis):<20}", "$accent" if custom else ""),
+            (f"  {origin:>{max(0, width - name_width - 24)}}", "$muted"),
         )
 
     @on(OptionList.OptionHighlighted)
     def _update_hints(self) -> None:
-        said = self.query_one("#said", Static)
-        said.update(Content(self._error_text or self._config_line()))
-        said.set_class(bool(self._error_text), "-wrong")
+        line = self.query_one("#help-line", Static)
+        line.update(Content(self._error_text or self._config_line()))
+        line.set_class(bool(self._error_text), "-wrong")
         self._error_text = ""
-        own = format_footer(
+        footer = format_footer(
             self._options.keymap, "preferences", label_overrides={"preferences.edit": ""}
         )
-        keys = f"{_HINT}  {own}"
+        keys = f"{_HINT}  {footer}"
         self.query_one("#hints", Static).update(Content(fit_footer(keys, self.size.width - 4)))
 
     def _config_line(self) -> str:
-        """How it stands in the file, or would; and how it comes."""
+        """The shortcut as written in the file, with its default."""
         key = self._highlighted_key
         if key is None:
             return ""
-        own = self._options.keymap.get(key.id)
-        usual = ", ".join(format_key(one) for one in key.keys.split(","))
-        return f'[keys] "{key.id}" = "{own or key.keys}"' + (f"  comes with {usual}" if own else "")
+        custom = self._options.keymap.get(key.id)
+        default = ", ".join(format_key(k) for k in key.keys.split(","))
+        return f'[keys] "{key.id}" = "{custom or key.keys}"' + (
+            f"  default {default}" if custom else ""
+        )
 
     # --- changes --------------------------------------------------------------------------
 
@@ -158,20 +166,20 @@ class KeyEditorScreen(CenteredLayout, Screen[None]):
         self.app.push_screen(KeyCaptureScreen(key), on_dismiss)
 
     def _rebind(self, key: KeyBinding, new_keys: str) -> None:
-        wrong = key_bindings.check_keys(key.id, new_keys, self._options.keymap)
-        if wrong:
-            self._show_error(wrong)
+        error = key_bindings.check_keys(key.id, new_keys, self._options.keymap)
+        if error:
+            self._show_error(error)
         else:
             self._save_keys(key, new_keys)
 
     def action_reset(self) -> None:
-        """As it comes, unless another has taken that key since."""
+        """Restores the default, unless another action uses that key now."""
         key = self._highlighted_key
         if key is None or key.id not in self._options.keymap:
             return
-        wrong = key_bindings.check_keys(key.id, key.keys, self._options.keymap)
-        if wrong:
-            self._show_error(wrong)
+        error = key_bindings.check_keys(key.id, key.keys, self._options.keymap)
+        if error:
+            self._show_error(error)
         else:
             self._save_keys(key, None)
 

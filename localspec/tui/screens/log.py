@@ -1,4 +1,4 @@
-"""What the engine wrote, and what went wrong inside of us: the ends of both files, as they grow."""
+"""The log viewer: the ends of the engine log and the crash log, updated as they grow."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ from localspec.tui.key_bindings import bindings_for, fit_footer, format_footer
 from localspec.tui.widgets.log_view import LogView
 
 _TAIL_BYTES = 512 * 1024
-"""Bytes that are shown: some thousand lines."""
+"""Shown at the end of a file: some thousand lines."""
 _POLL_SECONDS = 0.5
-"""Seconds from one look at the file to the next."""
 LOGS = ("engine.log", "engine.log.1", "crash.log")
 _EMPTY_TEXTS = {
-    "engine.log": "Nothing yet. What llama.cpp says while a model loads and runs is kept here.",
-    "engine.log.1": "Nothing yet. When engine.log has grown large, the older half is kept here.",
-    "crash.log": "Nothing: localspec itself never failed here. If it does, this says where.",
+    "engine.log": "Empty. llama.cpp's messages while a model loads and runs appear here.",
+    "engine.log.1": "Empty. When engine.log becomes large, its older half is moved here.",
+    "crash.log": "Empty: localspec has not crashed. If it does, the details appear here.",
 }
 
 
 class LogScreen(ModalScreen[None]):
-    """One file at a time; empty, it says what would be here."""
+    """Shows one file at a time."""
 
     BINDINGS = bindings_for("log")
     AUTO_FOCUS = "LogView"
@@ -41,13 +40,13 @@ class LogScreen(ModalScreen[None]):
         self._options = options
         self._file_name = LOGS[0]
         self._last_stat: tuple[int, int] | None = None
-        """Of the file when it was read: which it was, and how large."""
+        """Inode and size of the file when it was read."""
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sheet"):
             with Horizontal(id="which"):
                 yield Static("", id="logs", markup=False)
-                yield Static("", id="told", markup=False)
+                yield Static("", id="counts", markup=False)
             yield LogView()
             yield Static("", id="empty", markup=False)
             field = Input(placeholder="find", id="find")
@@ -71,26 +70,25 @@ class LogScreen(ModalScreen[None]):
     def _path(self) -> Path:
         return paths.data_dir() / self._file_name
 
-    # --- what there is --------------------------------------------------------------------
+    # --- contents -------------------------------------------------------------------------
 
     def _show_file(self) -> None:
-        """Another file, from its end."""
         self._last_stat = None
         self._tail.following = True
         self._poll_file()
         self._update_labels()
 
     def _poll_file(self) -> None:
-        """Read it where it is another or has grown; what is there stays where it went."""
+        """Reads the file again if it was replaced or has grown; keeps the scroll position."""
         try:
-            about = self._path.stat()
+            stat = self._path.stat()
         except OSError:
-            now = (0, 0)
+            current_stat = (0, 0)
         else:
-            now = (about.st_ino, about.st_size)
-        if now == self._last_stat:
+            current_stat = (stat.st_ino, stat.st_size)
+        if current_stat == self._last_stat:
             return
-        self._last_stat = now
+        self._last_stat = current_stat
         self._tail.set_lines(_read_tail(self._path))
         empty = not self._tail.lines
         self._tail.display, self.query_one("#empty").display = not empty, empty
@@ -98,28 +96,28 @@ class LogScreen(ModalScreen[None]):
         self._update_counts()
 
     def _update_counts(self, position: int = 0) -> None:
-        """How much there is, or how much was found."""
-        tail, wanted = self._tail, self.query_one("#find", Input).value
-        words = f"{len(tail.lines):,} lines" if tail.lines else ""
+        """The number of lines, or of matches."""
+        tail, search_text = self._tail, self.query_one("#find", Input).value
+        text = f"{len(tail.lines):,} line{'s' * (len(tail.lines) != 1)}" if tail.lines else ""
         if self._last_stat is not None and self._last_stat[1] > _TAIL_BYTES:
-            words += f", the last {_TAIL_BYTES // 1024} KiB"
-        if wanted and tail.matches:
-            words = f"{position or len(tail.matches)} of {len(tail.matches)} lines"
-        elif wanted:
-            words = "found nowhere"
-        self.query_one("#told", Static).update(Content(words))
+            text += f", the last {_TAIL_BYTES // 1024} KiB"
+        if search_text and tail.matches:
+            text = f"{position or len(tail.matches)} of {len(tail.matches)} matches"
+        elif search_text:
+            text = "no matches"
+        self.query_one("#counts", Static).update(Content(text))
 
     def _update_labels(self) -> None:
-        """Which logs there are, where this one lies, and the keys."""
+        """The names of the logs, this one's path, and the keys."""
         parts: list[tuple[str, str] | str] = []
         for name in LOGS:
             parts += [(name, "bold" if name == self._file_name else "$muted"), "   "]
         self.query_one("#logs", Static).update(Content.assemble(*parts[:-1]))
-        where = sanitize(str(self._path), multiline=False)
-        self.query_one("#where", Static).update(Content(where))
+        path = sanitize(str(self._path), multiline=False)
+        self.query_one("#where", Static).update(Content(path))
         keys = format_footer(self._options.keymap, "log")
-        room = min(self.size.width, 120) - 4
-        self.query_one("#hints", Static).update(Content(fit_footer(keys, room)))
+        width = min(self.size.width, 120) - 4
+        self.query_one("#hints", Static).update(Content(fit_footer(keys, width)))
 
     # --- keys -----------------------------------------------------------------------------
 
@@ -149,11 +147,11 @@ class LogScreen(ModalScreen[None]):
 
     def action_copy(self) -> None:
         lines = self._tail.lines
-        said = clipboard.copy(self.app, "\n".join(lines)) if lines else "There is nothing to copy."
-        self.notify(said, markup=False)
+        message = clipboard.copy(self.app, "\n".join(lines)) if lines else "Nothing to copy."
+        self.notify(message, markup=False)
 
     def action_back(self) -> None:
-        """First out of the field, and what was looked for is forgotten."""
+        """Closes the search first, then the screen."""
         field = self.query_one("#find", Input)
         if not field.display:
             self.dismiss()
@@ -164,15 +162,15 @@ class LogScreen(ModalScreen[None]):
 
 
 def _read_tail(path: Path) -> list[str]:
-    """The last lines, harmless; a line that is cut in two by where we begin is left out."""
+    """The last lines, sanitised; a first line that is cut in two is left out."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - _TAIL_BYTES))
-            said = file.read(_TAIL_BYTES).decode("utf-8", "replace")
+            text = file.read(_TAIL_BYTES).decode("utf-8", "replace")
     except OSError:
         return []
-    lines = sanitize(said).split("\n")
+    lines = sanitize(text).split("\n")
     if size > _TAIL_BYTES:
         lines = lines[1:]
     return lines[:-1] if lines and not lines[-1] else lines

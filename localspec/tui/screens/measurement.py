@@ -1,4 +1,4 @@
-"""What the bench and verify screens share: a pair is loaded, measured on a thread, and told."""
+"""Base class of the bench and verify screens: loads a pair and runs a measurement on a thread."""
 
 from __future__ import annotations
 
@@ -33,23 +33,22 @@ from localspec.tui.screens.background import BackgroundItemsReady, BackgroundRun
 from localspec.tui.timer import set_reliable_timer
 
 FRAME_SECONDS = 0.25
-"""Seconds from one drawing to the next: nobody reads faster, and drawing would slow the engine."""
+"""Minimum time between two redraws: drawing takes time from the engine."""
 
 ResultT = TypeVar("ResultT")
 MeasurementPhase = Literal["loading", "ready", "running", "stopping", "done", "failed"]
 
 
 class MeasurementScreen(CenteredLayout, Screen[None], Generic[ResultT]):
-    """The pair is loaded while one looks at what will be done with it; nothing begins by itself."""
+    """The pair loads while its options are shown; the measurement starts with a key only."""
 
     HEADING = ""
     KEY_CONTEXTS: tuple[KeyContext, ...]
-    """Of its keys, its own before the shared ones."""
+    """Of the screen's keys: its own before the shared ones."""
 
     def __init__(
         self, pair_name: str, choice: ResolvedPair, runner: EngineRunner, options: AppOptions
     ) -> None:
-        """`name`: what the pair goes by."""
         super().__init__()
         self.pair_name, self.choice = sanitize(pair_name, multiline=False), choice
         self.runner, self.options = runner, options
@@ -57,63 +56,58 @@ class MeasurementScreen(CenteredLayout, Screen[None], Generic[ResultT]):
         self.background_run: BackgroundRun[ResultT] | None = None
         self.error: LocalspecError | None = None
         self.ready: EngineReady | None = None
-        """What is loaded, or was."""
         self._activity = "Loading the pair …"
         self._start_after_load = False
-        """Started before the pair was loaded."""
         self._last_draw = 0.0
         self._fetch_scheduled = False
         self._n_lines = 0
         self._is_scrollable = False
-        """Whether there is more than there is room for."""
         self._scrolled_by_user = False
-        """Whether somebody looks elsewhere than where it is."""
 
-    # --- what differs ---------------------------------------------------------------------
+    # --- for subclasses -------------------------------------------------------------------
 
     def run_measurement(
         self, engine: InspectableEngine, stopped: Callable[[], bool]
     ) -> Iterator[ResultT]:
-        """On a thread: what is told one by one."""
+        """Called on a thread; yields results as they come."""
         raise NotImplementedError
 
     def add_result(self, result: ResultT) -> None:
         raise NotImplementedError
 
     def content_lines(self, width: int, height: int) -> Iterator[Content]:
-        """What is shown at this moment."""
         raise NotImplementedError
 
     def mark_complete(self) -> None:
-        """It came to its end by itself."""
+        """Called when the measurement ended without being stopped."""
 
     def progress_text(self) -> str:
-        """In the title, at the right."""
+        """Shown in the title, at the right."""
         return ""
 
     def active_key_hints(self) -> Mapping[str, str]:
-        """Words of the keys that do something now, beside the shared ones."""
+        """Footer labels of the subclass's keys; empty ones are hidden."""
         return {}
 
     def start_refusal(self) -> str:
-        """Why it cannot be started; empty where it can."""
+        """Why the measurement cannot start; empty if it can."""
         return ""
 
     def move_pointer(self, by: int) -> None:
-        """Move what one stands on, before it is started."""
+        """Moves the selection before the start."""
 
     def findings_text(self) -> str:
-        """To be copied; empty where there is nothing."""
+        """The text that is copied; empty without results."""
         return ""
 
-    # --- its parts ------------------------------------------------------------------------
+    # --- loading --------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="title"):
             yield Static(Content(f"{self.HEADING}  {self.pair_name}"), id="brand", markup=False)
             yield Static("", id="machine", markup=False)
         with VerticalScroll(id="findings", can_focus=False):
-            yield Static("", id="told", markup=False)
+            yield Static("", id="content", markup=False)
         yield Static("", id="hints", markup=False)
 
     def on_mount(self) -> None:
@@ -123,7 +117,7 @@ class MeasurementScreen(CenteredLayout, Screen[None], Generic[ResultT]):
         self.draw()
 
     def load(self) -> None:
-        """A pair that is loaded already is taken as it is: never two at once."""
+        """An engine that is already loaded for this pair is reused."""
         self.phase, self.error = "loading", None
         self._activity = "Loading the pair …"
         self.runner.load(self.options.build_load_request(self.choice), self.post_message)
@@ -132,7 +126,7 @@ class MeasurementScreen(CenteredLayout, Screen[None], Generic[ResultT]):
     @on(EngineLoadEvent)
     def _show_load_progress(self, message: EngineLoadEvent) -> None:
         if isinstance(message.event, SpeculationPlan):
-            self._activity = "Measuring what its passes cost, once …"
+            self._activity = "Measuring pass times, once …"
             self.draw()
         elif isinstance(message.event, Notice):
             self._show_notice(message.event)
@@ -152,12 +146,12 @@ class MeasurementScreen(CenteredLayout, Screen[None], Generic[ResultT]):
         self._fail(message.error)
 
     def _show_notice(self, notice: Notice) -> None:
-        words = sanitize(f"{notice.message} {notice.hint}", multiline=False)
+        text = sanitize(f"{notice.message} {notice.hint}", multiline=False)
         severity = "information" if notice.level == "info" else notice.level
-        self.notify(words, severity=severity, markup=False, timeout=8)
+        self.notify(text, severity=severity, markup=False, timeout=8)
 
     def _fail(self, error: LocalspecError) -> None:
-        """The engine may be gone, or in the middle of something: the next try loads it anew."""
+        """Closes the engine, whose state is unknown: the next start loads it again."""
         self.phase, self.error, self._start_after_load = "failed", error, False
         self.runner.close()
         self.draw()
@@ -165,8 +159,8 @@ class MeasurementScreen(CenteredLayout, Screen[None], Generic[ResultT]):
     # --- running --------------------------------------------------------------------------
 
     def action_start(self) -> None:
-        if why := self.start_refusal():
-            self.notify(why, markup=False)
+        if refusal := self.start_refusal():
+            self.notify(refusal, markup=False)
         elif self.phase in ("ready", "done"):
             self._start_run()
         elif self.phase == "failed":
@@ -178,7 +172,7 @@ class MeasurementScreen(CenteredLayout, Screen[None], Generic[ResultT]):
 
     def _start_run(self) -> None:
         engine = self.runner.engine
-        if engine is None:  # closed by whoever shares it
+        if engine is None:  # closed by the chat that shares it
             self._start_after_load = True
             self.load()
             return
@@ -191,11 +185,11 @@ class MeasurementScreen(CenteredLayout, Screen[None], Generic[ResultT]):
         self.query_one("#findings").scroll_home(animate=False)
 
     def reset_results(self) -> None:
-        """Forget what was found before."""
+        """Discards earlier results."""
 
     @on(BackgroundItemsReady)
     def _schedule_fetch(self) -> None:
-        """Fetch now, or when the next drawing is due."""
+        """Fetches now, or at the next frame."""
         if self._fetch_scheduled:
             return
         wait = self._last_draw + FRAME_SECONDS - time.monotonic()
@@ -210,16 +204,16 @@ class MeasurementScreen(CenteredLayout, Screen[None], Generic[ResultT]):
         self._last_draw = time.monotonic()
         if self.background_run is None:
             return
-        for told in self.background_run.fetch():
-            if isinstance(told, BackgroundRunEnded):
-                self._run_ended(told.error)
+        for item in self.background_run.fetch():
+            if isinstance(item, BackgroundRunEnded):
+                self._run_ended(item.error)
             else:
-                self.add_result(told)
+                self.add_result(item)
         self.draw()
 
     def _run_ended(self, error: LocalspecError | None) -> None:
         error = error or self.error
-        self.query_one("#findings").scroll_home(animate=False)  # what it comes to stands first
+        self.query_one("#findings").scroll_home(animate=False)  # the verdict is at the top
         if error is not None:
             self._fail(error)
             return
@@ -235,9 +229,9 @@ class MeasurementScreen(CenteredLayout, Screen[None], Generic[ResultT]):
         lines = list(error_lines(self.error, width, glyphs)) if self.error is not None else []
         lines += self.content_lines(width, self.size.height - 5 - len(lines))
         self._is_scrollable = len(lines) > self.size.height - 5
-        # Laid out anew only where it is longer or shorter: that is what drawing costs.
-        told = self.query_one("#told", Static)
-        told.update(Content("\n").join(lines), layout=len(lines) != self._n_lines)
+        # A new layout is the expensive part: only if the number of lines has changed.
+        content = self.query_one("#content", Static)
+        content.update(Content("\n").join(lines), layout=len(lines) != self._n_lines)
         self._n_lines = len(lines)
         if self.phase == "running" and not self._scrolled_by_user:
             self._scroll_to_pointer(lines)
@@ -246,44 +240,45 @@ class MeasurementScreen(CenteredLayout, Screen[None], Generic[ResultT]):
         self.query_one("#hints", Static).update(hints, layout=False)
 
     def _scroll_to_pointer(self, lines: Sequence[Content]) -> None:
-        """Keep what is being measured in sight."""
+        """Keeps the row that is being measured visible."""
         pointer = self.options.glyphs.pointer
-        at = next((n for n, line in enumerate(lines) if line.plain.startswith(pointer)), 0)
-        found = self.query_one("#findings")
-        found.scroll_to(y=max(0, at + 2 - found.size.height), animate=False)
+        row = next((n for n, line in enumerate(lines) if line.plain.startswith(pointer)), 0)
+        findings = self.query_one("#findings")
+        findings.scroll_to(y=max(0, row + 2 - findings.size.height), animate=False)
 
     def load_status(self, ready_text: str) -> Content:
-        """While the pair is loaded what is done; then `ready`."""
+        """The loading state; `ready_text` once loaded."""
         if self.phase != "loading":
             return Content(ready_text)
-        then = " Then it starts." if self._start_after_load else ""
-        return Content.styled(f"{self._activity}{then}", "$muted")
+        suffix = " Starts when loaded." if self._start_after_load else ""
+        return Content.styled(f"{self._activity}{suffix}", "$muted")
 
     def _key_hints(self) -> str:
-        """The keys that do something now, what enter does first."""
-        own, start = self.options.keymap, self._enter_hint()
-        first = f"{format_key(keys_for('measuring.start', own)[0])} {start}" if start else ""
-        rest = format_footer(
-            own, *self.KEY_CONTEXTS, "app", label_overrides=self._shared_key_hints()
+        """The keys that work now; enter first."""
+        keymap, start = self.options.keymap, self._enter_hint()
+        enter_hint = (
+            f"{format_key(keys_for('measuring.start', keymap)[0])} {start}" if start else ""
         )
-        return "  ".join(filter(None, (first, rest)))
+        other_hints = format_footer(
+            keymap, *self.KEY_CONTEXTS, "app", label_overrides=self._shared_key_hints()
+        )
+        return "  ".join(filter(None, (enter_hint, other_hints)))
 
     def _enter_hint(self) -> str:
-        """What enter does."""
-        words = {"ready": "start", "done": "again", "failed": "load it again"}
-        early = "not yet" if self._start_after_load else "start"
-        return early if self.phase == "loading" else words.get(self.phase, "")
+        if self.phase == "loading":
+            return "cancel start" if self._start_after_load else "start"
+        return {"ready": "start", "done": "run again", "failed": "reload"}.get(self.phase, "")
 
     def _shared_key_hints(self) -> dict[str, str]:
-        """Of the others."""
-        over = self.phase in ("done", "failed")
-        told = over and bool(self.findings_text())
-        scroll = "scroll" if over and self._is_scrollable else ""
+        """Footer labels by key id; empty ones are hidden."""
+        has_ended = self.phase in ("done", "failed")
+        can_copy = has_ended and bool(self.findings_text())
+        scroll = "scroll" if has_ended and self._is_scrollable else ""
         return {
             "measuring.up": scroll,
             "measuring.down": scroll,
             "measuring.start": "",
-            "measuring.copy": "copy" if told else "",
+            "measuring.copy": "copy" if can_copy else "",
             "measuring.back": {"running": "stop", "stopping": "leave now"}.get(self.phase, "back"),
             **({"app.log": "log", "app.quit": ""} if self.phase == "failed" else {}),
         } | dict(self.active_key_hints())
@@ -291,7 +286,7 @@ class MeasurementScreen(CenteredLayout, Screen[None], Generic[ResultT]):
     # --- keys -----------------------------------------------------------------------------
 
     def action_back(self) -> None:
-        """Stop; once more: leave, and end the engine where it is still at work."""
+        """Stops the run; again: leaves, and closes the engine if it is still busy."""
         if self.phase == "running" and self.background_run is not None:
             self.phase = "stopping"
             self.background_run.stop()
@@ -306,11 +301,11 @@ class MeasurementScreen(CenteredLayout, Screen[None], Generic[ResultT]):
 
     @property
     def busy(self) -> bool:
-        """Whether there is something to stop."""
+        """Whether there is a run to stop."""
         return self.phase == "running"
 
     def action_stop(self) -> None:
-        """As ctrl+c asks."""
+        """Called on ctrl+c."""
         self.action_back()
 
     def action_move(self, by: int) -> None:
@@ -326,23 +321,20 @@ class MeasurementScreen(CenteredLayout, Screen[None], Generic[ResultT]):
 
     def copy_text(self, text: str) -> None:
         if not text:
-            self.notify("There is nothing to copy yet.", markup=False)
+            self.notify("Nothing to copy yet.", markup=False)
         else:
             self.notify(clipboard.copy(self.app, text), markup=False)
 
 
-# --- Sentences on lines: whole words, as wide as there is room.
-
-
 def wrap_text(text: str, width: int) -> Sequence[str]:
-    """Whole words on lines of so many cells; at least one line."""
+    """At least one line."""
     import textwrap  # noqa: PLC0415  not before the first picture
 
     return textwrap.wrap(text, max(width, 10), break_on_hyphens=False) or [""]
 
 
 def error_lines(error: LocalspecError, width: int, glyphs: Glyphs) -> Iterator[Content]:
-    """What went wrong and what to do, behind a bar; and a line of room."""
+    """The message and hint of an error behind a bar, then a blank line."""
     bar = glyphs.error_bar
     for text, style in ((error.message, "bold $error"), (error.hint, "")):
         for line in wrap_text(sanitize(text, multiline=False), width - len(bar)):

@@ -1,4 +1,4 @@
-"""Models by their paths: the target, then the draft, and whether they go together."""
+"""The dialog that opens models by path: a target and an optional, compatible draft model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from localspec import hints, launch
 from localspec.errors import LocalspecError
 from localspec.fit import pair_headers
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
-from localspec.fit.report import MachineProfile
+from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import draft_heads
 from localspec.models.gguf import header
@@ -40,13 +40,13 @@ _KIND_LABELS = {
 
 
 class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
-    """Every file is looked at as soon as it is named; the pair is judged by loading it."""
+    """Each file is checked when it is entered; the pair is checked by loading it."""
 
     BINDINGS = [Binding("escape", "cancel", "Cancel")]  # noqa: RUF012
-    AUTO_FOCUS = "#target"  # before the first picture: one may type at once
+    AUTO_FOCUS = "#target"  # set before the first draw: no typed key is lost
 
     class FitEstimated(Message):
-        """What the files would take, and how fast they would be; `files` as they were then."""
+        """The estimated memory and speed for `files`; outdated if the paths have changed since."""
 
         def __init__(self, files: tuple[str, str], text: str) -> None:
             super().__init__()
@@ -58,7 +58,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
         options: AppOptions,
         machine_profile: MachineProfile | None = None,
     ) -> None:
-        """`place`: where the files would run, if that is known."""
+        """`machine_profile`: without it, no fit is estimated."""
         super().__init__()
         self._machine_profile = machine_profile
         self._runner = runner
@@ -67,18 +67,22 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sheet"):
-            yield Static("Open models by their paths", classes="heading", markup=False)
-            yield Static("Target: the model that answers", classes="label", markup=False)
+            yield Static("Open model files", classes="heading", markup=False)
+            yield Static("Target model", classes="label", markup=False)
             yield Input(placeholder="/path/to/big.gguf", id="target", suggester=_PathSuggester())
             yield Static("", id="target-verdict", classes="verdict", markup=False)
-            yield Static("Draft: a small one of the same family", classes="label", markup=False)
+            yield Static(
+                "Draft model: a smaller one of the same family", classes="label", markup=False
+            )
             yield Input(
-                placeholder="empty: no draft, copying only", id="draft", suggester=_PathSuggester()
+                placeholder="empty: prompt lookup, no draft model",
+                id="draft",
+                suggester=_PathSuggester(),
             )
             yield Static("", id="draft-verdict", classes="verdict", markup=False)
             yield Static("", id="fit-verdict", classes="verdict", markup=False)
             yield Static(
-                "→ takes what is suggested   enter next   esc back",
+                "→ complete   enter next   esc back",
                 classes="hint",
                 markup=False,
             )
@@ -95,7 +99,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
 
     @on(Input.Changed)
     def _estimate_fit(self) -> None:
-        """On a thread: what the files that are named so far would take."""
+        """On a thread: memory and speed of the files entered so far."""
         files = self._typed_path("target"), self._typed_path("draft")
         if (
             self._machine_profile is None
@@ -104,10 +108,10 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
         ):
             self._show_fit("")
             return
-        place = self._machine_profile
+        profile = self._machine_profile
 
         def work() -> None:
-            self.post_message(self.FitEstimated(files, describe_fit(*files, place)))
+            self.post_message(self.FitEstimated(files, describe_fit(*files, profile)))
 
         threading.Thread(target=work, daemon=True, name="fit").start()
 
@@ -123,7 +127,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
 
     @on(Input.Submitted, "#draft")
     def _draft_submitted(self) -> None:
-        """Load the pair: llama.cpp's own word on whether the draft can speculate for the target."""
+        """Loads the pair: llama.cpp decides whether the draft can speculate for the target."""
         draft = self.query_one("#draft", Input).value.strip()
         if not self._check_file("target") or (draft and not self._check_file("draft")):
             return
@@ -137,7 +141,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
         if self._choice.draft is None:
             self._dismiss_with(self._choice)
             return
-        self._show_verdict("draft", "checking that they go together …", "")
+        self._show_verdict("draft", "checking compatibility …", "")
         self._runner.load(self._options.build_load_request(self._choice), self.post_message)
 
     @on(EngineLoaded)
@@ -164,18 +168,18 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
         self.dismiss(choice)
 
     def _check_file(self, name: str) -> bool:
-        """Whether a file is a model, said below its path."""
+        """Shows below the path whether the file is a model."""
         path = self._typed_path(name)
         try:
             if not path:
-                raise LocalspecError("A path is needed.", "Such as ~/models/big.gguf")
-            found = launch.resolve_file(path)
+                raise LocalspecError("Enter a path.", "For example ~/models/big.gguf")
+            file = launch.resolve_file(path)
         except LocalspecError as error:
             self._show_verdict(name, self._error_text(error), "$error")
             return False
-        size = gib(found.stat().st_size)
-        what = _KIND_LABELS[draft_heads.file_draft_kind(header.read(found))]
-        self._show_verdict(name, f"{self._options.glyphs.check} {what}, {size}", "$success")
+        size = gib(file.stat().st_size)
+        kind = _KIND_LABELS[draft_heads.file_draft_kind(header.read(file))]
+        self._show_verdict(name, f"{self._options.glyphs.check} {kind}, {size}", "$success")
         return True
 
     def _typed_path(self, name: str) -> str:
@@ -193,7 +197,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
 
 
 class _PathSuggester(Suggester):
-    """The first folder or .gguf file that a path may become."""
+    """Completes a path to the first folder or .gguf file that matches."""
 
     def __init__(self) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
@@ -201,11 +205,11 @@ class _PathSuggester(Suggester):
     async def get_suggestion(self, value: str) -> str | None:
         try:
             path = Path(value).expanduser()
-            folder, begun = (path, "") if value.endswith("/") else (path.parent, path.name)
+            folder, prefix = (path, "") if value.endswith("/") else (path.parent, path.name)
             for entry in sorted(folder.iterdir())[:2000]:
-                fits = entry.name.startswith(begun) and not entry.name.startswith(".")
-                if fits and (entry.suffix == ".gguf" or entry.is_dir()):
-                    typed = value[: len(value) - len(begun)]
+                matches = entry.name.startswith(prefix) and not entry.name.startswith(".")
+                if matches and (entry.suffix == ".gguf" or entry.is_dir()):
+                    typed = value[: len(value) - len(prefix)]
                     return sanitize(
                         f"{typed}{entry.name}{'/' if entry.is_dir() else ''}", multiline=False
                     )
@@ -214,30 +218,37 @@ class _PathSuggester(Suggester):
         return None
 
 
-# --- Files of one's own: what they would take, and how fast they would be, from their headers.
-
-
 def describe_fit(target: str, draft: str, machine_profile: MachineProfile) -> str:
-    """Two lines, or nothing where the files say nothing; some 100 ms: on a thread."""
+    """Two lines: memory and speed; empty if the headers cannot be read. Takes some 100 ms."""
     try:
         choice = launch.with_detected_head(
             ResolvedPair(Path(target), Path(draft) if draft else None)
         )
-        first = pair_headers.read_model_header(choice.target)
-        second = pair_headers.read_model_header(choice.draft) if choice.draft else None
+        target_header = pair_headers.read_model_header(choice.target)
+        draft_header = pair_headers.read_model_header(choice.draft) if choice.draft else None
         load = LoadCommand(target, str(choice.draft) if choice.draft else None)
-        fit = SettingsAdvisor(first, second, machine_profile).advise(SettingsRequest(load)).fit
+        fit = (
+            SettingsAdvisor(target_header, draft_header, machine_profile)
+            .advise(SettingsRequest(load))
+            .fit
+        )
     except (LocalspecError, ValueError):
         return ""
-    at = fit_text.context_text(fit.load.target_settings.n_ctx)
-    said = f"{fit_text.verdict_text(fit)}, with context {at}"
+    context = fit_text.context_text(fit.load.target_settings.n_ctx)
+    verdict = f"{fit_text.verdict_text(fit)}, with context {context}"
     speed = fit.speed
     if speed.plain is None:
-        return f"{said}\nspeed unknown: {speed.explanation}"
-    kind = draft_heads.draft_kind_for_target(first, second) if second else "lookup"
-    names = {"lookup": "with copying", "model": "with draft", "mtp": "with its own MTP layer"}
-    beside = names.get(kind) or f"with the {draft_heads.KIND_TITLES[kind]} head"
+        return f"{verdict}\nspeed unknown: {speed.explanation}"
+    kind = (
+        draft_heads.draft_kind_for_target(target_header, draft_header) if draft_header else "lookup"
+    )
+    labels = {
+        "lookup": "with prompt lookup",
+        "model": "with the draft model",
+        "mtp": "with its own MTP layer",
+    }
+    label = labels.get(kind) or f"with the {draft_heads.KIND_TITLES[kind]} head"
     return (
-        f"{said}\n{fit_text.speed_text(speed.plain)}, "
-        f"{beside} {fit_text.speed_text(speed.speculative)}"
+        f"{verdict}\n{fit_text.speed_text(speed.plain)}, "
+        f"{label} {fit_text.speed_text(speed.speculative)}"
     )

@@ -1,4 +1,4 @@
-"""Preferences: config.toml on one screen, each value with its words and where it comes from."""
+"""The preferences screen: every setting of config.toml with its value, help and origin."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ from localspec.tui.key_bindings import bindings_for, fit_footer, format_footer
 from localspec.tui.screens.key_editor import KeyEditorScreen
 from localspec.tui.text.wrapping import fit_to_width
 
-# --- One setting in a line: its words, its value to be changed in place, and where it comes from.
-
 
 class PreferenceChanged(Message):
-    """A person wrote or chose a value; empty text: as it comes."""
+    """A value was typed or chosen. Empty text resets it to its default."""
 
     def __init__(self, key: str, text: str) -> None:
         super().__init__()
@@ -38,11 +36,11 @@ class PreferenceChanged(Message):
 
 
 class PreferenceCycle(Static, can_focus=True):
-    """A few words in turns.  One that the file does not decide now only shows its value."""
+    """A setting with a few values. Read-only while an option or a variable overrides the file."""
 
     BINDINGS = [  # noqa: RUF012
         Binding("right,space,enter", "turn(1)", "Next value"),
-        Binding("left", "turn(-1)", "Value before"),
+        Binding("left", "turn(-1)", "Previous value"),
     ]
 
     def __init__(self, setting: EffectiveSetting) -> None:
@@ -58,23 +56,23 @@ class PreferenceCycle(Static, can_focus=True):
         self._draw()
 
     def _draw(self) -> None:
-        word = self._setting.definition.display(self._setting.current)
-        turning = self.has_focus and not self._setting.is_overridden
-        self.update(Content(f"‹ {word} ›" if turning else word))
+        value = self._setting.definition.display(self._setting.current)
+        is_editable = self.has_focus and not self._setting.is_overridden
+        self.update(Content(f"‹ {value} ›" if is_editable else value))
 
     def action_turn(self, by: int) -> None:
         if self._setting.is_overridden:
             return
-        kind = self._setting.definition.value_type
-        words = kind.choices
-        at = words.index(kind.format(self._setting.current))
+        value_type = self._setting.definition.value_type
+        choices = value_type.choices
+        index = choices.index(value_type.format(self._setting.current))
         self.post_message(
-            PreferenceChanged(self._setting.definition.key, words[(at + by) % len(words)])
+            PreferenceChanged(self._setting.definition.key, choices[(index + by) % len(choices)])
         )
 
 
 class PreferenceInput(Input):
-    """A text, taken over with enter or where one leaves it."""
+    """A text setting, saved with enter or on blur."""
 
     def __init__(self, setting: EffectiveSetting) -> None:
         super().__init__(
@@ -87,7 +85,7 @@ class PreferenceInput(Input):
         self.set_setting(setting)
 
     def set_setting(self, setting: EffectiveSetting) -> None:
-        """What holds; not while somebody writes something else."""
+        """Shows the saved value, unless the user is typing."""
         self._saved_text = setting.definition.value_type.format(setting.current)
         if not self.has_focus:
             self.value = self._saved_text
@@ -100,7 +98,6 @@ class PreferenceInput(Input):
 
     @property
     def is_edited(self) -> bool:
-        """Whether something else stands here than what holds."""
         return self.value.strip() != self._saved_text
 
     def commit(self) -> None:
@@ -109,7 +106,7 @@ class PreferenceInput(Input):
 
 
 class PreferenceLink(Static, can_focus=True):
-    """Leads to a screen of its own."""
+    """Opens another screen."""
 
     BINDINGS = [Binding("enter,space,right", "open", "Open")]  # noqa: RUF012
 
@@ -122,13 +119,13 @@ class PreferenceLink(Static, can_focus=True):
 
 
 class PreferenceRow(Horizontal):
-    """The line."""
+    """Label, value and origin of one setting."""
 
     def __init__(self, setting: EffectiveSetting) -> None:
         super().__init__(classes="preference")
         self.setting = setting
-        writes = not setting.definition.value_type.choices and not setting.is_overridden
-        self.field = PreferenceInput(setting) if writes else PreferenceCycle(setting)
+        is_text = not setting.definition.value_type.choices and not setting.is_overridden
+        self.field = PreferenceInput(setting) if is_text else PreferenceCycle(setting)
 
     def compose(self) -> ComposeResult:
         yield Label(self.setting.definition.label, markup=False)
@@ -136,30 +133,26 @@ class PreferenceRow(Horizontal):
         yield Static(Content(self.setting.origin_text), classes="origin", markup=False)
 
     def set_setting(self, setting: EffectiveSetting) -> None:
-        """Its value changed, here or elsewhere."""
         self.setting = setting
         self.field.set_setting(setting)
         self.query_one(".origin", Static).update(Content(setting.origin_text))
 
 
-# --- Preferences: config.toml on one screen, each value with its words and where it comes from.
-
-_KEYS_LABEL = "keys of the app"
-_KEYS_HELP = "Every key can be another one. Enter lists them."
+_KEYS_LABEL = "keyboard shortcuts"
+_KEYS_HELP = "All shortcuts can be changed. Press enter to list them."
 _CHANGE_HINT = "←→ change"
 
 
 def read_config(options: AppOptions) -> EffectiveConfig:
-    """As it is now, in the file and around it."""
     return config.resolve(flags=options.flags, key_ids=frozenset(key_bindings.BINDINGS_BY_ID))
 
 
 class PreferencesScreen(CenteredLayout, Screen[None]):
-    """What is wrong is said below, and not taken over; what is right is in the file at once."""
+    """Valid values are saved at once; invalid ones are explained at the bottom and not saved."""
 
     BINDINGS = [  # noqa: RUF012
         *bindings_for("preferences"),
-        # Before the field sees them: what is typed next belongs to the next field already.
+        # Priority bindings: fast typing after the key must go to the next field.
         Binding("tab,down", "app.focus_next", "Next", priority=True),
         Binding("shift+tab,up", "app.focus_previous", "Previous", priority=True),
     ]
@@ -167,13 +160,13 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
     def __init__(
         self, options: AppOptions, apply_config: Callable[[EffectiveConfig], None]
     ) -> None:
-        """`changed` puts what holds now to use."""
+        """`apply_config` puts a changed configuration into effect."""
         super().__init__()
         self._options = options
         self._apply_config = apply_config
         self._view = read_config(options)
         self._value_errors: dict[str, str] = {}
-        """By key: why what stands in its field is not taken over."""
+        """By key: why the value in its field is invalid."""
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="title"):
@@ -183,15 +176,15 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
             for table, heading in TABLES.items():
                 if heading:
                     yield Static(heading, classes="heading", markup=False)
-                for held in self._view.settings.values():
-                    if held.definition.table == table:
-                        yield PreferenceRow(held)
+                for setting in self._view.settings.values():
+                    if setting.definition.table == table:
+                        yield PreferenceRow(setting)
             with Horizontal(classes="preference"):
                 yield Label(_KEYS_LABEL, markup=False)
                 yield PreferenceLink("keyboard", name="keys")
                 yield Static("", classes="origin", markup=False)
         with Vertical(id="foot"):
-            yield Static("", id="said", markup=False)
+            yield Static("", id="help-line", markup=False)
             yield Static("", id="where", markup=False)
             yield Static("", id="hints", markup=False)
 
@@ -202,46 +195,45 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
     def on_resize(self) -> None:
         self._update_help()
 
-    # --- what holds -----------------------------------------------------------------------
+    # --- values ---------------------------------------------------------------------------
 
     def reload_config(self) -> None:
-        """The file was changed: here, with another screen, or in an editor."""
+        """Call after the file was changed here, by another screen or in an editor."""
         self._view = read_config(self._options)
         self._apply_config(self._view)
-        for line in self.query(PreferenceRow):
-            line.set_setting(self._view.settings[line.setting.definition.key])
+        for row in self.query(PreferenceRow):
+            row.set_setting(self._view.settings[row.setting.definition.key])
         self._draw()
 
     def _draw(self) -> None:
-        trouble = self.query_one("#trouble", Static)
-        trouble.update(Content("\n".join(self._options.settings_errors)))
-        trouble.display = bool(self._options.settings_errors)
-        own = len(self._options.keymap)
+        errors = self.query_one("#trouble", Static)
+        errors.update(Content("\n".join(self._options.settings_errors)))
+        errors.display = bool(self._options.settings_errors)
+        n_changed = len(self._options.keymap)
         self.query_one(PreferenceLink).update(
-            Content(f"{own} of your own" if own else "as they come")
+            Content(f"{n_changed} changed" if n_changed else "default")
         )
         self._update_help()
 
     def _update_help(self) -> None:
-        """Of the value one stands on: what it does, or what is wrong; its place in the file."""
-        held = self._focused_value
-        key = held.definition.key if held else "keys"
-        wrong = self._value_errors.get(key) or next(iter(self._value_errors.values()), "")
-        said = self.query_one("#said", Static)
-        said.update(Content(wrong or (_help_text(held) if held else _KEYS_HELP)))
-        said.set_class(bool(wrong), "-wrong")
-        wide = min(self.size.width - 4, 100)
-        line = _config_line(held) if held else "[keys]"
+        """Help or error of the focused setting, and its line in the file."""
+        setting = self._focused_value
+        key = setting.definition.key if setting else "keys"
+        error = self._value_errors.get(key) or next(iter(self._value_errors.values()), "")
+        help_line = self.query_one("#help-line", Static)
+        help_line.update(Content(error or (_help_text(setting) if setting else _KEYS_HELP)))
+        help_line.set_class(bool(error), "-wrong")
+        width = min(self.size.width - 4, 100)
+        line = _config_line(setting) if setting else "[keys]"
         path = _shorten_path(
-            sanitize(str(self._view.file.path), multiline=False), wide - len(line) - 3
+            sanitize(str(self._view.file.path), multiline=False), width - len(line) - 3
         )
-        self.query_one("#where", Static).update(Content(f"{line}{path.rjust(wide - len(line))}"))
+        self.query_one("#where", Static).update(Content(f"{line}{path.rjust(width - len(line))}"))
         keys = f"{_CHANGE_HINT}  {format_footer(self._options.keymap, 'preferences')}"
-        self.query_one("#hints", Static).update(Content(fit_footer(keys, wide)))
+        self.query_one("#hints", Static).update(Content(fit_footer(keys, width)))
 
     @property
     def _focused_value(self) -> EffectiveSetting | None:
-        """The value one stands on."""
         return self._view.settings.get(str(getattr(self.focused, "name", None)))
 
     def on_descendant_focus(self) -> None:
@@ -251,15 +243,17 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
 
     @on(Input.Changed)
     def _check_input(self, event: Input.Changed) -> None:
-        """Whether what stands there so far could be taken over."""
-        value, text = SETTINGS[event.input.name or ""], event.value
-        self._value_errors.pop(value.key, None)
+        """Validates while typing."""
+        definition, text = SETTINGS[event.input.name or ""], event.value
+        self._value_errors.pop(definition.key, None)
         try:
             if text.strip():
-                value.value_type.parse(text)
+                definition.value_type.parse(text)
         except ValueError:
-            self._value_errors[value.key] = f"{value.key} must be {value.value_type.expects}."
-        event.input.set_class(value.key in self._value_errors, "-wrong")
+            self._value_errors[definition.key] = (
+                f"{definition.key} must be {definition.value_type.expects}."
+            )
+        event.input.set_class(definition.key in self._value_errors, "-wrong")
         self._update_help()
 
     @on(Input.Submitted)
@@ -268,16 +262,17 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
 
     @on(PreferenceChanged)
     def _save_value(self, message: PreferenceChanged) -> None:
-        """Into the file, and into use."""
-        value = SETTINGS[message.key]
+        definition = SETTINGS[message.key]
         try:
-            new = toml_file.parse_value(value, message.text) if message.text.strip() else None
-            toml_file.set_value(value.key, new)
+            value = (
+                toml_file.parse_value(definition, message.text) if message.text.strip() else None
+            )
+            toml_file.set_value(definition.key, value)
         except LocalspecError as error:
-            hint = error.hint if self._view.file.error is None else ""  # it is said above
-            self._show_error(value.key, f"{error.message} {hint}")
+            hint = error.hint if self._view.file.error is None else ""  # shown at the top already
+            self._show_error(definition.key, f"{error.message} {hint}")
         else:
-            self._value_errors.pop(value.key, None)
+            self._value_errors.pop(definition.key, None)
             self.reload_config()
         for field in self.query(PreferenceInput):
             field.set_class(field.name in self._value_errors, "-wrong")
@@ -289,14 +284,14 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
     # --- keys -----------------------------------------------------------------------------
 
     def action_reset(self) -> None:
-        """As it comes: the value goes out of the file."""
-        held = self._focused_value
-        if held is not None:
-            self._value_errors.pop(held.definition.key, None)
-            self._save_value(PreferenceChanged(held.definition.key, ""))
+        """Removes the value from the file."""
+        setting = self._focused_value
+        if setting is not None:
+            self._value_errors.pop(setting.definition.key, None)
+            self._save_value(PreferenceChanged(setting.definition.key, ""))
             if isinstance(self.focused, PreferenceInput):
-                self.focused.value = held.definition.value_type.format(
-                    self._view.get(held.definition.key)
+                self.focused.value = setting.definition.value_type.format(
+                    self._view.get(setting.definition.key)
                 )
 
     def action_keyboard(self) -> None:
@@ -306,50 +301,54 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
         self.app.push_screen(KeyEditorScreen(self._options, self._apply_config), on_dismiss)
 
     def action_edit(self) -> None:
-        """In the person's own editor; what is wrong with the file afterwards is said."""
+        """Opens the file in the user's editor."""
         try:
             with self.app.suspend():
                 toml_file.open_in_editor()
         except SuspendNotSupported:
-            self.notify("On the command line: localspec config edit", markup=False)
+            self.notify("Use the command line: localspec config edit", markup=False)
         except LocalspecError as error:
-            words = sanitize(f"{error.message} {error.hint}", multiline=False)
-            self.notify(words, severity="warning", markup=False)
+            text = sanitize(f"{error.message} {error.hint}", multiline=False)
+            self.notify(text, severity="warning", markup=False)
         self.reload_config()
 
     def action_back(self) -> None:
-        """What was written last is taken over before, or it is said that it is not."""
+        """Saves the field being edited; notifies about values that were not saved."""
         field = self.focused
         if isinstance(field, PreferenceInput) and field.is_edited:
             self._save_value(PreferenceChanged(str(field.name), field.value))
-        for why in self._value_errors.values():
-            self.notify(f"Not taken over: {why}", severity="warning", markup=False)
+        for reason in self._value_errors.values():
+            self.notify(f"Not saved: {reason}", severity="warning", markup=False)
         self.dismiss()
 
 
-def _help_text(held: EffectiveSetting) -> str:
-    """Its help, and from when a change counts."""
-    if held.is_overridden:
-        what = "option was given" if held.origin == "command line" else "variable is set"
+def _help_text(setting: EffectiveSetting) -> str:
+    """The setting's help, and when a change takes effect."""
+    if setting.is_overridden:
+        source = "option is given" if setting.origin == "command line" else "variable is set"
         return (
-            f"{held.definition.help} {held.origin_text} "
-            f"goes before the file, as long as the {what}."
+            f"{setting.definition.help} {setting.origin_text} "
+            f"overrides the file while the {source}."
         )
-    when = f" Changes count {held.definition.takes_effect}." if held.definition.takes_effect else ""
-    return f"{held.definition.help}{when}"
+    effect = (
+        f" Changes take effect {setting.definition.takes_effect}."
+        if setting.definition.takes_effect
+        else ""
+    )
+    return f"{setting.definition.help}{effect}"
 
 
-def _config_line(held: EffectiveSetting) -> str:
-    """How it stands in the file, or would."""
-    if held.current is None:
-        return f"{held.definition.key} = …"
+def _config_line(setting: EffectiveSetting) -> str:
+    """The setting as written in the file."""
+    if setting.current is None:
+        return f"{setting.definition.key} = …"
     return fit_to_width(
-        f"{held.definition.key} = {json.dumps(held.current, ensure_ascii=False)}", 44, "…"
+        f"{setting.definition.key} = {json.dumps(setting.current, ensure_ascii=False)}", 44, "…"
     )
 
 
 def _shorten_path(path: str, width: int) -> str:
-    """Of a path that is too long, its end."""
+    """Keeps the end of a path that is too long."""
     if len(path) <= width:
         return path
     return f"…{path[1 - width :]}" if width > 12 else ""

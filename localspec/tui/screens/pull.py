@@ -1,4 +1,4 @@
-"""Before a download: what it is, whether it goes together, how much it is, and what for."""
+"""The download dialog: files, sizes, licences and compatibility, before anything is downloaded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class PullScreen(ModalScreen[bool]):
-    """Asks the hub on a thread, shows what it said, and downloads on enter."""
+    """Queries the hub on a thread, shows the plan, and downloads on enter."""
 
     BINDINGS = [  # noqa: RUF012
         Binding("enter", "download", "Download"),
@@ -36,8 +36,6 @@ class PullScreen(ModalScreen[bool]):
     ]
 
     class DownloadPlanned(Message):
-        """What there is, or why not."""
-
         def __init__(self, plan: PullPlan | None, error: LocalspecError | None = None) -> None:
             super().__init__()
             self.plan, self.error = plan, error
@@ -50,7 +48,7 @@ class PullScreen(ModalScreen[bool]):
         *,
         start_at_once: bool = False,
     ) -> None:
-        """`at_once`: enter was pressed before; only what was not known then is asked about."""
+        """`start_at_once` downloads without asking, unless the plan has warnings."""
         super().__init__()
         self._start_at_once = start_at_once
         self._reference = reference
@@ -63,28 +61,28 @@ class PullScreen(ModalScreen[bool]):
         with Vertical(id="sheet"):
             title = sanitize(f"Download {self._reference}", multiline=False)
             yield Static(title, classes="heading", markup=False)
-            with VerticalScroll(id="said"):
-                yield Static("Asking the hub …", id="plan", markup=False)
+            with VerticalScroll(id="plan-scroll"):
+                yield Static("Contacting the hub …", id="plan", markup=False)
             yield Static("esc back", classes="hint", markup=False)
 
     def on_mount(self) -> None:
         threading.Thread(target=self._make_plan, daemon=True, name="plan").start()
 
     def _make_plan(self) -> None:
-        """On a thread of its own: the hub may be slow, and is left with esc."""
-        from localspec.models import pull_plan  # noqa: PLC0415  200 ms, not before they are needed
+        """On a thread, since the hub may be slow; esc cancels it."""
+        from localspec.models import pull_plan  # noqa: PLC0415  takes 200 ms
         from localspec.models.hub.cancellation import CancelToken, OperationCancelledError  # noqa: PLC0415
 
         self._stop = CancelToken()
         try:
-            asked = resolver.resolve(self._reference)
-            made = pull_plan.build(self._downloads.hub, [asked], self._stop)
+            request = resolver.resolve(self._reference)
+            plan = pull_plan.build(self._downloads.hub, [request], self._stop)
         except OperationCancelledError:
             return
         except LocalspecError as error:
             self.post_message(self.DownloadPlanned(None, error))
         else:
-            self.post_message(self.DownloadPlanned(made))
+            self.post_message(self.DownloadPlanned(plan))
 
     @on(DownloadPlanned)
     def _show_plan(self, message: DownloadPlanned) -> None:
@@ -108,8 +106,8 @@ class PullScreen(ModalScreen[bool]):
     def action_download(self) -> None:
         if self._plan is None:
             return
-        pieces = (piece for item in self._plan.models for piece in item.files)
-        self._downloads.add(piece.job for piece in pieces if piece.path is None)
+        files = (file for model in self._plan.models for file in model.files)
+        self._downloads.add(file.job for file in files if file.path is None)
         self.dismiss(True)
 
     def action_leave(self) -> None:
@@ -119,14 +117,14 @@ class PullScreen(ModalScreen[bool]):
 
 
 def _needs_review(plan: PullPlan) -> bool:
-    """Whether a person should read what the hub said first."""
-    told = any(item.notes or item.gated for item in plan.models)
-    return told or any(match.warnings for match in plan.pairs)
+    """Whether the plan has warnings that the user should read first."""
+    has_notes = any(model.notes or model.gated for model in plan.models)
+    return has_notes or any(match.warnings for match in plan.pairs)
 
 
 def _plan_lines(plan: PullPlan, glyphs: Glyphs) -> Iterator[Content]:
-    for item in plan.models:
-        yield from _item_lines(item, glyphs)
+    for model in plan.models:
+        yield from _model_lines(model, glyphs)
     if all(match.compatibility.is_compatible for match in plan.pairs):
         total = (
             f"{gb(plan.missing_bytes)} to download" if plan.missing_bytes else "nothing to download"
@@ -137,31 +135,34 @@ def _plan_lines(plan: PullPlan, glyphs: Glyphs) -> Iterator[Content]:
         yield from _match_lines(match, glyphs)
 
 
-def _item_lines(item: PlannedModel, glyphs: Glyphs) -> Iterator[Content]:
-    name = sanitize(item.resolved.title, multiline=False)
-    size = gb(item.size) if item.size else "size unknown"
-    here = f"{glyphs.check} here" if not item.missing_bytes else size
-    licence = sanitize(item.licence or "licence unknown", multiline=False)
-    yield Content.assemble((f"{name}  ", "bold"), f"{here}  ", (licence, "$muted"))
-    where = f"{item.repo} · {item.file}" if item.repo else item.file
-    yield Content.styled(f"  {sanitize(where, multiline=False)}", "$muted")
-    for note in (*item.notes, *(["gated: its page asks you to agree first"] if item.gated else [])):
+def _model_lines(model: PlannedModel, glyphs: Glyphs) -> Iterator[Content]:
+    name = sanitize(model.resolved.title, multiline=False)
+    size = gb(model.size) if model.size else "size unknown"
+    status = f"{glyphs.check} downloaded" if not model.missing_bytes else size
+    licence = sanitize(model.licence or "licence unknown", multiline=False)
+    yield Content.assemble((f"{name}  ", "bold"), f"{status}  ", (licence, "$muted"))
+    location = f"{model.repo} · {model.file}" if model.repo else model.file
+    yield Content.styled(f"  {sanitize(location, multiline=False)}", "$muted")
+    for note in (
+        *model.notes,
+        *(["gated: accept the terms on the model's page first"] if model.gated else []),
+    ):
         yield Content.styled(f"  {sanitize(note, multiline=False)}", "$warning")
 
 
 def _match_lines(match: PlannedPair, glyphs: Glyphs) -> Iterator[Content]:
     detail = sanitize(match.compatibility.detail, multiline=False)
     if match.compatibility.is_compatible:
-        yield Content.styled(f"{glyphs.check} they go together: {detail}", "$success")
+        yield Content.styled(f"{glyphs.check} compatible: {detail}", "$success")
     else:
-        yield Content.styled(f"{glyphs.cross} they do not go together: {detail}", "bold $error")
+        yield Content.styled(f"{glyphs.cross} incompatible: {detail}", "bold $error")
         return
     for warning in match.warnings:
         yield Content.styled(f"  {sanitize(warning, multiline=False)}", "$warning")
 
 
 def _error_lines(error: LocalspecError, glyphs: Glyphs) -> Iterator[Content]:
-    if not isinstance(error, IncompatiblePairError):  # that was said, of the pair
+    if not isinstance(error, IncompatiblePairError):  # shown with the pair already
         yield Content.styled(
             f"{glyphs.cross} {sanitize(error.message, multiline=False)}", "bold $error"
         )

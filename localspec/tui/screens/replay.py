@@ -1,4 +1,4 @@
-"""A finished answer again, round by round: what was guessed, kept, corrected."""
+"""The replay screen: steps through a finished answer round by round."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from localspec.tui.widgets.text_view import TextView
 from localspec.tui.widgets.token_details import TokenDetails
 
 _SECONDS_PER_ROUND = 0.4
-"""Seconds a round while playing."""
 
 
 class ReplayScreen(Screen[None]):
-    """Nothing runs: the rounds are those that were written down."""
+    """Shows recorded rounds; no engine runs."""
 
     BINDINGS = bindings_for("replay")
 
@@ -34,8 +33,8 @@ class ReplayScreen(Screen[None]):
         self._rounds = rounds
         self._options = options
         self._n_shown = 0
-        self._flow = TokenText(question, options.glyphs)
-        self._flow.set_marking(show_classes=True, show_marks=options.show_token_marks)
+        self._token_text = TokenText(question, options.glyphs)
+        self._token_text.set_marking(show_classes=True, show_marks=options.show_token_marks)
         self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
@@ -53,26 +52,25 @@ class ReplayScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self._timer = self.set_interval(_SECONDS_PER_ROUND, self._play_next_round, pause=True)
-        self.query_one(TextView).blocks[:] = [BlankLine(), self._flow]
+        self.query_one(TextView).blocks[:] = [BlankLine(), self._token_text]
         self._show_rounds(1)
 
     def _show_rounds(self, n_rounds: int) -> None:
-        """Show the first so many rounds."""
         n_rounds = max(1, min(n_rounds, len(self._rounds)))
-        flow = self._flow
+        token_text = self._token_text
         if n_rounds < self._n_shown:
-            flow.clear()
+            token_text.clear()
             self._n_shown = 0
-        flow.extend([t for r in self._rounds[self._n_shown : n_rounds] for t in r.tokens])
+        token_text.extend([t for r in self._rounds[self._n_shown : n_rounds] for t in r.tokens])
         self._n_shown = n_rounds
         last = self._rounds[n_rounds - 1]
-        flow.cursor = len(flow.tokens) - 1
+        token_text.cursor = len(token_text.tokens) - 1
         self.query_one(TextView).update_blocks()
-        figures = SpeculationStats()
-        figures.add_events(self._rounds[:n_rounds])
-        self.query_one(SpeculationPanel).draw(figures, f"ROUND {n_rounds} of {len(self._rounds)}")
-        place = Content(f"round {n_rounds} of {len(self._rounds)}")
-        self.query_one("#topic", Static).update(place, layout=False)
+        stats = SpeculationStats()
+        stats.add_events(self._rounds[:n_rounds])
+        self.query_one(SpeculationPanel).draw(stats, f"ROUND {n_rounds} of {len(self._rounds)}")
+        position = Content(f"round {n_rounds} of {len(self._rounds)}")
+        self.query_one("#topic", Static).update(position, layout=False)
         token = last.tokens[-1] if last.tokens else None
         self.query_one(TokenDetails).show_token(token, last, self._options.show_token_marks)
 

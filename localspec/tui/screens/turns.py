@@ -1,4 +1,4 @@
-"""The sheet of turns: back to an earlier question, or to what else was said in its place."""
+"""The sheet of turns: go back to an earlier question, or switch between branches."""
 
 from __future__ import annotations
 
@@ -21,29 +21,27 @@ from localspec.tui.chat_session import format_branch
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.text.wrapping import fit_to_width
 
-_KEY_HINTS = "enter edit   ← → branch   r again   esc done"
+_KEY_HINTS = "enter edit   ← → branch   r regenerate   esc done"
 
 
 @dataclass(frozen=True, slots=True)
 class TurnChoice:
-    """What is to be done with a turn of the path."""
-
     action: Literal["edit", "again"]
     turn_id: int
 
 
 class TurnsScreen(ModalScreen[TurnChoice | None]):
-    """A line for each turn of the path; what was taken back waits below the last.
+    """One row per turn of the current branch; an undone turn is listed last.
 
-    The path is changed at once by the arrows: whoever opened the sheet shows it anew.
+    The arrows switch branches in the conversation at once. The caller redraws the transcript.
     """
 
     BINDINGS = [  # noqa: RUF012
         Binding("escape,f8", "close", "Done"),
-        Binding("left", "branch(-1)", "Branch before"),
-        Binding("right", "branch(1)", "Branch after"),
+        Binding("left", "branch(-1)", "Previous branch"),
+        Binding("right", "branch(1)", "Next branch"),
         Binding("e", "edit", "Edit"),
-        Binding("r", "again", "Answer again"),
+        Binding("r", "again", "Regenerate"),
     ]
     AUTO_FOCUS = "#turns"
 
@@ -68,7 +66,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
     def on_resize(self) -> None:
         self._fill_list(self._highlighted_index)
 
-    # --- what there is --------------------------------------------------------------------
+    # --- the list -------------------------------------------------------------------------
 
     @property
     def _list(self) -> OptionList:
@@ -79,7 +77,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         return self._list.highlighted or 0
 
     def _listed_turns(self) -> tuple[Turn, ...]:
-        """The path, and one that may follow it."""
+        """The current branch, and the last undone turn after it."""
         return (*self._conversation.turns, *self._conversation.undone_turns()[-1:])
 
     def _fill_list(self, index: int) -> None:
@@ -92,24 +90,24 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
             self._list.highlighted = max(0, min(index, len(rows) - 1))
 
     def _turn_line(self, number: int, turn: Turn) -> Content:
-        place = format_branch(self._conversation, turn)
-        shown = number < len(self._conversation.turns)
-        question = " ".join(sanitize(turn.question).split()) or "(more)"
-        if not shown:
-            place, question = "→ go on", f"taken back: {question}"
-        room = max(10, self._list.size.width - 16)
+        branch = format_branch(self._conversation, turn)
+        is_current = number < len(self._conversation.turns)
+        question = " ".join(sanitize(turn.question).split()) or "(continued)"
+        if not is_current:
+            branch, question = "→ redo", f"undone: {question}"
+        width = max(10, self._list.size.width - 16)
         return Content.assemble(
             (f"{number + 1:>3}  ", "$muted"),
             (
-                f"{fit_to_width(question, room, self._glyphs.ellipsis):<{room}}",
-                "" if shown else "$muted",
+                f"{fit_to_width(question, width, self._glyphs.ellipsis):<{width}}",
+                "" if is_current else "$muted",
             ),
-            (f"{place:>10}", "$accent"),
+            (f"{branch:>10}", "$accent"),
         )
 
     @on(OptionList.OptionHighlighted)
     def _show_answer(self) -> None:
-        """The beginning of the answer."""
+        """Shows the beginning of the selected answer."""
         rows = self._listed_turns()
         answer = ""
         if rows:
@@ -119,28 +117,28 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
                     strip_thinking(turn.answer, self._markers, turn.starts_in_thinking)
                 ).split()
             )
-        room = max(10, 3 * (self._list.size.width - 2))
+        width = max(10, 3 * (self._list.size.width - 2))
         self.query_one("#answer", Static).update(
-            Content(fit_to_width(answer, room, self._glyphs.ellipsis))
+            Content(fit_to_width(answer, width, self._glyphs.ellipsis))
         )
 
-    # --- what can be done -----------------------------------------------------------------
+    # --- keys -----------------------------------------------------------------------------
 
     def action_branch(self, by: int) -> None:
-        rows, at = self._listed_turns(), self._highlighted_index
+        rows, index = self._listed_turns(), self._highlighted_index
         if not rows:
             return
-        turn = rows[at]
-        if at >= len(self._conversation.turns):  # taken back: it comes again
+        turn = rows[index]
+        if index >= len(self._conversation.turns):  # undone: redo it
             if by > 0:
                 self._conversation.switch_branch(turn.id)
-                self._fill_list(at)
+                self._fill_list(index)
             return
-        ids = [one.id for one in self._conversation.branches(turn.id)]
-        place = ids.index(turn.id) + by
-        if 0 <= place < len(ids):
-            self._conversation.switch_branch(ids[place])
-            self._fill_list(at)
+        ids = [branch.id for branch in self._conversation.branches(turn.id)]
+        new_index = ids.index(turn.id) + by
+        if 0 <= new_index < len(ids):
+            self._conversation.switch_branch(ids[new_index])
+            self._fill_list(index)
 
     @on(OptionList.OptionSelected)
     def action_edit(self) -> None:
@@ -150,12 +148,12 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         self._dismiss_with("again")
 
     def _dismiss_with(self, action: Literal["edit", "again"]) -> None:
-        rows, at = self._listed_turns(), self._highlighted_index
+        rows, index = self._listed_turns(), self._highlighted_index
         if not rows:
             return
-        if at >= len(self._conversation.turns):
-            self._conversation.switch_branch(rows[at].id)
-        self.dismiss(TurnChoice(action, rows[at].id))
+        if index >= len(self._conversation.turns):
+            self._conversation.switch_branch(rows[index].id)
+        self.dismiss(TurnChoice(action, rows[index].id))
 
     def action_close(self) -> None:
         self.dismiss(None)

@@ -1,4 +1,4 @@
-"""The check for losslessness: whether guessing changes anything of what the model says here."""
+"""The verify screen: checks that speculation does not change the model's output."""
 
 from __future__ import annotations
 
@@ -30,40 +30,45 @@ from localspec.tui.key_bindings import bindings_for
 from localspec.tui.screens.measurement import MeasurementScreen, wrap_text
 from localspec.units import duration
 
-EFFORTS = {"quick": VerifyEffort(5.0, 32), "usual": VerifyEffort(), "thorough": VerifyEffort(90.0)}
+EFFORTS = {
+    "quick": VerifyEffort(5.0, 32),
+    "standard": VerifyEffort(),
+    "thorough": VerifyEffort(90.0),
+}
 _TIMED_STEPS = 5
-"""That take the time of an effort each."""
+"""Steps that take `seconds_per_part` each."""
 _NAME_WIDTH, _BAR_WIDTH = 15, 14
 _INTRO = (
-    "Guessing is to make the model faster, not different. Its answers with guesses are held "
-    "against plain ones, and what it samples against its own chances."
+    "Speculation should make the model faster, not different. Speculative answers are compared "
+    "with plain ones, and sampled tokens with the model's own probabilities."
 )
 _VERDICT_TEXTS: dict[LosslessVerdict | None, tuple[str, str, str]] = {
     "lossless": (
-        "Nothing differs",
+        "No differences",
         "$success",
-        "With guesses the model said what it says without: every answer that was compared came "
-        "out the same, token by token.",
+        "The model writes the same with speculation as without: all compared answers are "
+        "identical, token by token.",
     ),
     "near-ties": (
         "Near-ties only",
         "$success",
-        "Some answers differ, and only where two tokens were as good as equal: a pass over "
-        "several tokens rounds otherwise than a pass over one. Nothing is wrong. With --exact "
-        "such places are computed again, alone.",
+        "Some answers differ, but only where two tokens were almost equally probable: a pass "
+        "over several tokens rounds differently from a pass over one. This is not an error. Exact "
+        "mode (--exact) computes such positions again, one token at a time.",
     ),
     "divergent": (
         "DIFFERS",
         "$error",
-        "Guessing changed what the model says, and rounding does not explain it. Speculation "
-        "off (/spec off, --spec off) is safe. Please report this, with the JSON: j copies it.",
+        "Speculation changed the model's output, and rounding does not explain it. Without "
+        "speculation (/spec off, --spec off) output is safe. Please report this with the JSON: j "
+        "copies it.",
     ),
-    None: ("Not finished", "$warning", "Nothing wrong was found so far."),
+    None: ("Not finished", "$warning", "No problem found so far."),
 }
 
 
 class VerifyScreen(MeasurementScreen[VerifyEvent]):
-    """Part by part, then one word."""
+    """Shows each step's progress, then a verdict."""
 
     BINDINGS = bindings_for("measuring", "verify")
     HEADING = "Verify"
@@ -78,10 +83,10 @@ class VerifyScreen(MeasurementScreen[VerifyEvent]):
         effort: VerifyEffort | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`effort`: in place of those that can be chosen."""
+        """`effort` replaces the choice between `EFFORTS`."""
         super().__init__(pair_name, choice, runner, options)
         self._fixed_effort, self._clock = effort, clock
-        self._effort_name = "usual"
+        self._effort_name = "standard"
         self._checklist: VerifyChecklist | None = None
         self.report = VerifyReport()
 
@@ -98,9 +103,9 @@ class VerifyScreen(MeasurementScreen[VerifyEvent]):
     def run_measurement(
         self, engine: InspectableEngine, stopped: Callable[[], bool]
     ) -> Iterator[VerifyEvent]:
-        draft = engine.ready.draft is not None
+        has_draft = engine.ready.draft is not None
         return check_lossless(
-            engine, has_draft_model=draft, effort=self.effort, should_stop=stopped
+            engine, has_draft_model=has_draft, effort=self.effort, should_stop=stopped
         )
 
     def add_result(self, result: VerifyEvent) -> None:
@@ -121,25 +126,25 @@ class VerifyScreen(MeasurementScreen[VerifyEvent]):
             return
         if self.phase == "done":
             yield from _verdict_lines(self.report, width)
-        said = dict(verify_report.format_rows(self.report))
-        for part in self._checklist:
-            yield from self._step_lines(part, said.get(part.name, ""), width)
+        results = dict(verify_report.format_rows(self.report))
+        for step in self._checklist:
+            yield from self._step_lines(step, results.get(step.name, ""), width)
         divergences = list(verify_report.format_divergences(self.report))
         if divergences:
             yield Content("")
-            yield Content.styled("Where they differ", "$muted bold")
-        for each in divergences:
-            for n, line in enumerate(wrap_text(sanitize(each, multiline=False), width - 4)):
+            yield Content.styled("Differences", "$muted bold")
+        for divergence in divergences:
+            for n, line in enumerate(wrap_text(sanitize(divergence, multiline=False), width - 4)):
                 yield Content(f"{'    ' if n else '  '}{line}")
 
     def progress_text(self) -> str:
         if self.phase == "stopping":
             return "stopping"
         if self.phase == "running" and self._checklist is not None:
-            left = self._checklist.seconds_left
-            return f"about {duration(left)} left" if left >= 1 else ""
+            seconds = self._checklist.seconds_left
+            return f"about {duration(seconds)} left" if seconds >= 1 else ""
         if self.phase == "done":
-            return f"{self.report.drafted:,} guesses looked at"
+            return f"{self.report.drafted:,} draft tokens verified"
         return ""
 
     def _intro_lines(self, width: int, height: int) -> Iterator[Content]:
@@ -151,58 +156,63 @@ class VerifyScreen(MeasurementScreen[VerifyEvent]):
             yield Content.assemble(f"  {name:<{_NAME_WIDTH}}", (STEP_DESCRIPTIONS[name], "$muted"))
         yield Content("")
         if self._fixed_effort is None:
-            marked = [
+            choices = [
                 (f" {name} ", "bold reverse" if name == self._effort_name else "$muted")
                 for name in EFFORTS
             ]
-            yield Content.assemble("  How long a look  ", *marked)
-        least = duration(_TIMED_STEPS * self.effort.seconds_per_part + 1)
+            yield Content.assemble("  Duration  ", *choices)
+        time = duration(_TIMED_STEPS * self.effort.seconds_per_part + 1)
         yield Content("")
-        yield self.load_status(f"About {least}; a slow computer takes longer.")
+        yield self.load_status(f"About {time}; longer on a slow computer.")
 
-    def _step_lines(self, step: VerifyChecklistItem, found: str, width: int) -> Iterator[Content]:
-        """One that is done says what was found in place of its bar."""
+    def _step_lines(self, step: VerifyChecklistItem, result: str, width: int) -> Iterator[Content]:
+        """A finished step shows its result in place of the bar."""
         glyphs = self.options.glyphs
         if step.state == "done":
-            lines = wrap_text(sanitize(found, multiline=False), width - 3 - _NAME_WIDTH)
-            bad = step.name in self._divergent_steps()
-            sign, style = (glyphs.cross, "$error") if bad else (glyphs.check, "$success")
+            lines = wrap_text(sanitize(result, multiline=False), width - 3 - _NAME_WIDTH)
+            failed = step.name in self._divergent_steps()
+            sign, style = (glyphs.cross, "$error") if failed else (glyphs.check, "$success")
             for n, line in enumerate(lines):
-                mark, name = (sign, step.name) if n == 0 else ("", "")
-                yield Content.assemble((f"{mark:<3}", style), f"{name:<{_NAME_WIDTH}}", line)
+                first_sign, name = (sign, step.name) if n == 0 else ("", "")
+                yield Content.assemble((f"{first_sign:<3}", style), f"{name:<{_NAME_WIDTH}}", line)
             return
-        doing = step.state == "doing"
-        over = self.phase in ("done", "failed")
+        running = step.state == "doing"
+        ended = self.phase in ("done", "failed")
         bar = glyphs.thin_bar(step.share, _BAR_WIDTH)
-        said = "not finished" if doing and over else step.detail
+        detail = "not finished" if running and ended else step.detail
         yield Content.assemble(
-            (f"{glyphs.pointer if doing and not over else ' ':<3}", "$accent"),
+            (f"{glyphs.pointer if running and not ended else ' ':<3}", "$accent"),
             f"{step.name:<{_NAME_WIDTH}}",
             (bar, "$accent"),
             (f"{glyphs.memory_free * (_BAR_WIDTH - len(bar))}  ", "$muted"),
-            (said, "$muted"),
+            (detail, "$muted"),
         )
 
     def _divergent_steps(self) -> set[str]:
-        """Parts in which something differs that rounding does not explain."""
+        """Steps with a difference that rounding does not explain."""
         report = self.report
-        equal = {"temperature 0": report.greedy, "same seed": report.seeded}
-        wrong = {
+        comparisons = {"temperature 0": report.greedy, "same seed": report.seeded}
+        divergent = {
             name
-            for name, sums in equal.items()
-            if not all(each.is_near_tie(report.near_tie_limit) for each in sums.divergences)
+            for name, comparison in comparisons.items()
+            if not all(
+                divergence.is_near_tie(report.near_tie_limit)
+                for divergence in comparison.divergences
+            )
         }
-        return wrong | {
-            s.verify for s in report.samples.values() if s.is_rejected(len(VERIFY_MODES))
+        return divergent | {
+            sample.verify
+            for sample in report.samples.values()
+            if sample.is_rejected(len(VERIFY_MODES))
         }
 
     def active_key_hints(self) -> Mapping[str, str]:
         choosing = self._fixed_effort is None and self._checklist is None
-        shown = self.phase in ("done", "failed") and self._checklist is not None
+        has_results = self.phase in ("done", "failed") and self._checklist is not None
         return {
-            "verify.less": "how long" if choosing else "",
-            "verify.more": "how long" if choosing else "",
-            "verify.document": "copy JSON" if shown else "",
+            "verify.less": "duration" if choosing else "",
+            "verify.more": "duration" if choosing else "",
+            "verify.document": "copy JSON" if has_results else "",
         }
 
     # --- keys -----------------------------------------------------------------------------
@@ -210,8 +220,8 @@ class VerifyScreen(MeasurementScreen[VerifyEvent]):
     def action_turn(self, by: int) -> None:
         if self._checklist is None:
             names = list(EFFORTS)
-            at = names.index(self._effort_name) + by
-            self._effort_name = names[max(0, min(at, len(names) - 1))]
+            index = names.index(self._effort_name) + by
+            self._effort_name = names[max(0, min(index, len(names) - 1))]
             self.draw()
 
     def findings_text(self) -> str:
@@ -220,8 +230,8 @@ class VerifyScreen(MeasurementScreen[VerifyEvent]):
         return "\n".join(verify_report.format_report(self.report, self.ready)) + "\n"
 
     def action_document(self) -> None:
-        found = self._checklist is not None and self.ready is not None
-        self.copy_text(self._json_report() if found else "")
+        has_report = self._checklist is not None and self.ready is not None
+        self.copy_text(self._json_report() if has_report else "")
 
     def _json_report(self) -> str:
         assert self.ready is not None
@@ -229,9 +239,8 @@ class VerifyScreen(MeasurementScreen[VerifyEvent]):
 
 
 def _verdict_lines(report: VerifyReport, width: int) -> Iterator[Content]:
-    """One word, and what it means."""
-    word, style, meaning = _VERDICT_TEXTS[report.verdict]
-    yield Content.styled(f"  {word}  ", f"{style} bold reverse")
+    label, style, meaning = _VERDICT_TEXTS[report.verdict]
+    yield Content.styled(f"  {label}  ", f"{style} bold reverse")
     yield Content("")
     if report.is_complete and not report.drafted:
         meaning = verify_report.NOTHING_DRAFTED
@@ -240,28 +249,28 @@ def _verdict_lines(report: VerifyReport, width: int) -> Iterator[Content]:
     yield Content("")
 
 
-# --- How far a check is: its parts, folded from what is found.
+# --- progress -----------------------------------------------------------------------------
 
 STEP_NAMES = ("rounding", "temperature 0", "same seed", "coupled", "rejection", "block")
-"""In their order; as findings.py calls them."""
+"""In execution order; named as in `verify_report`."""
 STEP_DESCRIPTIONS = {
     "rounding": "passes over 1 and over 8 tokens",
-    "temperature 0": "guessed against plain, token by token",
+    "temperature 0": "speculative against plain, token by token",
     "same seed": "the same at temperature 0.8",
-    "coupled": "sampled tokens against their chances",
-    "rejection": "the same, another way of checking",
-    "block": "and a third",
+    "coupled": "sampled tokens against their probabilities",
+    "rejection": "the same with rejection sampling",
+    "block": "the same with block verification",
 }
 _STEP_BY_PART = {"widths": "rounding", "greedy": "temperature 0", "seeded": "same seed"}
 _MIN_SHARE = 0.05
-"""A share that is too small to foretell anything by."""
+"""Progress below which the time left cannot be extrapolated."""
 
 StepState = Literal["waiting", "doing", "done"]
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyChecklistItem:
-    """One line of the screen."""
+    """The progress of one step."""
 
     name: str
     state: StepState
@@ -270,7 +279,10 @@ class VerifyChecklistItem:
 
 
 class VerifyChecklist:
-    """All of them; `seconds`: what each but the first may take."""
+    """The progress of all steps, derived from verify events.
+
+    `seconds` is the time for each step but the first.
+    """
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
         self._seconds, self._clock = seconds, clock
@@ -284,7 +296,7 @@ class VerifyChecklist:
         if isinstance(finding, VerifyProgress):
             name = finding.verify or _STEP_BY_PART.get(finding.part, "")
             if name != self._current_step:
-                self._finished_steps.add(self._current_step)  # it goes on to the next
+                self._finished_steps.add(self._current_step)
                 self._current_step, self._step_started = name, self._clock()
             self._share = finding.share
             self._detail = finding.message.rpartition(": ")[2]
@@ -296,7 +308,6 @@ class VerifyChecklist:
             self._detail = ""
 
     def finish(self) -> None:
-        """Everything was looked at."""
         self._finished_steps |= set(STEP_NAMES)
 
     def __iter__(self) -> Iterator[VerifyChecklistItem]:
@@ -310,13 +321,13 @@ class VerifyChecklist:
 
     @property
     def seconds_left(self) -> float:
-        """About; a slow machine takes longer than the time that is set."""
-        left = 0.0
-        for part in self:
-            if part.state == "waiting":
-                left += 1.0 if part.name == "rounding" else self._seconds
-            elif part.state == "doing":
-                took = self._clock() - self._step_started
-                whole = took / part.share if part.share > _MIN_SHARE else self._seconds
-                left += max(whole - took, 0.0)
-        return left
+        """An estimate; a slow machine exceeds the time that is set."""
+        seconds = 0.0
+        for step in self:
+            if step.state == "waiting":
+                seconds += 1.0 if step.name == "rounding" else self._seconds
+            elif step.state == "doing":
+                elapsed = self._clock() - self._step_started
+                expected = elapsed / step.share if step.share > _MIN_SHARE else self._seconds
+                seconds += max(expected - elapsed, 0.0)
+        return seconds

@@ -1,4 +1,4 @@
-"""The first screen of all, once: what this is, what this computer can do, and the demo by enter."""
+"""The welcome screen of the first run: what localspec does, what this computer can run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from localspec import paths
-from localspec.fit.report import MachineProfile
+from localspec.fit.machine_profile import MachineProfile
 from localspec.machine.device import Device
 from localspec.sanitize import sanitize
 from localspec.tui.app_options import AppOptions
@@ -28,14 +28,14 @@ WelcomeChoice = Literal["demo", "wizard"]
 
 _INTRO = (
     "Chat with models that run on this computer: private, offline, and fast.",
-    "A small model guesses ahead, the large one checks: the same text, sooner.",
+    "A small model drafts, a large one verifies: the same text, often faster.",
 )
-_SURVEY_RUNNING = "Looking at this computer …"
+_SURVEY_RUNNING = "Checking this computer …"
 _USE_CASE = "chat"
 
 
 class WelcomeScreen(Screen[WelcomeChoice | None]):
-    """Above Home, which tells it what was found out; any of its keys leads on."""
+    """On top of the home screen, which passes its survey on."""
 
     BINDINGS = bindings_for("first")
 
@@ -56,7 +56,6 @@ class WelcomeScreen(Screen[WelcomeChoice | None]):
         self._draw()
 
     def show_survey(self, survey: MachineSurvey) -> None:
-        """What is known by now."""
         self._survey = survey
         if self.is_mounted:
             self._draw()
@@ -68,24 +67,24 @@ class WelcomeScreen(Screen[WelcomeChoice | None]):
             else [_SURVEY_RUNNING, "", ""]
         )
         first, *rest = lines
-        told = Content("\n").join([Content(first), *(_muted(line) for line in rest)])
-        self.query_one("#can", Static).update(told)
+        text = Content("\n").join([Content(first), *(_muted(line) for line in rest)])
+        self.query_one("#can", Static).update(text)
         self.query_one("#keys", Static).update(self._key_lines())
 
     def _key_lines(self) -> Content:
-        own = self._options.keymap
-        ways = (
-            ("first.demo", "the demo", "already here: watch it guess"),
-            ("first.wizard", "find a model", "that suits this computer"),
+        keymap = self._options.keymap
+        rows = (
+            ("first.demo", "the demo", "installed: see speculation at work"),
+            ("first.wizard", "find a model", "for this computer"),
             ("first.skip", "skip", "to the list of models"),
         )
         lines = [
             Content.assemble(
-                (f"{format_key(keys_for(key, own)[0]):<6} ", "bold $accent"),
-                f"{what:<13} ",
-                (about, "$muted"),
+                (f"{format_key(keys_for(key, keymap)[0]):<6} ", "bold $accent"),
+                f"{label:<13} ",
+                (description, "$muted"),
             )
-            for key, what, about in ways
+            for key, label, description in rows
         ]
         return Content("\n").join(lines)
 
@@ -103,46 +102,48 @@ def _muted(line: str) -> Content:
     return Content.styled(line, "$muted")
 
 
-# --- what this computer can do ------------------------------------------------------------
-
-
 def _capability_lines(survey: MachineSurvey) -> Iterator[str]:
-    """The computer, what fits it, and how fast that is: three lines, so that nothing moves."""
-    assert survey.machine_profile is not None, "somebody has looked"
+    """Always three lines, so that the layout does not move."""
+    assert survey.machine_profile is not None
     yield _hardware_line(survey.machine_profile)
-    best = next((one for one in survey.candidates if one.pair.target.repo is not None), None)
+    best = next(
+        (candidate for candidate in survey.candidates if candidate.pair.target.repo is not None),
+        None,
+    )
     if best is None:
-        yield "Little memory is free: the demo runs, and tiny models of your own."
+        yield "Little memory is free: only the demo and very small models will run."
     else:
-        yield f"Fits {_model_size_text(best)}: {sanitize(best.pair.id, multiline=False)}"
+        yield f"Runs {_model_size_text(best)}: {sanitize(best.pair.id, multiline=False)}"
     if survey.unused_gpu_hint:
-        yield "A card is here that this llama.cpp cannot use: f9 mends that."
+        yield "This llama.cpp build cannot use your GPU: f9 fixes that."
     else:
         yield _speed_text(best) if best is not None else ""
 
 
 def _hardware_line(machine_profile: MachineProfile) -> str:
-    cards = [one for one in machine_profile.devices if one.kind != "cpu"]
-    if not cards:
-        memory = gib(machine_profile.cpu.total) if machine_profile.cpu.total else "some"
-        return f"No GPU: small models on the processor, {memory} of memory"
-    first = sanitize(cards[0].description or cards[0].name, multiline=False)
-    if len(cards) == 1:
-        return f"{first}, {_memory_text(cards)}"
-    others = {one.description for one in cards} != {cards[0].description}
-    named = f"{first} and {len(cards) - 1} more" if others else f"{len(cards)} × {first}"
-    return f"{named}, together {_memory_text(cards)}"
+    gpus = [device for device in machine_profile.devices if device.kind != "cpu"]
+    if not gpus:
+        memory = (
+            gib(machine_profile.cpu.total) if machine_profile.cpu.total else "an unknown amount"
+        )
+        return f"No GPU: small models run on the CPU, {memory} of memory"
+    first = sanitize(gpus[0].description or gpus[0].name, multiline=False)
+    if len(gpus) == 1:
+        return f"{first}, {_memory_text(gpus)}"
+    mixed = {device.description for device in gpus} != {gpus[0].description}
+    name = f"{first} and {len(gpus) - 1} more" if mixed else f"{len(gpus)} × {first}"
+    return f"{name}, together {_memory_text(gpus)}"
 
 
 def _memory_text(gpus: list[Device]) -> str:
-    if any(one.total is None or one.free is None for one in gpus):
+    if any(gpu.total is None or gpu.free is None for gpu in gpus):
         return "memory unknown"
-    total, free = sum(one.total or 0 for one in gpus), sum(one.free or 0 for one in gpus)
+    total, free = sum(gpu.total or 0 for gpu in gpus), sum(gpu.free or 0 for gpu in gpus)
     return f"{gib(total)}, {gib(free)} free"
 
 
 def _model_size_text(best: Candidate) -> str:
-    """Models as people speak of them: by their parameters."""
+    """By parameters, or by bytes where the catalogue has no parameter count."""
     parameters = best.pair.target.parameters
     if not parameters:
         return f"models of about {gib(best.total_bytes)}"
@@ -153,20 +154,20 @@ def _model_size_text(best: Candidate) -> str:
 def _speed_text(best: Candidate) -> str:
     speed = best.fit.speed if best.fit is not None else None
     if speed is None or speed.plain is None or speed.speculative is None:
-        return "How fast that is will be known when it has run."
-    gained = fit_text.speedup_range(speed, _USE_CASE)
-    told = f"It would write {fit_text.speed_text(speed.speculative)}"
-    return f"{told}, {fit_text.speedup_text(gained)} plain" if gained and gained[1] > 1.05 else told
+        return "Its speed is known after the first run."
+    speedup = fit_text.speedup_range(speed, _USE_CASE)
+    text = f"Estimated speed: {fit_text.speed_text(speed.speculative)}"
+    return (
+        f"{text}, {fit_text.speedup_text(speedup)} plain" if speedup and speedup[1] > 1.05 else text
+    )
 
-
-# --- Whether the first screen of all is due: once ever, and not where somebody has been before.
 
 _EARLIER_RUN_FILES = ("recent.json", "last.json", "measured.sqlite")
-"""Left by pairs that were opened."""
+"""Written when a pair is opened."""
 
 
 def is_first_run() -> bool:
-    """Nothing in the data folder tells of an earlier time.  Never raises."""
+    """False if the data folder has traces of an earlier run. Never raises."""
     try:
         names = ("welcomed", *_EARLIER_RUN_FILES)
         return not (
@@ -177,7 +178,7 @@ def is_first_run() -> bool:
 
 
 def mark_welcomed() -> None:
-    """Remember it; where nothing can be written, it is shown again."""
+    """If the file cannot be written, the screen is shown again next time."""
     with suppress(OSError):
         file = _welcomed_file()
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

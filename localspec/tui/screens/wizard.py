@@ -1,4 +1,4 @@
-"""A new pair in three steps: what for, which of those that suit this computer, and its card."""
+"""The wizard: finds a pair for this computer in three steps: use case, shortlist, details."""
 
 from __future__ import annotations
 
@@ -45,21 +45,22 @@ from localspec.tui.wizard.services import WizardResult, WizardServices
 from localspec.tui.wizard.shortlist import Candidate, EstimateCache
 from localspec.tui.wizard.what_if import DIALS, Dial, MachineProfiles, WhatIf
 
-# --- Of the wizard: the dials, the pairs that suit them, and what each would take.
-
 _ESTIMATE_BUDGET_SECONDS = 0.005
-"""Seconds for which prices are made before the screen looks for keys again."""
+"""Time for estimates before key presses are handled again."""
 _ESTIMATE_PAUSE_SECONDS = 0.02
 _DIAL_SETTLE_SECONDS = 0.3
-"""Seconds without a turn of a dial before the whole catalogue is priced: that slows keys down."""
+"""Delay before the whole catalogue is estimated: that slows the handling of keys."""
 ShortlistKey = tuple[str, WhatIf]
 
 
 class ShortlistScreen(CenteredLayout, Screen[WizardResult | None]):
-    """What is in sight is priced at once; the rest comes from a thread and between keys."""
+    """The dials and the shortlist.
+
+    The selected row is estimated at once, the others on a thread and between keys.
+    """
 
     class ShortlistReady(Message):
-        """The shortlist for a use and the dials."""
+        """The shortlist for a use case and dial settings."""
 
         def __init__(self, key: ShortlistKey, candidates: tuple[Candidate, ...]) -> None:
             super().__init__()
@@ -70,32 +71,30 @@ class ShortlistScreen(CenteredLayout, Screen[WizardResult | None]):
         self._services = services
         self.step = 1
         self.what_if = WhatIf()
-        self._dial: Dial = "card"
+        self._dial: Dial = "gpu"
         self._use_case = "chat"
         self._profiles = MachineProfiles(services.load_machine_profile)
         self._estimates = EstimateCache()
         self._details = PairDetails(services, self._estimates)
         self._shortlist_key: ShortlistKey | None = None
-        """Of the shortlist as it stands."""
+        """Of the shortlist that is shown."""
         self._settle_timer: asyncio.TimerHandle | None = None
         self._shortlist_worker = LatestOnlyWorker("shortlist")
 
     def draw(self) -> None:
-        """All of it, as things stand."""
         raise NotImplementedError
 
     def draw_header(self) -> None:
-        """The dials, and what is pointed at."""
         raise NotImplementedError
 
     def dials_settled(self) -> None:
-        """The dials have been left alone for a moment."""
+        """Called once no dial has moved for a moment."""
         self.request_shortlist()
 
     # --- the shortlist --------------------------------------------------------------------
 
     def preload(self) -> None:
-        """What every price needs, on a thread."""
+        """Loads on a thread what every estimate needs."""
 
         def work() -> None:
             self._profiles.load(None)
@@ -104,18 +103,18 @@ class ShortlistScreen(CenteredLayout, Screen[WizardResult | None]):
         self._shortlist_worker.submit(work)
 
     def request_shortlist(self) -> None:
-        """The pairs for this use and these dials, on a thread."""
+        """Computes the shortlist for the current use case and dials, on a thread."""
         key = self._use_case, self.what_if
         if key == self._shortlist_key:
             return
 
         def work() -> None:
-            place = self._profiles.load(key[1].gpu)
+            profile = self._profiles.load(key[1].gpu)
             try:
-                found = self._services.suggest(place, *key, self._services.catalogue)
-            except LocalspecError:  # what is said of each pair says it too
-                found = ()
-            self.post_message(self.ShortlistReady(key, found))
+                candidates = self._services.suggest(profile, *key, self._services.catalogue)
+            except LocalspecError:  # each pair's estimate shows the error
+                candidates = ()
+            self.post_message(self.ShortlistReady(key, candidates))
 
         self._shortlist_worker.submit(work)
 
@@ -131,26 +130,27 @@ class ShortlistScreen(CenteredLayout, Screen[WizardResult | None]):
         self.draw()
 
     def estimate(self, candidate: Candidate) -> Candidate:
-        """As it stands with these dials; without a fit where the place is not known yet."""
-        place = self._profiles.get_loaded(self.what_if.gpu)
-        if place is None:
+        """Adds a fit for the current dials; no change until this computer has been probed."""
+        profile = self._profiles.get_loaded(self.what_if.gpu)
+        if profile is None:
             return candidate
-        return self._estimates.estimate(candidate, place, self._use_case, self.what_if)
+        return self._estimates.estimate(candidate, profile, self._use_case, self.what_if)
 
     def _estimate_some(self) -> None:
-        """As many lines as there is time for, from the pointer on; the rest after the next keys."""
-        shown, until = self.query_one(CandidateList), time.monotonic() + _ESTIMATE_BUDGET_SECONDS
-        at = shown.highlighted or 0
-        for one in [*shown.candidates[at:], *shown.candidates[:at]]:
-            if one.fit is not None or one.no_fit_reason:
+        """Estimates rows, the selected one first, until the time budget is spent."""
+        listing = self.query_one(CandidateList)
+        deadline = time.monotonic() + _ESTIMATE_BUDGET_SECONDS
+        start = listing.highlighted or 0
+        for candidate in [*listing.candidates[start:], *listing.candidates[:start]]:
+            if candidate.fit is not None or candidate.no_fit_reason:
                 continue
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 set_reliable_timer(self, _ESTIMATE_PAUSE_SECONDS, self._estimate_some)
                 return
-            shown.update_candidate(self.estimate(one))
+            listing.update_candidate(self.estimate(candidate))
             if (
-                shown.highlighted_candidate is not None
-                and shown.highlighted_candidate.pair.id == one.pair.id
+                listing.highlighted_candidate is not None
+                and listing.highlighted_candidate.pair.id == candidate.pair.id
             ):
                 self.draw_header()
 
@@ -160,7 +160,7 @@ class ShortlistScreen(CenteredLayout, Screen[WizardResult | None]):
         self._set_what_if(self.what_if.turn_dial(self._dial, by))
 
     def _set_what_if(self, what_if: WhatIf) -> None:
-        """Drawn at once: the pair in sight first, the others as soon as there is time."""
+        """Estimates the selected pair at once, the others later."""
         self.what_if = what_if
         if self._settle_timer is not None:
             self._settle_timer.cancel()
@@ -171,55 +171,54 @@ class ShortlistScreen(CenteredLayout, Screen[WizardResult | None]):
         self.draw()
 
     def refresh_estimates(self) -> None:
-        """The lines with what is known for these dials; where they are seen, the rest soon."""
-        shown, what = self.query_one(CandidateList), self.what_if
-        known = [self._estimates.get(one, self._use_case, what) for one in shown.candidates]
-        shown.candidates = [
+        """Applies cached estimates to all rows; schedules the others if the list is visible."""
+        listing, what_if = self.query_one(CandidateList), self.what_if
+        cached = [
+            self._estimates.get(candidate, self._use_case, what_if)
+            for candidate in listing.candidates
+        ]
+        listing.candidates = [
             new or replace(old, fit=None, no_fit_reason="")
-            for old, new in zip(shown.candidates, known, strict=True)
+            for old, new in zip(listing.candidates, cached, strict=True)
         ]
         if self.step == 2:
-            if shown.highlighted_candidate is not None:
-                shown.candidates[shown.highlighted or 0] = self.estimate(
-                    shown.highlighted_candidate
+            if listing.highlighted_candidate is not None:
+                listing.candidates[listing.highlighted or 0] = self.estimate(
+                    listing.highlighted_candidate
                 )
-            shown.redraw_candidates()
-            set_reliable_timer(
-                self, _ESTIMATE_PAUSE_SECONDS, self._estimate_some
-            )  # after this picture
+            listing.redraw_candidates()
+            set_reliable_timer(self, _ESTIMATE_PAUSE_SECONDS, self._estimate_some)
 
     def action_dial(self) -> None:
         self._dial = DIALS[(DIALS.index(self._dial) + 1) % len(DIALS)]
         self.draw_header()
 
     def action_settings(self) -> None:
-        """Context, then the type of keys and values."""
+        """Selects the context dial, then the KV dial."""
         self._dial = "kv" if self._dial == "context" else "context"
         self.draw_header()
 
     def action_card(self) -> None:
         def on_dismiss(picked: tuple[GpuSpec | None] | None) -> None:
             if picked is not None:
-                self._dial = "card"
+                self._dial = "gpu"
                 self._set_what_if(WhatIf(picked[0], self.what_if.ctx, self.what_if.kv))
 
         self.app.push_screen(GpuPickerScreen(self.what_if.gpu), on_dismiss)
 
 
-# --- A new pair in three steps: what for, which of those that suit this computer, and its card.
-
 _SWITCH_INTERVAL = 0.0005
-"""Seconds until a thread that prices the catalogue gives way to a key; Python's own are 0.005."""
+"""Lets a key press interrupt the estimating thread sooner. Python's default is 0.005 s."""
 
 
 class WizardScreen(ShortlistScreen):
-    """Every change of a dial is drawn at once; what takes longer comes from threads."""
+    """Every dial change is drawn at once; slow work runs on threads."""
 
     BINDINGS = bindings_for("wizard")
     AUTO_FOCUS = "#uses"
 
     class HeadersRead(Message):
-        """What the headers of a pair's files say; None: they could not be had."""
+        """`comparison` is None if the headers could not be read."""
 
         def __init__(
             self, pair: CatalogPair, comparison: HeaderComparison | None, free_disk: int | None
@@ -228,7 +227,7 @@ class WizardScreen(ShortlistScreen):
             self.pair, self.comparison, self.free_disk = pair, comparison, free_disk
 
     class FitConfirmed(Message):
-        """A price by llama.cpp's own sums."""
+        """A fit computed by llama.cpp itself."""
 
         def __init__(self, candidate: Candidate, key: ShortlistKey, fit: FitReport) -> None:
             super().__init__()
@@ -244,10 +243,8 @@ class WizardScreen(ShortlistScreen):
         super().__init__(services)
         self._runner, self._options, self._downloads = runner, options, downloads
         self._previous_switch_interval = sys.getswitchinterval()
-        self._header_worker, self._confirm_worker = (
-            LatestOnlyWorker("headers"),
-            LatestOnlyWorker("sums"),
-        )
+        self._header_worker = LatestOnlyWorker("headers")
+        self._confirm_worker = LatestOnlyWorker("exact fit")
 
     def compose(self) -> ComposeResult:
         yield Static("", id="head", markup=False)
@@ -266,7 +263,7 @@ class WizardScreen(ShortlistScreen):
     def on_mount(self) -> None:
         self._previous_switch_interval = sys.getswitchinterval()
         sys.setswitchinterval(_SWITCH_INTERVAL)
-        self.preload()  # a second, while a person reads
+        self.preload()  # takes a second, while the user reads step 1
         self._go_to_step(1)
 
     def on_unmount(self) -> None:
@@ -279,9 +276,9 @@ class WizardScreen(ShortlistScreen):
 
     def _go_to_step(self, step: int) -> None:
         self.step = step
-        shown = {1: ("uses",), 2: ("columns", "shortlist"), 3: ("card",)}[step]
+        visible = {1: ("uses",), 2: ("columns", "shortlist"), 3: ("card",)}[step]
         for name in ("uses", "columns", "shortlist", "card"):
-            self.query_one(f"#{name}", Widget).display = name in shown
+            self.query_one(f"#{name}", Widget).display = name in visible
         if step == 2:
             self.refresh_estimates()
         self.set_focus(self.query_one({1: "#uses", 2: "#shortlist", 3: "#card"}[step], Widget))
@@ -292,7 +289,6 @@ class WizardScreen(ShortlistScreen):
         self.action_use(event.option.id or "chat")
 
     def action_use(self, use: str) -> None:
-        """Step 1 is answered."""
         if self.step != 1:
             return
         self._use_case = use
@@ -301,8 +297,8 @@ class WizardScreen(ShortlistScreen):
 
     @on(OptionList.OptionSelected, "#shortlist")
     def _candidate_selected(self) -> None:
-        if (one := self.query_one(CandidateList).highlighted_candidate) is not None:
-            self._open_details(one)
+        if (candidate := self.query_one(CandidateList).highlighted_candidate) is not None:
+            self._open_details(candidate)
             self._go_to_step(3)
 
     def action_back(self) -> None:
@@ -312,24 +308,24 @@ class WizardScreen(ShortlistScreen):
             self._go_to_step(self.step - 1)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Each step hears its own keys."""
+        """Each step has its own keys."""
         steps = {"use": (1,), "take": (3,), "other_draft": (3,), "other_target": (3,)}
         dials = dict.fromkeys(("turn", "dial", "settings", "card"), (2, 3))
         return self.step in (steps | dials).get(action, (1, 2, 3))
 
-    # --- the card of a pair ---------------------------------------------------------------
+    # --- details of a pair ----------------------------------------------------------------
 
     def _open_details(self, candidate: Candidate) -> None:
-        """Its price at once; its files' headers when they come."""
+        """Shows the estimate at once, and reads the files' headers on a thread."""
         self._details.candidate = self.estimate(candidate)
         pair = candidate.pair
         if self._details.has_tried_headers(pair):
             return
 
         def work() -> None:
-            found = self._services.read_headers(pair)
-            known = compare_headers(found) if found is not None else None
-            self.post_message(self.HeadersRead(pair, known, self._services.free_disk()))
+            headers = self._services.read_headers(pair)
+            comparison = compare_headers(headers) if headers is not None else None
+            self.post_message(self.HeadersRead(pair, comparison, self._services.free_disk()))
 
         self._header_worker.submit(work)
 
@@ -347,17 +343,17 @@ class WizardScreen(ShortlistScreen):
         self._confirm_fit()
 
     def _confirm_fit(self) -> None:
-        """What formulas priced, asked of llama.cpp."""
-        place, key = self._profiles.get_loaded(self.what_if.gpu), (self._use_case, self.what_if)
-        one = self._details.candidate
-        if self.step != 3 or place is None or one is None or (fit := one.fit) is None:
+        """Replaces the estimate by a fit computed by llama.cpp, on a thread."""
+        profile, key = self._profiles.get_loaded(self.what_if.gpu), (self._use_case, self.what_if)
+        candidate = self._details.candidate
+        if self.step != 3 or profile is None or candidate is None or (fit := candidate.fit) is None:
             return
-        if (found := self._details.take_unconfirmed(*key)) is None:
+        if (headers := self._details.take_unconfirmed(*key)) is None:
             return
 
         def work() -> None:
-            sure = self._services.confirm_fit(fit, found, place, UseCase(key[0]))
-            self.post_message(self.FitConfirmed(one, key, sure))
+            confirmed = self._services.confirm_fit(fit, headers, profile, UseCase(key[0]))
+            self.post_message(self.FitConfirmed(candidate, key, confirmed))
 
         self._confirm_worker.submit(work)
 
@@ -371,7 +367,9 @@ class WizardScreen(ShortlistScreen):
     def action_other_draft(self) -> None:
         pair = self._details.next_draft()
         if pair is None:
-            self.notify("The catalogue has no other draft for it.", markup=False, timeout=2)
+            self.notify(
+                "The catalogue has no other draft model for this target.", markup=False, timeout=2
+            )
         else:
             self._show_pair(pair)
 
@@ -381,13 +379,15 @@ class WizardScreen(ShortlistScreen):
             self._show_pair(pair)
 
     def _show_pair(self, pair: CatalogPair) -> None:
-        listed = {one.pair.id: one for one in self.query_one(CandidateList).candidates}
+        listed = {
+            candidate.pair.id: candidate for candidate in self.query_one(CandidateList).candidates
+        }
         self._open_details(listed.get(pair.id) or unlisted_candidate(pair))
         self.draw()
         self._confirm_fit()
 
     def action_take(self) -> None:
-        """Open the pair; what is missing of it is downloaded first."""
+        """Opens the pair; downloads missing files first."""
         if self._details.candidate is None:
             return
         pair = self._details.candidate.pair
@@ -407,17 +407,17 @@ class WizardScreen(ShortlistScreen):
             if choice is not None:
                 self.dismiss(WizardResult(self.what_if, choice))
 
-        here = self._profiles.get_loaded(None)
-        self.app.push_screen(OpenFilesScreen(self._runner, self._options, here), on_dismiss)
+        profile = self._profiles.get_loaded(None)
+        self.app.push_screen(OpenFilesScreen(self._runner, self._options, profile), on_dismiss)
 
-    # --- how it is drawn ------------------------------------------------------------------
+    # --- drawing --------------------------------------------------------------------------
 
     def draw(self) -> None:
         self.draw_header()
         if self.step == 2:
             self._draw_column_headings()
         if self.step == 3 and self._details.candidate is not None:
-            width = max(40, min(self.size.width - 5, 116))  # one for a scrollbar
+            width = max(40, min(self.size.width - 5, 116))  # one column for a scrollbar
             lines = pair_details.render_page(
                 self._details.build_page(self._details.candidate, self._use_case),
                 width,
@@ -430,21 +430,20 @@ class WizardScreen(ShortlistScreen):
 
     @property
     def _body_height(self) -> int:
-        """Lines between the head and the keys."""
         return self.size.height - (4 if self.size.height >= 20 else 2)
 
     def draw_header(self) -> None:
         width = self.size.width - 4
-        one = (
+        candidate = (
             self._details.candidate
             if self.step == 3
             else self.query_one(CandidateList).highlighted_candidate
         )
-        fit = one.fit if one is not None else None
-        shown = what_if.first_step_title(width)
+        fit = candidate.fit if candidate is not None else None
+        header = what_if.first_step_title(width)
         if self.step > 1:
-            shown = what_if.step_header(self.step, self.what_if, self._dial, fit, width)
-        self.query_one("#head", Static).update(shown)
+            header = what_if.step_header(self.step, self.what_if, self._dial, fit, width)
+        self.query_one("#head", Static).update(header)
 
     def _draw_column_headings(self) -> None:
         columns = self.query_one("#columns", Static)
@@ -452,11 +451,11 @@ class WizardScreen(ShortlistScreen):
         columns.display = bool(self.query_one(CandidateList).candidates)
 
     def _candidate_line(self, candidate: Candidate, pointed: bool) -> Content:
-        here = candidate.pair.id in self._services.ready_choices
+        is_installed = candidate.pair.id in self._services.ready_choices
         return shortlist.candidate_line(
             candidate,
             self._use_case,
-            is_downloaded=here,
+            is_downloaded=is_installed,
             width=min(self.size.width, 120) - 2,
             glyphs=self._options.glyphs,
             pointed=pointed,
@@ -468,30 +467,30 @@ class WizardScreen(ShortlistScreen):
         self._draw_reasons()
 
     def _draw_reasons(self) -> None:
-        """Below the list: why this one; or that there is none."""
-        below = self.query_one("#about", Static)
-        shown = self.query_one(CandidateList)
-        words: list[Content] = []
-        if self.step == 2 and not shown.candidates:
+        """Below the list: why the selected pair is listed, or that the list is empty."""
+        about = self.query_one("#about", Static)
+        listing = self.query_one(CandidateList)
+        lines: list[Content] = []
+        if self.step == 2 and not listing.candidates:
             done = self._shortlist_key == (self._use_case, self.what_if)
-            words = [
+            lines = [
                 Content.styled(
                     what_if.NO_CANDIDATE_TEXT if done else what_if.SEARCHING_TEXT, "$muted"
                 )
             ]
         elif self.step == 2:
-            most = 4 if self.size.height >= 30 else 3 if self.size.height >= 20 else 1
-            words = shortlist.reason_lines(
-                shown.highlighted_candidate, min(self.size.width - 6, 110), most
+            max_lines = 4 if self.size.height >= 30 else 3 if self.size.height >= 20 else 1
+            lines = shortlist.reason_lines(
+                listing.highlighted_candidate, min(self.size.width - 6, 110), max_lines
             )
-        below.update(Content("\n").join(words))
-        below.display = bool(words)
-        self.call_after_refresh(shown.scroll_to_highlight)
+        about.update(Content("\n").join(lines))
+        about.display = bool(lines)
+        self.call_after_refresh(listing.scroll_to_highlight)
 
     def _draw_key_hints(self) -> None:
-        taking = what_if.take_action_hint(
+        take_hint = what_if.take_action_hint(
             self._details.candidate.pair if self._details.candidate else None,
             self._services.ready_choices,
         )
-        keys = what_if.key_hints(self.step, taking, self._options.keymap, self.size.width - 4)
+        keys = what_if.key_hints(self.step, take_hint, self._options.keymap, self.size.width - 4)
         self.query_one("#hints", Static).update(Content(keys))

@@ -1,1 +1,1 @@
-"""A new pair in three steps: what for, which, and whether; words and bars, but no screen."""
+"""The wizard's content: shortlist, what-if dials and pair details, without the screen."""

@@ -1,11 +1,11 @@
-"""Ranges, contexts and verdicts in the words of the screen."""
+"""Formats fits for the screens: ranges, speeds, contexts and verdicts."""
 
 from __future__ import annotations
 
 from textwrap import wrap
 
 from localspec.fit.expected_acceptance import FloatRange
-from localspec.fit.report import DeviceFit, FitReport
+from localspec.fit.report import FitReport
 from localspec.fit.speed_estimate import SpeedEstimate
 from localspec.models.catalog import CatalogModel, CatalogPair
 from localspec.sanitize import sanitize
@@ -15,73 +15,65 @@ _GIB = 1 << 30
 VERDICT_LABELS = {"fits": "fits", "tight": "tight", "no": "too big", "unknown": "unknown"}
 
 
-def range_text(found: FloatRange, digits: int | None = None) -> str:
-    """Two ends: 71–84, 3.2–4.1; one where they look the same."""
-    low, high = found
+def range_text(value_range: FloatRange, digits: int | None = None) -> str:
+    """`71–84`, `3.2–4.1`; a single number if both ends look the same."""
+    low, high = value_range
     if digits is None:
         digits = 1 if high < 10 else 0
     first, last = f"{low:.{digits}f}", f"{high:.{digits}f}"
     return first if first == last else f"{first}–{last}"
 
 
-def speed_text(found: FloatRange | None) -> str:
-    """Tokens a second."""
-    return f"{range_text(found)} tok/s" if found else "speed unknown"
+def speed_text(value_range: FloatRange | None) -> str:
+    return f"{range_text(value_range)} tok/s" if value_range else "speed unknown"
 
 
-def speedup_text(found: FloatRange | None) -> str:
-    """A speed-up."""
-    return f"{range_text(found, 1)}×" if found else ""
+def speedup_text(value_range: FloatRange | None) -> str:
+    return f"{range_text(value_range, 1)}×" if value_range else ""
 
 
 def speedup_range(speed: SpeedEstimate, use_case: str) -> FloatRange | None:
-    """What speculation does for such text."""
     expected = speed.by_workload.get(use_case)
     return expected.speedup if expected else None
 
 
 def gib_text(n_bytes: float) -> str:
-    """GiB without the unit, which stands nearby."""
+    """GiB without the unit."""
     return f"{n_bytes / _GIB:.1f}"
 
 
 def context_text(n: int | None) -> str:
-    """8k; of an unusual one all digits."""
+    """`8k`, or all digits if not a multiple of 1024."""
     if n is None:
         return "auto"
     return f"{n // 1024}k" if n % 1024 == 0 else f"{n:,}"
 
 
 def model_text(model: CatalogModel) -> str:
-    """qwen3-8b Q4_K_M."""
+    """For example `qwen3-8b Q4_K_M`."""
     return sanitize(f"{model.id} {model.quantization}".strip(), multiline=False)
 
 
 def licence_text(pair: CatalogPair, unknown: str = "?") -> str:
-    """Of both, each once."""
-    said = [model.licence or unknown for model in (pair.target, pair.draft) if model]
-    return sanitize(", ".join(dict.fromkeys(said)), multiline=False)
+    """The licences of both models, without repetition."""
+    licences = [model.licence or unknown for model in (pair.target, pair.draft) if model]
+    return sanitize(", ".join(dict.fromkeys(licences)), multiline=False)
 
 
 def verdict_text(fit: FitReport) -> str:
-    """Whether it fits, by the device where the least is to spare."""
-    room = fit.tightest
-    if fit.verdict == "unknown" or room.headroom is None:
+    """Whether the pair fits, for the device with the least memory to spare."""
+    tightest = fit.tightest
+    if fit.verdict == "unknown" or tightest.headroom is None:
         return "how much memory is free is unknown"
     if fit.verdict == "no":
-        short = next(one for one in (*fit.device_fits, fit.host) if one.verdict == "no")
-        return f"does not fit: needs {gib(short.total)} of {_device_text(short)}"
-    if room.headroom < 0:
-        return f"tight: takes {gib(-room.headroom)} of what is left to others"
-    return f"{fit.verdict}, {gib(room.headroom)} to spare"
-
-
-def _device_text(device_fit: DeviceFit) -> str:
-    free = gib(device_fit.device.free or 0)
-    mine = "this computer's memory" if device_fit.device.kind == "cpu" else "the card"
-    return f"{mine}, which has {free} free"
+        device_fit = next(each for each in (*fit.device_fits, fit.host) if each.verdict == "no")
+        name = "this computer" if device_fit.device.kind == "cpu" else "the GPU"
+        free = gib(device_fit.device.free or 0)
+        return f"does not fit: needs {gib(device_fit.total)}, {name} has {free} free"
+    if tightest.headroom < 0:
+        return f"tight: uses {gib(-tightest.headroom)} reserved for other programs"
+    return f"{fit.verdict}, {gib(tightest.headroom)} to spare"
 
 
 def wrap_text(text: str, width: int) -> list[str]:
-    """Whole words on lines of a width."""
     return wrap(sanitize(text, multiline=False), max(10, width)) or [""]

@@ -1,4 +1,4 @@
-"""The memory of a device as a bar: what each part of a pair takes of it, and what stays free."""
+"""A bar of a device's memory: what each part of a pair uses, and what stays free."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from localspec.fit.report import DeviceFit
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.wizard.fit_text import gib_text
 
-PART_STYLES = ("$accent", "$bonus", "$kept", "$muted")
-"""Of the parts, in their order."""
-_PART_LABELS = ("target", "draft", "KV", "work")
+PART_STYLES = ("$accent", "$bonus", "$accepted", "$muted")
+"""In the order of `MemoryParts`."""
+_PART_LABELS = ("target", "draft", "KV", "compute buffers")
+_SHORT_LABELS = ("target", "draft", "KV", "buf.")
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryParts:
-    """Bytes."""
+    """In bytes."""
 
     target: int
     draft: int
     kv: int
-    overhead: int
+    buffers: int
 
     @classmethod
     def from_device_fit(cls, device_fit: DeviceFit) -> MemoryParts:
-        """Buffers, the runtime and what is added for safety are all `work`."""
-        work = (
+        """`buffers` includes the runtime's overhead and the safety margin."""
+        buffers = (
             device_fit.target.compute
             + device_fit.draft.compute
             + device_fit.output
@@ -38,38 +39,38 @@ class MemoryParts:
             device_fit.target.weights,
             device_fit.draft.weights,
             device_fit.target.kv + device_fit.draft.kv,
-            work,
+            buffers,
         )
 
     def __iter__(self) -> Iterator[int]:
-        return iter((self.target, self.draft, self.kv, self.overhead))
+        return iter((self.target, self.draft, self.kv, self.buffers))
 
 
 def render_bar(device_fit: DeviceFit, width: int, glyphs: Glyphs) -> Content:
-    """In so many cells; what others have stands at the end, what is missing is red."""
+    """Memory of other programs is at the end; missing memory is red."""
     total = _bar_total(device_fit)
     cells = _cell_counts(tuple(MemoryParts.from_device_fit(device_fit)), total, width)
     free = (
         width if device_fit.device.free is None else round(device_fit.device.free * width / total)
     )
-    pieces: list[tuple[str, str]] = []
-    at = 0
-    for sign, style, n in zip(glyphs.memory_segments, PART_STYLES, cells, strict=True):
-        fitting = max(0, min(n, free - at))
-        pieces += [(sign * fitting, style), (sign * (n - fitting), "$error")]
-        at += n
-    pieces.append((glyphs.memory_free * max(0, free - at), "$muted"))
-    pieces.append((glyphs.memory_other * (width - max(free, at)), "$muted"))
-    return Content.assemble(*(piece for piece in pieces if piece[0]))
+    segments: list[tuple[str, str]] = []
+    start = 0
+    for sign, style, n_cells in zip(glyphs.memory_segments, PART_STYLES, cells, strict=True):
+        n_fitting = max(0, min(n_cells, free - start))
+        segments += [(sign * n_fitting, style), (sign * (n_cells - n_fitting), "$error")]
+        start += n_cells
+    segments.append((glyphs.memory_free * max(0, free - start), "$muted"))
+    segments.append((glyphs.memory_other * (width - max(free, start)), "$muted"))
+    return Content.assemble(*(segment for segment in segments if segment[0]))
 
 
 def _bar_total(device_fit: DeviceFit) -> int:
-    """What the bar's length stands for: all there is, or all that is needed."""
+    """Bytes for the full width: the device's memory, or what is needed if that is more."""
     return max(device_fit.device.total or device_fit.device.free or 0, device_fit.total, 1)
 
 
 def _cell_counts(parts: tuple[int, ...], total: int, width: int) -> list[int]:
-    """For each part; whatever there is is seen, at the cost of the largest."""
+    """Cells of each part. A non-empty part gets at least one cell, taken from the largest."""
     cells = [max(1, round(part * width / total)) if part else 0 for part in parts]
     while sum(cells) > width:
         cells[cells.index(max(cells))] -= 1
@@ -77,30 +78,35 @@ def _cell_counts(parts: tuple[int, ...], total: int, width: int) -> list[int]:
 
 
 def render_scale(device_fit: DeviceFit, width: int) -> str:
-    """Above the bar: nothing, what is free, and all there is."""
+    """Above the bar: zero, free memory, and total memory."""
     device = device_fit.device
     total = _bar_total(device_fit)
-    end = gib_text(device.total or total) if total == device.total else ""
+    total_text = gib_text(device.total or total) if total == device.total else ""
     free = f"{gib_text(device.free)} free" if device.free is not None else ""
-    at = min(round((device.free or 0) * width / total), width)
-    if end and at > width - len(end) - 1:  # both would stand in one place
-        free, end, at = f"{gib_text(device.free or 0)} free of {end}", "", width
+    free_column = min(round((device.free or 0) * width / total), width)
+    if total_text and free_column > width - len(total_text) - 1:  # both labels would overlap
+        free = f"{gib_text(device.free or 0)} free of {total_text}"
+        total_text = ""
+        free_column = width
     line = "0 GiB"
     if free:
-        line = f"{line}{free.rjust(max(len(free) + 1, at - len(line)))}"
-    return f"{line}{end.rjust(max(0, width - len(line)))}" if end else line
+        line = f"{line}{free.rjust(max(len(free) + 1, free_column - len(line)))}"
+    return f"{line}{total_text.rjust(max(0, width - len(line)))}" if total_text else line
 
 
 def render_legend(device_fit: DeviceFit, glyphs: Glyphs, width: int) -> Content:
-    """Each part's sign, name and GiB, as far apart as there is room for."""
+    """Sign, name and GiB of each part."""
     parts = [(n, part) for n, part in enumerate(MemoryParts.from_device_fit(device_fit)) if part]
-    words = [f" {_PART_LABELS[n]} {gib_text(part)}" for n, part in parts]
-    room_left = width - sum(len(word) + 1 for word in words)
-    gap = " " * max(0, min(3, room_left // max(1, len(words) - 1)))
+    for names in (_PART_LABELS, _SHORT_LABELS):
+        labels = [f" {names[n]} {gib_text(part)}" for n, part in parts]
+        remaining = width - sum(len(label) + 1 for label in labels)
+        if remaining >= len(labels) - 1:
+            break
+    gap = " " * max(0, min(3, remaining // max(1, len(labels) - 1)))
     pieces: list[tuple[str, str]] = []
-    for (n, _), word in zip(parts, words, strict=True):
+    for (n, _), label in zip(parts, labels, strict=True):
         pieces += [
             (f"{gap if pieces else ''}{glyphs.memory_segments[n]}", PART_STYLES[n]),
-            (word, ""),
+            (label, ""),
         ]
     return Content.assemble(*pieces)

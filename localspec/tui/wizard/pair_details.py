@@ -1,4 +1,4 @@
-"""One pair on one place: memory, speed, why this draft, and what is checked before a download."""
+"""The wizard's details page of a pair: memory, speed, reasons, and checks before the download."""
 
 from __future__ import annotations
 
@@ -28,23 +28,20 @@ from localspec.units import gb, gib
 
 _LABEL_WIDTH = 12
 _MAX_BAR_WIDTH = 64
-"""Cells of the bar."""
 _USE_CASE_LABELS = {"chat": "chat", "code": "code", "writing": "stories", "documents": "documents"}
 
 
 @dataclass(frozen=True, slots=True)
 class DetailsPage:
-    """What the card is made from."""
-
     candidate: Candidate
     use_case: str
     checks: tuple[PreDownloadCheck, ...]
     is_downloaded: bool = False
-    """Both files are."""
+    """Whether both files are installed."""
     free_disk: int | None = None
-    """Bytes free where the files will be."""
+    """Free bytes on the download disk."""
     fit_basis: str = ""
-    """How sure the memory is: read from headers, or drawn from the catalogue."""
+    """Where the memory numbers come from."""
 
     @property
     def pair(self) -> CatalogPair:
@@ -52,29 +49,33 @@ class DetailsPage:
 
 
 def render_page(page: DetailsPage, width: int, height: int, glyphs: Glyphs) -> list[Content]:
-    """Everything, or in few lines what fits them."""
-    airy = height >= 19
-    gap = [Content("")] if airy else []
+    """Everything, or a shorter version on a low terminal."""
+    spacious = height >= 19
+    gap = [Content("")] if spacious else []
     blocks = [
         list(_title_lines(page, width)),
         list(_memory_lines(page, width, glyphs, short=height < 16, tall=height >= 24)),
         list(_speed_lines(page, width, short=height < 16)),
-        list(_reason_lines(page, width, 4 if airy else 2)),
+        list(_reason_lines(page, width, 4 if spacious else 2)),
         list(_check_lines(page, width, glyphs)),
     ]
-    found: list[Content] = []
+    lines: list[Content] = []
     for block in blocks:
-        found += [*(gap if found and block else []), *block]
-    return found
+        lines += [*(gap if lines and block else []), *block]
+    return lines
 
 
 def _title_lines(page: DetailsPage, width: int) -> Iterator[Content]:
     pair = page.pair
-    beside = f"  with  {fit_text.model_text(pair.draft)}" if pair.draft else "  copying, no draft"
+    draft = (
+        f"  with  {fit_text.model_text(pair.draft)}"
+        if pair.draft
+        else "  prompt lookup, no draft model"
+    )
     name = Content.assemble(
         (fit_text.model_text(pair.target), "bold"),
-        (beside[:8] if pair.draft else beside, "$muted"),
-        (beside[8:] if pair.draft else "", "bold"),
+        (draft[:8] if pair.draft else draft, "$muted"),
+        (draft[8:] if pair.draft else "", "bold"),
     )
     size = _download_text(page)
     disk = (
@@ -83,19 +84,18 @@ def _title_lines(page: DetailsPage, width: int) -> Iterator[Content]:
         else ""
     )
     facts = " · ".join(
-        filter(None, (fit_text.licence_text(pair, "licence on its page"), size, disk))
+        filter(None, (fit_text.licence_text(pair, "licence: see model page"), size, disk))
     )
-    room = width - name.cell_length - len(facts)
-    if room >= 2:
-        yield Content.assemble(name, " " * room, (facts, "$muted"))
+    gap = width - name.cell_length - len(facts)
+    if gap >= 2:
+        yield Content.assemble(name, " " * gap, (facts, "$muted"))
         return
     yield name.truncate(width, ellipsis=True)
     yield Content.styled(facts[:width], "$muted")
 
 
 def _download_text(page: DetailsPage) -> str:
-    """How much must come."""
-    return "here already" if page.is_downloaded else f"{gb(page.candidate.total_bytes)} to download"
+    return "installed" if page.is_downloaded else f"{gb(page.candidate.total_bytes)} to download"
 
 
 def _row(label: str, *parts: Content | tuple[str, str] | str) -> Content:
@@ -112,25 +112,28 @@ def _memory_lines(
     if fit is None:
         yield _row("Memory", page.candidate.no_fit_reason or "…")
         return
-    wide = min(_MAX_BAR_WIDTH, width - _LABEL_WIDTH)
-    shown = _shown_devices(fit)
-    for n, room in enumerate(shown):
+    bar_width = min(_MAX_BAR_WIDTH, width - _LABEL_WIDTH)
+    devices = _shown_devices(fit)
+    for n, device_fit in enumerate(devices):
         label = "Memory" if n == 0 else ""
-        if len(shown) > 1:
-            yield _row(label, (sanitize(room.device.description, multiline=False)[:wide], "$muted"))
+        if len(devices) > 1:
+            yield _row(
+                label,
+                (sanitize(device_fit.device.description, multiline=False)[:bar_width], "$muted"),
+            )
             label = ""
         if not short:
-            yield _row(label, (memory_bar.render_scale(room, wide), "$muted"))
+            yield _row(label, (memory_bar.render_scale(device_fit, bar_width), "$muted"))
             label = ""
-        yield _row(label, memory_bar.render_bar(room, wide, glyphs))
-        yield _row("", memory_bar.render_legend(room, glyphs, width - _LABEL_WIDTH))
+        yield _row(label, memory_bar.render_bar(device_fit, bar_width, glyphs))
+        yield _row("", memory_bar.render_legend(device_fit, glyphs, width - _LABEL_WIDTH))
     yield from _verdict_lines(page, fit, width)
-    if tall and (beside := _host_memory_text(fit)):
-        yield _row("", (beside, "$muted"))
+    if tall and (host := _host_memory_text(fit)):
+        yield _row("", (host, "$muted"))
 
 
 def _verdict_lines(page: DetailsPage, fit: FitReport, width: int) -> Iterator[Content]:
-    """Whether it fits; and how that is known, where there is room for it."""
+    """The verdict; how it is known, if there is room."""
     style = f"bold {VERDICT_STYLES[fit.verdict]}"
     *lines, last = fit_text.wrap_text(fit_text.verdict_text(fit), width - _LABEL_WIDTH)
     yield from (_row("", (line, style)) for line in lines)
@@ -140,21 +143,25 @@ def _verdict_lines(page: DetailsPage, fit: FitReport, width: int) -> Iterator[Co
 
 
 def _shown_devices(fit: FitReport) -> list[DeviceFit]:
-    """The devices that take something, three at most; without any the computer's memory."""
-    used = [room for room in fit.device_fits if room.target.total or room.draft.total]
+    """The devices that are used, three at most; the host if no other is."""
+    used = [
+        device_fit
+        for device_fit in fit.device_fits
+        if device_fit.target.total or device_fit.draft.total
+    ]
     return used[:3] or [fit.host]
 
 
 def _host_memory_text(fit: FitReport) -> str:
-    """What a card's pair takes of the computer's own memory."""
+    """Host memory that a pair on a GPU uses in addition."""
     if not _uses_gpu(fit) or not fit.host.total:
         return ""
     free = f", {gib(fit.host.device.free)} free" if fit.host.device.free else ""
-    return f"and {gib(fit.host.total)} of this computer's memory{free}"
+    return f"plus {gib(fit.host.total)} of this computer's memory{free}"
 
 
 def _uses_gpu(fit: FitReport) -> bool:
-    return any(room.target.total or room.draft.total for room in fit.device_fits)
+    return any(device_fit.target.total or device_fit.draft.total for device_fit in fit.device_fits)
 
 
 # --- speed ------------------------------------------------------------------------------
@@ -168,57 +175,57 @@ def _speed_lines(page: DetailsPage, width: int, *, short: bool) -> Iterator[Cont
     if speed.plain is None:
         yield _row("Speed", ("unknown: ", ""), sanitize(speed.explanation, multiline=False))
         return
-    with_ = "with draft   " if page.pair.draft else "with copying "
-    gains = _speedup_text(page, width - _LABEL_WIDTH - len(with_) - 20)
-    yield _row("Speed", ("without draft  ", "$muted"), fit_text.speed_text(speed.plain))
+    label = "speculative  "
+    speedups = _speedup_text(page, width - _LABEL_WIDTH - len(label) - 20)
+    yield _row("Speed", ("plain          ", "$muted"), fit_text.speed_text(speed.plain))
     yield _row(
         "",
-        (f"{with_}  ", "$muted"),
+        (f"{label}  ", "$muted"),
         (f"{fit_text.speed_text(speed.speculative):<14}", "bold"),
-        (f"{'  ' if width >= 70 else ' '}{gains}", "$muted"),
+        (f"{'  ' if width >= 70 else ' '}{speedups}", "$muted"),
     )
     if not short:
-        rests = f"rests on {speed.explanation}"
+        basis = f"based on {speed.explanation}"
         yield from (
-            _row("", (text, "$muted")) for text in fit_text.wrap_text(rests, width - _LABEL_WIDTH)
+            _row("", (text, "$muted")) for text in fit_text.wrap_text(basis, width - _LABEL_WIDTH)
         )
 
 
 def _speedup_text(page: DetailsPage, width: int) -> str:
-    """2.0–2.4× for what was asked for, then for the rest as far as there is room."""
+    """The speed-up for the chosen use case, then for others as room allows."""
     fit = page.candidate.fit
     assert fit is not None
     first = fit_text.speedup_text(fit_text.speedup_range(fit.speed, page.use_case))
-    said = f"{first} {_USE_CASE_LABELS.get(page.use_case, page.use_case)}" if first else ""
-    for use, word in _USE_CASE_LABELS.items():
-        more = f" · {fit_text.speedup_text(fit_text.speedup_range(fit.speed, use))} {word}"
-        if use != page.use_case and len(said) + len(more) <= width:
-            said += more
-    return said
+    shown = f"{first} {_USE_CASE_LABELS.get(page.use_case, page.use_case)}" if first else ""
+    for use, label in _USE_CASE_LABELS.items():
+        more = f" · {fit_text.speedup_text(fit_text.speedup_range(fit.speed, use))} {label}"
+        if use != page.use_case and len(shown) + len(more) <= width:
+            shown += more
+    return shown
 
 
 # --- reasons and checks -----------------------------------------------------------------
 
 
 def _reason_lines(page: DetailsPage, width: int, max_lines: int) -> Iterator[Content]:
-    one = page.candidate
-    said = " · ".join(filter(None, (one.draft_reason, *one.reasons)))
-    if not said:
+    candidate = page.candidate
+    reasons = " · ".join(filter(None, (candidate.draft_reason, *candidate.reasons)))
+    if not reasons:
         return
     label = "This draft" if page.pair.draft else "This pair"
-    for n, text in enumerate(fit_text.wrap_text(said, width - _LABEL_WIDTH)[:max_lines]):
+    for n, text in enumerate(fit_text.wrap_text(reasons, width - _LABEL_WIDTH)[:max_lines]):
         yield _row(label if n == 0 else "", text)
 
 
 def _check_lines(page: DetailsPage, width: int, glyphs: Glyphs) -> Iterator[Content]:
-    """As many to a line as fit."""
+    """As many checks per line as fit."""
     signs = {
         True: (glyphs.check, "$success"),
         False: (glyphs.cross, "$error"),
         None: (" ", "$muted"),
     }
     rows: list[list[Content]] = [[]]
-    filled = 0
+    used = 0
     for check in page.checks:
         sign, style = signs[check.passed]
         text = sanitize(check.text, multiline=False)
@@ -228,21 +235,21 @@ def _check_lines(page: DetailsPage, width: int, glyphs: Glyphs) -> Iterator[Cont
             else text[: width - _LABEL_WIDTH - 5] + glyphs.ellipsis
         )
         cell = Content.assemble((f"{sign} ", style), (text, "" if check.passed else style), "   ")
-        if filled and filled + cell.cell_length - 3 > width - _LABEL_WIDTH:
+        if used and used + cell.cell_length - 3 > width - _LABEL_WIDTH:
             rows.append([])
-            filled = 0
+            used = 0
         rows[-1].append(cell)
-        filled += cell.cell_length
+        used += cell.cell_length
     for n, row in enumerate(rows):
         yield _row("Checked" if n == 0 else "", *row)
 
 
-# --- What is known to be right, or wrong, before a byte of weights is downloaded.
+# --- checks before the download -----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class PreDownloadCheck:
-    """`good` None: it will be seen at the download."""
+    """`passed` is None if it can only be checked at the download."""
 
     passed: bool | None
     text: str
@@ -250,15 +257,15 @@ class PreDownloadCheck:
 
 @dataclass(frozen=True, slots=True)
 class HeaderComparison:
-    """What the headers of a pair's files say."""
+    """The headers of a pair's files, and whether they are compatible."""
 
     subject: PairHeaders
     verdict: CompatibilityResult | None = None
-    """Of what must be the same in both; None: there is no draft, or a header was only drawn."""
+    """None without a draft model, or if a header was made from the catalogue."""
 
     @property
     def is_from_files(self) -> bool:
-        """Whether both headers are those of the files."""
+        """Whether both headers were read from files, not made from the catalogue."""
         subject = self.subject
         return all(part.source != "shape" for part in (subject.target, subject.draft) if part)
 
@@ -266,9 +273,9 @@ class HeaderComparison:
 def compare_headers(subject: PairHeaders) -> HeaderComparison:
     """Compares the vocabularies, which takes some tens of milliseconds."""
     target, draft = subject.headers
-    known = HeaderComparison(subject)
-    if draft is None or not known.is_from_files:
-        return known
+    comparison = HeaderComparison(subject)
+    if draft is None or not comparison.is_from_files:
+        return comparison
     return HeaderComparison(subject, draft_heads.check_compatibility(target, draft))
 
 
@@ -278,7 +285,6 @@ def check_before_download(
     subject: PairHeaders | None,
     comparison: HeaderComparison | None,
 ) -> tuple[PreDownloadCheck, ...]:
-    """In the order in which people ask."""
     return tuple(
         check
         for check in (
@@ -316,112 +322,110 @@ def _head_check(name: str, verdict: CompatibilityResult | None) -> PreDownloadCh
 def _fit_check(fit: FitReport | None) -> PreDownloadCheck | None:
     if fit is None or fit.verdict == "unknown":
         return None
-    at = f"context {fit_text.context_text(fit.load.target_settings.n_ctx)}"
-    good = fit.verdict != "no"
-    return PreDownloadCheck(good, f"{'fits' if good else 'does not fit'} with {at}")
+    context = f"context {fit_text.context_text(fit.load.target_settings.n_ctx)}"
+    fits = fit.verdict != "no"
+    return PreDownloadCheck(fits, f"{'fits' if fits else 'does not fit'} with {context}")
 
 
 def _rollback_check(subject: PairHeaders | None) -> PreDownloadCheck | None:
-    """Whether the target can forget a wrong guess."""
+    """Whether the target can discard rejected draft tokens."""
     if subject is None:
         return None
-    about = hparams.from_header(subject.target.header)
-    if not about.has_recurrent_state:
-        return PreDownloadCheck(True, "hybrid memory: no")
-    if about.can_rollback:
-        return PreDownloadCheck(True, "hybrid memory: takes guesses back")
-    return PreDownloadCheck(False, "hybrid memory: cannot take a guess back, no speculation")
+    model_params = hparams.from_header(subject.target.header)
+    if not model_params.has_recurrent_state:
+        return PreDownloadCheck(True, "recurrent state: none")
+    if model_params.can_rollback:
+        return PreDownloadCheck(True, "recurrent state: can roll back")
+    return PreDownloadCheck(False, "recurrent state: cannot roll back, no speculation")
 
 
 def _licence_check(pair: CatalogPair) -> PreDownloadCheck:
     models: Iterator[str | None] = (m.licence for m in (pair.target, pair.draft) if m)
     if all(models):
         return PreDownloadCheck(True, f"licence {fit_text.licence_text(pair)}")
-    return PreDownloadCheck(None, "licence: on its page")
+    return PreDownloadCheck(None, "licence: see model page")
 
 
-# --- The pair of the wizard's last step: what is known of it, and what could stand in its place.
+# --- the selected pair --------------------------------------------------------------------
 
 
 class PairDetails:
-    """Headers that were read are remembered by pair."""
+    """The pair of the last step: its headers, and the pairs to compare it with."""
 
     def __init__(self, services: WizardServices, estimates: EstimateCache) -> None:
         self._services, self._estimates = services, estimates
         self.candidate: Candidate | None = None
         self.free_disk: int | None = None
-        """Bytes free where files will be."""
+        """Free bytes on the download disk."""
         self._comparisons: dict[str, HeaderComparison | None] = {}
         self._confirmation_tried = set[tuple[str, str, WhatIf]]()
-        """Or tried to be."""
 
     def has_tried_headers(self, pair: CatalogPair) -> bool:
-        """Or tried, in vain."""
+        """Also true if reading them failed."""
         return pair.id in self._comparisons
 
     def take_unconfirmed(self, use_case: str, what_if: WhatIf) -> PairHeaders | None:
-        """The files' headers, where the price by formulas can be confirmed and was not; once."""
+        """The files' headers if the fit can be confirmed; only once per setting."""
         if self.candidate is None or self.candidate.fit is None:
             return None
-        known, key = (
-            self._comparisons.get(self.candidate.pair.id),
-            (self.candidate.pair.id, use_case, what_if),
-        )
-        if known is None or not known.is_from_files or key in self._confirmation_tried:
+        comparison = self._comparisons.get(self.candidate.pair.id)
+        key = (self.candidate.pair.id, use_case, what_if)
+        if comparison is None or not comparison.is_from_files or key in self._confirmation_tried:
             return None
         self._confirmation_tried.add(key)
-        return known.subject
+        return comparison.subject
 
     def set_headers(self, pair: CatalogPair, comparison: HeaderComparison | None) -> None:
-        """What the headers of its files say; None: they could not be had."""
+        """`comparison` is None if the headers could not be read."""
         self._comparisons[pair.id] = comparison
         if comparison is not None and comparison.is_from_files:
             self._estimates.use_headers(pair, comparison.subject)
 
     def next_draft(self) -> CatalogPair | None:
-        """The next pair of this target, round and round."""
+        """The next pair with this target, cyclically."""
         if self.candidate is None:
             return None
         pairs = pairs_of_same_target(self.candidate.pair, self._services.catalogue)
         ids = [pair.id for pair in pairs]
-        at = ids.index(self.candidate.pair.id) if self.candidate.pair.id in ids else -1
-        return pairs[(at + 1) % len(pairs)] if len(pairs) > 1 else None
+        index = ids.index(self.candidate.pair.id) if self.candidate.pair.id in ids else -1
+        return pairs[(index + 1) % len(pairs)] if len(pairs) > 1 else None
 
     def next_target(self, candidates: Sequence[Candidate]) -> CatalogPair | None:
-        """The next of the shortlist with another target."""
+        """The next pair of the shortlist with another target."""
         if self.candidate is None:
             return None
-        mine = self.candidate.pair.target.id
-        ids = [one.pair.target.id for one in candidates]
-        at = ids.index(mine) if mine in ids else -1
-        after = [*candidates[at + 1 :], *candidates[: at + 1]]
-        return next((one.pair for one in after if one.pair.target.id != mine), None)
+        current = self.candidate.pair.target.id
+        ids = [candidate.pair.target.id for candidate in candidates]
+        index = ids.index(current) if current in ids else -1
+        after = [*candidates[index + 1 :], *candidates[: index + 1]]
+        return next(
+            (candidate.pair for candidate in after if candidate.pair.target.id != current), None
+        )
 
     def build_page(self, candidate: Candidate, use_case: str) -> DetailsPage:
-        pair, known = candidate.pair, self._comparisons.get(candidate.pair.id)
-        found = known.subject if known else self._estimates.find_subject(pair)
+        pair, comparison = candidate.pair, self._comparisons.get(candidate.pair.id)
+        subject = comparison.subject if comparison else self._estimates.find_subject(pair)
         return DetailsPage(
             candidate=candidate,
             use_case=use_case,
-            checks=check_before_download(pair, candidate.fit, found, known),
+            checks=check_before_download(pair, candidate.fit, subject, comparison),
             is_downloaded=pair.id in self._services.ready_choices,
             free_disk=self.free_disk,
             fit_basis=self._fit_basis(candidate),
         )
 
     def _fit_basis(self, candidate: Candidate) -> str:
-        """How sure the memory is."""
-        known = self._comparisons.get(candidate.pair.id)
+        comparison = self._comparisons.get(candidate.pair.id)
         if candidate.fit is not None and candidate.fit.memory_estimate.method == "exact":
             return "exact, from the files' headers"
-        if known is not None and known.is_from_files:
+        if comparison is not None and comparison.is_from_files:
             return "from the files' headers"
         return "estimated from the catalogue"
 
 
 def unlisted_candidate(pair: CatalogPair) -> Candidate:
-    """One that is not in the shortlist."""
-    why = tuple(filter(None, (pair.why, pair.note)))
+    """A candidate for a pair that is not in the shortlist."""
+    reasons = tuple(filter(None, (pair.why, pair.note)))
     return Candidate(
-        pair, pair.size or 0, reasons=why, draft_reason=advisor.describe_head(pair.draft_kind)
+        pair, pair.size or 0, reasons=reasons, draft_reason=advisor.describe_head(pair.draft_kind)
     )

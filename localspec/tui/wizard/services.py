@@ -1,4 +1,4 @@
-"""What the wizard works on: the catalogue, what is here, this computer, and what the hub says."""
+"""What the wizard needs from outside: catalogue, installed pairs, this computer, and the hub."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from localspec.errors import LocalspecError
 from localspec.fit import exact_fit, pair_headers
+from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_headers import PairHeaders
-from localspec.fit.report import FitReport, MachineProfile
+from localspec.fit.report import FitReport
 from localspec.fit.speed_estimate import UseCase
 from localspec.launch import ResolvedPair
 from localspec.models import resolver
@@ -22,11 +23,10 @@ if TYPE_CHECKING:
     from localspec.models.hub.client import HubClient
 
 ReadHeaders = Callable[[CatalogPair], PairHeaders | None]
-"""The headers of a pair's files, or None where nobody can tell; called on a thread."""
+"""The headers of a pair's files, or None if they cannot be read. Called on a thread."""
 
 
 def no_headers(_: CatalogPair) -> PairHeaders | None:
-    """Of who asks nobody."""
     return None
 
 
@@ -35,7 +35,7 @@ def unknown_free_disk() -> int | None:
 
 
 ConfirmFit = Callable[[FitReport, PairHeaders, MachineProfile, UseCase], FitReport]
-"""The same settings with llama.cpp's own sums, or as they were; called on a thread."""
+"""The same settings with llama.cpp's own numbers, or the given report. Called on a thread."""
 
 
 def keep_estimate(
@@ -46,22 +46,22 @@ def keep_estimate(
 
 @dataclass(frozen=True, slots=True)
 class WizardServices:
-    """Given by Home; slow things are asked on threads."""
+    """Callables that may be slow are called on threads."""
 
     catalogue: Catalog
     load_machine_profile: Callable[[], MachineProfile]
     ready_choices: Mapping[str, ResolvedPair] = field(default_factory=dict)
-    """Pairs whose files are here."""
+    """Installed pairs, by catalogue id."""
     read_headers: ReadHeaders = no_headers
     suggest: SuggestCandidates = suggest_candidates
     confirm_fit: ConfirmFit = keep_estimate
     free_disk: Callable[[], int | None] = unknown_free_disk
-    """Bytes free where files will be."""
+    """Free bytes on the download disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class WizardResult:
-    """How the wizard ended: a pair to open, or one that is being downloaded."""
+    """The chosen pair: `choice` to open it now, or `pair` if it is being downloaded."""
 
     what_if: WhatIf
     choice: ResolvedPair | None = None
@@ -69,14 +69,14 @@ class WizardResult:
 
 
 class HeaderReader:
-    """Headers from the disk, or from the hub where it can be asked."""
+    """Reads a pair's headers from the disk, or from the hub if needed and reachable."""
 
     def __init__(self, hub: Callable[[], HubClient]) -> None:
         self._hub = hub
         self._stop: CancelToken | None = None
 
     def __call__(self, pair: CatalogPair) -> PairHeaders | None:
-        from localspec.models.hub.cancellation import CancelToken, OperationCancelledError  # noqa: PLC0415  200 ms, when needed
+        from localspec.models.hub.cancellation import CancelToken, OperationCancelledError  # noqa: PLC0415  takes 200 ms
         from localspec.models.pull_plan import PullPlanner  # noqa: PLC0415
 
         self._stop = stop = CancelToken()
@@ -87,7 +87,7 @@ class HeaderReader:
             return None
 
     def stop(self) -> None:
-        """Nobody waits any more."""
+        """Cancels a pending request."""
         if self._stop is not None:
             self._stop.cancel()
 
@@ -95,16 +95,16 @@ class HeaderReader:
 def confirm_by_probe(
     fit: FitReport, subject: PairHeaders, machine_profile: MachineProfile, use: UseCase
 ) -> FitReport:
-    """Asked in a child that ends with the answer: about a second."""
-    from localspec.machine.probe import MemoryProbe  # noqa: PLC0415  not before it is needed
+    """Runs llama.cpp's own memory calculation in a child process; about a second."""
+    from localspec.machine.probe import MemoryProbe  # noqa: PLC0415  keeps start-up fast
 
     with MemoryProbe() as probe:
         return exact_fit.confirm_fit(fit, subject, machine_profile, probe, use)
 
 
 def measure_free_disk() -> int | None:
-    """On the disk of the hub's cache."""
-    from localspec.models import pull_plan  # noqa: PLC0415  200 ms, not before it is needed
+    """On the disk of the hub cache."""
+    from localspec.models import pull_plan  # noqa: PLC0415  takes 200 ms
     from localspec.models.hub import hub_cache  # noqa: PLC0415
 
     try:
