@@ -91,7 +91,7 @@ def test_a_home_directory_is_found(
 
 def test_an_unknown_name_is_told_the_closest() -> None:
     assert launch.resolve_pair("", "auto").spec == "model"
-    with pytest.raises(NotFoundError, match="nothing called demmo") as failure:
+    with pytest.raises(NotFoundError, match="no entry demmo") as failure:
         launch.resolve_pair("demmo", "auto")
     assert "demo" in failure.value.hint
 
