@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Compare how much is guessed and kept with llama.cpp's own program: same files, prompts, length.
+"""Compare drafted and accepted tokens with llama.cpp's program: same files, prompts, length.
 
     scripts/bench_counts.py --target T.gguf --draft HEAD.gguf [--draft …] --gamma 1 3 5 \\
         --speculative-simple build/bin/llama-speculative-simple --markdown
 
-Greedy, so that the text is the target's and only the drafts could differ; nothing is timed, and
-whatever else runs does no harm.  A draft that is the target's own file is its MTP layer.
+Greedy, so the text is the target's and only the drafts can differ. Nothing is timed: other programs
+may run. If the draft is the target's own file, its MTP layer drafts.
 
-localspec's first token comes from the prompt's own pass, without a draft; llama.cpp drafts it.  So
-llama.cpp gets the prompt with that token, and rounds begin at the same places.  They are compared
-one by one, up to where llama.cpp cuts its drafts to what is still wanted.  What may differ:
+localspec's first token comes from the prompt's own pass, without a draft; llama.cpp drafts it. So
+llama.cpp gets the prompt plus that token, and rounds begin at the same positions. They are compared
+one by one, up to where llama.cpp shortens its drafts to the remaining tokens. Known differences:
 
-- a draft in which a guess ends the answer: localspec ends it there, llama.cpp guesses on;
-- two tokens that are nearly equally likely to a head: llama.cpp has it read the rows of rejected
-  guesses too, in passes of another width, and sums differ in their last bits.
+- a draft token that ends the answer: localspec stops drafting there, llama.cpp continues;
+- two tokens that are almost equally likely for a head: llama.cpp's head also reads rejected draft
+  tokens, in passes of another width, so sums differ in their last bits.
 """
 
 from __future__ import annotations
@@ -35,20 +35,18 @@ from prompts import prompts_of
 from localspec.machine.llama_params import has_amx
 
 COLUMNS = (
-    *("drafts by", "γ", "prompt", "llama.cpp kept/guessed", "localspec", "rounds that differ"),
+    *("draft", "γ", "prompt", "llama.cpp accepted/drafted", "localspec", "different rounds"),
     "same text",
 )
 _ROUND = re.compile(r"accepted (\d+)/(\d+) draft tokens")
 
 
 Rounds = list[tuple[int, int]]
-"""Guesses kept and made, a round each."""
+"""Accepted and drafted tokens of each round."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """One answer, by both."""
-
     kind: str
     gamma: int
     prompt: str
@@ -58,14 +56,14 @@ class Counts:
 
     @property
     def differing(self) -> int:
-        """Rounds that are not the same."""
+        """Number of rounds with different counts."""
         return sum(a != b for a, b in zip(self.peer, self.ours, strict=True))
 
 
 def count(settings: Settings, case: Case) -> Counts:
     """Raises BenchError."""
     text, first, mine = ours(settings, case)
-    for _ in range(programs.TRIES):  # its log may be cut short
+    for _ in range(programs.TRIES):  # the log may be truncated
         said, theirs = peers(settings, replace(case, prompt=case.prompt + first))
         if text in said:
             break
@@ -75,7 +73,7 @@ def count(settings: Settings, case: Case) -> Counts:
 
 
 def ours(settings: Settings, case: Case) -> tuple[str, str, Rounds]:
-    """An answer, its first token and the rounds after that."""
+    """localspec's answer, its first token and the rounds after it."""
     command = programs.localspec_command(settings, case)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events"
@@ -90,17 +88,17 @@ def peers(settings: Settings, case: Case) -> tuple[str, Rounds]:
     said, log = programs.call([*command, "--temp", "0", "--verbosity", "5"])
     found = [(int(kept), int(made)) for kept, made in _ROUND.findall(log + said)]
     if not found:
-        raise BenchError(f"{command[0]} told of no rounds.")
+        raise BenchError(f"{command[0]} printed no rounds.")
     return log + said, found
 
 
 def compared(rounds: Rounds, tokens: int) -> int:
-    """How many rounds there are before so many tokens were said."""
-    said = 0
-    for n, (kept, _) in enumerate(rounds):
-        if said > tokens:
+    """The number of rounds that produce the first `tokens` tokens."""
+    produced = 0
+    for n, (accepted, _) in enumerate(rounds):
+        if produced > tokens:
             return n
-        said += kept + 1
+        produced += accepted + 1
     return len(rounds)
 
 

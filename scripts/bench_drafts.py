@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compare drafts of one target: draft model, EAGLE-3, DSpark, …, each as `auto` would use it.
+"""Compare drafts for one target: draft model, EAGLE-3, DSpark, …, each as `auto` would use it.
 
     scripts/bench_drafts.py --target T.gguf --draft D.gguf --draft E.gguf --threads 1 --rounds 2
 
-Every prompt is answered plain and with each draft, alone (`model`: the controller chooses how many
-guesses) and with copying from the text beside it (`auto`), in turns, at temperature 0, through the
-Python API.  A speed-up is taken within a turn.  Answers whose 4-grams repeat (under half of them
-distinct) are named apart: there copying wins whatever the draft.  Let nothing else run meanwhile.
+Every prompt is answered plain and with each draft, alone (`model`: the controller chooses the draft
+length) and together with prompt lookup (`auto`), alternating, at temperature 0, through the Python
+API. Speed-ups are computed within a turn. Repetitive answers (under half of the 4-grams distinct)
+are reported separately: there prompt lookup wins with any draft. Let nothing else run meanwhile.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ from prompts import prompts_of
 from localspec import LLM
 from localspec.bench.metrics import distinct_4grams
 
-REPEATS = 0.5
-"""Of an answer's 4-grams, the share that is distinct, under which it repeats itself."""
+MIN_DISTINCT = 0.5
+"""Below this share of distinct 4-grams an answer is repetitive."""
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """What answers, and what it may guess with."""
-
+class Variant:
     name: str
     llm: LLM
     spec: Literal["off", "model", "auto"]
@@ -42,62 +40,65 @@ class Way:
 @dataclass(frozen=True, slots=True)
 class Run:
     prompt: str
-    way: str
+    variant: str
     speed: float
-    """Tokens a second after the first."""
+    """Tokens per second after the first token."""
     text: str
-    kept: float | None
-    """Of the guesses."""
+    acceptance_rate: float | None
     distinct: float
 
 
 def measure(
-    ways: Sequence[Way], prompts: dict[str, str], rounds: int, tokens: int
+    variants: Sequence[Variant], prompts: dict[str, str], rounds: int, tokens: int
 ) -> Iterator[Run]:
-    """Every way with every prompt, in turns, the order turning each time."""
+    """Every variant with every prompt; the order is reversed in every second round."""
     for turn in range(rounds):
         for prompt, text in prompts.items():
-            for way in ways[:: -1 if turn % 2 else 1]:
-                yield run(way, prompt, text, tokens)
+            for variant in variants[:: -1 if turn % 2 else 1]:
+                yield run(variant, prompt, text, tokens)
 
 
-def run(way: Way, prompt: str, text: str, tokens: int) -> Run:
-    said = way.llm.generate(text, raw=True, temperature=0, max_tokens=tokens, spec=way.spec)
-    speed = said.timings["tokens_per_second"] or 0.0
-    ids = [token.id for token in said.tokens]
-    kept = said.speculation["acceptance_rate"]
-    return Run(prompt, way.name, speed, said.text, kept, distinct_4grams(ids) or 1.0)
+def run(variant: Variant, prompt: str, text: str, tokens: int) -> Run:
+    answer = variant.llm.generate(
+        text, raw=True, temperature=0, max_tokens=tokens, spec=variant.spec
+    )
+    speed = answer.timings["tokens_per_second"] or 0.0
+    ids = [token.id for token in answer.tokens]
+    rate = answer.speculation["acceptance_rate"]
+    return Run(prompt, variant.name, speed, answer.text, rate, distinct_4grams(ids) or 1.0)
 
 
 def report(runs: Sequence[Run], *, markdown: bool) -> str:
-    """One row a way: speed-ups over plain, by answers that do not repeat themselves and all."""
+    """One row per variant: speed-ups over plain, for non-repetitive answers and for all."""
     every = sorted({r.prompt for r in runs})
-    fresh = [p for p in every if all(r.distinct >= REPEATS for r in runs if r.prompt == p)]
-    rows = [["", "guesses kept", f"speed-up ({len(fresh)} answers)", f"all {len(every)}"]]
-    for way in dict.fromkeys(r.way for r in runs):
-        rates = [r.kept for r in runs if r.way == way and r.kept is not None]
-        kept = f"{sum(rates) / len(rates):.2f}" if rates else ""
-        rows.append([way, kept, _gain(runs, way, fresh), _gain(runs, way, every)])
+    fresh = [p for p in every if all(r.distinct >= MIN_DISTINCT for r in runs if r.prompt == p)]
+    rows = [["", "acceptance rate", f"speed-up ({len(fresh)} answers)", f"all {len(every)}"]]
+    for variant in dict.fromkeys(r.variant for r in runs):
+        own = [r for r in runs if r.variant == variant]
+        rates = [r.acceptance_rate for r in own if r.acceptance_rate is not None]
+        mean = f"{sum(rates) / len(rates):.2f}" if rates else ""
+        rows.append([variant, mean, _gain(runs, variant, fresh), _gain(runs, variant, every)])
     same = all(len({r.text for r in runs if r.prompt == p}) == 1 for p in every)
     return table(rows, markdown=markdown) + f"\n\ntexts {'all the same' if same else 'DIFFER'}"
 
 
-def _gain(runs: Sequence[Run], way: str, prompts: Sequence[str]) -> str:
+def _gain(runs: Sequence[Run], variant: str, prompts: Sequence[str]) -> str:
     """The geometric mean over prompts of the median of ratios within a turn."""
     gains = []
     for prompt in prompts:
         ours, plain = (
-            [r.speed for r in runs if r.prompt == prompt and r.way == w] for w in (way, "plain")
+            [r.speed for r in runs if r.prompt == prompt and r.variant == w]
+            for w in (variant, "plain")
         )
         gains.append(median(a / b for a, b in zip(ours, plain, strict=True)))
     return f"{geometric_mean(gains):.2f} ({min(gains):.2f}-{max(gains):.2f})" if gains else ""
 
 
-def ways_of(llms: dict[str, LLM]) -> list[Way]:
-    ways = [Way("plain", next(iter(llms.values())), "off")]
+def variants_of(llms: dict[str, LLM]) -> list[Variant]:
+    variants = [Variant("plain", next(iter(llms.values())), "off")]
     for name, llm in llms.items():
-        ways += [Way(name, llm, "model"), Way(f"{name} + copying", llm, "auto")]
-    return ways
+        variants += [Variant(name, llm, "model"), Variant(f"{name} + lookup", llm, "auto")]
+    return variants
 
 
 def main() -> int:
@@ -118,9 +119,11 @@ def main() -> int:
             )
             for draft in args.draft
         }
-        for done in measure(ways_of(llms), prompts_of(args.prompts), args.rounds, args.tokens):
+        for done in measure(variants_of(llms), prompts_of(args.prompts), args.rounds, args.tokens):
             runs.append(done)
-            print(f"{done.prompt} {done.way}: {done.speed:.2f} tok/s", file=sys.stderr, flush=True)
+            print(
+                f"{done.prompt} {done.variant}: {done.speed:.2f} tok/s", file=sys.stderr, flush=True
+            )
     print(report(runs, markdown=args.markdown))
     return 0
 

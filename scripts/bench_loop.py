@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Host time per round: everything the loop does outside llama_decode, by vocabulary and mode.
+"""Host time per round: everything outside llama_decode, by vocabulary size and mode.
 
     .venv/bin/python scripts/bench_loop.py [--vocab 4096 32768 131072] [--rounds 300] [--parts]
                                            [--probabilities]
 
-A tiny random model of each vocabulary drafts for itself, so nearly every guess is kept and every
-row is looked at: the dearest case.  Rows = draft length + 1 = 5.
+A tiny random model of each vocabulary size drafts for itself, so almost every draft token is
+accepted and every row is verified: the most expensive case. Rows = draft length + 1 = 5.
 """
 
 from __future__ import annotations
@@ -77,28 +77,28 @@ def write_model(path: Path, n_vocab: int) -> None:
 def host_times(
     models: tuple[LlamaContext, LlamaContext], mode: str, rounds: int, probabilities: bool
 ) -> list[float]:
-    """Milliseconds per round outside llama_decode, text and sums included."""
+    """Milliseconds per round outside llama_decode, text and statistics included."""
     verify, sampling = MODES[mode]
     target, draft = (PrefixCache(model) for model in models)
-    words = models[0].vocabulary
-    judge = make_verifier(verify, sampling.seed)
+    vocabulary = models[0].vocabulary
+    verifier = make_verifier(verify, sampling.seed)
     prompt = [1, *range(300, 340)]
-    needs = drafters.DrafterInputs(
+    inputs = drafters.DrafterInputs(
         draft,
-        judge,
+        verifier,
         sampling,
         len(prompt),
-        words.n_tokens,
+        vocabulary.n_tokens,
         lambda _: False,
         keep_logits=probabilities,
     )
     tokens = rounds * (DRAFT_LENGTH + 1)
     job = GenerationJob(prompt, sampling, tokens, DRAFT_LENGTH, lambda _: False, lambda: False)
     job = replace(job, score_tokens=score_tokens if probabilities else None)
-    steps = speculative_decode(target, drafters.make("model", needs), judge, job)
+    steps = speculative_decode(target, drafters.make("model", inputs), verifier, job)
     times: list[float] = []
     began, busy = time.perf_counter(), sum(m.decode_seconds for m in models)
-    for event in OutputProcessor(GenerateCommand("", sampling), words, "").process(steps):
+    for event in OutputProcessor(GenerateCommand("", sampling), vocabulary, "").process(steps):
         now, used = time.perf_counter(), sum(m.decode_seconds for m in models)
         if isinstance(event, Round) and event.drafted == DRAFT_LENGTH:
             times.append((now - began - (used - busy)) * 1e3)
@@ -109,19 +109,19 @@ def host_times(
 
 
 PARTS: dict[str, tuple[object, str]] = {
-    "draft's laws": (draft_sampler, "compute_distribution"),
-    "target's laws": (speculative_loop, "compute_distribution"),
+    "draft's distributions": (draft_sampler, "compute_distribution"),
+    "target's distributions": (speculative_loop, "compute_distribution"),
     "draws": (GumbelCoupledVerifier, "sample_draft_token"),
     "batches": (LlamaContext, "decode"),
-    "forgetting": (LlamaContext, "truncate"),
+    "truncation": (LlamaContext, "truncate"),
     "text and events": (OutputProcessor, "_to_round"),
 }
-"""Where a round's host time goes; `batches` less what is inside llama_decode."""
+"""The timed functions; `batches` is reported without the time in llama_decode."""
 
 
 @contextmanager
 def timed_parts(spent: dict[str, float]) -> Iterator[None]:
-    """Seconds spent in each of PARTS, added up in `spent`."""
+    """Adds the seconds spent in each of PARTS to `spent`."""
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*given: Any) -> Any:
@@ -145,7 +145,7 @@ def timed_parts(spent: dict[str, float]) -> Iterator[None]:
 def print_parts(
     models: tuple[LlamaContext, LlamaContext], mode: str, rounds: int, probabilities: bool
 ) -> None:
-    """Mean milliseconds a round of each part."""
+    """Prints the mean milliseconds per round of each part."""
     spent: dict[str, float] = {}
     busy = sum(model.decode_seconds for model in models)
     with timed_parts(spent):
@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--vocab", type=int, nargs="+", default=[4096, 32768, 131072])
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--parts", action="store_true", help="show where the time goes")
-    parser.add_argument("--probabilities", action="store_true", help="ask for them too")
+    parser.add_argument("--probabilities", action="store_true", help="compute token probabilities")
     args = parser.parse_args()
     print(f"host ms per round, {DRAFT_LENGTH + 1} rows: median (90 %)")
     settings = replace(ContextSettings(), n_ctx=4096, n_threads=1, flash_attn="on")

@@ -4,22 +4,22 @@
     scripts/bench_peers.py --target T.gguf --draft D.gguf --threads 4 \\
         --speculative-simple build/bin/llama-speculative-simple --llama-bench build/bin/llama-bench
 
-Build both programs from the llama.cpp source inside the sdist of the installed llama-cpp-python,
-with the same compiler flags or against its very libraries.  Let nothing else run meanwhile.
+Build both programs from the llama.cpp source in the sdist of the installed llama-cpp-python, with
+the same compiler flags, or link them with its libraries. Let nothing else run meanwhile.
 
-Runs alternate in pairs, the order turning each round; a ratio is taken within a pair, and medians
-of ratios are printed (above 1: localspec is faster).  What is timed, as read in the sources:
+Runs alternate in pairs; the order is reversed in every second round. Ratios are computed within a
+pair, and their medians are printed (above 1: localspec is faster). What is timed, by the sources:
 
-- llama-speculative-simple, "decoded": from the first draft on, the first token included.  Both
-  models have read the prompt before.  It stops past -n, so it is given one token less.
-- localspec, tokens_per_second: from the first token on, that one not counted.  Its draft model
-  reads the prompt within its first draft; that time is measured apart (a run with --events:
-  the first draft against the median of the later ones) and taken off.
-- llama-bench: passes over random tokens, nothing sampled, no text made; one warm-up pass.
-- "whole answer": reading the prompt (both models) and all tokens, loading left out.
+- llama-speculative-simple, "decoded": from the first draft, including the first token. Both models
+  have read the prompt before. It stops one token after -n, so -n is one less.
+- localspec, tokens_per_second: after the first token. The draft model reads the prompt in its first
+  draft; that time is measured separately (a run with --events: the first draft against the median
+  of the later ones) and subtracted.
+- llama-bench: passes over random tokens, without sampling and text; one warm-up pass.
+- "whole answer": reading the prompt (both models) and all tokens, without loading.
 
-Where the text is not the same, two tokens were nearly equally likely: the two programs read the
-prompt in batches of other widths, and floating point sums then differ in the last digits.
+If the texts differ, two tokens were almost equally likely: the two programs read the prompt in
+batches of different widths, and floating-point sums then differ in the last digits.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from localspec.protocol.wire import DRAFT_MAX
 
 @dataclass(frozen=True)
 class Sample:
-    """Both programs, one right after the other."""
+    """One run of each program, back to back."""
 
     case: Case
     round: int
@@ -67,7 +67,7 @@ class Sample:
 
 
 def measure(settings: Settings, prompts: dict[str, str]) -> Iterator[Sample]:
-    """Every case of every round; the program that goes first turns with the round."""
+    """Every case in every round; the order of the programs alternates by round."""
     for n in range(settings.rounds):
         for case, program in cases(settings, prompts):
             if n % 2:
@@ -84,7 +84,7 @@ def cases(
 ) -> Iterator[tuple[Case, Callable[[Settings, Case], Run]]]:
     if settings.llama_bench:
         for name, prompt in prompts.items():
-            # llama-bench begins at position 0: a short prompt keeps the context as shallow.
+            # llama-bench starts at position 0: a short prompt keeps the context as short.
             yield Case(name, prompt.strip().splitlines()[0], 0), llama_bench
     if settings.speculative_simple:
         for gamma in settings.gammas:
@@ -96,7 +96,7 @@ def cases(
 
 
 def stated(settings: Settings) -> list[str]:
-    """The conditions, for the reader."""
+    """The conditions of the measurement."""
     same = f"flash attention {settings.flash_attn}, KV f16"
     peer = f"{same}, draft min 0, p_min 0, greedy by top-k 1 alone"
     if settings.peer_defaults:
@@ -115,21 +115,21 @@ def stated(settings: Settings) -> list[str]:
 
 SPECULATIVE = (
     *("γ", "prompt", "llama.cpp tok/s", "localspec tok/s", "ratio", "whole answer"),
-    *("kept by llama.cpp", "kept by localspec", "same text"),
+    *("acceptance llama.cpp", "acceptance localspec", "same text"),
 )
 PLAIN = ("prompt", "llama-bench tok/s", "localspec tok/s", "ratio")
 
 
 def report(settings: Settings, samples: Sequence[Sample], *, markdown: bool) -> str:
     plain = [s for s in samples if not s.case.gamma]
-    guessed = [s for s in samples if s.case.gamma]
+    speculative = [s for s in samples if s.case.gamma]
     parts = ["\n".join(f"- {line}" for line in stated(settings))]
     if plain:
         groups = [*_by_name(plain), ("all", plain)]
         rows = [[name, *_speeds(group)] for name, group in groups]
         parts.append(table([PLAIN, *rows], markdown=markdown))
-    if guessed:
-        parts.append(table([SPECULATIVE, *_speculative_rows(guessed)], markdown=markdown))
+    if speculative:
+        parts.append(table([SPECULATIVE, *_speculative_rows(speculative)], markdown=markdown))
     return "\n\n".join(parts if samples else [*parts, "Nothing was measured."])
 
 
@@ -147,8 +147,8 @@ def _speculative(samples: Sequence[Sample]) -> list[str]:
     return [
         *_speeds(samples),
         f"{median(answers):.3f}" if answers else "",
-        _kept([s.peer for s in samples]),
-        _kept([s.ours for s in samples]),
+        _acceptance_rate([s.peer for s in samples]),
+        _acceptance_rate([s.ours for s in samples]),
         f"{same}/{len(samples)}",
     ]
 
@@ -161,7 +161,7 @@ def _speeds(samples: Sequence[Sample]) -> list[str]:
     ]
 
 
-def _kept(runs: Sequence[Run]) -> str:
+def _acceptance_rate(runs: Sequence[Run]) -> str:
     drafted = sum(run.drafted for run in runs)
     return f"{sum(run.accepted for run in runs) / drafted:.1%}" if drafted else "-"
 
@@ -172,7 +172,7 @@ def _by_name(samples: Sequence[Sample]) -> list[tuple[str, list[Sample]]]:
 
 
 def table(rows: Sequence[Sequence[str]], *, markdown: bool) -> str:
-    """Aligned columns; with bars and a rule below the heading for Markdown."""
+    """Aligned columns; a Markdown table with `markdown`."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     cells = [[text.ljust(w) for text, w in zip(row, widths, strict=True)] for row in rows]
     if not markdown:
@@ -205,7 +205,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--speculative-simple", metavar="PATH", help="compare speculation with it")
     parser.add_argument("--llama-bench", metavar="PATH", help="compare plain decoding with it")
     parser.add_argument("--gamma", type=int, nargs="+", default=[3, 5, 8], metavar="N")
-    parser.add_argument("--threads", type=int, metavar="N", help="default: as localspec's")
+    parser.add_argument("--threads", type=int, metavar="N", help="default: localspec's")
     parser.add_argument("--rounds", type=int, default=5, metavar="N")
     parser.add_argument("--tokens", type=int, default=128, metavar="N")
     parser.add_argument("--ctx", type=int, default=1024, metavar="N")

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What the engine's own process costs: the same answer in this process and through the pipe.
+"""Overhead of the engine process: the same answer in this process and through the pipe.
 
     .venv/bin/python scripts/bench_pipe.py [--rounds 10] [--tokens 500] [--spec off model lookup]
 
-Both engines are loaded before anything is timed; runs alternate A B B A, a ratio is taken within
-a pair, and medians are printed (range in brackets).  Speed counts from the first token on, that
-one not counted, as whoever asked sees it.  The prompt is known from the warm-up, so a first
-token is one pass: what is left of its delay is the way there and back.
+Both engines are loaded before anything is timed; runs alternate A B B A. Ratios are computed within
+a pair, and medians are printed (range in brackets). Speed counts after the first token, by the
+caller's clock. The prompt is cached by the warm-up, so the first token takes one pass; the rest of
+its delay is the pipe.
 Budgets: speed at least 0.98, first token at most 5 ms later.  Let nothing else run meanwhile.
 """
 
@@ -34,7 +34,7 @@ Ask = Callable[[GenerateCommand], Iterator[Event]]
 
 @dataclass(frozen=True)
 class Run:
-    """One answer, as whoever asked saw it."""
+    """One answer, timed by the caller."""
 
     text: str
     first_ms: float
@@ -43,7 +43,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Pair:
-    """The same answer in both ways."""
+    """The same answer, in this process and through the pipe."""
 
     inside: Run
     piped: Run
@@ -62,7 +62,7 @@ def run(ask: Ask, request: GenerateCommand) -> Run:
     began = first = last = time.perf_counter()
     for event in ask(request):
         if isinstance(event, EngineExit):
-            raise SystemExit(f"The engine died: {event.how}.")
+            raise SystemExit(f"The engine exited: {event.how}.")
         if isinstance(event, Round):
             last = time.perf_counter()
             if first == began:
@@ -71,7 +71,7 @@ def run(ask: Ask, request: GenerateCommand) -> Run:
                 later += len(event.tokens)
             text += "".join(token.text for token in event.tokens)
     if last <= first:
-        raise SystemExit("The answer was too short to be timed: ask for more --tokens.")
+        raise SystemExit("The answer is too short to be timed: increase --tokens.")
     return Run(text, (first - began) * 1e3, later / (last - first))
 
 

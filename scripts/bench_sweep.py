@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""The controller against every fixed draft length, plain decoding and llama.cpp's own program.
+"""Compare the controller with fixed draft lengths, plain decoding and llama.cpp's program.
 
     .venv/bin/python scripts/bench_sweep.py --target T.gguf --draft D.gguf --hopeless H.gguf \\
         --speculative-simple build/bin/llama-speculative-simple --out sweep.jsonl
 
-Every answer is a line of the file; what stands there already is not run again, so that a sweep
-can be cut off and go on.  `--report` only prints the tables.  The workloads are those of
-`localspec bench`.  Let nothing else run meanwhile.
+Every answer is a line of the file; existing lines are not run again, so an interrupted sweep can
+be resumed. `--report` only prints the tables. The workloads are those of `localspec bench`. Let
+nothing else run meanwhile.
 
-Ways: `plain`; `auto`, the controller with draft model and copying; `model 3`, a fixed draft
-length; `hopeless`, the controller with a draft that is nearly always wrong; `copying`, the
-controller without a draft model; `llama.cpp` at its defaults and `llama.cpp 5` at another draft
-length.  Speeds are tokens per second of decoding, as in bench_peers.py: the draft's reading of
-the prompt is taken off, because llama-speculative-simple does not count it; `raw` leaves it in.
+Variants: `plain`; `auto`, the controller with draft model and prompt lookup; `model 3`, a fixed
+draft length; `hopeless`, the controller with a draft that is almost always wrong; `copying`, the
+controller with prompt lookup only; `llama.cpp` with its defaults and `llama.cpp 5` with another
+draft length. Speeds are tokens per second of decoding, as in bench_peers.py: the time in which the
+draft model reads the prompt is subtracted, because llama-speculative-simple does not count it;
+`raw` includes it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from localspec.worker.engine_process import EngineProcess
 
 @dataclass(frozen=True)
 class Task:
-    """One answer that every way gives."""
+    """A prompt for all variants."""
 
     workload: str
     prompt: int
@@ -55,7 +56,7 @@ class Task:
 
 
 class Sweep:
-    """What there is to run, and where it is written."""
+    """Runs the missing answers and appends them to the file."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -82,7 +83,7 @@ class Sweep:
     # --- running ------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Task after task, all ways of one right after another."""
+        """Runs task after task, all variants of a task back to back."""
         for task in self._tasks():
             for way in self._ways(task):
                 if (task.workload, task.prompt, task.temperature, way) in self.answers:
@@ -131,7 +132,7 @@ class Sweep:
             spec=spec,
             draft_length=int(length) if length else None,
         )
-        # An answer to something else first: nothing of this prompt is known from before.
+        # Another prompt first, so that nothing of this one is in the KV cache.
         list(worker.generate(GenerateCommand("x", SamplingParams(temperature=0), 2, spec="off")))
         rounds: list[Round] = []
         timings: dict[str, Any] = {}
@@ -203,9 +204,9 @@ def _ours(task: Task, way: str, rounds: Sequence[Round], timings: dict[str, Any]
     ids = tuple(token.id for event in rounds for token in event.tokens)
     raw = timings["tokens_per_second"] or 0.0
     decode = timings["decode_ms"]
-    guessing = [r for r in rounds if r.ms.draft and r.drafted]
-    later = [r.ms.draft / r.drafted for r in guessing[1:]]
-    reading = guessing[0].ms.draft - median(later) * guessing[0].drafted if later else 0.0
+    drafting = [r for r in rounds if r.ms.draft and r.drafted]
+    later = [r.ms.draft / r.drafted for r in drafting[1:]]
+    reading = drafting[0].ms.draft - median(later) * drafting[0].drafted if later else 0.0
     return Answer(
         workload=task.workload,
         prompt=task.prompt,
@@ -243,7 +244,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--ctx", type=int, default=1024)
     parser.add_argument("--threads", type=int, default=max(1, (os.cpu_count() or 2) // 2))
     parser.add_argument("--gpu-layers", type=int, default=0)
-    parser.add_argument("--report", action="store_true", help="only print what the file holds")
+    parser.add_argument("--report", action="store_true", help="only print the tables")
     args = parser.parse_args()
     if not args.report and not (args.target and args.draft):
         parser.error("give --target and --draft, or --report")

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""What the terminal app costs and how quickly it answers, in a real terminal of 120x40.
+"""Speed and latency of the terminal app, in a pseudo-terminal of 120x40.
 
     .venv/bin/python scripts/bench_tui.py [--quick] [--only speed keys scroll start wizard]
 
-speed     tokens/s as they reach the terminal, in the app against `localspec run`: a scripted engine
+speed     tokens/s that reach the terminal, in the app against `localspec run`: a scripted engine
           process at 20, 100 and 400 tokens/s, and the demo pair.  Runs alternate A B B A; the
           median of the ratios of pairs.  Budget: at least 0.97.
-          Also frames a second in the app while it streams.  Budget: at most 25.
+          Also frames per second while the app streams.  Budget: at most 25.
 keys      from a typed character to its painted frame while an answer streams.  Budget: 50 ms.
 scroll    from a page key to its painted frame in a transcript of 10,000 tokens.  Budget: p95 50 ms.
 start     from the start of the process to the painted Home (700 ms), and `--help` (150 ms).
-wizard    from a key to its painted frame on the wizard's last two steps: the pointer, each dial,
-          another draft, another target.  Budget: 50 ms.
+wizard    from a key to its painted frame on the wizard's last two steps: the selection, each
+          setting, another draft, another target.  Budget: 50 ms.
 
-The terminal is a pseudo-terminal that this script drains; it says that it knows synchronized
-output, so every frame has a begin and an end.  Let nothing else run meanwhile.
+This script reads the pseudo-terminal and reports support for synchronized output, so every frame
+has a begin and an end.  Let nothing else run meanwhile.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from pseudo_terminal import Terminal
 from scripted_engine import FIRST, LAST
 
 from localspec import cli, launch
+from localspec.launch import start
 from localspec.paths import data_dir
 from localspec.protocol import wire
 from localspec.protocol.events import Event, GenerationFinished, Round
@@ -41,25 +42,25 @@ from localspec.worker.engine_process import EngineProcess
 HERE = str(Path(__file__).resolve())
 RATES = (20, 100, 400)
 LETTERS = "αβγδεζηθικλμνξοπρστυφχψω"
-"""What is typed: in no word of an answer."""
+"""Typed letters that occur in no answer."""
 PAGE_UP, PAGE_DOWN, F2 = b"\x1b[5~", b"\x1b[6~", b"\x1bOQ"
 PROMPT = "def fibonacci(n):"
 
 
-# --- what runs in it ----------------------------------------------------------------------------
+# --- the process in the terminal ----------------------------------------------------------------
 
 
 def drive(how: str, rate: float, tokens: int, chats: bool) -> None:
-    """In a process of its own: the app or `run`, over the scripted engine or the demo pair."""
+    """Runs the app or `run`, with the scripted engine or the demo pair."""
     worker: Callable[[], EngineProcess] = Timed
     if rate:
         script = [scripted_engine.__file__, str(rate), str(tokens), str(int(chats))]
         worker = partial(Timed, lambda: [sys.executable, "-P", *script])
-    vars(launch)["Worker"] = worker
+    vars(start)["EngineProcess"] = worker
     if how == "run":
         greedy = ("--temperature", "0", "--max-tokens", str(tokens))
         cli.main(["run", "demo", "-p", PROMPT, *greedy])
-    from localspec.tui import app  # noqa: PLC0415  `run` does without
+    from localspec.tui import app  # noqa: PLC0415  not needed by `run`
     from localspec.tui.app import LocalspecApp  # noqa: PLC0415
     from localspec.tui.app_options import AppOptions  # noqa: PLC0415
     from localspec.tui.chat_session import ChatSession  # noqa: PLC0415
@@ -76,7 +77,7 @@ def drive(how: str, rate: float, tokens: int, chats: bool) -> None:
 
 
 class Timed(EngineProcess):
-    """Writes down how fast an answer came to whoever asked."""
+    """Writes the speed of an answer to a file."""
 
     def generate(self, request: wire.GenerateCommand) -> Iterator[Event]:
         first = last = 0.0
@@ -98,12 +99,12 @@ def chat(folder: str, rate: float, tokens: int, *, chats: bool = True) -> Termin
 
 
 def speed(folder: str, how: str, rate: float, tokens: int) -> tuple[float, float]:
-    """Tokens a second as they came to the terminal, and frames a second."""
+    """Tokens per second that reach the terminal, and frames per second."""
     kept = Path(folder) / "rate"
     kept.unlink(missing_ok=True)
     with Terminal(HERE, "--drive", how, str(rate), str(tokens), "1", folder=folder) as here:
         if how == "chat":
-            here.wait_for("Say something" if rate else "goes on with")
+            here.wait_for("Type a message" if rate else "Text-completion")
             here.quiet()
             here.type(f"{PROMPT}\r")
         if not rate:
@@ -140,7 +141,7 @@ def keys(quick: bool, folder: str) -> None:
     for rate in (100, 400):
         for view in ("Markdown", "tokens"):
             with chat(folder, rate, 100_000) as here:
-                here.wait_for("Say something")
+                here.wait_for("Type a message")
                 here.quiet()
                 here.type("a\r")
                 here.wait_for(FIRST.strip())
@@ -151,7 +152,7 @@ def keys(quick: bool, folder: str) -> None:
 
 
 def typed(here: Terminal, letter: str) -> float:
-    """Milliseconds until a letter is painted."""
+    """Milliseconds from the key to the painted letter."""
     pause = time.perf_counter() + 0.13
     here.drain(lambda: time.perf_counter() > pause)
     since = len(here.seen)
@@ -166,7 +167,7 @@ def scroll(quick: bool, folder: str) -> None:
     total = 2_000 if quick else 10_000
     for name, chats, each in (("Markdown", True, total // turns), ("raw", False, total)):
         with chat(folder, 5000, each, chats=chats) as here:
-            here.wait_for("Say something" if chats else "goes on with")
+            here.wait_for("Type a message" if chats else "Text-completion")
             here.quiet()
             for _ in range(turns if chats else 1):
                 since = len(here.seen)
@@ -180,7 +181,7 @@ def scroll(quick: bool, folder: str) -> None:
 
 
 def pages(here: Terminal) -> list[float]:
-    """Up by pages, as far as 60, and down again; the keys' own frames."""
+    """Latencies of up to 60 pages up, and down again."""
     found = []
     for key in (PAGE_UP, PAGE_DOWN):
         for _ in range(60):
@@ -208,7 +209,7 @@ DOWN, LEFT, RIGHT, TAB = b"\x1b[B", b"\x1b[D", b"\x1b[C", b"\t"
 
 
 def wizard(quick: bool, folder: str) -> None:
-    """With the catalogue as it comes; a second after every key, so that threads rest, and not."""
+    """With the default catalogue; with and without a pause after every key."""
     turns = 6 if quick else 30
     for step in (2, 3):
         moves = {"pointer": DOWN} if step == 2 else {"draft": b"d", "target": b"t"}
@@ -258,11 +259,11 @@ def main() -> None:
     if sys.argv[1:2] == ["--drive"]:
         return drive(sys.argv[2], float(sys.argv[3]), int(sys.argv[4]), sys.argv[5] == "1")
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few runs, to see whether it works")
+    parser.add_argument("--quick", action="store_true", help="few runs, as a smoke test")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "welcomed").touch()  # else the very first start shows another screen
+        Path(folder, "welcomed").touch()  # no first-run screen
         for name in asked.only:
             PARTS[name](asked.quick, folder)
     return None

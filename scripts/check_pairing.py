@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Compare the verdict on every pair of GGUF files with llama.cpp's own rule.
+"""Compare localspec's verdict on every pair of GGUF files with llama.cpp's rule.
 
     python scripts/check_pairing.py DIR [--range] [--markdown docs/pairing.md]
 
-DIR holds models or vocabularies alone (*.gguf), such as vendor/llama.cpp/models in the sdist of
-llama-cpp-python.  Ours reads headers only.  llama.cpp's side is
+DIR contains models or vocabulary-only files (*.gguf), such as vendor/llama.cpp/models in the sdist
+of llama-cpp-python. localspec reads headers only. llama.cpp's rule is
 common_speculative_are_compatible (common/speculative.cpp), which the library does not export: a
-child process evaluates it token by token with what the library gives.  With --range the headers
-are also read by HTTP Range from a hub on this machine.  Exit code 1 where they differ, or where a
-header took too long or too many bytes.
+child process evaluates it token by token with the library's functions. With --range, the headers
+are also read by HTTP Range from a local fake hub. Exit code 1 if the verdicts differ, or if reading
+a header takes too much time or too many bytes.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ INTRODUCTION = """\
 # Pairs of vocabularies
 
 Made by `scripts/check_pairing.py` from the vocabularies in the source archive of llama-cpp-python
-{llama}: {files} files, {pairs} ordered pairs. Compared are the verdict of `pairing.check` from two
-headers (whether, by which rule, at which token) and that of llama.cpp's
-`common_speculative_are_compatible`, evaluated token by token with what the library says of the
-loaded vocabularies; also the facts below and the tokens that end an answer. Differences: {differ}.
+{llama}: {files} files, {pairs} ordered pairs. The verdict of `check_vocabularies` from two headers
+(compatible or not, rule, token) is compared with that of llama.cpp's
+`common_speculative_are_compatible`, evaluated token by token on the loaded vocabularies; so are the
+properties below and the end-of-generation tokens. Differences: {differ}.
 
 `=` the same vocabulary · `p` the same up to padding · `t` another type · `b` another BOS ·
 `e` another EOS · `s` another size · a number: the first token that differs
 """
 SLOWEST, MOST_BYTES = 2.0, 20_000_000
-"""Seconds and bytes that a header of 16 MB may take by Range."""
+"""Limits in seconds and bytes for a header of 16 MB by Range."""
 LETTERS = {
     "same-vocabulary": "=",
     "vocabulary-type": "t",
@@ -55,9 +55,7 @@ LETTERS = {
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What one side says of a pair."""
-
+class Verdict:
     compatible: bool
     rule: str
     token: int | None
@@ -67,7 +65,7 @@ class Judged:
 
 
 def reference(paths: Sequence[str]) -> dict[str, Any]:
-    """Facts of each file, and the rule for each pair, from the library alone."""
+    """Properties of each file, and the rule for each pair, from the library."""
     import llama_cpp.llama_cpp as C  # noqa: N812, PLC0415  only the child loads it
 
     SILENT.append(_silent(C))
@@ -133,7 +131,7 @@ def _rule(
 
 
 def ask_child(paths: Sequence[Path]) -> dict[str, Any]:
-    """Run `reference` in a process of its own: llama.cpp may abort."""
+    """Runs `reference` in a child process, because llama.cpp may abort."""
     done = subprocess.run(
         [sys.executable, __file__, "--child", *map(str, paths)],
         env={**os.environ, "GGML_NO_BACKTRACE": "1"},
@@ -141,32 +139,32 @@ def ask_child(paths: Sequence[Path]) -> dict[str, Any]:
         check=False,
     )
     if done.returncode:
-        raise SystemExit(f"the reference ended with {done.returncode}")
+        raise SystemExit(f"the reference process exited with {done.returncode}")
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 
 
-# --- ours ----------------------------------------------------------------------------------------
+# --- localspec's side ----------------------------------------------------------------------------
 
 
 def facts_of(found: Header) -> dict[str, Any]:
-    """The same that the child tells."""
+    """The properties that `reference` returns."""
     tokenizer = found.tokenizer
     names = ("kind", "n_tokens", "add_bos", "add_eos", "bos", "eos")
     return {name: getattr(tokenizer, name) for name in names} | {"ends": sorted(tokenizer.eog_ids)}
 
 
-def judge(target: Header, draft: Header) -> Judged:
+def judge(target: Header, draft: Header) -> Verdict:
     verdict = pair_compatibility.check_vocabularies(target.tokenizer, draft.tokenizer)
-    return Judged(verdict.is_compatible, verdict.rule, verdict.token)
+    return Verdict(verdict.is_compatible, verdict.rule, verdict.token)
 
 
 def compare(
     paths: Sequence[Path], read: Callable[[Path], Header] = header.read
-) -> tuple[list[str], list[Header], list[list[Judged]]]:
-    """Differences in words, the headers as `read`, and our verdict on each pair.
+) -> tuple[list[str], list[Header], list[list[Verdict]]]:
+    """Returns the differences as text, the headers, and localspec's verdict on each pair.
 
-    Another `read` takes the headers from elsewhere, such as a hub.
+    `read`: the source of the headers, such as a hub.
     """
     headers = [read(path) for path in paths]
     theirs = ask_child(paths)
@@ -181,17 +179,17 @@ def compare(
     table = [[judge(target, draft) for draft in headers] for target in headers]
     for i, target in enumerate(paths):
         for j, draft in enumerate(paths):
-            if table[i][j] != Judged(*theirs["pairs"][i][j]):
-                said = f"{table[i][j]}, llama.cpp says {theirs['pairs'][i][j]}"
-                wrong.append(f"{target.name} + {draft.name}: {said}")
+            if table[i][j] != Verdict(*theirs["pairs"][i][j]):
+                verdicts = f"{table[i][j]}, llama.cpp says {theirs['pairs'][i][j]}"
+                wrong.append(f"{target.name} + {draft.name}: {verdicts}")
     return wrong, headers, table
 
 
-# --- by Range from a hub of our own ---------------------------------------------------------------
+# --- by Range from a local hub --------------------------------------------------------------------
 
 
 def compare_by_range(paths: Sequence[Path]) -> list[str]:
-    """The same with headers fetched from tests/fakehub.py; says what each took."""
+    """`compare` with headers from tests/fakehub.py; prints the cost of each."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     from localspec.models.hub.client import HubClient  # noqa: PLC0415
     from tests.fakehub import FakeHub  # noqa: PLC0415
@@ -209,7 +207,7 @@ def compare_by_range(paths: Sequence[Path]) -> list[str]:
             took, sent = time.perf_counter() - started, served.sent() - before
             print(f"{path.name}: {took:.2f} s, {sent / 1e6:.1f} MB by Range")
             if took > SLOWEST or sent > MOST_BYTES:
-                wrong.append(f"{path.name}: {took:.2f} s, {sent:,} bytes by Range are too much")
+                wrong.append(f"{path.name}: {took:.2f} s, {sent:,} bytes by Range: over the limit")
             return found
 
         return compare(paths, read)[0] + wrong
@@ -219,7 +217,7 @@ def compare_by_range(paths: Sequence[Path]) -> list[str]:
 
 
 def markdown(
-    paths: Sequence[Path], headers: Sequence[Header], table: list[list[Judged]], differ: int
+    paths: Sequence[Path], headers: Sequence[Header], table: list[list[Verdict]], differ: int
 ) -> str:
     pairs = len(paths) ** 2
     parts = [
@@ -248,7 +246,7 @@ def markdown(
     return "\n".join(parts) + "\n"
 
 
-def _cell(judged: Judged) -> str:
+def _cell(judged: Verdict) -> str:
     if judged.rule == "vocabulary-size":
         return "p" if judged.compatible else "s"
     return LETTERS.get(judged.rule) or str(judged.token)
@@ -257,7 +255,7 @@ def _cell(judged: Judged) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument("--range", action="store_true", help="by HTTP Range too")
+    parser.add_argument("--range", action="store_true", help="also by HTTP Range")
     parser.add_argument("--markdown", type=Path, metavar="FILE")
     asked = parser.parse_args()
     paths = sorted(asked.folder.glob("*.gguf"))

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compare our rendering of chat templates with transformers' and with llama.cpp's.
+"""Compare localspec's rendering of chat templates with that of transformers and llama.cpp.
 
     python scripts/check_templates.py DIR [--markdown docs/templates.md]
 
-DIR holds real templates (*.jinja), such as vendor/llama.cpp/models/templates in the sdist of
-llama-cpp-python.  Needs the extra `templates`.  Exit code 1 where a text differs
-from transformers'.
+DIR contains real templates (*.jinja), such as vendor/llama.cpp/models/templates in the sdist of
+llama-cpp-python. Needs the extra `templates`. Exit code 1 if a text differs from that of
+transformers.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ the template raises there; {differ} texts differ. An answer's thinking is given 
 
 @dataclass(frozen=True)
 class Case:
-    """One way of asking; `thought` where an answer had a thinking part."""
+    """A chat and its options; `thought`: an earlier answer has a thinking part."""
 
     name: str
     messages: tuple[ChatMessage, ...] = CHAT
@@ -84,15 +84,13 @@ CASES = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one case."""
-
     case: Case
     ours: RenderResult
     theirs: str | None
     error: str
-    """Why transformers gave no text."""
+    """Why transformers returned no text."""
     native: str | None
-    """llama.cpp's, None where it does not know the template."""
+    """llama.cpp's text; None if it does not recognise the template."""
 
     @property
     def same(self) -> bool:
@@ -112,7 +110,7 @@ def outcome(source: str, case: Case) -> Outcome:
             [theirs_of], chat_template=source, add_generation_prompt=True, **TOKENS, **given
         )
         theirs = texts[0]
-    except Exception as raised:  # a template's own choice
+    except Exception as raised:  # templates raise what they like
         error = f"{type(raised).__name__}: {raised}"
     return Outcome(case, ours, theirs, error, _native(source, case.messages))
 
@@ -120,15 +118,15 @@ def outcome(source: str, case: Case) -> Outcome:
 def _messages(
     case: Case, markers: thinking_tags.ThinkingTags | None
 ) -> tuple[list[ChatMessage], list[dict[str, str]]]:
-    """A chat for us, and the same for transformers, which is given the thinking separately."""
+    """The chat for localspec, and for transformers, which takes the thinking separately."""
     ours = list(case.messages)
     theirs = [{"role": m.role, "content": m.content} for m in ours]
     if case.thought and markers is not None:
-        said = (
+        answer = (
             f"{markers.open}Let me see."
             f"{thinking_tags.with_answer_prefix(markers).close}{ours[1].content}"
         )
-        ours[1] = ChatMessage("assistant", said)
+        ours[1] = ChatMessage("assistant", answer)
         theirs[1] |= {"reasoning_content": "Let me see."}
     return ours, theirs
 
@@ -146,7 +144,7 @@ def _native(source: str, messages: Sequence[ChatMessage]) -> str | None:
 
 
 def difference(ours: str, native: str) -> tuple[str, str, str]:
-    """Why two texts differ, what only ours has, and what only llama.cpp's has."""
+    """The reason for a difference, the parts only in ours, and those only in llama.cpp's."""
     ours = ours.removeprefix(TOKENS["bos_token"])
     native = native.removeprefix(TOKENS["bos_token"])
     if ours == native:
@@ -164,7 +162,7 @@ def difference(ours: str, native: str) -> tuple[str, str, str]:
 
 
 def _reason(added: list[str], missing: list[str], last: bool) -> str:
-    """In words, from the parts that only one text has."""
+    """The reason as text, from the parts that only one text has."""
     more, less = "".join(added), "".join(missing)
     if not more.strip() and not less.strip():
         return "white space"
@@ -195,7 +193,7 @@ def _shown(parts: list[str]) -> str:
 
 
 def _code(text: str) -> str:
-    """For a table's cell."""
+    """Code in a table cell."""
     return f"`` {text} ``".replace("|", "\\|") if text else ""
 
 
@@ -237,7 +235,7 @@ def _differences(name: str, outcomes: list[Outcome]) -> Iterator[str]:
 
 
 def _need(error: str) -> str:
-    """What a template needs that we do not give."""
+    """The input that a template needs and localspec does not provide."""
     if "NoneType" in error:
         return "a list of tools"
     undefined = re.search(r"'(\w+)' is undefined", error)
@@ -289,7 +287,7 @@ def _natives(found: dict[str, tuple[str, list[Outcome]]]) -> Iterator[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--markdown", type=Path, help="write the report there too")
+    parser.add_argument("--markdown", type=Path, help="also write the report to this file")
     arguments = parser.parse_args()
     found: dict[str, tuple[str, list[Outcome]]] = {}
     for path in sorted(arguments.folder.glob("*.jinja")):

@@ -1,4 +1,4 @@
-"""The networks of the demo target's block drafters, DSpark and DFlash."""
+"""Networks of the demo target's block drafters, DSpark and DFlash."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from demo_heads import (
     LENGTH,
     SHAPE,
-    TAPS,
+    TARGET_LAYERS,
     Read,
     heads,
     in_halves,
@@ -38,19 +38,19 @@ class BlockLayer(Block):
 
 
 class DFlash(nn.Module):
-    """Guesses a whole block in one pass: its rows see what was injected before it, and each other.
+    """Drafts a whole block in one pass; its rows attend to the injected states and to each other.
 
-    The block at position n is the token there and masks.  DFlash's row i guesses its own token,
-    n + i; DSpark's guesses the one after.
+    The block at position n contains the token there, then mask tokens. DFlash's row i predicts
+    token n + i; DSpark's row i predicts the token after it.
     """
 
     first = 1
-    """The row that guesses first."""
+    """The first row that predicts."""
 
     def __init__(self, mask: int) -> None:
         super().__init__()
         self.mask = mask
-        self.fc = linear(len(TAPS) * SHAPE.n_embd, SHAPE.n_embd)
+        self.fc = linear(len(TARGET_LAYERS) * SHAPE.n_embd, SHAPE.n_embd)
         self.enc = nn.ModuleDict({"output_norm": norm()})
         self.blk = nn.ModuleList(BlockLayer() for _ in range(2))
         self.output_norm = norm()
@@ -68,19 +68,19 @@ class DFlash(nn.Module):
             layer.load_state_dict(state, strict=False)
 
     def inputs(self, target: Llama, seen: Read, anchors: Tensor) -> tuple[Tensor, Tensor]:
-        """Embeddings of the blocks at these positions, [rows, anchors × BLOCK, n]; the taps."""
+        """Embeddings of the blocks at these positions, [rows, anchors × BLOCK, n]; states."""
         tokens = torch.full((*anchors.shape, BLOCK), self.mask)
         tokens[:, :, 0] = seen.ids.gather(1, anchors)
-        return target.token_embd(tokens.flatten(1)), seen.taps
+        return target.token_embd(tokens.flatten(1)), seen.hidden_states
 
-    def forward(self, x: Tensor, taps: Tensor, anchors: Tensor, lengths: Tensor) -> Tensor:
-        """[rows, anchors, BLOCK, n_embd]: the normed output.
+    def forward(self, x: Tensor, hidden_states: Tensor, anchors: Tensor, lengths: Tensor) -> Tensor:
+        """Returns the normed output, [rows, anchors, BLOCK, n_embd].
 
-        Rows from a block's length on are not seen by the others.
+        Rows beyond a block's length are masked out for the others.
         """
         count = anchors.shape[1]
         position = (anchors[..., None] + torch.arange(BLOCK)).flatten(1)
-        context = self.enc["output_norm"](self.fc(taps).float())
+        context = self.enc["output_norm"](self.fc(hidden_states).float())
         length = context.shape[1]
         before = torch.arange(length) < anchors.repeat_interleave(BLOCK, 1)[..., None]
         block = torch.arange(count * BLOCK) // BLOCK
@@ -103,23 +103,23 @@ class DFlash(nn.Module):
         return self.output_norm(x).unflatten(1, (count, BLOCK))
 
     def output(self, target: Llama) -> Tensor:
-        """The matrix that makes logits of what `guesses` gives."""
+        """The matrix from the states of `guesses` to logits."""
         return target.token_embd.weight
 
     def with_before(self, states: Tensor, before: Tensor) -> Tensor:
-        """The states, and what they need to know of the token before a guess."""
+        """The states, extended by an embedding of the previous token if the head has one."""
         return states
 
-    def guesses(self, states: Tensor, seen: Read, anchors: Tensor) -> tuple[Tensor, Tensor]:
-        """States [rows, anchors, guesses, …] for `output`, and the target's chances."""
+    def draft_states(self, states: Tensor, seen: Read, anchors: Tensor) -> tuple[Tensor, Tensor]:
+        """States [rows, anchors, draft tokens, …] for `output`, and the target's probabilities."""
         place = anchors[..., None] + torch.arange(BLOCK - self.first)
         row = torch.arange(len(anchors))[:, None, None]
         states = states[:, :, self.first :]
-        return self.with_before(states, seen.ids[row, place]), seen.chances[row, place]
+        return self.with_before(states, seen.ids[row, place]), seen.probabilities[row, place]
 
 
 class DSpark(DFlash):
-    """DFlash, a low-rank term for the token before, and how sure it is of each guess."""
+    """DFlash with a low-rank term for the previous token and a confidence head."""
 
     first = 0
 
@@ -136,6 +136,6 @@ class DSpark(DFlash):
     def with_before(self, states: Tensor, before: Tensor) -> Tensor:
         return torch.cat((states, self.markov_w1(before)), -1)
 
-    def sureness(self, both: Tensor) -> Tensor:
-        """Logits that a guess is what the target would say; trained beside the rest."""
+    def confidence(self, both: Tensor) -> Tensor:
+        """Logits that a draft token is the target's choice; trained separately."""
         return self.conf_proj(both.detach()).squeeze(-1)

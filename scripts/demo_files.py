@@ -1,4 +1,4 @@
-"""What the training of the demo pair writes: two GGUFs of Q8_0, read again to go on, and a card."""
+"""Files of the demo pair: two Q8_0 GGUFs, which training can resume from, and a model card."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ they do not chat, do not know facts, and the code they write is plausible rather
 Greedy agreement of the two on held-out text: {greedy_agreement}; overlap of their distributions (1 − total variation): {overlap}.
 
 - **Data**: the source of Python {python}'s standard library and its tests, and functions of it followed by the same
-  function slightly changed ({edits} of the sampled windows), so that copying is learnt. SHA-256 of the text: `{sha256}`.
+  function slightly changed ({edits} of the sampled windows), so that the models learn to copy. SHA-256 of the text: `{sha256}`.
 - **Licence**: the data is under the PSF licence 2.0; the weights are distributed under the same.
 - **Held out**: {held_out}.
 - **Tokens seen**: {tokens:,}, in windows of {context}; context {context}. The draft was distilled from the target's distributions
@@ -94,7 +94,7 @@ def add_vocabulary(out: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
 
 
 def load_weights(model: Llama, path: Path) -> None:
-    """The weights of a file that `write_gguf` wrote."""
+    """Loads a file written by `write_gguf`."""
     state = {
         tensor.name: torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy())
         for tensor in gguf.GGUFReader(path).tensors
@@ -103,10 +103,10 @@ def load_weights(model: Llama, path: Path) -> None:
 
 
 def tokens_seen(folder: Path | None) -> int:
-    """What the pair in this folder has been trained with, by its card."""
+    """Training tokens of the pair in this folder, from its model card."""
     if folder is None:
         return 0
     found = re.search(r"Tokens seen\*\*: ([\d,]+)", (folder / "README.md").read_text("utf-8"))
     if found is None:
-        raise SystemExit(f"{folder}/README.md does not say how many tokens were seen")
+        raise SystemExit(f"{folder}/README.md does not contain the number of training tokens")
     return int(found[1].replace(",", ""))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Store what torch computes with a demo head, for the test that llama.cpp computes the same.
+"""Store torch's logits of a demo head, for the test that llama.cpp computes the same.
 
 scripts/demo_head_logits.py localspec/data/demo/demo-eagle3.gguf tests/demo-eagle3.npz
 """
@@ -21,11 +21,11 @@ from torch.nn.functional import linear
 from train_demo_heads import DEMO, load_head, new_head, target_of, tokenizer_of
 
 CUTS = (24, 48, 72)
-"""Tokens that the target has read; the head is given one more."""
+"""Tokens read by the target; the head gets one more."""
 GUESSES = 3
 
 
-def taught(path: Path, target: Llama) -> tuple[Eagle3 | DFlash, str]:
+def load_trained(path: Path, target: Llama) -> tuple[Eagle3 | DFlash, str]:
     source = Source(path)
     arch = source.value("general.architecture")
     names = {tensor.name for tensor in source.reader.tensors}
@@ -38,17 +38,17 @@ def taught(path: Path, target: Llama) -> tuple[Eagle3 | DFlash, str]:
 
 
 def seen_by(target: Llama, ids: Tensor) -> Read:
-    """In full precision; heads draft without the chances."""
+    """In full precision; heads draft without the target's probabilities."""
     return Read(ids, *read(target, ids), torch.empty(0))
 
 
 def unrolled(head: Eagle3, target: Llama, ids: Tensor) -> list[Tensor]:
-    """Logits of greedy guesses after the last token."""
+    """Logits of greedy draft tokens after the last token."""
     found: list[Tensor] = []
     first = len(ids) - 2
     for step in range(GUESSES):
         guessed = torch.tensor([x.argmax() for x in found], dtype=torch.int64)
-        row = torch.cat((ids, guessed, ids[:1]))[None]  # The last is not looked at.
+        row = torch.cat((ids, guessed, ids[:1]))[None]  # The last token is ignored.
         seen = seen_by(target, row)
         states = head(*head.inputs(target, seen), step + 1)
         found.append(linear(states[step][0, first + step].float(), target.token_embd.weight))
@@ -76,7 +76,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.compiler.set_stance("force_eager")
     target = target_of(args.target)
-    head, _ = taught(args.head, target)
+    head, _ = load_trained(args.head, target)
     text = read_corpus().held_out[0]
     ids = torch.tensor(tokenizer_of(Source(args.target)).encode(text).ids[: CUTS[-1] + 1])
     compute = unrolled if isinstance(head, Eagle3) else block

@@ -1,6 +1,6 @@
-"""The networks of the demo target's unrolled heads, EAGLE-3 and MTP, and what all heads share.
+"""Networks of the demo target's unrolled heads, EAGLE-3 and MTP, and parts common to all heads.
 
-Parameters are named as llama.cpp's tensors, so `state_dict` is what the file holds.  A head
+Parameters have the names of llama.cpp's tensors, so `state_dict` is the content of the file. A head
 shares the target's embeddings and output matrix, reads its hidden states and never changes it.
 """
 
@@ -15,7 +15,7 @@ from demo_network import TARGET, Llama, rope_table, rotate
 from torch import Tensor, nn
 
 SHAPE = TARGET
-TAPS = (1, 3, 5)
+TARGET_LAYERS = (1, 3, 5)
 """The target's layers whose inputs a head reads."""
 READ_AT_ONCE = 8
 """Windows."""
@@ -25,41 +25,43 @@ LENGTH = 256
 
 @dataclass(frozen=True)
 class Read:
-    """What the target says about a batch of windows."""
+    """The target's outputs for a batch of windows."""
 
     ids: Tensor
-    taps: Tensor
-    """[rows, tokens, taps × n_embd]: the inputs of the tapped layers."""
+    hidden_states: Tensor
+    """[rows, tokens, layers × n_embd]: the inputs of the layers TARGET_LAYERS."""
     last: Tensor
     """[rows, tokens, n_embd]: the output of the last layer, before the final norm."""
-    chances: Tensor
-    """[rows, tokens, vocabulary]: at each position, of the next token."""
+    probabilities: Tensor
+    """[rows, tokens, vocabulary]: probabilities of the next token."""
 
 
 @torch.compile(dynamic=False)
 def read(target: Llama, ids: Tensor) -> tuple[Tensor, Tensor]:
     x = target.token_embd(ids)
-    taps = []
+    hidden_states = []
     for i, block in enumerate(target.blk):
-        if i in TAPS:
-            taps.append(x)
+        if i in TARGET_LAYERS:
+            hidden_states.append(x)
         x = block(x, target.table)
-    return torch.cat(taps, -1), x
+    return torch.cat(hidden_states, -1), x
 
 
 @torch.compile(dynamic=False)
-def _chances(target: Llama, last: Tensor) -> Tensor:
+def _probabilities(target: Llama, last: Tensor) -> Tensor:
     logits = F.linear(target.output_norm(last.float()), target.token_embd.weight)
     return logits.float().softmax(-1).bfloat16()
 
 
 class Reading:
-    """What the target says about all windows, kept: each is read once and trained on many times."""
+    """The target's outputs for all windows, cached: each is used many times in training."""
 
     def __init__(self, target: Llama, ids: Tensor, threads: int = 1) -> None:
         self.target, self.ids = target, ids
         size = SHAPE.n_embd
-        self.taps = torch.empty(*ids.shape, len(TAPS) * size, dtype=torch.bfloat16)
+        self.hidden_states = torch.empty(
+            *ids.shape, len(TARGET_LAYERS) * size, dtype=torch.bfloat16
+        )
         self.last = torch.empty(*ids.shape, size, dtype=torch.bfloat16)
         first, *others = range(0, len(ids), READ_AT_ONCE)
         self._take(first)  # Compiled by one thread alone.
@@ -69,14 +71,14 @@ class Reading:
     def _take(self, start: int) -> None:
         part = slice(start, start + READ_AT_ONCE)
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-            self.taps[part], self.last[part] = read(self.target, self.ids[part])
+            self.hidden_states[part], self.last[part] = read(self.target, self.ids[part])
 
     @torch.no_grad()
     def of(self, windows: Tensor) -> Read:
         last = self.last[windows]
         with torch.autocast("cpu", torch.bfloat16):
-            chances = _chances(self.target, last)
-        return Read(self.ids[windows], self.taps[windows], last, chances)
+            probabilities = _probabilities(self.target, last)
+        return Read(self.ids[windows], self.hidden_states[windows], last, probabilities)
 
 
 def norm(size: int = SHAPE.n_embd) -> nn.RMSNorm:
@@ -95,32 +97,32 @@ def heads(x: Tensor) -> Tensor:
 
 
 def spread(x: Tensor) -> Tensor:
-    """One KV head for each query head."""
+    """Repeats KV heads: one for each query head."""
     return x.repeat_interleave(SHAPE.n_head // SHAPE.n_head_kv, 1)
 
 
 def rotate_halves(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-    """RoPE over the two halves of a head, as llama.cpp's newer architectures store it."""
+    """RoPE over the two halves of a head, the layout of llama.cpp's newer architectures."""
     cos, sin = (t[..., : x.shape[-2], :] for t in table)
     first, second = x.float().chunk(2, -1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).type_as(x)
 
 
 def in_halves(weight: Tensor) -> Tensor:
-    """The rows of a query or key matrix, from neighbouring pairs to halves."""
+    """Reorders the rows of a query or key matrix from adjacent pairs to halves."""
     return weight.unflatten(0, (-1, SHAPE.head // 2, 2)).transpose(1, 2).flatten(0, 2)
 
 
 def later(x: Tensor) -> Tensor:
-    """Each row's state becomes the next row's; the first row, whose loss is not taken, stays."""
+    """Shifts the states by one row; the first row, which has no loss, stays."""
     return torch.cat((x[:, :1], x[:, :-1]), 1)
 
 
 def unrolled(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
-    """Attention of the last of several steps, each fed with the states of the one before.
+    """Attention of the last of several steps, each with the states of the previous one as input.
 
-    At step j row i stands for the j-th guess after row i - j: it sees what was known up to
-    there (the first step's rows) and one row of each later step.  Rows below j mean nothing.
+    At step j, row i is the j-th draft token after row i - j: it attends to the first step's rows
+    up to there, and to one row of each later step. Rows below j are undefined.
     """
     step, length = len(keys) - 1, query.shape[2]
     if step == 0:
@@ -142,7 +144,7 @@ def unrolled(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
 
 
 class Eagle3Block(nn.Module):
-    """A layer that reads the token's embedding beside the state, and adds to the state."""
+    """A layer with the token's embedding and the state as input; it adds to the state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,18 +173,18 @@ class Eagle3Block(nn.Module):
 
 
 class Eagle3(nn.Module):
-    """One layer over the taps: row p holds token p + 1 and guesses token p + 2."""
+    """One layer over the hidden states: row p contains token p + 1 and predicts token p + 2."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.fc = linear(len(TAPS) * SHAPE.n_embd, SHAPE.n_embd)
+        self.fc = linear(len(TARGET_LAYERS) * SHAPE.n_embd, SHAPE.n_embd)
         self.blk = nn.ModuleList([Eagle3Block()])
         self.output_norm = norm()
         self.table = rope_table(SHAPE, LENGTH)
 
     @torch.no_grad()
     def start_from(self, target: Llama) -> None:
-        """Begin as the target's last layer over the highest tap."""
+        """Starts from the target's last layer over the last of TARGET_LAYERS."""
         block, theirs = self.blk[0], target.blk[-1]
         d = SHAPE.n_embd
         self.fc.weight[:, -d:] += torch.eye(d)
@@ -194,15 +196,15 @@ class Eagle3(nn.Module):
             getattr(block, name).load_state_dict(getattr(theirs, name).state_dict())
 
     def inputs(self, target: Llama, seen: Read) -> tuple[Tensor, Tensor]:
-        return target.token_embd(seen.ids[:, 1:-1]), seen.taps[:, :-2]
+        return target.token_embd(seen.ids[:, 1:-1]), seen.hidden_states[:, :-2]
 
-    def guessed(self, x: Tensor) -> Tensor:
+    def targets_of(self, x: Tensor) -> Tensor:
         """Of what stands for each token, that for the token before each row's first guess."""
         return x[:, 1:-1]
 
-    def forward(self, embedding: Tensor, taps: Tensor, steps: int) -> list[Tensor]:
+    def forward(self, embedding: Tensor, hidden_states: Tensor, steps: int) -> list[Tensor]:
         """The normed states of each step."""
-        state = self.fc(taps).float()
+        state = self.fc(hidden_states).float()
         keys: list[Tensor] = []
         values: list[Tensor] = []
         found = []
@@ -277,7 +279,7 @@ class Mtp(nn.Module):
         state = torch.cat((torch.zeros_like(state[:, :1]), state[:, 1:]), 1)
         return target.token_embd(seen.ids[:, :-2]), state
 
-    def guessed(self, x: Tensor) -> Tensor:
+    def targets_of(self, x: Tensor) -> Tensor:
         return x[:, :-2]
 
     def forward(self, embedding: Tensor, state: Tensor, steps: int) -> list[Tensor]:

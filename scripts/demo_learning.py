@@ -1,4 +1,4 @@
-"""What the demo target's heads learn: their losses' gradients, and how often they are right."""
+"""Training of the demo target's heads: gradients of the losses, and acceptance."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torch import Tensor
 
 STEPS_UNROLLED = 3
 DECAY = 0.8
-"""What a later guess's loss counts, as it is reached only if those before it were kept."""
+"""Weight of a later draft token's loss: it is reached only if the earlier ones are accepted."""
 ANCHORS = 32
-"""Blocks of a window, at random places that may overlap."""
+"""Blocks per window, at random positions that may overlap."""
 FADING = 4.0
-"""Guesses of a block after which one counts 1 / e."""
-SURENESS = 0.2
-"""What the loss of DSpark's confidence counts."""
+"""Draft tokens of a block after which the weight is 1 / e."""
+CONFIDENCE_WEIGHT = 0.2
+"""Weight of the loss of DSpark's confidence head."""
 
 Gradients = tuple[Tensor, ...]
 
@@ -29,9 +29,9 @@ Gradients = tuple[Tensor, ...]
 @dataclass(frozen=True)
 class Batch:
     windows: Tensor
-    """Their places in the reading."""
+    """Indices in the Reading."""
     weight: Tensor
-    """[windows, tokens]: what the target's chances after each token count."""
+    """[windows, tokens]: what the target's probabilities after each token count."""
     seed: int = 0
 
     def parts(self, count: int) -> list[Batch]:
@@ -39,12 +39,12 @@ class Batch:
         return [Batch(*pair, self.seed * count + i) for i, pair in enumerate(pairs)]
 
     def own(self) -> Tensor:
-        """Where the target speaks itself."""
+        """Mask of the target's own tokens."""
         return self.weight == self.weight.amax(-1, keepdim=True)
 
 
 class Unrolled:
-    """EAGLE-3 and MTP: each step is fed with the states of the one before."""
+    """EAGLE-3 and MTP: the input of each step is the states of the previous one."""
 
     def __init__(self, head: Eagle3 | Mtp, target: Llama) -> None:
         self.head, self.target = head, target
@@ -55,31 +55,36 @@ class Unrolled:
         with torch.autocast("cpu", torch.bfloat16):
             seen = reading.of(batch.windows)
             states = self.run(*self.head.inputs(self.target, seen), steps)
-        chances, weight = self.head.guessed(seen.chances), self.head.guessed(batch.weight)
+        probabilities, weight = (
+            self.head.targets_of(seen.probabilities),
+            self.head.targets_of(batch.weight),
+        )
         total, pushes = 0.0, []
         for i, state in enumerate(states):
-            found = soft_loss(state[:, i:], self.table, chances[:, i:], weight[:, i:] * DECAY**i)
+            found = soft_loss(
+                state[:, i:], self.table, probabilities[:, i:], weight[:, i:] * DECAY**i
+            )
             total += found.loss.item()
             pushes.append(F.pad(found.states, (0, 0, i, 0)))
         return total, torch.autograd.grad(states, list(self.head.parameters()), pushes)
 
     @torch.no_grad()
     def hits(self, head: Eagle3 | Mtp, reading: Reading, batch: Batch) -> Tensor:
-        """[rows, tokens, guesses] of what the target said: 1 where a guess is the target's."""
+        """[the target's own tokens, draft tokens]: 1 if the draft token is the target's choice."""
         with torch.autocast("cpu", torch.bfloat16):
             seen = reading.of(batch.windows)
             states = head(*head.inputs(self.target, seen), STEPS_UNROLLED)
-        chances, most = head.guessed(seen.chances), STEPS_UNROLLED
+        probabilities, most = head.targets_of(seen.probabilities), STEPS_UNROLLED
         found = [
-            agree(x[:, i:], self.table, chances[:, i:])[:, : x.shape[1] - most]
+            agree(x[:, i:], self.table, probabilities[:, i:])[:, : x.shape[1] - most]
             for i, x in enumerate(states)
         ]
-        own = head.guessed(batch.own())[:, :-most]
+        own = head.targets_of(batch.own())[:, :-most]
         return torch.stack(found, -1)[own]
 
 
 def blocks_in(batch: Batch, shortest: int) -> tuple[Tensor, Tensor]:
-    """Where blocks begin, and how many rows of each are used: a short draft is a short block."""
+    """Positions of blocks, and the number of rows used: a short draft is a short block."""
     rng = np.random.default_rng(batch.seed)
     own = batch.own().numpy()
     low, last = own.argmax(-1).clip(4), own.shape[1] - 1 - own[:, ::-1].argmax(-1)
@@ -92,7 +97,7 @@ def blocks_in(batch: Batch, shortest: int) -> tuple[Tensor, Tensor]:
 
 
 class Blocks:
-    """DFlash and DSpark: blocks at random places of what the target said."""
+    """DFlash and DSpark: blocks at random positions of the target's own text."""
 
     def __init__(self, head: DFlash, target: Llama) -> None:
         self.head, self.target = head, target
@@ -108,17 +113,17 @@ class Blocks:
         with torch.autocast("cpu", torch.bfloat16):
             seen = reading.of(batch.windows)
             states = self.run(*head.inputs(self.target, seen, anchors), anchors, lengths)
-        both, chances = head.guesses(states, seen, anchors)
+        both, probabilities = head.draft_states(states, seen, anchors)
         place = torch.arange(both.shape[2])
         weight = torch.exp(-place / FADING) * (place + head.first < lengths[..., None])
         total = batch.weight.sum() / weight.sum()
         table = self.table()
-        found = soft_loss(both.detach(), table, chances, weight * total, self.learnt)
+        found = soft_loss(both.detach(), table, probabilities, weight * total, self.learnt)
         outputs, pushes, parameters = [both], [found.states], list(head.parameters())
         if isinstance(head, DSpark):
-            right = agree(both[:1], table, chances[:1])
-            sure = F.binary_cross_entropy_with_logits(head.sureness(both[:1]), right)
-            outputs.append(sure * SURENESS * total)
+            right = agree(both[:1], table, probabilities[:1])
+            sure = F.binary_cross_entropy_with_logits(head.confidence(both[:1]), right)
+            outputs.append(sure * CONFIDENCE_WEIGHT * total)
             pushes.append(torch.ones(()))
         grads = list(torch.autograd.grad(outputs, parameters, pushes, allow_unused=True))
         if isinstance(head, DSpark):
@@ -133,5 +138,5 @@ class Blocks:
             seen = reading.of(batch.windows)
             inputs = head.inputs(self.target, seen, anchors)
             states = head(*inputs, anchors, lengths)
-        both, chances = head.guesses(states, seen, anchors)
-        return agree(both, head.output(self.target).bfloat16(), chances).flatten(0, 1)
+        both, probabilities = head.draft_states(states, seen, anchors)
+        return agree(both, head.output(self.target).bfloat16(), probabilities).flatten(0, 1)

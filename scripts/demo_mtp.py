@@ -3,8 +3,8 @@
 
     scripts/demo_mtp.py demo-mtp-layer.gguf demo-mtp.gguf
 
-The target's function stays the same: its Q8_0 rows are copied as they are, those of queries and
-keys in another order, as `mimo2` rotates halves of a head where `llama` rotates neighbours.
+The target computes the same: its Q8_0 rows are copied unchanged, those of queries and keys in
+another order, because `mimo2` rotates the halves of a head and `llama` adjacent pairs.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 DEMO = Path(__file__).resolve().parents[1] / "localspec" / "data" / "demo"
 TIED = "token_embd.weight"
 UNBOUND = 65536
-"""A sliding window that never binds; the architecture insists on a layer that has one."""
+"""A sliding window without effect; the architecture requires a layer with one."""
 
 
 def in_halves(rows: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Rows of each head, from neighbouring pairs to halves."""
+    """Reorders the rows of each head from adjacent pairs to halves."""
     order = np.arange(len(rows)).reshape(-1, size // 2, 2).transpose(0, 2, 1).ravel()
     return rows[order]
 
@@ -57,7 +57,7 @@ def join(target_path: Path, layer_path: Path, out_path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("layer", type=Path, help="made by train_demo_heads.py --kind mtp")
+    parser.add_argument("layer", type=Path, help="file from train_demo_heads.py --kind mtp")
     parser.add_argument("out", type=Path)
     parser.add_argument("--target", type=Path, default=DEMO / "demo-target.gguf")
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The demo pair's networks: two of the llama architecture, named as llama.cpp's tensors are."""
+"""The demo pair's networks: llama architecture, with llama.cpp's tensor names."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def rope_table(shape: Shape, length: int) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-    """RoPE over neighbouring pairs, the order llama.cpp's `llama` architecture stores."""
+    """RoPE over adjacent pairs, the layout of llama.cpp's `llama` architecture."""
     cos, sin = (t[: x.shape[-2]] for t in table)
     even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2).type_as(x)

@@ -1,6 +1,6 @@
-"""What the demo pair reads: Python's standard library as text, and the vocabulary learnt from it.
+"""Training text of the demo pair: Python's standard library, and its vocabulary.
 
-The data is the source of the library of the Python that runs this (PSF licence).
+The data is the library source of the Python that runs this script (PSF licence).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ HELD_OUT = (
     "json.decoder", "json.encoder", "concurrent.futures.thread", "importlib.metadata._text",
     "unittest.util", "xml.sax.saxutils",
 )  # fmt: skip
-"""Modules never trained on: the loss is measured on them, prompts for tests come from them."""
+"""Held-out modules: the loss is measured on them, and prompts for tests come from them."""
 
 SKIPPED = re.compile(
     r"(^|/)(site-packages|pydoc_data|config-[^/]*|_sysconfigdata[^/]*|turtledemo|"
     r"encodings/(cp|iso|mac|koi|big5|euc|gb|hp|johab|kz|ptcp|shift|tis)[^/]*)"
 )
-"""Tables and machine files, not code one would complete."""
+"""Tables and generated files."""
 
 
 def modules(root: Path) -> Iterator[tuple[str, str, bool]]:
@@ -52,7 +52,7 @@ def modules(root: Path) -> Iterator[tuple[str, str, bool]]:
 
 
 def functions(source: str) -> Iterator[str]:
-    """Functions of 5 to 40 lines, as written."""
+    """The source of functions of 5 to 40 lines."""
     lines = source.splitlines()
     try:
         tree = ast.parse(source)
@@ -68,7 +68,7 @@ def functions(source: str) -> Iterator[str]:
 
 
 def edit_task(function: str, rng: random.Random) -> str | None:
-    """The function, then the same function slightly changed, so that copying is learnt."""
+    """The function, then the same function slightly changed: teaches the models to copy."""
     names = sorted(set(re.findall(r"\b[a-z_]{3,}\b", function)) - {"self", "def", "return", "None"})
     numbers = sorted(set(re.findall(r"\b\d+\b", function)))
     kind = rng.choice(["rename", "rename", "number", "function", "same"])
@@ -89,7 +89,7 @@ def edit_task(function: str, rng: random.Random) -> str | None:
 
 @dataclass
 class Corpus:
-    """Documents to train on and to measure on."""
+    """Documents for training and for measuring."""
 
     library: list[str]
     tests: list[str]
@@ -130,7 +130,7 @@ def read_corpus() -> Corpus:
 
 
 def train_tokenizer(corpus: Corpus) -> Tokenizer:
-    """GPT-2's pre-tokenizer, which llama.cpp knows as `gpt-2`; EOS is the last id."""
+    """Uses GPT-2's pre-tokenizer (llama.cpp: `gpt-2`); EOS is the last id."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()

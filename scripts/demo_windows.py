@@ -1,7 +1,7 @@
-"""The windows that the demo target's heads are trained and measured on.
+"""Windows for training and measuring the demo target's heads.
 
-Half of them people wrote, and half the target itself, which a head has to draft: what it says is
-plainer, but soon repeats itself, and from that alone little is learnt about the rest.
+Half are human text, half the target's own text, which a head has to draft. The target's text is
+simpler but soon repeats itself, so it alone is not enough.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ import torch
 from demo_heads import LENGTH, Reading
 from demo_learning import Batch
 from demo_network import Llama
-from demo_said import Plan, Said
+from demo_target_text import Plan, TargetText
 from demo_text import SEED
 from head_files import Source
 from torch import Tensor
 
 FRESH = 96
-"""Tokens that the target says before it begins to repeat itself, mostly; those count."""
+"""The target's tokens with full weight; after about as many it repeats itself."""
 REPEATED = 0.3
-"""What the loss counts after them, and in what they were begun with."""
+"""Weight of the loss after them, and in the given beginning."""
 HUMAN = 0.5
-"""What it counts in what people wrote."""
+"""Weight of the loss in human text."""
 SHARES = [0.5, 0.25, 0.25]
-"""Of that, from the library, from tests and from edits."""
+"""Of human text: library, tests, edits."""
 HELD_OUT = Plan(1, seed=99, begun=(96,), temperatures=(0.0,), together=64)
 MEASURED = 64
-"""Tokens of each held-out window that count, from where the target begins to speak."""
+"""The target's first tokens in a held-out window that count."""
 
 
 class Windows:
-    """All windows, read by the target, in random order."""
+    """All windows with the target's outputs, in random order."""
 
     def __init__(self, target: Llama, ids: Tensor, weight: Tensor, rows: int, threads: int) -> None:
         self.reading = Reading(target, ids, threads)
@@ -48,8 +48,8 @@ class Windows:
         return Batch(at, weight / weight.sum(), self.count)
 
 
-def windows_of(texts: list[Tensor], said: Said) -> tuple[Tensor, Tensor]:
-    """As many windows of what people wrote as of what the target said, and what is counted."""
+def windows_of(texts: list[Tensor], said: TargetText) -> tuple[Tensor, Tensor]:
+    """All windows, as many of human text as of the target's, and their weights."""
     rng = random.Random(SEED + 1)
     rows = []
     for text in rng.choices(texts, SHARES, k=len(said.ids)):
@@ -62,13 +62,13 @@ def windows_of(texts: list[Tensor], said: Said) -> tuple[Tensor, Tensor]:
 
 
 def functions_of(ids: Tensor, source: Source) -> Tensor:
-    """Where functions begin."""
+    """Positions at which functions begin."""
     words = [i for i, t in enumerate(source.value("tokenizer.ggml.tokens")) if t in ("def", "Ġdef")]
     return torch.isin(ids, torch.tensor(words)).nonzero()[:, 0]
 
 
-def begin_of(target: Llama, said: Said) -> tuple[Reading, Batch]:
-    """What the target says first, to measure heads on."""
+def begin_of(target: Llama, said: TargetText) -> tuple[Reading, Batch]:
+    """The target's first tokens of each window, for measuring heads."""
     after = torch.arange(1, LENGTH + 1) - said.begun[:, None]
     weight = ((after >= 0) & (after < MEASURED)).float()
     return Reading(target, said.ids), Batch(torch.arange(len(weight)), weight)

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Whether a card does what localspec promises, in one report: a pair, through the command line.
+"""Check localspec on a GPU with one pair, through the command line, and print a report.
 
     scripts/gpu_check.py --target T.gguf --draft D.gguf [--into FILE] [--quick]
         [--speculative-simple PATH --llama-bench PATH]
 
-In this order, so that minutes that run out cost the least: equality with everything on the card;
-costs and speeds (`localspec bench`); beside llama.cpp's own programs, where they are given
-(bench_peers.py); equality with half of the layers on the card and the draft on the CPU; memory as
-`fit` foretold it beside what nvidia-smi counts; and what is said where the memory runs out, before
-the load (exit 4) and while it makes its context (exit 11).  Memory that runs out while an answer
-is written cannot be brought about from outside: llama.cpp takes all of it before the first token.
+The most important parts come first, in case the time runs out: equality with everything on the GPU;
+costs and speeds (`localspec bench`); a comparison with llama.cpp's programs, if given
+(bench_peers.py); equality with half of the layers on the GPU and the draft on the CPU; the memory
+estimate of `fit` against nvidia-smi; and the messages when memory runs out, before the load (exit
+4) and while the context is created (exit 11). Memory cannot run out during an answer: llama.cpp
+allocates all of it before the first token.
 
-Without a card the parts that need one say so.  --quick: the least of everything, to see whether it
-works.  Let nothing else run meanwhile.
+Without a GPU, the parts that need one report that. --quick: a smoke test. Let nothing else run
+meanwhile.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ LIMIT_S = 1800.0
 REFUSED, OUT_OF_MEMORY = 4, 11
 
 
-class NotHadError(Exception):
-    """A part could not be had; the others go on."""
+class UnavailableError(Exception):
+    """A part cannot run; the others continue."""
 
 
 class Pair:
-    """Two files, asked about through `localspec`."""
+    """Two files, used through the command line."""
 
     def __init__(self, target: str, draft: str) -> None:
         self.target, self.draft = target, draft
@@ -54,12 +54,12 @@ class Pair:
         return [sys.executable, "-m", "localspec", verb, *pair, "--json", *more]
 
     def call(self, verb: str, *more: str, wanted: Sequence[int] = (0,)) -> dict[str, Any]:
-        """The document that a command prints.  Raises NotHadError where it ends otherwise."""
+        """The JSON that a command prints. Raises UnavailableError for other exit codes."""
         words = self.words(verb, *more)
         done = subprocess.run(words, capture_output=True, timeout=LIMIT_S, check=False)
         if done.returncode not in wanted:
-            said = (done.stdout + done.stderr).decode("utf-8", "replace").strip()[-300:]
-            raise NotHadError(f"`{verb}` ended with {done.returncode}: {said}")
+            output = (done.stdout + done.stderr).decode("utf-8", "replace").strip()[-300:]
+            raise UnavailableError(f"`{verb}` exited with {done.returncode}: {output}")
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
@@ -70,13 +70,13 @@ class Pair:
 def equality(pair: Pair, where: Sequence[str], quick: bool) -> Iterator[str]:
     effort = ("--seconds", "0", "--tokens", "8") if quick else ("--seconds", "10")
     found = pair.call("verify", *where, *effort, "-q", wanted=(0, 1))
-    yield f"- verdict: **{found['verdict']}**, {found['guesses']} guesses looked at"
+    yield f"- verdict: **{found['verdict']}**, {found['guesses']} draft tokens checked"
     for name in ("greedy", "seeded"):
         part = found[name]
         differ = len(part["divergences"])
         yield f"- {name}: {part['equal']} of {part['prompts']} prompts equal, {differ} differ"
     if found["difference"] is not None:
-        yield f"- largest change of a logit between widths: {found['difference']:.2g}"
+        yield f"- largest difference of a logit between widths: {found['difference']:.2g}"
     yield f"- sampled: p = {found['sampled']['p']}"
 
 
@@ -90,10 +90,10 @@ def speed(pair: Pair, quick: bool) -> Iterator[str]:
     yield f"- a pass of one token {cost['t1_ms']:.2f} ms; a draft pass costs {cost['c']} of one"
     curve = ", ".join(f"v({width}) {v:.2f}" for width, v in cost["verify_curve"].items())
     yield f"- passes of several tokens: {curve}"
-    yield f"- outside llama.cpp: {cost['host_ms']} ms a round"
+    yield f"- outside llama.cpp: {cost['host_ms']} ms per round"
     for row in found["workloads"]:
         gain = row["speedup"]["median"] if row["speedup"] else None
-        shown = f"{gain:.2f} ×" if gain else "nothing that counts"
+        shown = f"{gain:.2f} ×" if gain else "no trial counts"
         tps = f"{row['plain_tps']} → {row['spec_tps']} tok/s"
         yield f"- {row['name']}, T {row['temperature']}: {tps}, {shown}"
 
@@ -105,12 +105,12 @@ def beside(pair: Pair, args: argparse.Namespace) -> Iterator[str]:
         if path := getattr(args, name):
             words += [f"--{name.replace('_', '-')}", path]
     if len(words) == 9:
-        raise NotHadError("llama.cpp's programs were not given")
+        raise UnavailableError("llama.cpp's programs are not given")
     if args.quick:
         words += ["--rounds", "1", "--tokens", "16", "--gamma", "3"]
     done = subprocess.run(words, capture_output=True, timeout=LIMIT_S, check=False)
     if done.returncode:
-        raise NotHadError(done.stderr.decode("utf-8", "replace").strip()[-300:])
+        raise UnavailableError(done.stderr.decode("utf-8", "replace").strip()[-300:])
     yield done.stdout.decode()
 
 
@@ -118,22 +118,22 @@ def beside(pair: Pair, args: argparse.Namespace) -> Iterator[str]:
 
 
 def used() -> list[int]:
-    """Bytes of each card that are taken, by nvidia-smi.  Raises NotHadError where it cannot say."""
+    """Used bytes of each GPU, by nvidia-smi. Raises UnavailableError without it."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        raise NotHadError("no nvidia-smi here")
+        raise UnavailableError("nvidia-smi is not installed")
     words = [program, "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     done = subprocess.run(words, capture_output=True, timeout=30, check=False)
     if done.returncode:
-        raise NotHadError("nvidia-smi does not answer")
+        raise UnavailableError("nvidia-smi fails")
     return [int(line) << 20 for line in done.stdout.decode().split()]
 
 
 def memory(pair: Pair, quick: bool) -> Iterator[str]:
     for ctx in ("1024",) if quick else ("1024", "4096", "16384"):
-        foretold, before = pair.call("fit", "--ctx", ctx), used()
-        if not foretold["devices"]:
-            raise NotHadError("no card here")
+        estimate, before = pair.call("fit", "--ctx", ctx), used()
+        if not estimate["devices"]:
+            raise UnavailableError("no GPU")
         tokens = "64" if quick else "400"
         words = pair.words("run", *ALL, "--ctx", ctx, "-p", PROMPT, "--max-tokens", tokens)
         most = before
@@ -141,29 +141,29 @@ def memory(pair: Pair, quick: bool) -> Iterator[str]:
             while running.poll() is None:
                 most = [max(two) for two in zip(most, used(), strict=True)]
                 time.sleep(0.05)
-        for n, device in enumerate(foretold["devices"]):
-            taken = most[n] - before[n]
-            off = taken - device["total"]
-            share = f"{100 * off / taken:+.1f} %" if taken else "nothing was taken"
-            said = f"foretold {gib(device['total'])}, taken {gib(taken)}"
-            yield f"- context {ctx}, {device['description']}: {said} ({share})"
+        for n, device in enumerate(estimate["devices"]):
+            measured = most[n] - before[n]
+            off = measured - device["total"]
+            share = f"{100 * off / measured:+.1f} %" if measured else "nothing allocated"
+            sizes = f"estimated {gib(device['total'])}, measured {gib(measured)}"
+            yield f"- context {ctx}, {device['description']}: {sizes} ({share})"
 
 
 def shortage(pair: Pair) -> Iterator[str]:
-    """A context twice as large as the whole card; what is said of it."""
+    """The error messages for a context twice as large as the GPU's memory."""
     found = pair.call("fit", "--ctx", "1024")
     if not found["devices"]:
-        raise NotHadError("no card here")
-    card = found["devices"][0]
-    each = (card["target"]["kv"] + card["draft"]["kv"]) / 1024
-    ctx = str(int(2 * card["total_memory"] / each))
+        raise UnavailableError("no GPU")
+    device = found["devices"][0]
+    bytes_per_token = (device["target"]["kv"] + device["draft"]["kv"]) / 1024
+    ctx = str(int(2 * device["total_memory"] / bytes_per_token))
     for how, more, code in (
         ("refused before the load", (), REFUSED),
-        ("--anyway: runs out while the context is made", ("--anyway",), OUT_OF_MEMORY),
+        ("--anyway: runs out while the context is created", ("--anyway",), OUT_OF_MEMORY),
     ):
-        asked = (*ALL, "--ctx", ctx, "-p", PROMPT, "--max-tokens", "4", *more)
-        said = pair.call("run", *asked, wanted=(code,))["error"]
-        yield f"- {how}: {said['message']} {said['hint']}"
+        options = (*ALL, "--ctx", ctx, "-p", PROMPT, "--max-tokens", "4", *more)
+        error = pair.call("run", *options, wanted=(code,))["error"]
+        yield f"- {how}: {error['message']} {error['hint']}"
 
 
 # --- the report -----------------------------------------------------------------------------
@@ -172,17 +172,17 @@ def shortage(pair: Pair) -> Iterator[str]:
 def parts(pair: Pair, args: argparse.Namespace) -> Iterator[tuple[str, Iterator[str]]]:
     half = str(header.read(Path(args.target)).n_layer // 2)
     split = ("--gpu-layers", half, "--draft-gpu-layers", "0")
-    yield "Equality, everything on the card", equality(pair, ALL, args.quick)
+    yield "Equality, everything on the GPU", equality(pair, ALL, args.quick)
     yield "Costs and speed", speed(pair, args.quick)
-    yield "Beside llama.cpp", beside(pair, args)
-    name = f"Equality, {half} layers on the card, the draft on the CPU"
+    yield "Comparison with llama.cpp", beside(pair, args)
+    name = f"Equality, {half} layers on the GPU, the draft on the CPU"
     yield name, equality(pair, split, args.quick)
     yield "Memory", memory(pair, args.quick)
-    yield "Where memory runs out", shortage(pair)
+    yield "Out of memory", shortage(pair)
 
 
 def report(pair: Pair, args: argparse.Namespace, say: Callable[[str], None]) -> int:
-    """Each part as soon as it is there; the number of those that could not be had."""
+    """Prints each part when it is done; returns the number of unavailable ones."""
     missing = 0
     say(f"# {Path(args.target).name} + {Path(args.draft).name}\n")
     for name, lines in parts(pair, args):
@@ -190,9 +190,9 @@ def report(pair: Pair, args: argparse.Namespace, say: Callable[[str], None]) -> 
         try:
             for line in lines:
                 say(line)
-        except (NotHadError, subprocess.TimeoutExpired) as error:
+        except (UnavailableError, subprocess.TimeoutExpired) as error:
             missing += 1
-            say(f"- not had: {error}")
+            say(f"- not available: {error}")
         say("")
     return missing
 
@@ -205,8 +205,10 @@ def main() -> int:
     parser.add_argument("--draft", required=True, metavar="GGUF")
     parser.add_argument("--speculative-simple", metavar="PATH")
     parser.add_argument("--llama-bench", metavar="PATH")
-    parser.add_argument("--into", type=Path, metavar="FILE", help="write the report there too")
-    parser.add_argument("--quick", action="store_true", help="the least of everything")
+    parser.add_argument(
+        "--into", type=Path, metavar="FILE", help="also write the report to this file"
+    )
+    parser.add_argument("--quick", action="store_true", help="a smoke test")
     args = parser.parse_args()
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")
     said: list[str] = []
@@ -214,7 +216,7 @@ def main() -> int:
     def say(line: str) -> None:
         print(line, flush=True)
         said.append(line)
-        if args.into:  # after each line: the time may run out
+        if args.into:  # after each line, in case the run is interrupted
             args.into.write_text("\n".join(said) + "\n", encoding="utf-8")
 
     try:

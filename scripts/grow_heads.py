@@ -1,8 +1,8 @@
-"""Heads of the demo target grown with it: the same guesses at a real head's cost.
+"""Enlarges heads of the demo target together with it: the same drafts at a real head's cost.
 
-As growth.py does with a model: the layers of a head get the width, heads and FFN of the larger
-target, so that a guess costs what a layer of that costs; embeddings and output stay the target's.
-What it reads of the target stands at other places then, and in other layers.
+Like growth.py for models: the layers of a head get the width, heads and FFN of the larger target,
+so a draft step costs as much as one of that target's layers. Embeddings and output stay those of
+the target. The indices of the hidden states and of the target's layers change accordingly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from growth import Growth, blank
 from numpy.typing import NDArray
 
 AXES = {
-    "fc": ("embd", "taps"),
+    "fc": ("embd", "hidden_states"),
     "attn_q": ("q", "in"),
     "attn_k": ("kv", "in"),
     "attn_v": ("kv", "in"),
@@ -30,7 +30,7 @@ AXES = {
     "output": ("all", "embd"),
     "conf_proj": ("all", "judged"),
 }
-"""What the rows and the columns of matrices stand for; all other tensors stay as they are."""
+"""The axes of the rows and columns of each matrix; all other tensors stay unchanged."""
 NOISY = ("attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up")
 NORMS = {
     "attn_norm": "embd",
@@ -42,28 +42,28 @@ NORMS = {
 
 
 class Head:
-    """A head's file, and where each of its axes goes when its target grows."""
+    """A head's file, and the new index of each of its axes in the larger shape."""
 
     def __init__(self, path: Path, growth: Growth) -> None:
         self.reader = gguf.GGUFReader(path)
         self.growth = growth
         self.arch = str(self.reader.fields["general.architecture"].contents())
         if self.arch not in ("eagle3", "dflash"):
-            raise ValueError(f"{path.name}: only EAGLE-3, DFlash and DSpark heads are grown")
+            raise ValueError(f"{path.name}: only EAGLE-3, DFlash and DSpark heads can be enlarged")
         self.small, self.big = growth.small.n_embd, growth.big.n_embd
-        self.taps = len(self.value("target_layers"))
+        self.hidden_states = len(self.value("target_layers"))
 
     def value(self, key: str) -> Any:
         return self.reader.fields[f"{self.arch}.{key}"].contents()
 
     def places(self, axis: str, n: int) -> tuple[NDArray[np.int64], int]:
-        """Where each of the n indices of an axis goes, and how long it is then."""
+        """The new positions of an axis's n indices, and its new length."""
         if axis == "in":  # EAGLE-3 reads a token's embedding and a state, side by side
             return self.repeated(2 if self.arch == "eagle3" else 1)
         if axis == "fused":  # EAGLE-3 norms the states before they are fused, the others after
-            return self.repeated(self.taps if n > self.small else 1)
-        if axis == "taps":
-            return self.repeated(self.taps)
+            return self.repeated(self.hidden_states if n > self.small else 1)
+        if axis == "hidden_states":
+            return self.repeated(self.hidden_states)
         if axis == "judged":  # a state, and a row of the Markov matrix
             rest = np.arange(self.small, n) + self.big - self.small
             return np.concatenate([np.arange(self.small), rest]), n + self.big - self.small
@@ -76,7 +76,7 @@ class Head:
         return np.concatenate(parts), times * self.big
 
     def grown(self, tensor: Any) -> tuple[Any, gguf.GGMLQuantizationType]:
-        """What is to be written for a tensor, and its type."""
+        """The enlarged tensor and its type."""
         name, kind = _plain(tensor.name), tensor.tensor_type
         if name in NORMS:
             values = dequantize(tensor.data, kind)
@@ -97,7 +97,7 @@ class Head:
         return quantize(full, self.growth.kind), self.growth.kind
 
     def header(self) -> dict[str, Any]:
-        """The metadata in which the grown head differs."""
+        """The metadata that changes."""
         big, growth = self.big, self.growth
         epsilon = "attention.layer_norm_rms_epsilon"
         step = growth.big.n_layer, growth.small.n_layer
@@ -114,7 +114,7 @@ class Head:
 
 
 def write(path: Path, head: Head) -> int:
-    """Write the grown head; returns its number of parameters."""
+    """Writes the enlarged head; returns its number of parameters."""
     out = gguf.GGUFWriter(path, head.arch)
     changed, n = head.header(), 0
     for key, field in head.reader.fields.items():

@@ -1,11 +1,11 @@
-"""A trained model of the llama architecture placed in a larger shape, where it stays the same.
+"""Places a trained llama-architecture model in a larger shape that computes the same function.
 
 - width: zeros beyond the trained width; RMSNorm's weights times sqrt(d/D), its epsilon times d/D;
-- heads and FFN channels: the extra ones compute noise that meets zero columns on its way back;
-- layers: the extra ones add zero to the residual; the trained are spread evenly among them.
+- heads and FFN channels: the extra ones compute noise, which zero columns remove;
+- layers: the extra ones add zero to the residual; the trained ones are spread evenly.
 
-Whatever cannot reach the output is noise rather than zeros, lest arithmetic on zeros be cheaper;
-a third of the extra weights has to be zero.
+Weights that cannot reach the output are noise, because arithmetic on zeros might be faster; a third
+of the extra weights must be zero.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ MATRICES = {
     "ffn_up": ("ff", "embd"),
     "ffn_down": ("embd", "ff"),
 }
-"""What the rows and the columns of a layer's matrices stand for."""
+"""The axes of the rows and columns of a layer's matrices."""
 
 NORMS = ("attn_norm", "ffn_norm")
 RETURNING = ("attn_output", "ffn_down")
@@ -108,13 +108,13 @@ class Source:
 
 @lru_cache
 def trained_model(path: Path) -> Source:
-    """Read once: gguf's reader takes half a second over a vocabulary."""
+    """Cached: gguf's reader takes half a second for a vocabulary."""
     return Source(path)
 
 
 # --- the larger model -----------------------------------------------------------------
 
-# As long as a prime near a million, so that no two rows of a matrix are alike.
+# A prime length, so that no two rows of a matrix are equal.
 NOISE = np.random.default_rng(0).standard_normal(1_000_003, np.float32) * np.float32(0.02)
 
 
@@ -129,13 +129,13 @@ def stored_as(kind: Kind, values: Array) -> Stored:
 
 @lru_cache
 def filler(shape: tuple[int, ...], noisy: bool, kind: Kind) -> Stored:
-    """The stored form of an untrained matrix; made once, as quantising is slow."""
+    """The stored form of an untrained matrix; cached, because quantising is slow."""
     return stored_as(kind, blank(shape, noisy))
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of the file to be written, its stored form made when asked for."""
+    """A tensor to write; `stored` computes its data."""
 
     name: str
     shape: tuple[int, ...]
@@ -147,7 +147,7 @@ class Growth:
     """A trained model's tensors placed in a larger shape."""
 
     def __init__(self, source: Source, shape: Shape, kind: Kind, turn: int = 0) -> None:
-        """A `turn` other than 0 unties the output and rotates its rows by that many tokens."""
+        """A `turn` other than 0 unties the output and rotates its rows by as many tokens."""
         self.source, self.small, self.big = source, source.shape, shape
         self.kind, self.turn = kind, turn
         self.check_fit()
@@ -162,7 +162,7 @@ class Growth:
                 raise ValueError(f"{name} of {self.big} is below that of {self.small}")
 
     def place(self, axis: str) -> NDArray[np.int64]:
-        """Where each trained index of an axis goes; a query head stays with its KV head."""
+        """The new index of each trained index of an axis; query heads stay with their KV head."""
         index = np.arange(self.small.axis(axis))
         if axis != "q":
             return index
@@ -219,7 +219,7 @@ class Growth:
         return Tensor(f"blk.{layer}.{name}.weight", shape, self.kind, stored)
 
     def header(self) -> dict[str, Any]:
-        """The metadata in which the larger model differs from the trained one."""
+        """The metadata that changes."""
         epsilon = "llama.attention.layer_norm_rms_epsilon"
         return {
             "general.name": f"localspec bench: {self.source.value('general.name')}, grown",
@@ -235,7 +235,7 @@ class Growth:
 
 
 def write(path: Path, growth: Growth) -> int:
-    """Write the larger model tensor by tensor; returns its number of parameters."""
+    """Writes the larger model tensor by tensor; returns its number of parameters."""
     out = gguf.GGUFWriter(path, "llama")
     changed = growth.header()
     for key, field in growth.source.reader.fields.items():

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
 ARRAY = gguf.GGUFValueType.ARRAY
 KEPT = ("tokenizer.", "general.license", "general.author", "general.quantization_version")
-"""What a head takes over from its target: it has to speak the same vocabulary."""
+"""Keys that a head copies from its target: it needs the same vocabulary."""
 
 
 class Source:
@@ -38,7 +38,7 @@ class Source:
 
 
 def begin(path: Path, source: Source, arch: str, name: str, description: str) -> gguf.GGUFWriter:
-    """A file with the target's vocabulary and the sizes that a head has in common with it."""
+    """A writer with the target's vocabulary and the sizes that its heads share."""
     out = gguf.GGUFWriter(path, arch)
     out.add_name(name)
     out.add_description(description)
@@ -56,7 +56,7 @@ def begin(path: Path, source: Source, arch: str, name: str, description: str) ->
 
 
 def add_tensors(out: gguf.GGUFWriter, weights: Mapping[str, NDArray[np.float32]]) -> None:
-    """Matrices as Q8_0, what has one row as F32."""
+    """Matrices as Q8_0, tensors of one row as F32."""
     for name, data in weights.items():
         if data.ndim == 2 and len(data) > 1:
             out.add_tensor(name, quantize(data, Q8_0), raw_dtype=Q8_0)

@@ -3,17 +3,17 @@
 
     scripts/make_bench_pair.py OUT_DIR --size 1b --type BF16 --hopeless
 
-The trained weights are placed in a larger shape so that the function stays the same (growth.py).
+The trained weights are placed in a larger shape that computes the same function (growth.py).
 
-`--hopeless` adds a draft as costly and as sure of itself, but nearly always wrong: its output
+`--hopeless` adds a draft of the same cost and confidence that is almost always wrong: its output
 matrix is a copy of the embeddings with the rows rotated by half the vocabulary, so it proposes
 token (t + 2048) % 4096 where the draft proposes t.
 
-`--head FILE`, repeatable, grows an EAGLE-3, DFlash or DSpark head of the demo target with it
-(grow_heads.py): it guesses as before and costs what a layer or two of the larger target cost.
+`--head FILE`, repeatable, enlarges an EAGLE-3, DFlash or DSpark head of the demo target too
+(grow_heads.py): its drafts stay the same, at the cost of one or two layers of the larger target.
 
-The draft's share of the target's parameters (what a step costs where memory is the limit) and of
-its layers (where launching kernels is): 0.5b 0.10 and 0.13, 1b 0.11 and 0.19, 3b 0.09 and 0.14.
+The draft's share of the target's parameters (the cost if memory bandwidth is the limit) and of its
+layers (if kernel launches are): 0.5b 0.10 and 0.13, 1b 0.11 and 0.19, 3b 0.09 and 0.14.
 """
 
 from __future__ import annotations
@@ -40,14 +40,12 @@ import llama_cpp.llama_cpp as llama
 
 DEMO = Path(__file__).resolve().parents[1] / "localspec" / "data" / "demo"
 CHECKED = 128
-"""Tokens on which the logits are compared."""
+"""Number of tokens whose logits are compared."""
 THREADS = os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The shapes of a target and of its draft."""
-
     target: Shape
     draft: Shape
 
@@ -61,10 +59,9 @@ SIZES = {
 from 4864 by the weight of the 151,936-token output which this vocabulary of 4,096 lacks."""
 
 TOLERANCE = {"F16": 0.015, "BF16": 0.015, "Q8_0": 0.01, "Q4_0": 0.15}
-"""How far the logits may be from the trained model's: root mean square over standard deviation, as
-the largest difference is one logit's luck.  About twice what rounding alone gives; in F32 it is
-1e-5.  F16 and BF16 are further than Q8_0 because the trained files are Q8_0, with which llama.cpp
-rounds activations too."""
+"""Allowed distance of the logits from the trained ones: root mean square over standard deviation.
+About twice the rounding error; in F32 that is 1e-5. F16 and BF16 differ more than Q8_0 because the
+trained files are Q8_0, for which llama.cpp also rounds activations."""
 
 
 # --- the check ------------------------------------------------------------------------
@@ -77,7 +74,7 @@ def opened(path: Path) -> Iterator[tuple[Any, Any]]:
     """The model and a context that returns the logits of CHECKED tokens, on the CPU."""
     options = llama.llama_model_default_params()
     options.n_gpu_layers = 0
-    options.use_extra_bufts = False  # AMX, which some virtual machines announce but forbid
+    options.use_extra_bufts = False  # AMX: some virtual machines report it but do not allow it
     settings = llama.llama_context_default_params()
     settings.n_ctx = settings.n_batch = settings.n_ubatch = CHECKED
     settings.n_threads = settings.n_threads_batch = THREADS
@@ -106,7 +103,7 @@ def tokens_of(model: Any, text: bytes) -> list[int]:
 
 
 def logits(path: Path) -> Array:
-    """The logits at each token of a module which the demo pair was not trained on."""
+    """The logits at each token of a held-out module."""
     llama.llama_log_set(QUIET, ctypes.c_void_p())
     with opened(path) as (model, context):
         tokens = tokens_of(model, inspect.getsource(textwrap)[: 8 * CHECKED].encode())
@@ -125,12 +122,12 @@ def logits(path: Path) -> Array:
 
 
 def distance(found: Array, wanted: Array) -> float:
-    """Root mean square of the difference, in standard deviations of what is wanted."""
+    """Root mean square of the difference, in standard deviations of `wanted`."""
     return float(np.sqrt(np.square(found - wanted).mean()) / wanted.std())
 
 
 def agreement(a: Array, b: Array) -> float:
-    """The share of positions with the same likeliest token."""
+    """The share of positions with the same argmax."""
     return float((a.argmax(-1) == b.argmax(-1)).mean())
 
 
@@ -139,7 +136,7 @@ def agreement(a: Array, b: Array) -> float:
 
 @dataclass(frozen=True)
 class Made:
-    """A file written, and how far its logits are from the trained model's."""
+    """A file written, and the distance of its logits from the trained model's."""
 
     path: Path
     parameters: int
@@ -174,7 +171,7 @@ def make(path: Path, source: Source, shape: Shape, kind: Kind, turn: int = 0) ->
 
 
 def make_pair(stem: str, shapes: Pair, kind: Kind, demo: Path, hopeless: bool) -> Iterator[Made]:
-    """Write STEM-target.gguf, STEM-draft.gguf and, when asked for, STEM-hopeless.gguf."""
+    """Write STEM-target.gguf, STEM-draft.gguf and, if `hopeless`, STEM-hopeless.gguf."""
     target, draft = (trained_model(demo / f"demo-{role}.gguf") for role in ("target", "draft"))
     yield make(Path(f"{stem}-target.gguf"), target, shapes.target, kind)
     yield make(Path(f"{stem}-draft.gguf"), draft, shapes.draft, kind)
@@ -197,7 +194,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("out", type=Path, metavar="OUT_DIR")
     parser.add_argument("--size", choices=list(SIZES), required=True)
     parser.add_argument("--type", choices=list(TOLERANCE), default="BF16")
-    parser.add_argument("--hopeless", action="store_true", help="also a draft that is always wrong")
+    parser.add_argument(
+        "--hopeless", action="store_true", help="add a draft that is almost always wrong"
+    )
     parser.add_argument("--pair", type=Path, default=DEMO, metavar="DIR", help="the trained pair")
     parser.add_argument("--head", type=Path, action="append", default=[], metavar="FILE")
     args = parser.parse_args()

@@ -1,6 +1,6 @@
-"""How far the analytic estimate is from llama.cpp's own projection: a table for docs/fit.md.
+"""Error of the analytic memory estimate against llama.cpp: a table for docs/fit.md.
 
-Random settings over all model families, on this computer's memory and on pretend cards.
+Random settings over all model families, on this computer's memory and on simulated GPUs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DRAFTS = ("llama-tied", "qwen2", "qwen3", "gemma3", "granite", "llama")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One pair, its settings and the cards."""
+    """One pair, its settings and the GPUs."""
 
     family: str
     load: LoadCommand
@@ -48,18 +48,18 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Bytes, of all devices together unless said otherwise."""
+    """Bytes, the sum of all devices unless noted."""
 
     case: Case
     total: int
     off: int
-    """Sum of the differences of every device, without their signs."""
+    """Sum of the absolute differences of all devices."""
     under: int
-    """The worst of one device by which the estimate is too low."""
+    """Largest underestimate of one device."""
     worst: int
-    """The worst of one device either way."""
+    """Largest absolute difference of one device."""
     error: int
-    """What the estimate says of itself."""
+    """The estimate's own error bound."""
     ms: float
 
 
@@ -69,8 +69,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="40 settings")
     parser.add_argument("--family", action="append", choices=[*sorted(FAMILIES), *PAIRS])
-    parser.add_argument("--heads", action="store_true", help="pairs with heads instead of models")
-    parser.add_argument("--verbose", action="store_true", help="print settings that are off")
+    parser.add_argument("--heads", action="store_true", help="targets with heads instead of models")
+    parser.add_argument(
+        "--verbose", action="store_true", help="print the settings with the largest errors"
+    )
     args = parser.parse_args()
     names = args.family or (list(PAIRS) if args.heads else list(FAMILIES))
     with tempfile.TemporaryDirectory() as folder, MemoryProbe(timeout=60) as probe:
@@ -92,7 +94,7 @@ class _Cases:
         self._files: dict[str, tuple[Path, Header]] = {}
 
     def some(self, n: int) -> list[Case]:
-        """Every family as often."""
+        """Every family equally often."""
         return [self._one(self._families[i % len(self._families)]) for i in range(n)]
 
     def _one(self, family: str) -> Case:
@@ -177,7 +179,7 @@ class _Cases:
 
 
 def measure(probe: MemoryProbe, case: Case) -> Result | None:
-    """None where llama.cpp itself refuses the settings."""
+    """None if llama.cpp refuses the settings."""
     try:
         exact = probe.estimate_memory(case.load, case.devices)
     except ProbeError as error:
@@ -205,9 +207,9 @@ def _names(projection: MemoryEstimate) -> set[str]:
 
 
 def table(results: list[Result]) -> str:
-    """Markdown, a family a row."""
+    """Markdown, one row per family."""
     rows = [
-        "| family | n | p50 | p90 | max | worst under | beyond its error bar |",
+        "| family | n | p50 | p90 | max | worst underestimate | beyond its error bound |",
         "|---|---|---|---|---|---|---|",
     ]
     for family in sorted({result.case.family for result in results}):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What a load without data promises against what a real one takes: the table in docs/fit.md.
+"""Error of the memory projection against real loads: the table in docs/fit.md.
 
     .venv/bin/python scripts/measure_fit.py [--quick] [--into docs/fit.md]
 
-A small model with random weights of each family is projected from its header alone and then
-really loaded, on the CPU and on pretend cards that count what is allocated.  --quick: three
-families.  --into: replaces what stands between the two marks of that file.
+A small model of each family, with random weights, is projected from its header and then loaded, on
+the CPU and on simulated GPUs that count allocations. --quick: three families. --into: replaces the
+text between the two markers of that file.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Found:
     promised: int
     taken: int
     worst: int
-    """The largest error of a device."""
+    """Largest error of a device."""
     admitted: int
-    """By how much a device may be wrong, as the projection says itself."""
+    """The projection's own error bound for a device."""
 
 
 def main() -> None:
@@ -98,7 +98,7 @@ def rows(folder: Path, names: tuple[str, ...]) -> Iterator[str]:
 
 
 def beside(folder: Path) -> list[tuple[Path, Path]]:
-    """Small targets with every kind of head, all with random weights."""
+    """Small targets with each kind of head, all with random weights."""
     target, inside = heads.deep().write(folder / "deep.gguf"), heads.mimo2()
     models = {
         "eagle3": heads.eagle3(),
@@ -126,7 +126,7 @@ def row(name: str, found: list[Found]) -> str:
 def measured(probe: MemoryProbe, pair: tuple[Path, Path | None], setting: Setting) -> Found:
     draft = str(pair[1]) if pair[1] else None
     settings = setting.settings
-    if draft is not None:  # the tiny ones know no more
+    if draft is not None:  # their context is not longer
         settings = replace(settings, n_ctx=512)
     load = LoadCommand(str(pair[0]), draft, settings, replace(settings, n_ctx=None))
     devices = pretend_gpu.devices(setting.cards)

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""How well the speed of a pair is foretold: calibrated on two sizes, the third predicted.
+"""Accuracy of the speed estimate: calibrated on two pairs, the third predicted.
 
     .venv/bin/python scripts/measure_speed.py OUT_DIR [--type Q8_0] [--threads 1] [--quick]
 
-Three bench pairs (scripts/make_bench_pair.py) are made in OUT_DIR unless they are there.  Each is
-probed as at its first use, then answers prompts plainly and with fixed draft lengths, in turns, at
-temperature 0.  Then each pair in turn is foretold from the other two: its tokens a second, and
-its speed-up, with the chances of a guess as counted in the others' answers.  Rounds that read the
-prompt do not count.  The usual lengths are those whose passes the probe measures: between them a
-CPU's verify curve has steps (Q8_0: from 4 rows to 5) that no line foretells.  Let nothing else
-run meanwhile.  Exit code 1: something was off by more than 15 %.
+Three bench pairs (scripts/make_bench_pair.py) are created in OUT_DIR unless they exist. Each is
+probed as at its first use, then answers prompts plain and with fixed draft lengths, alternating, at
+temperature 0. Then each pair is predicted from the other two: its tokens per second, and its
+speed-up with the acceptance rates of the others' answers. Rounds that read the prompt do not count.
+The default draft lengths are those whose passes the probe measures: between them, a CPU's verify
+curve has steps (Q8_0: from 4 rows to 5) that interpolation misses. Let nothing else run meanwhile.
+Exit code 1: a prediction is off by more than 15 %.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SHAPES = {
     "middle": Pair(Shape(1024, 22, 16, 4, 4096), Shape(768, 3, 12, 4, 3072)),
     "large": SIZES["1b"],
 }
-WANTED = 0.15
+MAX_ERROR = 0.15
 CONTEXT = 1024
 
 
@@ -63,19 +63,19 @@ class Answers:
     rounds: list[Round] = field(default_factory=list)
 
     def add(self, rounds: list[Round]) -> None:
-        """The first round reads the prompt; the draft does with its first guess."""
+        """Skips two rounds: the target reads the prompt in the first, the draft in the second."""
         self.rounds += rounds[2:]
 
     @property
     def ms(self) -> float:
-        """For a token."""
+        """Per token."""
         took = sum(one.ms.draft + one.ms.verify + one.ms.host for one in self.rounds)
         return took / sum(len(one.tokens) for one in self.rounds)
 
 
 @dataclass
 class Trial:
-    """One pair and what it has shown."""
+    """One pair and its measurements."""
 
     name: str
     load: LoadCommand
@@ -96,23 +96,23 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Foretold:
-    """One figure, and what came."""
+class Prediction:
+    """A predicted value and the measured one."""
 
     what: str
     predicted: float
-    came: float
+    measured: float
 
     @property
     def error(self) -> float:
-        return self.predicted / self.came - 1
+        return self.predicted / self.measured - 1
 
 
 # --- measuring --------------------------------------------------------------------------
 
 
 def files(out: Path, name: str, kind: str) -> tuple[Path, Path]:
-    """The pair's files, made if they are not there."""
+    """The pair's files; creates them if needed."""
     stem = f"{out}/speed-{name}-{kind}"
     target, draft = Path(f"{stem}-target.gguf"), Path(f"{stem}-draft.gguf")
     if not (target.exists() and draft.exists()):
@@ -151,52 +151,54 @@ def answer(worker: EngineProcess, text: str, gamma: int, tokens: int) -> Iterato
     asked = GenerateCommand(text, sampling, tokens, spec=spec, draft_length=gamma or None)
     for event in worker.generate(asked):
         if isinstance(event, EngineExit):
-            raise SystemExit(f"the engine died: {event.how}")
+            raise SystemExit(f"the engine exited: {event.how}")
         if isinstance(event, Round):
             yield event
 
 
-# --- foretelling ------------------------------------------------------------------------
+# --- predicting -------------------------------------------------------------------------
 
 
-def foretell(one: Trial, others: Sequence[Trial], threads: int) -> list[Foretold]:
-    """What the others say of one."""
+def predict(one: Trial, others: Sequence[Trial], threads: int) -> list[Prediction]:
+    """Predicts one pair from the measurements of the others."""
     learnt = calibration.calibrate(
         device_speed.from_devices([]), [other.shown for other in others], threads
     )
     use = UseCase("code", temperature=0.0, context=one.context)
-    told = estimate_speed(one.load, one.target, one.draft, learnt, use)
-    if told.t1_ms is None:
-        raise SystemExit(told.explanation)
+    predicted = estimate_speed(one.load, one.target, one.draft, learnt, use)
+    if predicted.t1_ms is None:
+        raise SystemExit(predicted.explanation)
     plain = one.answers[0].ms
     empty = estimate_speed(one.load, one.target, one.draft, learnt, replace(use, context=0))
     assert empty.t1_ms is not None
     found = [
-        Foretold("a pass with an empty context, ms", empty.t1_ms, one.measured.t1_ms),
-        Foretold("plain, tok/s", 1e3 / told.t1_ms, 1e3 / plain),
+        Prediction("a pass with an empty context, ms", empty.t1_ms, one.measured.t1_ms),
+        Prediction("plain, tok/s", 1e3 / predicted.t1_ms, 1e3 / plain),
     ]
     assert one.measured.c is not None
-    assert told.costs is not None
-    found.append(Foretold("a draft pass, c", told.costs.c, one.measured.c))
+    assert predicted.costs is not None
+    found.append(Prediction("a draft pass, c", predicted.costs.c, one.measured.c))
     for gamma in one.answers:
         if gamma:
-            found.append(Foretold(f"speed-up, γ {gamma}", *_gained(told, one, others, gamma)))
+            found.append(
+                Prediction(f"speed-up, γ {gamma}", *_gained(predicted, one, others, gamma))
+            )
     return found
 
 
 def _gained(
-    told: SpeedEstimate, one: Trial, others: Sequence[Trial], gamma: int
+    predicted: SpeedEstimate, one: Trial, others: Sequence[Trial], gamma: int
 ) -> tuple[float, float]:
     rounds = [event for other in others for event in other.answers[gamma].rounds]
-    chances = metrics.cumulative_acceptance(metrics.count_by_position(rounds))
-    assert told.costs is not None
-    return speedup_model.expected_speedup(told.costs, chances, gamma), one.speedup(gamma)
+    acceptance = metrics.cumulative_acceptance(metrics.count_by_position(rounds))
+    assert predicted.costs is not None
+    return speedup_model.expected_speedup(predicted.costs, acceptance, gamma), one.speedup(gamma)
 
 
 def report(trials: Sequence[Trial], threads: int) -> bool:
-    """A table; whether all is within what is wanted."""
+    """Prints a table; returns True if all errors are within the limit."""
     good = True
-    print("| pair, read for a token | foretold from | what | foretold | came | off |")
+    print("| pair, read per token | predicted from | value | predicted | measured | error |")
     print("|---|---|---|---|---|---|")
     for one in trials:
         others = [other for other in trials if other is not one]
@@ -205,11 +207,13 @@ def report(trials: Sequence[Trial], threads: int) -> bool:
         assert about.draft is not None
         pair = f"{about.target.read / 1e6:.0f} + {about.draft.read / 1e6:.0f} MB"
         names = ", ".join(other.name for other in others)
-        for told in foretell(one, others, threads):
-            counts = told.what.startswith(("plain", "speed-up"))
-            good &= abs(told.error) <= WANTED or not counts
-            row = (f"{one.name}: {pair}", names, told.what)
-            figures = f"{told.predicted:.3g} | {told.came:.3g} | {told.error:+.1%}"
+        for prediction in predict(one, others, threads):
+            counts = prediction.what.startswith(("plain", "speed-up"))
+            good &= abs(prediction.error) <= MAX_ERROR or not counts
+            row = (f"{one.name}: {pair}", names, prediction.what)
+            figures = (
+                f"{prediction.predicted:.3g} | {prediction.measured:.3g} | {prediction.error:+.1%}"
+            )
             print(f"| {' | '.join(row)} | {figures} |", flush=True)
     return good
 
@@ -220,7 +224,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--type", choices=list(TOLERANCE), default="Q8_0")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--gamma", type=int, nargs="+", default=[1, 3])
-    parser.add_argument("--tokens", type=int, default=96, help="an answer")
+    parser.add_argument("--tokens", type=int, default=96, help="per answer")
     parser.add_argument("--prompts", type=int, default=3)
     parser.add_argument("--letters", type=int, default=600, help="of a prompt")
     parser.add_argument("--quick", action="store_true", help="one prompt, 48 tokens, γ 3")
@@ -235,7 +239,7 @@ def main() -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     trials = [trial(name, args) for name in SHAPES]
     print(
-        f"{args.type}, {args.threads} thread(s), γ {args.gamma}, {args.tokens} tokens an answer\n"
+        f"{args.type}, {args.threads} thread(s), γ {args.gamma}, {args.tokens} tokens per answer\n"
     )
     good = report(trials, args.threads)
     print("\nwithin 15 %" if good else "\nNOT within 15 %")

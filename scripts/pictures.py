@@ -1,4 +1,4 @@
-"""A picture of the app as it stands, and waiting until it stands as it should."""
+"""SVG pictures of the running app, and waiting for its state."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
     ends = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > ends:
-            raise TimeoutError("the app did not get there")
+            raise TimeoutError("the app did not reach the expected state")
         await pilot.pause(0.05)
 
 
 async def still(pilot: Pilot[Any]) -> None:
-    """Until nothing changes any more."""
+    """Waits until the screen stops changing."""
     shown, same = "", 0
     while same < 3:
         await pilot.pause(0.15)
@@ -33,5 +33,5 @@ async def still(pilot: Pilot[Any]) -> None:
 
 
 def svg(app: App[Any], name: str) -> str:
-    """Without the random name that each export gets: a picture made again differs less."""
+    """Replaces the random id of an export, so that a new picture differs less."""
     return re.sub(r"terminal-\d+-", f"localspec-{name}-", app.export_screenshot(title="localspec"))

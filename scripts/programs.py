@@ -1,4 +1,4 @@
-"""The programs that are compared, llama.cpp's and localspec: their commands, and what they say."""
+"""Runs the compared programs, llama.cpp's and localspec, and parses their output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from localspec.models.gguf import header
 
 LIMIT_S = 1800
 TRIES = 5
-"""llama.cpp's log has a thread of its own, which about one exit in thirty cuts short."""
+"""llama.cpp logs in a thread of its own; about one exit in thirty truncates the log."""
 
 _ENCODED = re.compile(r"encoded +\d+ tokens in +([\d.]+) seconds")
 _DECODED = re.compile(r"decoded +(\d+) tokens in +[\d.]+ seconds, speed: +([\d.]+) t/s")
@@ -28,12 +28,12 @@ _ACCEPTED = re.compile(r"n_accept += (\d+)")
 
 
 class BenchError(Exception):
-    """A program did not do what was asked."""
+    pass
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What both sides are given."""
+    """Settings for both sides."""
 
     target: str
     draft: str
@@ -47,16 +47,16 @@ class Settings:
     gpu_layers: int
     flash_attn: str
     repack: bool
-    """Whether weights may be repacked for the CPU; off where localspec has it off."""
+    """Whether weights may be repacked for the CPU; follows localspec."""
     peer_defaults: bool
     rounds: int
     load_before: float | None
-    """What else was running: processes wanting a CPU, over the last minute."""
+    """The system's load average before the run."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to measure; γ 0 is plain decoding."""
+    """A prompt and a draft length; γ 0 is plain decoding."""
 
     name: str
     prompt: str
@@ -65,7 +65,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Run:
-    """What one program said of one answer."""
+    """One answer of one program."""
 
     speed: float
     """Tokens per second while decoding."""
@@ -78,7 +78,7 @@ class Run:
 
 
 def call(command: Sequence[str]) -> tuple[str, str]:
-    """Run a program to its end; what it wrote to stdout and stderr."""
+    """Runs a program; returns stdout and stderr. Raises BenchError."""
     # llama.cpp's programs also take flags from these variables.
     env = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
     try:
@@ -87,8 +87,8 @@ def call(command: Sequence[str]) -> tuple[str, str]:
         raise BenchError(f"{command[0]}: {error}") from error
     out, err = (raw.decode("utf-8", "replace") for raw in (done.stdout, done.stderr))
     if done.returncode != 0:
-        said = "\n".join((err or out).strip().splitlines()[-5:])
-        raise BenchError(f"{command[0]} ended with {done.returncode}:\n{said}")
+        last_lines = "\n".join((err or out).strip().splitlines()[-5:])
+        raise BenchError(f"{command[0]} exited with {done.returncode}:\n{last_lines}")
     return out, err
 
 
@@ -111,7 +111,7 @@ def speculative_simple(
 
 @cache
 def drafting(settings: Settings) -> str:
-    """What llama.cpp calls the way in which the draft guesses; a target drafts for itself (MTP)."""
+    """llama.cpp's name of the draft kind; a target that is its own draft is MTP."""
     kind = draft_heads.file_draft_kind(header.read(Path(settings.draft)))
     if settings.draft == settings.target:
         return "mtp"
@@ -156,7 +156,7 @@ def localspec(settings: Settings, case: Case) -> Run:
     document = json.loads(call(localspec_command(settings, case))[0])
     timings, speculation = document["timings"], document["speculation"]
     if timings["tokens_per_second"] is None:
-        raise BenchError(f"{case.name}: the answer ended at once; give another prompt.")
+        raise BenchError(f"{case.name}: the answer is empty; use another prompt.")
     decode_ms = timings["decode_ms"]
     reading_ms = draft_reading_ms(settings, case.prompt) if case.gamma else 0.0
     return Run(
@@ -185,7 +185,7 @@ def localspec_command(settings: Settings, case: Case, tokens: int | None = None)
 
 @cache
 def draft_reading_ms(settings: Settings, prompt: str) -> float:
-    """How long localspec's draft model reads the prompt, which it does in its first draft."""
+    """The time in which localspec's draft model reads the prompt, within its first draft."""
     command = localspec_command(settings, Case("", prompt, settings.gammas[0]), tokens=24)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events"

@@ -1,4 +1,4 @@
-"""The prompts of the benchmarks: modules the demo pair never saw, or a person's own."""
+"""Prompts of the benchmarks: held-out modules, or the user's own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEADS = {
     "configparser": "class RawConfigParser",
     "difflib": "def get_close_matches",
 }
-"""Standard library modules the demo pair never saw, and the line from which each is a prompt."""
+"""Modules that the demo pair was not trained on, and the line at which each prompt starts."""
 
 HEAD_LINES = 40
 

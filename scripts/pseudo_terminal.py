@@ -1,4 +1,4 @@
-"""A process on a pseudo-terminal of 120x40, and when what it paints came."""
+"""A process on a pseudo-terminal of 120x40, with the times of its frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 END = b"\x1b[?2026l"
-"""Of a frame, where a terminal knows synchronized output."""
+"""The end of a frame (synchronized output)."""
 SEQUENCE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
 PATIENCE = 120.0
 
@@ -28,7 +28,7 @@ class Terminal:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
         self.seen = bytearray()
         self.frames: list[float] = []
-        """When each frame's end came."""
+        """The time of each frame's end."""
         env = os.environ | {"TERM": "xterm-256color", "LOCALSPEC_DATA_DIR": folder}
         self.began = time.perf_counter()
         self._process = subprocess.Popen(
@@ -56,11 +56,11 @@ class Terminal:
         return time.perf_counter()
 
     def drain(self, until: Callable[[], object], limit: float = PATIENCE) -> float:
-        """Read until a condition holds; when that was."""
+        """Reads until the condition holds; returns the time."""
         end = time.perf_counter() + limit
         while not until():
             if time.perf_counter() > end:
-                raise SystemExit(f"It did not come:\n{plain(self.seen)[-3000:]}")
+                raise SystemExit(f"Timed out. The screen:\n{plain(self.seen)[-3000:]}")
             if not select.select([self._ours], [], [], 0.05)[0]:
                 continue
             try:
@@ -74,7 +74,7 @@ class Terminal:
         return time.perf_counter()
 
     def wait_for(self, text: str, since: int = 0) -> float:
-        """Until a text is written after the first `since` bytes; when that was."""
+        """Waits for a text after the first `since` bytes; returns the time."""
         wanted, looked = text.encode(), since
 
         def came() -> bool:
@@ -85,7 +85,7 @@ class Terminal:
         return self.drain(came)
 
     def quiet(self, seconds: float = 0.4) -> None:
-        """Until nothing has been painted for a while."""
+        """Waits until nothing is painted for `seconds`."""
         while True:
             before = len(self.seen)
             still = time.perf_counter() + seconds
@@ -94,7 +94,7 @@ class Terminal:
                 return
 
     def frame_after(self, key: bytes | str) -> float | None:
-        """Milliseconds from a key to the end of the next frame; None where nothing is painted."""
+        """Milliseconds from a key to the end of the next frame; None if nothing is painted."""
         frames = len(self.frames)
         began = self.type(key)
         self.drain(lambda: len(self.frames) > frames or time.perf_counter() > began + 1)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Fills in models.yaml's sizes, hashes and licences from the hub; needs the network.
+"""Updates sizes, hashes and licences in models.yaml from the hub; needs the network.
 
-Only values are touched, line by line, so that comments and order stay.  Without --write it only
-says what would change.  A file that is gone is reported, with what its repository holds now.
+Only values change, line by line, so comments and order stay. Without --write it only prints the
+changes. A missing file is reported with the files that its repository has now.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ _KEY = re.compile(r"    ([a-z0-9]+): ")
 
 
 class Lists(Protocol):
-    """What is asked of the hub."""
-
     def list_files(self, repo: str) -> RepoInfo: ...
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("ids", nargs="*", help="of models; all where none is given")
+    parser.add_argument("ids", nargs="*", help="of models; default: all")
     parser.add_argument("--write", action="store_true", help="change models.yaml")
     parser.add_argument("--endpoint", help="another hub")
     options = parser.parse_args()
@@ -56,7 +54,7 @@ def main() -> int:
 def asked(
     hub: Lists, models: Iterable[CatalogModel]
 ) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """The facts by id, and what could not be found."""
+    """Values by model id, and the problems."""
     facts: dict[str, dict[str, str]] = {}
     problems: list[str] = []
     for model in models:
@@ -81,8 +79,7 @@ def _of(listing: RepoInfo, file: str) -> dict[str, str]:
 
 
 def written(text: str, facts: Mapping[str, Mapping[str, str]]) -> str:
-    """The catalogue with these facts, each after its entry's `file`; a licence that the hub does
-    not say stays."""
+    """Puts the values after each entry's `file`; keeps a licence that the hub lacks."""
     lines: list[str] = []
     said: Mapping[str, str] = {}
     for line in text.splitlines():

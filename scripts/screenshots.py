@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Make the pictures of README.md and docs/tour.md, from the demo pair as it runs here.
+"""Make the pictures of README.md and docs/tour.md with the demo pair.
 
 .venv/bin/python scripts/screenshots.py [--only run|chat|tokens|tour] [--folder docs]
 
-They are docs/{run,chat,tokens}.svg and docs/tour/*.svg.
-
-The text is the same everywhere (a fixed seed); speeds and lengths of guesses are this machine's.
+Writes docs/{run,chat,tokens}.svg and docs/tour/*.svg. The text is the same on every machine (fixed
+seed); speeds and draft lengths are this machine's.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ SHOWN = ["--tokens", "--stats"]
 
 
 def run() -> str:
-    """Everything the run shows, colours included, in the order a person sees it."""
+    """The output of the command, colours included."""
     done = subprocess.run(
         [sys.executable, "-m", "localspec", *ARGUMENTS, *SHOWN, "-p", PROMPT],
         stdout=subprocess.PIPE,
@@ -65,14 +64,14 @@ def picture_of_run() -> str:
 
 
 async def answered(pilot: Pilot[None]) -> ChatScreen:
-    """From Home to the chat, where the demo pair has gone on with the prompt."""
+    """Goes from Home to the chat and lets the demo pair answer the prompt."""
     await pilot.press("enter")
     await until(pilot, lambda: phase(pilot) == "ready")
     screen = pilot.app.screen
     assert isinstance(screen, ChatScreen)
     screen.session.settings = screen.session.settings.with_value("temperature", TEMPERATURE)
     screen.session.settings = screen.session.settings.with_value("max_tokens", LENGTH)
-    await pilot.press("f2")  # so that chances come with the answer
+    await pilot.press("f2")  # so that probabilities are recorded
     screen.composer.replace_text(CODE)
     await pilot.press("enter")
     conversation = screen.session.conversation
@@ -92,7 +91,7 @@ def phase(pilot: Pilot[None]) -> str:
 
 
 async def to_a_correction(pilot: Pilot[None], screen: ChatScreen) -> None:
-    """Into the token view, to a correction in its middle."""
+    """Opens the token view and selects a correction near its middle."""
     await pilot.press("f2")
     rounds = screen.session.conversation.turns[-1].rounds
     tokens = [token for round_ in rounds for token in round_.tokens]
@@ -103,7 +102,7 @@ async def to_a_correction(pilot: Pilot[None], screen: ChatScreen) -> None:
 
 
 def is_telling(token: Token) -> bool:
-    """A correction that was likely, of a guess with letters."""
+    """A correction whose token and rejected draft token are both words."""
     guess = next((other.text for other in token.instead if other.guessed), "")
     said = token.text.strip()
     return token.kind == "correction" and said.isidentifier() and guess.strip().isidentifier()
@@ -132,7 +131,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=ROOT / "docs")
     args = parser.parse_args()
     names = args.only or NAMES
-    with tempfile.TemporaryDirectory() as data:  # nothing of whoever makes the pictures is in them
+    with tempfile.TemporaryDirectory() as data:  # keeps personal data out of the pictures
         os.environ |= {"LOCALSPEC_DATA_DIR": f"{data}/data", "GGML_NO_BACKTRACE": "1"}
         made = asyncio.run(pictures_of_app(names)) if {"chat", "tokens"} & set(names) else {}
         if "run" in names:

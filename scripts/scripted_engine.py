@@ -1,4 +1,4 @@
-"""An engine process that only speaks, at a given pace, for bench_tui.py."""
+"""A fake engine process that answers at a fixed speed, for bench_tui.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRST, LAST = "FIRST ", " LAST"
 
 
 def engine(rate: float, tokens: int, chats: bool) -> None:
-    """Speaks the protocol; an answer of so many tokens, at so many a second."""
+    """Serves the protocol; answers with `tokens` tokens, `rate` per second."""
     out = child_process.take_over_stdout()
 
     def say(number: int, answer: wire.EngineOutput) -> None:
@@ -50,7 +50,7 @@ def engine(rate: float, tokens: int, chats: bool) -> None:
 
 
 def answer(rate: float, tokens: int) -> Iterator[Round | GenerationFinished]:
-    """One token a round, the dearest case; each as long after the one before as a pass takes."""
+    """One token per round, the most expensive case."""
     texts = [FIRST, *map(word, range(1, tokens - 1)), LAST]
     for n, text in enumerate(texts):
         time.sleep(1 / rate)

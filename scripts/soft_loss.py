@@ -1,7 +1,7 @@
-"""Cross-entropy to another model's chances, through a large output matrix, a window at a time.
+"""Cross-entropy to another model's probabilities through a large output matrix, by windows.
 
-The logits of a batch are far larger than a processor's caches; made, turned into the gradient
-and forgotten a window at a time, in two passes over them, they cost a tenth of autograd's way.
+The logits of a batch are far larger than the CPU caches. Computing the gradient window by window,
+in two passes over the logits, takes a tenth of autograd's time.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 HIGHEST = 80.0
-"""Logits above it would overflow once exponentiated; a trained head's stay far below."""
+"""Larger logits would overflow in exp; those of a trained head are far smaller."""
 
 
 @dataclass(frozen=True)
 class Push:
-    """A loss, and its gradient by the states and by the last columns of the matrix."""
+    """A loss, and its gradients with respect to the states and the matrix's last columns."""
 
     loss: Tensor
     states: Tensor
@@ -25,28 +25,28 @@ class Push:
 
 
 @torch.compile(dynamic=False)
-def _back(logits: Tensor, chances: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss of these rows, and its gradient by their logits."""
-    logits, chances = logits.float(), chances.float()
+def _back(logits: Tensor, probabilities: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss of these rows, and its gradient with respect to their logits."""
+    logits, probabilities = logits.float(), probabilities.float()
     grown = logits.clamp(max=HIGHEST).exp()
     total = grown.sum(-1, keepdim=True)
-    loss = total.log()[:, 0] - (chances * logits).sum(-1)
-    back = grown * (weight[:, None] / total) - chances * weight[:, None]
+    loss = total.log()[:, 0] - (probabilities * logits).sum(-1)
+    back = grown * (weight[:, None] / total) - probabilities * weight[:, None]
     return (loss * weight).sum(), back.bfloat16()
 
 
 @torch.no_grad()
 def soft_loss(
-    states: Tensor, table: Tensor, chances: Tensor, weight: Tensor, learnt: int = 0
+    states: Tensor, table: Tensor, probabilities: Tensor, weight: Tensor, learnt: int = 0
 ) -> Push:
     """The weighted sum of the losses over windows.
 
     `states` [windows, …, n] times `table` [vocabulary, n] are the logits; the last `learnt`
-    columns of the table are trained as well.
+    columns of the table are trained too.
     """
     total, grads = torch.zeros(()), []
     columns = torch.zeros(len(table), learnt) if learnt else None
-    for x, p, w in zip(states, chances, weight, strict=True):
+    for x, p, w in zip(states, probabilities, weight, strict=True):
         rows = x.reshape(-1, x.shape[-1]).bfloat16()
         loss, back = _back(rows @ table.T, p.reshape(len(rows), -1), w.reshape(-1))
         total += loss
@@ -57,8 +57,8 @@ def soft_loss(
 
 
 @torch.no_grad()
-def agree(states: Tensor, table: Tensor, chances: Tensor) -> Tensor:
-    """Where both would say the same, as 1 and 0."""
-    pairs = zip(states, chances, strict=True)
+def agree(states: Tensor, table: Tensor, probabilities: Tensor) -> Tensor:
+    """1 where both argmaxes agree, else 0."""
+    pairs = zip(states, probabilities, strict=True)
     said = [((x.bfloat16() @ table.T).argmax(-1) == p.argmax(-1)).float() for x, p in pairs]
     return torch.stack(said)

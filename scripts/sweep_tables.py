@@ -1,4 +1,4 @@
-"""What a sweep found, as tables: every way's speed against plain decoding, and against theory."""
+"""Tables of a sweep: the speed of each variant against plain decoding and against theory."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from localspec.bench import metrics
 from localspec.protocol.wire import DRAFT_MAX
 
 TOY = 0.5
-"""Distinct 4-grams of a greedy answer below which it is left out: it only repeats itself."""
+"""Minimum share of distinct 4-grams; a greedy answer below it is repetitive and left out."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One way's answer, as a line of the file."""
+    """One variant's answer, a line of the file."""
 
     workload: str
     prompt: int
@@ -31,7 +31,7 @@ class Answer:
     accepted: int = 0
     distinct: float | None = None
     survival: tuple[tuple[int, int], ...] = ()
-    """Guesses judged at each position, and kept."""
+    """By position: draft tokens verified, and accepted."""
     ids: tuple[int, ...] = ()
 
     @property
@@ -51,7 +51,7 @@ class Found:
     def tasks(
         self, *, workload: str | None = None, temperature: float | None = None, toys: bool = False
     ) -> list[dict[str, Answer]]:
-        """Those that count: greedy answers that repeat themselves are left out."""
+        """The tasks that count: repetitive greedy answers are left out."""
         found = []
         for (name, _, heat), ways in self._by_task.items():
             toy = heat == 0 and "plain" in ways and (ways["plain"].distinct or 0) < TOY
@@ -68,7 +68,7 @@ class Found:
         return list(names), sorted({heat for _, _, heat in self._by_task})
 
     def theory(self, tasks: Sequence[dict[str, Answer]]) -> metrics.BestDraftLength | None:
-        """The best fixed draft length by measured costs and the survival of the longest one."""
+        """The best fixed draft length, by measured costs and the longest one's acceptance."""
         fixed = [w for w in self.ways() if w.startswith("model ")]
         if not fixed or self._costs is None or self._costs["c"] is None:
             return None
@@ -86,7 +86,7 @@ class Found:
 
 
 def mean_ratio(tasks: Sequence[dict[str, Answer]], way: str, other: str, *, raw: bool) -> float:
-    """Geometric mean of speeds over tasks that have both; NaN where none has."""
+    """Geometric mean of the speed ratios over tasks that have both; NaN if none has."""
     logs = []
     for ways in tasks:
         if way in ways and other in ways:

@@ -4,10 +4,10 @@
     pip install -e '.[train]'
     scripts/train_demo_heads.py --kind eagle3 --out localspec/data/demo/demo-eagle3.gguf
 
-The text is that of demo_text.py; most windows are begun by it and ended by the target, the
-bundled Q8_0 file, whose hidden states the head reads.  EAGLE-3 and MTP are unrolled: from a tenth
-of the steps on they are fed with their own states, as they will be when they draft.  Same
-interpreter, same torch, same number of threads: same file.
+The text comes from demo_text.py; in half of the windows the target continues it. The target is the
+bundled Q8_0 file, whose hidden states the head reads. EAGLE-3 and MTP are unrolled: after a tenth
+of the steps their own states are their input, as in drafting. The same interpreter, torch and
+number of threads give the same file.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import head_files
 import torch
 from demo_blocks import BLOCK, DFlash, DSpark
 from demo_files import load_weights
-from demo_heads import LENGTH, TAPS, Eagle3, Mtp, Reading
+from demo_heads import LENGTH, TARGET_LAYERS, Eagle3, Mtp, Reading
 from demo_learning import STEPS_UNROLLED, Batch, Blocks, Unrolled
 from demo_network import TARGET, Llama
-from demo_said import Plan, kept_in, said
+from demo_target_text import Plan, load_or_make, write_windows
 from demo_text import EOS, SEED, VOCAB, read_corpus, to_ids
 from demo_windows import HELD_OUT, Windows, begin_of, functions_of, windows_of
 from head_files import Source
@@ -36,17 +36,17 @@ from train_demo_pair import keep_freed_memory
 
 DEMO = Path(__file__).resolve().parents[1] / "localspec" / "data" / "demo"
 ALONE = 0.1
-"""Of the steps, the share at the start that is not unrolled."""
+"""Share of the steps, at the start, without unrolling."""
 UNROLLED_EACH = 2
-"""Of so many steps one is unrolled, which costs more than twice as much."""
-FORGOTTEN = 0.02
-"""Of the mean of the weights, which is what is written, at each step."""
+"""Every so many steps one is unrolled; it costs more than twice as much."""
+AVERAGE_DECAY = 0.02
+"""Per step, of the moving average of the weights; the average is written to the file."""
 
 # --- the data -------------------------------------------------------------------------
 
 
 def tokenizer_of(source: Source) -> Tokenizer:
-    """The target's own, so that another Python's library cannot change it."""
+    """The tokenizer in the target's file; a new one would depend on this Python's library."""
     tokens = source.value("tokenizer.ggml.tokens")
     merges = [tuple(m.split(" ")) for m in source.value("tokenizer.ggml.merges")]
     vocabulary = {t: i for i, t in enumerate(tokens) if t != EOS}
@@ -86,7 +86,7 @@ class Optimizer:
 
 
 class Training:
-    """One head beside its frozen target, each thread with its share of a batch."""
+    """Trains one head with a frozen target; each thread takes a part of the batch."""
 
     def __init__(self, work: Unrolled | Blocks, args: argparse.Namespace) -> None:
         self.work, self.threads = work, args.threads
@@ -109,7 +109,7 @@ class Training:
         self.optimizer.step(progress)
         with torch.no_grad():
             for mean, p in zip(self.mean.parameters(), self.parameters, strict=True):
-                mean.lerp_(p, max(FORGOTTEN, 1 / (1 + self.done)))
+                mean.lerp_(p, max(AVERAGE_DECAY, 1 / (1 + self.done)))
         self.done += 1
         return sum(loss for loss, _ in found)
 
@@ -129,7 +129,7 @@ def write_head(path: Path, head: nn.Module, source: Source, kind: str) -> None:
 
 def add_eagle3(out: Any, head: nn.Module) -> None:
     out.add_block_count(1)
-    out.add_array("eagle3.target_layers", list(TAPS))
+    out.add_array("eagle3.target_layers", list(TARGET_LAYERS))
     out.add_uint32("eagle3.target_hidden_size", TARGET.n_embd)
     out.add_bool("eagle3.norm_before_residual", False)
     out.add_bool("eagle3.norm_before_fc", False)
@@ -137,7 +137,7 @@ def add_eagle3(out: Any, head: nn.Module) -> None:
 
 def add_block(out: Any, head: nn.Module) -> None:
     out.add_block_count(len(head.blk))
-    out.add_array("dflash.target_layers", list(TAPS))
+    out.add_array("dflash.target_layers", list(TARGET_LAYERS))
     out.add_uint32("dflash.block_size", BLOCK)
     out.add_bool("dflash.attention.causal", False)
     out.add_uint32("tokenizer.ggml.mask_token_id", head.mask)
@@ -147,7 +147,7 @@ def add_block(out: Any, head: nn.Module) -> None:
 
 
 def add_mtp(out: Any, head: nn.Module) -> None:
-    """Only the extra layer; demo_mtp.py joins it with the target."""
+    """Only the extra layer; demo_mtp.py joins it and the target."""
     out.add_block_count(TARGET.n_layer + 1)
     out.add_uint32("mimo2.nextn_predict_layers", 1)
 
@@ -166,10 +166,10 @@ def options(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--every", type=int, default=60, help="write the file every so many steps")
     parser.add_argument(
-        "--said", type=int, default=16, help="batches of windows that the target writes"
+        "--said", type=int, default=16, help="batches of windows generated by the target"
     )
-    parser.add_argument("--said-file", type=Path, help="kept there, or read from there")
-    parser.add_argument("--go-on", type=Path, help="start from this head")
+    parser.add_argument("--said-file", type=Path, help="cache of these windows")
+    parser.add_argument("--go-on", type=Path, help="continue training this head")
     return parser.parse_args(given)
 
 
@@ -190,7 +190,7 @@ def target_of(path: Path) -> Llama:
 
 
 def rarest(parts: list[Tensor]) -> int:
-    """The token that the text uses least, for the places of a block that are to be guessed."""
+    """The rarest token of the text: the mask token of blocks."""
     return int(torch.bincount(torch.cat(parts), minlength=VOCAB)[: VOCAB - 1].argmin())
 
 
@@ -199,10 +199,10 @@ def load_head(head: nn.Module, path: Path) -> None:
     head.load_state_dict({k: v for k, v in state.items() if k in head.state_dict()}, strict=False)
 
 
-def kept(hits: Tensor) -> dict[str, float]:
-    """The share of drafted tokens that the target keeps, for drafts of 1, 3, … tokens."""
+def acceptance(hits: Tensor) -> dict[str, float]:
+    """Acceptance rate for drafts of 1, 3, … tokens."""
     chain = hits.cumprod(-1)
-    return {f"kept@{k}": round(chain[:, :k].mean().item(), 3) for k in (1, 3, hits.shape[1])}
+    return {f"accepted@{k}": round(chain[:, :k].mean().item(), 3) for k in (1, 3, hits.shape[1])}
 
 
 def train(
@@ -214,7 +214,7 @@ def train(
         loss = work.step(windows.reading, windows.next(), step / args.steps)
         if (step + 1) % args.every == 0 or step + 1 == args.steps:
             write_head(args.out, work.mean, source, args.kind)
-            shares = kept(work.work.hits(work.mean, *held_out))
+            shares = acceptance(work.work.hits(work.mean, *held_out))
             seconds = time.monotonic() - began
             speed = (step + 1) * args.rows * LENGTH / seconds
             now = f"step {step + 1} {seconds:.0f} s loss {loss:.3f} {shares}"
@@ -239,8 +239,10 @@ def main() -> None:
         load_head(head, args.go_on)
     print("parameters:", sum(p.numel() for p in head.parameters()), flush=True)
     plan, places = Plan(args.said, SEED + 4), functions_of(texts[0], source)
-    spoken = kept_in(args.said_file, lambda: said(target, texts[0], places, plan))
-    held_out = begin_of(target, said(target, unseen, functions_of(unseen, source), HELD_OUT))
+    spoken = load_or_make(args.said_file, lambda: write_windows(target, texts[0], places, plan))
+    held_out = begin_of(
+        target, write_windows(target, unseen, functions_of(unseen, source), HELD_OUT)
+    )
     windows = Windows(target, *windows_of(texts, spoken), args.rows, args.threads)
     train(Training(work_of(head, target), args), windows, held_out, args)
 

@@ -6,9 +6,9 @@
 
 Data: the source of the Python standard library that runs this script (PSF licence).
 Both models are llama-architecture, share one byte-level BPE vocabulary of 4,096
-tokens and are written as Q8_0 GGUFs.  The draft is distilled from the target's
-distributions while the target is trained.  Same interpreter, same torch, same
-number of threads: same files.
+tokens and are written as Q8_0 GGUFs. The draft is distilled from the target's
+distributions while the target is trained. The same interpreter, torch and
+number of threads give the same files.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def measure(
 
 
 def keep_freed_memory() -> None:
-    """Stop glibc from handing large tensors back to the system: page faults cost over half the time."""
+    """Stops glibc from returning large tensors to the system: page faults take half the time."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
@@ -127,7 +127,7 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--every", type=int, default=250, help="report and write the files every so many steps"
     )
-    parser.add_argument("--go-on", type=Path, help="start from the pair in this folder")
+    parser.add_argument("--go-on", type=Path, help="continue training the pair in this folder")
     return parser.parse_args()
 
 
@@ -151,8 +151,8 @@ class Pair:
 def train(
     pair: Pair, batches: Batches, held_out: Tensor, args: argparse.Namespace
 ) -> dict[str, float]:
-    """All steps; the files are written on the way.  The figures at the end."""
-    # A pair that was trained before starts again at a third of the height.
+    """Runs all steps, writes the files regularly and returns the final losses and agreement."""
+    # Continued training starts at a third of the learning rate.
     height = 1.0 if args.go_on is None else 0.35
     optimizers = [Optimizer(pair.target, height * 3e-3), Optimizer(pair.draft, height * 4e-3)]
     compiled = torch.compile(losses)

@@ -1,4 +1,4 @@
-"""scripts/gpu_check.py: its report, with a pair and a card that are only said to be there."""
+"""scripts/gpu_check.py: its report, with a fake pair and GPU."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ while os.path.getsize(asked) < before + 2:  # one may have been on its way
 """
 
 
-class Said(gpu_check.Pair):
-    """Answers as a machine with one card would; `taken` is the file that nvidia-smi reads."""
+class FakePair(gpu_check.Pair):
+    """Answers like a machine with one GPU; the fake nvidia-smi reads the file `taken`."""
 
     def __init__(self, taken: Path, cards: int = 1) -> None:
         super().__init__("t.gguf", "d.gguf")
@@ -60,7 +60,7 @@ class Said(gpu_check.Pair):
             return found | {"difference": 0.0, "sampled": sampled}
         if verb == "run":
             return {"error": {"message": "Too much.", "hint": f"exit {wanted[0]}"}}
-        raise gpu_check.NotHadError("nothing to measure with")
+        raise gpu_check.UnavailableError("nothing to measure with")
 
 
 @pytest.fixture
@@ -84,19 +84,19 @@ def report(pair: gpu_check.Pair, target: Path) -> str:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
-def test_what_is_there_is_told_and_what_is_not_is_named(taken: Path) -> None:
-    pair = Said(taken)
+def test_parts_are_reported_or_marked_as_not_available(taken: Path) -> None:
+    pair = FakePair(taken)
     text = report(pair, TARGET)
-    assert text.count("verdict: **lossless**, 9 guesses") == 2
-    assert "- not had: nothing to measure with" in text
-    assert "- not had: llama.cpp's programs were not given" in text
-    assert "A card: foretold 1.00 GiB, taken 1.00 GiB (+0.0 %)" in text
+    assert text.count("verdict: **lossless**, 9 draft tokens checked") == 2
+    assert "- not available: nothing to measure with" in text
+    assert "- not available: llama.cpp's programs are not given" in text
+    assert "A card: estimated 1.00 GiB, measured 1.00 GiB (+0.0 %)" in text
     assert "refused before the load: Too much. exit 4" in text
     assert "--anyway: runs out while the context is made: Too much. exit 11" in text
     half = next(asked for asked in pair.asked[1:] if asked[0] == "verify")
     assert half[1:5] == ("--gpu-layers", "3", "--draft-gpu-layers", "0")
 
 
-def test_without_a_card_its_parts_say_so(taken: Path) -> None:
-    text = report(Said(taken, cards=0), TARGET)
-    assert text.count("- not had: no card here") == 2
+def test_without_a_gpu_its_parts_are_not_available(taken: Path) -> None:
+    text = report(FakePair(taken, cards=0), TARGET)
+    assert text.count("- not available: no GPU") == 2

@@ -102,10 +102,10 @@ def run_benchmark(
         estimate = estimate_bench(request, engine.measured)
         rounds = estimate.rounds
         yield BenchStarted(estimate)
-        for event in _stream_runs_with_progress(engine, request, estimate, should_stop, clock):
-            if isinstance(event, RunFinished):
-                runs.append(event.run)
-            yield event
+        for progress in _stream_runs_with_progress(engine, request, estimate, should_stop, clock):
+            if isinstance(progress, RunFinished):
+                runs.append(progress.run)
+            yield progress
     except LocalspecError as failure:
         error = failure
     context = _build_context(engine, request, rounds)

@@ -1,7 +1,7 @@
-"""What the demo target itself says: windows of text begun by the library and ended by it.
+"""Training text for heads: windows that start with library code and that the target continues.
 
-A head drafts what the target says, which is plainer and more repetitive than what people write;
-trained on it, it is kept more often.
+A head drafts the target's output, which is simpler and more repetitive than human text. Training on
+that output raises the acceptance rate.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from demo_network import Block, Llama, rotate
 from torch import Tensor
 
 BEGUN = (48, 112, 160, 192)
-"""Tokens of a window that are the library's: so many in each batch in turn."""
+"""Tokens of library code at a window's start, cycling over the batches."""
 TOGETHER = 256
-"""Windows written at a time."""
+"""Windows generated at a time."""
 TEMPERATURES = (0.0, 0.0, 0.3, 0.7)
-"""In turn."""
+"""Cycling over the windows."""
 
 
 @dataclass(frozen=True)
-class Said:
-    """Windows, and how many tokens of each are not the target's own."""
+class TargetText:
+    """Windows; `begun`: the number of tokens at the start that are library code."""
 
     ids: Tensor
     begun: Tensor
 
 
 class Memory:
-    """Keys and values of one layer."""
+    """The KV cache of one layer."""
 
     def __init__(self, block: Block, rows: int) -> None:
         size = (rows, block.shape.n_head_kv, LENGTH, block.shape.head)
@@ -50,7 +50,7 @@ class Memory:
         query = rotate(query, here)
         if at == 0:
             a = F.scaled_dot_product_attention(query, *known, is_causal=True, enable_gqa=True)
-        else:  # One new token: the heads that share keys stand as its rows.
+        else:  # One new token: the heads that share keys become rows.
             a = F.scaled_dot_product_attention(
                 query.view(*key.shape[:2], -1, key.shape[-1]), *known
             )
@@ -59,7 +59,7 @@ class Memory:
 
 
 def choose(logits: Tensor, temperature: Tensor, rng: torch.Generator) -> Tensor:
-    """A token for each row; noise of the Gumbel distribution makes the largest a sample."""
+    """A token for each row; with Gumbel noise the argmax is a sample."""
     chosen = logits.argmax(-1)
     warm = temperature > 0
     noise = -torch.empty(logits[warm].shape).exponential_(generator=rng).log()
@@ -95,7 +95,7 @@ def write(target: Llama, begun: Tensor, temperatures: tuple[float, ...], seed: i
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to write: each batch has so many windows, of which so many tokens are given."""
+    """How many windows to generate, from beginnings of which lengths."""
 
     batches: int
     seed: int
@@ -107,7 +107,7 @@ class Plan:
 def beginnings(
     text: Tensor, functions: Tensor, size: tuple[int, int], rng: torch.Generator
 ) -> Tensor:
-    """Half of them at a function's first line, half anywhere."""
+    """Half of them start at a function's first line, half anywhere."""
     count, length = size
     anywhere = torch.randint(len(text) - length, (count // 2,), generator=rng)
     place = torch.randint(len(functions), (count // 2,), generator=rng)
@@ -116,8 +116,8 @@ def beginnings(
     return torch.stack([text[s : s + length] for s in starts.tolist()])
 
 
-def said(target: Llama, text: Tensor, functions: Tensor, plan: Plan) -> Said:
-    """Windows; `functions` are the places in the text where one begins."""
+def write_windows(target: Llama, text: Tensor, functions: Tensor, plan: Plan) -> TargetText:
+    """Generates windows; `functions`: positions in the text at which a function begins."""
     rng = torch.Generator().manual_seed(plan.seed)
     ids, begun = [], []
     for i in range(plan.batches):
@@ -125,13 +125,13 @@ def said(target: Llama, text: Tensor, functions: Tensor, plan: Plan) -> Said:
         start = beginnings(text, functions, (plan.together, length), rng)
         ids.append(write(target, start, plan.temperatures, plan.seed + i))
         begun += [length] * len(start)
-    return Said(torch.cat(ids), torch.tensor(begun))
+    return TargetText(torch.cat(ids), torch.tensor(begun))
 
 
-def kept_in(path: Path | None, make: Callable[[], Said]) -> Said:
-    """Read from the file where it exists; else made, which costs minutes, and written there."""
+def load_or_make(path: Path | None, make: Callable[[], TargetText]) -> TargetText:
+    """Reads the file if it exists; otherwise generates the windows (minutes) and writes it."""
     if path is not None and path.exists():
-        return Said(*torch.load(path))
+        return TargetText(*torch.load(path))
     made = make()
     if path is not None:
         torch.save((made.ids, made.begun), path)
