@@ -1,4 +1,4 @@
-"""The app: its screens, its keys, and how it ends."""
+"""The Textual app: start-up, keys, preferences, signals and crash reports."""
 
 from __future__ import annotations
 
@@ -36,15 +36,13 @@ from localspec.tui.screens.preferences import PreferencesScreen
 from localspec.tui.screens.replay import ReplayScreen
 
 _QUIT_WINDOW_SECONDS = 1.0
-"""Seconds within which a second ctrl+c quits."""
+"""A second ctrl+c within this time quits."""
 _EXIT_GRACE_SECONDS = 1.5
-"""Seconds to leave in good order after a signal; a terminal that is gone would hold us."""
+"""Time for a clean exit after a signal; writing to a closed terminal may block for ever."""
 
 
 @runtime_checkable
 class _StoppableScreen(Protocol):
-    """A screen on which the engine may be at work."""
-
     @property
     def busy(self) -> bool: ...
 
@@ -53,18 +51,16 @@ class _StoppableScreen(Protocol):
 
 @runtime_checkable
 class _PreferencesListener(Protocol):
-    """A screen that shows what the preferences say."""
-
     def apply_preferences(self) -> None: ...
 
 
 class LocalspecApp(App[None]):
-    """Owns the engine's runner; a screen is given what it needs."""
+    """Owns the engine runner and the options; passes them to the screens."""
 
     CSS_PATH = "localspec.tcss"
     TITLE = "localspec"
     BINDINGS = bindings_for("app")
-    COMMAND_PALETTE_BINDING = "ctrl+f12"  # the key table has its own
+    COMMAND_PALETTE_BINDING = "ctrl+f12"  # the key table has its own entry for the palette
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-normal"), (110, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (20, "-tall")]  # noqa: RUF012
 
@@ -103,16 +99,17 @@ class LocalspecApp(App[None]):
     # --- keys -----------------------------------------------------------------------------
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The key table by name, and the themes."""
-        places: tuple[KeyContext, ...] = getattr(screen, "KEY_CONTEXTS", ("home",))
-        where = {"app", *places}
+        """The command palette: the actions of the current screen, and the themes."""
+        contexts: tuple[KeyContext, ...] = getattr(screen, "KEY_CONTEXTS", ("home",))
         for key in KEY_BINDINGS:
-            if key.context in where and key.id != "app.palette":
+            if key.context in ("app", *contexts) and key.id != "app.palette":
                 node = self if key.context == "app" else screen
                 run = partial(self.run_action, key.action, default_namespace=node)
                 yield SystemCommand(key.description, key.keys.split(",", maxsplit=1)[0], run)
         for name in themes.THEME_NAMES:
-            yield SystemCommand(f"Theme: {name}", "Colours", partial(self._switch_theme, name))
+            yield SystemCommand(
+                f"Theme: {name}", "Change the colours", partial(self._switch_theme, name)
+            )
 
     def _switch_theme(self, name: str) -> None:
         self.theme = name
@@ -125,21 +122,21 @@ class LocalspecApp(App[None]):
             self.push_screen(LogScreen(self.options))
 
     def action_doctor(self) -> None:
-        from localspec.tui.screens.doctor import DoctorScreen  # noqa: PLC0415  looks at much
+        from localspec.tui.screens.doctor import DoctorScreen  # noqa: PLC0415  many imports
 
         if not isinstance(self.screen, DoctorScreen):
             self.push_screen(DoctorScreen(self.runner, self.options))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """While a new key is waited for, none of ours does anything."""
+        """Disables all bindings while the key editor waits for a new key."""
         return not isinstance(self.screen, KeyCaptureScreen)
 
     def action_preferences(self) -> None:
-        if not any(isinstance(one, PreferencesScreen) for one in self.screen_stack):
+        if not any(isinstance(screen, PreferencesScreen) for screen in self.screen_stack):
             self.push_screen(PreferencesScreen(self.options, self.apply_preferences))
 
     def apply_preferences(self, view: EffectiveConfig) -> None:
-        """What was changed in the preferences holds at once, wherever that can be."""
+        """Applies changed preferences at once, also to the screens that are open."""
         options = self.options
         app_options.apply_preferences(options, view)
         self.theme = options.theme
@@ -152,7 +149,7 @@ class LocalspecApp(App[None]):
         self.refresh(layout=True)
 
     def action_interrupt(self) -> None:
-        """Copy what is selected; else stop the answer; else ask for a second time, and quit."""
+        """ctrl+c: copies the selection, else stops the answer; twice within a second: quits."""
         selected = getattr(self.focused, "selected_text", "") or self.screen.get_selected_text()
         if selected:
             self.notify(clipboard.copy(self, selected), markup=False)
@@ -166,12 +163,12 @@ class LocalspecApp(App[None]):
         if isinstance(screen, _StoppableScreen) and screen.busy:
             screen.action_stop()
         else:
-            self.notify("Once more, or ctrl+q, to quit.", markup=False, timeout=2)
+            self.notify("Press ctrl+c again, or ctrl+q, to quit.", markup=False, timeout=2)
 
-    # --- ends -----------------------------------------------------------------------------
+    # --- exit -----------------------------------------------------------------------------
 
     def _install_signal_handlers(self) -> None:
-        """SIGTERM and SIGHUP restore the terminal; Textual alone would leave it as it is."""
+        """Restores the terminal on SIGTERM and SIGHUP, which Textual does not do."""
         loop = asyncio.get_running_loop()
         for name, code in (("SIGTERM", 143), ("SIGHUP", 129)):
             number = getattr(signal, name, None)
@@ -183,7 +180,7 @@ class LocalspecApp(App[None]):
                 continue
 
     def exit_on_signal(self, code: int) -> None:
-        """End in good order, or at least end."""
+        """Exits cleanly; after `_EXIT_GRACE_SECONDS`, at once."""
 
         def force_exit() -> None:
             time.sleep(_EXIT_GRACE_SECONDS)
@@ -193,48 +190,44 @@ class LocalspecApp(App[None]):
         self.exit(return_code=code)
 
     def _fatal_error(self) -> None:
-        """A bug of ours: two lines for a person, the rest in a file; the chat's text in neither."""
+        """Prints two lines and writes the traceback to crash.log; neither holds chat text."""
         if os.environ.get("LOCALSPEC_DEBUG"):
             super()._fatal_error()
             return
         error = self._exception
-        said = f"{type(error).__name__}: {error}" if error else "an error"
+        summary = f"{type(error).__name__}: {error}" if error else "unknown"
         log = paths.data_dir() / "crash.log"
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("w", encoding="utf-8") as file:
                 traceback.print_exception(error, file=file)
-            hint = f"Where it is stands in {log}"
+            hint = f"Details: {log}"
         except OSError:
-            hint = "LOCALSPEC_DEBUG=1 shows where it is."
+            hint = "Set LOCALSPEC_DEBUG=1 to see the traceback."
         self._exit_renderables.append(
-            Text(f"localspec: Something went wrong inside: {said}\n  This is a bug. {hint}\n")
+            Text(f"localspec: Internal error: {summary}\n  This is a bug. {hint}\n")
         )
         self._close_messages_no_wait()
 
 
 def _build_output_filters(options: AppOptions) -> list[LineFilter]:
-    """Through which every line goes to the terminal."""
-    found: list[LineFilter] = [ControlCharacterFilter()]
+    filters: list[LineFilter] = [ControlCharacterFilter()]
     if options.glyphs.ascii_only:
-        found.append(AsciiFilter())
+        filters.append(AsciiFilter())
     if not options.colour:
-        found.append(NoColor())
-    return found
-
-
-# --- Starts the app where there is a terminal for it, and says what it ended with.
+        filters.append(NoColor())
+    return filters
 
 
 def run(
     first_screen: Callable[[AppOptions], Screen[None]] | None = None,
     flags: Mapping[str, str] | None = None,
 ) -> int:
-    """Show the app until it is quit; the exit code.  `flags`: see `config.look`."""
-    wanted = load_options(flags)
+    """Runs the app and returns its exit code.  `flags`: see `config.resolve`."""
+    options = load_options(flags)
     runner = EngineRunner()
     reduce_gc_pauses()
-    app = LocalspecApp(wanted, runner, (lambda: first_screen(wanted)) if first_screen else None)
+    app = LocalspecApp(options, runner, (lambda: first_screen(options)) if first_screen else None)
     try:
         app.run()
     finally:
@@ -243,29 +236,29 @@ def run(
 
 
 def replay(events: Sequence[Event]) -> int:
-    """Show the rounds of a recording."""
+    """Runs the app on the replay screen, with the rounds of an events file."""
     rounds = [event for event in events if isinstance(event, Round)]
-    return run(lambda wanted: ReplayScreen("", rounds, wanted))
+    return run(lambda options: ReplayScreen("", rounds, options))
 
 
 def reduce_gc_pauses() -> None:
-    """Collect garbage rarely, and never look at what was there at the start again.
+    """Excludes the start-up objects from garbage collection, and collects less often.
 
-    By Python's own rule all objects are looked at twice a second while an answer streams, which
-    holds the screen up for 40 to 80 ms.
+    With Python's defaults, a full collection runs twice a second while an answer streams, and
+    each one blocks the screen for 40 to 80 ms.
     """
     gc.freeze()
     gc.set_threshold(5_000, 20, 100)
 
 
 def load_options(flags: Mapping[str, str] | None = None) -> AppOptions:
-    """From the person's configuration and what the terminal says of itself.  Never raises."""
+    """The options from the user's configuration and the terminal.  Never raises."""
     view = config.resolve(flags=flags, key_ids=frozenset(key_bindings.BINDINGS_BY_ID))
-    wanted = AppOptions(
+    options = AppOptions(
         colour=not os.environ.get("NO_COLOR"),
         chats=SavedChats(),
         flags=flags or {},
         first_run=welcome.is_first_run(),
     )
-    app_options.apply_preferences(wanted, view)
-    return wanted
+    app_options.apply_preferences(options, view)
+    return options

@@ -1,4 +1,4 @@
-"""How a person wants the app: what the terminal can show, keys, theme; and what to load with."""
+"""Options of the app: preferences, terminal capabilities, and load settings per pair."""
 
 from __future__ import annotations
 
@@ -18,99 +18,96 @@ from localspec.tui.wizard.what_if import WhatIf
 
 @dataclass(slots=True)
 class AppOptions:
-    """Shared by the screens; `panel` is remembered from one chat to the next."""
+    """Shared by all screens; mutable, so that changed preferences apply at once."""
 
     glyphs: Glyphs = UNICODE
     colour: bool = True
     theme: str = themes.DEFAULT_THEME
     show_panel: bool | None = None
-    """None: shown where there is room."""
+    """Show the speculation panel; None: if the terminal is wide enough."""
     seed: int | None = None
-    """Of every chat; None: drawn anew for each."""
+    """Seed of every chat; None: a random one for each."""
     keymap: dict[str, str] = field(default_factory=dict)
-    """A person's own keys by the ids of keys.py; changed in place, for whoever holds it."""
+    """User keys by binding id (`key_bindings.py`); changed in place, screens keep a reference."""
     download_limit: float | None = None
-    """Bytes a second."""
+    """Bytes per second."""
     chats: SavedChats | None = None
-    """Where chats are kept; None: only as long as the app runs."""
+    """The saved chats; None: chats end with the app."""
     overflow: OverflowPolicy = "ask"
-    """What a new chat does where it outgrows its context."""
+    """Policy of new chats when the context is full."""
     first_run: bool = False
-    """Whether nobody was here before."""
+    """Whether to show the welcome screen."""
     show_thinking: bool = False
-    """Whether a new chat unfolds what is thought."""
+    """Whether new chats show the thinking unfolded."""
     temperature: float | None = None
-    """Of a new chat; None: the pair's own."""
+    """Temperature of new chats; None: the pair's default."""
     spec: str = "auto"
-    """How a new chat speculates."""
+    """Drafter of new chats (`--spec`)."""
     offline: bool = False
-    """Whether the network is never used."""
     settings_errors: tuple[str, ...] = ()
-    """What is wrong with the person's settings, to be said until it is mended."""
+    """Errors in config.toml, shown until they are fixed."""
     flags: Mapping[str, str] = field(default_factory=dict)
-    """Options of the command line by the variables they have set."""
+    """Command-line options, by their environment variables."""
     load_overrides: dict[ResolvedPair, WhatIf] = field(default_factory=dict)
-    """What a pair is to be loaded with, where the wizard was told."""
+    """Load settings chosen in the wizard."""
     force_load: set[ResolvedPair] = field(default_factory=set)
-    """What is to be loaded though it seems not to fit."""
+    """Pairs to load even if they are predicted not to fit."""
 
     @property
     def show_token_marks(self) -> bool:
-        """Whether token classes need glyphs: where there is no colour."""
+        """Whether token classes need glyphs, because there is no colour."""
         return not self.colour or self.theme == themes.MONOCHROME
 
     def build_load_request(self, choice: ResolvedPair) -> SettingsRequest:
-        """The pair with whatever settings suit; its entry may suggest a context."""
         draft = str(choice.draft) if choice.draft else None
         load = LoadCommand(str(choice.target), draft, draft_max=DRAFT_MAX)
-        asked = self.load_overrides.get(choice, WhatIf())
-        ctx = asked.ctx or choice.suggested_settings.ctx
-        anyway = choice in self.force_load
+        overrides = self.load_overrides.get(choice, WhatIf())
         return SettingsRequest(
             load,
-            ctx=ctx,
-            kv=asked.kv,
+            ctx=overrides.ctx or choice.suggested_settings.ctx,
+            kv=overrides.kv,
             draft_note=describe_detected_head(choice),
-            skip_memory_check=anyway,
+            skip_memory_check=choice in self.force_load,
         )
 
 
-# --- What a person prefers, put to use: at the start, and again whenever it is changed.
+_DAMAGED_FILE = "Using the defaults; nothing is saved until it is fixed."
 
 
 def apply_preferences(options: AppOptions, view: EffectiveConfig) -> None:
-    """Into what the screens share; what is wrong in the file is as it comes, and is said."""
-    known = Config.from_effective(view)
-    keys, refused = key_bindings.validate_user_keys(known.key_bindings)
+    """Applies preferences at start-up and on change.  Invalid values fall back to the default."""
+    preferences = Config.from_effective(view)
+    keys, key_errors = key_bindings.validate_user_keys(preferences.key_bindings)
     options.keymap.clear()
     options.keymap.update(keys)
-    options.theme = known.theme
-    options.glyphs = glyphs.detect_glyphs(known.ascii)
-    options.download_limit = known.download_limit * 1e6 if known.download_limit else None
-    options.offline = known.offline
-    options.overflow = known.overflow
-    options.show_thinking = known.show_thinking
-    options.temperature, options.spec = known.temperature, known.spec
+    options.theme = preferences.theme
+    options.glyphs = glyphs.detect_glyphs(preferences.ascii)
+    limit = preferences.download_limit
+    options.download_limit = limit * 1e6 if limit else None
+    options.offline = preferences.offline
+    options.overflow = preferences.overflow
+    options.show_thinking = preferences.show_thinking
+    options.temperature, options.spec = preferences.temperature, preferences.spec
     if options.chats is not None:
-        options.chats.set_saving(not known.private_chats)
-    options.settings_errors = (*_find_settings_errors(view), *refused)
+        options.chats.set_saving(not preferences.private_chats)
+    options.settings_errors = (*_find_settings_errors(view), *key_errors)
 
 
 def _find_settings_errors(view: EffectiveConfig) -> Iterator[str]:
-    """In few words: the whole path stands in the preferences."""
     path = view.file.path
-    for said in (*view.errors, *view.warnings):
-        yield said.replace(str(path), path.name)
+    for message in (*view.errors, *view.warnings):
+        yield message.replace(str(path), path.name)  # the preferences show the full path
     if view.file.error is not None:
-        yield "All is as it comes, and nothing is written, until it is mended."
+        yield _DAMAGED_FILE
 
 
 def format_settings_banner(options: AppOptions) -> str:
-    """One line for the first screen; empty where nothing is wrong."""
+    """One line for Home; empty if there is no error."""
     if not options.settings_errors:
         return ""
     first, *more = options.settings_errors
-    damaged = "until it is mended" in "".join(more)
-    rest = f" {more[-1]}" if damaged else f" And {len(more)} more." if more else ""
+    rest = f" And {len(more)} more." if more else ""
+    if _DAMAGED_FILE in more:
+        rest = f" {_DAMAGED_FILE}"
     key = options.keymap.get("app.preferences", "f10")
-    return f"{first}{'' if first.endswith(('.', '?')) else '.'}{rest} {key} shows it."
+    return f"{first}{'' if first.endswith(('.', '?')) else '.'}{rest} {key} shows the details."

@@ -1,4 +1,4 @@
-"""What is wide enough stays in the middle of a terminal that is wider still."""
+"""Horizontal centring of widgets that have a maximum width."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from textual.screen import Screen
 
 
 class CenteredLayout:
-    """Of whatever stands in it: what has a greatest width stands in the middle, the rest as ever.
+    """Mix-in of a container: centres each child that has a `max-width`.
 
-    Textual's own `align` moves all of them together.  A plain class, for the first widget among
-    its bases is what a style sheet knows a widget by.
+    Textual's own `align` moves all children together.  This is a plain class, not a widget,
+    because a style sheet finds a widget by the first widget class among its bases.
     """
 
     def process_layout(self, placements: list[WidgetPlacement]) -> list[WidgetPlacement]:
-        """Called each time they are arranged; our own size may still be the one before."""
-        wide = max(map(_outer_width, placements), default=0)
-        if isinstance(self, Screen):  # of which nothing may be as wide as the terminal
-            wide = self.app.size.width
-        return list(_center_placements(placements, wide))
+        """Called at each layout; `self.size` may still be the previous size."""
+        available = max(map(_outer_width, placements), default=0)
+        if isinstance(self, Screen):  # all its children may be narrower than the terminal
+            available = self.app.size.width
+        return list(_center_placements(placements, available))
 
 
 class CenteredColumn(CenteredLayout, Vertical):
-    """One below the other."""
+    pass
 
 
 def _outer_width(placement: WidgetPlacement) -> int:
@@ -35,9 +35,9 @@ def _outer_width(placement: WidgetPlacement) -> int:
 def _center_placements(
     placements: Iterable[WidgetPlacement], available_width: int
 ) -> Iterable[WidgetPlacement]:
-    for one in placements:
-        room = (available_width - _outer_width(one)) // 2
-        if room > 0 and one.widget.styles.max_width is not None:
-            yield one._replace(region=one.region.translate((room, 0)))
+    for placement in placements:
+        margin = (available_width - _outer_width(placement)) // 2
+        if margin > 0 and placement.widget.styles.max_width is not None:
+            yield placement._replace(region=placement.region.translate((margin, 0)))
         else:
-            yield one
+            yield placement

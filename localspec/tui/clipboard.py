@@ -1,4 +1,4 @@
-"""To the clipboard, by the first way that there is."""
+"""Copying to the clipboard, with fallbacks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from localspec.sanitize import sanitize
 
 
 def copy(app: App[Any], text: str) -> str:
-    """Copy cleaned text; what was done, in words.
+    """Copies sanitized text and returns a message for the user.
 
-    The system's own tool, else the terminal (which does not say whether it obeyed), else a file.
+    Uses the system's clipboard tool, else OSC 52 (the terminal does not confirm it), else a
+    temporary file.
     """
     text = sanitize(text)
     if (tool := clipboard.copy_with_system_tool(text)) is not None:
@@ -26,7 +27,7 @@ def copy(app: App[Any], text: str) -> str:
     if sequence is not None and driver is not None and os.environ.get("TERM") != "linux":
         driver.write(sequence)
         return f"Sent {len(text):,} characters to the terminal's clipboard."
-    return f"There is no clipboard here: the text is in {_write_temporary_file(text)}"
+    return f"No clipboard found. The text was saved to {_write_temporary_file(text)}"
 
 
 def _write_temporary_file(text: str) -> Path:

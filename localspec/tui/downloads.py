@@ -1,4 +1,4 @@
-"""The downloads of the app: a queue that goes on whatever screen is shown."""
+"""The app's downloads: one queue for all screens, and its rows on Home."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 def _connect_hub() -> HubClient:
-    from localspec.models.hub.client import HubClient  # noqa: PLC0415  200 ms, not before it is needed
+    from localspec.models.hub.client import HubClient  # noqa: PLC0415  takes 200 ms
 
     return HubClient()
 
 
 class DownloadManager:
-    """Begun when something is first downloaded; what has come is kept at the end."""
+    """Creates the hub client and the queue on first use; partial files stay for resuming."""
 
     def __init__(
         self, hub: Callable[[], HubClient] = _connect_hub, limit: float | None = None
     ) -> None:
-        """`limit`: bytes a second of all together."""
+        """`limit`: bytes per second of all downloads together."""
         self._limit = limit
         self._create_hub = hub
         self._hub: HubClient | None = None
@@ -38,13 +38,13 @@ class DownloadManager:
 
     @property
     def hub(self) -> HubClient:
-        """Made when first asked for: on a thread, if that matters."""
+        """The client, created at the first access, on the thread that asks."""
         if self._hub is None:
             self._hub = self._create_hub()
         return self._hub
 
     def apply_settings(self, limit: float | None, offline: bool) -> None:
-        """From now on, whatever is under way; what must not go on can be resumed later."""
+        """Applies to running downloads, too; going offline pauses them."""
         self._limit = limit
         if self._queue is not None:
             self._queue.set_rate_limit(limit)
@@ -56,7 +56,7 @@ class DownloadManager:
 
     def add(self, jobs: Iterable[DownloadJob]) -> None:
         if self._queue is None:
-            from localspec.models.hub.download import DownloadQueue  # noqa: PLC0415  as above
+            from localspec.models.hub.download import DownloadQueue  # noqa: PLC0415  slow to import
 
             self._queue = DownloadQueue(self.hub, limit_bytes_s=self._limit)
         for job in jobs:
@@ -66,7 +66,7 @@ class DownloadManager:
         return self._queue.states() if self._queue is not None else ()
 
     def pause_or_resume(self, job: DownloadJob) -> None:
-        """The other of the two; one that failed is tried again."""
+        """Pauses a download that runs or waits, else resumes or retries it."""
         if self._queue is None:
             return
         phase = next((s.phase.value for s in self.states() if s.job == job), "")
@@ -85,7 +85,7 @@ class DownloadManager:
 
 
 def format_download(state: DownloadState, glyphs: Glyphs, width: int) -> Content:
-    """A download in so many cells: name, bar, share, bytes, speed, time to go; or what is wrong."""
+    """One line of `width` cells: name, bar, percentage, bytes, speed, time left; or the error."""
     names, bars = (32, 16) if width >= 100 else (26, 12) if width >= 70 else (20, 8)
     if width < 50:
         names, bars = max(6, width - 24), 6 if width >= 30 else 0
@@ -96,9 +96,9 @@ def format_download(state: DownloadState, glyphs: Glyphs, width: int) -> Content
         size = f"  {gb(state.total_bytes)}" if state.total_bytes else ""
         return Content.assemble(start, (f"{glyphs.check} verified", "$success"), (size, "$muted"))
     if phase == "failed" and state.error is not None:
-        said = f"{glyphs.cross} {sanitize(state.error.message, multiline=False)}"
+        message = f"{glyphs.cross} {sanitize(state.error.message, multiline=False)}"
         return Content.assemble(
-            start, (fit_to_width(said, width - names - 2, glyphs.ellipsis), "$error")
+            start, (fit_to_width(message, width - names - 2, glyphs.ellipsis), "$error")
         )
     share = state.done_bytes / state.total_bytes if state.total_bytes else 0.0
     bar = glyphs.bar(share, bars)
@@ -108,7 +108,7 @@ def format_download(state: DownloadState, glyphs: Glyphs, width: int) -> Content
 
 
 def _format_progress(state: DownloadState, width: int) -> str:
-    """What is known beside the share, as far as there is room."""
+    """Bytes, speed and time left, as far as they fit."""
     parts = []
     if width >= 100 and state.total_bytes:
         size = gb(state.total_bytes)
@@ -125,7 +125,6 @@ def _format_progress(state: DownloadState, width: int) -> str:
 
 
 def download_key_hints(state: DownloadState, user_keys: Mapping[str, str]) -> str:
-    """The keys that do something with a download as it is."""
     phase = state.phase.value
     if phase == "done":
         return ""
@@ -133,12 +132,12 @@ def download_key_hints(state: DownloadState, user_keys: Mapping[str, str]) -> st
         format_key(keys_for("home.pause", user_keys)[0]),
         format_key(keys_for("home.cancel", user_keys)[0]),
     )
-    again = {"paused": "resume", "cancelled": "resume", "failed": "try again"}
-    words = f"{pause} {again.get(phase, 'pause')}"
-    return words if phase in ("failed", "cancelled") else f"{words}  {cancel} cancel"
+    labels = {"paused": "resume", "cancelled": "resume", "failed": "try again"}
+    hint = f"{pause} {labels.get(phase, 'pause')}"
+    return hint if phase in ("failed", "cancelled") else f"{hint}  {cancel} cancel"
 
 
 def download_error(state: DownloadState) -> str:
-    """All that there is to say of a download that failed."""
+    """Message and hint of a failed download; else empty."""
     error = state.error
     return sanitize(f"{error.message} {error.hint}", multiline=False) if error is not None else ""

@@ -1,4 +1,4 @@
-"""The engine's side of the app: threads that load a pair and listen to its answers."""
+"""Threads that load a pair and run its requests, and the messages they post to the screens."""
 
 from __future__ import annotations
 
@@ -30,14 +30,12 @@ PostMessage = Callable[[Message], object]
 
 
 class ClosableEngine(Protocol):
-    """What can be ended while it loads."""
+    """An engine that may still be loading."""
 
     def close(self) -> None: ...
 
 
 class InspectableEngine(Engine, Protocol):
-    """An engine that can also count, look at an answer afterwards, and be measured."""
-
     def count(self, count: CountCommand) -> int: ...
 
     def inspect(self, inspect: InspectCommand) -> tuple[TokenScore, ...]: ...
@@ -48,11 +46,11 @@ class InspectableEngine(Engine, Protocol):
 
 
 AnswerWriter = Callable[[InspectableEngine], Iterator[Event]]
-"""One answer by an engine."""
+"""Generates one answer: yields its events on a background thread."""
 
 
 class PairLoader(Protocol):
-    """Loads a pair; blocks until it is loaded and measured."""
+    """Blocks until the pair is loaded and measured."""
 
     def __call__(
         self,
@@ -67,13 +65,13 @@ class PairLoader(Protocol):
 class EngineRunner:
     """One engine at a time, for one screen at a time.
 
-    Threads are daemons, not Textual's workers: to quit must not wait for a load.
+    The threads are daemons, not Textual workers: quitting must not wait for a load.
     """
 
     def __init__(self, loader: PairLoader = launch.start_engine) -> None:
         self._loader = loader
         self._generation = 0
-        """Counts openings: what an older one still brings is closed, unheard."""
+        """Number of loads and closes; events of an older load are dropped."""
         self.engine: InspectableEngine | None = None
         self._loaded_request: SettingsRequest | None = None
         self._loading: ClosableEngine | None = None
@@ -83,13 +81,13 @@ class EngineRunner:
 
     @property
     def has_engine(self) -> bool:
-        """Whether an engine is there, or on its way."""
+        """Whether an engine is loaded or loading."""
         return self.engine is not None or self._loading is not None
 
     def load(self, request: SettingsRequest, post: PostMessage) -> None:
-        """Load a pair; posts `EngineOpened` or `EngineRefused`, and `EngineTold` on the way.
+        """Posts `EngineLoaded` or `EngineLoadFailed`, and `EngineLoadEvent`s before that.
 
-        A pair that is loaded and well is kept as it is.
+        If the same request is loaded already, posts `EngineLoaded` at once.
         """
         if self.engine is not None and self._loaded_request == request:
             post(EngineLoaded(self.engine))
@@ -102,14 +100,14 @@ class EngineRunner:
 
         def on_worker(process: ClosableEngine) -> None:
             self._loading = process
-            if generation != self._generation:  # closed before there was anything to close
+            if generation != self._generation:  # `close` was called before the process existed
                 process.close()
 
-        before = self._closing
+        closing = self._closing
 
         def run_load() -> None:
-            if before is not None:
-                before.join()  # two pairs at once may not fit
+            if closing is not None:
+                closing.join()  # two pairs at once may not fit
             try:
                 engine = self._loader(request, probe=True, notify=notify, on_worker=on_worker)
             except (errors.LocalspecError, OSError) as error:
@@ -130,80 +128,79 @@ class EngineRunner:
         post: PostMessage,
         on_event: Callable[[Event], None] = lambda _: None,
     ) -> None:
-        """Answer; posts `EngineSpoke` whenever `fetch` has something new.
+        """Posts `AnswerEventsReady` when `take_events` has new events.
 
-        `heard` is given every event on the thread that listens.
+        `on_event` is called with every event on the background thread.
         """
         engine, generation = self.engine, self._generation
-        assert engine is not None, "asked before a pair was opened"
+        assert engine is not None, "no pair is loaded"
 
         def add(item: Event | AnswerEnded) -> None:
-            if generation == self._generation:  # else nobody waits for it any more
+            if generation == self._generation:  # else it belongs to a closed engine
                 self._enqueue(item, post)
 
         def work() -> None:
             error: errors.LocalspecError | None = None
-            dead = False
+            engine_died = False
             try:
                 for event in write_answer(engine):
                     if isinstance(event, EngineExit):
-                        error, dead = crashes.exit_error(event), True
+                        error, engine_died = crashes.exit_error(event), True
                     on_event(event)
                     add(event)
             except errors.LocalspecError as failure:
                 error = failure
-            if dead:
+            if engine_died:
                 if self.engine is engine:
                     self.engine = None
-                _close_quietly(engine)  # its pipes
-            add(AnswerEnded(error, engine_died=dead))
+                _close_quietly(engine)  # closes its pipes
+            add(AnswerEnded(error, engine_died=engine_died))
 
         threading.Thread(target=work, daemon=True, name="answer").start()
 
     def inspect(self, inspect: InspectCommand, post: PostMessage) -> None:
-        """Look at an answer that was written without its chances; posts `AnswerInspected`."""
+        """Computes the probabilities of an answer afterwards; posts `AnswerInspected`."""
         engine = self.engine
-        assert engine is not None, "asked before a pair was opened"
+        assert engine is not None, "no pair is loaded"
 
         def work() -> None:
             try:
-                places = engine.inspect(inspect)
+                scores = engine.inspect(inspect)
             except errors.LocalspecError as error:
                 post(AnswerInspected((), error))
             else:
-                post(AnswerInspected(places))
+                post(AnswerInspected(scores))
 
         threading.Thread(target=work, daemon=True, name="inspect").start()
 
     def _enqueue(self, item: Event | AnswerEnded, post: PostMessage) -> None:
         with self._lock:
             self._inbox.append(item)
-            first = len(self._inbox) == 1
-        if first:
+            was_empty = len(self._inbox) == 1
+        if was_empty:
             post(AnswerEventsReady())
 
     def take_events(self) -> list[Event | AnswerEnded]:
-        """Everything since the last call."""
+        """The events since the last call."""
         with self._lock:
             items, self._inbox = self._inbox, []
         return items
 
     def stop_answer(self) -> None:
-        """End the answer in progress."""
         if self.engine is not None:
             self.engine.stop()
 
     def close(self, wait: float = 0.0) -> None:
-        """End the engine, and whatever is being loaded; that may take a second.
+        """Closes the engine, also while it loads, on a thread; it may take a second.
 
-        `wait`: seconds to stay until it is gone.
+        `wait`: how long to block until it has closed, in seconds.
         """
         self._generation += 1
-        held, self.engine, self._loading = self.engine or self._loading, None, None
+        engine, self.engine, self._loading = self.engine or self._loading, None, None
         self.take_events()
-        if held is not None:
+        if engine is not None:
             self._closing = threading.Thread(
-                target=_close_quietly, args=(held,), daemon=True, name="close"
+                target=_close_quietly, args=(engine,), daemon=True, name="close"
             )
             self._closing.start()
         if wait and self._closing is not None:
@@ -216,27 +213,20 @@ def _close_quietly(engine: ClosableEngine) -> None:
 
 
 def _as_localspec_error(error: errors.LocalspecError | OSError) -> errors.LocalspecError:
-    """A file may go between the look at it and its loading."""
+    """An OSError means that a file was removed between the check and the load."""
     if isinstance(error, errors.LocalspecError):
         return error
-    return errors.StorageError(
-        f"A file cannot be read: {error.strerror}.", "Check that it is there."
-    )
-
-
-# --- What the engine's threads tell the screens.
+    return errors.StorageError(f"A file cannot be read: {error.strerror}.", "Check that it exists.")
 
 
 class EngineLoaded(Message):
-    """A pair is loaded."""
-
     def __init__(self, engine: Engine) -> None:
         super().__init__()
         self.engine = engine
 
 
 class EngineLoadFailed(Message):
-    """A pair could not be loaded, or died while it was."""
+    """A pair could not be loaded, or its engine exited while loading."""
 
     def __init__(self, error: LocalspecError) -> None:
         super().__init__()
@@ -244,7 +234,7 @@ class EngineLoadFailed(Message):
 
 
 class EngineLoadEvent(Message):
-    """Something happened while a pair was being loaded or measured."""
+    """An event while a pair is loaded or measured."""
 
     def __init__(self, event: Event) -> None:
         super().__init__()
@@ -252,11 +242,11 @@ class EngineLoadEvent(Message):
 
 
 class AnswerEventsReady(Message, bubble=False):
-    """There are events of the answer to fetch.  Sent once until they are fetched."""
+    """`take_events` has events.  Posted once until it is called."""
 
 
 class OverflowRequest(Message):
-    """The context is full; a thread waits until `answer` is called."""
+    """The context is full; the answer's thread waits until `answer` is called."""
 
     def __init__(self, full: ContextOverflow) -> None:
         super().__init__()
@@ -269,15 +259,15 @@ class OverflowRequest(Message):
         self._answered.set()
 
     def wait(self) -> OverflowPolicy:
-        """On the thread that writes the answer."""
+        """Called on the answer's thread."""
         self._answered.wait()
         return self._decision
 
 
 class AnswerEnded(Message):
-    """No more events will come; `error` is why there was no proper answer.
+    """The last item of an answer.
 
-    `dead`: the engine is gone.
+    `error`: why the answer failed; `engine_died`: the engine process has exited.
     """
 
     def __init__(self, error: LocalspecError | None, *, engine_died: bool = False) -> None:
@@ -286,7 +276,7 @@ class AnswerEnded(Message):
 
 
 class AnswerInspected(Message):
-    """What the model gives to the tokens of the last answer; the first of them, if stopped."""
+    """Probabilities of the last answer's tokens; only of the first ones, if it was stopped."""
 
     def __init__(
         self, token_logprobs: tuple[TokenScore, ...], error: LocalspecError | None = None

@@ -1,4 +1,4 @@
-"""Marks, bars and signs, in two forms: for terminals that have them, and in plain ASCII."""
+"""Symbols, bars and sparklines, in Unicode and in plain ASCII."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from localspec.protocol.events import TokenClass
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """Every sign that the screens draw beside letters."""
-
     token_marks: Mapping[TokenClass, str]
     bar_steps: str
-    """From empty to full, to the right."""
+    """From an empty to a full cell."""
     sparkline_steps: str
-    """From low to high, for a sparkline."""
+    """From low to high."""
     pointer: str
     check: str
     cross: str
@@ -29,17 +27,16 @@ class Glyphs:
     collapsed: str
     expanded: str
     error_bar: str
-    """In front of what failed."""
+    """In front of each line of an error."""
     memory_segments: str
-    """Of a bar of memory: target, draft, keys and values, work."""
+    """Target, draft, KV cache, compute buffers."""
     memory_free: str
-    """In such a bar: free."""
     memory_other: str
-    """In such a bar: what other programs have."""
+    """Used by other programs."""
     thin_bar_steps: str
-    """As `bars`, but thin: for bars right below each other."""
+    """For bars on adjacent lines."""
     tick: str
-    """In a stroke: where something else stands."""
+    """Marks a position on a line."""
 
     @property
     def ascii_only(self) -> bool:
@@ -50,17 +47,15 @@ class Glyphs:
         return _draw_bar(self.bar_steps, share, width)
 
     def thin_bar(self, share: float, width: int) -> str:
-        """A thin one."""
         return _draw_bar(self.thin_bar_steps, share, width)
 
     def sparkline(self, heights: Sequence[float]) -> str:
-        """A sparkline of numbers from 0 to 1."""
+        """`heights` are from 0 to 1."""
         top = len(self.sparkline_steps) - 1
         return "".join(self.sparkline_steps[round(max(0.0, min(1.0, h)) * top)] for h in heights)
 
 
 def _draw_bar(cells: str, share: float, width: int) -> str:
-    """`signs`: a cell from empty to full."""
     last = len(cells) - 1
     full, part = divmod(round(max(0.0, min(1.0, share)) * width * last), last)
     return cells[last] * full + (cells[part] if part else "")
@@ -107,7 +102,7 @@ ASCII = Glyphs(
 
 
 def detect_glyphs(ascii_only: bool = False) -> Glyphs:
-    """What this terminal can show, by its locale."""
+    """Unicode if the output encoding allows it; the Linux console lacks too many symbols."""
     if ascii_only or os.environ.get("TERM") == "linux":
         return ASCII
     encoding = getattr(sys.__stdout__, "encoding", None) or locale.getpreferredencoding(False)

@@ -1,4 +1,4 @@
-"""What Home lists: pairs that are here, pairs that could be, and what is on its way."""
+"""The rows of Home: installed pairs, suggested pairs, hub results and downloads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from localspec import paths
 from localspec.errors import LocalspecError
 from localspec.fit import machine_profile
-from localspec.fit.report import MachineProfile
+from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import catalog, draft_heads
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 _MAX_SUGGESTED = 5
 _DEFAULT_USE = "chat"
-"""What speeds are said for where nobody was asked."""
+"""The use that speed estimates on Home are for."""
 _MAX_MATCHES = 20
 _RUNNABLE_KINDS = ("model", "lookup", *draft_heads.SUPPORTED_KINDS)
 
 
 @dataclass(frozen=True, slots=True)
 class HomeRow:
-    """One line: a pair to open, something to download, or a download."""
+    """A pair to open, a saved chat, a pair or repository to download, or a download."""
 
     name: str
     description: str = ""
@@ -46,89 +46,84 @@ class HomeRow:
     note: str = ""
     choice: ResolvedPair | None = None
     reference: str | None = None
-    """What to pull."""
+    """What to download, as `localspec pull` accepts it."""
     download: DownloadState | None = None
     chat_id: int | None = None
-    """One that was kept."""
     is_excerpt: bool = False
-    """Whether `about` is what was found in it."""
+    """Whether `description` is a search match within the chat."""
 
 
 @dataclass(frozen=True, slots=True)
 class HomeSection:
-    """Rows with a heading."""
-
     heading: str
     rows: tuple[HomeRow, ...]
     key_hint: str = ""
-    """A key that has to do with them."""
+    """A key for all these rows, shown beside the heading."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineSurvey:
-    """What takes a while to find out of this computer: done after the first picture."""
+    """What is known of this computer; it takes a while, so Home is drawn first."""
 
     machine_label: str = ""
     free_memory: int = 0
-    """Bytes of memory."""
+    """Bytes of main memory."""
     local_models: tuple[LocalModel, ...] = ()
     machine_profile: MachineProfile | None = None
-    """Its devices."""
     candidates: tuple[Candidate, ...] = ()
-    """What suits them, the best first."""
+    """Suitable pairs, the best first."""
     unused_gpu_hint: str = ""
-    """A card that this build of llama.cpp cannot use, and what to type."""
+    """Names a GPU that this build of llama.cpp cannot use, and the command that fixes it."""
 
 
 def survey_machine() -> MachineSurvey:
-    """Look at memory, cores and the models on the disk."""
-    import psutil  # noqa: PLC0415  not before the first picture
+    """The fast part: memory, cores, and the models on disk."""
+    import psutil  # noqa: PLC0415  not before the first frame
 
     from localspec.models import local_files  # noqa: PLC0415
 
     memory = psutil.virtual_memory()
     cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    words = f"{cores} cores · {gib(memory.total)}, {gib(memory.available)} free"
-    return MachineSurvey(words, memory.available, local_files.list_models())
+    label = f"{cores} cores · {gib(memory.total)}, {gib(memory.available)} free"
+    return MachineSurvey(label, memory.available, local_files.list_models())
 
 
 def refine_survey(survey: MachineSurvey) -> MachineSurvey:
-    """With the devices and what suits them: llama.cpp is asked, and the catalogue priced."""
-    place = machine_profile.detect()
-    found = suggest_candidates(place, _DEFAULT_USE, WhatIf(), load_catalog()[0])
-    machine = _describe_machine(place) or survey.machine_label
+    """The slow part: asks llama.cpp for devices, and estimates the pairs of the catalogue."""
+    profile = machine_profile.detect()
     return replace(
         survey,
-        machine_label=machine,
-        machine_profile=place,
-        candidates=found,
+        machine_label=_describe_machine(profile) or survey.machine_label,
+        machine_profile=profile,
+        candidates=suggest_candidates(profile, _DEFAULT_USE, WhatIf(), load_catalog()[0]),
         unused_gpu_hint=_find_unused_gpu(),
     )
 
 
 def _find_unused_gpu() -> str:
-    from localspec import doctor  # noqa: PLC0415  as above
+    from localspec import doctor  # noqa: PLC0415  many imports
 
     found = doctor.find_unused_gpu()
-    again = f"Not again: localspec doctor --dismiss {found.id}" if found else ""
-    return f"{found.what}. {found.fix} {again}" if found else ""
+    if not found:
+        return ""
+    return f"{found.what}. {found.fix} To hide this: localspec doctor --dismiss {found.id}"
 
 
 def _describe_machine(machine_profile: MachineProfile) -> str:
-    """The best card; empty where there is none."""
+    """The first GPU; empty if there is none."""
     if not machine_profile.devices:
         return ""
-    card = machine_profile.devices[0]
+    gpu, *more = machine_profile.devices
     memory = ""
-    if card.total is not None and card.free is not None:
-        memory = f"{gib(card.total)}, {gib(card.free)} free"
-    others = f"and {len(machine_profile.devices) - 1} more" if machine_profile.devices[1:] else ""
-    said = (card.description or card.name, memory, others, card.backend)
-    return sanitize(" · ".join(filter(None, said)), multiline=False)
+    if gpu.total is not None and gpu.free is not None:
+        memory = f"{gib(gpu.total)}, {gib(gpu.free)} free"
+    others = f"and {len(more)} more" if more else ""
+    parts = (gpu.description or gpu.name, memory, others, gpu.backend)
+    return sanitize(" · ".join(filter(None, parts)), multiline=False)
 
 
 def load_catalog() -> tuple[Catalog, LocalspecError | None]:
-    """The catalogue; where the person's own part is damaged, ours and what is wrong."""
+    """The catalogue; if the user's models.yaml is invalid, the built-in part and the error."""
     try:
         return catalog.load(), None
     except LocalspecError as error:
@@ -143,26 +138,20 @@ def build_sections(
     hub_results: Sequence[HubSearchResult] = (),
     user_keys: Mapping[str, str] = MappingProxyType({}),
 ) -> list[HomeSection]:
-    """Everything that `wanted` is a part of; without it, the few that suit this computer.
-
-    `own`: a person's own keys.
-    """
-    here = _ready_rows(pair_catalog, survey)
-    lately = [
-        row for row in _recently_opened_rows() if row.choice not in [one.choice for one in here]
-    ]
-    away = (
-        _search_catalog(pair_catalog, survey, search_text)
-        if search_text
-        else _suggested_rows(survey)
+    """The non-empty sections: all matches of `search_text`; without it, the suggestions."""
+    ready = _ready_rows(pair_catalog, survey)
+    ready_choices = [row.choice for row in ready]
+    recent = [row for row in _recently_opened_rows() if row.choice not in ready_choices]
+    downloadable = (
+        _search_catalog(pair_catalog, search_text) if search_text else _suggested_rows(survey)
     )
-    ids = {row.name for row in here}
-    sections_ = [
-        HomeSection("Ready to run", _filter_rows(here, search_text)),
-        HomeSection("Opened lately", _filter_rows(lately, search_text)),
+    ready_ids = {row.name for row in ready}
+    sections = [
+        HomeSection("Ready to run", _filter_rows(ready, search_text)),
+        HomeSection("Recent", _filter_rows(recent, search_text)),
         HomeSection(
-            "In the catalogue" if search_text else "Would fit here, not downloaded",
-            tuple(row for row in away if row.name not in ids),
+            "In the catalogue" if search_text else "Fits this computer, not downloaded",
+            tuple(row for row in downloadable if row.name not in ready_ids),
             f"{format_key(keys_for('home.wizard', user_keys)[0])} wizard",
         ),
         HomeSection("On the hub", tuple(map(_hub_row, hub_results))),
@@ -170,17 +159,16 @@ def build_sections(
             "Downloads", tuple(HomeRow(state.job.path, download=state) for state in states)
         ),
     ]
-    return [section for section in sections_ if section.rows]
+    return [section for section in sections if section.rows]
 
 
 def row_key_hints(row: HomeRow | None, user_keys: Mapping[str, str]) -> str:
-    """The keys that do something with a row."""
     if row is None:
         return ""
     if row.download is not None:
         return downloads.download_key_hints(row.download, user_keys)
     if row.chat_id is not None:
-        return f"enter go on  {format_key(keys_for('home.remove', user_keys)[0])} delete"
+        return f"enter continue  {format_key(keys_for('home.remove', user_keys)[0])} delete"
     if row.choice is not None:
         return f"enter open  {format_key(keys_for('home.bench', user_keys)[0])} bench"
     return "enter download"
@@ -192,16 +180,16 @@ def _filter_rows(rows: Iterable[HomeRow], search_text: str) -> tuple[HomeRow, ..
 
 
 def find_ready_pairs(pair_catalog: Catalog, survey: MachineSurvey) -> dict[str, ResolvedPair]:
-    """Pairs of the catalogue that may be opened, by their ids."""
+    """The installed pairs of the catalogue, by id."""
     return {
         row.name: row.choice for row in _ready_rows(pair_catalog, survey) if row.choice is not None
     }
 
 
 def _ready_rows(pair_catalog: Catalog, survey: MachineSurvey) -> list[HomeRow]:
-    """The catalogue's pairs of which every file is here; the bundled one first."""
-    files = {(one.repo, one.file): one.path for one in survey.local_models}
-    speeds = {one.pair.id: _format_speed(one) for one in survey.candidates}
+    """The catalogue's pairs whose files are all on this computer; the bundled one first."""
+    files = {(model.repo, model.file): model.path for model in survey.local_models}
+    speeds = {c.pair.id: _format_speed(c) for c in survey.candidates}
     rows: list[HomeRow] = []
     for pair in pair_catalog.pairs.values():
         target, draft = _local_path(pair.target, files), _local_path(pair.draft, files)
@@ -213,11 +201,11 @@ def _ready_rows(pair_catalog: Catalog, survey: MachineSurvey) -> list[HomeRow]:
             target, draft, pair.spec, pair.why, pair.settings, requested_refs=(pair.id, "auto")
         )
         bundled = pair.target.repo is None
-        if bundled and rows:  # its other drafts are for who asks for them
+        if bundled and rows:  # one row for the bundled model; its other drafters are not listed
             continue
-        about = f"{pair.title} · bundled" if bundled else _describe_uses(pair)
+        description = f"{pair.title} · bundled" if bundled else _describe_uses(pair)
         note = "try it now" if bundled else speeds.get(pair.id, "")
-        rows.append(HomeRow(pair.id, about, _format_size(choice), note, choice))
+        rows.append(HomeRow(pair.id, description, _format_size(choice), note, choice))
     return rows
 
 
@@ -240,25 +228,26 @@ def _recently_opened_rows() -> list[HomeRow]:
 
 def _describe_draft(choice: ResolvedPair) -> str:
     if choice.draft is None:
-        return "no draft: copying"
+        return "prompt lookup, no draft model"
     if choice.draft == choice.target:
-        return "+ a layer of its own (MTP)"
+        return "+ built-in MTP layer"
     return f"+ {_model_stem(choice.draft)}"
 
 
 def _suggested_rows(survey: MachineSurvey) -> list[HomeRow]:
-    """The best for this computer: one for every target."""
+    """The best pairs for this computer, one per target."""
     targets: set[str] = set()
     rows = []
-    for one in survey.candidates:
-        if one.pair.target.id not in targets and one.pair.target.repo is not None:
-            targets.add(one.pair.target.id)
-            rows.append(_downloadable_row(one.pair, one.total_bytes, _format_speed(one)))
+    for candidate in survey.candidates:
+        pair = candidate.pair
+        if pair.target.id not in targets and pair.target.repo is not None:
+            targets.add(pair.target.id)
+            rows.append(_downloadable_row(pair, candidate.total_bytes, _format_speed(candidate)))
     return rows[:_MAX_SUGGESTED]
 
 
 def _format_speed(candidate: Candidate) -> str:
-    """With its draft, and what that gains; where nobody knows, whether it fits."""
+    """Speed with speculation, and the speed-up; if unknown, whether the pair fits."""
     if candidate.fit is None:
         return ""
     speed = candidate.fit.speed
@@ -270,9 +259,7 @@ def _format_speed(candidate: Candidate) -> str:
     )
 
 
-def _search_catalog(
-    pair_catalog: Catalog, survey: MachineSurvey, search_text: str
-) -> list[HomeRow]:
+def _search_catalog(pair_catalog: Catalog, search_text: str) -> list[HomeRow]:
     rows = [
         _downloadable_row(
             pair, (pair.target.size or 0) + ((pair.draft.size or 0) if pair.draft else 0)
@@ -284,13 +271,16 @@ def _search_catalog(
 
 
 def _downloadable_row(pair: CatalogPair, size: int, note: str = "") -> HomeRow:
-    about = f"{_describe_uses(pair)} · {pair.status}" if _describe_uses(pair) else pair.status
-    shown = f"{gb(size)}" if size else "?"
-    return HomeRow(pair.id, about, shown, sanitize(note, multiline=False), reference=pair.id)
+    uses = _describe_uses(pair)
+    description = f"{uses} · {pair.status}" if uses else pair.status
+    size_label = gb(size) if size else "?"
+    return HomeRow(
+        pair.id, description, size_label, sanitize(note, multiline=False), reference=pair.id
+    )
 
 
 def _describe_uses(pair: CatalogPair) -> str:
-    """What for, and which head drafts, if one does."""
+    """The uses of a pair, and the kind of its head."""
     head = (
         f"{draft_heads.KIND_TITLES[pair.draft_kind]} head"
         if pair.draft_kind in draft_heads.KIND_TITLES
@@ -314,4 +304,4 @@ def _format_size(choice: ResolvedPair) -> str:
     try:
         return gib(sum(file.stat().st_size for file in files if file is not None))
     except OSError:
-        return "gone"
+        return "missing"

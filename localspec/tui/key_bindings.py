@@ -1,4 +1,4 @@
-"""The one table of keys: bindings, help and footers are made from it."""
+"""The table of key bindings, from which Textual's bindings, help and footers are built."""
 
 from __future__ import annotations
 
@@ -31,30 +31,35 @@ KeyContext = Literal[
 
 @dataclass(frozen=True, slots=True)
 class KeyBinding:
-    """What a key does somewhere.  `short` is for the footer; none: it is only in the help."""
+    """One action in one context.  Without a footer label, only the help shows it."""
 
     id: str
     keys: str
-    """Several, with commas between: the first is the one that is shown."""
+    """Separated by commas; the footer shows the first."""
     action: str
     description: str
     context: KeyContext
     footer_label: str = ""
     priority: bool = False
-    """Before the focused widget sees it: for keys that an editor would take."""
+    """Handled before the focused widget: for keys that a text editor would take."""
 
 
 KEY_BINDINGS = (
-    KeyBinding("app.help", "f1,question_mark", "help", "Show the keys", "app", "keys"),
     KeyBinding(
-        "app.palette", "ctrl+p", "command_palette", "Everything that can be done, by name", "app"
+        "app.help",
+        "f1,question_mark",
+        "help",
+        "Help: keys, slash commands, glossary",
+        "app",
+        "keys",
     ),
+    KeyBinding("app.palette", "ctrl+p", "command_palette", "Command palette", "app"),
     KeyBinding("app.quit", "ctrl+q", "quit", "Quit", "app", "quit", priority=True),
     KeyBinding(
         "app.interrupt",
         "ctrl+c",
         "interrupt",
-        "Copy what is selected; stop; twice: quit",
+        "Copy the selection, or stop the answer; twice: quit",
         "app",
         priority=True,
     ),
@@ -62,66 +67,86 @@ KEY_BINDINGS = (
         "app.suspend",
         "ctrl+z",
         "suspend_process",
-        "Back to the shell; `fg` returns",
+        "Suspend to the shell; `fg` returns",
         "app",
         priority=True,
     ),
-    KeyBinding("app.log", "ctrl+l", "log", "What the engine said", "app"),
-    KeyBinding("app.doctor", "f9", "doctor", "What is wrong here, and how to mend it", "app"),
-    KeyBinding("home.bench", "b", "bench", "Measure the pair here, plain and with guesses", "home"),
-    KeyBinding("home.verify", "v", "verify", "Check that guessing changes nothing here", "home"),
+    KeyBinding("app.log", "ctrl+l", "log", "Engine log", "app"),
+    KeyBinding("app.doctor", "f9", "doctor", "Diagnostics", "app"),
+    KeyBinding("home.bench", "b", "bench", "Benchmark the pair, plain and speculative", "home"),
     KeyBinding(
-        "app.preferences", "f10", "preferences", "Preferences: colours, keys, privacy, …", "app"
+        "home.verify", "v", "verify", "Verify that speculation does not change the output", "home"
+    ),
+    KeyBinding(
+        "app.preferences", "f10", "preferences", "Preferences: theme, keys, privacy, …", "app"
     ),
     KeyBinding("home.wizard", "w", "wizard", "Find a pair for this computer", "home", "wizard"),
-    KeyBinding("home.open", "o", "open_files", "Open models by their paths", "home", "open files"),
+    KeyBinding("home.open", "o", "open_files", "Open model files by path", "home", "open files"),
     KeyBinding(
         "home.filter",
         "slash",
         "filter",
-        "Look through the catalogue; enter: the hub",
+        "Search pairs and chats; enter searches the hub",
         "home",
         "find",
         priority=True,
     ),
-    KeyBinding("home.unfilter", "escape", "unfilter", "Show the few again", "home"),
+    KeyBinding("home.unfilter", "escape", "unfilter", "Clear search", "home"),
     KeyBinding("home.pause", "p", "pause", "Pause or resume the download", "home"),
-    KeyBinding("home.cancel", "x", "cancel", "Cancel the download; what has come is kept", "home"),
-    KeyBinding("home.remove", "delete,d", "remove", "Delete the chat for good", "home"),
-    KeyBinding("home.replay", "r", "open_recording", "Replay a recording", "home"),
-    KeyBinding("wizard.take", "enter", "take", "Download both, if need be, and chat", "wizard"),
+    KeyBinding(
+        "home.cancel", "x", "cancel", "Cancel the download; the part so far is kept", "home"
+    ),
+    KeyBinding("home.remove", "delete,d", "remove", "Delete the chat", "home"),
+    KeyBinding("home.replay", "r", "open_recording", "Replay an events file", "home"),
+    KeyBinding("wizard.take", "enter", "take", "Download if needed, then chat", "wizard"),
     *(
-        KeyBinding(f"wizard.{use}", str(n), f"use('{use}')", f"What for: {use}", "wizard")
+        KeyBinding(f"wizard.{use}", str(n), f"use('{use}')", f"Use: {use}", "wizard")
         for n, use in enumerate(("chat", "code", "writing", "documents"), 1)
     ),
     KeyBinding(
-        "wizard.less", "left", "turn(-1)", "What if: less", "wizard", "what if", priority=True
+        "wizard.less",
+        "left",
+        "turn(-1)",
+        "What if: lower value",
+        "wizard",
+        "what if",
+        priority=True,
     ),
     KeyBinding(
-        "wizard.more", "right", "turn(1)", "What if: more", "wizard", "what if", priority=True
+        "wizard.more",
+        "right",
+        "turn(1)",
+        "What if: higher value",
+        "wizard",
+        "what if",
+        priority=True,
     ),
     KeyBinding(
         "wizard.dial",
         "tab",
         "dial",
-        "What if: from the card to the context to keys and values",
+        "What if: next of GPU, context, KV cache type",
         "wizard",
         "next",
         priority=True,
     ),
-    KeyBinding("wizard.card", "g", "card", "What if: a card by its name", "wizard", "card"),
-    KeyBinding("wizard.draft", "d", "other_draft", "Another draft for it", "wizard", "other draft"),
-    KeyBinding("wizard.target", "t", "other_target", "Another target", "wizard", "other target"),
+    KeyBinding("wizard.card", "g", "card", "What if: choose a GPU by name", "wizard", "GPU"),
+    KeyBinding(
+        "wizard.draft", "d", "other_draft", "Next draft for this target", "wizard", "other draft"
+    ),
+    KeyBinding(
+        "wizard.target", "t", "other_target", "Choose another target", "wizard", "other target"
+    ),
     KeyBinding(
         "wizard.settings",
         "s",
         "settings",
-        "To load with: context, type of keys and values",
+        "Load settings: context, KV cache type",
         "wizard",
         "settings",
     ),
-    KeyBinding("wizard.open", "o", "open_files", "Use files that are here", "wizard", "own files"),
-    KeyBinding("wizard.back", "escape", "back", "A step back", "wizard", "back"),
+    KeyBinding("wizard.open", "o", "open_files", "Use your own model files", "wizard", "own files"),
+    KeyBinding("wizard.back", "escape", "back", "Previous step", "wizard", "back"),
     KeyBinding("chat.send", "enter", "send", "Send", "composer", "send"),
     KeyBinding(
         "chat.newline",
@@ -132,13 +157,25 @@ KEY_BINDINGS = (
         "newline",
         priority=True,
     ),
-    KeyBinding("chat.walk", "tab", "walk", "In the token view: from typing to the tokens", "chat"),
-    KeyBinding("chat.stop", "escape", "stop", "Stop the answer; then: back", "chat", "stop"),
+    KeyBinding("chat.walk", "tab", "walk", "Token view: go to the tokens", "chat"),
+    KeyBinding("chat.stop", "escape", "stop", "Stop the answer; when idle: back", "chat", "stop"),
     KeyBinding(
-        "chat.tokens", "f2", "tokens", "Show how every token came", "chat", "tokens", priority=True
+        "chat.tokens",
+        "f2",
+        "tokens",
+        "Token view: show the class of each token",
+        "chat",
+        "tokens",
+        priority=True,
     ),
     KeyBinding(
-        "chat.panel", "f3", "panel", "Show or hide the panel", "chat", "panel", priority=True
+        "chat.panel",
+        "f3",
+        "panel",
+        "Show or hide the speculation panel",
+        "chat",
+        "panel",
+        priority=True,
     ),
     KeyBinding(
         "chat.settings",
@@ -150,9 +187,15 @@ KEY_BINDINGS = (
         priority=True,
     ),
     KeyBinding(
-        "chat.again", "f5", "again", "Write the last answer again", "chat", "again", priority=True
+        "chat.again",
+        "f5",
+        "again",
+        "Regenerate the last answer",
+        "chat",
+        "regenerate",
+        priority=True,
     ),
-    KeyBinding("chat.edit", "f6", "edit", "Edit the last question", "chat", priority=True),
+    KeyBinding("chat.edit", "f6", "edit", "Edit the last message", "chat", priority=True),
     KeyBinding(
         "chat.replay",
         "f7",
@@ -165,71 +208,71 @@ KEY_BINDINGS = (
         "chat.turns",
         "f8",
         "turns",
-        "Earlier turns: edit one, see another branch",
+        "Earlier turns: edit one, switch branches",
         "chat",
         priority=True,
     ),
     KeyBinding("chat.copy", "ctrl+o", "copy", "Copy the last answer", "chat", priority=True),
     KeyBinding(
-        "chat.thinking", "ctrl+t", "thinking", "Unfold or fold the thinking", "chat", priority=True
+        "chat.thinking", "ctrl+t", "thinking", "Show or hide the thinking", "chat", priority=True
     ),
     KeyBinding("chat.new", "ctrl+n", "new", "New chat", "chat", priority=True),
-    KeyBinding("chat.up", "pageup", "page_up", "Back in the transcript", "chat", priority=True),
+    KeyBinding("chat.up", "pageup", "page_up", "Scroll up", "chat", priority=True),
+    KeyBinding("chat.down", "pagedown", "page_down", "Scroll down", "chat", priority=True),
+    KeyBinding("chat.top", "ctrl+home", "top", "Go to the beginning", "chat", priority=True),
     KeyBinding(
-        "chat.down", "pagedown", "page_down", "Forward in the transcript", "chat", priority=True
+        "chat.end", "ctrl+end", "end", "Go to the end and follow the answer", "chat", priority=True
     ),
-    KeyBinding("chat.top", "ctrl+home", "top", "To the beginning", "chat", priority=True),
-    KeyBinding("chat.end", "ctrl+end", "end", "To the end, and follow it", "chat", priority=True),
-    KeyBinding("tokens.left", "left", "walk(-1)", "The token before", "tokens", "token"),
-    KeyBinding("tokens.right", "right", "walk(1)", "The token after", "tokens", "token"),
-    KeyBinding("tokens.up", "up", "leap(-1)", "The round before", "tokens", "round"),
-    KeyBinding("tokens.down", "down", "leap(1)", "The round after", "tokens", "round"),
+    KeyBinding("tokens.left", "left", "walk(-1)", "Previous token", "tokens", "token"),
+    KeyBinding("tokens.right", "right", "walk(1)", "Next token", "tokens", "token"),
+    KeyBinding("tokens.up", "up", "leap(-1)", "Previous round", "tokens", "round"),
+    KeyBinding("tokens.down", "down", "leap(1)", "Next round", "tokens", "round"),
     KeyBinding("tokens.replay", "r", "replay", "Replay from the beginning", "tokens", "replay"),
-    KeyBinding("tokens.glyphs", "g", "glyphs", "Marks beside the colours", "tokens", "marks"),
-    KeyBinding("tokens.back", "escape,tab", "leave", "Back to typing", "tokens", "back"),
+    KeyBinding(
+        "tokens.glyphs", "g", "glyphs", "Show or hide marks beside the colours", "tokens", "marks"
+    ),
+    KeyBinding("tokens.back", "escape,tab", "leave", "Back to the message", "tokens", "back"),
     KeyBinding("replay.next", "right,l", "step(1)", "Next round", "replay", "next"),
     KeyBinding("replay.previous", "left,h", "step(-1)", "Previous round", "replay", "previous"),
     KeyBinding("replay.play", "space", "play", "Play or pause", "replay", "play"),
     KeyBinding("replay.first", "home,g", "first", "First round", "replay"),
     KeyBinding("replay.last", "end,G", "last", "Last round", "replay"),
     KeyBinding("replay.back", "escape,q", "back", "Back", "replay", "back"),
+    KeyBinding("doctor.mend", "enter", "mend", "Fix the selected problem (asks first)", "doctor"),
     KeyBinding(
-        "doctor.mend", "enter", "mend", "Mend what is pointed at, after a question", "doctor"
+        "doctor.copy", "c", "copy", "Copy the report as text, for an issue", "doctor", "copy"
     ),
-    KeyBinding(
-        "doctor.copy", "c", "copy", "Copy all as text, to be pasted into an issue", "doctor", "copy"
-    ),
-    KeyBinding("doctor.again", "r", "again", "Look again", "doctor", "again"),
-    KeyBinding("doctor.log", "l", "log", "The logs", "doctor", "logs"),
+    KeyBinding("doctor.again", "r", "again", "Check again", "doctor", "again"),
+    KeyBinding("doctor.log", "l", "log", "Show the logs", "doctor", "logs"),
     KeyBinding("doctor.back", "escape,q", "back", "Back", "doctor", "back"),
-    KeyBinding("log.other", "tab", "other", "The other log", "log", "other log", priority=True),
+    KeyBinding(
+        "log.other", "tab", "other", "Switch to the other log", "log", "other log", priority=True
+    ),
     KeyBinding("log.find", "slash", "find", "Find", "log", "find"),
-    KeyBinding("log.next", "n", "leap(1)", "The next place that was found", "log"),
-    KeyBinding("log.previous", "N", "leap(-1)", "The place before", "log"),
-    KeyBinding("log.end", "end,G", "end", "To the end, and follow it", "log", "follow"),
-    KeyBinding("log.copy", "c", "copy", "Copy what is shown", "log", "copy"),
+    KeyBinding("log.next", "n", "leap(1)", "Next match", "log"),
+    KeyBinding("log.previous", "N", "leap(-1)", "Previous match", "log"),
+    KeyBinding("log.end", "end,G", "end", "Go to the end and follow the log", "log", "follow"),
+    KeyBinding("log.copy", "c", "copy", "Copy the log", "log", "copy"),
     KeyBinding("log.back", "escape,q,ctrl+l", "back", "Back", "log", "back"),
     KeyBinding("first.demo", "enter", "demo", "Open the demo", "first"),
     KeyBinding("first.wizard", "w", "wizard", "Find a pair for this computer", "first"),
-    KeyBinding("first.skip", "escape", "skip", "To the list of pairs", "first"),
-    KeyBinding(
-        "measuring.start", "enter", "start", "Start; when it is done, again", "measuring", "start"
-    ),
-    KeyBinding("bench.toggle", "space", "choose", "With or without what one stands on", "bench"),
-    KeyBinding("bench.save", "s", "save", "Save the card to a file", "bench"),
-    KeyBinding("verify.less", "left", "turn(-1)", "A quicker look", "verify"),
-    KeyBinding("verify.more", "right", "turn(1)", "A longer look", "verify"),
-    KeyBinding("verify.document", "j", "document", "Copy everything as JSON", "verify"),
-    KeyBinding("measuring.copy", "c", "copy", "Copy what was found, to share it", "measuring"),
-    KeyBinding("measuring.up", "up", "move(-1)", "Up", "measuring"),
-    KeyBinding("measuring.down", "down", "move(1)", "Down", "measuring"),
-    KeyBinding("measuring.page_up", "pageup", "move(-8)", "A page up", "measuring"),
-    KeyBinding("measuring.page_down", "pagedown", "move(8)", "A page down", "measuring"),
+    KeyBinding("first.skip", "escape", "skip", "Skip to the list of pairs", "first"),
+    KeyBinding("measuring.start", "enter", "start", "Start, or run again", "measuring", "start"),
+    KeyBinding("bench.toggle", "space", "choose", "Select or deselect the workload", "bench"),
+    KeyBinding("bench.save", "s", "save", "Save the result to a file", "bench"),
+    KeyBinding("verify.less", "left", "turn(-1)", "Fewer prompts", "verify"),
+    KeyBinding("verify.more", "right", "turn(1)", "More prompts", "verify"),
+    KeyBinding("verify.document", "j", "document", "Copy all results as JSON", "verify"),
+    KeyBinding("measuring.copy", "c", "copy", "Copy the result", "measuring"),
+    KeyBinding("measuring.up", "up", "move(-1)", "Scroll up", "measuring"),
+    KeyBinding("measuring.down", "down", "move(1)", "Scroll down", "measuring"),
+    KeyBinding("measuring.page_up", "pageup", "move(-8)", "Page up", "measuring"),
+    KeyBinding("measuring.page_down", "pagedown", "move(8)", "Page down", "measuring"),
     KeyBinding(
         "measuring.back",
         "escape",
         "back",
-        "Stop, and keep what there is; then: back",
+        "Stop and keep the results so far; when idle: back",
         "measuring",
         "back",
     ),
@@ -237,28 +280,30 @@ KEY_BINDINGS = (
         "preferences.reset",
         "f5",
         "reset",
-        "As it comes: take it out of the file",
+        "Reset to the default",
         "preferences",
-        "as it comes",
+        "default",
     ),
     KeyBinding(
         "preferences.edit",
         "f6",
         "edit",
-        "Open config.toml in your editor",
+        "Edit config.toml in your editor",
         "preferences",
-        "edit the file",
+        "edit file",
     ),
     KeyBinding("preferences.back", "escape", "back", "Back", "preferences", "back"),
 )
 
 
+BINDINGS_BY_ID: Mapping[str, KeyBinding] = {key.id: key for key in KEY_BINDINGS}
+
 TextualBindings = list[Binding | tuple[str, str] | tuple[str, str, str]]
-"""Textual's own type of BINDINGS."""
+"""The type of Textual's `BINDINGS`."""
 
 
 def bindings_for(*contexts: KeyContext) -> TextualBindings:
-    """Textual's bindings for these places; ids let a person's own keys take their place."""
+    """Bindings for these contexts, with ids so that user keys can replace theirs."""
     return [
         Binding(key.keys, key.action, key.description, id=key.id, show=False, priority=key.priority)
         for key in KEY_BINDINGS
@@ -271,39 +316,35 @@ def format_footer(
     *contexts: KeyContext,
     label_overrides: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """The few keys worth a line: `enter send  ctrl+j newline …`.
+    """The keys with a footer label, such as `enter send  ctrl+j newline`.
 
-    `now`: what keys do at the moment, by their ids, where that is not what they mostly do.
+    `label_overrides`: labels by binding id, for keys that do something else at the moment.
     """
-    shown: dict[str, list[str]] = {}
-    for place in contexts:
+    keys_by_label: dict[str, list[str]] = {}
+    for context in contexts:
         for key in KEY_BINDINGS:
-            if key.context == place and (short := label_overrides.get(key.id, key.footer_label)):
-                shown.setdefault(short, []).append(format_key(user_keys.get(key.id, key.keys)))
-    return "  ".join(f"{''.join(keys)} {short}" for short, keys in shown.items())
+            if key.context == context and (label := label_overrides.get(key.id, key.footer_label)):
+                shown_key = format_key(user_keys.get(key.id, key.keys))
+                keys_by_label.setdefault(label, []).append(shown_key)
+    return "  ".join(f"{''.join(keys)} {label}" for label, keys in keys_by_label.items())
 
 
 def fit_footer(hints: str, width: int) -> str:
-    """As many whole hints of a footer as there is room for."""
+    """As many whole hints of a footer as fit into `width`."""
     while len(hints) > width and "  " in hints:
         hints = hints.rpartition("  ")[0]
     return hints if len(hints) <= width else ""
 
 
 def keys_for(binding_id: str, user_keys: Mapping[str, str]) -> tuple[str, ...]:
-    """The keys of one entry, for whoever must look at them itself."""
-    return tuple(
-        user_keys.get(binding_id, next(k.keys for k in KEY_BINDINGS if k.id == binding_id)).split(
-            ","
-        )
-    )
+    return tuple(user_keys.get(binding_id, BINDINGS_BY_ID[binding_id].keys).split(","))
 
 
 def format_key(keys: str) -> str:
-    """How a key is written on the screen."""
+    """The first of `keys` as the screen shows it."""
     first = keys.split(",", maxsplit=1)[0]
     arrows = {"left": "←", "right": "→", "up": "↑", "down": "↓"}
-    words = {
+    names = {
         "slash": "/",
         "escape": "esc",
         "question_mark": "?",
@@ -311,71 +352,69 @@ def format_key(keys: str) -> str:
         "pageup": "pgup",
         "pagedown": "pgdn",
     }
-    return arrows.get(first) or words.get(first, first)
+    return arrows.get(first) or names.get(first, first)
 
 
-# --- Keys of a person's own: which can be taken, and what keeps one from being.
+# --- user keys ---------------------------------------------------------------------------
 
 _MODIFIERS = re.compile(r"^(?:(?:ctrl|alt|shift|super|hyper|meta)\+)*")
 _KEY_NAMES = frozenset(key.value for key in Keys)
 _TYPING_CONTEXTS: tuple[KeyContext, ...] = ("app", "composer", "chat")
-"""Where somebody types, so that letters must stay letters."""
+"""Contexts with a text field: letters and editing keys cannot be bound."""
 _LIST_CONTEXTS: tuple[KeyContext, ...] = ("home",)
 _LIST_KEYS = frozenset({"enter", "up", "down"})
 _EDITING_KEYS = frozenset(
     {"left", "right", "up", "down", "home", "end", "backspace", "delete", "space"}
 )
-BINDINGS_BY_ID: Mapping[str, KeyBinding] = {key.id: key for key in KEY_BINDINGS}
 
 
 def check_keys(binding_id: str, keys: str, user_keys: Mapping[str, str]) -> str:
-    """Why these keys cannot be had for an action, in words; empty where they can.
+    """Why `keys` cannot be bound to an action; empty if they can.
 
-    `own`: what is changed already.  The keys that an action comes with can always be had back,
-    unless another has taken them.
+    An action can always get its default keys back, unless another action has taken them.
     """
-    about = BINDINGS_BY_ID[binding_id]
-    if wrong := _check_allowed(about, keys):
-        return wrong
+    binding = BINDINGS_BY_ID[binding_id]
+    if error := _check_allowed(binding, keys):
+        return error
     for key in keys.split(","):
-        if (other := _find_conflict(about, key, user_keys)) is not None:
-            return f"{format_key(key)} is another's already: {other.description}."
+        if (other := _find_conflict(binding, key, user_keys)) is not None:
+            return f"{format_key(key)} is already in use: {other.description}."
     return ""
 
 
 def validate_user_keys(user_keys: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """What of [keys] can be had, and why the rest cannot; names that nobody knows are left out.
+    """The valid entries of [keys], and errors for the invalid ones; unknown ids are ignored.
 
-    What somebody wrote by hand goes before a key that another action merely comes with.
+    A key from the file has priority over the same key as another action's default.
     """
-    found = {id_: keys for id_, keys in user_keys.items() if id_ in BINDINGS_BY_ID}
-    faults = {
-        id_: why
-        for id_, keys in found.items()
-        if (why := _check_allowed(BINDINGS_BY_ID[id_], keys) or _check_duplicate(id_, keys, found))
+    known = {id_: keys for id_, keys in user_keys.items() if id_ in BINDINGS_BY_ID}
+    errors = {
+        id_: error
+        for id_, keys in known.items()
+        if (
+            error := _check_allowed(BINDINGS_BY_ID[id_], keys) or _check_duplicate(id_, keys, known)
+        )
     }
-    kept = {id_: keys for id_, keys in found.items() if id_ not in faults}
-    return kept, tuple(f"keys.{id_}: {why}" for id_, why in faults.items())
+    valid = {id_: keys for id_, keys in known.items() if id_ not in errors}
+    return valid, tuple(f"keys.{id_}: {error}" for id_, error in errors.items())
 
 
 def _check_allowed(binding: KeyBinding, keys: str) -> str:
-    """Why these keys are none, or none for such an action."""
-    usual = binding.keys.split(",")
+    default_keys = binding.keys.split(",")
     for key in keys.split(","):
         if not _is_key_name(key):
-            return f"There is no key called {key!r}; one is like ctrl+s, f9 or question_mark."
-        if key not in usual and (why := _explain_reserved(binding.context, key)):
-            return f"{format_key(key)} {why}."
+            return f"There is no key called {key!r}. Examples: ctrl+s, f9, question_mark."
+        if key not in default_keys and (reason := _explain_reserved(binding.context, key)):
+            return f"{format_key(key)} {reason}."
     return ""
 
 
 def _check_duplicate(binding_id: str, keys: str, user_keys: Mapping[str, str]) -> str:
-    """Where one key was given to two."""
     for other in concurrent_bindings(BINDINGS_BY_ID[binding_id]):
         if other.id in user_keys and (
-            both := {*keys.split(",")} & {*user_keys[other.id].split(",")}
+            shared := {*keys.split(",")} & {*user_keys[other.id].split(",")}
         ):
-            return f"{format_key(min(both))} was given to keys.{other.id}, too."
+            return f"{format_key(min(shared))} is also bound to keys.{other.id}."
     return ""
 
 
@@ -385,13 +424,13 @@ def _is_key_name(key: str) -> bool:
 
 
 def _is_character_key(key: str) -> bool:
-    """Or another character that one types: `a`, `slash`, `question_mark`."""
+    """Whether the key types a character: `a`, `slash`, `question_mark`."""
     named = key in KEY_NAME_REPLACEMENTS.values()
     return len(key) == 1 or named or key_to_character(key) is not None
 
 
 def _explain_reserved(context: KeyContext, key: str) -> str:
-    """To what a key is needed for, if it is."""
+    """Why a key cannot be bound in a context; empty if it can."""
     if context in _TYPING_CONTEXTS and (_is_character_key(key) or key in _EDITING_KEYS):
         return "is needed for typing"
     if context in _LIST_CONTEXTS and key in _LIST_KEYS:
@@ -402,23 +441,22 @@ def _explain_reserved(context: KeyContext, key: str) -> str:
 def _find_conflict(
     binding: KeyBinding, key: str, user_keys: Mapping[str, str]
 ) -> KeyBinding | None:
-    """The action that has the key where this one is heard, too."""
-    usual = binding.keys.split(",")
+    """Another action that has the key at the same time."""
     for other in concurrent_bindings(binding):
-        theirs = user_keys.get(other.id, other.keys).split(",")
-        both_come_with_it = key in usual and key in other.keys.split(",")
-        if key in theirs and not both_come_with_it:
+        other_keys = user_keys.get(other.id, other.keys).split(",")
+        is_default_of_both = key in binding.keys.split(",") and key in other.keys.split(",")
+        if key in other_keys and not is_default_of_both:
             return other
     return None
 
 
 def concurrent_bindings(binding: KeyBinding) -> Iterator[KeyBinding]:
-    """The other keys that are heard at the same time."""
+    """The other bindings that are active at the same time."""
     for other in KEY_BINDINGS:
         if other.id != binding.id and _is_active_with(binding.context, other.context):
             yield other
 
 
-def _is_active_with(one: KeyContext, other: KeyContext) -> bool:
+def _is_active_with(a: KeyContext, b: KeyContext) -> bool:
     chat = {"chat", "composer", "tokens"}
-    return one == other or "app" in (one, other) or ({one, other} <= chat)
+    return a == b or "app" in (a, b) or ({a, b} <= chat)

@@ -1,7 +1,7 @@
-"""The last look at what goes to the terminal: no control character leaves, whoever made it.
+"""Filters for everything the app writes to the terminal.
 
-Text is cleaned where it comes in; this catches what a library makes of clean text, such as
-Markdown's numeric entities.
+Text is sanitized where it enters the app; the first filter removes control characters that a
+library makes of clean text, such as Markdown's numeric entities.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from localspec.sanitize import sanitize
 
 
 class ControlCharacterFilter(LineFilter):
-    """Replaces what `clean` would not let through."""
+    """Replaces the characters that `sanitize` removes."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         if all(text.isprintable() for text, _, _ in segments):
@@ -26,12 +26,10 @@ class ControlCharacterFilter(LineFilter):
 
 
 def _replace_control_characters(text: str) -> str:
-    """As many cells as before, so that nothing moves."""
+    """Keeps the number of cells, so that nothing moves."""
     cleaned = sanitize(text, multiline=False)
     return cleaned if len(cleaned) == len(text) else cleaned.ljust(len(text))
 
-
-# --- Where a terminal has no signs beside letters: the nearest one of ASCII, whoever drew it.
 
 _ASCII_EQUIVALENTS = {
     "-": "─━═–—·•−",
@@ -48,14 +46,14 @@ _ASCII_EQUIVALENTS = {
     "v": "↓▾",
     "~": "…",
 }
-"""One cell for one cell, so that nothing moves."""
+"""One cell each, so that nothing moves."""
 _ASCII_TRANSLATION = {
-    ord(sign): letter for letter, signs in _ASCII_EQUIVALENTS.items() for sign in signs
+    ord(symbol): ascii_ for ascii_, symbols in _ASCII_EQUIVALENTS.items() for symbol in symbols
 }
 
 
 class AsciiFilter(LineFilter):
-    """Letters of other scripts stay: there is nothing nearer."""
+    """Replaces line-drawing and other symbols; letters of other scripts stay."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [

@@ -1,4 +1,4 @@
-"""The chats that are kept, as Home lists them."""
+"""The saved chats, and their rows on Home."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from localspec.tui.home_rows import HomeRow, HomeSection
 MAX_RECENT = 5
 _MAX_MATCHES = 20
 _MIN_SEARCH_LENGTH = 2
-"""Letters of what is looked for, for chats to be searched."""
+"""Chats are not searched for fewer characters."""
 
 
 class SavedChats:
-    """Where chats are kept; opened when it is first needed, on whatever thread that is."""
+    """Opens the history at the first access, on the thread that needs it."""
 
     def __init__(self, *, private: bool = False) -> None:
         self.private = private
-        """A person wants none to be kept."""
+        """Whether the user has turned saving off."""
         self._lock = threading.Lock()
         self._history: ChatHistory | None = None
         self._notices: list[Notice] = []
         self._is_opened = False
 
     def set_saving(self, enabled: bool) -> None:
-        """For chats that begin from now on."""
+        """Applies to new chats."""
         self.private = not enabled
 
     @property
     def history(self) -> ChatHistory | None:
-        """None where nothing is kept, and nothing can be read either."""
+        """None if saving is off, or if the history cannot be opened."""
         if self.private:
             return None
         with self._lock:
@@ -55,9 +55,9 @@ class SavedChats:
             self._notices.append(_not_saved_notice(self._history.write_error))
 
     def take_notices(self) -> list[Notice]:
-        """What a person should be told, once."""
-        told, self._notices = self._notices, []
-        return told
+        """Notices since the last call."""
+        notices, self._notices = self._notices, []
+        return notices
 
     def close(self) -> None:
         with self._lock:
@@ -70,39 +70,38 @@ def _not_saved_notice(error: LocalspecError) -> Notice:
 
 
 def recent_section(history: ChatHistory | None, now: datetime) -> HomeSection:
-    """The last few."""
     try:
         rows = [_chat_row(chat, now) for chat in history.list_chats(MAX_RECENT)] if history else []
-    except LocalspecError:  # said where it is opened or written
+    except LocalspecError:  # reported when it is opened or written
         rows = []
     return HomeSection("Recent chats", tuple(rows))
 
 
 def search_section(history: ChatHistory, search_text: str, now: datetime) -> HomeSection:
-    """Those in which something is said, a line for each; the first time that takes a second."""
+    """One row per chat with a match.  The first search takes a second."""
     first: dict[int, SearchHit] = {}
     try:
-        for found in (
+        for hit in (
             history.search(search_text, _MAX_MATCHES)
             if len(search_text) >= _MIN_SEARCH_LENGTH
             else ()
         ):
-            first.setdefault(found.list_entry.id, found)
+            first.setdefault(hit.list_entry.id, hit)
     except LocalspecError:
         first = {}
     rows = [
-        _chat_row(one.list_entry, now, one.excerpt if one.turn else "") for one in first.values()
+        _chat_row(hit.list_entry, now, hit.excerpt if hit.turn else "") for hit in first.values()
     ]
     return HomeSection("In your chats", tuple(rows))
 
 
 def _chat_row(chat: ChatListEntry, now: datetime, excerpt: str = "") -> HomeRow:
     title = sanitize(chat.title, multiline=False) or "(untitled)"
-    about = sanitize(excerpt or chat.pair.name, multiline=False)
+    description = sanitize(excerpt or chat.pair.name, multiline=False)
     turns = f"{chat.turn_count} turn{'s' * (chat.turn_count != 1)}"
     return HomeRow(
         title,
-        about,
+        description,
         turns,
         format_day(chat.updated, now),
         chat_id=chat.id,
@@ -111,7 +110,7 @@ def _chat_row(chat: ChatListEntry, now: datetime, excerpt: str = "") -> HomeRow:
 
 
 def format_day(timestamp: float, now: datetime) -> str:
-    """A day as people say it; by this computer's clock and place."""
+    """A short date in local time: today, yesterday, a weekday, or the date."""
     try:
         then = datetime.fromtimestamp(timestamp).astimezone()
     except (OverflowError, ValueError, OSError):
@@ -127,8 +126,8 @@ def format_day(timestamp: float, now: datetime) -> str:
 def insert_section(
     sections: Sequence[HomeSection], chats_section: HomeSection
 ) -> list[HomeSection]:
-    """After what is ready to run, as the next best thing to open."""
+    """Inserts the chats after the section \"Ready to run\"."""
     if not chats_section.rows:
         return list(sections)
-    place = next((n + 1 for n, one in enumerate(sections) if one.heading == "Ready to run"), 0)
-    return [*sections[:place], chats_section, *sections[place:]]
+    index = next((n + 1 for n, s in enumerate(sections) if s.heading == "Ready to run"), 0)
+    return [*sections[:index], chats_section, *sections[index:]]

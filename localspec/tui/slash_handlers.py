@@ -1,4 +1,4 @@
-"""Slash commands on the screen: each is what a key or a sheet does, or a line that tells."""
+"""Handlers of the slash commands in the app; most run the action of a key."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from localspec.chat import export
 from localspec.chat.conversation import Attachment
-from localspec.chat.slash_commands import CommandCall, UnknownCommand
-from localspec.chat.slash_commands import find_command as known
+from localspec.chat.slash_commands import CommandCall, UnknownCommand, find_command
 from localspec.errors import LocalspecError
 from localspec.sanitize import sanitize
 
@@ -17,26 +16,30 @@ if TYPE_CHECKING:
     from localspec.tui.screens.chat import ChatScreen
 
 _MAX_FILE_BYTES = 1_000_000
-"""Bytes of a file that /read puts before a message."""
+"""The largest file that /read attaches, in bytes."""
 
 
 async def execute(screen: ChatScreen, call: CommandCall | UnknownCommand) -> None:
-    """Do what was typed after a slash, or say why not."""
+    """Runs a slash command; errors become notifications."""
     if isinstance(call, UnknownCommand):
-        near = f" Did you mean {call.suggestion}?" if call.suggestion else " /help lists them."
-        screen.notify(f"There is no {sanitize(call.text, multiline=False)}.{near}", markup=False)
+        hint = (
+            f"Did you mean {call.suggestion}?" if call.suggestion else "/help lists the commands."
+        )
+        unknown = sanitize(call.text, multiline=False)
+        screen.notify(f"Unknown command: {unknown}. {hint}", markup=False)
         return
-    if known(call.name).requires_argument and not call.argument:
-        screen.notify(f"Use: {known(call.name).usage}", markup=False)
+    command = find_command(call.name)
+    if command.requires_argument and not call.argument:
+        screen.notify(f"Usage: {command.usage}", markup=False)
         return
     try:
-        done = _HANDLERS[call.name](screen, call.argument)
-        if done is not None:
-            await done
+        pending = _HANDLERS[call.name](screen, call.argument)
+        if pending is not None:
+            await pending
     except (LocalspecError, OSError) as error:
         hint = error.hint if isinstance(error, LocalspecError) else ""
-        words = sanitize(f"{error} {hint}", multiline=False)
-        screen.notify(words, severity="warning", markup=False)
+        message = sanitize(f"{error} {hint}", multiline=False)
+        screen.notify(message, severity="warning", markup=False)
 
 
 CommandHandler = Callable[["ChatScreen", str], Awaitable[None] | None]
@@ -55,12 +58,12 @@ def _set_option(screen: ChatScreen, rest: str) -> None:
 
 
 def _change_setting(screen: ChatScreen, name: str, value: str) -> None:
-    dialogue = screen.session
-    dialogue.settings = dialogue.changed(name, value)
-    dialogue.save_metadata()
-    shown = sanitize(f"{name}: {dialogue.settings.format_value(name)}", multiline=False)
+    session = screen.session
+    session.settings = session.changed(name, value)
+    session.save_metadata()
+    setting = sanitize(f"{name}: {session.settings.format_value(name)}", multiline=False)
     when = "" if name == "show_thinking" else ", from the next answer on"
-    screen.notify(f"{shown}{when}.", markup=False)
+    screen.notify(f"{setting}{when}.", markup=False)
     screen.draw()
 
 
@@ -103,14 +106,14 @@ async def _undo_turn(screen: ChatScreen, rest: str) -> None:
 
 
 def _attach_file(screen: ChatScreen, rest: str) -> None:
-    """The file goes with the next question; `-` takes those that wait away."""
+    """Attaches a file to the next question; `-` removes the pending files."""
     if rest == "-":
         screen.session.pending_attachments = ()
         screen.draw()
         return
     path = Path(rest).expanduser()
     if path.stat().st_size > _MAX_FILE_BYTES:
-        screen.notify("That file is too long to read into a message.", markup=False)
+        screen.notify("The file is too large to attach (more than 1 MB).", markup=False)
         return
     text = sanitize(path.read_text(encoding="utf-8", errors="replace"))
     file = Attachment(sanitize(path.name, multiline=False), text)
@@ -119,9 +122,9 @@ def _attach_file(screen: ChatScreen, rest: str) -> None:
 
 
 def _save_transcript(screen: ChatScreen, rest: str) -> None:
-    dialogue, path = screen.session, Path(rest).expanduser()
-    kept = export.snapshot_chat(dialogue.conversation, dialogue.recorder.pair, dialogue.settings)
-    export.save_file(path, export.render(kept, path.suffix), overwrite=False)
+    session, path = screen.session, Path(rest).expanduser()
+    chat = export.snapshot_chat(session.conversation, session.recorder.pair, session.settings)
+    export.save_file(path, export.render(chat, path.suffix), overwrite=False)
     screen.notify(f"Saved to {sanitize(str(path), multiline=False)}", markup=False)
 
 
@@ -130,7 +133,7 @@ def _force_load(screen: ChatScreen, rest: str) -> None:
         screen.options.force_load.add(screen.session.choice)
         screen.load()
     else:
-        screen.notify("It is loaded already, or about to be.", markup=False)
+        screen.notify("The model is already loaded, or is loading.", markup=False)
 
 
 _HANDLERS: dict[str, CommandHandler] = {

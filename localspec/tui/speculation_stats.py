@@ -1,4 +1,4 @@
-"""The numbers of the speculation panel, folded from events."""
+"""Statistics for the speculation panel, computed from events."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from localspec.protocol.events import Event, GenerationFinished, Prefill, Round,
 from localspec.protocol.round_totals import RoundTotals
 
 RECENT_ROUNDS = 48
-"""Rounds of the sparkline, and of what is called `now`."""
+"""Number of rounds in the sparkline and in the figures labelled `now`."""
 
 
 @dataclass(slots=True)
 class SpeculationStats:
-    """Of one chat: `totals` over all answers, `recent` over the last rounds of this one."""
+    """Of one chat: `totals` over all answers, `recent_rounds` of the current answer."""
 
     plain_speed: float | None = None
-    """Tokens a second without speculation, as measured here; None until it is."""
+    """Tokens per second without speculation; None until it has been measured."""
     plan: SpeculationPlan | None = None
     totals: RoundTotals = field(default_factory=RoundTotals)
     recent_rounds: deque[Round] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
@@ -26,12 +26,11 @@ class SpeculationStats:
     reused_tokens: int = 0
     prompt_tokens: int = 0
     prefill: Prefill | None = None
-    """The prompt while it is being read."""
+    """Set while the prompt is read."""
     answer_tokens: int = 0
-    """Tokens of this answer."""
+    """Tokens of the current answer."""
 
     def start_answer(self) -> None:
-        """Another answer."""
         self.recent_rounds.clear()
         self.prefill = None
         self.first_token_ms = None
@@ -56,13 +55,19 @@ class SpeculationStats:
 
     @property
     def context_tokens(self) -> int:
-        """Tokens in the target's context."""
         return self.prompt_tokens + self.answer_tokens
 
     @property
+    def recent_drafted(self) -> int:
+        return sum(r.drafted for r in self.recent_rounds)
+
+    @property
+    def recent_accepted(self) -> int:
+        return sum(r.accepted for r in self.recent_rounds)
+
+    @property
     def recent_acceptance_rate(self) -> float | None:
-        drafted = sum(r.drafted for r in self.recent_rounds)
-        return sum(r.accepted for r in self.recent_rounds) / drafted if drafted else None
+        return self.recent_accepted / self.recent_drafted if self.recent_drafted else None
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -70,19 +75,20 @@ class SpeculationStats:
 
     @property
     def tokens_per_pass(self) -> float | None:
-        """Tokens per pass of the target, over the rounds that drafted."""
-        return self.totals.mean_accepted_length
+        """Tokens per pass of the target; a plain pass gives 1."""
+        passes = self.totals.rounds + self.totals.plain_rounds
+        return self.totals.tokens / passes if passes else None
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens a second over the recent rounds; the first, which reads the prompt, left out."""
+        """Over the recent rounds, without the first of an answer, which reads the prompt."""
         rounds = [r for r in self.recent_rounds if r.n > 0]
         ms = sum(r.ms.draft + r.ms.verify + r.ms.host for r in rounds)
         return sum(len(r.tokens) for r in rounds) * 1e3 / ms if ms > 0 else None
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast as plain decoding."""
+        """Speed relative to plain decoding."""
         if self.plan is not None and self.plan.speedup is not None:
             return self.plan.speedup
         speed = self.tokens_per_second
@@ -90,7 +96,7 @@ class SpeculationStats:
 
     @property
     def draft_shares(self) -> list[tuple[str, float]]:
-        """Who guessed, and which share of all guesses; the most first."""
+        """Share of the draft tokens by source, the largest first."""
         drafted = self.totals.drafted
         counts = ((name, c["drafted"]) for name, c in self.totals.by_source.items())
         return [(name, n / drafted) for name, n in sorted(counts, key=lambda c: -c[1]) if drafted]

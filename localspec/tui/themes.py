@@ -1,4 +1,4 @@
-"""Colours: one accent, and one tint for each class of token."""
+"""Colour themes: one accent, and one colour for each token class."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ from dataclasses import dataclass
 
 from textual.theme import Theme
 
-# name, dark, background, surface, panel, foreground, muted, accent, kept, bonus, corrected, error
+
+@dataclass(frozen=True, slots=True)
+class MarkdownStyle:
+    accent: str
+    muted: str
+    code_theme: str
+    """A Pygments style."""
+    ascii_only: bool = False
+
+
+# name, dark, background, surface, panel, foreground, muted, accent,
+# accepted, bonus, corrected, error
 _PALETTES = (
     (
         "localspec-dark",
@@ -72,17 +83,16 @@ MONOCHROME = "monochrome"
 def _build_theme(
     palette: tuple[str, bool, str, str, str, str, str, str, str, str, str, str],
 ) -> Theme:
-    name, dark, background, surface, panel, foreground, muted, accent, kept, bonus, fixed, bad = (
-        palette
-    )
+    name, dark, background, surface, panel, foreground, muted, accent, *class_colours = palette
+    accepted, bonus, corrected, error = class_colours
     return Theme(
         name=name,
         primary=accent,
         secondary=accent,
         accent=accent,
-        warning=fixed,
-        error=bad,
-        success=kept,
+        warning=corrected,
+        error=error,
+        success=accepted,
         foreground=foreground,
         background=background,
         surface=surface,
@@ -90,9 +100,9 @@ def _build_theme(
         dark=dark,
         variables={
             "muted": muted,
-            "kept": kept,
+            "accepted": accepted,
             "bonus": bonus,
-            "corrected": fixed,
+            "corrected": corrected,
             "block-cursor-background": panel,
             "block-cursor-foreground": foreground,
             "block-cursor-text-style": "bold",
@@ -103,7 +113,6 @@ def _build_theme(
 
 
 def markdown_style(theme: Theme, *, ascii_only: bool) -> MarkdownStyle:
-    """How Markdown looks in a theme."""
     muted = theme.variables.get("muted", theme.foreground or theme.primary)
     accent = theme.accent or theme.primary
     return MarkdownStyle(accent, muted, "one-dark" if theme.dark else "friendly", ascii_only)
@@ -111,17 +120,3 @@ def markdown_style(theme: Theme, *, ascii_only: bool) -> MarkdownStyle:
 
 THEMES = tuple(_build_theme(palette) for palette in _PALETTES)
 THEME_NAMES = tuple(theme.name for theme in THEMES)
-
-
-# --- Colours of Markdown.
-
-
-@dataclass(frozen=True, slots=True)
-class MarkdownStyle:
-    """Of one theme."""
-
-    accent: str
-    muted: str
-    code_theme: str
-    """Pygments' name of the colours of code."""
-    ascii_only: bool = False

@@ -1,8 +1,7 @@
-"""Once, after a while, for certain.
+"""A one-shot timer that cannot be lost.
 
-Textual's own one-shot timers are never heard of again where the event loop comes to them too late:
-between two lines of `Timer._run` more than their time may pass, and a tick that is late is skipped,
-the only one too (Textual 8).  An answer would stand still for good.
+Textual 8 skips a tick that is late, also the only tick of a one-shot timer: if the event loop is
+busy between two lines of `Timer._run`, the callback never runs, and a streaming answer would stop.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from textual.message_pump import MessagePump
 def set_reliable_timer(
     pump: MessagePump, seconds: float, callback: Callable[[], Any]
 ) -> asyncio.TimerHandle:
-    """Have `call` made between two of the pump's messages, in so many seconds or soon after.
+    """Calls `callback` between two messages of `pump`, after `seconds` or soon after that.
 
-    To be called in the app's loop; the handle takes it back.  Not where the pump is gone by then.
+    Call it in the app's event loop; the handle cancels it.  Does nothing if the pump has closed.
     """
 
     def on_due() -> None:

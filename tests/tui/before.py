@@ -1,4 +1,4 @@
-"""A computer where localspec has been started before."""
+"""A data folder in which localspec has been started before."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def been_here(data: Path) -> None:
-    """The screen that is shown once ever was shown; where that can be kept."""
+    """Marks the welcome screen as shown; ignores a folder that cannot be written."""
     with suppress(OSError):
         data.mkdir(parents=True, exist_ok=True)
         (data / "welcomed").touch()

@@ -1,4 +1,4 @@
-"""Pictures are compared only where they were made: one Python minor version, one Textual."""
+"""Snapshots are compared only with the Python and Textual versions they were made with."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def nothing_kept_of_closed_apps() -> Iterator[None]:
-    """Textual 8.2.8 keeps what a thousand widgets painted last, theirs who are gone too."""
+    """Textual 8.2.8 caches the last rendering of 1,000 widgets, also of closed apps."""
     yield
     StylesCache.get_inner_outer.cache_clear()
 
 
 @pytest.fixture(autouse=True)
 def engines_end_with_their_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As with the app: threads that wait and look keep Textual from seeing that nothing happens."""
+    """Threads of an open engine would keep Textual's pilot from becoming idle."""
     runners: list[EngineRunner] = []
     begin = EngineRunner.__init__
 

@@ -1,8 +1,8 @@
-"""Starts the app in a process of its own at a place that a test names.
+"""Starts the app in its own process, on a screen that a test chooses.
 
 python -m tests.tui.drive chat TARGET [DRAFT]      a chat with these files
 python -m tests.tui.drive says FILE                a chat with an engine that says the file's words
-python -m tests.tui.drive completes FILE           the same, of a model that goes on with a text
+python -m tests.tui.drive completes FILE           the same, of a text-completion model
 python -m tests.tui.drive crash                    f12 raises inside a handler
 """
 
@@ -37,7 +37,7 @@ class Crashing(app.LocalspecApp):
 
 
 def said(path: Path, chats: bool) -> tuple[ChatSession, EngineRunner]:
-    """Whatever has words has these: names, notices, answers, errors, ends."""
+    """Uses the same words for names, notices, answers, errors and exits."""
     words = json.loads(path.read_text(encoding="utf-8"))
     whole = "".join(words)
     notice = Notice("warning", whole, whole, whole)

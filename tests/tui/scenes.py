@@ -1,4 +1,4 @@
-"""Moments of the app, held still: who says what, and the keys that lead there."""
+"""States of the app for tests: scripted engines, and the keys that lead to each state."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ Steps = Callable[[Pilot[Any]], Awaitable[None]]
 
 
 def words(text: str) -> list[str]:
-    """A text as tokens might cut it."""
+    """Splits a text as a tokenizer might."""
     return re.findall(r" ?\w{1,6}|\n *|[^\w\s]| +", text)
 
 
@@ -109,12 +109,12 @@ def home(
 
 
 def as_it_is(seen: MachineSurvey) -> MachineSurvey:
-    """Where nobody looks closer: this computer is not the one of the pictures."""
+    """Skips the slow part of the survey: snapshots must not depend on this computer."""
     return seen
 
 
 class Still(DownloadManager):
-    """Each at a moment of its own, for good."""
+    """Downloads that never change: one in each phase."""
 
     def states(self) -> tuple[DownloadState, ...]:
         return STATES
@@ -171,13 +171,13 @@ def refused() -> LocalspecApp:
 
 
 REFUSED = errors.IncompatiblePairError(
-    "The draft cannot guess for this target: token 151668 is “</think>” in one and "
+    "The draft model does not fit this target: token 151668 is “</think>” in one and "
     "“<|im_sep|>” in the other.",
     "Choose a draft of the same family, or none.",
 )
 
 
-# --- what it says -----------------------------------------------------------------------------
+# --- scripts ----------------------------------------------------------------------------------
 
 
 def spoken(text: str = SAID) -> Script:
@@ -185,7 +185,7 @@ def spoken(text: str = SAID) -> Script:
 
 
 def held(text: str = SAID) -> Script:
-    """Most of an answer, and no more."""
+    """Two thirds of an answer, then a gate."""
     said = answer(words(text))
     return [*said[: len(said) * 2 // 3], Gate(), *said[-1:]]
 
@@ -200,7 +200,7 @@ def dying() -> Script:
     return [*said[: len(said) // 3], EngineExit("oom-gpu", ("cudaMalloc failed",), hint)]
 
 
-# --- how to get there -------------------------------------------------------------------------
+# --- steps ------------------------------------------------------------------------------------
 
 
 def phase(pilot: Pilot[Any]) -> str:
@@ -209,13 +209,13 @@ def phase(pilot: Pilot[Any]) -> str:
 
 
 async def surveyed(pilot: Pilot[Any]) -> None:
-    """Home has looked at this computer."""
+    """Waits until Home shows this computer."""
     screen = pilot.app.screen
 
-    def told() -> bool:
+    def machine_shown() -> bool:
         return any(str(line.content) for line in screen.query("#machine").results(Static))
 
-    await wait_until(pilot, told)
+    await wait_until(pilot, machine_shown)
     await settled(pilot)
 
 
@@ -224,7 +224,7 @@ async def opened(pilot: Pilot[Any]) -> None:
 
 
 def asking(question: str = QUESTION, *keys: str, before: tuple[str, ...] = ()) -> Steps:
-    """Ask, and wait for the answer's end; then press keys."""
+    """Asks, waits for the end of the answer, then presses keys."""
 
     async def steps(pilot: Pilot[Any]) -> None:
         await opened(pilot)
@@ -243,7 +243,7 @@ def asking(question: str = QUESTION, *keys: str, before: tuple[str, ...] = ()) -
 
 
 async def streaming(pilot: Pilot[Any]) -> None:
-    """Ask, and wait until the engine stands at its gate."""
+    """Asks, and waits until the engine has reached its gate."""
     await opened(pilot)
     screen = pilot.app.screen
     assert isinstance(screen, ChatScreen)
@@ -259,7 +259,7 @@ async def failed(pilot: Pilot[Any]) -> None:
 
 
 async def settled(pilot: Pilot[Any]) -> None:
-    """Until nothing changes: Markdown is written by a task of its own, a list scrolls later."""
+    """Waits until the screen stays the same: some widgets update in later tasks."""
     shown: list[Strip] = []
     same = 0
     while same < 2:
@@ -270,5 +270,5 @@ async def settled(pilot: Pilot[Any]) -> None:
 
 
 def walking(*keys: str) -> Steps:
-    """The token view was open while the answer came, so that its chances came with it."""
+    """Opens the token view before asking, so that probabilities are recorded."""
     return asking(CODE, "f2", "f2", *keys, before=("f2",))

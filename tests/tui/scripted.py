@@ -1,4 +1,4 @@
-"""An engine that says what a test wrote down, in this process; and how a test waits for it."""
+"""A scripted engine in this process, and helpers to wait for the app."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from localspec.protocol.wire import (
 from localspec.tui.engine_runner import ClosableEngine, InspectableEngine
 
 LIMIT = 20.0
-"""Seconds that a test waits for what must come."""
+"""Seconds that a test waits for a condition."""
 
 MEASURED = MeasuredCosts(20.0, {"1": 1.0, "4": 1.2}, c=0.1)
-PLAN = SpeculationPlan("on", "guesses pay here: 3 of 4 are kept", 1.8)
+PLAN = SpeculationPlan("on", "worth it: 3 of 4 draft tokens accepted", 1.8)
 
 
 class Gate(threading.Event):
-    """In a script: the engine waits here until a test opens it, or stops the answer."""
+    """In a script: the engine waits here until a test sets it or stops the answer."""
 
 
 Line = Event | LocalspecError | Gate
@@ -65,7 +65,7 @@ def ready(
     return EngineReady({}, "scripted.gguf", "draft.gguf", ("CPU",), settings, {}, 12.0, **body)
 
 
-# --- what it may say --------------------------------------------------------------------------
+# --- scripts ---------------------------------------------------------------------------------
 
 
 def answer(
@@ -82,7 +82,7 @@ def answer(
 
 
 def rounds(words: Iterable[str], *, width: int = 4) -> Iterator[Round]:
-    """The first round is plain; then kept guesses end in a bonus and a correction, in turns."""
+    """The first round is plain; the others end alternately in a correction and a bonus token."""
     waiting: list[str] = []
     n = 0
     for word in words:
@@ -99,14 +99,14 @@ def _round(n: int, words: Sequence[str]) -> Round:
     corrected = n % 2 == 1
     kinds[-1] = "plain" if n == 0 else "correction" if corrected else "bonus"
     tokens = tuple(token(word, kind, n) for word, kind in zip(words, kinds, strict=True))
-    kept = len(words) - 1
-    drafted = kept + (2 if n and corrected else 0)
+    accepted = len(words) - 1
+    drafted = accepted + (2 if n and corrected else 0)
     source = ("model", "lookup", "model+lookup")[n % 3] if drafted else None
-    return Round(n, source, "", drafted, kept, tokens, RoundTimes(1.0, 20.0, 0.5))
+    return Round(n, source, "", drafted, accepted, tokens, RoundTimes(1.0, 20.0, 0.5))
 
 
 def token(word: str, kind: TokenClass, id: int = 1) -> Token:  # noqa: A002  as the event calls it
-    """A token of a class, with its chances and what was said instead."""
+    """A token with probabilities and alternatives."""
     other = Alternative(7, f"{word}?", 0.2, 2, 0.8, guessed=True)
     third = Alternative(8, f"{word}!", 0.1, 3)
     instead = (other, third) if kind == "correction" else (third,)
@@ -115,7 +115,7 @@ def token(word: str, kind: TokenClass, id: int = 1) -> Token:  # noqa: A002  as 
 
 
 def endless(words: Sequence[str]) -> Iterator[Event]:
-    """For ever, until it is stopped."""
+    """Repeats the words until the answer is stopped."""
 
     def repeated() -> Iterator[str]:
         while True:
@@ -127,7 +127,7 @@ def endless(words: Sequence[str]) -> Iterator[Event]:
 
 
 def pieces(text: str, size: int = 3) -> list[str]:
-    """A text cut anywhere, as tokens cut it: joined, they are the text."""
+    """Cuts a text into pieces of `size` characters."""
     return [text[i : i + size] for i in range(0, len(text), size)]
 
 
@@ -135,7 +135,7 @@ def pieces(text: str, size: int = 3) -> list[str]:
 
 
 class ScriptedEngine:
-    """Says one script an answer, the last one again and again; `pace` seconds between rounds."""
+    """Plays one script per answer, repeating the last; `pace`: seconds between rounds."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class ScriptedEngine:
         pace: float = 0.0,
         sizes: Callable[[int], int] = lambda messages: 8 * messages,
     ) -> None:
-        """`sizes`: tokens of a chat of so many messages."""
+        """`sizes`: the token count of a chat, from its number of messages."""
         self.ready = ready
         self.measured = measured
         self.asked: list[GenerateCommand] = []
@@ -179,7 +179,7 @@ class ScriptedEngine:
         return self._sizes(len(count.messages))
 
     def inspect(self, inspect: InspectCommand) -> tuple[TokenScore, ...]:
-        """Half sure of everything."""
+        """Every token gets probability 0.5."""
         return tuple(TokenScore(0.5, 1, (Alternative(9, "else", 0.25, 2),)) for _ in inspect.tokens)
 
     def probe(self, probe: ProbeCommand) -> Iterator[Event]:
@@ -195,11 +195,11 @@ class ScriptedEngine:
 
 @dataclass
 class Opening:
-    """An `Opener`: gives these engines, or refusals, one a load; the last again and again."""
+    """A `PairLoader`: returns these engines or raises these errors in order, repeating the last."""
 
     engines: Sequence[ScriptedEngine | LocalspecError]
     says: Sequence[Event] = ()
-    """While a pair loads."""
+    """Events while a pair loads."""
     gate: Gate | None = None
     loads: list[LoadCommand] = field(default_factory=list)
     wishes: list[SettingsRequest] = field(default_factory=list)
@@ -212,32 +212,32 @@ class Opening:
         notify: Callable[[Event], None],
         on_worker: Callable[[ClosableEngine], None],
     ) -> InspectableEngine:
-        found = self.engines[min(len(self.loads), len(self.engines) - 1)]
+        result = self.engines[min(len(self.loads), len(self.engines) - 1)]
         self.loads.append(request.load)
         self.wishes.append(request)
-        if isinstance(found, ScriptedEngine):
-            on_worker(found)
+        if isinstance(result, ScriptedEngine):
+            on_worker(result)
         for event in self.says:
             notify(event)
         if self.gate is not None:
             self.gate.wait(LIMIT)
-        if isinstance(found, LocalspecError):
-            raise found
-        return found
+        if isinstance(result, LocalspecError):
+            raise result
+        return result
 
 
 async def wait_until(
     pilot: Pilot[Any], condition: Callable[[], object], limit: float = LIMIT
 ) -> None:
-    """Let the app run until a condition holds; fails after `limit` seconds."""
+    """Lets the app run until a condition holds; fails after `limit` seconds."""
     until = time.monotonic() + limit
     while not condition():
-        assert time.monotonic() < until, "it did not come"
+        assert time.monotonic() < until, "condition not met in time"
         await asyncio.sleep(0.005)
     await pilot.pause()
 
 
 def painted(screen: Screen[Any]) -> str:
-    """The words on the screen, without the lines and bars between them."""
+    """The text on the screen, without borders, with single spaces."""
     rows = (strip.text for strip in screen._compositor.render_strips())
     return " ".join(" ".join(rows).translate(dict.fromkeys(map(ord, "▌▏│┃╭╮╰╯─"), " ")).split())

@@ -1,4 +1,4 @@
-"""The app in a real terminal: a process on a pseudo-terminal, its keys and all its bytes."""
+"""The app in a pseudo-terminal: sends keys and records all bytes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ SEQUENCE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\]22;[a-z-]*\x07|\x1b[@-_]"
 """Textual's only OSC is 22, the shape of the mouse pointer."""
 FRAME_END = b"\x1b[?2026l"
 _DIES_WITH_TERMINAL = 'exec "$@" <"$TTY" >"$TTY" 2>"$TTY"'
-"""Opened by the leader of a session without one, a terminal becomes its controlling terminal."""
+"""A session leader without a controlling terminal gets one by opening a terminal."""
 
 
 class Terminal:
-    """What a terminal emulator is to a program: it drains, types, resizes, and may be closed."""
+    """A minimal terminal emulator: reads output, types, resizes, closes."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class Terminal:
         answers: bool = False,
         first: bool = False,
     ) -> None:
-        """`answers`: it knows synchronized output, and only whole frames are looked at.
+        """`answers`: supports synchronized output, and tests see only whole frames.
 
-        `first`: nobody was here before.
+        `first`: the first start of the app.
         """
         self._ours, theirs = pty.openpty()
         self._answers = answers
@@ -81,7 +81,7 @@ class Terminal:
         self.process.wait()
         self.close()
 
-    # --- what comes out -----------------------------------------------------------------------
+    # --- output -------------------------------------------------------------------------------
 
     def _drain(self) -> None:
         while True:
@@ -98,7 +98,7 @@ class Terminal:
                 self.type(b"\x1b[?2026;2$y")
 
     def wait_for(self, found: str | Callable[[], object], since: int = 0) -> int:
-        """Until a text is written, or a condition holds; how many bytes were written then."""
+        """Waits for a text or a condition; returns the number of bytes written by then."""
         until = time.monotonic() + TIMEOUT
         with self._came:
             while True:
@@ -110,16 +110,16 @@ class Terminal:
                     raise AssertionError(f"no {found}: {text(self.seen[since:])[-4000:]}")
 
     def _whole(self) -> int:
-        """The end of the last whole frame, where frames have ends."""
+        """The end of the last whole frame; without synchronized output, of everything."""
         return self.seen.rfind(FRAME_END) + len(FRAME_END) if self._answers else len(self.seen)
 
-    # --- what a person does -------------------------------------------------------------------
+    # --- input --------------------------------------------------------------------------------
 
     def type(self, keys: bytes | str) -> None:
         os.write(self._ours, keys.encode() if isinstance(keys, str) else keys)
 
     def resize(self, columns: int, rows: int) -> None:
-        """The kernel tells the program with SIGWINCH."""
+        """The kernel sends SIGWINCH."""
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def close(self) -> None:
@@ -129,10 +129,10 @@ class Terminal:
             os.close(self._theirs)
             os.close(self._ours)
 
-    # --- how it ended -------------------------------------------------------------------------
+    # --- exit ---------------------------------------------------------------------------------
 
     def ends_with(self, code: int, limit: float = TIMEOUT) -> None:
-        """Within the limit, with this exit code; everything that was written has been read."""
+        """Waits for the process to exit with `code`, and reads all remaining output."""
         found = self.process.wait(timeout=limit)
         quiet, size = 0, -1
         while quiet < 2:  # the thread reads what is left
@@ -143,7 +143,7 @@ class Terminal:
         assert found == code, text(self.seen)[-1000:]
 
     def settings(self) -> list[Any]:
-        """As `stty` shows them."""
+        """Terminal settings, as `stty` shows them."""
         return termios.tcgetattr(self._theirs)
 
     @property
@@ -155,7 +155,7 @@ class Terminal:
         return _last(self.seen, b"\x1b[?25h") > _last(self.seen, b"\x1b[?25l")
 
     def assert_whole(self) -> None:
-        """Nothing of the app is left behind in the terminal."""
+        """The terminal is restored: screen, cursor, modes and settings."""
         assert self.left_alternate_screen
         assert self.cursor_is_shown
         for mode in (b"1000", b"1003", b"1006", b"1004", b"2004"):  # mouse, focus, paste
@@ -165,7 +165,7 @@ class Terminal:
 
 
 def text(seen: bytes) -> str:
-    """What was written, without sequences: cells in the order in which they were painted."""
+    """The output without escape sequences: cells in the order of painting."""
     return SEQUENCE.sub(b"", seen).decode("utf-8", "replace")
 
 

@@ -1,4 +1,4 @@
-"""Whatever made it, no control character goes to the terminal."""
+"""No control character reaches the terminal, whatever its source."""
 
 from hypothesis import given
 from hypothesis import strategies as st

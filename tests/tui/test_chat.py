@@ -1,4 +1,4 @@
-"""The chat screen: what each key and command does, and what is never lost."""
+"""The chat screen: keys, commands, settings, and what must not be lost."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def long() -> Script:
 
 
 class Chat:
-    """One chat on a screen; `async with` it."""
+    """The app with one chat; use with `async with`."""
 
     def __init__(self, *engines: ScriptedEngine | LocalspecError, **how: Any) -> None:
         self.gate: Gate | None = how.pop("gate", None)
@@ -76,7 +76,7 @@ class Chat:
         await self.pilot.pause()
 
     async def send(self, text: str) -> None:
-        """Type all at once, enter, and wait for the end."""
+        """Sends a message and waits for the end of the answer."""
         self.screen.composer.replace_text(text)
         await self.press("enter")
         await self.until("ready", "failed")
@@ -95,7 +95,7 @@ class Chat:
 
     @property
     def shown(self) -> str:
-        """The screen that is on top, toasts included."""
+        """The text of the top screen, with notifications."""
         return painted(self.app.screen)
 
 
@@ -134,7 +134,7 @@ async def test_what_is_pasted_is_clean_and_never_sends() -> None:
 
 
 async def test_a_paste_of_a_megabyte() -> None:
-    """It can be sent and goes on being shown; some seconds of work would show as a standstill."""
+    """It is pasted, sent and shown without blocking the app for seconds."""
     async with Chat() as chat:
         words = ("some words of a line, " * 4 + "\x1b[31mred\n") * 11_500
         began = time.process_time()
@@ -150,11 +150,11 @@ async def test_a_paste_of_a_megabyte() -> None:
         assert time.process_time() - began < 3
         assert len(chat.questions[0]) > 1_000_000 and "Well, hello." in chat.shown
         assert not chat.typed
-        assert "characters more" in chat.shown
+        assert "more characters" in chat.shown
 
 
 async def test_words_that_are_no_text_are_sent() -> None:
-    """Half of a surrogate pair cannot be pasted, but a script may put it there."""
+    """A lone surrogate cannot be pasted, but a script may insert it."""
     async with Chat() as chat:
         await chat.send("a\ud83db")
         assert chat.screen.phase == "ready"
@@ -166,7 +166,7 @@ async def test_nothing_is_sent_where_nothing_is_written() -> None:
         for typed in ("", "  ", "\n\n"):
             chat.screen.composer.replace_text(typed)
             await chat.press("enter")
-            assert "There is nothing to send yet." in chat.shown
+            assert "Nothing to send yet." in chat.shown
         assert not chat.questions
 
 
@@ -273,7 +273,7 @@ async def test_thinking_is_folded_until_it_is_asked_for() -> None:
 
 
 async def test_thinking_stays_unfolded_where_that_is_set() -> None:
-    """By the command, the settings sheet or the key: it is one setting, of the whole chat."""
+    """Command, settings sheet and key change the same setting of the chat."""
     engine = ScriptedEngine(thought, ready=ready(thinking=("<think>", "</think>")))
     async with Chat(engine) as chat:
         await chat.send("/set show_thinking on")
@@ -295,7 +295,7 @@ async def test_an_answer_that_ended_in_its_thinking_says_so() -> None:
     engine = ScriptedEngine(endless, ready=ready(thinking=("<think>", "</think>")))
     async with Chat(engine) as chat:
         await chat.send("hi")
-        assert "before it had thought enough to answer: /set think_budget N" in chat.shown
+        assert "before the thinking ended: /set think_budget N" in chat.shown
 
 
 async def test_what_is_copied_is_the_answer_without_its_thinking(
@@ -363,7 +363,7 @@ async def test_scrolling_away_stops_following_until_one_comes_back() -> None:
 
 @pytest.mark.parametrize("inside", [False, True], ids=["alone", "in tmux"])
 async def test_copy_by_the_terminal(inside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no tool of the system is there: over SSH."""
+    """Without a clipboard tool, for example over SSH."""
     monkeypatch.setenv("SSH_CONNECTION", "somewhere")
     monkeypatch.setenv("TERM", "xterm-256color")
     (monkeypatch.setenv if inside else monkeypatch.delenv)("TMUX", *(["x"] if inside else [False]))
@@ -384,22 +384,22 @@ async def test_copy_by_the_terminal(inside: bool, monkeypatch: pytest.MonkeyPatc
 
 AFTER = {
     "help": "Everywhere",
-    "clear": "Say something",
-    "new": "Say something",
-    "private": "Say something",
-    "undo": "Say something",
+    "clear": "Type a message",
+    "new": "Type a message",
+    "private": "Type a message",
+    "undo": "Type a message",
     "set temperature 0.1": "temperature: 0.1",
     "show": "top-k",
     "spec off": "spec: off",
     "think on": "think: on",
-    "tokens on": "kept guess",
+    "tokens on": "bonus",
     "system Be brief.": "System prompt: Be brief.",
     "save {tmp}/chat.md": "Saved to",
-    "save": "Use: /save FILE",
+    "save": "Usage: /save FILE",
     "keys": "Everywhere",
-    "logs": "What llama.cpp says",
-    "anyway": "It is loaded already",
-    "nonsense": "There is no /nonsense",
+    "logs": "llama.cpp's messages",
+    "anyway": "The model is already loaded",
+    "nonsense": "Unknown command: /nonsense",
     "regne": "Did you mean /regen?",
 }
 
@@ -450,7 +450,7 @@ async def test_every_command_is_tried() -> None:
     assert {command.name for command in COMMANDS} <= tried
 
 
-# --- sheets and a person's own wishes ---------------------------------------------------------
+# --- sheets, settings and user keys ----------------------------------------------------------
 
 
 async def test_sheets_come_and_go() -> None:
@@ -482,7 +482,7 @@ async def test_keys_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         '[screen]\ntheme = "light"\n[keys]\n"chat.send" = "ctrl+s"\n"chat.tokens" = "f8"\n'
     )
     monkeypatch.setenv("LOCALSPEC_CONFIG", str(config))
-    wanted = app.load_options()  # it starts, as it comes, and says what is wrong and where
+    wanted = app.load_options()  # it starts with the defaults, and reports the error and its place
     assert wanted.theme == "localspec-dark"
     assert any("config.toml:2: screen.theme must be" in said for said in wanted.settings_errors)
     assert config.read_text().count("light") == 1, "nothing is written"

@@ -1,4 +1,4 @@
-"""Someone who sees no colour can tell the four classes of tokens apart."""
+"""The four token classes can be distinguished without colour."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS: tuple[TokenClass, ...] = get_args(TokenClass)
 
 
 def without_colour(style: Style) -> tuple[bool, ...]:
-    """What is left of a style for eyes, or a terminal, that tell no colours."""
+    """The parts of a style that do not depend on colour."""
     lines = (style.underline, style.underline2, style.overline, style.italic, style.bold)
     return tuple(map(bool, (*lines, style.reverse)))
 
@@ -29,12 +29,12 @@ def without_colour(style: Style) -> tuple[bool, ...]:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("theme", THEME_NAMES)
 async def test_classes_differ_without_their_colours(theme: str) -> None:
-    """As drawn: each class by a token of its own, and by its word in the legend."""
+    """In the text and in the legend, as rendered."""
     app = scenes.chat(lambda: scenes.spoken(scenes.COMPLETED), chats=False, theme=theme)
     async with app.run_test(size=(100, 30)) as pilot:
         await asking(CODE, "f2")(pilot)
         transcript = pilot.app.screen.transcript  # type: ignore[attr-defined]
-        looks = {kind: without_colour(transcript.looks[kind]) for kind in KINDS}
+        looks = {kind: without_colour(transcript.text_styles[kind]) for kind in KINDS}
         drawn = [s for strip in pilot.app.screen._compositor.render_strips() for s in strip]
         legend = {
             kind: next(without_colour(s.style or Style()) for s in drawn[::-1] if words in s.text)

@@ -1,4 +1,4 @@
-"""The panel's numbers, from events."""
+"""The panel's statistics, computed from events."""
 
 from localspec.protocol.events import (
     Event,
@@ -9,7 +9,9 @@ from localspec.protocol.events import (
     SpeculationPlan,
     Token,
 )
+from localspec.tui.glyphs import UNICODE
 from localspec.tui.speculation_stats import RECENT_ROUNDS, SpeculationStats
+from localspec.tui.widgets import speculation_panel
 
 
 def round_(n: int, drafted: int, accepted: int, tokens: int, source: str | None = "model") -> Round:
@@ -36,12 +38,35 @@ def test_nothing_is_known_before_anything_happened() -> None:
     )
 
 
-def test_kept_is_of_the_chat_and_now_of_the_last_rounds() -> None:
+def test_the_acceptance_rate_of_the_chat_and_of_the_last_rounds() -> None:
     old = [round_(n, 4, 0, 1) for n in range(RECENT_ROUNDS)]
     new = [round_(n, 4, 4, 5) for n in range(RECENT_ROUNDS)]
     figures = after(*old, *new)
     assert figures.recent_acceptance_rate == 1.0 and figures.acceptance_rate == 0.5
     assert figures.tokens_per_pass == 3.0
+
+
+def test_tokens_per_pass_counts_plain_passes_too() -> None:
+    plain = [round_(n, 0, 0, 1) for n in range(3)]
+    assert after(*plain).tokens_per_pass == 1.0
+    assert after(*plain, round_(3, 4, 4, 5)).tokens_per_pass == 2.0
+
+
+def test_the_panel_shows_the_counts_behind_each_rate() -> None:
+    def lines(figures: SpeculationStats) -> list[str]:
+        shown = speculation_panel._panel_lines(figures, UNICODE, "", spacious=False)
+        return [" ".join(line.plain.split()) for line in shown]
+
+    assert lines(after())[2:6] == ["acceptance rate", "– now", "– chat", "– tokens per pass"]
+    probing = after(SpeculationPlan("probing", "measuring draft acceptance"), round_(1, 4, 2, 3))
+    shown = lines(probing)
+    assert shown[:2] == ["MEASURING", "measuring draft acceptance"]
+    assert {
+        "50 % (2 of 4) now",
+        "50 % (2 of 4) chat",
+        "last 1 round",
+        "4 drafted, draft model",
+    } <= {*shown}
 
 
 def test_speed_leaves_out_the_round_that_reads_the_prompt() -> None:

@@ -1,4 +1,4 @@
-"""Heads on the screen: what one is, whether it fits its target, and that it is found by itself."""
+"""Draft heads on the screens: description, compatibility, automatic detection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from localspec.tui import home_rows
 from localspec.tui.app_options import AppOptions
 from localspec.tui.chat_session import ChatSession, ChatSessions
 from localspec.tui.glyphs import UNICODE
-from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.screens.open_files import OpenFilesScreen
 from localspec.tui.speculation_stats import SpeculationStats
 from localspec.tui.widgets import speculation_panel
@@ -40,14 +39,14 @@ PAIR = "qwen3-8b+qwen3-8b-dspark"
 
 
 def stock(folder: Path, **more: Any) -> WizardServices:
-    """The wizard's, with a head for its first target."""
+    """The wizard's services, with a head for the first target."""
     path = folder / "models-with-heads.yaml"
     path.write_text(wizards.MODELS.replace("pairs:\n", HEADS), encoding="utf-8")
     return replace(wizards.stock(folder, **more), catalogue=catalog.load(path))
 
 
 def of_the_hub(target: str, head: str, zoo: Zoo) -> PairHeaders:
-    """With a vocabulary, the same for both."""
+    """Headers of target and head with the same vocabulary."""
     words = header.read(zoo["target"]).tokenizer
     drawn = headshapes.of_target(target), headshapes.header(head)
     parts = [replace(one, tokenizer=words) for one in drawn]
@@ -60,10 +59,10 @@ async def test_the_card_says_what_a_head_is_and_why(tmp_path: Path, zoo: Zoo) ->
         name = "dspark-qwen3-8b"
         return of_the_hub(name, name, zoo) if pair.id == PAIR else None
 
-    async with shown(stock(tmp_path, refine=refine), "1", "enter", "d", "d") as wizard:
+    async with shown(stock(tmp_path, read_headers=refine), "1", "enter", "d", "d") as wizard:
         await wizard.sees("with qwen3-8b-dspark Q8_0", "This draft", "DSpark head: trained on")
         await wizard.sees("DSpark head fits its target", "as others report of DSpark heads")
-        await wizard.sees("with draft", "tok/s", "from the files' headers")
+        await wizard.sees("speculative", "tok/s", "from the files' headers")
 
 
 @pytest.mark.asyncio
@@ -72,7 +71,7 @@ async def test_a_head_of_another_model_says_what_differs(tmp_path: Path, zoo: Zo
         named = "dspark-qwen3-8b", "eagle3-gpt-oss"
         return of_the_hub(*named, zoo) if pair.id == PAIR else None
 
-    async with shown(stock(tmp_path, refine=refine), "1", "enter", "d", "d") as wizard:
+    async with shown(stock(tmp_path, read_headers=refine), "1", "enter", "d", "d") as wizard:
         await wizard.sees("✗ DSpark head does not fit: it reads hidden states 2,880")
 
 
@@ -87,7 +86,7 @@ async def test_files_of_ones_own_with_a_head(tmp_path: Path) -> None:
         assert isinstance(screen, OpenFilesScreen)
         screen.query_one("#target", Input).value = str(target)
         await wizard.press("enter")
-        await wizard.sees("a GGUF model", "with copying")
+        await wizard.sees("a GGUF model", "with prompt lookup")
         screen.query_one("#draft", Input).value = str(head)
         await wizard.sees("with the EAGLE-3 head")
         assert screen._check_file("draft")
@@ -109,7 +108,7 @@ def test_a_target_opened_alone_takes_its_head_and_says_so(tmp_path: Path) -> Non
     assert ChatSession(choice).pair_name == "deep + eagle3-deep"
     inside = heads.quantised(heads.mimo2()).write(tmp_path / "inside.gguf")
     own = launch.with_detected_head(launch.ResolvedPair(inside, None))
-    assert ChatSession(own).pair_name == "inside + its own layer (MTP)"
+    assert ChatSession(own).pair_name == "inside + built-in MTP layer"
     assert "Without: --draft none" in AppOptions().build_load_request(own).draft_note
     assert home_rows._format_size(own) == home_rows._format_size(replace(own, draft=None)), (
         "one file"
@@ -123,10 +122,7 @@ def test_a_target_opened_alone_takes_its_head_and_says_so(tmp_path: Path) -> Non
 
 def test_home_names_the_head(tmp_path: Path) -> None:
     shelf = stock(tmp_path).catalogue
-    found = {
-        row.name: row.description
-        for row in home_rows._search_catalog(shelf, MachineSurvey(), "dspark")
-    }
+    found = {row.name: row.description for row in home_rows._search_catalog(shelf, "dspark")}
     assert found == {PAIR: "chat, writing · DSpark head · untested"}
 
 
@@ -136,7 +132,7 @@ def test_every_kind_of_head_is_explained_in_a_sentence() -> None:
     assert advisor.describe_head("model") == ""
 
 
-def test_the_panel_names_who_guessed() -> None:
+def test_the_panel_names_the_draft_sources() -> None:
     figures = SpeculationStats()
     for n, source in enumerate(("eagle3", "mtp+lookup", "dspark")):
         tokens = (Token(5, "a", "accepted"), Token(6, "b", "bonus"))
@@ -145,5 +141,5 @@ def test_the_panel_names_who_guessed() -> None:
         line.plain for line in speculation_panel._panel_lines(figures, UNICODE, "", spacious=False)
     ]
     assert any(line.startswith("EAGLE-3") for line in drawn)
-    assert any(line.startswith("MTP then copying") for line in drawn)
-    assert any("1 guesses, DSpark" in line for line in drawn)
+    assert any(line.startswith("MTP + prompt lookup") for line in drawn)
+    assert any("1 drafted, DSpark" in line for line in drawn)

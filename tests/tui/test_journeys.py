@@ -1,4 +1,4 @@
-"""From start to quit as a person would, keyboard only, in a real terminal."""
+"""Journeys from start to quit, keyboard only, in a real terminal."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.tui.tmux import BACKTAB, ENTER, ESCAPE, PROMPT, Tmux, context
 from tests.zoo import Zoo
 
 BEFORE = "what was here before"
-GREETING = "f2 shows"
-"""Of an empty chat whose pair is loaded."""
+GREETING = "f2: token view"
+"""Shown in an empty chat once the pair is loaded."""
 
 
 @pytest.fixture(params=often({"80x24": (80, 24), "120x40": (120, 40)}, ("80x24",)))
 def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tmux]:
-    """The app as it starts, below what a shell had said."""
+    """The app on Home, started from a shell with earlier output."""
     with Tmux(request.param, tmp_path) as tmux:
         tmux.type(f"echo {BEFORE}; stty -g > {tmp_path}/before")
         tmux.press(ENTER)
@@ -39,7 +39,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tmux]:
 
 
 def ask(tmux: Tmux, text: str) -> str:
-    """Send a line; the picture when the answer is complete."""
+    """Sends a line; returns the screen when the answer is complete."""
     before = context(tmux.screen)
     tmux.type(text)
     tmux.press(ENTER)
@@ -52,9 +52,9 @@ def begin_anew(tmux: Tmux) -> None:
 
 
 def change(tmux: Tmux, label: str, value: str) -> None:
-    """A setting, through the sheet."""
+    """Changes a setting in the sheet."""
     tmux.press("F4")
-    tmux.wait_for("For the next answer")
+    tmux.wait_for("Settings for the next answer")
     tmux.press(*["Down"] * SETTINGS.index(label))
     tmux.type(value)
     tmux.wait_for(lambda seen: re.search(rf"{label} +{re.escape(value)}\b", seen))
@@ -63,14 +63,14 @@ def change(tmux: Tmux, label: str, value: str) -> None:
 
 def close_sheet(tmux: Tmux) -> None:
     tmux.press(ESCAPE)
-    tmux.wait_for(lambda seen: "longest answer   " not in seen)
+    tmux.wait_for(lambda seen: "max tokens   " not in seen)
 
 
 SETTINGS = [about.label for about in CHAT_SETTING_FIELDS.values()]
 
 
 def leave(tmux: Tmux, folder: Path) -> None:
-    """Quit, and the shell is as it was."""
+    """Quits, and checks that the shell is unchanged."""
     tmux.press("C-q")
     seen = tmux.wait_for(PROMPT.strip())
     assert f"\n{BEFORE}" in seen
@@ -97,9 +97,9 @@ def test_the_demo_pair(home: Tmux, tmp_path: Path) -> None:
 
 
 def look_at_tokens(tmux: Tmux) -> None:
-    """Every token in its class; the cursor walks, and the strip tells of each one's chances."""
+    """The token view: classes, cursor, and probabilities of the selected token."""
     tmux.press("F2")
-    tmux.wait_for("the model gave it")
+    tmux.wait_for("target probability")
     assert all(word in tmux.screen for word in LEGEND.values())
     met: set[str] = set()
     while met != KINDS:
@@ -117,11 +117,11 @@ def look_at_tokens(tmux: Tmux) -> None:
     tmux.wait_for(lambda seen: round_number(seen) >= number)
 
 
-KINDS = {"a guess that was kept", "a correction"}
+KINDS = {"accepted draft token", "corrected: "}
 
 
 def round_number(screen: str) -> int:
-    """Of the token under the cursor; 0 where there is none."""
+    """The round of the selected token; 0 without one."""
     found = re.search(r"round (\d+) ·", screen)
     return int(found[1]) if found else 0
 
@@ -139,26 +139,26 @@ def replay(tmux: Tmux) -> None:
 
 
 def temperature(tmux: Tmux) -> None:
-    """At 0 there is one answer, however often it is asked for."""
+    """At temperature 0 the answer is always the same."""
     change(tmux, "temperature", "0")
-    change(tmux, "longest answer", "60")
+    change(tmux, "max tokens", "60")
     answers = []
     for _ in range(2):
         begin_anew(tmux)
         ask(tmux, "import os")
-        answers.append(transcript(tmux.wait_for("cut at the longest answer")))
+        answers.append(transcript(tmux.wait_for("stopped at the max-token limit")))
     assert len(answers[0]) > 60
     assert answers[0] == answers[1]
 
 
 def transcript(screen: str) -> str:
-    """What stands above the composer and to the left of the panel, below the title."""
+    """The part of the screen between title and composer, left of the panel."""
     lines = screen.partition("╭")[0].splitlines()[1:]
     return "\n".join(line.partition("▏")[0].rstrip() for line in lines)
 
 
 def stop_and_regenerate(tmux: Tmux) -> None:
-    change(tmux, "longest answer", "900")
+    change(tmux, "max tokens", "900")
     begin_anew(tmux)
     tmux.type("def f(n):")
     tmux.press(ENTER)
@@ -173,11 +173,11 @@ def stop_and_regenerate(tmux: Tmux) -> None:
 # --- a chat model -----------------------------------------------------------------------------
 
 
-DIALOG = "Open models by their paths"
+DIALOG = "Open model files"
 
 
 def open_pair(tmux: Tmux, target: Path, draft: Path) -> None:
-    """By their paths, through the dialog."""
+    """Opens two files in the dialog."""
     tmux.press("o")
     tmux.wait_for(DIALOG)
     tmux.type(str(target))
@@ -192,7 +192,7 @@ def test_a_chat_model(home: Tmux, tmp_path: Path, zoo: Zoo) -> None:
     home.wait_for(GREETING)
     alone = chat(home)
     home.press("F4")
-    home.wait_for("For the next answer")
+    home.wait_for("Settings for the next answer")
     home.press(BACKTAB)
     home.type("Answer in verse, and be brief.")
     home.wait_for("Answer in verse")
@@ -200,8 +200,8 @@ def test_a_chat_model(home: Tmux, tmp_path: Path, zoo: Zoo) -> None:
     begin_anew(home)
     assert chat(home) > alone
     home.press("F2")
-    home.wait_for("kept guess")
-    while "a guess that was kept" not in home.screen:
+    home.wait_for("accepted   bonus")
+    while "accepted draft token" not in home.screen:
         seen = home.coloured
         home.press("Left")
         home.wait_for(lambda _, seen=seen: home.coloured != seen)  # type: ignore[misc]
@@ -209,7 +209,7 @@ def test_a_chat_model(home: Tmux, tmp_path: Path, zoo: Zoo) -> None:
 
 
 def chat(tmux: Tmux) -> int:
-    """Four turns in Markdown; how full the context is after the first."""
+    """Four turns with Markdown; returns the context size after the first."""
     contexts = []
     for question in ("Hello", "And then?", "Why is that?", "Thank you!"):
         seen = ask(tmux, question)

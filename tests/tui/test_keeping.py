@@ -1,4 +1,4 @@
-"""A chat on the screen is kept as it is had."""
+"""A chat is saved while it goes on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def kept(chat: Chat, history: ChatHistory) -> None:
 
 
 def on_disk() -> Sequence[Turn]:
-    """The path of the chat that was used last, as another program reads it."""
+    """The turns of the last chat, as another program reads them."""
     with closing(ChatHistory.open()) as other:
         return other.load_chat(other.find_last_id()).conversation.turns
 

@@ -1,4 +1,4 @@
-"""One table of keys feeds bindings, help and footers."""
+"""The key table is the source of bindings, help and footers."""
 
 from collections import Counter
 from typing import get_args

@@ -1,4 +1,4 @@
-"""`kill -9` of the real app, and of `localspec run`, at any moment of a chat: nothing is lost."""
+"""`kill -9` of the app and of `localspec run` at random moments of a chat: nothing is lost."""
 
 from __future__ import annotations
 
@@ -29,43 +29,43 @@ from tests.tui.terminal import Terminal, text
 from tests.zoo import CHATTER, Zoo
 
 ROUND = 16
-"""Tokens that may come at once."""
+"""The most tokens of one round."""
 LONGEST = 800
-"""Tokens of an answer: some tenths of a second."""
+"""Tokens of an answer, which takes some tenths of a second."""
 SPAN = 2.5
-"""Seconds of a chat in which it is killed."""
+"""The process is killed within this many seconds."""
 GONE = 2.0
-"""Seconds until its engine is gone, too."""
+"""The engine must exit within this many seconds after that."""
 DOWN, CTRL_N, F5 = b"\x1b[B", b"\x0e", b"\x1b[15~"
 _PAINTED = re.compile(rb"\x1b\[(\d+);\d+H|q\d+q")
 _STATUS = re.compile(r"· context [\d.]+k? / [\d.]+k?\s+> $")
-"""What `run` says below an answer, and that it waits for the next question."""
+"""The status of `run` below an answer, and the next prompt."""
 _COMPOSER = 21
-"""The row where its box begins."""
+"""The first row of the composer."""
 
 
-class Killed(Exception):  # noqa: N818  what was waited for
-    """It will say nothing more."""
+class Killed(Exception):  # noqa: N818  no error: the tests wait for it
+    """The process has been killed."""
 
 
 class Person:
-    """Chats until the process is killed, and remembers what it was told is safe."""
+    """Chats until the process is killed, and records what was shown as saved."""
 
     ready = ""
-    """What shows that one may type."""
+    """Shown when input is possible."""
 
     def __init__(self, terminal: Terminal, dice: random.Random) -> None:
         self.terminal, self.dice = terminal, dice
         self.sent: list[str] = []
         """Questions that were shown as sent."""
         self.ended: list[str] = []
-        """Those whose answer was shown as complete, as often as it was."""
+        """Questions whose answer was shown as complete; repeated for each answer."""
         self.shown = 0
-        """At least so many tokens of the last one's answer were seen, all before it included."""
+        """At least this many tokens of the last answer were shown."""
         self.asked_at = 0
 
     def chat(self, began: Callable[[], None]) -> None:
-        """`began` is told when the first question may be asked."""
+        """Calls `began` when the first question can be asked."""
         with suppress(Killed):
             self.begin()
             began()
@@ -90,7 +90,7 @@ class Person:
         raise NotImplementedError
 
     def is_complete(self, new: bytes) -> bool:
-        """Looks at how much there is, too."""
+        """Also updates `shown`."""
         raise NotImplementedError
 
     def type(self, keys: str | bytes) -> None:
@@ -114,10 +114,10 @@ class Person:
 
 
 class InTheApp(Person):
-    """From Home on with the last chat, which was killed, or beside it in a new one."""
+    """In the app: continues the last chat, or starts a new one."""
 
     before = 0
-    """Tokens in the context when the last question was asked, at most."""
+    """Upper bound of the context size when the last question was asked."""
 
     def begin(self) -> None:
         self.wait_for("Recent chats")
@@ -131,7 +131,7 @@ class InTheApp(Person):
             self.wait_for(f"{name}: {value}", since)
 
     def is_sent(self, question: str, new: bytes) -> bool:
-        """Painted above the composer, and below the title."""
+        """Whether the question was painted between title and composer."""
         row = 0
         for found in _PAINTED.finditer(new):
             if found[1]:
@@ -157,7 +157,7 @@ class InTheApp(Person):
 
 
 def context(said: str) -> tuple[int, int]:
-    """Tokens in it by the status line's last words: at least, and at most."""
+    """Lower and upper bound of the context size, from the last status bar."""
     for number, thousands in re.findall(r"ctx ([\d.]+)(k?) /", said)[-1:]:
         if thousands:
             return int((float(number) - 0.05) * 1000), int((float(number) + 0.05) * 1000)
@@ -166,7 +166,7 @@ def context(said: str) -> tuple[int, int]:
 
 
 class OnTheCommandLine(Person):
-    """`localspec run`, a new chat or the last one again."""
+    """`localspec run`: a new chat or the last one."""
 
     def begin(self) -> None:
         self.wait_for("\n> ")
@@ -181,7 +181,7 @@ class OnTheCommandLine(Person):
         return _STATUS.search(text(new)) is not None
 
     def words(self, new: bytes) -> int:
-        """Of the answer: one a token."""
+        """Number of words of the answer; each is one token."""
         said = text(new).partition("\r\n")[2]
         return sum(word.split("\r")[0] in WORDS for word in said.split(" ")[:-1])
 
@@ -190,7 +190,7 @@ WORDS = {word.removeprefix("▁") for word in CHATTER}
 
 
 class Death:
-    """Of a process: it is stopped, its children are counted, and it is killed."""
+    """Stops a process, lists its children, and kills it."""
 
     def __init__(self, terminal: Terminal, after: float) -> None:
         self._pid = terminal.process.pid
@@ -210,7 +210,7 @@ class Death:
 
 
 class Chats:
-    """One data folder through many deaths."""
+    """One data folder, used by many processes that are killed."""
 
     def __init__(self, data: Path, model: Path, seed: int) -> None:
         self.data, self.model = data, model
@@ -218,10 +218,10 @@ class Chats:
         self.sent = self.ended = self.interrupted = 0
         self.slowest = 0.0
         self.questions: set[str] = set()
-        """All that were ever acknowledged."""
+        """All questions that were ever shown as sent."""
 
     def one(self, number: int) -> None:
-        """Chat, die, and look."""
+        """Chats, kills the process, and checks the data."""
         in_app = number % 2 == 1
         words = command() if in_app else self._run(number)
         env = {"LOCALSPEC_DATA_DIR": str(self.data)}
@@ -265,7 +265,7 @@ class Chats:
             self._look_at_the_last(person, chats)
 
     def _look_at_the_last(self, person: Person, chats: list[SavedChat]) -> None:
-        """It was killed in the middle: at most a checkpoint is lost, and it is marked."""
+        """An interrupted answer loses at most one checkpoint, and is marked."""
         chat = next(c for c in chats if answers([c], person.sent[-1]))
         turn = chat.conversation.turns[-1]
         assert turn.question == person.sent[-1]
@@ -277,7 +277,7 @@ class Chats:
             assert export.render_markdown(chat).endswith("*(interrupted)*\n")
 
     def _read(self, chat: SavedChat) -> int:
-        """The last prompt's tokens; where that was not saved yet, as many as there may be."""
+        """Tokens of the last prompt; if not saved, an upper bound."""
         later = 0
         for turn in reversed(chat.conversation.turns):
             said = 0 if turn is chat.conversation.turns[-1] else len(turn.tokens)
@@ -289,14 +289,14 @@ class Chats:
 
 
 def runs(process: psutil.Process) -> bool:
-    """A zombie does not: it waits for the system's first process to look at it."""
+    """A zombie counts as exited: it waits to be reaped."""
     with suppress(psutil.NoSuchProcess):
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     return False
 
 
 def answers(chats: list[SavedChat], question: str, *, whole: bool = False) -> int:
-    """Turns with a question; with an end, where `whole`."""
+    """Number of turns with this question; `whole`: only complete ones."""
     turns = [turn for chat in chats for turn in chat.conversation.all_turns]
     return sum(t.question == question and (not whole or t.finish_reason is not None) for t in turns)
 

@@ -1,4 +1,4 @@
-"""What is to be done later is done, however late the loop comes to it."""
+"""The reliable timer fires even if the event loop is late."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.tui.scripted import wait_until
 
 @pytest.mark.asyncio
 async def test_no_wait_is_too_short_to_be_heard_of() -> None:
-    """A timer of Textual's own loses some of these: its tick is late before it is waited for."""
+    """Textual's own timers lose some of these, because their tick is late."""
     app = App[None]()
     heard: list[int] = []
     async with app.run_test() as pilot:

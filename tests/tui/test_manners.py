@@ -1,4 +1,4 @@
-"""Small things: hints that fit the moment, lines that end where they should, plain ASCII."""
+"""Details: hints for the current state, line breaks, plain ASCII."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_tab_leads_to_the_tokens_and_back() -> None:
         )  # nothing is shown
         await pilot.press("f2", "escape")
         assert on(app).composer.has_focus
-        assert "tab walk" in painted(app.screen)
+        assert "tab select token" in painted(app.screen)
         await pilot.press("tab")
         assert on(app).transcript.is_cursor_active
         assert "round" in painted(app.screen) and "→ token" in painted(app.screen)
@@ -60,21 +60,21 @@ async def test_an_answer_is_finished_only_where_there_is_one() -> None:
     app = scenes.refused()
     async with app.run_test(size=(80, 24)) as pilot:
         await scenes.failed(pilot)
-        assert "enter load it again ctrl+l its log esc back" in painted(app.screen)
+        assert "enter reload ctrl+l engine log esc back" in painted(app.screen)
         assert "finish the answer" not in painted(app.screen)
     app = scenes.chat(scenes.dying)
     async with app.run_test(size=(80, 24)) as pilot:
         await asking()(pilot)
-        assert "f5 load it and finish the answer" in painted(app.screen)
+        assert "f5 reload and finish the answer" in painted(app.screen)
 
 
 @pytest.mark.parametrize("width", [10, 24, 40, 80])
 async def test_a_hint_is_not_cut_in_two(width: int) -> None:
-    keys = ("f6 edit it", "f4 settings", "ctrl+l its log")
+    keys = ("f6 edit the message", "f4 settings", "ctrl+l engine log")
     part = KeyHints(keys, "| ")
     lines = [part.line(y, LOOKS)[1].text for y in range(part.height(width))]
     assert "   ".join(lines).split("   ") == list(keys)
-    assert all(len(line) <= max(width - 2, len("ctrl+l its log")) for line in lines)
+    assert all(len(line) <= max(width - 2, *map(len, keys)) for line in lines)
 
 
 LOOKS = {"error": Style(), "muted": Style()}
@@ -110,12 +110,12 @@ async def test_the_strip_of_a_short_terminal_keeps_its_legend() -> None:
         await pilot.pause()
         shown = painted(app.screen)
         assert all(words in shown for words in LEGEND.values())
-        assert "its 1st choice" in shown and "round" in shown and "Others" not in shown
+        assert "rank 1" in shown and "round" in shown and "Alternatives" not in shown
 
 
 @pytest.mark.parametrize("where", ["home", "opening", "chat", "help", "settings", "failure"])
 async def test_ascii_means_ascii(where: str) -> None:
-    """Borders, bars and scrollbars too."""
+    """Also borders, bars and scrollbars."""
     options = AppOptions(seed=1, glyphs=ASCII, colour=False)
     app = scenes.chat(
         scenes.dying if where == "failure" else lambda: scenes.spoken(scenes.COMPLETED),

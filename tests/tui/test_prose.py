@@ -1,4 +1,4 @@
-"""Markdown while it comes: drawn block by block, it looks as if it had come at once."""
+"""Streaming Markdown looks the same as Markdown rendered at once."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Loading a pair while another is there, or while nobody waits for it any more."""
+"""Loading a pair while another is loaded, and cancelling a load."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ONE, OTHER = (
 
 
 class Leaving(ScriptedEngine):
-    """An engine whose end takes until it is let go."""
+    """An engine whose close blocks until the test allows it."""
 
     def __init__(self, name: str, loader: Loader) -> None:
         super().__init__(lambda: answer(["hello"]))
@@ -42,7 +42,7 @@ class Leaving(ScriptedEngine):
 
 @dataclass
 class Loader:
-    """An opener that tells what it does; it waits before the end of a load while held."""
+    """A loader that records what it does, and blocks until `finish` is set."""
 
     told: list[str] = field(default_factory=list)
     leaving: threading.Event = field(default_factory=threading.Event)
@@ -68,7 +68,7 @@ class Loader:
 
 
 def test_a_pair_is_gone_before_another_is_measured_and_loaded() -> None:
-    """Else the memory of the first would count as taken, and both may not fit."""
+    """Else the first pair's memory would count as used, and both may not fit."""
     loader = Loader()
     loader.finish.set()
     runner = EngineRunner(loader)
@@ -96,5 +96,5 @@ def test_a_load_is_stopped_while_it_loads() -> None:
     for thread in threading.enumerate():
         if thread.name == "open":
             thread.join(LIMIT)
-    assert heard == [], "nobody waits for it any more"
+    assert heard == [], "a cancelled load posts nothing"
     assert runner.engine is None

@@ -1,4 +1,4 @@
-"""The scripted engine drives the app as a real one does."""
+"""The scripted engine works with the app like a real one."""
 
 from __future__ import annotations
 

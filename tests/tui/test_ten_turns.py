@@ -1,4 +1,4 @@
-"""A chat of ten turns in a real terminal: all that can be done to it, and it is there next time."""
+"""A chat of ten turns in a real terminal: all edits are there after a restart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.tui.tmux import ENTER, ESCAPE, PROMPT, Tmux, context
 
 QUESTIONS = ("import os", "x = 1", "y = 2", "def f(n):", "class A:")
 LONG = "class TestList(unittest.TestCase):"
-"""What nobody answers in a few words."""
+"""A prompt with a long answer."""
 SYSTEM = "# A module of small functions."
 LAST = 11
 """The turn after the restart."""
@@ -34,13 +34,13 @@ def shell(tmp_path: Path) -> Iterator[Tmux]:
 
 
 def kept(data: Path) -> SavedChat:
-    """As another program reads it, while the app has it open."""
+    """The saved chat, read while the app has it open."""
     with closing(ChatHistory.open(data / "chats" / "chats.sqlite")) as history:
         (listed,) = history.list_chats()
         return history.load_chat(listed.id)
 
 
-# --- what a person does -----------------------------------------------------------------------
+# --- steps ------------------------------------------------------------------------------------
 
 
 def command(tmux: Tmux, line: str, told: str) -> None:
@@ -50,14 +50,14 @@ def command(tmux: Tmux, line: str, told: str) -> None:
 
 
 def edit_the_third(tmux: Tmux, question: str) -> str:
-    """Of four: through the sheet of turns."""
+    """Edits the third of four turns in the turns sheet."""
     tmux.press("F8")
     tmux.wait_for("enter edit")
     tmux.press("Up", ENTER)
     tmux.wait_for(lambda seen: f"│ {QUESTIONS[2]} " in seen and "enter edit" not in seen)
 
     def cleared(seen: str) -> bool:
-        """What opens and closes sheets may still have the keyboard: as a person, once more."""
+        """The sheet may still have the keyboard, so the key is pressed again."""
         if f"│ {QUESTIONS[2]} " in seen:
             tmux.press("C-u")
             return False
@@ -68,7 +68,7 @@ def edit_the_third(tmux: Tmux, question: str) -> str:
 
 
 def asked(tmux: Tmux, question: str) -> str:
-    """Ask where the context may become shorter by it."""
+    """Asks; the context may become shorter."""
     before = tmux.screen.splitlines()[-1]
     tmux.type(question)
     tmux.press(ENTER)
@@ -91,7 +91,7 @@ def stop_in_the_middle(tmux: Tmux, question: str) -> None:
 
 
 def reused(screen: str) -> int:
-    """By the status line."""
+    """Reused tokens, from the status bar."""
     found = re.search(r"reused (\d+)", screen)
     return int(found[1]) if found else 0
 
@@ -100,12 +100,12 @@ def reused(screen: str) -> int:
 
 
 def read(turn: Turn) -> Prefill:
-    """How its prompt was read, when all of it was."""
+    """The last prefill event of a turn."""
     return [event for event in turn.events if isinstance(event, Prefill)][-1]
 
 
 def known(conversation: Conversation, turn: Turn) -> int:
-    """Tokens that the engine had when the turn was asked; the last one drawn is not read yet."""
+    """Tokens in the engine's cache when the turn was asked, without the last token."""
     if turn.parent is None:
         return 0
     before = conversation.turn(turn.parent)
@@ -113,7 +113,7 @@ def known(conversation: Conversation, turn: Turn) -> int:
 
 
 def assert_only_what_is_new_was_read(conversation: Conversation, whole: set[int]) -> None:
-    """But for the turns before which all was: another system prompt, another process."""
+    """Except for turns after a new system prompt or a restart."""
     for turn in conversation.all_turns:
         prefill, had = read(turn), known(conversation, turn)
         (end,) = [event for event in turn.events if isinstance(event, GenerationFinished)]
@@ -183,7 +183,7 @@ def ten_turns(tmux: Tmux) -> None:
 
 
 def leave_with(tmux: Tmux, file: Path) -> tuple[str, str]:
-    """Export and quit; the last picture, and the file."""
+    """Exports and quits; returns the last screen and the file."""
     tmux.wait_for("enter send")
     command(tmux, f"/export {file}", "Saved to")
     seen = tmux.wait_for(lambda seen: "Saved to" not in seen)

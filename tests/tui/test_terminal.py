@@ -1,4 +1,4 @@
-"""The terminal is left whole, however the app ends; and it lives through what terminals do."""
+"""The app restores the terminal at every kind of exit, and handles resizing and suspending."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ F5, F12 = b"\x1b[15~", b"\x1b[24~"
 
 @pytest.fixture
 def home() -> Iterator[Terminal]:
-    """The app as it starts."""
+    """The app on Home."""
     with Terminal(command()) as terminal:
         terminal.wait_for("Ready to run")
         yield terminal
@@ -35,9 +35,9 @@ def home() -> Iterator[Terminal]:
 
 @pytest.fixture
 def answering(zoo: Zoo) -> Iterator[Terminal]:
-    """A chat whose answer never ends."""
+    """A chat with an answer that never ends."""
     with Terminal(module("tests.tui.drive", "chat", str(zoo["chatter"]))) as terminal:
-        terminal.wait_for("goes on with a text")
+        terminal.wait_for("Text-completion model")
         terminal.type(b"/set max_tokens 60000\rabc\r")
         terminal.wait_for("seven eight nine one")
         yield terminal
@@ -101,7 +101,7 @@ def test_a_crash_of_ours(tmp_path: Path) -> None:
         terminal.ends_with(1)
         terminal.assert_whole()
         said = text(terminal.seen[terminal.seen.rindex(b"\x1b[?1049l") :]).strip().splitlines()
-    assert said[0] == f"localspec: Something went wrong inside: ZeroDivisionError: of {len(SECRET)}"
+    assert said[0] == f"localspec: Internal error: ZeroDivisionError: of {len(SECRET)}"
     assert said[1].startswith("  This is a bug.")
     log = (tmp_path / "crash.log").read_text(encoding="utf-8")
     assert "ZeroDivisionError" in log
@@ -140,13 +140,13 @@ def test_without_a_terminal_there_is_help(how: str) -> None:
 
 
 def test_ctrl_z_and_fg(zoo: Zoo) -> None:
-    """In a real shell with job control, an answer under way."""
+    """In a real shell with job control, during an answer."""
     shell = ["bash", "--norc", "--noprofile", "--noediting", "-i"]
     with Terminal(shell, env={"PS1": "shell> ", "BASH_SILENCE_DEPRECATION_WARNING": "1"}) as here:
         here.wait_for("shell> ")
         typed = " ".join(module("tests.tui.drive", "chat", str(zoo["chatter"])))
         here.type(f"{typed}\r")
-        here.wait_for("goes on with a text")
+        here.wait_for("Text-completion model")
         here.type(b"/set max_tokens 60000\rabc\r")
         before = here.wait_for("seven eight nine one")
         for _ in range(2):

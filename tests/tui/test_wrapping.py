@@ -1,4 +1,4 @@
-"""Tokens flow into lines; what came bit by bit stands as if it had come at once."""
+"""Incremental wrapping gives the same lines as wrapping the whole text."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""A shell in tmux as a person sits before it: keys in, the picture out."""
+"""A shell in tmux: sends keys and reads the screen."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tests.cli.command import environment
 from tests.tui.before import been_here
 
 LIMIT = 60.0
-"""Seconds until what must come is there; for a machine that does much else besides."""
+"""Seconds to wait for a condition; long, because the machine may be busy."""
 
 PROMPT = "shell> "
 ENTER, ESCAPE, BACKTAB = "Enter", "Escape", "BTab"
 
 
 class Tmux:
-    """A server of its own, with one window of one size."""
+    """A separate tmux server with one window of a fixed size."""
 
     def __init__(self, size: tuple[int, int], data: Path, *, first: bool = False) -> None:
-        """`first`: nobody was here before."""
+        """`first`: the first start of the app."""
         if not first:
             been_here(data)
         self._name = f"localspec-test-{uuid.uuid4().hex[:12]}"
@@ -63,10 +63,10 @@ class Tmux:
         )
         return done.stdout.decode()
 
-    # --- what a person does -------------------------------------------------------------------
+    # --- input --------------------------------------------------------------------------------
 
     def run(self, *arguments: str) -> None:
-        """Start the app from the shell, by its module."""
+        """Starts the app from the shell, as a module."""
         words = [sys.executable, "-P", "-m", "localspec", *arguments]
         self.type(" ".join(map(shlex.quote, words)))
         self.press(ENTER)
@@ -75,10 +75,10 @@ class Tmux:
         self._tmux("send-keys", "-l", "--", text)
 
     def press(self, *keys: str) -> None:
-        """Keys by tmux's names: F2, C-n, Up."""
+        """Presses keys, by tmux's names: F2, C-n, Up."""
         self._tmux("send-keys", *keys)
 
-    # --- what a person sees -------------------------------------------------------------------
+    # --- output -------------------------------------------------------------------------------
 
     @property
     def screen(self) -> str:
@@ -86,11 +86,11 @@ class Tmux:
 
     @property
     def coloured(self) -> str:
-        """With the sequences of colours and lines."""
+        """The screen with its escape sequences."""
         return self._tmux("capture-pane", "-p", "-e")
 
     def wait_for(self, wanted: str | Callable[[str], object]) -> str:
-        """The picture as soon as a text is in it, or a condition holds."""
+        """Waits for a text or a condition; returns the screen."""
         until = time.monotonic() + LIMIT
         while True:
             seen = self.screen
@@ -100,12 +100,12 @@ class Tmux:
             time.sleep(0.02)  # between two looks
 
     def asks(self, format: str) -> str:  # noqa: A002  as tmux calls it
-        """What tmux knows of its terminal, such as `#{alternate_on}`."""
+        """A tmux format, such as `#{alternate_on}`."""
         return self._tmux("display-message", "-p", format).strip()
 
 
 def context(screen: str) -> int:
-    """Tokens in the context, by the status line; 0 before anything was asked."""
+    """Tokens in the context, from the status bar; 0 in an empty chat."""
     found = re.search(r"ctx ([\d.]+)(k?) /", screen)
     if found is None:
         return 0

@@ -1,1 +1,1 @@
-"""What a transcript is made of: no widgets, only lines at a width."""
+"""The text of a transcript, wrapped to lines; no widgets."""

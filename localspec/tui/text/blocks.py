@@ -1,4 +1,4 @@
-"""A piece of text that knows its lines at a width; several make one."""
+"""Text blocks: wrap themselves to a width and render single lines."""
 
 from __future__ import annotations
 
@@ -16,32 +16,30 @@ from localspec.tui.glyphs import Glyphs
 from localspec.tui.text.wrapping import WrappedText
 
 StyleMap = Mapping[str, Style]
-"""By the names of the widget's component classes: `muted`, `role`, `accepted`, …"""
+"""Styles by the names of the widget's component classes: `muted`, `role`, `accepted`, …"""
 
 
 class TextBlock(Protocol):
-    """Drawn line by line, and only those that are visible."""
+    """Rendered line by line, so that only visible lines cost time."""
 
     def height(self, width: int) -> int:
-        """Lines at this width; what `line` shows from now on is of this width."""
+        """Number of lines at this width; `line` renders at the width of the last call."""
         ...
 
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]: ...
 
 
 class Paragraph:
-    """Clean text in one style, wrapped."""
+    """Wrapped text in one style; the text must be sanitized."""
 
     def __init__(self, text: str = "", style: str = "text", line_prefix: str = "") -> None:
         self._text = text
         self._style = style
         self._line_prefix = line_prefix
-        """In front of every line: a bar, or room."""
         self._wrapped: WrappedText | None = None
         self._width = 0
 
     def set_text(self, text: str) -> None:
-        """Another text."""
         self._text = text
         self._wrapped = None
 
@@ -55,14 +53,14 @@ class Paragraph:
         return len(self._wrapped.lines)
 
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
-        assert self._wrapped is not None, "asked before its height"
+        assert self._wrapped is not None, "call height() first"
         text = "".join(run.text for run in self._wrapped.lines[y])
-        before = [Segment(self._line_prefix, styles["error"])] if self._line_prefix else []
-        return [*before, Segment(text, styles[self._style])]
+        prefix = [Segment(self._line_prefix, styles["error"])] if self._line_prefix else []
+        return [*prefix, Segment(text, styles[self._style])]
 
 
 class KeyHints:
-    """Keys and what they do, muted; a line ends between two of them, never within one."""
+    """Key hints, muted; lines break between two hints, never within one."""
 
     def __init__(self, hints: Sequence[str], line_prefix: str = "") -> None:
         self._hints = hints
@@ -70,10 +68,10 @@ class KeyHints:
         self._lines: list[str] = []
 
     def height(self, width: int) -> int:
-        room = width - len(self._line_prefix)
+        available = width - len(self._line_prefix)
         self._lines = []
         for hint in self._hints:
-            if self._lines and len(self._lines[-1]) + 3 + len(hint) <= room:
+            if self._lines and len(self._lines[-1]) + 3 + len(hint) <= available:
                 self._lines[-1] += f"   {hint}"
             else:
                 self._lines.append(hint)
@@ -87,8 +85,6 @@ class KeyHints:
 
 
 class BlankLine:
-    """An empty line."""
-
     def height(self, width: int) -> int:
         return 1
 
@@ -97,7 +93,7 @@ class BlankLine:
 
 
 class BlockStack:
-    """Parts below one another."""
+    """Blocks below one another."""
 
     def __init__(self, blocks: Sequence[TextBlock] = ()) -> None:
         self.blocks: list[TextBlock] = list(blocks)
@@ -108,20 +104,18 @@ class BlockStack:
         return self._tops[-1]
 
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
-        number = bisect_right(self._tops, y) - 1
-        if not 0 <= number < len(self.blocks):
+        index = bisect_right(self._tops, y) - 1
+        if not 0 <= index < len(self.blocks):
             return []
-        return self.blocks[number].line(y - self._tops[number], styles)
+        return self.blocks[index].line(y - self._tops[index], styles)
 
     def top_of(self, block: TextBlock) -> int:
-        """The line where a part begins, as of the last `height`."""
+        """The first line of a block, at the width of the last `height`."""
         return self._tops[self.blocks.index(block)]
 
 
-# --- A text made of tokens: as it reads, or each token in its class.
-
 PREFIX_OWNER = -1
-"""Owner of what stands before the tokens."""
+"""`TextRun.owner` of the prefix, which is no token."""
 
 TOKEN_CLASS_STYLES: dict[TokenClass, Style] = {
     "accepted": Style(underline=True),
@@ -129,13 +123,13 @@ TOKEN_CLASS_STYLES: dict[TokenClass, Style] = {
     "correction": Style(overline=True, italic=True),
     "plain": Style(),
 }
-"""How a class looks beside its colour."""
+"""The style of each class in addition to its colour."""
 
 _CURSOR_STYLE = Style(reverse=True)
 
 
 class TokenText:
-    """What was asked, as a prefix, and the tokens that followed; a cursor may stand on one."""
+    """A prompt and the tokens generated after it, optionally styled by class, with a cursor."""
 
     def __init__(self, prefix: str, glyphs: Glyphs) -> None:
         self._prefix = sanitize(prefix)
@@ -143,27 +137,26 @@ class TokenText:
         self.tokens: list[Token] = []
         self.show_classes = False
         self.show_marks = False
-        """Glyphs too, where it is marked."""
+        """Adds glyphs if `show_classes` is set."""
         self.cursor: int | None = None
         self._tail = ""
         self._wrapped: WrappedText | None = None
         self._width = 0
 
     def extend(self, tokens: Sequence[Token]) -> None:
-        """More tokens came: only the last line changes, and what follows it."""
+        """Appends tokens; only the last line and the lines after it change."""
         first = len(self.tokens)
         self.tokens += tokens
         if self._wrapped is not None:
-            for number, token in enumerate(tokens, first):
-                self._wrapped.append(self._token_label(token), number)
+            for index, token in enumerate(tokens, first):
+                self._wrapped.append(self._token_label(token), index)
 
     def end(self, tail: str) -> None:
-        """Text that was held back, and belongs to no token."""
+        """Appends the text that the engine held back; it belongs to no token."""
         self._tail = sanitize(tail)
         self._wrapped = None
 
     def set_marking(self, show_classes: bool, show_marks: bool) -> None:
-        """Show how the tokens came, perhaps with glyphs; or the text alone."""
         self.show_classes, self.show_marks = show_classes, show_marks
         self._wrapped = None
 
@@ -172,7 +165,7 @@ class TokenText:
         self._wrapped = None
 
     def line_of(self, token: int) -> int:
-        """The line where a token begins, as of the last `height`."""
+        """The first line of a token, at the width of the last `height`."""
         return self._wrapped.start_lines.get(token, 0) if self._wrapped is not None else 0
 
     def _token_label(self, token: Token) -> str:
@@ -193,14 +186,14 @@ class TokenText:
         wrapped = WrappedText(width)
         if self._prefix:
             wrapped.append(self._prefix, PREFIX_OWNER)
-        for number, token in enumerate(self.tokens):
-            wrapped.append(self._token_label(token), number)
+        for index, token in enumerate(self.tokens):
+            wrapped.append(self._token_label(token), index)
         if self._tail:
             wrapped.append(self._tail, len(self.tokens))
         return wrapped
 
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
-        assert self._wrapped is not None, "asked before its height"
+        assert self._wrapped is not None, "call height() first"
         return [Segment(run.text, self._style(run.owner, styles)) for run in self._wrapped.lines[y]]
 
     def _style(self, owner: int, styles: StyleMap) -> Style:

@@ -1,6 +1,6 @@
-"""Markdown while it comes: finished blocks are drawn once, the last one anew.
+"""Streaming Markdown: finished blocks are rendered once, the last block again at each change.
 
-Rich draws the blocks.  Links are shown with their addresses, as text: nothing can be clicked.
+Rich renders the blocks.  Links show their addresses as text and cannot be clicked.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from localspec.tui.themes import MarkdownStyle
 SegmentLine = list[Segment]
 
 _BLOCK_PARSER = MarkdownIt().enable("strikethrough").enable("table")
-"""As Rich reads Markdown: to find where a block ends."""
+"""The same parser settings as Rich's, to find where a block ends."""
 
 
 class _PlainCodeBlock(CodeBlock):
-    """Code without a ground of its own, set off by room alone."""
+    """Code without a background, only indented."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Syntax(
@@ -82,60 +82,57 @@ def _render_block(source: str, width: int, look: MarkdownStyle) -> list[SegmentL
     text = _RichMarkdown(source, code_theme=look.code_theme, hyperlinks=False)
     lines = console.render_lines(text, console.options.update(width=width), pad=False)
     return _strip_blank_lines(
-        [[Segment(s.text, _groundless(s.style)) for s in line] for line in lines]
+        [[Segment(s.text, _without_background(s.style)) for s in line] for line in lines]
     )
 
 
 @lru_cache(maxsize=1024)
-def _groundless(style: Style | None) -> Style | None:
-    """Without a background: the screen has one."""
+def _without_background(style: Style | None) -> Style | None:
     if style is None or style.bgcolor is None:
         return style
     return style.without_color + Style(color=style.color)
 
 
 def _strip_blank_lines(lines: list[SegmentLine]) -> list[SegmentLine]:
-    """Without empty lines before and after."""
-    full = [n for n, line in enumerate(lines) if any(s.text.strip() for s in line)]
-    return lines[full[0] : full[-1] + 1] if full else []
+    """Removes blank lines at the start and the end."""
+    filled = [n for n, line in enumerate(lines) if any(s.text.strip() for s in line)]
+    return lines[filled[0] : filled[-1] + 1] if filled else []
 
 
 class MarkdownText:
-    """Clean Markdown, appended to."""
+    """Markdown that grows at the end; the text must be sanitized."""
 
     def __init__(self, style: MarkdownStyle) -> None:
         self._style = style
         self._finished_blocks: list[str] = []
         self._tail = ""
-        """From the last block on: it may still change."""
+        """The last block, which may still change."""
         self._lines: list[SegmentLine] = []
-        """Of the finished blocks at `_width`."""
+        """The finished blocks at `_width`."""
         self._n_rendered = 0
-        """How many of them are drawn."""
+        """Number of finished blocks in `_lines`."""
         self._open_lines: list[SegmentLine] | None = None
         self._width = 0
 
     def write(self, text: str) -> None:
-        """More of it."""
         self._tail += text
         self._open_lines = None
         if "\n" in text:
             self._finish_blocks()
 
     def _finish_blocks(self) -> None:
-        """Blocks that another one follows are finished.
+        """Moves all blocks but the last from the tail to the finished blocks.
 
-        Only whole lines are looked at: a 1 may become the next item of a list.
+        Only whole lines count: an incomplete "1" may become the next item of a list.
         """
-        whole = self._tail[: self._tail.rfind("\n") + 1]
-        starts = [t.map[0] for t in _BLOCK_PARSER.parse(whole) if not t.level and t.map]
+        whole_lines = self._tail[: self._tail.rfind("\n") + 1]
+        starts = [t.map[0] for t in _BLOCK_PARSER.parse(whole_lines) if not t.level and t.map]
         if starts and starts[-1] > 0:
             lines = self._tail.splitlines(keepends=True)
             self._finished_blocks += _split_blocks(lines, sorted(set(starts)))
             self._tail = "".join(lines[starts[-1] :])
 
     def restyle(self, style: MarkdownStyle) -> None:
-        """Other colours."""
         self._style = style
         self._discard_rendered()
 
@@ -159,7 +156,7 @@ class MarkdownText:
         return [[], *lines] if self._lines and lines else lines
 
     def _render_open_block(self) -> list[SegmentLine]:
-        """The last block; an open fence of code without colours, which would cost too much."""
+        """The last block; an open code fence has no syntax colours, which would cost too much."""
         fence = _unclosed_fence(self._tail)
         if fence is None:
             return _render_block(self._tail, self._width, self._style)
@@ -169,20 +166,20 @@ class MarkdownText:
         return [[Segment("  "), *line] for line in lines]
 
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
-        assert self._open_lines is not None, "asked before its height"
+        assert self._open_lines is not None, "call height() first"
         if y < len(self._lines):
             return self._lines[y]
         return self._open_lines[y - len(self._lines)]
 
 
 def _split_blocks(lines: list[str], starts: list[int]) -> list[str]:
-    """The text of each block but the last; what stands before the first belongs to it."""
+    """The text of each block but the last; text before the first start belongs to the first."""
     edges = [0, *starts[1:]]
     return ["".join(lines[a:b]) for a, b in pairwise(edges)]
 
 
 def _unclosed_fence(text: str) -> str | None:
-    """The code so far, where the text is a fence that is not closed yet."""
+    """The code so far, if the text is a code fence that is not closed yet; else None."""
     first, _, rest = text.lstrip("\n").partition("\n")
     mark = first.lstrip()[:3]
     if mark not in ("```", "~~~") or len(first) - len(first.lstrip()) > 3:

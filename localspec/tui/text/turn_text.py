@@ -1,4 +1,4 @@
-"""One question and its answer, as lines."""
+"""One question and its answer, as text blocks."""
 
 from __future__ import annotations
 
@@ -25,37 +25,36 @@ from localspec.tui.themes import MarkdownStyle
 from localspec.units import short_count
 
 _LONG_QUESTION = 50_000
-"""Characters of a question from which only a part is drawn: to wrap a megabyte takes seconds."""
+"""A question longer than this is drawn in part: wrapping a megabyte takes seconds."""
 _SHOWN_CHARACTERS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """Who answers, and how its answers read."""
+    """The model that answers, and how to show its answers."""
 
     name: str
     thinking_markers: tuple[str, str] | None
     raw: bool
-    """A completion model: its text stands as it came, after the question."""
+    """A completion model: the text continues the question and is not Markdown."""
 
 
 def format_attachment(file: Attachment) -> str:
-    """A file in a line."""
     return f"+ {sanitize(file.name, multiline=False)}, {short_count(len(file.text))} characters"
 
 
 def truncate_end(question: str, ellipsis: str) -> str:
-    """What is drawn of a question; of a very long one the first lines."""
+    """Shortens a very long question to its beginning."""
     if len(question) <= _LONG_QUESTION:
         return question
     return (
         f"{question[:_SHOWN_CHARACTERS]}\n{ellipsis} and "
-        f"{short_count(len(question) - _SHOWN_CHARACTERS)} characters more"
+        f"{short_count(len(question) - _SHOWN_CHARACTERS)} more characters"
     )
 
 
 def truncate_start(text: str, ellipsis: str) -> str:
-    """What is drawn of a text that is gone on with; of a very long one the last lines."""
+    """Shortens a very long text that a completion model continues to its end."""
     if len(text) <= _LONG_QUESTION:
         return text
     return (
@@ -65,12 +64,12 @@ def truncate_start(text: str, ellipsis: str) -> str:
 
 
 class TurnText:
-    """Markdown, or for completion models the text itself; or the same tokens as they came."""
+    """Shows an answer as Markdown (completion models: plain text) or in the token view."""
 
     def __init__(
         self, turn: Turn, speaker: Speaker, glyphs: Glyphs, style: MarkdownStyle, branch: str = ""
     ) -> None:
-        """`branch`: which of several that stand in this place it is."""
+        """`branch`: the position among sibling branches, such as `2 of 3`."""
         self._speaker = speaker
         self._branch = f"  {glyphs.dot} {branch}" if branch else ""
         self._glyphs = glyphs
@@ -94,43 +93,41 @@ class TurnText:
         self._arrange_blocks()
 
     def _arrange_blocks(self) -> None:
-        """Which parts there are, in the view that is wanted."""
-        parts: list[TextBlock] = [BlankLine()]
+        blocks: list[TextBlock] = [BlankLine()]
         if self._speaker.raw:
-            parts.append(self.token_text)
+            blocks.append(self.token_text)
         else:
             if self._question or self._attachment_blocks:
-                parts += [
+                blocks += [
                     Paragraph(f"You{self._branch}", "role"),
                     *self._attachment_blocks,
                     Paragraph(self._question),
                     BlankLine(),
                 ]
-            parts.append(Paragraph(sanitize(self._speaker.name, multiline=False), "speaker"))
-            parts += (
+            blocks.append(Paragraph(sanitize(self._speaker.name, multiline=False), "speaker"))
+            blocks += (
                 [self.token_text] if self._token_view else [self._thinking_block, self.markdown]
             )
-        self._stack.blocks = [*parts, self._note_block]
+        self._stack.blocks = [*blocks, self._note_block]
 
-    # --- what comes in --------------------------------------------------------------------
+    # --- input ----------------------------------------------------------------------------
 
     def add_events(self, events: Sequence[Event]) -> None:
-        """Take in what the engine said."""
-        said: list[str] = []
+        new_text: list[str] = []
         for event in events:
             if isinstance(event, Round):
                 self.rounds.append(event)
                 self.token_text.extend(event.tokens)
-                said += [token.text for token in event.tokens]
+                new_text += [token.text for token in event.tokens]
             elif isinstance(event, Prefill) and event.thinking:
                 self._splitter = ThinkingSplitter(
                     self._speaker.thinking_markers, starts_in_thinking=True
                 )
             elif isinstance(event, GenerationFinished):
-                said.append(event.tail)
+                new_text.append(event.tail)
                 self.token_text.end(event.tail)
         if not self._speaker.raw:
-            self._append_text("".join(said))
+            self._append_text("".join(new_text))
 
     def _append_text(self, text: str, *, last: bool = False) -> None:
         parts = self._splitter.feed(text)
@@ -144,7 +141,6 @@ class TurnText:
         self._update_thinking()
 
     def finish(self, note: str = "") -> None:
-        """No more will come."""
         self.ended = True
         if not self._speaker.raw:
             self._append_text("", last=True)
@@ -155,28 +151,25 @@ class TurnText:
         self._note_block.set_text(f"\n{sanitize(text, multiline=False)}" if text else "")
 
     def set_logprobs(self, token_logprobs: Sequence[TokenScore]) -> None:
-        """What the model gives to the tokens, asked afterwards."""
-        for number, place in enumerate(token_logprobs[: len(self.token_text.tokens)]):
-            self.token_text.tokens[number] = replace(
-                self.token_text.tokens[number],
-                p_target=place.p_target,
-                rank=place.rank,
-                instead=place.instead,
+        """Adds probabilities that were computed after the answer."""
+        tokens = self.token_text.tokens
+        for index, score in enumerate(token_logprobs[: len(tokens)]):
+            tokens[index] = replace(
+                tokens[index], p_target=score.p_target, rank=score.rank, instead=score.instead
             )
 
     def round_of(self, token: int) -> Round | None:
-        """The round that a token came in."""
-        seen = 0
+        end = 0
         for round_ in self.rounds:
-            seen += len(round_.tokens)
-            if token < seen:
+            end += len(round_.tokens)
+            if token < end:
                 return round_
         return None
 
-    # --- how it is shown ------------------------------------------------------------------
+    # --- output ---------------------------------------------------------------------------
 
     def show_tokens(self, shown: bool, show_marks: bool) -> None:
-        """Every token in its class, or the text as it is meant to be read."""
+        """Switches between the token view and the readable text."""
         self._token_view = shown
         self.token_text.set_marking(shown, show_marks)
         self._arrange_blocks()
@@ -186,15 +179,16 @@ class TurnText:
         self._update_thinking()
 
     def _update_thinking(self) -> None:
-        thought = self._thinking_text.strip()
-        if not thought:
+        thinking = self._thinking_text.strip()
+        if not thinking:
             self._thinking_block.set_text("")
             return
-        sign = self._glyphs.expanded if self._thinking_unfolded else self._glyphs.collapsed
-        doing = "thinking" if self._splitter.in_thinking and not self.ended else "thought"
-        head = f"{sign} {doing}, {len(thought.split())} words"
+        glyph = self._glyphs.expanded if self._thinking_unfolded else self._glyphs.collapsed
+        label = "thinking" if self._splitter.in_thinking and not self.ended else "thought"
+        n_words = len(thinking.split())
+        head = f"{glyph} {label}, {n_words} word{'s' * (n_words != 1)}"
         self._thinking_block.set_text(
-            f"{head}\n{thought}\n" if self._thinking_unfolded else f"{head}\n"
+            f"{head}\n{thinking}\n" if self._thinking_unfolded else f"{head}\n"
         )
 
     def height(self, width: int) -> int:
@@ -204,5 +198,5 @@ class TurnText:
         return self._stack.line(y, styles)
 
     def line_of(self, token: int) -> int:
-        """The line where a token begins, as of the last `height`."""
+        """The first line of a token, at the width of the last `height`."""
         return self._stack.top_of(self.token_text) + self.token_text.line_of(token)

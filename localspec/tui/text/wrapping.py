@@ -1,4 +1,4 @@
-"""Words of tokens, wrapped to a width while they come."""
+"""Incremental word wrapping of streamed text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TAB = " " * 4
 
 
 def fit_to_width(text: str, width: int, ellipsis: str) -> str:
-    """Exactly so many cells: a name in Chinese has half as many letters."""
+    """Cuts or pads text to exactly `width` terminal cells; a wide character takes two."""
     if cell_len(text) > width:
         text = set_cell_size(text, max(0, width - len(ellipsis))).rstrip() + ellipsis[:width]
     return set_cell_size(text, width)
@@ -20,30 +20,30 @@ def fit_to_width(text: str, width: int, ellipsis: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TextRun:
-    """A piece of a line, and the number of what it belongs to."""
+    """A piece of a line, and the number of its owner (a token)."""
 
     text: str
     owner: int
 
 
 class WrappedText:
-    """Lines of runs, at most `width` cells wide; a word may be made of many pieces.
+    """Lines of at most `width` cells; one word may consist of several runs.
 
-    Text is only ever appended, so only the last line changes, or moves its last word on.
+    Text is only appended, so only the last line changes; its last word may move to a new line.
     """
 
     def __init__(self, width: int) -> None:
         self.width = max(1, width)
         self.lines: list[list[TextRun]] = [[]]
         self.start_lines: dict[int, int] = {}
-        """The line where an owner's text begins."""
+        """The line where each owner's text begins."""
         self._line_width = 0
         self._word_start = 0
-        """Where the word in the making begins, in runs of the last line."""
+        """Index of the current word's first run in the last line."""
         self._word_width = 0
 
     def append(self, text: str, owner: int) -> None:
-        """Add text; characters must be clean, tabs become four spaces."""
+        """Appends sanitized text; tabs become four spaces."""
         for part in _PIECE_PATTERN.findall(text.replace("\t", _TAB)):
             if part == "\n":
                 self._record_start(owner)
@@ -56,8 +56,8 @@ class WrappedText:
             self._record_start(owner)
 
     def _append_space(self, part: str, owner: int) -> None:
-        room = self.width - self._line_width
-        self._append_run(part[:room], owner)  # the rest hangs over the edge, unseen
+        available = self.width - self._line_width
+        self._append_run(part[:available], owner)  # spaces beyond the edge are dropped
         self._word_start, self._word_width = len(self.lines[-1]), 0
 
     def _append_letters(self, part: str, owner: int) -> None:
@@ -70,7 +70,7 @@ class WrappedText:
                 continue
             fitting = _longest_prefix(part, self.width - self._line_width)
             if not fitting and self._line_width == 0:
-                fitting = part[0]  # wider than the whole line: it must stand somewhere
+                fitting = part[0]  # wider than a line: it is drawn anyway
             self._append_run(fitting, owner)
             part = part[len(fitting) :]
             size = cell_len(part)
@@ -80,7 +80,7 @@ class WrappedText:
         self._word_width += size
 
     def _carry_word_over(self) -> None:
-        """Move the word in the making to a line of its own."""
+        """Moves the current word to a new line."""
         word = self.lines[-1][self._word_start :]
         del self.lines[-1][self._word_start :]
         width = self._word_width
@@ -94,7 +94,7 @@ class WrappedText:
         self._line_width = self._word_width = width
 
     def _is_on_previous_line(self, owner: int) -> bool:
-        """Whether an owner has text on the last line but one."""
+        """Whether an owner has text on the second to last line."""
         return any(run.owner == owner for run in self.lines[-2])
 
     def _append_run(self, text: str, owner: int) -> None:
@@ -112,7 +112,7 @@ class WrappedText:
 
 
 def _longest_prefix(text: str, cells: int) -> str:
-    """The longest beginning that is at most so many cells wide."""
+    """The longest prefix that fits into `cells`."""
     if text.isascii():
         return text[:cells]
     end = len(set_cell_size(text, cells).rstrip(" ")) if cells else 0

@@ -1,1 +1,1 @@
-"""What screens are made of: one file a part."""
+"""Widgets of the screens."""

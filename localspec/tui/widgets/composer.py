@@ -1,4 +1,4 @@
-"""Where a person types: several lines, sent with enter."""
+"""The message field: several lines, sent with enter."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from localspec.sanitize import sanitize
 from localspec.tui.key_bindings import keys_for
 
 _MAX_WRAPPED_CHARACTERS = 50_000
-"""Characters from which lines are not wrapped: to wrap a megabyte takes seconds."""
+"""Longer text is not wrapped: wrapping a megabyte takes seconds."""
 
 
 class MessageComposer(TextArea):
-    """A multi-line editor with a history; what is pasted never sends."""
+    """A multi-line editor with a history; pasted line ends never send."""
 
     class Submitted(Message):
-        """Enter was pressed."""
-
         def __init__(self, text: str) -> None:
             super().__init__()
             self.text = text
@@ -31,10 +29,10 @@ class MessageComposer(TextArea):
         self.cursor_blink = False
         self._sent_texts: list[str] = []
         self._recall_index = 0
-        """In the history; its length: what is being written now."""
+        """Position in `_sent_texts`; its length: the message being written."""
 
     async def _on_key(self, event: events.Key) -> None:
-        """Here and not as bindings: those would overtake letters that were typed before."""
+        """Not bindings, because those would run before letters that were typed earlier."""
         if event.key in keys_for("chat.send", self._keymap):
             self._submit()
         elif event.key in keys_for("chat.newline", self._keymap):
@@ -45,7 +43,7 @@ class MessageComposer(TextArea):
         event.stop()
 
     def _submit(self) -> None:
-        """At once, not when the screen gets to it: letters may follow close behind."""
+        """Clears the field at once: the next letters may follow before the screen reacts."""
         text = self.text
         if text.strip() and self._sent_texts[-1:] != [text]:
             self._sent_texts.append(text)
@@ -55,11 +53,11 @@ class MessageComposer(TextArea):
         self.post_message(self.Submitted(text))
 
     def restore_text(self, text: str) -> None:
-        """It could not be sent; what was typed since comes after it."""
+        """Puts a message that was not sent before the text typed since then."""
         self.replace_text(text + self.text)
 
     def replace_text(self, text: str) -> None:
-        """Replace everything; the cursor stands at the end."""
+        """Replaces all text and moves the cursor to the end."""
         self._update_soft_wrap(len(text))
         self.text = text
         self.move_cursor(self.document.end)
@@ -83,7 +81,7 @@ class MessageComposer(TextArea):
 
     @property
     def _can_recall(self) -> bool:
-        """Whether up and down go through the history: nothing of one's own is there to lose."""
+        """Whether up and down go through the history: only if no typed text would be lost."""
         return (
             not self.text
             or self.text in self._sent_texts[self._recall_index : self._recall_index + 1]
@@ -102,5 +100,5 @@ class MessageComposer(TextArea):
         self.move_cursor(result.end_location)
 
     def _update_soft_wrap(self, length: int) -> None:
-        """Before so many characters are put in."""
+        """Called before the text reaches `length` characters."""
         self.soft_wrap = length <= _MAX_WRAPPED_CHARACTERS

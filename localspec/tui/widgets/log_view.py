@@ -1,4 +1,4 @@
-"""The end of a log, scrolled: only lines that are seen are drawn; it follows what is added."""
+"""A scrolling log view that renders only visible lines and follows the end."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 _MAX_LINES = 20_000
-"""Lines that are kept."""
+"""Older lines are dropped."""
 
 
 class LogView(ScrollView, can_focus=True):
-    """Lines of plain, cleaned text, wrapped at the edge."""
+    """Lines of sanitized text, wrapped at the edge."""
 
-    COMPONENT_CLASSES = {"log-view--found", "tail--here"}  # noqa: RUF012
+    COMPONENT_CLASSES = {"log-view--found", "log-view--here"}  # noqa: RUF012
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
         self.following = True
-        """Whether the end is shown, whatever is added."""
+        """Whether the view stays at the end when lines are added."""
         self._wrapped_rows: list[tuple[int, int, int]] = []
-        """Number of the line, and from where to where."""
+        """For each row on the screen: index of the line, start and end within it."""
         self._width = 0
         self._search_text = ""
         self.matches: list[int] = []
-        """Numbers of the lines in which it is."""
+        """Indices of the lines that contain the search text."""
         self._match_index = -1
-        """The place among them where one stands."""
+        """Index into `matches` of the current match; -1: none."""
 
-    # --- what there is --------------------------------------------------------------------
+    # --- lines ----------------------------------------------------------------------------
 
     def set_lines(self, lines: Iterable[str]) -> None:
-        """These and no others."""
         self.lines = [line.expandtabs(4) for line in lines][-_MAX_LINES:]
         self._rewrap()
 
     def append_lines(self, lines: Iterable[str]) -> None:
-        """Below those that are there."""
         before = len(self.lines)
         self.lines += [line.expandtabs(4) for line in lines]
         if len(self.lines) > _MAX_LINES:
-            self.set_lines(self.lines[-_MAX_LINES * 3 // 4 :])  # not a line at a time
+            self.set_lines(
+                self.lines[-_MAX_LINES * 3 // 4 :]
+            )  # in large steps: it wraps all lines again
             return
         self._wrapped_rows += self._wrap_lines(before)
         self._update_size()
@@ -60,10 +60,10 @@ class LogView(ScrollView, can_focus=True):
             if len(line) <= width and cell_len(line) <= width:
                 yield number, 0, len(line)
                 continue
-            at = 0
+            start = 0
             for piece in chop_cells(line, width):
-                yield number, at, at + len(piece)
-                at += len(piece)
+                yield number, start, start + len(piece)
+                start += len(piece)
 
     def _rewrap(self) -> None:
         self._width = self.size.width - 2
@@ -78,7 +78,6 @@ class LogView(ScrollView, can_focus=True):
         self.refresh()
 
     def follow_end(self) -> None:
-        """To the end, and along with it."""
         self.following = True
         self.scroll_end(animate=False, immediate=True, x_axis=False, force=True)
 
@@ -95,10 +94,10 @@ class LogView(ScrollView, can_focus=True):
         elif self.following:
             self.follow_end()
 
-    # --- what is looked for ---------------------------------------------------------------
+    # --- search ---------------------------------------------------------------------------
 
     def find_text(self, search_text: str) -> int:
-        """Show the last line that holds this, whatever its case; how many do."""
+        """Shows the last matching line, ignoring case; returns the number of matching lines."""
         self._search_text, self._match_index = search_text, -1
         self._update_matches()
         self.go_to_match(-1)
@@ -106,15 +105,17 @@ class LogView(ScrollView, can_focus=True):
         return len(self.matches)
 
     def _update_matches(self) -> None:
-        here = self.matches[self._match_index] if 0 <= self._match_index < len(self.matches) else -1
+        current = self._current_match_line()
         lower = self._search_text.lower()
-        self.matches = [n for n, line in enumerate(self.lines) if lower in line.lower()]
-        if not lower:
-            self.matches = []
-        self._match_index = self.matches.index(here) if here in self.matches else -1
+        self.matches = [n for n, line in enumerate(self.lines) if lower and lower in line.lower()]
+        self._match_index = self.matches.index(current) if current in self.matches else -1
+
+    def _current_match_line(self) -> int:
+        """Index of the line with the current match; -1: none."""
+        return self.matches[self._match_index] if 0 <= self._match_index < len(self.matches) else -1
 
     def go_to_match(self, by: int) -> int:
-        """To the next place that was found, or the one before; which that is, from 1 on."""
+        """Moves by `by` matches, wrapping around; returns the match number from 1, 0: no match."""
         if not self.matches:
             return 0
         start = len(self.matches) if self._match_index < 0 and by < 0 else self._match_index
@@ -127,7 +128,7 @@ class LogView(ScrollView, can_focus=True):
         self.refresh()
         return self._match_index + 1
 
-    # --- how it is drawn ------------------------------------------------------------------
+    # --- rendering ------------------------------------------------------------------------
 
     def render_line(self, y: int) -> Strip:
         row = y + round(self.scroll_y)
@@ -141,18 +142,15 @@ class LogView(ScrollView, can_focus=True):
     def _highlight_matches(
         self, number: int, start: int, end: int, plain: Style
     ) -> Iterator[Segment]:
-        """A piece of a line, with what is looked for marked."""
-        line, at = self.lines[number], start
-        here = (
-            0 <= self._match_index < len(self.matches) and self.matches[self._match_index] == number
-        )
-        mark = self.get_component_rich_style(f"log-view--{'here' if here else 'found'}")
-        for place in (
+        line, position = self.lines[number], start
+        suffix = "here" if self._current_match_line() == number else "found"
+        highlight = self.get_component_rich_style(f"log-view--{suffix}")
+        for match in (
             re.finditer(re.escape(self._search_text), line, re.I) if self._search_text else ()
         ):
-            left, right = max(start, place.start()), min(end, place.end())
+            left, right = max(start, match.start()), min(end, match.end())
             if left < right:
-                yield Segment(line[at:left], plain)
-                yield Segment(line[left:right], mark)
-                at = right
-        yield Segment(line[at:end], plain)
+                yield Segment(line[position:left], plain)
+                yield Segment(line[left:right], highlight)
+                position = right
+        yield Segment(line[position:end], plain)

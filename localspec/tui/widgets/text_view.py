@@ -1,4 +1,4 @@
-"""Parts of text, scrolled: only lines that are seen are drawn, and none of them is a widget."""
+"""A scrolling view of text blocks that renders only visible lines, without child widgets."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from localspec.tui.text.blocks import TOKEN_CLASS_STYLES, BlockStack, TextBlock
 from localspec.tui.timer import set_reliable_timer
 
 MAX_TEXT_WIDTH = 100
-"""Cells of the longest line: wider ones are hard to read."""
+"""Longer lines are hard to read."""
 
 _RESIZE_DELAY = 0.08
-"""Seconds after the last of many resizes: to wrap a long text takes a while."""
+"""Seconds from a resize to wrapping again, which takes a while for long text."""
 
 _STYLE_NAMES = (
     "text",
@@ -37,15 +37,13 @@ _STYLE_NAMES = (
 
 
 class TextView(ScrollView, can_focus=False):
-    """Follows the end until a person scrolls away from it."""
+    """Follows the end until the user scrolls away from it."""
 
     _MIN_MARGIN = 2
-    """Cells left and right at least: the text stands below the title."""
+    """Cells at the left and right; aligns the text with the title."""
     COMPONENT_CLASSES = {f"text-view--{name}" for name in _STYLE_NAMES}  # noqa: RUF012
 
     class FollowingChanged(Message):
-        """A person scrolled away from the end, or came back to it."""
-
         def __init__(self, following: bool) -> None:
             super().__init__()
             self.following = following
@@ -54,7 +52,7 @@ class TextView(ScrollView, can_focus=False):
         super().__init__(id=id)
         self._blocks = BlockStack()
         self._width = 0
-        """Of the text, as it is wrapped now."""
+        """The width the text is wrapped to; 0: not yet."""
         self._base_style = Style.null()
         self._text_styles: dict[str, Style] = {}
         self.following = True
@@ -63,10 +61,10 @@ class TextView(ScrollView, can_focus=False):
     def blocks(self) -> list[TextBlock]:
         return self._blocks.blocks
 
-    # --- what there is --------------------------------------------------------------------
+    # --- blocks and scrolling -------------------------------------------------------------
 
     def update_blocks(self) -> None:
-        """The parts, or what they hold, are other ones."""
+        """Must be called after blocks or their text have changed."""
         if not self._width:
             return
         self._set_virtual_size(Size(self.size.width, self._blocks.height(self._width)))
@@ -75,7 +73,7 @@ class TextView(ScrollView, can_focus=False):
         self.refresh()
 
     def _set_virtual_size(self, size: Size) -> None:
-        """A layout of the whole screen, and a frame of its own, only where the scrollbar comes."""
+        """Avoids a layout of the whole screen, unless the scrollbar appears or disappears."""
         if (size.height > self.container_size.height) != self.show_vertical_scrollbar:
             self.virtual_size = size
         elif size != self.virtual_size:
@@ -83,14 +81,13 @@ class TextView(ScrollView, can_focus=False):
             self._scroll_update(size)
 
     def follow_end(self) -> None:
-        """To the end, and along with it; by force: there may be no scrollbar yet."""
+        """Scrolls to the end; `force`, because there may be no scrollbar yet."""
         if not self.following:
             self.following = True
             self.post_message(self.FollowingChanged(True))
         self.scroll_end(animate=False, immediate=True, x_axis=False, force=True)
 
     def reveal_line(self, line: int) -> None:
-        """Scroll so far that a line is seen."""
         top, height = round(self.scroll_y), self.size.height
         if line < top:
             self.scroll_to(y=line, animate=False, immediate=True, force=True)
@@ -120,10 +117,10 @@ class TextView(ScrollView, can_focus=False):
             self._width = self._target_width()
             self.update_blocks()
 
-    # --- how it is drawn ------------------------------------------------------------------
+    # --- rendering ------------------------------------------------------------------------
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        self._base_style = self.rich_style  # once a frame, not once a line
+        self._base_style = self.rich_style  # once per frame, not per line
         return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:
@@ -131,10 +128,9 @@ class TextView(ScrollView, can_focus=False):
         line = y + round(self.scroll_y)
         if not self._width or line >= self.virtual_size.height:
             return Strip.blank(width, plain)
-        room = max(self._MIN_MARGIN, (width - self._width) // 2)
-        segments = [Segment(" " * room, plain)]
+        segments = [Segment(self._left_margin, plain)]
         for style, run in groupby(self._blocks.line(line, self.text_styles), attrgetter("style")):
-            text = "".join(segment.text for segment in run)  # a segment costs, a letter does not
+            text = "".join(segment.text for segment in run)  # few long segments are faster
             segments.append(Segment(text, plain + style if style else plain))
         strip = Strip(segments).adjust_cell_length(width, plain)
         selection = self.text_selection
@@ -143,7 +139,7 @@ class TextView(ScrollView, can_focus=False):
         return strip.apply_offsets(0, line)
 
     def _style_selection(self, strip: Strip, start: int, end: int) -> Strip:
-        """Selection counts characters; here every character but wide ones is a cell."""
+        """The selection counts characters, which equal cells except for wide ones."""
         style = self.screen.get_component_rich_style("screen--selection")
         end = strip.cell_length if end == -1 else end
         before, middle, after = strip.divide([start, end, strip.cell_length])
@@ -151,14 +147,14 @@ class TextView(ScrollView, can_focus=False):
 
     @property
     def text_styles(self) -> dict[str, Style]:
-        """The styles by name, of the theme as it is."""
+        """Styles of the current theme, by name."""
         if not self._text_styles:
             for name in _STYLE_NAMES:
                 self._text_styles[name] = self.get_component_rich_style(
                     f"text-view--{name}", partial=True
                 )
-            for kind, line in TOKEN_CLASS_STYLES.items():
-                self._text_styles[kind] += line
+            for kind, style in TOKEN_CLASS_STYLES.items():
+                self._text_styles[kind] += style
         return self._text_styles
 
     def notify_style_update(self) -> None:
@@ -167,7 +163,7 @@ class TextView(ScrollView, can_focus=False):
 
     @property
     def plain_text(self) -> str:
-        """All lines, as they stand under one another."""
+        """All lines, with their margin."""
         lines = (
             self._left_margin
             + "".join(segment.text for segment in self._blocks.line(y, self.text_styles))
@@ -176,12 +172,12 @@ class TextView(ScrollView, can_focus=False):
         return "\n".join(lines)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """What is marked, without the margin and the indent that all its lines share."""
-        shown = self.plain_text
-        text = selection.extract(shown)
-        at = selection.start or Offset(0, 0)
-        before = shown.split("\n")[at.y][: at.x]
-        if not before.strip():  # marked from where its line begins
+        """The selected text, without the margin and the common indent."""
+        plain_text = self.plain_text
+        text = selection.extract(plain_text)
+        start = selection.start or Offset(0, 0)
+        before = plain_text.split("\n")[start.y][: start.x]
+        if not before.strip():  # the selection starts at the beginning of a line
             return dedent(before + text), "\n"
         first, *rest = text.split("\n")
         return "\n".join([first, *(line.removeprefix(self._left_margin) for line in rest)]), "\n"

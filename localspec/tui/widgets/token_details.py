@@ -1,4 +1,4 @@
-"""The strip below the token view: what happened where the cursor stands."""
+"""The strip below the token view: details of the selected token, and the legend."""
 
 from __future__ import annotations
 
@@ -11,43 +11,36 @@ from localspec.tui.glyphs import Glyphs
 from localspec.units import milliseconds, percent
 
 _CLASS_DESCRIPTIONS: dict[TokenClass, str] = {
-    "accepted": "a guess that was kept",
-    "bonus": "a bonus after a round kept whole",
-    "correction": "a correction",
-    "plain": "not guessed",
+    "accepted": "accepted draft token",
+    "bonus": "bonus token: all draft tokens of the round were accepted",
+    "correction": "corrected: draft token rejected",
+    "plain": "plain: nothing was drafted",
 }
 LEGEND: dict[TokenClass, str] = {
-    "accepted": "kept guess",
+    "accepted": "accepted",
     "bonus": "bonus",
-    "correction": "correction",
-    "plain": "not guessed",
+    "correction": "corrected",
+    "plain": "plain",
 }
-NOT_RECORDED = "Its chances were not recorded"
-_WHERE_RECORDED = (
-    ": they are where this view was open while it was written, or where run had --probabilities."
-)
+_NOT_RECORDED = "Probabilities not recorded"
+_HOW_TO_RECORD = "; open f2 before generating, or use --probabilities."
 
-
-SHORT_TERMINAL_HEIGHT = 20
-"""Lines of a terminal that leave no room for more than four: as the breakpoint of the app."""
+_SHORT_TERMINAL_HEIGHT = 20
+"""Below this height the strip has four lines; the same as the app's vertical breakpoint."""
 
 
 class TokenDetails(Static):
-    """What is known of one token, and the legend."""
-
     def __init__(self, glyphs: Glyphs) -> None:
         super().__init__(markup=False)
         self._glyphs = glyphs
 
     def show_token(self, token: Token | None, round_: Round | None, show_marks: bool) -> None:
-        """Show a token of a round; without one, how to get there."""
         lines = [Content("")]
-        brief = self.app.size.height < SHORT_TERMINAL_HEIGHT
+        brief = self.app.size.height < _SHORT_TERMINAL_HEIGHT
         if token is not None and round_ is not None:
-            chances = Content(_probabilities_line(token, brief=brief))
             lines = [
                 _token_line(token, brief=brief),
-                chances,
+                Content(_probabilities_line(token, brief=brief)),
                 _round_line(token, round_, brief=brief),
             ]
         self.update(Content("\n").join([*lines, build_legend(self._glyphs, show_marks)]))
@@ -55,74 +48,64 @@ class TokenDetails(Static):
 
 def _quoted(text: str) -> str:
     shown = sanitize(text).replace("\n", "⏎").replace("\t", "⇥")
-    return f"“{shown}”" if shown else "the end" if not text else "nothing visible"
+    return f"“{shown}”" if shown else "end of text" if not text else "invisible characters"
 
 
 def _token_line(token: Token, *, brief: bool) -> Content:
-    said = Content.assemble(
-        ("token ", "$muted"), (_quoted(token.text), "bold"), f"   {_CLASS_DESCRIPTIONS[token.kind]}"
+    description = _CLASS_DESCRIPTIONS[token.kind]
+    if (rejected := _rejected_draft(token)) is not None:
+        description = f"corrected: draft token {_quoted(rejected.text)} rejected"
+        if rejected.p_draft is not None and not brief:
+            description += f" (draft probability {_format_probability(rejected.p_draft)})"
+    return Content.assemble(
+        ("token ", "$muted"), (_quoted(token.text), "bold"), f"   {description}"
     )
-    guess = _draft_alternative(token)
-    if guess is None:
-        return said
-    sure = (
-        f" ({_format_probability(guess.p_draft)} sure)"
-        if guess.p_draft is not None and not brief
-        else ""
-    )
-    return Content.assemble(said, f": the draft said {_quoted(guess.text)}{sure}")
 
 
-def _draft_alternative(token: Token) -> Alternative | None:
-    return next((other for other in token.instead if other.guessed), None)
+def _rejected_draft(token: Token) -> Alternative | None:
+    return next((alternative for alternative in token.instead if alternative.guessed), None)
 
 
 def _probabilities_line(token: Token, *, brief: bool) -> str:
     if token.p_target is None:
-        return NOT_RECORDED + ("." if brief else _WHERE_RECORDED)
-    said = (
-        f"the model gave it {_format_probability(token.p_target)}, "
-        f"its {_ordinal(token.rank or 0)} choice"
-    )
+        return _NOT_RECORDED + ("." if brief else _HOW_TO_RECORD)
+    line = f"target probability {_format_probability(token.p_target)}, rank {token.rank or 0:,}"
     if token.p_draft is not None:
-        said += f"; the draft {_format_probability(token.p_draft)}"
-    if brief:
-        return f"{said}."
-    others = ", ".join(
-        f"{_quoted(o.text)} {_format_probability(o.p)} ({_ordinal(o.rank)})" for o in token.instead
+        line += f"; draft probability {_format_probability(token.p_draft)}"
+    if brief or not token.instead:
+        return f"{line}."
+    alternatives = ", ".join(
+        f"{_quoted(a.text)} {_format_probability(a.p)} (rank {a.rank:,})" for a in token.instead
     )
-    return f"{said}. Others: {others}" if others else f"{said}."
+    return f"{line}. Alternatives: {alternatives}"
 
 
 def _round_line(token: Token, round_: Round, *, brief: bool) -> Content:
     ms = round_.ms
-    guessed = f"{round_.drafted} guessed, {round_.accepted} kept" if round_.drafted else "no guess"
-    said = f"round {round_.n + 1} · {guessed}"
+    drafted = "nothing drafted"
+    if round_.drafted:
+        drafted = f"{round_.drafted} drafted, {round_.accepted} accepted"
+    line = f"round {round_.n + 1} · {drafted}"
     if not brief:
-        times = f"draft {milliseconds(ms.draft)}, check {milliseconds(ms.verify)}"
-        said += f" · {times} · id {token.id}"
-    return Content.styled(said, "$muted")
+        times = f"draft {milliseconds(ms.draft)}, verify {milliseconds(ms.verify)}"
+        line += f" · {times} · id {token.id}"
+    return Content.styled(line, "$muted")
 
 
 def _format_probability(p: float) -> str:
     return "under 1 %" if p < 0.005 else percent(p)
 
 
-def _ordinal(n: int) -> str:
-    ending = "th" if 10 <= n % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
-    return f"{n:,}{ending}"
-
-
 def build_legend(glyphs: Glyphs, show_marks: bool) -> Content:
-    """Each class as it looks in the text."""
+    """The names of the token classes, each in its style."""
     styles: dict[TokenClass, str] = {
-        "accepted": "$kept underline",
+        "accepted": "$accepted underline",
         "bonus": "$bonus bold underline2",
         "correction": "$corrected italic",
         "plain": "",
     }
     parts: list[Content | str] = []
-    for kind, words in LEGEND.items():
+    for kind, label in LEGEND.items():
         mark = glyphs.token_marks[kind] if show_marks else ("▔" if kind == "correction" else "")
-        parts += [Content.styled(f"{words}{mark}", styles[kind]), "   "]
+        parts += [Content.styled(f"{label}{mark}", styles[kind]), "   "]
     return Content.assemble(*parts)

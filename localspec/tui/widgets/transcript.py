@@ -1,4 +1,4 @@
-"""The turns of a chat; in the token view, a cursor that walks over tokens."""
+"""The transcript of a chat, with the token view and its cursor."""
 
 from __future__ import annotations
 
@@ -26,23 +26,19 @@ from localspec.tui.widgets.text_view import TextView
 
 
 class Transcript(TextView, can_focus=False):
-    """Everything that was said, and what failed."""
+    """All turns, and below them the last error."""
 
     BINDINGS = bindings_for("tokens")
 
     class TokenSelected(Message):
-        """The cursor stands on a token, or on none."""
-
         def __init__(self, token: Token | None, round_: Round | None) -> None:
             super().__init__()
             self.token, self.round = token, round_
 
     class TokenViewLeft(Message):
-        """Back to typing."""
+        """The keyboard goes back to the composer."""
 
     class ReplayRequested(Message):
-        """Of the answer under the cursor."""
-
         def __init__(self, turn: int) -> None:
             super().__init__()
             self.turn = turn
@@ -53,13 +49,11 @@ class Transcript(TextView, can_focus=False):
         self.turns: list[TurnText] = []
         self._error_blocks: list[TextBlock] = []
         self.show_marks = show_marks
-        """Glyphs beside the colours."""
+        """Glyphs in addition to the colours of token classes."""
         self.token_view = False
-        """Every token in its class, not the text as it is meant to be read."""
         self.thinking_unfolded = False
-        """Whether what was thought is shown."""
         self._cursor_turn: int | None = None
-        """Of the cursor."""
+        """The turn that has the cursor."""
 
     def on_mount(self) -> None:
         self.app.theme_changed_signal.subscribe(self, self._restyle)
@@ -73,14 +67,13 @@ class Transcript(TextView, can_focus=False):
         return themes.markdown_style(self.app.current_theme, ascii_only=self._glyphs.ascii_only)
 
     def _rebuild_blocks(self) -> None:
-        """Turns or what they hold changed."""
         self._blocks.blocks = [*self.turns, *self._error_blocks]
         self.update_blocks()
 
-    # --- turns come and go ----------------------------------------------------------------
+    # --- turns ----------------------------------------------------------------------------
 
     def add_turn(self, turn: Turn, speaker: Speaker, branch: str = "") -> None:
-        """One more turn, at the end; what comes is followed again."""
+        """Appends a turn, and follows the end again."""
         text = TurnText(turn, speaker, self._glyphs, self._markdown_style(), branch)
         text.show_tokens(self.token_view, self.show_marks)
         text.set_thinking_unfolded(self.thinking_unfolded)
@@ -89,12 +82,10 @@ class Transcript(TextView, can_focus=False):
         self.follow_end()
 
     def add_events(self, events: Sequence[Event]) -> None:
-        """Of the last turn."""
         self.turns[-1].add_events(events)
         self._rebuild_blocks()
 
     def finish_answer(self, note: str) -> None:
-        """The last answer is over."""
         self.turns[-1].finish(note)
         self._rebuild_blocks()
 
@@ -103,7 +94,6 @@ class Transcript(TextView, can_focus=False):
         self._rebuild_blocks()
 
     def remove_last_turn(self) -> None:
-        """The last turn goes."""
         self.turns.pop()
         if self._cursor_turn is not None and self._cursor_turn >= len(self.turns):
             self._cursor_turn = None
@@ -116,12 +106,12 @@ class Transcript(TextView, can_focus=False):
         self.clear_error()
 
     def show_error(self, error: LocalspecError, keys: Sequence[str]) -> None:
-        """Something ended badly: said below everything else."""
+        """Shows an error below the turns; `keys`: hints of what to do."""
         bar = self._glyphs.error_bar
-        said = (error.message, "error"), (hints.for_screen(error.hint), "text")
+        parts = (error.message, "error"), (hints.for_screen(error.hint), "text")
         self._error_blocks = [BlankLine()]
         self._error_blocks += [
-            Paragraph(sanitize(t, multiline=False), style, bar) for t, style in said if t
+            Paragraph(sanitize(text, multiline=False), style, bar) for text, style in parts if text
         ]
         self._error_blocks.append(KeyHints(keys, bar))
         self._rebuild_blocks()
@@ -132,14 +122,13 @@ class Transcript(TextView, can_focus=False):
         return bool(self._error_blocks)
 
     def clear_error(self) -> None:
-        """What failed is tried again."""
         self._error_blocks = []
         self._rebuild_blocks()
 
-    # --- how they are shown ---------------------------------------------------------------
+    # --- views ----------------------------------------------------------------------------
 
     def show_tokens(self, shown: bool) -> None:
-        """The token view, with the keyboard where there is an answer; or not."""
+        """Switches the token view; it takes the keyboard if there is an answer."""
         self.token_view = shown
         self._restyle_turns()
         if shown and self.turns:
@@ -157,7 +146,6 @@ class Transcript(TextView, can_focus=False):
         self._rebuild_blocks()
 
     def show_thinking(self, shown: bool) -> None:
-        """Show or hide what was thought."""
         if shown == self.thinking_unfolded:
             return
         self.thinking_unfolded = shown
@@ -173,17 +161,17 @@ class Transcript(TextView, can_focus=False):
         return self.can_focus
 
     def activate_cursor(self) -> None:
-        """Put the cursor on the last token that is seen, and the keyboard with it."""
+        """Moves the cursor to the last visible token, and takes the keyboard."""
         self.can_focus = True
-        self.screen.set_focus(self)  # at once: arrows may follow close behind
+        self.screen.set_focus(self)  # at once: arrow keys may follow immediately
         if self._cursor_turn is None and self.turns:
-            said = [number for number, t in enumerate(self.turns[-1].token_text.tokens) if t.text]
-            self._move_cursor(len(self.turns) - 1, said[-1] if said else -1)
+            tokens = self.turns[-1].token_text.tokens
+            with_text = [index for index, token in enumerate(tokens) if token.text]
+            self._move_cursor(len(self.turns) - 1, with_text[-1] if with_text else -1)
         if self._cursor_turn is None:
             self.post_message(self.TokenSelected(None, None))
 
     def deactivate_cursor(self) -> None:
-        """No cursor any more."""
         self.can_focus = False
         if self._cursor_turn is not None:
             self.turns[self._cursor_turn].token_text.cursor = None
@@ -191,21 +179,24 @@ class Transcript(TextView, can_focus=False):
         self.refresh()
         self.post_message(self.TokenSelected(None, None))
 
-    def _move_cursor(self, number: int, token: int) -> None:
-        """Stand on a token of a turn; -1 is its last."""
-        if not 0 <= number < len(self.turns) or not self.turns[number].token_text.tokens:
+    def _move_cursor(self, turn_index: int, token_index: int) -> None:
+        """Moves to a token of a turn (-1: its last); does nothing if there is no such turn."""
+        if not 0 <= turn_index < len(self.turns):
+            return
+        turn = self.turns[turn_index]
+        tokens = turn.token_text.tokens
+        if not tokens:
             return
         if self._cursor_turn is not None:
             self.turns[self._cursor_turn].token_text.cursor = None
-        turn = self.turns[number]
-        place = token % len(turn.token_text.tokens)
-        self._cursor_turn, turn.token_text.cursor = number, place
-        self.reveal_line(self._blocks.top_of(turn) + turn.line_of(place))
+        position = token_index % len(tokens)
+        self._cursor_turn, turn.token_text.cursor = turn_index, position
+        self.reveal_line(self._blocks.top_of(turn) + turn.line_of(position))
         self.refresh()
-        self.post_message(self.TokenSelected(turn.token_text.tokens[place], turn.round_of(place)))
+        self.post_message(self.TokenSelected(tokens[position], turn.round_of(position)))
 
     def set_logprobs(self, token_logprobs: Sequence[TokenScore]) -> None:
-        """Chances of the last answer came; the cursor's token may have some now."""
+        """Adds probabilities to the last answer, and updates the selected token."""
         if not self.turns:
             return
         self.turns[-1].set_logprobs(token_logprobs)
@@ -215,19 +206,19 @@ class Transcript(TextView, can_focus=False):
             )
 
     def action_walk(self, by: int) -> None:
-        """To a neighbouring token, over the edge into the neighbouring answer."""
+        """To the next or previous token, also across answers."""
         if self._cursor_turn is None:
             self._move_cursor(len(self.turns) - 1, -1)
             return
-        flow = self.turns[self._cursor_turn].token_text
-        place = (flow.cursor or 0) + by
-        if 0 <= place < len(flow.tokens):
-            self._move_cursor(self._cursor_turn, place)
+        text = self.turns[self._cursor_turn].token_text
+        position = (text.cursor or 0) + by
+        if 0 <= position < len(text.tokens):
+            self._move_cursor(self._cursor_turn, position)
         else:
             self._move_cursor(self._cursor_turn + by, -1 if by < 0 else 0)
 
     def action_leap(self, by: int) -> None:
-        """To the first token of a neighbouring round."""
+        """To the first token of the next or previous round."""
         if self._cursor_turn is None:
             self._move_cursor(len(self.turns) - 1, -1)
             return
@@ -235,9 +226,9 @@ class Transcript(TextView, can_focus=False):
         cursor = turn.token_text.cursor or 0
         ends = accumulate((len(r.tokens) for r in turn.rounds), initial=0)
         starts = [start for start in ends if start < len(turn.token_text.tokens)]
-        at = bisect_left(starts, cursor) - 1 if by < 0 else bisect_right(starts, cursor)
-        if 0 <= at < len(starts):
-            self._move_cursor(self._cursor_turn, starts[at])
+        index = bisect_left(starts, cursor) - 1 if by < 0 else bisect_right(starts, cursor)
+        if 0 <= index < len(starts):
+            self._move_cursor(self._cursor_turn, starts[index])
         else:
             self._move_cursor(self._cursor_turn + by, -1 if by < 0 else 0)
 
@@ -253,34 +244,28 @@ class Transcript(TextView, can_focus=False):
         self.post_message(self.TokenViewLeft())
 
 
-# --- An empty chat says what to do with it.
-
-_LOADING_HINT = "Loading. You may type already."
+_LOADING_HINT = "Loading the model. You can already type."
 _CHAT_HINT = (
-    "Say something, and press enter.\n\n"
-    "f2 shows how every token of the answer came, f4 has the settings and the system prompt."
+    "Type a message and press enter.\n\nf2: token view. f4: settings and system prompt. f1: help."
 )
 _COMPLETION_HINT = (
-    "This model goes on with a text: type how it begins, such as\n\n"
+    "Text-completion model: type the beginning of a text, for example\n\n"
     "    def fibonacci(n):\n\n"
-    "and press enter. An empty line goes on. f2 shows how every token came."
+    "and press enter. Empty enter continues. f2: token view. f1: help."
 )
 
 
 class EmptyChatHint(Static):
-    """In the place of the transcript."""
+    """Shown instead of the transcript while a chat is empty."""
 
     def __init__(self) -> None:
         super().__init__(markup=False)
 
     def draw(self, loaded: LoadedModel | None, settings_summary: str = "") -> None:
-        """`chosen`: with what settings it was loaded, and why."""
-        if self.display:
-            words = (
-                _LOADING_HINT
-                if loaded is None
-                else _CHAT_HINT
-                if loaded.has_chat_template
-                else _COMPLETION_HINT
-            )
-            self.update(Content("\n\n".join(filter(None, (words, settings_summary)))))
+        """`settings_summary`: the settings the pair was loaded with, and the reasons."""
+        if not self.display:
+            return
+        hint = _LOADING_HINT
+        if loaded is not None:
+            hint = _CHAT_HINT if loaded.has_chat_template else _COMPLETION_HINT
+        self.update(Content("\n\n".join(filter(None, (hint, settings_summary)))))

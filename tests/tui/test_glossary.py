@@ -1,0 +1,39 @@
+"""The glossary in the app is the one in docs/glossary.md."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from localspec.tui.app import LocalspecApp
+from localspec.tui.app_options import AppOptions
+from localspec.tui.glossary import GLOSSARY
+from localspec.tui.screens.help import HelpScreen
+from tests.tui import scenes
+from tests.tui.scripted import painted
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "glossary.md"
+ENTRY = re.compile(r"^- \*\*(.+?)\*\*: (.+)$", re.MULTILINE)
+
+
+def test_the_document_and_the_table_agree() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    entries = {term: re.sub(r"[*`]", "", meaning) for term, meaning in ENTRY.findall(text)}
+    assert list(entries.items()) == list(GLOSSARY.items())
+    assert len(entries) == 10
+    assert text.count("\n- ") == len(entries), "every entry of the document was read"
+
+
+@pytest.mark.asyncio
+async def test_help_shows_every_term() -> None:
+    app: LocalspecApp = scenes.home(AppOptions(seed=1))
+    async with app.run_test(size=(120, 300)) as pilot:
+        await scenes.surveyed(pilot)
+        await pilot.press("f1")
+        await pilot.pause()
+        assert isinstance(app.screen, HelpScreen)
+        shown = painted(app.screen)
+    headings = [shown.index(heading) for heading in ("Everywhere", "Slash commands", "Glossary")]
+    assert headings == sorted(headings)
+    for term, meaning in GLOSSARY.items():
+        assert f"{term}: {meaning}" in shown
