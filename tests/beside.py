@@ -1,4 +1,4 @@
-"""A head opened by hand beside its target, and heads that are taught one text in no time."""
+"""Opens a head with its target, and fits heads to one text."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.sessions import SETTINGS
 from tests.tinygguf import Model
 
 STEPS = 3
-"""Guesses in a row that a taught head learns."""
+"""Consecutive draft tokens that a fitted head learns."""
 
 
 @dataclass
 class Beside:
-    """A target, its head, where the head's states come from, and the place of its first row."""
+    """A target, its head, the source of the head's hidden states, and its first row's position."""
 
     target: LlamaContext
     head: HeadContext
@@ -36,15 +36,15 @@ class Beside:
     first: int
 
     def followed(self) -> HeadRunner | BlockHeadRunner:
-        """What makes drafts of the head, as the target reads on."""
+        """A runner that follows the target's passes."""
         head, batch = self.head, self.target.n_batch
-        companion: HeadRunner | BlockHeadRunner
+        runner: HeadRunner | BlockHeadRunner
         if isinstance(head, BlockHeadContext):
-            companion = BlockHeadRunner(head, batch)
+            runner = BlockHeadRunner(head, batch)
         else:
-            companion = HeadRunner(head, batch, self.first)
-        self.target.set_listener(self.source, companion)
-        return companion
+            runner = HeadRunner(head, batch, self.first)
+        self.target.set_listener(self.source, runner)
+        return runner
 
     def close(self) -> None:
         self.head.close()
@@ -52,7 +52,7 @@ class Beside:
 
 
 def opened(target_path: Path, path: Path, n_ubatch: int = 32) -> Beside:
-    """The very same path twice: the target's own layer (MTP)."""
+    """The same path twice means the target's own MTP layer."""
     settings = replace(SETTINGS, n_ubatch=n_ubatch)
     inside = path == target_path
     target = LlamaContext(target_path, settings, outputs=17, rollback=16, with_mtp=inside)
@@ -83,9 +83,9 @@ def ids(path: Path, text: str) -> list[int]:
 
 
 def fitted(pair: Beside, text: Sequence[int], model: Model) -> NDArray[np.float32]:
-    """An output matrix with which the head is often right about one text; closes the pair.
+    """An output matrix with which the head often predicts one text; closes the pair.
 
-    Its states are features enough; nothing else is learnt.
+    Least squares on the head's states; no other weights change.
     """
     try:
         if isinstance(pair.head, BlockHeadContext):
@@ -103,8 +103,8 @@ def fitted(pair: Beside, text: Sequence[int], model: Model) -> NDArray[np.float3
 
 
 def taught(target: Path, head: Model, text: Sequence[int], folder: Path) -> Path:
-    """A head of another file that was fitted to the text."""
-    if head.arch == "dflash":  # its states are seen only through an output of its own
+    """A head in a file of its own, fitted to the text."""
+    if head.arch == "dflash":  # its states are visible only through an output matrix of its own
         head.tensors["output.weight"] = _any(len(head.vocabulary()), head.keys["embedding_length"])
     path = head.write(folder / "untaught.gguf")
     head.tensors["output.weight"] = fitted(opened(target, path), text, head)
@@ -112,7 +112,7 @@ def taught(target: Path, head: Model, text: Sequence[int], folder: Path) -> Path
 
 
 def taught_inside(model: Model, text: Sequence[int], folder: Path) -> Path:
-    """A model whose own layer was fitted to what it says."""
+    """A model whose MTP layer is fitted to the text."""
     path = model.write(folder / "untaught.gguf")
     layer = model.keys["block_count"] - 1
     name = f"blk.{layer}.nextn.shared_head_head.weight"
@@ -121,7 +121,7 @@ def taught_inside(model: Model, text: Sequence[int], folder: Path) -> Path:
 
 
 def _states(pair: Beside, text: Sequence[int]) -> tuple[NDArray[np.float32], list[int]]:
-    """What the head makes of each row, and of its own rows after it; and what follows."""
+    """The head's states for each row and for its own rows after it, and the tokens to predict."""
     target, head = pair.target, pair.head
     states, said = [], []
     if pair.first == 0:
@@ -141,7 +141,7 @@ def _states(pair: Beside, text: Sequence[int]) -> tuple[NDArray[np.float32], lis
 def _states_of_blocks(
     pair: Beside, head: BlockHeadContext, text: Sequence[int], output: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], list[int]]:
-    """The same of a block's rows, from their logits."""
+    """The same for a block's rows, computed from their logits."""
     back = np.linalg.pinv(output)
     states: list[NDArray[np.float32]] = []
     said: list[int] = []

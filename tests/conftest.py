@@ -1,4 +1,4 @@
-"""What all tests share: the options --long and --amx, and the tiny models."""
+"""Options and fixtures of all tests: --long, --amx, data folders and tiny models."""
 
 import gc
 import os
@@ -12,10 +12,10 @@ from localspec.machine import llama_params
 from tests.zoo import Zoo
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
-# Threads that wait by spinning keep the other tests' engines from the cores.
+# Spinning threads would take the cores from the other tests' engines.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ["LOCALSPEC_DATA_DIR"] = tempfile.mkdtemp(prefix="localspec-tests-")
-os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="localspec-tests-hub-")  # never a person's cache
+os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="localspec-tests-hub-")  # never the user's cache
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 for name in ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
     os.environ.pop(name, None)
@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--amx",
         choices=["shown", "hidden"],
-        help="as on a CPU with AMX, where llama.cpp repacks no weights, or as on one without",
+        help="simulate a CPU with AMX, for which llama.cpp repacks no weights, or one without",
     )
 
 
@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("LOCALSPEC_AMX", None)
     if amx := config.getoption("--amx"):
         if amx == "hidden" and llama_params.has_amx():
-            raise pytest.UsageError("this CPU has AMX: ggml would use it, and may die of it")
+            raise pytest.UsageError("this CPU has AMX: ggml would use it and may crash")
         os.environ["LOCALSPEC_AMX"] = amx
         llama_params.has_amx.cache_clear()
     config.addinivalue_line("markers", "long: slow, collected only with --long")
@@ -51,8 +51,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True, scope="module")
-def nothing_old_to_look_through() -> Iterator[None]:
-    """What modules and caches keep is not searched for garbage again: that took most of a test."""
+def freeze_garbage_collection() -> Iterator[None]:
+    """Excludes long-lived objects from garbage collection, which took most of a test's time."""
     yield
     gc.collect()
     gc.freeze()
@@ -60,7 +60,7 @@ def nothing_old_to_look_through() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test remembers for itself: one that kills an engine must not warn the next."""
+    """Gives each test its own data folder: a crash recorded by one must not affect the next."""
     monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path / "config.toml"))
 

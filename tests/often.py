@@ -1,4 +1,4 @@
-"""Parameters of which only some are tried each time; all with --long."""
+"""Test parameters of which only some run by default; all with --long."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONG = (pytest.mark.long,)
 
 
 def often(values: Mapping[str, Any] | Iterable[str], quick: Collection[str]) -> list[Any]:
-    """Of `values`, by name or names themselves, `quick` are for every day."""
+    """Parameters from `values`; those not named in `quick` need --long."""
     named = values if isinstance(values, Mapping) else {name: name for name in values}
     assert set(quick) <= set(named)
     return [

@@ -1,4 +1,4 @@
-"""Sessions on tiny models: how they are loaded, and what they said."""
+"""Sessions on tiny models: loading them, and collecting their answers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from localspec.protocol.events import Event, GenerationFinished, Round, Speculat
 from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand, SamplingParams
 
 SETTINGS = ContextSettings(flash_attn="on", n_ctx=512, n_ubatch=32, n_threads=1)
-"""From 64 tokens on flash attention computes by tiles, so a wider prefill has other last bits."""
+"""From 64 tokens on, flash attention uses tiles, so a wider prefill rounds differently."""
 GREEDY = SamplingParams(temperature=0)
 WIDEST = 17
 
 
 @dataclass
 class Said:
-    """One answer, folded."""
+    """One answer, collected from its events."""
 
     ids: list[int] = field(default_factory=list)
     text: str = ""
@@ -51,7 +51,7 @@ def loaded(
 
 
 def say(session: Session, text: str, **request: Any) -> Said:
-    """The whole answer; greedy unless `sampling` is given."""
+    """Generates a whole answer; greedy unless `sampling` is given."""
     return folded(session.generate(GenerateCommand(text, **({"sampling": GREEDY} | request))))
 
 
@@ -71,7 +71,7 @@ def folded(events: Iterable[Event]) -> Said:
 
 
 def require_same_logits_at_every_width(path: Path) -> None:
-    """Skip where this processor's kernels differ: then equal text is not promised."""
+    """Skips the test if this CPU's kernels round differently by width: then texts may differ."""
     tokens = [int(i) for i in np.random.default_rng(0).integers(3, 259, 2 * WIDEST)]
     model = LlamaContext(path, SETTINGS, outputs=WIDEST, rollback=0)
     try:

@@ -1,4 +1,4 @@
-"""scripts/bench_counts.py: rounds of both programs, as far as they can be compared."""
+"""scripts/bench_counts.py: comparing the rounds of both programs."""
 
 import importlib
 from pathlib import Path
@@ -16,11 +16,11 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(("tokens", "n"), [(0, 1), (3, 1), (4, 2), (5, 3), (99, 3)])
-def test_rounds_up_to_where_drafts_are_cut(counts: Any, tokens: int, n: int) -> None:
+def test_rounds_are_compared_up_to_the_shortened_drafts(counts: Any, tokens: int, n: int) -> None:
     assert counts.compared([(3, 3), (0, 3), (1, 3)], tokens) == n
 
 
-def test_a_report_says_how_many_are_the_same(counts: Any) -> None:
+def test_the_report_counts_equal_rounds(counts: Any) -> None:
     same = counts.Counts("eagle3", 3, "a.py", [(1, 3), (3, 3)], [(1, 3), (3, 3)], same_text=True)
     ended = counts.Counts("eagle3", 3, "b.py", [(1, 3), (0, 3)], [(1, 2), (0, 3)], same_text=False)
     said = counts.report([same, ended], markdown=True)

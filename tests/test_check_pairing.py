@@ -1,4 +1,4 @@
-"""scripts/check_pairing.py: verdicts from headers are llama.cpp's, on generated vocabularies."""
+"""scripts/check_pairing.py: verdicts from headers equal llama.cpp's, on generated vocabularies."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def vocabularies(folder: Path) -> None:
     bpe(folder / "bpe-shorter.gguf", "qwen2", 299)
 
 
-def test_verdicts_are_llama_cpps(tmp_path: Path) -> None:
+def test_verdicts_equal_llama_cpps(tmp_path: Path) -> None:
     vocabularies(tmp_path)
     done = check(tmp_path, "--range", "--markdown", tmp_path / "table.md")
     assert done.returncode == 0, done.stdout + done.stderr

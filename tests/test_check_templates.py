@@ -1,4 +1,4 @@
-"""scripts/check_templates.py: our rendering is transformers', where that is installed."""
+"""scripts/check_templates.py: localspec renders like transformers, if that is installed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_our_own_templates_are_rendered_alike(tmp_path: Path) -> None:
+def test_built_in_templates_render_the_same(tmp_path: Path) -> None:
     templates = {
         name: builtin_templates.load_source(name) for name in builtin_templates.STOP_STRINGS
     }

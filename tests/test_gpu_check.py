@@ -18,7 +18,7 @@ TARGET = gpu_check.HERE.parent / "localspec/data/demo/demo-target.gguf"
 MIB, GIB = 1 << 20, 1 << 30
 PARTS = {"weights": GIB, "kv": MIB, "compute": 0}
 CARD = {
-    "description": "A card",
+    "description": "A GPU",
     "total_memory": 12 * GIB,
     "total": GIB,
     "target": PARTS,
@@ -90,9 +90,9 @@ def test_parts_are_reported_or_marked_as_not_available(taken: Path) -> None:
     assert text.count("verdict: **lossless**, 9 draft tokens checked") == 2
     assert "- not available: nothing to measure with" in text
     assert "- not available: llama.cpp's programs are not given" in text
-    assert "A card: estimated 1.00 GiB, measured 1.00 GiB (+0.0 %)" in text
+    assert "A GPU: estimated 1.00 GiB, measured 1.00 GiB (+0.0 %)" in text
     assert "refused before the load: Too much. exit 4" in text
-    assert "--anyway: runs out while the context is made: Too much. exit 11" in text
+    assert "--anyway: runs out while the context is created: Too much. exit 11" in text
     half = next(asked for asked in pair.asked[1:] if asked[0] == "verify")
     assert half[1:5] == ("--gpu-layers", "3", "--draft-gpu-layers", "0")
 

@@ -41,24 +41,26 @@ def exact(role: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return bench.logits(path)
 
 
-def test_growing_changes_no_logit(made: dict[str, Any], role: str, exact: Any) -> None:
+def test_enlarging_changes_no_logit(made: dict[str, Any], role: str, exact: Any) -> None:
     # Summing more zeros moves last bits, and so now and then the rounding of a cached F16 key.
     assert bench.distance(made[role].logits, exact) < 1e-4
     assert np.abs(made[role].logits - exact).max() < 5e-3
     assert bench.agreement(made[role].logits, exact) == 1
 
 
-def test_in_f32_only_the_activations_of_q8_0_are_missing(made: dict[str, Any], role: str) -> None:
+def test_f32_differs_only_by_the_rounded_activations_of_q8_0(
+    made: dict[str, Any], role: str
+) -> None:
     assert made[role].distance < bench.TOLERANCE["F16"]
 
 
-def test_the_hopeless_draft_says_the_same_of_other_tokens(made: dict[str, Any]) -> None:
+def test_the_hopeless_draft_has_the_same_logits_for_other_tokens(made: dict[str, Any]) -> None:
     draft, hopeless = made["draft"].logits, made["hopeless"].logits
     turned = np.roll(draft, draft.shape[1] // 2, axis=1)
     assert bench.distance(hopeless, turned) < 1e-4
 
 
-def test_the_hopeless_draft_is_hopeless(made: dict[str, Any]) -> None:
+def test_the_hopeless_draft_never_agrees(made: dict[str, Any]) -> None:
     assert bench.agreement(made["hopeless"].logits, made["target"].logits) < 0.1
 
 
@@ -74,8 +76,8 @@ def test_the_header_is_the_sources_with_the_new_shape(made: dict[str, Any], role
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "dspark", "dflash"])
-def test_a_grown_head_guesses_as_before(made: dict[str, Any], kind: str, tmp_path: Path) -> None:
-    """Both in F32, where nothing but the order of sums differs."""
+def test_an_enlarged_head_drafts_the_same(made: dict[str, Any], kind: str, tmp_path: Path) -> None:
+    """Both in F32, where only the order of sums differs."""
     head, source = demoheads.pair(kind, tmp_path).head, bench.trained_model(demoheads.TARGET)
     rows = []
     for name, shape in (("small", source.shape), ("large", TINY.target)):
@@ -93,7 +95,7 @@ def test_a_grown_head_guesses_as_before(made: dict[str, Any], kind: str, tmp_pat
 
 
 def guesses(target: Path, head: Path, places: int = 6, n: int = 4) -> Any:
-    """The rows of the likeliest guesses, after ever more of a text."""
+    """The logits of greedy drafts, at several positions of a text."""
     pair = beside.opened(target, head)
     try:
         companion = pair.followed()

@@ -1,4 +1,4 @@
-"""What a wheel holds, and what starting the program imports."""
+"""The content of a wheel, and the modules that a start imports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ except SystemExit as end:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built without a network from a copy of what it is made of."""
+    """The wheel, built offline from a copy of its sources."""
     pytest.importorskip("hatchling", reason="hatchling is not installed")
     copy = tmp_path_factory.mktemp("source")
     for name in PACKED:
@@ -57,7 +57,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def python(code: str, packages: Path) -> subprocess.CompletedProcess[str]:
-    """Run code that sees the package in `packages` first, away from the repository."""
+    """Runs code with the package in `packages` first on the path, outside the repository."""
     environment = {**os.environ, "PYTHONPATH": str(packages), "NO_COLOR": "1"}
     return subprocess.run(
         [sys.executable, "-P", "-c", code],
@@ -75,7 +75,7 @@ def test_the_catalogue_is_found_in_the_repository() -> None:
     assert paths.catalog_file().is_file()
 
 
-def test_a_wheel_holds_the_catalogue_and_the_demo_pair(wheel: Path) -> None:
+def test_a_wheel_contains_the_catalogue_and_the_demo_pair(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         assert archive.read("localspec/models.yaml") == (ROOT / "models.yaml").read_bytes()
@@ -131,7 +131,7 @@ def test_an_installed_package_answers(installed: Path) -> None:
         (["nonsense"], 2),
     ],
 )
-def test_only_answering_imports_what_is_heavy(arguments: list[str], code: int) -> None:
+def test_heavy_modules_are_imported_for_answers_only(arguments: list[str], code: int) -> None:
     done = python(WHAT_IS_IMPORTED.format(arguments=arguments), ROOT)
     returned, modules = json.loads(done.stderr.splitlines()[-1])
     assert returned == code

@@ -1,4 +1,4 @@
-"""scripts/refresh_catalog.py: what the hub says goes into the file, and nothing else changes."""
+"""scripts/refresh_catalog.py: the hub's values go into the file, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMIT = "c" * 40
 
 
 class FakeHub:
-    """Knows one repository; in it the Q4 file was renamed."""
+    """A hub with one repository, in which the Q4 file was renamed."""
 
     def list_files(self, repo: str) -> RepoInfo:
         if repo != "Qwen/Qwen3-8B-GGUF":

@@ -1,4 +1,4 @@
-"""docs/tour.md shows pictures that are there and names keys that do something."""
+"""docs/tour.md: its pictures exist, and its keys are bound."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pictures() -> list[Path]:
     return [DOCS / found for found in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", PAGE)]
 
 
-def test_every_picture_is_there_and_small_and_every_one_there_is_shown() -> None:
+def test_every_picture_exists_is_small_and_is_shown() -> None:
     shown = pictures()
     assert len(shown) == len(set(shown)) == 11
     assert {path for path in shown if path.parent.name == "tour"} == {*DOCS.glob("tour/*")}
@@ -28,14 +28,14 @@ def test_every_picture_is_there_and_small_and_every_one_there_is_shown() -> None
         assert path.stat().st_size < LARGEST, path
 
 
-def test_the_pictures_tell_of_nobodys_computer() -> None:
+def test_the_pictures_contain_no_personal_paths() -> None:
     for path in pictures():
         text = re.sub(r"&#160;", " ", path.read_text(encoding="utf-8"))
         said = " ".join(re.findall(r"<text[^>]*>([^<]*)</text>", text))
         assert said.strip() and not PLACES.search(said), path
 
 
-def test_every_key_it_names_is_one_of_ours() -> None:
+def test_every_key_on_the_page_is_bound() -> None:
     known = {format_key(one) for key in KEY_BINDINGS for one in key.keys.split(",")}
     named = {said for said in re.findall(r"`([^`]+)`", PAGE) if not WORDS.fullmatch(said)}
     assert {"w", "f2", "f10", "esc", "enter", "ctrl+q", "←"} <= named
