@@ -103,7 +103,7 @@ class DFlash(nn.Module):
         return self.output_norm(x).unflatten(1, (count, BLOCK))
 
     def output(self, target: Llama) -> Tensor:
-        """The matrix from the states of `guesses` to logits."""
+        """The matrix from the states of `draft_states` to logits."""
         return target.token_embd.weight
 
     def with_before(self, states: Tensor, before: Tensor) -> Tensor:

@@ -186,17 +186,17 @@ def measure(probe: MemoryProbe, case: Case) -> Result | None:
         print(f"{case.family}: {error}", file=sys.stderr)
         return None
     began = time.perf_counter()
-    guess = memory.estimate_pair(case.load, *case.headers, case.devices)
+    estimate = memory.estimate_pair(case.load, *case.headers, case.devices)
     ms = (time.perf_counter() - began) * 1000
-    names = _names(exact) | _names(guess)
-    offs = {name: guess.of(name).total - exact.of(name).total for name in names}
+    names = _names(exact) | _names(estimate)
+    offs = {name: estimate.of(name).total - exact.of(name).total for name in names}
     return Result(
         case,
         total=sum(exact.of(name).total for name in names) + exact.output,
         off=sum(map(abs, offs.values())),
         under=max(0, -min(offs.values())),
         worst=max(map(abs, offs.values())),
-        error=guess.error,
+        error=estimate.error,
         ms=ms,
     )
 

@@ -42,15 +42,15 @@ class Setting:
 
 SETTINGS = (
     Setting("CPU", 0, BASE),
-    Setting("one card", 1, BASE),
-    Setting("one card, 1 layer", 1, replace(BASE, n_gpu_layers=1)),
-    Setting("one card, q8_0 cache", 1, replace(BASE, kv_type="q8_0")),
-    Setting("one card, no flash attention", 1, replace(BASE, flash_attn="off")),
-    Setting("one card, experts on the CPU", 1, replace(BASE, cpu_moe=True), mixtures=True),
-    Setting("two cards", 2, BASE),
-    Setting("three cards", 3, BASE),
+    Setting("one GPU", 1, BASE),
+    Setting("one GPU, 1 layer", 1, replace(BASE, n_gpu_layers=1)),
+    Setting("one GPU, q8_0 cache", 1, replace(BASE, kv_type="q8_0")),
+    Setting("one GPU, no flash attention", 1, replace(BASE, flash_attn="off")),
+    Setting("one GPU, experts on the CPU", 1, replace(BASE, cpu_moe=True), mixtures=True),
+    Setting("two GPUs", 2, BASE),
+    Setting("three GPUs", 3, BASE),
 )
-WITH_HEADS = ("CPU", "one card", "one card, 1 layer", "one card, no flash attention", "two cards")
+WITH_HEADS = ("CPU", "one GPU", "one GPU, 1 layer", "one GPU, no flash attention", "two GPUs")
 
 
 @dataclass(frozen=True)

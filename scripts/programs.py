@@ -171,11 +171,18 @@ def localspec(settings: Settings, case: Case) -> Run:
 
 def localspec_command(settings: Settings, case: Case, tokens: int | None = None) -> list[str]:
     n, layers = str(settings.threads), str(settings.gpu_layers)
-    guess = ["--draft", "none", "--spec", "off"]
+    draft_options = ["--draft", "none", "--spec", "off"]
     if case.gamma:
-        guess = ["--draft", settings.draft, "--spec", "model", "--draft-max", str(case.gamma)]
+        draft_options = [
+            "--draft",
+            settings.draft,
+            "--spec",
+            "model",
+            "--draft-max",
+            str(case.gamma),
+        ]
     return [
-        *(*settings.localspec, "run", settings.target, *guess, "--raw", "-p", case.prompt),
+        *(*settings.localspec, "run", settings.target, *draft_options, "--raw", "-p", case.prompt),
         *("--temperature", "0", "--max-tokens", str(tokens or settings.tokens)),
         *("--ctx", str(settings.ctx), "--threads", n, "--draft-threads", n),
         *("--gpu-layers", layers, "--draft-gpu-layers", layers),
