@@ -199,7 +199,7 @@ class Eagle3(nn.Module):
         return target.token_embd(seen.ids[:, 1:-1]), seen.hidden_states[:, :-2]
 
     def targets_of(self, x: Tensor) -> Tensor:
-        """Aligns per-token values with the rows: those of the token before each row's first draft token."""
+        """Values of the token before each row's first draft token."""
         return x[:, 1:-1]
 
     def forward(self, embedding: Tensor, hidden_states: Tensor, steps: int) -> list[Tensor]:
