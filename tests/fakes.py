@@ -145,8 +145,8 @@ class EmptyDrafter:
         self,
         tokens: Sequence[int],
         limit: int,
-        ahead: Sequence[int] = (),
-        gauge: DraftStopPolicy | None = None,
+        draft_prefix: Sequence[int] = (),
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         return Draft([], None, "empty")
 
@@ -162,8 +162,8 @@ class RandomDrafter:
         self,
         tokens: Sequence[int],
         limit: int,
-        ahead: Sequence[int] = (),
-        gauge: DraftStopPolicy | None = None,
+        draft_prefix: Sequence[int] = (),
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         n = self._rng.integers(limit + 1)
         return Draft(self._rng.integers(self._n_vocab, size=n).tolist(), None, "random")
@@ -179,8 +179,8 @@ class ConstantDrafter:
         self,
         tokens: Sequence[int],
         limit: int,
-        ahead: Sequence[int] = (),
-        gauge: DraftStopPolicy | None = None,
+        draft_prefix: Sequence[int] = (),
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         return Draft(self._guess[:limit], None, "constant")
 
@@ -197,8 +197,8 @@ class OracleDrafter:
         self,
         tokens: Sequence[int],
         limit: int,
-        ahead: Sequence[int] = (),
-        gauge: DraftStopPolicy | None = None,
+        draft_prefix: Sequence[int] = (),
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         assert list(tokens) == self._text[: len(tokens)], "the text took another turn"
         places = range(len(tokens), min(len(tokens) + limit, len(self._text)))

@@ -77,14 +77,14 @@ def test_a_bundled_head_computes_what_torch_did(path: Path) -> None:
         stored["ids"].tolist(),
         opened(DEMO / "demo-target.gguf", DEMO / f"{path.stem}.gguf"),
     )
-    companion, differences = pair.followed(), []
+    head_runner, differences = pair.followed(), []
     try:
         for cut, wanted in zip(stored["cuts"].tolist(), stored["logits"], strict=True):
             pair.target.truncate(0)
             for start in range(0, cut, STEP):
                 pair.target.decode(ids[start : min(start + STEP, cut)], 0)
-            assert companion.is_ready(ids[: cut + 1])
-            for row, theirs in zip(rows(companion, ids[cut], wanted), wanted, strict=True):
+            assert head_runner.is_ready(ids[: cut + 1])
+            for row, theirs in zip(rows(head_runner, ids[cut], wanted), wanted, strict=True):
                 assert row.argmax() == theirs.argmax()
                 differences.append(np.abs(row - theirs.astype(np.float32)).mean())
     finally:
@@ -94,12 +94,14 @@ def test_a_bundled_head_computes_what_torch_did(path: Path) -> None:
     assert max(differences) < 0.5
 
 
-def rows(companion: Any, following: int, wanted: NDArray[np.float16]) -> list[NDArray[np.float32]]:
+def rows(
+    head_runner: Any, following: int, wanted: NDArray[np.float16]
+) -> list[NDArray[np.float32]]:
     """Logits of as many greedy guesses."""
-    if isinstance(companion, BlockHeadRunner):
-        return list(companion.draft_block(following, len(wanted))[0].copy())
-    found = [companion.begin(following).copy()]
-    return found + [companion.after(int(row.argmax())).copy() for row in wanted[:-1]]
+    if isinstance(head_runner, BlockHeadRunner):
+        return list(head_runner.draft_block(following, len(wanted))[0].copy())
+    found = [head_runner.first_logits(following).copy()]
+    return found + [head_runner.next_logits(int(row.argmax())).copy() for row in wanted[:-1]]
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "dspark", "dflash", "mtp"])

@@ -1,1 +1,1 @@
-"""The engine: one target, one drafter, one loop."""
+"""The inference engine: a target, drafters and the speculative loop."""

@@ -1,4 +1,4 @@
-"""The child process: commands in on stdin, events out on stdout, one JSON object a line."""
+"""The engine process: commands on stdin, events on stdout, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEARTBEAT_SECONDS = 1.0
 
 
 class CommandServer:
-    """Carries out one command after another; `stop` and the end of stdin overtake."""
+    """Runs commands in order. `stop` and the end of stdin take effect at once."""
 
     def __init__(self, commands: int, outputs: int) -> None:
         self._commands = os.fdopen(commands, "rb")
@@ -31,9 +31,9 @@ class CommandServer:
         self._session: Session | None = None
         self._current = 0
         self._newest_number = 0
-        """Number of the newest command that was heard."""
+        """Number of the newest command received."""
         self._stop_up_to = 0
-        """Number of the newest command that was to stop."""
+        """Commands up to this number were asked to stop."""
 
     def run(self) -> None:
         self._send(0, wire.HelloReply(wire.PROTOCOL_VERSION, os.getpid()))
@@ -58,7 +58,7 @@ class CommandServer:
             self._current = 0
 
     def _run_command(self, command: wire.EngineCommand) -> Iterator[wire.EngineOutput]:
-        # Late: the handshake need not wait for llama.cpp.
+        # Imported here so that the handshake does not wait for llama.cpp.
         from localspec.engine.session import Session  # noqa: PLC0415
 
         if isinstance(command, wire.LoadCommand):
@@ -66,7 +66,7 @@ class CommandServer:
             self._session = Session(command)
             yield self._session.ready
         elif self._session is None:
-            raise errors.UsageError("Nothing is loaded.", "Load a pair first.")
+            raise errors.UsageError("No model is loaded.", "Load a model first.")
         elif isinstance(command, wire.GenerateCommand):
             yield from self._session.generate(command)
             yield from self._session.measured_costs()
@@ -82,7 +82,7 @@ class CommandServer:
             yield from self._session.inspect(command)
 
     def _apply_stop(self) -> None:
-        """A stop may have come before its answer began."""
+        """Stop the current command if a stop arrived for it, perhaps before it began."""
         if self._session is not None and 0 < self._current <= self._stop_up_to:
             self._session.stop()
 
@@ -92,7 +92,7 @@ class CommandServer:
             self._session = None
 
     def _read_commands(self) -> None:
-        """Read commands until the parent is gone; then end, whatever llama.cpp is doing."""
+        """Read commands until the parent closes stdin; then exit, even inside llama_decode."""
         for line in self._commands:
             try:
                 number, command = wire.decode_command(line)
@@ -121,17 +121,17 @@ class CommandServer:
             try:
                 while data:
                     data = data[os.write(self._outputs, data) :]
-            except OSError:  # nobody listens any more
+            except OSError:  # the parent has closed the pipe
                 os._exit(0)
 
 
 def main() -> None:
     child_process.set_up_child(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
-    answers = child_process.take_over_stdout()
+    outputs = child_process.take_over_stdout()
     commands = os.dup(0)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # no library reads our commands
-    CommandServer(commands, answers).run()
-    os._exit(0)  # llama.cpp's destructors are slow and cannot matter any more
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # so that no library reads the commands
+    CommandServer(commands, outputs).run()
+    os._exit(0)  # skips llama.cpp's slow destructors
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A chat as the prompt of the loaded model: its template, its thinking, what is to be told."""
+"""Builds the prompt of a chat for the loaded model, and its tokens."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ class PromptVocabulary(Protocol):
         ...
 
     def special_texts(self) -> dict[str, str]:
-        """bos_token, eos_token, …; empty where the model has none."""
+        """Texts of bos_token, eos_token, …; empty if the model has no such token."""
         ...
 
     def show_control_tokens(self, text: str) -> None:
-        """From now on the control tokens in a text stand for what they are called."""
+        """Let `piece` return the names of the control tokens that `text` contains."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the target is to read, and what follows from how it was made."""
+    """The text of a prompt, with what its chat template implies for the answer."""
 
     text: str
     messages: tuple[ChatMessage, ...] = ()
-    """What it is made of, where that is known."""
+    """The messages in the text, if known."""
     notices: tuple[Notice, ...] = ()
     opens_thinking: bool = False
-    """Whether it ends inside a thinking part."""
+    """Whether the prompt ends inside a thinking part."""
     stop: tuple[str, ...] = ()
-    """What ends the answer, where the model may have no token for it."""
+    """Stop strings of a built-in template: the model may have no token for its end of turn."""
 
     def mark_thinking(self, events: Iterator[Event]) -> Iterator[Event]:
-        """The events of the answer, and whether it begins in a thinking part."""
+        """Mark the prefill events if the answer begins inside a thinking part."""
         for event in events:
             if self.opens_thinking and isinstance(event, Prefill):
                 yield replace(event, thinking=True)
@@ -66,20 +66,20 @@ class Prompt:
 
 
 class PromptBuilder:
-    """Makes prompts of chats for one loaded model."""
+    """Renders chats for one loaded model."""
 
     def __init__(self, vocabulary: PromptVocabulary, source: str) -> None:
         self._vocabulary = vocabulary
         self._special_texts = vocabulary.special_texts()
         self._bos = self._special_texts["bos_token"] if vocabulary.add_bos else ""
-        self._markers = thinking_tags.detect_tags(source)
+        self._tags = thinking_tags.detect_tags(source)
         self._reported_codes: set[str] = set()
         self._template: str | None = None
-        """`own`, a fallback's name, or None where the model has none."""
+        """`own`, the name of a built-in template, or None if the model has no template."""
         self._renderer: TemplateRenderer | None = None
         self.notices: tuple[Notice, ...] = ()
-        """About the model's template as such."""
-        if "{" not in source:  # llama.cpp knows some models that have none, and names a form
+        """Notices about the model's template."""
+        if "{" not in source:  # llama.cpp gives a template name for some models
             self._template = "mistral-v7" if source.startswith("mistral-v7") else None
         elif len(source) > MAX_SOURCE_CHARS:
             self._template = builtin_templates.DEFAULT_TEMPLATE
@@ -87,16 +87,16 @@ class PromptBuilder:
         else:
             self._template = "own"
             self._renderer = TemplateRenderer(source, self._special_texts)
-        if self._markers is not None:
-            vocabulary.show_control_tokens("".join(thinking_tags.with_answer_prefix(self._markers)))
+        if self._tags is not None:
+            vocabulary.show_control_tokens("".join(thinking_tags.with_answer_prefix(self._tags)))
 
     def ready_settings(self) -> dict[str, Any]:
-        """What `Ready.settings` tells of it."""
-        found = list(thinking_tags.with_answer_prefix(self._markers)) if self._markers else None
-        return {"template": self._template, "thinking": found}
+        """The `chat` part of `EngineReady.settings`."""
+        tags = list(thinking_tags.with_answer_prefix(self._tags)) if self._tags else None
+        return {"template": self._template, "thinking": tags}
 
     def build_prompt(self, command: GenerateCommand | CountCommand | InspectCommand) -> Prompt:
-        """The prompt of a request; its text as it is where there are no messages."""
+        """The prompt of a request: its chat rendered, or its text if there are no messages."""
         if not command.messages:
             return Prompt(command.text, command.said)
         rendered = self.render(command.messages, command.template, command.think)
@@ -109,50 +109,51 @@ class PromptBuilder:
             text,
             command.messages,
             rendered.notices,
-            own and thinking_tags.is_open(text, question, self._markers),
+            own and thinking_tags.is_open(text, question, self._tags),
             () if own else builtin_templates.STOP_STRINGS[rendered.template],
         )
 
     def render(
         self, messages: Sequence[ChatMessage], template: str | None, think: bool | None
     ) -> RenderResult:
-        """The text of a chat.  Raises UsageError where there is no template for it."""
+        """The text of a chat. Raises UsageError if it is empty or there is no template."""
         if not messages:
-            raise UsageError("The chat is empty.", "Ask something.")
+            raise UsageError("The chat is empty.", "Enter a message.")
         name = template or self._template
         if name is None:
             raise UsageError(
                 "This model has no chat template: it only continues text.",
                 (
-                    "Give it a text, or choose one with --template: "
+                    "Use a plain text prompt, or choose a template with --template: "
                     f"{', '.join(builtin_templates.STOP_STRINGS)}."
                 ),
             )
         if name == "own" and self._renderer is not None:
             return self._renderer.render(messages, think)
-        # Late: jinja2 is needed in this process only here.
+        # Imported here: jinja2 is rarely needed in this process.
         from localspec.models.chat_template.jinja_render import render_builtin  # noqa: PLC0415
 
         return render_builtin(messages, self._special_texts, name)
 
     def make_thinking_budget(self, prompt: Prompt, limit: int | None) -> ThinkingBudget:
-        """What follows the thinking of the answer to a prompt."""
-        words, found = self._vocabulary, self._markers
-        text = f"\n{thinking_tags.with_answer_prefix(found).close}" if found else ""
-        closing = [token for token in words.tokenize(text) if token != words.bos] if found else []
+        """The thinking budget of an answer; `limit` in tokens, None for no limit."""
+        vocabulary, closing = self._vocabulary, list[int]()
+        if self._tags:
+            text = f"\n{thinking_tags.with_answer_prefix(self._tags).close}"
+            closing = [token for token in vocabulary.tokenize(text) if token != vocabulary.bos]
         return ThinkingBudget(
-            found,
+            self._tags,
             is_open=prompt.opens_thinking,
             limit=limit,
-            piece=words.piece,
+            piece=vocabulary.piece,
             closing_tokens=closing,
         )
 
     def new_notices(self, notices: Sequence[Notice]) -> list[Notice]:
-        """Those of a kind that was not told yet."""
-        fresh = [notice for notice in notices if notice.code not in self._reported_codes]
-        self._reported_codes |= {notice.code for notice in fresh}
-        return fresh
+        """The notices whose code was not reported before."""
+        new = [notice for notice in notices if notice.code not in self._reported_codes]
+        self._reported_codes |= {notice.code for notice in new}
+        return new
 
     def close(self) -> None:
         if self._renderer is not None:
@@ -163,13 +164,13 @@ def _template_too_long(length: int) -> Notice:
     return Notice(
         "warning",
         "template-fallback",
-        f"The model's chat template is not used: it has {length:,} characters. "
+        f"The model's chat template is not used: it is too long ({length:,} characters). "
         f"Using {builtin_templates.DEFAULT_TEMPLATE} instead.",
         f"Choose another with --template: {', '.join(builtin_templates.STOP_STRINGS)}.",
     )
 
 
-# --- The tokens of a prompt, with each earlier answer as the model itself wrote it.
+# --- Reuse of an answer's own tokens, so that the next prompt matches the KV cache
 
 
 class ReuseVocabulary(Protocol):
@@ -177,26 +178,26 @@ class ReuseVocabulary(Protocol):
     def n_tokens(self) -> int: ...
 
     def piece(self, token: int) -> bytes:
-        """The bytes a token stands for; none for control tokens."""
+        """The bytes of a token; none for control tokens."""
         ...
 
     def token_text(self, token: int) -> bytes:
-        """How the vocabulary writes a token, a control token too."""
+        """The vocabulary's own text of a token, also of a control token."""
         ...
 
 
 def reuse_answer_tokens(
     tokens: list[int], messages: Sequence[ChatMessage], vocabulary: ReuseVocabulary
 ) -> list[int]:
-    """`tokens` with the answers' own where they stand for the very same text.
+    """Replace the tokens of each earlier answer by those the model generated, if the text is equal.
 
-    The text stays what it is, byte for byte, and control tokens between the answers stay.  What a
-    template changed of an answer is as the tokenizer writes it.
+    The text does not change by a byte, and control tokens between answers stay. Where a template
+    changed an answer's text, the tokenizer's tokens stay.
     """
     if not any(message.tokens for message in messages):
         return tokens
     text = _TokenizedText(tokens, vocabulary)
-    found: list[int] = []
+    reused: list[int] = []
     done = at = 0
     for message in messages:
         content = message.content.encode("utf-8", "replace")
@@ -207,22 +208,21 @@ def reuse_answer_tokens(
         first = text.token_at_byte.get(start)
         if first is None or first < done:
             continue
-        own, after = _matching_tokens(
+        n_own, after = _matching_tokens(
             text, start, len(content), _completed_texts(message.tokens, vocabulary)
         )
-        found += [*tokens[done:first], *message.tokens[:own]]
-        done = after if own else first
-    return [*found, *tokens[done:]]
+        reused += [*tokens[done:first], *message.tokens[:n_own]]
+        done = after if n_own else first
+    return [*reused, *tokens[done:]]
 
 
 class _TokenizedText:
-    """What tokens say, and at which byte each begins."""
+    """The bytes of tokens, and the token that begins at each byte."""
 
     def __init__(self, tokens: Sequence[int], vocabulary: ReuseVocabulary) -> None:
         pieces = [vocabulary.piece(token) or vocabulary.token_text(token) for token in tokens]
         self.data = b"".join(pieces)
         self.token_at_byte: dict[int, int] = {}
-        """Of the token that begins at a byte."""
         at = 0
         for i, piece in enumerate(pieces):
             self.token_at_byte[at] = i
@@ -231,33 +231,33 @@ class _TokenizedText:
 
 
 def _completed_texts(tokens: Sequence[int], vocabulary: ReuseVocabulary) -> list[bytes | None]:
-    """The text that each token of an answer completes; None where it ends within a character.
+    """The text that each token of an answer completes; None if it ends inside a character.
 
-    Ends before a token that stands for no text.
+    Ends before the first token without text.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    found: list[bytes | None] = []
-    held = ""
+    texts: list[bytes | None] = []
+    pending = ""
     for token in tokens:
         piece = vocabulary.piece(token) if 0 <= token < vocabulary.n_tokens else b""
         if not piece:
             break
-        held += decoder.decode(piece)
+        pending += decoder.decode(piece)
         if decoder.getstate()[0]:
-            found.append(None)
+            texts.append(None)
         else:
-            found.append(held.encode())
-            held = ""
-    if found and found[-1] is None:  # the answer was cut there, and its text shows U+FFFD
-        found[-1] = (held + decoder.decode(b"", final=True)).encode()
-    return found
+            texts.append(pending.encode())
+            pending = ""
+    if texts and texts[-1] is None:  # the answer ended inside a character, shown as U+FFFD
+        texts[-1] = (pending + decoder.decode(b"", final=True)).encode()
+    return texts
 
 
 def _matching_tokens(
     text: _TokenizedText, start: int, length: int, completed_texts: Sequence[bytes | None]
 ) -> tuple[int, int]:
-    """How many of an answer's own tokens say what stands at `start`, and the place after that."""
-    own, after, at = 0, -1, start
+    """How many of an answer's own tokens match at byte `start`, and the token after them."""
+    n_own, after, at = 0, -1, start
     for i, piece in enumerate(completed_texts):
         if piece is None:
             continue
@@ -265,5 +265,5 @@ def _matching_tokens(
             break
         at += len(piece)
         if at in text.token_at_byte:
-            own, after = i + 1, text.token_at_byte[at]
-    return own, after
+            n_own, after = i + 1, text.token_at_byte[at]
+    return n_own, after

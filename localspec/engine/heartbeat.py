@@ -1,4 +1,4 @@
-"""When the engine last got anywhere: whoever watches it for a hang looks here."""
+"""Time of the engine's last progress, for hang detection."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ _last_progress = time.monotonic()
 
 
 def record_progress() -> None:
-    """Something was done."""
     global _last_progress  # noqa: PLW0603  one engine a process
     _last_progress = time.monotonic()
 
 
 def seconds_since_progress() -> float:
-    """Seconds since."""
     return time.monotonic() - _last_progress

@@ -1,4 +1,4 @@
-"""A target and perhaps a draft model or head, loaded and found to go together."""
+"""Loads a target with its draft model or head, and checks that they are compatible."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from localspec.protocol.wire import ContextSettings, LoadCommand
 
 
 class LoadedPair:
-    """Both models, what is to be told of them, and how a chat becomes a prompt for them."""
+    """The loaded target and draft, with the notices about them and the prompt builder."""
 
     def __init__(self, load: LoadCommand, interrupted: Callable[[], bool]) -> None:
         self.draft: llama.LlamaContext | llama.HeadContext | None = None
         self.head_runner: HeadRunner | BlockHeadRunner | None = None
-        """Makes drafts of a head out of what the target reads."""
+        """Feeds the target's hidden states to the head, if the draft is one."""
         self.draft_kind = "model"
-        """What the draft is: a model, or the kind of its head."""
+        """`model`, or the kind of head."""
         self.notices: list[Notice] = []
         self._is_self_mtp = load.draft is not None and _is_own_mtp_layer(load.target, load.draft)
         role = llama_params.target_role(load)
-        self.target = _open_context(Path(load.target), role, predicting=self._is_self_mtp)
+        self.target = _open_context(Path(load.target), role, with_mtp=self._is_self_mtp)
         self.prompt_builder = PromptBuilder(
             self.target.vocabulary, self.target.model.chat_template()
         )
@@ -46,17 +46,15 @@ class LoadedPair:
             if isinstance(model, llama.LlamaContext):
                 model.is_interrupted = interrupted
         self.max_draft = min(load.draft_max, self.target.rollback)
-        """Tokens that can be guessed in a round and taken back."""
+        """Maximum number of draft tokens per round, limited by what the target can roll back."""
         self._add_warnings()
 
     @property
     def models(self) -> list[llama.LlamaContext | llama.HeadContext]:
-        """The target, then the draft if there is one."""
         return [model for model in (self.target, self.draft) if model is not None]
 
     @property
     def draft_description(self) -> str:
-        """What drafts, in words."""
         name = draft_heads.KIND_TITLES.get(self.draft_kind)
         return f"the {name} head" if name else "the draft model"
 
@@ -74,26 +72,26 @@ class LoadedPair:
                 "This build of llama.cpp cannot run "
                 f"{draft_heads.KIND_TITLES[self.draft_kind]} heads"
             )
-            said = f"{what}: it lacks {missing.missing_function}. {path.name} is not used."
-            self.notices.append(Notice("warning", "no-heads", said, missing.hint))
+            message = f"{what}: it lacks {missing.missing_function}. {path.name} is not used."
+            self.notices.append(Notice("warning", "no-heads", message, missing.hint))
             self.draft_kind = "model"
 
     def _load_head(self, path: Path, load: LoadCommand) -> None:
-        facts, weights, name = header.read(path), self.target.model, Path(load.target).name
+        gguf, model = header.read(path), self.target.model
         target = draft_heads.HeadTarget(
-            weights.architecture, weights.n_layer, weights.n_embd, self.target.vocabulary
+            model.architecture, model.n_layer, model.n_embd, self.target.vocabulary
         )
-        verdict = draft_heads.check_head(target, facts, path)
+        verdict = draft_heads.check_head(target, gguf, path)
         if not verdict.is_compatible:
-            raise pair_compatibility.incompatible_pair_error(verdict, name, path.name)
-        self.draft_kind = draft_heads.file_draft_kind(facts)
+            raise pair_compatibility.incompatible_pair_error(
+                verdict, Path(load.target).name, path.name
+            )
+        self.draft_kind = draft_heads.file_draft_kind(gguf)
         if self.draft_kind == "mtp":
             self._load_mtp_layer(path, load)
             return
-        taps = llama.LayerHiddenStates(
-            self.target.handle, weights, draft_heads.target_layers(facts)
-        )
-        settings, width, batch = load.draft_settings, taps.width, self.target.n_batch
+        source = llama.LayerHiddenStates(self.target.handle, model, draft_heads.target_layers(gguf))
+        settings, width, batch = load.draft_settings, source.width, self.target.n_batch
         if self.draft_kind == "eagle3":
             self.draft = head = llama.HeadContext(path, settings, self.target, target_width=width)
             self.head_runner = HeadRunner(head, batch)
@@ -103,26 +101,26 @@ class LoadedPair:
                 settings,
                 self.target,
                 target_width=width,
-                form=draft_heads.read_block_format(facts),
+                form=draft_heads.read_block_format(gguf),
             )
             self.head_runner = BlockHeadRunner(block, batch)
-        self.target.set_listener(taps, self.head_runner)
+        self.target.set_listener(source, self.head_runner)
 
     def _load_mtp_layer(self, path: Path | None, load: LoadCommand) -> None:
-        """One that predicts: without a path the target's own."""
+        """Load an MTP layer from a file of its own, or from the target's file if `path` is None."""
         self.draft_kind = "mtp"
-        last = llama.FinalHiddenStates(self.target.handle, self.target.model)
-        settings, width = load.draft_settings, last.width
+        source = llama.FinalHiddenStates(self.target.handle, self.target.model)
+        settings, width = load.draft_settings, source.width
         self.draft = head = llama.HeadContext(
             path, settings, self.target, target_width=width, is_mtp=True
         )
         self.head_runner = HeadRunner(head, self.target.n_batch, first_position=0)
-        self.target.set_listener(last, self.head_runner)
+        self.target.set_listener(source, self.head_runner)
 
     def _load_draft_model(self, path: Path, load: LoadCommand) -> None:
         self.draft = draft = _open_context(path, llama_params.draft_role(load, self.target.n_ctx))
-        same = path.resolve() == Path(load.target).resolve()
-        if not same:
+        is_target = path.resolve() == Path(load.target).resolve()
+        if not is_target:
             verdict = pair_compatibility.check_vocabularies(
                 self.target.vocabulary, draft.vocabulary
             )
@@ -130,22 +128,22 @@ class LoadedPair:
                 raise pair_compatibility.incompatible_pair_error(
                     verdict, Path(load.target).name, path.name
                 )
-        if same or draft.model.n_bytes() > self.target.model.n_bytes():
-            how = "the target itself" if same else "larger than its target"
-            said = f"The draft is {how}: a guess costs as much as an answer, so nothing is gained."
-            level: Literal["info", "warning"] = "info" if same else "warning"
+        if is_target or draft.model.n_bytes() > self.target.model.n_bytes():
+            what = "the target itself" if is_target else "larger than its target"
+            message = f"The draft model is {what}, so speculation gains nothing."
+            level: Literal["info", "warning"] = "info" if is_target else "warning"
             self.notices.append(
-                Notice(level, "large-draft", said, "Take a smaller draft, or --draft none.")
+                Notice(level, "large-draft", message, "Use a smaller draft model, or --draft none.")
             )
-        if draft.is_recurrent:  # it would read the text again after each rejection
+        if draft.is_recurrent:  # it would decode the whole text again after each rejection
             draft.close()
             self.draft = None
             self.notices.append(
                 Notice(
                     "warning",
                     "draft-no-rollback",
-                    f"{path.name} cannot take back a wrong guess (recurrent memory), "
-                    "so it is not used.",
+                    f"{path.name} cannot roll back rejected tokens (recurrent state), "
+                    "so it is not used as a draft model.",
                 )
             )
 
@@ -156,8 +154,8 @@ class LoadedPair:
                 Notice(
                     "warning",
                     "no-rollback",
-                    "This model cannot take back a wrong guess (recurrent memory without "
-                    "snapshots), so it runs plain.",
+                    "This model cannot roll back rejected tokens (recurrent state without "
+                    "snapshots), so speculation is off.",
                 )
             )
         if target.n_ctx_train and target.n_ctx_requested > target.n_ctx_train:
@@ -171,9 +169,9 @@ class LoadedPair:
             )
 
     def ready_event(self, load: LoadCommand, load_ms: float) -> EngineReady:
-        """What to say when everything is loaded."""
         draft = self.draft
-        weights = sum(one.n_bytes() for one in {model.model for model in self.models})
+        # An MTP layer of the target's own file shares the target's model.
+        weights = sum(model.n_bytes() for model in {context.model for context in self.models})
         return EngineReady(
             engine=llama.versions(),
             model=Path(load.target).name,
@@ -192,7 +190,7 @@ class LoadedPair:
         )
 
     def _used_memory(self) -> dict[str, int | None]:
-        """Bytes by device, and of all; nothing where this llama.cpp does not tell."""
+        """Bytes by device and in total; empty if this llama.cpp build does not report them."""
         used: dict[str, int | None] = {}
         for model in self.models:
             for name, size in model.memory_by_device().items():
@@ -201,29 +199,29 @@ class LoadedPair:
         return {"used": total, **used} if used else {}
 
     def tokenize_prompt(self, prompt: Prompt) -> list[int]:
-        """Its ids, those of earlier answers as they were written."""
-        words = self.target.vocabulary
-        return reuse_answer_tokens(words.tokenize(prompt.text), prompt.messages, words)
+        """The tokens of a prompt; earlier answers keep the tokens they were generated with."""
+        vocabulary = self.target.vocabulary
+        return reuse_answer_tokens(vocabulary.tokenize(prompt.text), prompt.messages, vocabulary)
 
     def checked_prompt_tokens(self, rendered_prompt: Prompt) -> list[int]:
-        """The ids of a prompt that leaves room for an answer.
+        """The tokens of a prompt that leaves space for an answer.
 
-        Raises UsageError where it is empty, PromptTooLongError.
+        Raises UsageError if it is empty, PromptTooLongError if it fills the context.
         """
-        prompt = self.tokenize_prompt(rendered_prompt)
-        if not prompt:
-            raise UsageError("The prompt is empty.", "Give one: -p 'def fibonacci(n):'")
-        if len(prompt) >= self.target.n_ctx:
-            larger = _round_up(len(prompt) + 512)
+        tokens = self.tokenize_prompt(rendered_prompt)
+        if not tokens:
+            raise UsageError("The prompt is empty.", "Enter one: -p 'def fibonacci(n):'")
+        if len(tokens) >= self.target.n_ctx:
+            larger = -(-(len(tokens) + 512) // 256) * 256
             trained = self.target.n_ctx_train
             possible = not trained or larger <= trained
             raise PromptTooLongError(
-                f"The prompt has {len(prompt):,} tokens; the context holds {self.target.n_ctx:,}.",
+                f"The prompt has {len(tokens):,} tokens; the context holds {self.target.n_ctx:,}.",
                 f"Use --ctx {larger}, or shorten it."
                 if possible
                 else f"Shorten it: the model was trained with {trained:,} tokens.",
             )
-        return prompt
+        return tokens
 
     def set_n_threads(self, n: int) -> None:
         for model in self.models:
@@ -237,19 +235,19 @@ class LoadedPair:
 
 
 def _is_own_mtp_layer(target: str, draft: str) -> bool:
-    """Whether the draft is the target's own file, and that brings a layer that guesses."""
+    """Whether the draft is the target's own file and contains an MTP layer."""
     same = Path(target).resolve() == Path(draft).resolve()
     return same and draft_heads.has_own_mtp_layer(header.read(Path(target)))
 
 
-def _open_context(path: Path, role: ModelRole, *, predicting: bool = False) -> llama.LlamaContext:
+def _open_context(path: Path, role: ModelRole, *, with_mtp: bool = False) -> llama.LlamaContext:
     return llama.LlamaContext(
         path,
         role.settings,
         outputs=role.n_outputs_max,
         rollback=role.n_rs_seq,
         within_trained=role.limit_to_trained_ctx,
-        with_mtp=predicting,
+        with_mtp=with_mtp,
     )
 
 
@@ -261,7 +259,3 @@ def _effective_settings(
         "n_ubatch": model.n_batch,
         "n_threads": model.n_threads,
     }
-
-
-def _round_up(n: int) -> int:
-    return -(-n // 256) * 256

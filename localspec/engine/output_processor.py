@@ -1,4 +1,4 @@
-"""The steps of one answer become rounds of text, with their sums."""
+"""Converts the loop's results into events: rounds with text, and the totals of an answer."""
 
 from __future__ import annotations
 
@@ -31,17 +31,15 @@ class OutputVocabulary(Protocol):
     def is_eog(self, token: int) -> bool: ...
 
     def piece(self, token: int) -> bytes:
-        """The bytes a token stands for."""
+        """The bytes of a token; none for control tokens."""
         ...
 
     def token_text(self, token: int) -> bytes:
-        """How the vocabulary writes a token, a control token too."""
+        """The vocabulary's own text of a token, also of a control token."""
         ...
 
 
 class OutputProcessor:
-    """Turns the loop's steps into rounds of text."""
-
     def __init__(
         self,
         request: GenerateCommand,
@@ -55,13 +53,15 @@ class OutputProcessor:
         self._default_reason = default_reason
         self._thinking = thinking
         self._plan_change = plan_change
-        """Asked after every round whether the way of speculating changed."""
+        """Called after every round; returns a new plan if the state of speculation changed."""
         self._totals = RoundTotals()
         self._started_at = time.perf_counter()
         self._first_token_at: float | None = None
         self._prompt_tokens = 0
         self._reused_tokens = 0
-        for token in request.begun:  # was told; what it left unfinished comes with the next one
+        for (
+            token
+        ) in request.begun:  # already shown; an unfinished character comes with the next token
             self._detokenizer.push(self._piece(token))
 
     def process(self, loop: Iterator[Prefill | RoundResult | LoopEnd]) -> Iterator[Event]:
@@ -114,24 +114,24 @@ class OutputProcessor:
         return b"" if self._vocabulary.is_eog(token) else self._vocabulary.piece(token)
 
     def _with_probabilities(self, token: Token, probabilities: TokenProbabilities) -> Token:
-        taken = probabilities.chosen
+        chosen = probabilities.chosen
         return replace(
             token,
-            p_target=taken.p,
-            p_draft=taken.p_draft,
-            rank=taken.rank,
+            p_target=chosen.p,
+            p_draft=chosen.p_draft,
+            rank=chosen.rank,
             instead=to_alternatives(probabilities, self._vocabulary),
         )
 
     def _reason(self, drafted: int, n: int) -> str:
         if drafted:
             return self._default_reason
-        return "nothing to guess with yet" if n == 0 else "no guess"
+        return "prompt pass, nothing drafted" if n == 0 else "no draft tokens"
 
     def _to_finished(self, reason: FinishReason) -> GenerationFinished:
         now = time.perf_counter()
         first = self._first_token_at or now
-        later = self._totals.tokens - 1
+        n_later = self._totals.tokens - 1
         decode = now - first
         totals: dict[str, Any] = {
             "tokens": self._totals.tokens,
@@ -141,7 +141,7 @@ class OutputProcessor:
                 "prefill_ms": round((first - self._started_at) * 1e3, 3),
                 "first_token_ms": round((first - self._started_at) * 1e3, 3),
                 "decode_ms": round(decode * 1e3, 3),
-                "tokens_per_second": round(later / decode, 3) if later > 0 and decode else None,
+                "tokens_per_second": round(n_later / decode, 3) if n_later > 0 and decode else None,
             },
             "speculation": self._totals.to_json(),
         }
@@ -153,15 +153,14 @@ class OutputProcessor:
 def _thinking_ended_notice(thinking: ThinkingBudget | None) -> Notice:
     n = thinking.n_tokens if thinking else 0
     return Notice(
-        "info", "thinking-ended", f"The thinking was ended after {n:,} tokens: its budget."
+        "info", "thinking-ended", f"Thinking stopped after {n:,} tokens: its budget is used up."
     )
 
 
 def to_alternatives(
     probabilities: TokenProbabilities, vocabulary: OutputVocabulary
 ) -> tuple[Alternative, ...]:
-    """What was not taken, with its text."""
-    return tuple(_to_alternative(other, vocabulary) for other in probabilities.alternatives)
+    return tuple(_to_alternative(candidate, vocabulary) for candidate in probabilities.alternatives)
 
 
 def _to_alternative(candidate: TokenCandidate, vocabulary: OutputVocabulary) -> Alternative:
@@ -185,14 +184,11 @@ def _token_class(i: int, drafted: int, accepted: int) -> TokenClass:
     return "bonus" if accepted == drafted else "correction"
 
 
-# --- Token bytes to text: whole characters only, and nothing past a stop string.
-
-
 class IncrementalDetokenizer:
-    """Turns pieces of bytes into text that can be shown at once.
+    """Decodes token bytes to text that can be shown immediately.
 
-    Bytes of an unfinished character, and text that may yet become a stop string, are held back
-    and come with a later piece.
+    Bytes of an unfinished character, and text that may be the start of a stop string, are held
+    back until a later piece completes them.
     """
 
     def __init__(self, stops: tuple[str, ...] = ()) -> None:
@@ -202,23 +198,25 @@ class IncrementalDetokenizer:
         self.hit_stop = False
 
     def push(self, piece: bytes) -> str:
-        """The text that this piece completes; sets `stopped` where a stop string did."""
+        """The text that this piece completes; a stop string ends it and sets `hit_stop`."""
         self._held_back += self._decoder.decode(piece)
-        # The first to be complete, as if the bytes had come one by one.
-        found = [
+        # The stop string that is complete first, as if the bytes had come one by one.
+        matches = [
             (at + len(stop), at) for stop in self._stops if (at := self._held_back.find(stop)) >= 0
         ]
-        if found:
+        if matches:
             self.hit_stop = True
-            text, self._held_back = self._held_back[: min(found)[1]], ""
+            text, self._held_back = self._held_back[: min(matches)[1]], ""
             return text
-        keep = max((_partial_stop_length(self._held_back, stop) for stop in self._stops), default=0)
-        cut = len(self._held_back) - keep
-        text, self._held_back = self._held_back[:cut], self._held_back[cut:]
+        n_held = max(
+            (_partial_stop_length(self._held_back, stop) for stop in self._stops), default=0
+        )
+        end = len(self._held_back) - n_held
+        text, self._held_back = self._held_back[:end], self._held_back[end:]
         return text
 
     def finish(self) -> str:
-        """What was held back when no more will come; an unfinished character becomes U+FFFD."""
+        """The remaining text; an unfinished character becomes U+FFFD."""
         if self.hit_stop:
             return ""
         text, self._held_back = self._held_back + self._decoder.decode(b"", final=True), ""
@@ -226,6 +224,6 @@ class IncrementalDetokenizer:
 
 
 def _partial_stop_length(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that begins `stop`."""
+    """Length of the longest suffix of `text` that is a proper prefix of `stop`."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if stop.startswith(text[-n:])), 0)

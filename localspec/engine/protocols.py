@@ -1,4 +1,4 @@
-"""What the engine's parts need from one another."""
+"""Interfaces and shared types of the engine."""
 
 from __future__ import annotations
 
@@ -13,173 +13,173 @@ Logits = NDArray[np.float32]
 """One row of logits, shape (n_vocab,), or several, shape (rows, n_vocab)."""
 
 HiddenStates = NDArray[np.float32]
-"""Hidden states, one row a token."""
+"""Hidden states, shape (tokens, width)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A distribution over tokens: ids, in no order, and their probabilities (above 0, sum 1)."""
+    """A distribution over tokens: ids in any order, with their probabilities (above 0, sum 1)."""
 
     ids: NDArray[np.int64]
     probs: NDArray[np.float64]
 
     def prob(self, token: int) -> float:
-        """Its probability; 0 where it was cut off."""
+        """The token's probability; 0 if truncation removed it."""
         hits = (self.ids == token).nonzero()[0]
         return float(self.probs[hits[0]]) if len(hits) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Guessed tokens.  `laws` are those they were drawn from; None: the guesses were certain."""
+    """Draft tokens and the distributions they were drawn from; None if they were not sampled."""
 
     tokens: list[int] = field(default_factory=list)
     distributions: list[Distribution] | None = None
     source: str | None = None
     decode_seconds: float = 0.0
-    """Spent inside the drafter's own llama_decode."""
+    """Time inside the drafter's own llama_decode."""
     match_length: int = 0
-    """Tokens that stood in the text before, where that is why these are guessed."""
+    """For prompt lookup: length of the repeated suffix that was matched."""
     reason: str = ""
-    """Why this source and this length, or why no guess, from whoever chose."""
+    """Why this source and length were chosen, or why nothing was drafted."""
     logits: Sequence[Logits | None] | None = None
-    """Copies of the draft model's logits at each guess, kept where asked for; None if copied."""
+    """Copies of the draft model's logits for each draft token, if requested; None from lookup."""
 
 
 class DecodeInterrupted(Exception):  # noqa: N818  not an error
-    """A read was stopped on the way; `n_past` says what the memory holds."""
+    """A decode was cancelled before its end; `n_past` is the number of tokens in memory."""
 
 
 class LanguageModel(Protocol):
-    """A language model with a memory of the tokens it has read, at positions 0 to n_past - 1."""
+    """A language model whose memory holds the tokens at positions 0 to n_past - 1."""
 
     @property
     def n_vocab(self) -> int:
-        """Tokens it knows: the width of a row of logits."""
+        """Vocabulary size: the width of a row of logits."""
         ...
 
     @property
     def n_ctx(self) -> int:
-        """Tokens its memory has room for."""
+        """Context length in tokens."""
         ...
 
     @property
     def n_batch(self) -> int:
-        """The most tokens one `read` takes."""
+        """Maximum number of tokens per `decode`."""
         ...
 
     @property
     def n_past(self) -> int:
-        """Tokens in its memory."""
+        """Number of tokens in memory."""
         ...
 
     @property
     def decode_seconds(self) -> float:
-        """Spent inside llama_decode since the model was loaded."""
+        """Time inside llama_decode since the model was loaded."""
         ...
 
     def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
-        """Append tokens; logits of the last `outputs` of them, shape (outputs, n_vocab).
+        """Append tokens; return the logits of the last `outputs`, shape (outputs, n_vocab).
 
-        The rows are llama.cpp's own memory and hold only until the next call.
+        The rows are a view of llama.cpp's memory, valid until the next call.
         """
         ...
 
     def truncate(self, n_past: int) -> None:
-        """Keep the first n_past tokens; fewer where the memory cannot be cut there."""
+        """Keep the first n_past tokens, or fewer if the memory cannot be truncated there."""
         ...
 
 
 class AutoregressiveHead(LanguageModel, Protocol):
-    """A head: each of its rows is a token with a hidden state."""
+    """A trained draft head (EAGLE-3, MTP): each input row is a token and a hidden state."""
 
     @property
     def target_width(self) -> int:
-        """How wide the target's states are that it takes."""
+        """Width of the target's hidden states that the head takes."""
         ...
 
     def encode(self, states: HiddenStates) -> HiddenStates:
-        """The target's states as the head reads them; at most n_batch of them."""
+        """Convert the target's hidden states, at most n_batch rows, to the head's input."""
         ...
 
     def decode(
         self, tokens: Sequence[int], outputs: int, states: HiddenStates | None = None
     ) -> Logits:
-        """As a model's, a row of `states` beside each token."""
+        """As for a model, with one row of `states` per token."""
         ...
 
     def last_hidden_state(self) -> HiddenStates:
-        """What the last row leaves for the token after it, shape (1, width)."""
+        """The last row's hidden state, input for the next token, shape (1, width)."""
         ...
 
 
 class BlockHead(LanguageModel, Protocol):
-    """A head that guesses a block of tokens at once."""
+    """A trained draft head that drafts a block of tokens in one pass (DFlash, DSpark)."""
 
     block_size: int
-    """Rows of a block."""
+    """Rows per block."""
     first_draft_row: int
-    """Of these, how many stand before the first guess."""
+    """Index of the block's first row that gives a draft token."""
 
     @property
     def target_width(self) -> int:
-        """How wide the target's states are that it takes."""
+        """Width of the target's hidden states that the head takes."""
         ...
 
     def inject(self, states: HiddenStates) -> None:
-        """Append the target's states, at most n_batch of them."""
+        """Append the target's hidden states, at most n_batch rows, to the head's memory."""
         ...
 
     def draft_block(self, last: int, n: int) -> tuple[Logits, HiddenStates | None]:
-        """Logits of the n tokens after `last`, and how sure the head is of each, if it says."""
+        """Logits of the n tokens after `last`, and the head's confidence in each, if it has one."""
         ...
 
 
 class HiddenStateListener(Protocol):
-    """Hears what a target reads, with the hidden states of each token, and what it forgets."""
+    """Receives the hidden states of every token that a target decodes, and its truncations."""
 
     def on_decode(self, tokens: Sequence[int], states: HiddenStates) -> None:
-        """The target has read on; the states are the caller's and hold only until the return."""
+        """The target decoded `tokens`; `states` are valid only during the call."""
         ...
 
     def limit_truncation(self, n_past: int) -> int:
-        """How many of n_past tokens the target may keep; fewer where a state is to be seen again.
+        """How many of n_past tokens the target may keep: fewer if a hidden state is needed again.
 
-        Asked before the target forgets.
+        Called before the target truncates.
         """
         ...
 
     def on_truncate(self, n_past: int) -> None:
-        """The target holds its first n_past tokens, no more."""
+        """The target now holds only its first n_past tokens."""
         ...
 
     def newest_state(self) -> HiddenStates | None:
-        """What was heard of the newest token, where it would be needed to go on from here."""
+        """The newest token's hidden state, if it is needed to continue from here."""
         ...
 
     def on_restore(self, state: HiddenStates) -> None:
-        """`state` is what `state()` was when the target had read what it holds now."""
+        """Restore what `newest_state` returned when the target held the same tokens as now."""
         ...
 
 
 class DraftStopPolicy(Protocol):
-    """Judges a draft while it grows, so that it ends where one more guess would not pay."""
+    """Ends a draft when another token is not worth its cost."""
 
     def should_draft_token(self, confidence: float) -> bool:
-        """Whether to draw the next guess, by the draft's confidence in its likeliest token.
+        """Whether to draw the next draft token, given the confidence in the likeliest one.
 
-        It is asked before the guess is drawn: dropping a drawn guess for its own probability
-        would bend the distribution under ratio verification (algorithms.md 2.4).
+        Called before the token is drawn: dropping a drawn token because of its own probability
+        would bias rejection sampling (algorithms.md 2.4).
         """
         ...
 
     def should_continue(self, token: int) -> bool:
-        """Whether another pass of the draft pays, now that `guess` was drawn."""
+        """Whether another draft pass is worth its cost, after `token` was drawn."""
         ...
 
 
 class Drafter(Protocol):
-    """Anything that can guess what comes next."""
+    """A source of draft tokens."""
 
     def propose(
         self,
@@ -188,28 +188,28 @@ class Drafter(Protocol):
         draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        """Guess at most `limit` tokens to follow the whole sequence `tokens`, then `ahead`.
+        """Draft at most `limit` tokens that follow `tokens` and then `draft_prefix`.
 
-        Within one answer `tokens` is the same list, and only grows: what a drafter has checked of
-        it stays true.  `ahead` are guesses of another drafter, which this one extends.
+        Within one answer `tokens` is the same list and only grows, so a drafter need not check
+        its prefix again. `draft_prefix` are draft tokens of another drafter to extend.
         """
         ...
 
 
 DistributionAt = Callable[[int], Distribution]
-"""The target's law of the token that follows the first i drafted ones."""
+"""The target's distribution of the token after the first i draft tokens."""
 
 
 class Verifier(Protocol):
-    """Draws drafts from the draft's law, and decides which of them stand."""
+    """Samples draft tokens, and decides which of them are accepted."""
 
     def sample_draft_token(self, distribution: Distribution, index: int) -> int:
-        """Draw the draft's token at place `index` of the answer."""
+        """Sample the draft token at position `index` of the answer."""
         ...
 
     def verify(self, distribution_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
-        """How many drafted tokens stand, and the token that follows them.
+        """Return the number of accepted draft tokens, and the token that follows them.
 
-        `index` is the place of the first drafted token in the answer.
+        `index` is the position of the first draft token in the answer.
         """
         ...

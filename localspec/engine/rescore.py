@@ -1,6 +1,6 @@
-"""What the target alone says of an answer's tokens, in passes of given widths.
+"""Decodes a finished answer with the target alone, to replay or score its tokens.
 
-No drafting, verifying or committing: only reading, so that a bug in those shows.
+It shares no code with drafting, verification and committing, so a replay can expose their bugs.
 """
 
 from __future__ import annotations
@@ -20,57 +20,56 @@ from localspec.protocol.wire import ReplayCommand, ReplayResult, SamplingParams
 def replay_passes(
     target: PrefixCache, prompt: list[int], command: ReplayCommand, cancelled: Callable[[], bool]
 ) -> ReplayResult:
-    """Read the prompt into an empty memory, then the tokens pass by pass; the memory ends empty.
+    """Decode the prompt into an empty memory, then the tokens in passes of the given widths.
 
-    Without tokens nothing is read, so the next answer starts as from fresh.  Where it was
-    cancelled, what is known by then.
+    The memory is empty afterwards. If cancelled, returns the results so far.
     """
     _check_replay(command, target)
-    found = _ReplayScores()
+    scores = _ReplayScores()
     target.model.truncate(0)
     try:
         if command.tokens:
-            for place, row, recent in _replayed_rows(target, prompt, command, cancelled):
-                found.add(row, command.sampling, recent, place, command.tokens[place])
+            for index, row, recent in _replayed_rows(target, prompt, command, cancelled):
+                scores.add(row, command.sampling, recent, index, command.tokens[index])
     except DecodeInterrupted:
         pass
     finally:
         target.model.truncate(0)
-    return found.to_result()
+    return scores.to_result()
 
 
 def _replayed_rows(
     target: PrefixCache, prompt: list[int], command: ReplayCommand, cancelled: Callable[[], bool]
 ) -> Iterator[tuple[int, Logits, Sequence[int]]]:
-    """For each token its place, the row of logits that it follows from, and all before it."""
+    """For each token its position, the row of logits that decides it, and all tokens before it."""
     text, batch = list(prompt), target.model.n_batch
-    for place, padding, emitted in _replay_schedule(command):
+    for index, padding, emitted in _replay_schedule(command):
         target.rewind_to(text)
         for _ in target.prefill_until(text, batch - len(padding), cancelled):
             pass
         if cancelled():
             return
-        fresh = text[target.n_cached :]
-        # As many rows as the real pass asked for: the output's shape is part of the computation.
-        rows = target.decode([*fresh, *padding], len(padding) + 1)
+        uncached = text[target.n_cached :]
+        # As many rows as in the original pass: the number of outputs affects the last bits.
+        rows = target.decode([*uncached, *padding], len(padding) + 1)
         for i in range(emitted):
-            yield place + i, rows[i], text
-            text.append(command.tokens[place + i])
+            yield index + i, rows[i], text
+            text.append(command.tokens[index + i])
 
 
 def _replay_schedule(command: ReplayCommand) -> Iterator[tuple[int, list[int], int]]:
-    """Each pass: the place of its first token, what is read beside the newest, how many count.
+    """Per pass: position of its first token, the tokens after the newest one, how many it emitted.
 
-    Guesses that were rejected are not known.  A row depends on the tokens up to its own only, so
-    any others do: the answer's next, then its last again and again.
+    Rejected draft tokens are unknown. A row depends only on the tokens up to its own, so they are
+    replaced: by the answer's next tokens, then by its last token repeated.
     """
     yield 0, [], 1
-    place = 1
+    index = 1
     for width, emitted in zip(command.widths, command.emitted, strict=True):
-        following = list(command.tokens[place : place + width - 1])
-        rest = width - 1 - len(following)
-        yield place, following + [command.tokens[-1]] * rest, emitted
-        place += emitted
+        following = list(command.tokens[index : index + width - 1])
+        n_missing = width - 1 - len(following)
+        yield index, following + [command.tokens[-1]] * n_missing, emitted
+        index += emitted
 
 
 @dataclass
@@ -85,14 +84,14 @@ class _ReplayScores:
         self, row: Logits, sampling: SamplingParams, text: Sequence[int], index: int, token: int
     ) -> None:
         recent = list(text[-sampling.repeat_last_n :]) if sampling.repeat_penalty != 1.0 else []
-        said = compute_distribution(row, sampling, recent)
-        best = pick_coupled_token(said, sampling, index)
-        mine = said.prob(token)
+        distribution = compute_distribution(row, sampling, recent)
+        best = pick_coupled_token(distribution, sampling, index)
+        prob = distribution.prob(token)
         self.best.append(best)
         self.margin.append(decision_margin(row, sampling, recent, index, best))
-        self.probability.append(mine)
-        self.below.append(float(said.probs[said.ids < token].sum()))
-        self.above.append(_mass_above(said, token, mine))
+        self.probability.append(prob)
+        self.below.append(float(distribution.probs[distribution.ids < token].sum()))
+        self.above.append(_mass_above(distribution, token, prob))
 
     def to_result(self) -> ReplayResult:
         return ReplayResult(
@@ -113,14 +112,11 @@ def _mass_above(distribution: Distribution, token: int, prob: float) -> float:
 
 def _check_replay(command: ReplayCommand, target: PrefixCache) -> None:
     widths, emitted = command.widths, command.emitted
-    whole = len(widths) == len(emitted) and sum(emitted) + 1 == max(1, len(command.tokens))
+    is_complete = len(widths) == len(emitted) and sum(emitted) + 1 == max(1, len(command.tokens))
     fits = all(0 < n <= width for width, n in zip(widths, emitted, strict=False))
-    known = all(0 <= token < target.model.n_vocab for token in command.tokens)
-    if not (whole and fits and known):
-        raise UsageError("These passes and tokens do not fit together.")
-
-
-# --- Reads an answer once more, for what the target gives to each of its tokens.
+    in_vocabulary = all(0 <= token < target.model.n_vocab for token in command.tokens)
+    if not (is_complete and fits and in_vocabulary):
+        raise UsageError("The passes and the tokens of this replay do not match.")
 
 
 def rescore(
@@ -130,39 +126,30 @@ def rescore(
     width: int,
     cancelled: Callable[[], bool],
 ) -> Iterator[tuple[TokenProbabilities, ...]]:
-    """Insights of at most `width` tokens a pass, in order; fewer of them where it is cancelled.
+    """Yield the probabilities of an answer's tokens, at most `width` tokens per pass.
 
-    The memory is cut to the prompt and ends with the answer, all but its last token, as after
-    writing it.
+    The memory ends as after generating the answer: all tokens but the last. Ends early when
+    cancelled.
     """
     model = target.model
     if len(prompt) + len(tokens) > model.n_ctx:
         raise UsageError("This prompt and answer do not fit into the context.")
     if not all(0 <= token < model.n_vocab for token in tokens):
-        raise UsageError("These tokens are not the model's.")
-    try:
-        yield from _rescore_passes(target, prompt, tokens, min(width, model.n_batch), cancelled)
-    except DecodeInterrupted:
-        return
-
-
-def _rescore_passes(
-    target: PrefixCache,
-    prompt: list[int],
-    tokens: Sequence[int],
-    width: int,
-    cancelled: Callable[[], bool],
-) -> Iterator[tuple[TokenProbabilities, ...]]:
+        raise UsageError("The answer contains tokens that this model does not have.")
     if not tokens:
         return
+    width = min(width, model.n_batch)
     target.rewind_to(prompt)
-    for _ in target.prefill_until(prompt, target.model.n_batch - width + 1, cancelled):
-        pass
-    fresh: Sequence[int] = prompt[target.n_cached :]
-    for start in range(0, len(tokens), width):
-        if cancelled():
-            return
-        part = tokens[start : start + width]
-        rows = target.decode([*fresh, *part[:-1]], len(part))
-        yield score_tokens(rows, part, Draft())
-        fresh = part[-1:]
+    try:
+        for _ in target.prefill_until(prompt, model.n_batch - width + 1, cancelled):
+            pass
+        uncached: Sequence[int] = prompt[target.n_cached :]
+        for start in range(0, len(tokens), width):
+            if cancelled():
+                return
+            part = tokens[start : start + width]
+            rows = target.decode([*uncached, *part[:-1]], len(part))
+            yield score_tokens(rows, part, Draft())
+            uncached = part[-1:]
+    except DecodeInterrupted:
+        return

@@ -1,7 +1,8 @@
-"""Logits to the one law that drafting, verifying and sampling share, and the noise to draw by.
+"""Sampling: logits to a distribution, and the seeded Gumbel noise to draw from it.
 
-The order of truncation is llama.cpp's default chain: repeat penalty, top-k, top-p, min-p and, on
-what is left, temperature.  Temperature 0 is the limit: all mass on the first largest logit.
+Drafting and verification use the same distribution. The order is that of llama.cpp's default
+sampler chain: repeat penalty, top-k, top-p, min-p, temperature. At temperature 0 all mass is on
+the first largest logit.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from localspec.protocol.wire import SamplingParams
 
 
 class InvalidLogitsError(EngineError):
-    """A row of logits holds NaN, or no finite maximum."""
+    """A row of logits contains NaN, or has no finite maximum."""
 
 
 _ONE = np.ones(1)
 _FOLD_WIDTH = 1024
-"""Width that a row is folded to for a bound of top-k, until it is 64 rows high."""
+"""A row is folded to a grid of at least this width, at most 64 rows high, to bound top-k."""
 _TOP_P_CANDIDATES = (256, 4096)
-"""How many of the largest are tried before a whole vocabulary is sorted for top-p."""
+"""Candidate counts tried for top-p before the whole vocabulary is sorted."""
 
 
 def compute_distribution(
     logits: Logits, sampling: SamplingParams, recent: Sequence[int] = ()
 ) -> Distribution:
-    """The law of the next token after `recent`, from one row of logits, shape (n_vocab,).
+    """The distribution of the token after `recent`, from one row of logits, shape (n_vocab,).
 
-    Raises EngineError where the row holds NaN, or no finite maximum.
+    Raises InvalidLogitsError if the row contains NaN, or has no finite maximum.
     """
     if sampling.repeat_penalty != 1.0 and sampling.repeat_last_n > 0 and recent:
         logits = _apply_repeat_penalty(logits, sampling, recent)
@@ -43,8 +44,8 @@ def compute_distribution(
         _check_finite(logits[best])
         return one_hot(best)
     if 0 < sampling.top_k < len(logits):
-        ids, found = _top_k(logits, sampling.top_k)
-        x = found.astype(np.float64)
+        ids, values = _top_k(logits, sampling.top_k)
+        x = values.astype(np.float64)
         x -= x[0]
         n = _n_after_truncation(x, sampling, None)
         return _apply_temperature(ids[:n], x[:n], sampling.temperature)
@@ -52,9 +53,9 @@ def compute_distribution(
 
 
 def top_token_confidence(logits: Logits, distribution: Distribution) -> float:
-    """How sure a model is of its likeliest token, in (0, 1]; at temperature 0 by the margin.
+    """A model's confidence in its likeliest token, in (0, 1]; at temperature 0 from the margin.
 
-    The row is left as it was.
+    `logits` is modified during the call and restored.
     """
     if len(distribution.ids) > 1:
         return float(distribution.probs.max())
@@ -68,7 +69,6 @@ def top_token_confidence(logits: Logits, distribution: Distribution) -> float:
 
 @lru_cache(maxsize=4096)
 def one_hot(token: int) -> Distribution:
-    """All mass on one token."""
     return Distribution(np.array([token]), _ONE)
 
 
@@ -83,7 +83,7 @@ def _check_finite(highest: np.float32) -> None:
 def _apply_repeat_penalty(
     logits: Logits, sampling: SamplingParams, recent: Sequence[int]
 ) -> Logits:
-    """llama.cpp's repeat penalty over the distinct tokens of the last `repeat_last_n`."""
+    """llama.cpp's repeat penalty, over the distinct tokens of the last `repeat_last_n`."""
     ids = np.unique(np.asarray(recent[-sampling.repeat_last_n :], dtype=np.int64))
     out = logits.copy()
     values = out[ids]
@@ -95,9 +95,9 @@ def _apply_repeat_penalty(
 def _n_after_truncation(
     x: NDArray[np.float64], sampling: SamplingParams, total: float | None
 ) -> int:
-    """How many of these logits, largest first and less the largest, top-p and min-p leave.
+    """How many logits top-p and min-p keep; `x` is sorted, largest first, minus the largest.
 
-    `total` is the mass that top-p is a share of: that of `x` itself unless given.
+    `total` is the mass that top-p refers to: that of `x` if None.
     """
     n = len(x)
     if sampling.min_p > 0.0:
@@ -112,7 +112,7 @@ def _n_after_truncation(
 def _truncate_without_top_k(
     logits: Logits, sampling: SamplingParams
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Ids that survive without top-k, and their logits less the largest; in no order if all do."""
+    """Ids kept without top-k, and their logits minus the largest; unsorted if top-p is off."""
     high = logits.max()
     _check_finite(high)
     if sampling.top_p >= 1.0:
@@ -133,24 +133,24 @@ def _apply_temperature(
     ids: NDArray[np.int64], x: NDArray[np.float64], temperature: float
 ) -> Distribution:
     weights = np.exp(x / temperature)
-    if not weights.all():  # so small that they are never drawn
-        some = weights > 0.0
-        ids, weights = ids[some], weights[some]
+    if not weights.all():  # underflow: these are never drawn
+        nonzero = weights > 0.0
+        ids, weights = ids[nonzero], weights[nonzero]
     weights /= weights.sum()
     return Distribution(ids, weights)
 
 
 def top_k_ids(logits: Logits, k: int) -> NDArray[np.int64]:
-    """Ids of the k largest, largest first, the lower id first among equals."""
+    """Ids of the k largest logits, largest first; among equals the lower id first."""
     return _top_k(logits, k)[0]
 
 
 def _top_k(logits: Logits, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Ids of the k largest, and their logits; ordered as `largest`.
+    """Ids of the k largest logits, and these logits; ordered as in `top_k_ids`.
 
-    The k-th largest maximum of a fold of the row is a lower bound of the k-th largest overall, so
-    one pass over the row and a look into the columns that reach the bound find all candidates.
-    Raises EngineError where the row holds NaN, or no finite maximum.
+    The row is folded into a grid. The k-th largest column maximum is a lower bound of the k-th
+    largest logit, so only columns that reach the bound hold candidates.
+    Raises InvalidLogitsError if the row contains NaN, or has no finite maximum.
     """
     height = min(64, len(logits) // _FOLD_WIDTH)
     width = len(logits) // height if height else 0
@@ -168,9 +168,9 @@ def _top_k(logits: Logits, k: int) -> tuple[NDArray[np.int64], NDArray[np.float3
     ids = row * width + columns[column]
     if len(rest):
         ids = np.concatenate((ids, (rest >= bound).nonzero()[0] + width * height))
-    found = logits[ids]
-    order = (-found).argsort(kind="stable")[:k]
-    return ids[order], found[order]
+    values = logits[ids]
+    order = (-values).argsort(kind="stable")[:k]
+    return ids[order], values[order]
 
 
 _MASK = 0xFFFFFFFFFFFFFFFF
@@ -182,7 +182,7 @@ _MIX_STEPS = (
 )
 _LAST_SHIFT = np.uint64(31)
 _UNUSED_BITS = np.uint64(12)
-"""Bits that a double has no room for."""
+"""Low bits that do not fit into a double's mantissa."""
 
 
 def _splitmix64(z: int) -> int:
@@ -193,7 +193,7 @@ def _splitmix64(z: int) -> int:
 
 
 def keyed_uniform(seed: int, index: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Numbers in (0, 1) that depend on (seed, index, id) only: splitmix64 as a counter."""
+    """One number in (0, 1) per id, from (seed, index, id) alone: splitmix64 as a counter RNG."""
     key = _splitmix64((_splitmix64(seed & _MASK) + (index + 1) * _GOLDEN) & _MASK)
     z = ids.view(np.uint64) * _GOLDEN_U64
     z += np.uint64((key + _GOLDEN) & _MASK)
@@ -208,13 +208,13 @@ def keyed_uniform(seed: int, index: int, ids: NDArray[np.int64]) -> NDArray[np.f
 
 
 _MAX_PLAIN_PYTHON = 12
-"""Tokens up to which plain Python is faster: after a pass every numpy call is cold."""
+"""Up to this many tokens plain Python is faster: after a decode the numpy code is cold."""
 
 
 def gumbel_argmax(seed: int, index: int, distribution: Distribution) -> int:
-    """Draw from a law with the noise of one place of an answer: who comes first in a race.
+    """Sample a token with the noise of position `index` of an answer (Gumbel-max).
 
-    argmin(-log(u) / p) is argmax(log p + Gumbel noise) (Gumbel-max), with fewer steps.
+    Computes argmax(log(u) / p), which equals argmax(log p + Gumbel noise) with fewer steps.
     """
     if len(distribution.ids) > _MAX_PLAIN_PYTHON:
         noise = keyed_uniform(seed, index, distribution.ids)
@@ -222,17 +222,17 @@ def gumbel_argmax(seed: int, index: int, distribution: Distribution) -> int:
         noise /= distribution.probs
         return int(distribution.ids[noise.argmax()])
     key = _splitmix64((_splitmix64(seed & _MASK) + (index + 1) * _GOLDEN) & _MASK)
-    best, first = -1, -math.inf
+    best, best_score = -1, -math.inf
     for token, prob in zip(distribution.ids.tolist(), distribution.probs.tolist(), strict=True):
         z = _splitmix64((key + (token + 1) * _GOLDEN) & _MASK)
-        arrival = math.log(((z >> 12) + 0.5) * 2.0**-52) / prob
-        if arrival > first:
-            best, first = token, arrival
+        score = math.log(((z >> 12) + 0.5) * 2.0**-52) / prob
+        if score > best_score:
+            best, best_score = token, score
     return best
 
 
 def gumbel_noise(seed: int, index: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Gumbel noise for each id at one place of an answer: argmax(log p + noise) draws from p."""
+    """Gumbel noise per id at position `index` of an answer: argmax(log p + noise) samples p."""
     noise = keyed_uniform(seed, index, ids)
     for step in (np.log, np.negative, np.log, np.negative):  # in place: -log(-log u)
         step(noise, noise)

@@ -1,4 +1,4 @@
-"""The speculative loop: draft, verify, accept, commit; whole at every yield."""
+"""The speculative decoding loop: draft, verify, accept, commit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from localspec.protocol.wire import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class GenerationJob:
-    """One answer to produce."""
+    """The input of one answer."""
 
     prompt: list[int]
     sampling: SamplingParams
@@ -35,33 +35,32 @@ class GenerationJob:
     is_eog: Callable[[int], bool]
     cancelled: Callable[[], bool]
     on_round: Callable[[RoundResult], None] = lambda _: None
-    """Told of every round, before it is yielded."""
+    """Called with every round, before it is yielded."""
     is_near_tie: Callable[[Logits, Sequence[int], int], bool] | None = None
-    """Whether a row decides too narrowly after `recent`, at a place of the answer."""
+    """Exact mode: called with a row, the recent tokens and the position in the answer."""
     score_tokens: (
         Callable[[Logits, Sequence[int], Draft], tuple[TokenProbabilities, ...]] | None
     ) = None
-    """Shown the row that each token of a round was decided by, where that was asked for."""
+    """Computes the probabilities of a round's tokens from their rows of logits."""
     resumed_tokens: tuple[int, ...] = ()
-    """Tokens of the answer that are written already; `max_tokens` counts them."""
+    """Tokens of the answer from an earlier run; `max_tokens` includes them."""
     thinking: ThinkingBudget | None = None
-    """Follows the answer's thinking, and may end it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """One round: what was drafted, how much of it stands, and the tokens that came out."""
+    """One round: the draft, how many of its tokens were accepted, and the emitted tokens."""
 
     draft: Draft
     accepted: int
     tokens: list[int]
     ms: RoundTimes
     width: int
-    """Tokens that the target read in this pass; 0 where these were given, not drawn."""
+    """Tokens in this round's target pass; 0 if the tokens were forced."""
     guarded: int = 0
-    """Tokens that were computed again, alone."""
+    """Tokens recomputed in a pass of one token (exact mode)."""
     probabilities: tuple[TokenProbabilities, ...] = ()
-    """One a token, where they were asked for."""
+    """One per token, if requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +71,9 @@ class LoopEnd:
 def speculative_decode(
     target: PrefixCache, drafter: Drafter, verifier: Verifier, job: GenerationJob
 ) -> Iterator[Prefill | RoundResult | LoopEnd]:
-    """Continue the prompt; the first round reads the prompt's last batch and drafts nothing.
+    """Generate an answer; the first round decodes the prompt's last batch and drafts nothing.
 
-    At every yield the target has read all tokens but the last, so closing needs no clean-up.
+    At every yield the target holds all tokens but the last, so the generator can be closed there.
     """
     try:
         yield from _run_rounds(target, drafter, verifier, job)
@@ -108,16 +107,15 @@ def _run_rounds(
         if (ended := _check_end(tokens, end, target, job)) is not None:
             yield ended
             return
-        # The last token of a round is drawn, not drafted: one fewer may be guessed.
+        # A round emits one token more than it accepts.
         limit = min(job.draft_length, end - len(tokens) - 1)
 
 
 def _forced_round(target: PrefixCache, tokens: list[int], forced_tokens: list[int]) -> RoundResult:
-    """A round in which nothing was drawn: these tokens are given."""
     tokens += forced_tokens
     target.rewind_to(tokens)
     return RoundResult(
-        Draft(reason="the thinking is ended"), 0, forced_tokens, RoundTimes(0.0, 0.0, 0.0), 0
+        Draft(reason="thinking budget reached"), 0, forced_tokens, RoundTimes(0.0, 0.0, 0.0), 0
     )
 
 
@@ -141,29 +139,29 @@ def _run_round(
 ) -> RoundResult:
     began, verified = time.perf_counter(), target.model.decode_seconds
     draft = drafter.propose(tokens, limit) if limit > 0 else Draft()
-    room = target.model.n_batch - len(draft.tokens)
-    for _ in target.prefill_until(tokens, room, job.cancelled):
-        pass  # only where a memory that cannot be cut was emptied
-    if len(tokens) - target.n_cached > room:
+    max_left = target.model.n_batch - len(draft.tokens)
+    for _ in target.prefill_until(tokens, max_left, job.cancelled):
+        pass  # runs only after a memory that cannot be truncated was emptied
+    if len(tokens) - target.n_cached > max_left:
         raise DecodeInterrupted
-    fresh = tokens[target.n_cached :]
-    rows = target.decode([*fresh, *draft.tokens], len(draft.tokens) + 1)
-    width = len(fresh) + len(draft.tokens)
+    uncached = tokens[target.n_cached :]
+    rows = target.decode([*uncached, *draft.tokens], len(draft.tokens) + 1)
+    width = len(uncached) + len(draft.tokens)
     accepted, new, rows, guarded = _verify_draft(target, verifier, job, tokens, draft, rows)
     new = new[: next((i + 1 for i, t in enumerate(new) if job.is_eog(t)), len(new))]
     if job.thinking is not None:
         new = new[: job.thinking.consume_tokens(new)]
-    insights: tuple[TokenProbabilities, ...] = ()
+    probabilities: tuple[TokenProbabilities, ...] = ()
     if job.score_tokens is not None:
-        paused = time.perf_counter()
-        insights = job.score_tokens(rows, new, draft)
-        began += time.perf_counter() - paused  # looking is no part of the round
+        scoring_began = time.perf_counter()
+        probabilities = job.score_tokens(rows, new, draft)
+        began += time.perf_counter() - scoring_began  # not counted as host time of the round
     tokens += new
     target.rewind_to(tokens)
     verify = target.model.decode_seconds - verified
     host = time.perf_counter() - began - verify - draft.decode_seconds
     times = RoundTimes(draft.decode_seconds * 1e3, verify * 1e3, host * 1e3)
-    return RoundResult(draft, min(accepted, len(new)), new, times, width, guarded, insights)
+    return RoundResult(draft, min(accepted, len(new)), new, times, width, guarded, probabilities)
 
 
 def _verify_draft(
@@ -174,16 +172,16 @@ def _verify_draft(
     draft: Draft,
     rows: Logits,
 ) -> tuple[int, list[int], Logits, int]:
-    """How many guesses stand, the new tokens, the rows they follow from, how many were guarded."""
+    """Accepted count, new tokens, the rows that decided them, number of recomputed tokens."""
     try:
-        laws = _TargetDistributions(rows, job, tokens, draft.tokens)
-        accepted, extra = verifier.verify(laws, draft, len(tokens) - len(job.prompt))
+        distributions = _TargetDistributions(rows, job, tokens, draft.tokens)
+        accepted, extra = verifier.verify(distributions, draft, len(tokens) - len(job.prompt))
         new = [*draft.tokens[:accepted], extra]
         return accepted, new, rows, 0
-    except _NearTieFound as doubt:
-        kept = draft.tokens[: doubt.n_drafted]
+    except _NearTieFound as near_tie:
+        kept = draft.tokens[: near_tie.n_drafted]
         rows, extra = _recheck_alone(
-            target, verifier, job, [*tokens, *kept], rows[: doubt.n_drafted]
+            target, verifier, job, [*tokens, *kept], rows[: near_tie.n_drafted]
         )
         new = [*kept, extra]
         return len(kept) + (draft.tokens[len(kept) : len(new)] == [extra]), new, rows, 1
@@ -192,14 +190,14 @@ def _verify_draft(
 def _recheck_alone(
     target: PrefixCache, verifier: Verifier, job: GenerationJob, text: list[int], rows: Logits
 ) -> tuple[Logits, int]:
-    """The token after `text`, from a pass over its last token alone.
+    """The token after `text`, from a pass over the last token of `text` alone.
 
-    Its row follows `rows`, those that decided the tokens before, where someone looks at them.
+    Also returns its row, after `rows` if probabilities are requested.
     """
     before = rows.copy() if job.score_tokens is not None else rows[:0]
     target.rewind_to(text)
     for _ in target.prefill_until(text, 1, job.cancelled):
-        pass  # only where a memory that cannot be cut was emptied
+        pass  # runs only after a memory that cannot be truncated was emptied
     if len(text) - target.n_cached > 1:
         raise DecodeInterrupted
     row = target.decode(text[-1:], 1)
@@ -210,14 +208,14 @@ def _recheck_alone(
 
 
 class _NearTieFound(Exception):  # noqa: N818  not an error
-    """The row after `place` drafted tokens decides too narrowly."""
+    """The row after `n_drafted` draft tokens is a near-tie."""
 
     def __init__(self, n_drafted: int) -> None:
         self.n_drafted = n_drafted
 
 
 class _TargetDistributions:
-    """The target's law after the first i drafted tokens, made when asked for: most are not."""
+    """Computes the target's distribution after the first i draft tokens, on demand."""
 
     def __init__(
         self, rows: Logits, job: GenerationJob, tokens: list[int], drafted: list[int]

@@ -1,4 +1,4 @@
-"""The thinking part of an answer, followed token by token, and ended where it takes too long."""
+"""The thinking part of an answer: detected token by token, and closed at its token budget."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from localspec.models.chat_template.thinking_tags import ThinkingTags
 
 
 class ThinkingBudget:
-    """Whether the answer is within its thinking, and what to write where that is to end.
+    """Tracks whether an answer is inside its thinking part, and when the budget is used up.
 
-    `limit` is how many tokens it may take, None: as many as it likes.
+    `limit` is the maximum number of thinking tokens; None is unlimited.
     """
 
     def __init__(
@@ -22,20 +22,20 @@ class ThinkingBudget:
         piece: Callable[[int], bytes],
         closing_tokens: Sequence[int],
     ) -> None:
-        """`inside`: whether the prompt ends within a thinking part; `closing` ends one."""
-        self._open, self._close = (one.strip().encode() for one in markers or ("", ""))
+        """`is_open`: the prompt ends inside a thinking part. `closing_tokens` end one."""
+        self._open, self._close = (tag.strip().encode() for tag in markers or ("", ""))
         self.is_open = is_open and bool(self._close)
         self.has_thinking = self.is_open
-        """Whether there is or was any."""
+        """Whether the answer has a thinking part, open or closed."""
         self._is_finished = not self._close
-        """Whether thinking can neither begin nor go on."""
+        """Whether no thinking can follow."""
         self._limit, self._piece, self._closing_tokens = limit, piece, list(closing_tokens)
         self._buffer = b""
         self.n_tokens = 0
-        """Of thinking, markers left out."""
+        """Thinking tokens so far, without the tags."""
 
     def consume_tokens(self, tokens: Sequence[int]) -> int:
-        """Take in tokens of the answer up to the last that is within the limit; how many."""
+        """Process tokens until the budget is used up; return how many were processed."""
         for i, token in enumerate(tokens):
             self._consume_piece(self._piece(token))
             if self._is_exhausted:
@@ -43,12 +43,12 @@ class ThinkingBudget:
         return len(tokens)
 
     def restore_tokens(self, tokens: Sequence[int]) -> None:
-        """Take in tokens that are written, whatever the limit."""
+        """Process tokens of a resumed answer, ignoring the limit."""
         for token in tokens:
             self._consume_piece(self._piece(token))
 
     def take_closing_tokens(self) -> list[int]:
-        """What is to be written now, which ends the thinking; nothing where it may go on."""
+        """If the budget is used up, close the thinking part and return the tokens that end it."""
         if not self._is_exhausted:
             return []
         self.is_open, self._is_finished = False, True
@@ -72,4 +72,4 @@ class ThinkingBudget:
             self.is_open = self.has_thinking = True
             self._buffer = b""
         elif not self._open.startswith(self._buffer.lstrip()[: len(self._open)]):
-            self._is_finished = True  # something else was said: no more thinking
+            self._is_finished = True  # the answer began without a thinking part

@@ -1,7 +1,7 @@
-"""Which drafted tokens stand, and which token follows them.
+"""Verification methods: which draft tokens are accepted, and which token follows them.
 
-Every class draws each emitted token from the target's own law, whatever the drafter did; where
-the law is certain (temperature 0) all four take the target's argmax.
+With each of them every emitted token has the target's own distribution, whatever the drafter
+does. At temperature 0 all four take the target's argmax.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from localspec.protocol.wire import VerifyMode
 
 
 class RandomSource(Protocol):
-    """Where randomness comes in; tests enumerate every outcome instead."""
+    """Source of random decisions; tests replace it to enumerate every outcome."""
 
     def choice(self, probs: NDArray[np.float64]) -> int:
-        """An index, drawn by these probabilities."""
+        """An index, sampled with these probabilities."""
         ...
 
     def accept(self, prob: float) -> bool:
@@ -30,7 +30,7 @@ class RandomSource(Protocol):
 
 
 class SeededRandom:
-    """One generator an answer: a seed is used once, never once a token."""
+    """One generator per answer: the seed is used once, not once per token."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.Generator(np.random.PCG64(seed))
@@ -43,17 +43,17 @@ class SeededRandom:
 
 
 def sample_inverse_cdf(probs: NDArray[np.float64], u: float) -> int:
-    """Inverse of the cumulated sum at u in [0, 1); never an index of probability 0."""
+    """The index at `u` in [0, 1) of the cumulative sum; never one of probability 0."""
     cumulated = probs.cumsum()
     index = int(cumulated.searchsorted(u * cumulated[-1], "right"))
     return index if index < len(probs) else int(probs.nonzero()[0][-1])
 
 
 class GumbelCoupledVerifier:
-    """Draft and target draw with the same Gumbel noise (Daliri, Musco, Suresh 2408.07978).
+    """Draft and target sample with the same Gumbel noise (Daliri, Musco, Suresh 2408.07978).
 
-    The noise is keyed by seed, place and token, so the text depends on the seed alone: not on
-    the drafter, the draft length, or whether there was one.
+    The noise is keyed by seed, position and token, so the text depends on the seed alone and not
+    on the drafter or the draft length.
     """
 
     def __init__(self, seed: int) -> None:
@@ -74,9 +74,9 @@ class GumbelCoupledVerifier:
 
 
 class SampleAndMatchVerifier:
-    """The target samples for itself and a draft stands while it says the same, as in llama.cpp.
+    """The target samples; a draft token is accepted if it is the same token, as in llama.cpp.
 
-    Drafting takes the draft's argmax, which is the best guess under this rule.
+    Drafting takes the argmax, which has the highest acceptance under this rule.
     """
 
     def __init__(self, random_source: RandomSource) -> None:
@@ -97,9 +97,9 @@ class SampleAndMatchVerifier:
 
 
 class RejectionVerifier:
-    """Speculative sampling (Leviathan 2211.17192, Chen 2302.01318): accept by the ratio p/q.
+    """Speculative sampling (Leviathan 2211.17192, Chen 2302.01318): accept with probability p/q.
 
-    The token drawn from the residual after a rejection *is* the emitted token.
+    After a rejection the emitted token is sampled from the residual distribution.
     """
 
     def __init__(self, random_source: RandomSource) -> None:
@@ -114,15 +114,15 @@ class RejectionVerifier:
             ratio = p.prob(token) / q.prob(token)
             if ratio < 1.0 and not self._random.accept(ratio):
                 return i, int(p.ids[self._random.choice(residual_probs(p, q))])
-        law = distribution_at(len(draft.tokens))
-        return len(draft.tokens), int(law.ids[self._random.choice(law.probs)])
+        distribution = distribution_at(len(draft.tokens))
+        return len(draft.tokens), int(distribution.ids[self._random.choice(distribution.probs)])
 
 
 class BlockVerifier:
-    """Block verification (Sun et al. 2403.10444): the longest prefix that stands as a whole.
+    """Block verification (Sun et al. 2403.10444): accepts the longest prefix as a whole.
 
-    A token may make up for one before it, so more of them stand than under `Rejection`, and
-    never fewer on average.  For guesses without a law the two are the same.
+    A likely token can compensate for an unlikely one before it, so on average at least as many
+    tokens are accepted as by `RejectionVerifier`. For drafts that were not sampled both are equal.
     """
 
     def __init__(self, random_source: RandomSource) -> None:
@@ -133,27 +133,28 @@ class BlockVerifier:
 
     def verify(self, distribution_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
         pairs, shares = _prefix_shares(distribution_at, draft)
-        chance = shares[-1]
-        # Each prefix stands or falls by a draw of its own: from the longest on, the first to stand.
-        while chance < 1.0 and not self._random.accept(chance):
+        probability = shares[-1]
+        # Each prefix has its own draw; from the longest down, the first accepted one is taken.
+        while probability < 1.0 and not self._random.accept(probability):
             p, q = pairs.pop()
             share = shares[len(pairs)]
-            chance = _acceptance_probability(
+            probability = _acceptance_probability(
                 share, float(residual_mass_by_token(p, q, share).sum())
             )
         n = len(pairs)
         if n == len(draft.tokens):
-            law = distribution_at(n)
-            return n, int(law.ids[self._random.choice(law.probs)])
+            distribution = distribution_at(n)
+            return n, int(distribution.ids[self._random.choice(distribution.probs)])
         return n, int(p.ids[self._random.choice(residual_probs(p, q, shares[n]))])
 
 
 def _prefix_shares(
     distribution_at: DistributionAt, draft: Draft
 ) -> tuple[list[tuple[Distribution, Distribution]], list[float]]:
-    """Both laws at each place, and how much of the draft's mass each prefix may keep.
+    """Target and draft distributions at each position, and the share p_i of each prefix.
 
-    Ends at the first prefix that the target never says: none beyond it stands.
+    A share is min(1, previous share * p/q), as in the paper. Ends at the first prefix of share 0:
+    no longer one can be accepted.
     """
     pairs: list[tuple[Distribution, Distribution]] = []
     shares = [1.0]
@@ -167,7 +168,7 @@ def _prefix_shares(
 
 
 def _acceptance_probability(share: float, residual_mass: float) -> float:
-    """That a prefix stands where all longer ones fell; `left` is the mass its residual has."""
+    """Probability that a prefix is accepted after all longer ones were rejected."""
     return residual_mass / (residual_mass + 1.0 - share) if share < 1.0 else 1.0
 
 
@@ -178,17 +179,17 @@ def _draft_distribution(draft: Draft, i: int) -> Distribution:
 def residual_mass_by_token(
     p: Distribution, q: Distribution, share: float = 1.0
 ) -> NDArray[np.float64]:
-    """max(0, share p - q), over p's ids."""
+    """max(0, share * p - q), over p's ids."""
     order = np.argsort(q.ids)
     places = np.minimum(np.searchsorted(q.ids, p.ids, sorter=order), len(order) - 1)
     same = order[places]
-    theirs = np.where(q.ids[same] == p.ids, q.probs[same], 0.0)
-    out: NDArray[np.float64] = np.maximum(share * p.probs - theirs, 0.0)
+    q_probs = np.where(q.ids[same] == p.ids, q.probs[same], 0.0)
+    out: NDArray[np.float64] = np.maximum(share * p.probs - q_probs, 0.0)
     return out
 
 
 def residual_probs(p: Distribution, q: Distribution, share: float = 1.0) -> NDArray[np.float64]:
-    """The excess, renormalised; p itself where nothing is left (p equals q)."""
+    """The residual distribution over p's ids; p itself if the residual is empty (p equals q)."""
     left = residual_mass_by_token(p, q, share)
     total = left.sum()
     return left / total if total > 0 else p.probs
@@ -204,7 +205,6 @@ _RANDOM_VERIFIERS: dict[VerifyMode, Callable[[RandomSource], Verifier]] = {
 def make_verifier(
     mode: VerifyMode, seed: int, random_source: RandomSource | None = None
 ) -> Verifier:
-    """The verifier of one answer."""
     return (
         GumbelCoupledVerifier(seed)
         if mode == "coupled"

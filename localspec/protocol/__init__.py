@@ -1,1 +1,1 @@
-"""What the engine and whoever drives it say to each other; standard library only."""
+"""The protocol between the engine process and its parent; imports the standard library only."""

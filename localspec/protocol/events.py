@@ -1,7 +1,7 @@
-"""What the engine says while it works, as frozen events and as JSON lines.
+"""Events of the engine, as frozen dataclasses and as JSON lines.
 
-One schema for the wire, `--events` files and history.  Every line has `"v": 1` and `"ev"`;
-unknown fields are ignored and unknown events skipped.  Described in docs/events.md.
+The wire, `--events` files and history use the same schema. Every line has `"v": 1` and `"ev"`;
+unknown fields are ignored and unknown events skipped. Documented in docs/events.md.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ SpeculationState = Literal["on", "probing", "paused", "off"]
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A token that was not taken.  `p` and `rank` are the target's; `p_draft` is set where the
-    draft guessed it, and None for the target's own other choices."""
+    """A token that was not emitted. `p` and `rank` are the target's; `p_draft` is None unless it is
+    the rejected draft token of a draft model."""
 
     id: int
     text: str
@@ -28,12 +28,12 @@ class Alternative:
     rank: int
     p_draft: float | None = None
     guessed: bool = False
-    """Whether this is the guess that was rejected here."""
+    """Whether this is the draft token that was rejected here."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenScore:
-    """What the target gives to one token of an answer that is written; fields as a `Token`'s."""
+    """Probabilities of one token of a finished answer; fields as in `Token`."""
 
     p_target: float
     rank: int
@@ -42,10 +42,10 @@ class TokenScore:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One emitted token.  `text` is empty while its bytes wait for the rest of a character.
+    """One emitted token. `text` is empty while its last character is incomplete.
 
-    The rest is None unless probabilities were asked for: softmax of the raw logits, before any
-    temperature or truncation; `rank` counts from 1; `p_draft` is None where no draft model guessed.
+    The other fields are None unless probabilities were requested: softmax of the raw logits, before
+    temperature and truncation. `rank` counts from 1; `p_draft` is None if no draft model was used.
     """
 
     id: int
@@ -55,12 +55,12 @@ class Token:
     p_draft: float | None = None
     rank: int | None = None
     instead: tuple[Alternative, ...] = ()
-    """The rejected guess first, then the target's likeliest other choices."""
+    """The rejected draft token first, then the target's likeliest other tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundTimes:
-    """Milliseconds of one round: in the draft's llama_decode, in the target's, and outside both."""
+    """Milliseconds of a round: in the draft's llama_decode, in the target's, outside both."""
 
     draft: float
     verify: float
@@ -69,7 +69,7 @@ class RoundTimes:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something worth a line on the screen."""
+    """A message for the user."""
 
     level: Literal["info", "warning", "error"]
     code: str
@@ -79,7 +79,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class EngineReady:
-    """The pair is loaded.  `settings` are those really used; memory in bytes, None if unknown."""
+    """The pair is loaded. `settings` are the effective ones; memory in bytes, None if unknown."""
 
     engine: dict[str, str]
     model: str
@@ -93,18 +93,22 @@ class EngineReady:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Tokens of the prompt read so far, of how many, and how many were known from before."""
+    """Prompt tokens in the KV cache so far, of how many, and how many of them were reused."""
 
     done: int
     total: int
     reused: int
     thinking: bool = False
-    """Whether the prompt ends inside a thinking part, so that the answer begins in one."""
+    """Whether the answer begins inside a thinking part."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeculationPlan:
-    """Whether speculation is used, and why.  `speedup` is against plain, None if not measured."""
+    """The state of speculation and its reason.
+
+    `speedup` is over plain decoding, None if not measured; `until` is the round of the
+    next probe while paused.
+    """
 
     state: SpeculationState
     why: str
@@ -114,7 +118,7 @@ class SpeculationPlan:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One draft-verify-accept-commit; `source` is None where nothing was drafted."""
+    """One round of draft, verify, accept and commit; `source` is None if nothing was drafted."""
 
     n: int
     source: str | None
@@ -124,12 +128,12 @@ class Round:
     tokens: tuple[Token, ...]
     ms: RoundTimes
     guarded: int = 0
-    """Tokens that were computed again, alone, because a wide pass decided too narrowly."""
+    """Exact mode: near-ties, which were recomputed in a pass of one token."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationFinished:
-    """The end of an answer.  `tail` is text that the UTF-8 or stop buffer held back."""
+    """The end of an answer. `tail` is the text that was held back in the UTF-8 or stop buffer."""
 
     reason: FinishReason
     tail: str = ""
@@ -138,7 +142,7 @@ class GenerationFinished:
 
 @dataclass(frozen=True, slots=True)
 class EngineExit:
-    """The engine process ended: how, its last log lines, what to try."""
+    """The engine process exited: the cause, its last log lines, and a hint."""
 
     how: str
     log: tuple[str, ...] = ()
@@ -156,20 +160,19 @@ _EVENT_TYPES: dict[str, type[Event]] = {
     "finished": GenerationFinished,
     "dead": EngineExit,
 }
-"""Names on the wire, in --events files and in the history; stable when a class is renamed."""
+"""Names on the wire, in --events files and in the history; they do not follow class names."""
 
 _FIELDS = {
     kind: tuple(f.name for f in fields(kind))
     for kind in (*_EVENT_TYPES.values(), RoundTimes, Alternative)
 }
 _EVENT_NAMES = {kind: name for name, kind in _EVENT_TYPES.items()}
-"""Looked up once, not for every round."""
 
 _to_compact_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def encode(event: Event) -> str:
-    """One line of JSON, without the line feed."""
+    """One line of JSON, without a line feed."""
     kind = type(event)
     body: dict[str, Any] = {"v": SCHEMA_VERSION, "ev": _EVENT_NAMES[kind]}
     for name in _FIELDS[kind]:
@@ -178,9 +181,9 @@ def encode(event: Event) -> str:
 
 
 def decode(line: str) -> Event | None:
-    """The event of a line, or None where this version does not know it.
+    """The event of a line; None if its type is unknown to this version.
 
-    Raises ValueError where the line is not an event at all.
+    Raises ValueError if the line is not an event.
     """
     return from_json(json.loads(line))
 
@@ -211,12 +214,13 @@ def _to_json_value(value: Any) -> Any:
 
 
 def token_to_json(token: Token) -> dict[str, Any]:
-    """The JSON object of a token; probabilities only where they were asked for."""
+    """The JSON object of a token, with probabilities if it has any."""
     body: dict[str, Any] = {"id": token.id, "text": token.text, "class": token.kind}
     if token.p_target is not None:
         body |= {"p_target": token.p_target, "p_draft": token.p_draft, "rank": token.rank}
         body["instead"] = [
-            {name: getattr(other, name) for name in _FIELDS[Alternative]} for other in token.instead
+            {name: getattr(alternative, name) for name in _FIELDS[Alternative]}
+            for alternative in token.instead
         ]
     return body
 
@@ -226,10 +230,11 @@ def _parse_token(body: dict[str, Any]) -> Token:
         return Token(body["id"], body["text"], body["class"])
     names = _FIELDS[Alternative]
     instead = tuple(
-        Alternative(**{n: other[n] for n in names if n in other}) for other in body["instead"]
+        Alternative(**{name: item[name] for name in names if name in item})
+        for item in body["instead"]
     )
-    said = body["p_target"], body.get("p_draft"), body.get("rank")
-    return Token(body["id"], body["text"], body["class"], *said, instead)
+    scores = body["p_target"], body.get("p_draft"), body.get("rank")
+    return Token(body["id"], body["text"], body["class"], *scores, instead)
 
 
 def _from_json_value(name: str, value: Any) -> Any:

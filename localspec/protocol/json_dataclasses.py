@@ -1,4 +1,4 @@
-"""Dataclasses from the JSON objects that they were written as."""
+"""Parses JSON objects into dataclasses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 
 def parse_object(line: bytes) -> dict[str, Any]:
-    """The JSON object of a line.  Raises ValueError where there is none."""
+    """The JSON object of a line. Raises ValueError if the line is not one."""
     body = json.loads(line)  # UnicodeDecodeError and JSONDecodeError are ValueErrors
     if not isinstance(body, dict):
         raise ValueError("not an object")
@@ -17,13 +17,13 @@ def parse_object(line: bytes) -> dict[str, Any]:
 
 
 def from_json(kind: type[Any], body: Mapping[str, Any]) -> Any:
-    """Lists become tuples and objects the dataclasses that the fields name; others are ignored.
+    """Create a dataclass: lists become tuples, objects the dataclasses that the fields declare.
 
-    Raises ValueError where a field is missing or an object is not what it should be.
+    Unknown fields are ignored. Raises ValueError if a field is missing or has the wrong type.
     """
-    parts = _FIELD_TYPES.get(kind) or _FIELD_TYPES.setdefault(kind, _field_types(kind))
+    types = _FIELD_TYPES.get(kind) or _FIELD_TYPES.setdefault(kind, _field_types(kind))
     try:
-        return kind(**{name: _convert(parts[name], body[name]) for name in parts if name in body})
+        return kind(**{name: _convert(types[name], body[name]) for name in types if name in body})
     except (TypeError, KeyError) as error:
         raise ValueError(str(error)) from error
 
@@ -32,14 +32,14 @@ _FIELD_TYPES: dict[type[Any], dict[str, type[Any] | None]] = {}
 
 
 def _field_types(kind: type[Any]) -> dict[str, type[Any] | None]:
-    """The fields of a dataclass, each with the dataclass that it holds or is a tuple of."""
+    """Per field the dataclass in its type annotation, if any."""
     return {name: _find_dataclass(hint) for name, hint in get_type_hints(kind).items()}
 
 
 def _find_dataclass(hint: Any) -> type[Any] | None:
     if is_dataclass(hint):
         return hint if isinstance(hint, type) else None
-    return next((found for part in get_args(hint) if (found := _find_dataclass(part))), None)
+    return next((kind for part in get_args(hint) if (kind := _find_dataclass(part))), None)
 
 
 def _convert(dataclass_type: type[Any] | None, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Numbers folded from events: what `--stats`, `--json` and the panel show."""
+"""Totals over the rounds of an answer, for `--stats`, `--json` and the speculation panel."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from localspec.protocol.events import Round
 
 @dataclass(slots=True)
 class RoundTotals:
-    """Sums over the rounds of one answer.  Definitions as llama.cpp's and vLLM's."""
+    """Sums over the rounds of one answer, defined as in llama.cpp and vLLM."""
 
     tokens: int = 0
     rounds: int = 0
-    """Rounds that drafted."""
+    """Rounds with a draft."""
     drafted: int = 0
     accepted: int = 0
     plain_rounds: int = 0
-    """Rounds that did not."""
+    """Rounds without a draft."""
     emitted_speculating: int = 0
     histogram: list[int] = field(default_factory=list)
-    """How many drafting rounds kept 0, 1, 2, … tokens."""
+    """Number of rounds with a draft in which 0, 1, 2, … tokens were accepted."""
     by_source: dict[str, dict[str, int]] = field(default_factory=dict)
     host_ms: float = 0.0
     guarded: int = 0
-    """Tokens computed again, alone."""
+    """Near-ties recomputed in exact mode."""
 
     def add(self, event: Round) -> None:
         self.tokens += len(event.tokens)
@@ -50,7 +50,7 @@ class RoundTotals:
 
     @property
     def mean_accepted_length(self) -> float | None:
-        """τ: tokens emitted per target pass that verified a draft."""
+        """τ: emitted tokens per target pass that verified a draft."""
         return self.emitted_speculating / self.rounds if self.rounds else None
 
     @property
@@ -59,7 +59,7 @@ class RoundTotals:
         return self.host_ms / passes if passes else None
 
     def to_json(self) -> dict[str, Any]:
-        """The `speculation` part of `run --json`."""
+        """The `speculation` object of `run --json`."""
         return {
             "rounds": self.rounds,
             "drafted": self.drafted,

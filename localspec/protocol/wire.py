@@ -1,6 +1,6 @@
-"""The commands that the engine is given, and what it answers beside events, as JSON lines.
+"""Commands to the engine process and its replies, as JSON lines.
 
-Every command is numbered; every line that answers one carries its number as `re`.
+Commands are numbered; every reply line carries the number of its command as `re`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from localspec.protocol import events
 from localspec.protocol.json_dataclasses import from_json, parse_object
 
 PROTOCOL_VERSION = 1
-"""Raised when an older side would misunderstand a newer one."""
+"""Incremented by changes that an older version would misunderstand."""
 
 MAX_LINE_BYTES = 4 * 1024 * 1024
-"""Bytes of an answer's line: far more than any event, far less than a flood."""
+"""Maximum length of a reply line, far longer than any event."""
 
 VerifyMode = Literal["coupled", "rejection", "block", "match"]
 KvType = Literal["f32", "bf16", "f16", "q8_0", "q4_0"]
@@ -24,15 +24,15 @@ FlashAttention = Literal["auto", "on", "off"]
 SplitMode = Literal["none", "layer", "row"]
 
 DRAFT_MAX = 16
-"""The longest draft ever verified: fixes n_outputs_max and n_rs_seq when a pair is loaded."""
+"""Maximum draft length; determines n_outputs_max and n_rs_seq when a pair is loaded."""
 
 DEFAULT_DRAFT_LENGTH = 5
-"""Draft length where nobody asked for another."""
+"""Draft length of a drafter selected by name, if no other is requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How a token is drawn; llama.cpp's defaults.  `top_k` 0 and `repeat_penalty` 1 are off."""
+    """Sampling parameters with llama.cpp's defaults. `top_k` 0 and `repeat_penalty` 1 are off."""
 
     temperature: float = 0.8
     top_k: int = 40
@@ -45,10 +45,10 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class ContextSettings:
-    """One llama.cpp model and context, in llama.cpp's words.  None: what suits this machine."""
+    """llama.cpp's parameters of a model and its context. None: chosen for this machine."""
 
     n_gpu_layers: int = -1
-    """-1: all of them."""
+    """-1: all layers."""
     main_gpu: int = 0
     split_mode: SplitMode = "layer"
     tensor_split: tuple[float, ...] = ()
@@ -58,24 +58,24 @@ class ContextSettings:
     n_ubatch: int = 512
     n_threads: int | None = None
     cpu_moe: bool = False
-    """Keep the experts of a mixture in the computer's memory, wherever its layer is."""
+    """Keep the expert weights of a mixture-of-experts model in RAM."""
     swa_full: bool = True
-    """Keep all tokens of a sliding window's layers, not only those it sees; never for a draft.
+    """Keep all tokens of sliding-window layers in the KV cache; not used for a draft model.
 
-    Without, a guess that is taken back may move tokens to other places of the memory.  Attention
-    then sums in another order: the same law but for its last bits, so a greedy answer may differ.
-    A text that shares its beginning with the last one is read again if that is out of the window.
+    Without it a rollback may move tokens to other cells of the KV cache. Attention then sums in
+    another order, so logits differ in the last bits and a greedy answer may change. A prompt that
+    shares its beginning with the last one is decoded again if that has left the window.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCosts:
-    """What this machine has shown of a pair: kept by the parent, sent with `load`.
+    """Measurements of a pair on this machine; stored by the parent, sent with `load`.
 
-    `t1_ms` is one target pass of one token, host time included; `curve` the verify curve v, by
-    width; `c` one draft pass in units of t1, None without a draft model; `difference` the largest
-    change of a logit from one width to another, None until measured; `survival` the controller's
-    counts.
+    `t1_ms` is a target pass of one token, host time included; `curve` the verify curve by width, in
+    units of t1; `c` a draft pass in units of t1, None without a draft model; `difference` the
+    largest difference of a logit between widths, None until measured; `survival` the controller's
+    acceptance counts.
     """
 
     t1_ms: float
@@ -88,7 +88,7 @@ class MeasuredCosts:
 
 @dataclass(frozen=True, slots=True)
 class LoadCommand:
-    """Load a target, and a draft model if there is one."""
+    """Load a target, and a draft model or head if one is given."""
 
     target: str
     draft: str | None = None
@@ -96,22 +96,22 @@ class LoadCommand:
     draft_settings: ContextSettings = field(default_factory=ContextSettings)
     draft_max: int = DRAFT_MAX
     measured: MeasuredCosts | None = None
-    """What earlier runs of this pair have shown."""
+    """Measurements of earlier runs of this pair."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One turn of a chat; the roles are `system`, `user` and `assistant`."""
+    """One message of a chat; the roles are `system`, `user` and `assistant`."""
 
     role: str
     content: str
     tokens: tuple[int, ...] = ()
-    """Of an answer: the ids it was written as, so that they are found in memory again."""
+    """Of an answer: the generated tokens, so that they match the KV cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateCommand:
-    """Answer a chat, or complete a text where there are no `messages`."""
+    """Answer a chat, or complete `text` if there are no `messages`."""
 
     text: str = ""
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -121,37 +121,37 @@ class GenerateCommand:
     spec: str = "auto"
     """`auto`, `off`, or a drafter's name: one of `speculation.SPECS`."""
     draft_length: int | None = None
-    """The most guesses a round where `spec` is `auto`, as many each round where it names a drafter.
+    """Max draft tokens per round if `spec` is `auto`; the draft length if it names a drafter.
 
-    None: as many as pay, or DRAFT_LENGTH.
+    None: adaptive, or DEFAULT_DRAFT_LENGTH.
     """
     exact: bool = False
-    """Compute a token alone where a wide pass's last bits might decide it."""
+    """Exact mode: recompute near-ties in a pass of one token."""
     why: str = ""
-    """Why this way of speculating, when whoever asked knows better than the engine."""
+    """The caller's reason for `spec`, reported as `SpeculationPlan.why`."""
     messages: tuple[ChatMessage, ...] = ()
     said: tuple[ChatMessage, ...] = ()
-    """Without `messages`: parts of `text`, in order, answers among them with their tokens."""
+    """Without `messages`: parts of `text` in order; answers carry their tokens."""
     begun: tuple[int, ...] = ()
-    """What is written of the answer; it goes on after these, as if it had never stopped.
+    """Tokens of the answer so far; generation continues after them.
 
-    They count towards `max_tokens`, and their text is not told again.
+    They count towards `max_tokens`, and their text is not sent again.
     """
     template: str | None = None
-    """A fallback's name, to use it whatever the model brings; None: the model's own, if any."""
+    """Name of a built-in template; None for the model's own, if any."""
     think: bool | None = None
-    """Given to templates that ask; None: as the template wants."""
+    """Passed to the template; None for the template's default."""
     think_budget: int | None = None
-    """Tokens of thinking, after which it is ended as the template ends it."""
+    """Maximum thinking tokens; then the thinking part is closed."""
     probabilities: bool = False
-    """Whether every token comes with its probabilities, rank and alternatives."""
+    """Whether tokens carry their probabilities, rank and alternatives."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeCommand:
-    """Measure what passes cost on this machine; answered with `Measured`.
+    """Measure pass costs on this machine; answered with `MeasuredCosts`.
 
-    `difference`: also how far widths disagree.
+    `difference`: also measure the logit difference between pass widths.
     """
 
     seconds: float = 2.0
@@ -160,12 +160,12 @@ class ProbeCommand:
 
 @dataclass(frozen=True, slots=True)
 class ReplayCommand:
-    """Feed an answer to the target alone, without drafting; answered with `Replayed`.
+    """Decode an answer with the target alone, without drafting; answered with `ReplayResult`.
 
-    The prompt is `text`, and its last batch gives the first token.  Each later pass reads as many
-    tokens as its width, starting with the newest known one, and `emitted` of them count: so the
-    passes of an earlier answer can be made again, or one token at a time.  The memory is empty
-    before and after; without tokens nothing else happens.
+    The prompt is `text`; its last batch gives the first token. Each later pass decodes `width`
+    tokens, starting with the newest, and emits `emitted` of them. So the passes of an earlier
+    answer can be repeated, or replaced by passes of one token. The memory is emptied
+    before and after.
     """
 
     text: str
@@ -177,7 +177,7 @@ class ReplayCommand:
 
 @dataclass(frozen=True, slots=True)
 class RenderCommand:
-    """Make a chat the text that `Generate` would read; answered with `Rendered`."""
+    """Render a chat to its prompt text; answered with `RenderResult`."""
 
     messages: tuple[ChatMessage, ...]
     template: str | None = None
@@ -186,7 +186,7 @@ class RenderCommand:
 
 @dataclass(frozen=True, slots=True)
 class CountCommand:
-    """Count the tokens of a text, or of a chat's prompt; answered with `Counted`."""
+    """Count the tokens of a text, or of a chat's prompt; answered with `CountResult`."""
 
     text: str = ""
     messages: tuple[ChatMessage, ...] = ()
@@ -197,10 +197,10 @@ class CountCommand:
 
 @dataclass(frozen=True, slots=True)
 class InspectCommand:
-    """Say what the target gives to each token of an answer; answered with `Inspected` lines.
+    """Score each token of a finished answer; answered with `InspectResult` lines.
 
-    For answers that were written without `probabilities`.  The prompt is made as for `Generate`;
-    the memory ends as after writing the answer.
+    For answers generated without `probabilities`. The prompt is built as for `GenerateCommand`; the
+    memory ends as after generating the answer.
     """
 
     tokens: tuple[int, ...]
@@ -213,12 +213,12 @@ class InspectCommand:
 
 @dataclass(frozen=True, slots=True)
 class StopCommand:
-    """End the answer in progress; overtakes what waits."""
+    """Stop all commands sent so far; handled before queued commands."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByeCommand:
-    """End."""
+    """Exit."""
 
 
 EngineCommand = (
@@ -236,7 +236,7 @@ EngineCommand = (
 
 @dataclass(frozen=True, slots=True)
 class HelloReply:
-    """The child's first line."""
+    """The engine process's first line."""
 
     protocol: int
     pid: int
@@ -244,14 +244,14 @@ class HelloReply:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    """Sent every second: seconds since the child last got anywhere with its command."""
+    """Sent every second during a command: seconds since the last progress."""
 
     stuck: float
 
 
 @dataclass(frozen=True, slots=True)
 class FailureReply:
-    """A command ended in an error that a person can act on."""
+    """A command failed with an error for the user."""
 
     code: str
     message: str
@@ -260,17 +260,17 @@ class FailureReply:
 
 @dataclass(frozen=True, slots=True)
 class DoneReply:
-    """A command ended."""
+    """A command completed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """For each token of a replayed answer, what the target says there.
+    """For each token of a replayed answer, the target's choice and probabilities.
 
-    `best` is the token that the seed's noise picks, as `coupled` does; at temperature 0 the argmax.
-    `margin` is how many logits another one is from being picked: at temperature 0 the gap between
-    the two largest.  `probability` is the token's own in the law of `sampling`; `below` that of
-    all tokens of the law with smaller ids, `above` that of all likelier ones.
+    `best` is the token that the seed's Gumbel noise samples, as in `coupled`; at temperature 0 the
+    argmax. `margin` is the change of logits by which another token would be chosen; at temperature
+    0 the gap between the two largest. `probability` is the token's own after truncation and
+    temperature; `below` that of all tokens with smaller ids, `above` that of all likelier ones.
     """
 
     best: tuple[int, ...]
@@ -282,7 +282,7 @@ class ReplayResult:
 
 @dataclass(frozen=True, slots=True)
 class RenderResult:
-    """A chat as text: by which template (`own`, or a fallback's name), and what is to be told."""
+    """A chat's prompt text, notices, and the template: `own` or a built-in's name."""
 
     text: str
     notices: tuple[events.Notice, ...] = ()
@@ -291,14 +291,12 @@ class RenderResult:
 
 @dataclass(frozen=True, slots=True)
 class CountResult:
-    """How many tokens."""
-
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class InspectResult:
-    """The next tokens of an inspected answer; together all of them, unless it was stopped."""
+    """Scores of the next tokens of an answer; all lines together cover it, unless stopped."""
 
     places: tuple[events.TokenScore, ...]
 
@@ -343,13 +341,13 @@ _REPLY_NAMES = {kind: name for name, kind in _REPLY_TYPES.items()}
 
 
 def encode_command(number: int, command: EngineCommand) -> bytes:
-    """One line of JSON, with its line feed."""
+    """One line of JSON, with a line feed."""
     body = {"v": PROTOCOL_VERSION, "id": number, "cmd": _COMMAND_NAMES[type(command)]}
     return json.dumps(body | asdict(command), separators=(",", ":")).encode() + b"\n"
 
 
 def decode_command(line: bytes) -> tuple[int, EngineCommand]:
-    """The number and the command.  Raises ValueError where the line is none."""
+    """The number and the command of a line. Raises ValueError if it is not a command."""
     body = parse_object(line)
     kind = _COMMAND_TYPES.get(str(body.get("cmd")))
     if kind is None or not isinstance(body.get("id"), int):
@@ -358,7 +356,7 @@ def decode_command(line: bytes) -> tuple[int, EngineCommand]:
 
 
 def encode_output(number: int, output: EngineOutput) -> bytes:
-    """One line of JSON, with its line feed."""
+    """One line of JSON, with a line feed."""
     if isinstance(output, CommandReply):
         body: dict[str, Any] = {"v": PROTOCOL_VERSION, "ev": _REPLY_NAMES[type(output)]}
         line = json.dumps(body | asdict(output), separators=(",", ":"))
@@ -368,9 +366,9 @@ def encode_output(number: int, output: EngineOutput) -> bytes:
 
 
 def decode_output(line: bytes) -> tuple[int, EngineOutput | None]:
-    """The command's number and the answer, None where this version does not know it.
+    """The command's number and the reply or event; None if its type is unknown to this version.
 
-    Raises ValueError where the line is none.
+    Raises ValueError if the line is not a reply.
     """
     body = parse_object(line)
     number = body.get("re")

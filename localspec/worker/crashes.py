@@ -1,4 +1,4 @@
-"""Which pairs died lately and of what, kept until one answers well again."""
+"""Crashes of the engine process: their causes and hints, and the record of crash loops."""
 
 from __future__ import annotations
 
@@ -20,39 +20,38 @@ from localspec.sanitize import sanitize
 from localspec.worker import engine_log
 
 LOOP_LENGTH = 2
-"""So many deaths in a row are no accident: nobody restarts the pair unasked."""
+"""After this many consecutive crashes a pair is not restarted automatically."""
 
 _MAX_PAIRS = 50
 _MAX_CRASHES_PER_PAIR = 5
-"""The most that are remembered."""
 
 
 def pair_key(command: LoadCommand) -> str:
-    """Stands for the files, as they are now, and the settings."""
-    told: list[Any] = [asdict(replace(command, measured=None))]
+    """A hash of the settings and of the files' size and modification time."""
+    values: list[Any] = [asdict(replace(command, measured=None))]
     for name in filter(None, (command.target, command.draft)):
         with suppress(OSError, ValueError):
-            found = os.stat(name)
-            told.append([found.st_size, found.st_mtime_ns])
-    return sha256(json.dumps(told).encode()).hexdigest()[:16]
+            stat = os.stat(name)
+            values.append([stat.st_size, stat.st_mtime_ns])
+    return sha256(json.dumps(values).encode()).hexdigest()[:16]
 
 
 def record(key: str, cause: str) -> None:
-    """The pair died, of `how` as in `Dead`."""
-    known = _read_crashes()
-    known[key] = [*known.pop(key, []), cause][-_MAX_CRASHES_PER_PAIR:]  # the newest last
-    _write_crashes(dict(list(known.items())[-_MAX_PAIRS:]))
+    """Record a crash; `cause` as in `EngineExit.how`."""
+    crashes = _read_crashes()
+    crashes[key] = [*crashes.pop(key, []), cause][-_MAX_CRASHES_PER_PAIR:]  # newest pair last
+    _write_crashes(dict(list(crashes.items())[-_MAX_PAIRS:]))
 
 
 def forget(key: str) -> None:
-    """The pair answered well."""
-    known = _read_crashes()
-    if known.pop(key, None):
-        _write_crashes(known)
+    """Delete a pair's crashes, after an answer without a crash."""
+    crashes = _read_crashes()
+    if crashes.pop(key, None):
+        _write_crashes(crashes)
 
 
 def recent_causes(key: str) -> tuple[str, ...]:
-    """What the pair died of since it last answered well, the newest last."""
+    """Causes of a pair's consecutive crashes, the newest last."""
     return tuple(_read_crashes().get(key, ()))
 
 
@@ -61,22 +60,23 @@ def count(key: str) -> int:
 
 
 def find_crash_loops() -> list[tuple[str, ...]]:
-    """What each pair died of that is not restarted unasked."""
-    return [tuple(hows) for hows in _read_crashes().values() if len(hows) >= LOOP_LENGTH]
+    """The causes of each pair in a crash loop."""
+    return [tuple(causes) for causes in _read_crashes().values() if len(causes) >= LOOP_LENGTH]
 
 
 def clear() -> None:
-    """Whatever pairs died of, they may begin anew.  Raises OSError where that cannot be kept."""
+    """Delete all recorded crashes. Raises OSError if that fails."""
     _crash_file().unlink(missing_ok=True)
 
 
 def crash_loop_notice(command: LoadCommand) -> Notice | None:
-    """What to say before the pair is started once more; None where it may be, even unasked."""
-    hows = recent_causes(pair_key(command))
-    if len(hows) < LOOP_LENGTH:
+    """A warning before another start of a pair in a crash loop, else None."""
+    causes = recent_causes(pair_key(command))
+    if len(causes) < LOOP_LENGTH:
         return None
-    what = f"This pair crashed the last {len(hows)} times: {'; '.join(map(describe_cause, hows))}."
-    return Notice("warning", "crash-loop", what, "Try a smaller --ctx, or --draft none.")
+    descriptions = "; ".join(map(describe_cause, causes))
+    message = f"This pair crashed the last {len(causes)} times: {descriptions}."
+    return Notice("warning", "crash-loop", message, "Try a smaller --ctx, or --draft none.")
 
 
 def _crash_file() -> Path:
@@ -84,19 +84,22 @@ def _crash_file() -> Path:
 
 
 def _read_crashes() -> dict[str, list[str]]:
-    """A file that cannot be read, or that somebody wrote nonsense into, is none."""
+    """Empty if the file is missing, unreadable or damaged."""
     try:
-        known = json.loads(_crash_file().read_text(encoding="utf-8"))
+        crashes = json.loads(_crash_file().read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    if not isinstance(known, dict):
+    if not isinstance(crashes, dict):
         return {}
-    lists = {name: hows for name, hows in known.items() if isinstance(hows, list)}
-    return {name: [how for how in hows if isinstance(how, str)] for name, hows in lists.items()}
+    return {
+        key: [cause for cause in causes if isinstance(cause, str)]
+        for key, causes in crashes.items()
+        if isinstance(causes, list)
+    }
 
 
 def _write_crashes(crashes_by_pair: dict[str, list[str]]) -> None:
-    """Whole or not at all; where it cannot be written, nothing is remembered."""
+    """Write atomically; errors are ignored."""
     path = _crash_file()
     new = path.with_name(f"{path.name}.{os.getpid()}")
     with suppress(OSError):
@@ -108,22 +111,22 @@ def _write_crashes(crashes_by_pair: dict[str, list[str]]) -> None:
             new.unlink(missing_ok=True)
 
 
-# --- Why an engine process ended, told from its exit code and its last words.
+# --- Causes of an exit, from the exit code and the last log lines
 
 SLOW_NOTICE = Notice(
     "info",
     "slow",
-    "The engine is still at work on the next tokens.",
-    "Ctrl+C or Esc ends the answer; what was said stays.",
+    "The engine is still computing the next tokens.",
+    "Ctrl+C or Esc stops the answer and keeps its text.",
 )
-"""Said once where an answer stands still for long."""
+"""Shown once if a command makes no progress for long."""
 
 _USE_LESS_MEMORY = (
     "Try a smaller --ctx, fewer --gpu-layers, a smaller quantisation, or --draft none."
 )
-_FREE_DISK_SPACE = "Make room on the disk, or in what is left of your quota, and run it again."
-_REINSTALL = "Install localspec again: its parts do not fit together."
-_TRY_ANOTHER_FILE = "Try another file, or --draft none; --verbose shows the engine's last words."
+_FREE_DISK_SPACE = "Free disk space or raise your disk quota, then run it again."
+_REINSTALL = "Reinstall localspec: its files are of different versions."
+_TRY_ANOTHER_FILE = "Try another file, or --draft none; --verbose shows the last log lines."
 
 _GPU_OOM_PHRASES = (
     "cuda error: out of memory",
@@ -157,22 +160,22 @@ _NTSTATUS_SIGNALS = {
     0xC0000409: "SIGABRT",
     0xC0000017: "SIGKILL",
 }
-"""NTSTATUS values that stand for the same ends."""
+"""Windows exit codes (NTSTATUS) of the same causes."""
 
 
 def classify_exit(code: int | None, log: Sequence[str]) -> EngineExit:
-    """What a process that we did not end died of.  `code` is Popen's: -n for signal n."""
-    words = " ".join(log).lower()
-    if any(phrase in words for phrase in _GPU_OOM_PHRASES):
+    """The cause of an exit that localspec did not request. `code` is Popen's: -n for signal n."""
+    log_text = " ".join(log).lower()
+    if any(phrase in log_text for phrase in _GPU_OOM_PHRASES):
         return EngineExit("oom-gpu", tuple(log), _USE_LESS_MEMORY)
     name = _signal_name(code)
-    if any(phrase in words for phrase in _ASSERT_PHRASES):
+    if any(phrase in log_text for phrase in _ASSERT_PHRASES):
         return EngineExit("assert", tuple(log), _TRY_ANOTHER_FILE)
     for phrases, hint in (
         (_DISK_FULL_PHRASES, _FREE_DISK_SPACE),
         (_IMPORT_ERROR_PHRASES, _REINSTALL),
     ):
-        if code is not None and any(phrase in words for phrase in phrases):
+        if code is not None and any(phrase in log_text for phrase in phrases):
             return EngineExit(f"signal {name}" if name else f"exit {code}", tuple(log), hint)
     if name == "SIGKILL":
         return EngineExit("oom-system", tuple(log), _USE_LESS_MEMORY)
@@ -187,7 +190,7 @@ def classify_exit(code: int | None, log: Sequence[str]) -> EngineExit:
 
 def hang_exit(log: Sequence[str]) -> EngineExit:
     return EngineExit(
-        "hang", tuple(log), "Run it again; if it stays so, try --draft none or --threads 1."
+        "hang", tuple(log), "Run it again; if it happens again, try --draft none or --threads 1."
     )
 
 
@@ -196,41 +199,39 @@ def protocol_exit(log: Sequence[str]) -> EngineExit:
 
 
 def version_mismatch_exit(log: Sequence[str]) -> EngineExit:
-    """It speaks as another localspec does: one that was installed while this one ran."""
-    hint = "localspec was updated while it ran: leave it, and start it again."
+    """The engine is of another localspec version, installed while this one was running."""
+    hint = "localspec was updated while it was running: quit and start it again."
     return EngineExit("protocol", tuple(log), hint)
 
 
 def start_error(error: OSError) -> errors.EngineError:
-    """The system has no room for one more process, or there is nothing to start."""
     hints = {
-        errno.EMFILE: "Too few files may be open at once: raise the limit with ulimit -n 1024.",
+        errno.EMFILE: "Too many open files: raise the limit with ulimit -n 1024.",
         errno.ENFILE: "Close other programs, and run it again.",
         errno.EAGAIN: "Close other programs, or raise the limit on processes (ulimit -u).",
         errno.ENOMEM: "Close other programs, and run it again.",
     }
-    hint = hints.get(error.errno or 0, "Install localspec again.")
+    hint = hints.get(error.errno or 0, "Reinstall localspec.")
     return errors.EngineError(f"The engine cannot be started: {error.strerror}.", hint)
 
 
 FileStats = dict[str, tuple[int, int] | None]
-"""Size and time of change by name; None for one that cannot be looked at."""
+"""Size and modification time by file name; None if the file is not accessible."""
 
 
 def stat_files(*names: str | None) -> FileStats:
-    """The files of a pair as they are now."""
     return {name: _stat_file(name) for name in names if name}
 
 
 def blame_changed_file(
     engine_exit: EngineExit, stats_at_load: Mapping[str, tuple[int, int] | None]
 ) -> EngineExit:
-    """With the file that changed under a running engine, where that is what it died of."""
+    """Name the model file that changed since loading, if that caused the crash."""
     if engine_exit.how != "signal SIGBUS":
         return engine_exit
-    for name, was in stats_at_load.items():
-        if (now := _stat_file(name)) != was:
-            what = f"it has {now[0]:,} bytes now" if now else "it cannot be looked at any more"
+    for name, stats in stats_at_load.items():
+        if (now := _stat_file(name)) != stats:
+            what = f"it has {now[0]:,} bytes now" if now else "it is no longer accessible"
             path = sanitize(name, multiline=False)
             return replace(engine_exit, hint=f"{_FILE_CHANGED}: {path}; {what}.")
     return engine_exit
@@ -238,24 +239,24 @@ def blame_changed_file(
 
 def _stat_file(name: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(name)
+        stat = os.stat(name)
     except (OSError, ValueError):
         return None
-    return found.st_size, found.st_mtime_ns
+    return stat.st_size, stat.st_mtime_ns
 
 
 def exit_error(engine_exit: EngineExit) -> errors.LocalspecError:
-    """The same, for a person."""
+    """The error to raise for an exit."""
     last = next((line for line in reversed(engine_exit.log) if _is_error_line(line)), "")
-    what = f"The engine stopped: {describe_cause(engine_exit.how)}." + (
-        f" Its last words: {last}" if last else ""
+    message = f"The engine stopped: {describe_cause(engine_exit.how)}." + (
+        f" Last log line: {last}" if last else ""
     )
-    told = _error_type(engine_exit)(what, engine_exit.hint)
-    kept = engine_log.log_path()
-    told.detail = (
-        (*engine_exit.log, f"All engines' words: {kept}") if kept.exists() else engine_exit.log
+    error = _error_type(engine_exit)(message, engine_exit.hint)
+    log_file = engine_log.log_path()
+    error.detail = (
+        (*engine_exit.log, f"Engine log: {log_file}") if log_file.exists() else engine_exit.log
     )
-    return told
+    return error
 
 
 def _error_type(engine_exit: EngineExit) -> type[errors.LocalspecError]:
@@ -276,16 +277,16 @@ def _signal_name(code: int | None) -> str:
 
 
 def describe_cause(cause: str) -> str:
-    """What it died of, in words."""
-    words = {
+    """A cause (`EngineExit.how`) in words."""
+    descriptions = {
         "oom-gpu": "the GPU ran out of memory",
         "oom-system": "the system killed it, most likely because memory ran out",
-        "assert": "llama.cpp gave up",
-        "hang": "it did not answer any more and was ended",
-        "protocol": "it said something that makes no sense",
+        "assert": "llama.cpp aborted",
+        "hang": "it stopped responding and was killed",
+        "protocol": "it sent invalid output",
     }
-    return words.get(
-        cause, cause.replace("signal", "it died of").replace("exit", "it ended with code")
+    return descriptions.get(
+        cause, cause.replace("signal", "it crashed with").replace("exit", "it exited with code")
     )
 
 

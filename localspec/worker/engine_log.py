@@ -1,4 +1,4 @@
-"""What an engine writes on its stderr: the last lines at hand, all of them in a file."""
+"""Collects an engine's stderr: the last lines in memory, all lines in engine.log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from localspec.sanitize import sanitize
 _MAX_LINES_KEPT = 200
 _MAX_LINE_LENGTH = 4096
 _MAX_FILE_BYTES = 1_000_000
-"""Bytes of engine.log, more or less; then it becomes engine.log.1, and a new one begins."""
+"""Approximate size of engine.log; then it is renamed to engine.log.1."""
 
 
 def log_path() -> Path:
@@ -24,7 +24,7 @@ def log_path() -> Path:
 
 
 class EngineLog:
-    """One engine's words.  A file that cannot be written is done without."""
+    """The log of one engine process. Errors of the log file are ignored."""
 
     def __init__(self, pid: int) -> None:
         self.last_lines: deque[str] = deque(maxlen=_MAX_LINES_KEPT)
@@ -32,7 +32,7 @@ class EngineLog:
         self._file = log_path()
 
     def drain(self, pipe: IO[bytes]) -> None:
-        """Keep the pipe empty until it ends, or a full one would stop the engine."""
+        """Read the pipe until its end; a full pipe would block the engine."""
         with suppress(ValueError, OSError):
             for batch in PipeLines(pipe, _MAX_LINE_LENGTH, truncate=True).batches():
                 lines = [
@@ -42,32 +42,33 @@ class EngineLog:
                 self.append(lines)
 
     def append(self, lines: Sequence[str]) -> None:
-        """Into the file alone; in one write, for other processes have it open too."""
-        begin = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self._pid} "
-        text = "".join(f"{begin}{line}\n" for line in lines)
+        """Append to the file only, in one write, because other processes write to it too."""
+        prefix = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self._pid} "
+        text = "".join(f"{prefix}{line}\n" for line in lines)
         with suppress(OSError):
             _append_to_file(self._file, text.encode("utf-8", "replace"))
 
 
 def _append_to_file(path: Path, data: bytes) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with suppress(OSError):  # none yet, or Windows has it open elsewhere
+    with suppress(OSError):  # no file yet, or another process has it open on Windows
         if path.stat().st_size > _MAX_FILE_BYTES:
             path.replace(path.with_name(f"{path.name}.1"))
-    opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
-        os.write(opened, data)
+        os.write(file, data)
     finally:
-        os.close(opened)
+        os.close(file)
 
-
-# --- Lines of an unbuffered pipe, none longer than agreed.
 
 _READ_SIZE = 65536
 
 
 class PipeLines:
-    """Iterates over a pipe's lines; a longer one is cut, or a ValueError."""
+    """Iterates over the lines of an unbuffered pipe.
+
+    A line longer than `max_length` is truncated, or raises ValueError.
+    """
 
     def __init__(self, pipe: IO[bytes], max_length: int, *, truncate: bool = False) -> None:
         self._pipe = pipe
@@ -78,15 +79,15 @@ class PipeLines:
             yield from batch
 
     def batches(self) -> Iterator[list[bytes]]:
-        """What arrived together."""
-        held = b""
+        """Lists of lines that arrived together."""
+        rest = b""
         while data := self._pipe.read(_READ_SIZE):
-            *lines, held = (held + data).split(b"\n")
+            *lines, rest = (rest + data).split(b"\n")
             if lines:
                 yield lines
-            if len(held) > self._max_length:
+            if len(rest) > self._max_length:
                 if not self._truncate:
-                    raise ValueError("a line without an end")
-                held = held[: self._max_length]
-        if held:
-            yield [held]
+                    raise ValueError("line too long")
+                rest = rest[: self._max_length]
+        if rest:
+            yield [rest]

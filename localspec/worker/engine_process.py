@@ -1,4 +1,4 @@
-"""One engine process: commands to it, events from it, and its end as an event."""
+"""The engine process as the parent sees it: commands, events, timeouts and its exit."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ ReplyT = TypeVar("ReplyT", wire.ReplayResult, wire.RenderResult, wire.CountResul
 
 @dataclass(frozen=True, slots=True)
 class EngineTimeouts:
-    """Seconds without a sign of life before a process counts as hung."""
+    """Seconds without progress before a process counts as hung."""
 
     handshake: float = 30
     load: float = 600
     answer: float = 120
     stop: float = 5
     slow_notice: float = 30
-    """After which a person is told that it still goes on."""
+    """Seconds after which a notice shows that the engine is still computing."""
 
 
 def _engine_command() -> list[str]:
@@ -40,7 +40,7 @@ def _engine_command() -> list[str]:
 
 
 class EngineProcess:
-    """An engine in a process of its own; one command at a time, from one thread at a time.
+    """An engine process; runs one command at a time, from one thread at a time.
 
     `stop` may be called from a signal handler or another thread.
     """
@@ -54,18 +54,18 @@ class EngineProcess:
         self._command_number = 0
         self._exit: EngineExit | None = None
         self._pair_key = ""
-        """What stands for the loaded pair among those that crash."""
+        """Key of the loaded pair in the crash record."""
         self._file_stats: crashes.FileStats = {}
-        """Those of the pair, as they were when it was loaded."""
+        """Stats of the pair's files when they were loaded."""
         self._reply: wire.EngineOutput | None = None
-        """The answer of a command that has one."""
+        """The reply of a command with exactly one."""
         self._token_scores: list[TokenScore] = []
         self.measured: wire.MeasuredCosts | None = None
-        """What the engine last said of the pair's costs."""
+        """The newest measured costs of the pair."""
         self._write_lock = threading.Lock()
         self._stop_requested = False
         self._is_stopping = False
-        """Whether the command in progress is to end."""
+        """Whether the command in progress was asked to stop."""
         self._outputs: queue.SimpleQueue[tuple[int, wire.EngineOutput | None]] = queue.SimpleQueue()
         try:
             self._process = child_process.start(start())
@@ -90,13 +90,11 @@ class EngineProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be given commands, as far as is known."""
+        """Whether the process is running and accepts commands."""
         return self._exit is None and self._process.poll() is None
 
-    # --- what whoever runs a pair calls ---------------------------------------------------
-
     def load(self, load: wire.LoadCommand) -> EngineReady:
-        """Load a pair.  Raises what the engine raised, or what it died of."""
+        """Load a pair. Raises the engine's error, or that of its exit."""
         self._pair_key = crashes.pair_key(load)
         self._file_stats = crashes.stat_files(load.target, load.draft)
         for event in self._run_command(load, self._timeouts.load):
@@ -107,7 +105,7 @@ class EngineProcess:
         return self.ready
 
     def generate(self, request: wire.GenerateCommand) -> Iterator[Event]:
-        """The events of an answer; the last is `Dead` where the process ended."""
+        """The events of an answer; the last is `EngineExit` if the process exited."""
         try:
             yield from self._run_command(request, self._timeouts.answer)
         except (GeneratorExit, KeyboardInterrupt):
@@ -118,9 +116,9 @@ class EngineProcess:
             crashes.forget(self._pair_key)
 
     def probe(self, probe: wire.ProbeCommand) -> Iterator[Event]:
-        """Measure what passes cost; the progress, then `measured` is known.
+        """Measure pass costs: yields the progress, then sets `measured`.
 
-        Raises what the engine raised, or what it died of.
+        Raises the engine's error, or that of its exit.
         """
         for event in self._run_command(probe, self._timeouts.answer):
             if isinstance(event, EngineExit):
@@ -128,22 +126,19 @@ class EngineProcess:
             yield event
 
     def replay(self, replay: wire.ReplayCommand) -> wire.ReplayResult:
-        """Feed an answer to the target alone.  Raises as `probe` does."""
+        """Decode an answer with the target alone. Raises as `probe` does."""
         return self._request(replay, wire.ReplayResult, self._timeouts.load)
 
     def render(self, render: wire.RenderCommand) -> wire.RenderResult:
-        """A chat as the text that the model would read.  Raises as `probe` does."""
+        """The prompt text of a chat. Raises as `probe` does."""
         return self._request(render, wire.RenderResult, self._timeouts.answer)
 
     def count(self, count: wire.CountCommand) -> int:
-        """The tokens of a text, or of a chat's prompt.  Raises as `probe` does."""
+        """The number of tokens of a text, or of a chat's prompt. Raises as `probe` does."""
         return self._request(count, wire.CountResult, self._timeouts.answer).tokens
 
     def inspect(self, inspect: wire.InspectCommand) -> tuple[TokenScore, ...]:
-        """What the target gives to an answer's tokens; the first of them only, where stopped.
-
-        Raises as `probe` does.
-        """
+        """Scores of an answer's tokens, the first ones if stopped. Raises as `probe` does."""
         self._token_scores = []
         for event in self._run_command(inspect, self._timeouts.answer):
             if isinstance(event, EngineExit):
@@ -151,12 +146,12 @@ class EngineProcess:
         return tuple(self._token_scores)
 
     def stop(self) -> None:
-        """End the answer after the llama_decode in progress, a long one on the CPU within it.
+        """Stop the answer after the llama_decode in progress; a long one on the CPU is aborted.
 
-        An engine that has not got anywhere for long, or says nothing, is ended.
+        An engine that makes no progress or does not respond is killed.
         """
         self._stop_requested = self._is_stopping = True
-        self._outputs.put((-1, None))  # whoever waits is to look at its patience again
+        self._outputs.put((-1, None))  # wakes `_next_output`, whose timeouts are shorter now
         self._send_pending_stop()
 
     def close(self) -> None:
@@ -169,12 +164,10 @@ class EngineProcess:
             if pipe is not None:
                 pipe.close()
 
-    # --- one command --------------------------------------------------------------------
-
     def _request(
         self, command: wire.EngineCommand, reply_type: type[ReplyT], timeout: float
     ) -> ReplyT:
-        """The one answer of a command."""
+        """Run a command with exactly one reply."""
         self._reply = None
         for event in self._run_command(command, timeout):
             if isinstance(event, EngineExit):
@@ -190,23 +183,23 @@ class EngineProcess:
         self._command_number += 1
         self._is_stopping = False
         self._send(self._command_number, command)
-        word = self._timeouts.slow_notice
+        slow_after = self._timeouts.slow_notice
         while True:
-            answer = self._next_output(self._command_number, timeout, slow_after=word)
-            word = math.inf if answer is crashes.SLOW_NOTICE else word
-            if isinstance(answer, wire.DoneReply):
+            output = self._next_output(self._command_number, timeout, slow_after=slow_after)
+            slow_after = math.inf if output is crashes.SLOW_NOTICE else slow_after
+            if isinstance(output, wire.DoneReply):
                 return
-            if isinstance(answer, wire.FailureReply):
-                raise errors.from_code(answer.code, answer.message, answer.hint)
-            if isinstance(answer, wire.MeasuredCosts):
-                self.measured = answer
-            elif isinstance(answer, wire.ReplayResult | wire.RenderResult | wire.CountResult):
-                self._reply = answer
-            elif isinstance(answer, wire.InspectResult):
-                self._token_scores += answer.places
-            elif not isinstance(answer, wire.HelloReply | wire.HeartbeatReply):
-                yield answer
-            if isinstance(answer, EngineExit):
+            if isinstance(output, wire.FailureReply):
+                raise errors.from_code(output.code, output.message, output.hint)
+            if isinstance(output, wire.MeasuredCosts):
+                self.measured = output
+            elif isinstance(output, wire.ReplayResult | wire.RenderResult | wire.CountResult):
+                self._reply = output
+            elif isinstance(output, wire.InspectResult):
+                self._token_scores += output.places
+            elif not isinstance(output, wire.HelloReply | wire.HeartbeatReply):
+                yield output
+            if isinstance(output, EngineExit):
                 return
 
     def _next_output(
@@ -216,53 +209,53 @@ class EngineProcess:
         stuck_timeout: float | None = None,
         slow_after: float = math.inf,
     ) -> wire.EngineOutput:
-        """The next answer to this command; `Dead` where none will come.
+        """The next output of this command; an `EngineExit` if there will be none.
 
-        Waits `patience` seconds for a line, and lets the engine be `stuck` for as many; SLOW
-        where it has not got anywhere for `word` seconds.
+        The engine is killed after `timeout` seconds without a line, or `stuck_timeout` seconds
+        without progress. Returns SLOW_NOTICE after `slow_after` seconds without progress.
         """
-        limit, own = timeout if stuck_timeout is None else stuck_timeout, self._timeouts
+        limit, timeouts = timeout if stuck_timeout is None else stuck_timeout, self._timeouts
         while True:
             quiet = min(timeout, slow_after)
             if self._is_stopping:
-                quiet, limit = min(quiet, own.stop), min(limit, own.slow_notice + own.stop)
+                quiet = min(quiet, timeouts.stop)
+                limit = min(limit, timeouts.slow_notice + timeouts.stop)
             try:
-                told, answer = self._outputs.get(timeout=quiet)
+                output_number, output = self._outputs.get(timeout=quiet)
             except queue.Empty:
-                slow = slow_after < timeout and not self._is_stopping
-                return crashes.SLOW_NOTICE if slow else self._kill(crashes.hang_exit)
+                is_slow = slow_after < timeout and not self._is_stopping
+                return crashes.SLOW_NOTICE if is_slow else self._kill(crashes.hang_exit)
             if (
-                isinstance(answer, wire.HeartbeatReply)
-                and told == number
-                and answer.stuck > min(limit, slow_after)
+                isinstance(output, wire.HeartbeatReply)
+                and output_number == number
+                and output.stuck > min(limit, slow_after)
             ):
                 return (
-                    crashes.SLOW_NOTICE if answer.stuck <= limit else self._kill(crashes.hang_exit)
+                    crashes.SLOW_NOTICE if output.stuck <= limit else self._kill(crashes.hang_exit)
                 )
-            if isinstance(answer, EngineExit):
-                answer = self._record_exit(answer)
-            if answer is not None and (told == number or self._exit is not None):
-                return answer
+            if isinstance(output, EngineExit):
+                output = self._record_exit(output)
+            if output is not None and (output_number == number or self._exit is not None):
+                return output
 
     def _handshake(self) -> None:
-        answer = self._next_output(0, self._timeouts.handshake)
-        if isinstance(answer, EngineExit):
-            raise crashes.exit_error(answer)
-        if not isinstance(answer, wire.HelloReply):
+        output = self._next_output(0, self._timeouts.handshake)
+        if isinstance(output, EngineExit):
+            raise crashes.exit_error(output)
+        if not isinstance(output, wire.HelloReply):
             raise crashes.exit_error(self._kill(crashes.protocol_exit))
-        if answer.protocol != wire.PROTOCOL_VERSION:
+        if output.protocol != wire.PROTOCOL_VERSION:
             raise crashes.exit_error(self._kill(crashes.version_mismatch_exit))
 
     def _send(self, number: int, command: wire.EngineCommand) -> None:
-        """A process that is gone says so on its other pipe."""
         with self._write_lock:
             self._write(wire.encode_command(number, command))
         self._send_pending_stop()
 
     def _send_pending_stop(self) -> None:
-        """Send a wanted stop, unless a command is on its way just now: it goes after that.
+        """Send a requested stop; while a command is being written, `_send` does it afterwards.
 
-        So a signal handler never waits for the very code that it interrupted.
+        So a signal handler never waits for the code that it interrupted.
         """
         while self._stop_requested and self._write_lock.acquire(blocking=False):
             try:
@@ -273,18 +266,18 @@ class EngineProcess:
 
     def _write(self, line: bytes) -> None:
         assert self._process.stdin is not None
-        rest = memoryview(line)
-        with suppress(OSError, ValueError):
-            while rest:  # a signal may cut a write short
-                rest = rest[self._process.stdin.write(rest) or 0 :]
+        remaining = memoryview(line)
+        with suppress(OSError, ValueError):  # `_read_outputs` reports an exit
+            while remaining:  # a signal may interrupt a write
+                remaining = remaining[self._process.stdin.write(remaining) or 0 :]
 
     def _cancel_generation(self) -> None:
-        """An answer is not wanted any more: stop it, and let what still comes pass by."""
+        """Stop the answer and discard its remaining output."""
         self.stop()
         until = time.monotonic() + self._timeouts.stop
         while (left := until - time.monotonic()) > 0:
-            answer = self._next_output(self._command_number, left, self._timeouts.stop)
-            if isinstance(answer, wire.DoneReply | wire.FailureReply | EngineExit):
+            output = self._next_output(self._command_number, left, self._timeouts.stop)
+            if isinstance(output, wire.DoneReply | wire.FailureReply | EngineExit):
                 return
         self._kill(crashes.hang_exit)
 
@@ -302,10 +295,8 @@ class EngineProcess:
             crashes.record(self._pair_key, engine_exit.how)
         return engine_exit
 
-    # --- the two threads ----------------------------------------------------------------
-
     def _read_outputs(self) -> None:
-        """Answers into the queue; the last is how it ended."""
+        """Thread: put outputs into the queue; the last is an `EngineExit`."""
         assert self._process.stdout is not None
         reader = PipeLines(self._process.stdout, wire.MAX_LINE_BYTES)
         try:
@@ -318,10 +309,10 @@ class EngineProcess:
             return
         try:
             code = self._process.wait(timeout=self._timeouts.stop)
-        except subprocess.TimeoutExpired:  # it closed its stdout and lives on
+        except subprocess.TimeoutExpired:  # it closed its stdout but is still running
             self._process.kill()
             code = None
-        self._threads[1].join(timeout=2)  # its last words
+        self._threads[1].join(timeout=2)  # for its last log lines
         self._outputs.put((0, crashes.classify_exit(code, list(self._log.last_lines))))
 
     def _read_stderr(self) -> None:

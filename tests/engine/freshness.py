@@ -39,10 +39,10 @@ class Compared:
         self,
         tokens: Sequence[int],
         limit: int,
-        ahead: Sequence[int] = (),
-        gauge: DraftStopPolicy | None = None,
+        draft_prefix: Sequence[int] = (),
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        draft = self._one.propose(tokens, limit, ahead, gauge)
+        draft = self._one.propose(tokens, limit, draft_prefix, stop_policy)
         fresh = self._fresh
         fresh.target.truncate(0)
         for start in range(0, len(tokens) - 1, fresh.target.n_batch):
@@ -59,41 +59,45 @@ class Compared:
         return draft
 
     def _rows(self, tokens: Sequence[int], guessed: list[int], limit: int) -> list[Logits]:
-        companion = self._companion
-        assert companion.is_ready(tokens)
-        if isinstance(companion, BlockHeadRunner):
-            head = companion.head
+        head_runner = self._companion
+        assert head_runner.is_ready(tokens)
+        if isinstance(head_runner, BlockHeadRunner):
+            head = head_runner.head
             whole = min(
                 limit, head.block_size - head.first_draft_row
             )  # a row sees all of its block
-            return list(companion.draft_block(tokens[-1], whole)[0][: len(guessed)].copy())
-        rows = [companion.first_logits(tokens[-1]).copy()]
-        return rows + [companion.next_logits(guess).copy() for guess in guessed[:-1]]
+            return list(head_runner.draft_block(tokens[-1], whole)[0][: len(guessed)].copy())
+        rows = [head_runner.first_logits(tokens[-1]).copy()]
+        return rows + [head_runner.next_logits(guess).copy() for guess in guessed[:-1]]
 
 
 def check_rows(one: Beside, fresh: Beside, text: str) -> None:
     """Over four turns: the text, the chat as it goes on, another end, and an old turn edited."""
-    companion, reader, judge = one.followed(), PrefixCache(one.target), make_verifier("coupled", 0)
+    head_runner, reader, verifier = (
+        one.followed(),
+        PrefixCache(one.target),
+        make_verifier("coupled", 0),
+    )
     prompt = one.target.vocabulary.tokenize(text)
     try:
         drafter: Compared | None = None
         for turn in range(4):
             needs = DrafterInputs(
                 draft_cache=None,
-                verifier=judge,
+                verifier=verifier,
                 sampling=GREEDY,
                 prompt_length=len(prompt),
                 n_vocab=one.target.n_vocab,
                 is_eog=_never,
-                head_runner=companion,
+                head_runner=head_runner,
                 keep_logits=True,
             )
             drafter = drafter or Compared(fresh)
-            drafter.begin(_drafter(companion, needs))
+            drafter.begin(_drafter(head_runner, needs))
             job = GenerationJob(prompt, GREEDY, 30, 4, _never, lambda: False)
             steps = [
                 s
-                for s in speculative_decode(reader, drafter, judge, job)
+                for s in speculative_decode(reader, drafter, verifier, job)
                 if isinstance(s, RoundResult)
             ]
             assert drafter.compared > 20
@@ -114,10 +118,10 @@ def _doubtful(row: Logits) -> bool:
     return bool(first - second < 2 * _NEAR)
 
 
-def _drafter(companion: HeadRunner | BlockHeadRunner, needs: DrafterInputs) -> Drafter:
-    if isinstance(companion, BlockHeadRunner):
-        return BlockDrafter(companion, needs, "a block")
-    return HeadDrafter(companion, needs, "a head")
+def _drafter(head_runner: HeadRunner | BlockHeadRunner, needs: DrafterInputs) -> Drafter:
+    if isinstance(head_runner, BlockHeadRunner):
+        return BlockDrafter(head_runner, needs, "a block")
+    return HeadDrafter(head_runner, needs, "a head")
 
 
 def _never(_: int) -> bool:

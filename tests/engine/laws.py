@@ -61,27 +61,27 @@ def pairs() -> FakeModel:
 
 
 def _model(make: MakeModel) -> MakeDrafter:
-    return lambda judge, what, text: model_drafter(
-        make(), judge, what.sampling, len(what.prompt), is_end=what.is_eog
+    return lambda verifier, what, text: model_drafter(
+        make(), verifier, what.sampling, len(what.prompt), is_end=what.is_eog
     )
 
 
 def _oracle(wrong: Callable[[int], bool]) -> MakeDrafter:
-    return lambda judge, what, text: OracleDrafter(text, N_VOCAB, wrong)
+    return lambda verifier, what, text: OracleDrafter(text, N_VOCAB, wrong)
 
 
 def _random(seed: int) -> MakeDrafter:
-    return lambda judge, what, text: RandomDrafter(seed)
+    return lambda verifier, what, text: RandomDrafter(seed)
 
 
 GUESSERS: dict[str, MakeDrafter] = {
     "model": _model(lambda: HistoryModel(2)),
     "model with the target's table": _model(pairs),
     "model with the target's history": _model(history),
-    "lookup": lambda judge, what, text: LookupDrafter(),
-    "eager lookup": lambda judge, what, text: LookupDrafter(1),
-    "empty": lambda judge, what, text: EmptyDrafter(),
-    "constant": lambda judge, what, text: ConstantDrafter([3, 1, 2, 2]),
+    "lookup": lambda verifier, what, text: LookupDrafter(),
+    "eager lookup": lambda verifier, what, text: LookupDrafter(1),
+    "empty": lambda verifier, what, text: EmptyDrafter(),
+    "constant": lambda verifier, what, text: ConstantDrafter([3, 1, 2, 2]),
 }
 ORACLES: dict[str, MakeDrafter] = {
     "oracle": _oracle(lambda place: False),
@@ -107,8 +107,8 @@ def same_as_plain(
     what = what or job(PROMPT, 24)
     seed = what.sampling.seed
     expected = plain(target(), make_verifier(mode, seed), what)
-    judge = make_verifier(mode, seed)
-    got = run(target(), make(judge, what, [*what.prompt, *expected.tokens]), judge, what)
+    verifier = make_verifier(mode, seed)
+    got = run(target(), make(verifier, what, [*what.prompt, *expected.tokens]), verifier, what)
     assert got.tokens == expected.tokens
     assert got.end == expected.end
 
@@ -149,8 +149,10 @@ class Case:
         """The probability of every answer that the production's code gives."""
 
         def answer(draws: RandomSource) -> list[int]:
-            judge = make_verifier(mode, 0, draws)
-            return run(self.target(), self.drafter(judge, self.what, []), judge, self.what).tokens
+            verifier = make_verifier(mode, 0, draws)
+            return run(
+                self.target(), self.drafter(verifier, self.what, []), verifier, self.what
+            ).tokens
 
         return Explorer().outcomes(answer)
 
@@ -188,9 +190,9 @@ def tables_case(
 ) -> Case:
     """Two unlike tables."""
 
-    def drafter(judge: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
+    def drafter(verifier: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
         draft = TableModel(table(12, n_vocab, scale=1.0))
-        return model_drafter(draft, judge, draft_sampling or what.sampling, len(what.prompt))
+        return model_drafter(draft, verifier, draft_sampling or what.sampling, len(what.prompt))
 
     what = job([0, 1], n, sampling=sampling, draft_length=draft_length)
     return Case(what, lambda: TableModel(table(11, n_vocab, scale=1.0)), drafter)
@@ -201,8 +203,8 @@ def rarely_by_chance(mode: VerifyMode, answers: int = 2000) -> None:
     case = tables_case(replace(PLAIN, temperature=0.8), n=3)
     counts: Counter[Outcome] = Counter()
     for seed in range(answers):
-        judge = make_verifier(mode, seed)
-        got = run(case.target(), case.drafter(judge, case.what, []), judge, case.what)
+        verifier = make_verifier(mode, seed)
+        got = run(case.target(), case.drafter(verifier, case.what, []), verifier, case.what)
         counts[tuple(got.tokens)] += 1
     drawn_from(counts, case.exact())
 
@@ -237,16 +239,16 @@ def critical(freedom: int, alpha: float = 1e-6) -> float:
 class Watched:
     """A model drafter whose memory is looked at after every draft."""
 
-    def __init__(self, model: FakeModel, judge: Verifier, what: GenerationJob) -> None:
+    def __init__(self, model: FakeModel, verifier: Verifier, what: GenerationJob) -> None:
         self._model = model
-        self._inner = model_drafter(model, judge, what.sampling, len(what.prompt))
+        self._inner = model_drafter(model, verifier, what.sampling, len(what.prompt))
 
     def propose(
         self,
         tokens: Sequence[int],
         limit: int,
-        ahead: Sequence[int] = (),
-        gauge: DraftStopPolicy | None = None,
+        draft_prefix: Sequence[int] = (),
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         draft = self._inner.propose(tokens, limit)
         guessed = draft.tokens[:-1]  # the last guess is not read
@@ -260,9 +262,9 @@ def drafter_remembers_what_happened(mode: VerifyMode = "coupled") -> None:
         for draft_length in (1, 2, 3, 5):
             what = job(PROMPT, 24, sampling=sampling, draft_length=draft_length)
             for seed in (1, 2):
-                judge = make_verifier(mode, sampling.seed)
-                drafter = Watched(HistoryModel(seed), judge, what)
-                got = run(history(), drafter, judge, what)
+                verifier = make_verifier(mode, sampling.seed)
+                drafter = Watched(HistoryModel(seed), verifier, what)
+                got = run(history(), drafter, verifier, what)
                 assert any(got.drafts)
 
 
@@ -270,8 +272,8 @@ def twin_is_always_right(sampling: SamplingParams, mode: VerifyMode) -> None:
     """The target drafting for itself is never corrected."""
     for draft_length in (1, 2, 3, 5, 8):
         what = job(PROMPT, 40, sampling=sampling, draft_length=draft_length)
-        judge = make_verifier(mode, sampling.seed)
-        got = run(history(), Watched(history(), judge, what), judge, what)
+        verifier = make_verifier(mode, sampling.seed)
+        got = run(history(), Watched(history(), verifier, what), verifier, what)
         left = what.max_tokens
         for step in got.steps:
             asked = min(draft_length, left - 1) if step is not got.steps[0] else 0
@@ -288,8 +290,8 @@ def exact_limits(make: MakeDrafter) -> None:
         for draft_length in (1, 2, 3, 5, 8):
             what = job(PROMPT, n, draft_length=draft_length)
             text = [*PROMPT, *plain(history(), make_verifier("coupled", 0), what).tokens]
-            judge = make_verifier("coupled", 0)
-            got = run(history(), make(judge, what, text), judge, what)
+            verifier = make_verifier("coupled", 0)
+            got = run(history(), make(verifier, what, text), verifier, what)
             assert len(got.tokens) == n
             assert got.end == "length"
             whole_rounds(got.steps, what)
@@ -313,9 +315,9 @@ def end_cuts(make: MakeDrafter, sampling: SamplingParams = GREEDY) -> None:
     for end in range(N_VOCAB):
         for draft_length in (2, 5, 8):
             what = job(PROMPT, 30, sampling=sampling, draft_length=draft_length, ends=[end])
-            judge = make_verifier("coupled", SEED)
+            verifier = make_verifier("coupled", SEED)
             target = history()
-            got = run(target, make(judge, what, [*PROMPT, *free]), judge, what)
+            got = run(target, make(verifier, what, [*PROMPT, *free]), verifier, what)
             assert got.tokens == (free[: free.index(end) + 1] if end in free else free)
             assert got.end == ("eog" if end in free else "length")
             assert all(step.accepted <= len(step.tokens) for step in got.steps)
@@ -337,10 +339,10 @@ class Pair:
     def of(cls, target: FakeModel, draft: FakeModel) -> Pair:
         return cls(PrefixCache(target), PrefixCache(draft), LookupDrafter(1))
 
-    def drafter(self, name: str, judge: Verifier, what: GenerationJob) -> Drafter:
+    def drafter(self, name: str, verifier: Verifier, what: GenerationJob) -> Drafter:
         if name == "lookup":
             return self.lookup
-        return model_drafter(self.draft, judge, what.sampling, len(what.prompt))
+        return model_drafter(self.draft, verifier, what.sampling, len(what.prompt))
 
 
 def closing_leaves_no_trace(
@@ -351,9 +353,9 @@ def closing_leaves_no_trace(
     expected = _rounds(make(), name, later)
     closings = 0
     while True:
-        pair, judge = make(), make_verifier("coupled", SEED)
-        drafter = pair.drafter(name, judge, first)
-        loop = speculative_decode(pair.target, drafter, judge, first)
+        pair, verifier = make(), make_verifier("coupled", SEED)
+        drafter = pair.drafter(name, verifier, first)
+        loop = speculative_decode(pair.target, drafter, verifier, first)
         assert isinstance(loop, Generator)
         seen = len(list(islice(loop, closings)))
         loop.close()
@@ -364,6 +366,6 @@ def closing_leaves_no_trace(
 
 
 def _rounds(pair: Pair, name: str, what: GenerationJob) -> list[tuple[list[int], int, list[int]]]:
-    judge = make_verifier("coupled", SEED)
-    got = run(pair.target, pair.drafter(name, judge, what), judge, what)
+    verifier = make_verifier("coupled", SEED)
+    got = run(pair.target, pair.drafter(name, verifier, what), verifier, what)
     return [(step.draft.tokens, step.accepted, step.tokens) for step in got.steps]

@@ -63,8 +63,8 @@ def over(
 ) -> Case:
     """A pair of these tables."""
 
-    def drafter(judge: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
-        return model_drafter(TableModel(draft), judge, what.sampling, 2, is_end=what.is_eog)
+    def drafter(verifier: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
+        return model_drafter(TableModel(draft), verifier, what.sampling, 2, is_end=what.is_eog)
 
     what = job([0, 1], n, sampling=sampling, draft_length=draft_length, ends=ends)
     return Case(what, lambda: TableModel(target), drafter)
@@ -122,16 +122,16 @@ CASES = {
     "an end": over(table(11, 3), table(12, 3), n=4, draft_length=3, ends=(2,)),
     "two ends": over(table(11, 4), table(12, 4), TOP_P, n=5, draft_length=3, ends=(0, 3)),
     "a repeat penalty": tables_case(replace(PLAIN, repeat_penalty=1.7, repeat_last_n=2)),
-    "lookup": certain(lambda judge, what, text: LookupDrafter(), PLAIN),
-    "eager lookup, top-p": certain(lambda judge, what, text: LookupDrafter(1), TOP_P),
+    "lookup": certain(lambda verifier, what, text: LookupDrafter(), PLAIN),
+    "eager lookup, top-p": certain(lambda verifier, what, text: LookupDrafter(1), TOP_P),
     "lookup, a repeat penalty": certain(
-        lambda judge, what, text: LookupDrafter(1),
+        lambda verifier, what, text: LookupDrafter(1),
         replace(TOP_K, repeat_penalty=1.7, repeat_last_n=3),
     ),
-    "any number of guesses": certain(lambda judge, what, text: RandomDrafter(4, 3), PLAIN),
-    "one guess for all": certain(lambda judge, what, text: ConstantDrafter([1, 0, 1]), TOP_P),
+    "any number of guesses": certain(lambda verifier, what, text: RandomDrafter(4, 3), PLAIN),
+    "one guess for all": certain(lambda verifier, what, text: ConstantDrafter([1, 0, 1]), TOP_P),
     "an end inside a guess": certain(
-        lambda judge, what, text: ConstantDrafter([0, 1, 2]), PLAIN, ends=(1,)
+        lambda verifier, what, text: ConstantDrafter([0, 1, 2]), PLAIN, ends=(1,)
     ),
 }
 
@@ -147,9 +147,9 @@ def test_the_cases_speculate() -> None:
     kept: Counter[tuple[int, int]] = Counter()
 
     def answer(draws: Explorer) -> list[int]:
-        judge = RejectionVerifier(draws)
+        verifier = RejectionVerifier(draws)
         case = CASES["top-k of 4, 3 guesses"]
-        got = run(case.target(), case.drafter(judge, case.what, []), judge, case.what)
+        got = run(case.target(), case.drafter(verifier, case.what, []), verifier, case.what)
         kept.update((len(step.draft.tokens), step.accepted) for step in got.steps)
         return got.tokens
 
@@ -181,11 +181,11 @@ class GivenUp:
         self,
         tokens: Sequence[int],
         limit: int,
-        ahead: Sequence[int] = (),
-        gauge: DraftStopPolicy | None = None,
+        draft_prefix: Sequence[int] = (),
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         self._round += 1
-        return self._inner.propose(tokens, min(limit, self._round % 4), ahead, self)
+        return self._inner.propose(tokens, min(limit, self._round % 4), draft_prefix, self)
 
     def should_draft_token(self, confidence: float) -> bool:
         return confidence > self._likely
@@ -211,14 +211,14 @@ def kept(mode: VerifyMode, seed: int, draft_length: int, *, laws_known: bool = T
         return Distribution(np.arange(3), rng.dirichlet(np.full(3, 1.5)))
 
     def a_round(draws: Explorer) -> list[int]:
-        judge = make_verifier(mode, 0, draws)
+        verifier = make_verifier(mode, 0, draws)
         draft = Draft([], [] if laws_known else None)
         for i in range(draft_length):
             q = law_after(1, draft.tokens)
-            draft.tokens.append(judge.sample_draft_token(q, i))
+            draft.tokens.append(verifier.sample_draft_token(q, i))
             if draft.distributions is not None:
                 draft.distributions.append(q)
-        return [judge.verify(lambda i: law_after(0, draft.tokens[:i]), draft, 0)[0]]
+        return [verifier.verify(lambda i: law_after(0, draft.tokens[:i]), draft, 0)[0]]
 
     outcomes = Explorer().outcomes(a_round)
     assert sum(outcomes.values()) == pytest.approx(1, abs=1e-12)
@@ -265,11 +265,11 @@ def test_coupled_keeps_a_draft_as_far_as_its_own_draws_go() -> None:
     rng = np.random.default_rng(0)
     probs = rng.dirichlet(np.ones(4), size=4)
     target = [Distribution(np.arange(4), row) for row in probs]
-    judge = GumbelCoupledVerifier(9)
-    own = [judge.sample_draft_token(law, 30 + i) for i, law in enumerate(target)]
+    verifier = GumbelCoupledVerifier(9)
+    own = [verifier.sample_draft_token(law, 30 + i) for i, law in enumerate(target)]
     for guess in np.ndindex(4, 4, 4):
         stands = next((i for i in range(3) if guess[i] != own[i]), 3)
-        assert judge.verify(target.__getitem__, Draft(list(guess)), 30) == (stands, own[stands])
+        assert verifier.verify(target.__getitem__, Draft(list(guess)), 30) == (stands, own[stands])
 
 
 def test_coupled_noise_is_of_the_token_not_of_its_rank() -> None:
@@ -305,8 +305,8 @@ def test_answers_by_another_law_are_told_apart() -> None:
     hotter = tables_case(replace(PLAIN, temperature=1.1), n=3)
     counts: Counter[tuple[int, ...]] = Counter()
     for seed in range(1000):
-        judge = make_verifier("rejection", seed)
-        got = run(hotter.target(), ConstantDrafter([0, 1]), judge, hotter.what)
+        verifier = make_verifier("rejection", seed)
+        got = run(hotter.target(), ConstantDrafter([0, 1]), verifier, hotter.what)
         counts[tuple(got.tokens)] += 1
     with pytest.raises(AssertionError, match="chi-square"):
         laws.drawn_from(counts, case.exact())

@@ -107,5 +107,8 @@ def test_an_answer_that_has_ended_stays_so(zoo: Zoo) -> None:
 
 
 def test_foreign_tokens_are_refused(zoo: Zoo) -> None:
-    with loaded(zoo["target"]) as session, pytest.raises(UsageError, match="this model's tokens"):
+    with (
+        loaded(zoo["target"]) as session,
+        pytest.raises(UsageError, match="tokens that this model does not have"),
+    ):
         say(session, PROMPT, begun=(1, 99_999))

@@ -130,11 +130,11 @@ def test_positions_along_several_axes_are_those_along_one(zoo: Zoo, tmp_path: Pa
     try:
         rows = []
         for pair in (one, several):
-            companion = pair.followed()
-            assert isinstance(companion, BlockHeadRunner)
+            head_runner = pair.followed()
+            assert isinstance(head_runner, BlockHeadRunner)
             for start in range(0, 60, 30):
                 pair.target.decode(range(5 + start, 35 + start), 0)
-            rows.append(companion.draft_block(7, 5)[0].copy())
+            rows.append(head_runner.draft_block(7, 5)[0].copy())
         np.testing.assert_allclose(rows[0], rows[1], atol=1e-4)
     finally:
         one.close()

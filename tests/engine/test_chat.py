@@ -172,7 +172,7 @@ def test_a_fallback_may_be_chosen(chatty: Session) -> None:
     assert rendered.template == "llama3"
     assert rendered.text.startswith("<s><|start_header_id|>user")
     assert notices(ask(chatty, HI, template="llama3")[1]) == []
-    with pytest.raises(UsageError, match="no chat template called"):
+    with pytest.raises(UsageError, match="Unknown chat template"):
         ask(chatty, HI, template="nonsense")
 
 

@@ -99,8 +99,8 @@ class Recorded:
         self,
         tokens: Sequence[int],
         limit: int,
-        ahead: Sequence[int] = (),
-        gauge: DraftStopPolicy | None = None,
+        draft_prefix: Sequence[int] = (),
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         draft = self._controller.propose(tokens, limit)
         self._lengths.append(len(draft.tokens))
@@ -194,10 +194,12 @@ COSTS = MeasuredCosts(10.0, {"1": 1.0, "8": 1.1}, 0.01)
 @pytest.mark.parametrize("other", [1, 2], ids=["twin", "stranger"])
 def test_all_sources_together_change_nothing(sampling: SamplingParams, other: int) -> None:
     what = job([*PROMPT, *PROMPT], 120, sampling=sampling, draft_length=16)
-    judge = make_verifier("coupled", sampling.seed)
-    draft = model_drafter(HistoryModel(other), judge, sampling, len(what.prompt))
+    verifier = make_verifier("coupled", sampling.seed)
+    draft = model_drafter(HistoryModel(other), verifier, sampling, len(what.prompt))
     controller = Controller(draft, LookupDrafter(1), PassCosts(COSTS), PairStats())
-    got = run(HistoryModel(1), controller, judge, replace(what, on_round=controller.record_round))
+    got = run(
+        HistoryModel(1), controller, verifier, replace(what, on_round=controller.record_round)
+    )
     assert (
         got.tokens == plain(HistoryModel(1), make_verifier("coupled", sampling.seed), what).tokens
     )
@@ -213,10 +215,10 @@ def test_mixed_drafts_keep_the_distribution(mode: VerifyMode) -> None:
     n = 4000
     for seed in range(n):
         what = job(prompt, 4, sampling=replace(PLAIN, seed=seed), draft_length=3)
-        judge = make_verifier(mode, seed)
-        draft = model_drafter(TableModel(table(2)), judge, what.sampling, len(prompt))
+        verifier = make_verifier(mode, seed)
+        draft = model_drafter(TableModel(table(2)), verifier, what.sampling, len(prompt))
         controller = Controller(draft, LookupDrafter(1), PassCosts(COSTS), PairStats())
-        seen[tuple(run(model, controller, judge, what).tokens[1:3])] += 1
+        seen[tuple(run(model, controller, verifier, what).tokens[1:3])] += 1
     reference: Counter[tuple[int, ...]] = Counter()
     for seed in range(n):
         what = job(prompt, 4, sampling=replace(PLAIN, seed=seed + n))

@@ -177,19 +177,20 @@ def test_it_is_called_by_its_name(zoo: Zoo) -> None:
         assert not session.ready.notices  # whoever found it says so
         plan = next(iter(session.generate(GenerateCommand(PROMPT, GREEDY))))
         assert isinstance(plan, SpeculationPlan)
-        assert plan.why.startswith("the EAGLE-3 head and copying")
+        assert plan.why.startswith("the EAGLE-3 head and prompt lookup")
 
 
 def test_another_kind_of_draft_is_not_called_by_it(zoo: Zoo) -> None:
     with (
         loaded(zoo["target"], zoo["cousin"]) as session,
-        pytest.raises(UsageError, match="cannot draft by 'eagle3': its draft is a model"),
+        pytest.raises(UsageError, match="does not support 'eagle3': its draft is a model"),
     ):
         say(session, PROMPT, spec="eagle3")
 
 
 @pytest.mark.parametrize(
-    ("target", "words"), [("target", "layers are 0 to 1"), ("sliding", "does not give of gemma3")]
+    ("target", "words"),
+    [("target", "layers are 0 to 1"), ("sliding", "does not provide for gemma3")],
 )
 def test_a_wrong_target_is_refused_before_llama_cpp_aborts(
     zoo: Zoo, target: str, words: str

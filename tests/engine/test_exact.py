@@ -55,9 +55,9 @@ def answers(sampling: SamplingParams, model: FakeModel, *, exact: bool) -> tuple
     what = job(PROMPT[:1], 60, sampling=sampling, draft_length=4)
     expected = plain(HistoryModel(1), make_verifier("coupled", sampling.seed), what)
     guard = NearTieCheck(sampling, OFF) if exact else None
-    judge = make_verifier("coupled", sampling.seed)
-    drafter = model_drafter(HistoryModel(1), judge, sampling, len(what.prompt))
-    return expected, run(model, drafter, judge, replace(what, is_near_tie=guard))
+    verifier = make_verifier("coupled", sampling.seed)
+    drafter = model_drafter(HistoryModel(1), verifier, sampling, len(what.prompt))
+    return expected, run(model, drafter, verifier, replace(what, is_near_tie=guard))
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, WHOLE], ids=["greedy", "cut", "whole"])
@@ -97,11 +97,11 @@ def test_a_guess_that_stands_when_computed_alone_is_kept() -> None:
 
 def test_nothing_is_doubted_where_widths_agree() -> None:
     what = job(PROMPT, 40, draft_length=4, sampling=SAMPLED)
-    judge = make_verifier("coupled", SAMPLED.seed)
+    verifier = make_verifier("coupled", SAMPLED.seed)
     got = run(
         HistoryModel(1),
         RandomDrafter(1),
-        judge,
+        verifier,
         replace(what, is_near_tie=NearTieCheck(SAMPLED, 0.0)),
     )
     assert not any(step.guarded for step in got.steps)
@@ -114,13 +114,13 @@ def test_a_row_that_may_choose_otherwise_is_doubted(sampling: SamplingParams) ->
     missed = changed = trusted = 0
     for index in range(150):
         row = rng.normal(scale=2.0, size=300).astype(np.float32)
-        judge = make_verifier("coupled", sampling.seed)
-        mine = chosen(judge, row, sampling, index)
+        verifier = make_verifier("coupled", sampling.seed)
+        mine = chosen(verifier, row, sampling, index)
         doubted = NearTieCheck(sampling, 0.05)(row, [], index)
         trusted += not doubted
         for _ in range(25):
             other = row + rng.choice([-0.05, 0.05], row.shape).astype(np.float32)
-            if chosen(judge, other, sampling, index) != mine:
+            if chosen(verifier, other, sampling, index) != mine:
                 changed += 1
                 missed += not doubted
                 break
@@ -129,10 +129,10 @@ def test_a_row_that_may_choose_otherwise_is_doubted(sampling: SamplingParams) ->
     assert trusted > 20
 
 
-def chosen(judge: object, row: Logits, sampling: SamplingParams, index: int) -> int:
+def chosen(verifier: object, row: Logits, sampling: SamplingParams, index: int) -> int:
     from localspec.engine.sampling import compute_distribution  # noqa: PLC0415
 
-    token: int = judge.guess(compute_distribution(row, sampling), index)  # type: ignore[attr-defined]
+    token: int = verifier.sample_draft_token(compute_distribution(row, sampling), index)  # type: ignore[attr-defined]
     return token
 
 
@@ -145,5 +145,5 @@ def test_a_session_guards_on_a_real_model_whose_widths_differ(zoo: Zoo) -> None:
 
 
 def test_exact_needs_decisions_that_can_be_told(zoo: Zoo) -> None:
-    with loaded(zoo["target"]) as session, pytest.raises(UsageError, match="Exact decisions"):
+    with loaded(zoo["target"]) as session, pytest.raises(UsageError, match="Exact mode"):
         say(session, "Hello", verify="rejection", sampling=SAMPLED, exact=True)

@@ -125,10 +125,10 @@ class Cousin(HistoryModel):
 
 
 def drafting(
-    model: FakeModel, judge: Verifier, what: GenerationJob, *, keep_rows: bool = True
+    model: FakeModel, verifier: Verifier, what: GenerationJob, *, keep_rows: bool = True
 ) -> ModelDrafter:
     reader, start = PrefixCache(model), len(what.prompt)
-    needs = drafters.DrafterInputs(reader, judge, what.sampling, start, N_VOCAB, what.is_eog)
+    needs = drafters.DrafterInputs(reader, verifier, what.sampling, start, N_VOCAB, what.is_eog)
     return ModelDrafter(reader, replace(needs, keep_logits=keep_rows))
 
 
@@ -172,10 +172,10 @@ def test_each_verifier_with_a_draft_model(
     what = job(PROMPT, 60, sampling=sampling, draft_length=4)
     answers = []
     for asked in (False, True):
-        judge = make_verifier(mode, seed)
-        drafter = drafting(Cousin(2), judge, what, keep_rows=asked)
+        verifier = make_verifier(mode, seed)
+        drafter = drafting(Cousin(2), verifier, what, keep_rows=asked)
         this = replace(what, score_tokens=score_tokens if asked else None)
-        answers.append(run(HistoryModel(1), drafter, judge, this))
+        answers.append(run(HistoryModel(1), drafter, verifier, this))
     without, got = answers
     check(got, PROMPT, HistoryModel(1), Cousin(2))
     assert 10 < sum(got.accepted) < sum(map(len, got.drafts))
@@ -213,12 +213,12 @@ def test_an_end_inside_an_accepted_run() -> None:
 
 
 def test_a_model_that_drafts_for_itself_agrees_with_itself() -> None:
-    judge = make_verifier("coupled", 1)
+    verifier = make_verifier("coupled", 1)
     what = replace(job(PROMPT, 40, sampling=SAMPLED, draft_length=4), score_tokens=score_tokens)
-    drafter = drafting(HistoryModel(1), judge, what)
+    drafter = drafting(HistoryModel(1), verifier, what)
     seen = [
         insight.chosen
-        for step in run(HistoryModel(1), drafter, judge, what).steps
+        for step in run(HistoryModel(1), drafter, verifier, what).steps
         for insight in step.probabilities[: step.accepted]
     ]
     assert len(seen) > 20
@@ -228,11 +228,11 @@ def test_a_model_that_drafts_for_itself_agrees_with_itself() -> None:
 @pytest.mark.parametrize("kind", [HistoryModel, StubbornModel])
 def test_a_memory_that_is_read_again(kind: type[HistoryModel]) -> None:
     """The second kind cannot be cut: after each rejection the text is read from its start."""
-    judge = make_verifier("rejection", 4)
+    verifier = make_verifier("rejection", 4)
     sampling = replace(PLAIN, seed=4)
     what = replace(job(PROMPT, 40, sampling=sampling, draft_length=3), score_tokens=score_tokens)
-    drafter = drafting(kind(2, n_batch=4), judge, what)
-    got = run(kind(1, n_batch=4), drafter, judge, what)
+    drafter = drafting(kind(2, n_batch=4), verifier, what)
+    got = run(kind(1, n_batch=4), drafter, verifier, what)
     check(got, PROMPT, HistoryModel(1), HistoryModel(2))
     assert sum(got.accepted) < sum(map(len, got.drafts))
 
@@ -266,12 +266,12 @@ class WobblyStubborn(Wobbly, StubbornModel):
 def test_a_guarded_token_is_told_by_the_pass_that_decided_it(
     kind: type[Wobbly], sampling: SamplingParams
 ) -> None:
-    judge = make_verifier("coupled", sampling.seed)
+    verifier = make_verifier("coupled", sampling.seed)
     what = job(PROMPT[:1], 60, sampling=sampling, draft_length=4)
-    drafter = drafting(HistoryModel(1), judge, what)
+    drafter = drafting(HistoryModel(1), verifier, what)
     target = kind(1)
     guarded = replace(what, is_near_tie=NearTieCheck(sampling, OFF), score_tokens=score_tokens)
-    got = run(target, drafter, judge, guarded)
+    got = run(target, drafter, verifier, guarded)
     assert sum(step.guarded for step in got.steps) > 0
     text, alone_after_some = list(what.prompt), 0
     for step in got.steps:
@@ -299,8 +299,8 @@ class Relay:
         self,
         tokens: Sequence[int],
         limit: int,
-        ahead: Sequence[int] = (),
-        gauge: DraftStopPolicy | None = None,
+        draft_prefix: Sequence[int] = (),
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         one = self.first.propose(tokens, min(limit, 2))
         if not one.tokens or len(one.tokens) >= limit:
@@ -316,12 +316,12 @@ def modelled(draft: Draft) -> list[bool]:
 
 @pytest.mark.parametrize("model_first", [True, False])
 def test_copied_places_have_no_draft_probability(model_first: bool) -> None:
-    judge = make_verifier("coupled", 3)
+    verifier = make_verifier("coupled", 3)
     sampling = replace(PLAIN, temperature=0.6, seed=3)
     what = replace(job(PROMPT, 60, sampling=sampling, draft_length=4), score_tokens=score_tokens)
-    sources: list[Drafter] = [drafting(HistoryModel(1), judge, what), LookupDrafter(1)]
+    sources: list[Drafter] = [drafting(HistoryModel(1), verifier, what), LookupDrafter(1)]
     relay = Relay(*(sources if model_first else sources[::-1]))
-    got = run(HistoryModel(1), relay, judge, what)
+    got = run(HistoryModel(1), relay, verifier, what)
     both = 0
     for step in got.steps:
         both += "+" in (step.draft.source or "")

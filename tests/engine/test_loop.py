@@ -91,8 +91,8 @@ def test_a_wrong_guess_costs_no_token() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_round_emits_what_stands_and_one_more(make: laws.MakeDrafter, mode: VerifyMode) -> None:
     what = job(PROMPT, 25, sampling=SAMPLED, draft_length=3)
-    judge = make_verifier(mode, SEED)
-    laws.whole_rounds(run(laws.history(), make(judge, what, []), judge, what).steps, what)
+    verifier = make_verifier(mode, SEED)
+    laws.whole_rounds(run(laws.history(), make(verifier, what, []), verifier, what).steps, what)
 
 
 # --- law 3: the same seed, the same text ------------------------------------------------
@@ -121,9 +121,9 @@ def test_the_same_seed_twice_gives_the_same_run(mode: VerifyMode) -> None:
     what = job(PROMPT, 20, sampling=PLAIN)
     texts = set()
     for _ in range(3):
-        judge = make_verifier(mode, 5)
-        drafter = model_drafter(HistoryModel(2), judge, PLAIN, len(PROMPT))
-        texts.add(tuple(run(laws.history(), drafter, judge, what).tokens))
+        verifier = make_verifier(mode, 5)
+        drafter = model_drafter(HistoryModel(2), verifier, PLAIN, len(PROMPT))
+        texts.add(tuple(run(laws.history(), drafter, verifier, what).tokens))
     assert len(texts) == 1
 
 
@@ -155,10 +155,10 @@ def test_a_drafter_never_keeps_what_did_not_happen(mode: VerifyMode) -> None:
 
 def test_a_drafter_whose_memory_cannot_be_cut_reads_again() -> None:
     what = job(PROMPT, 20, sampling=SAMPLED, draft_length=3)
-    judge = make_verifier("coupled", SEED)
-    drafter = laws.Watched(StubbornModel(2, n_batch=4), judge, what)
-    got = run(laws.history(), drafter, judge, what)
-    assert got.tokens == plain(laws.history(), judge, what).tokens
+    verifier = make_verifier("coupled", SEED)
+    drafter = laws.Watched(StubbornModel(2, n_batch=4), verifier, what)
+    got = run(laws.history(), drafter, verifier, what)
+    assert got.tokens == plain(laws.history(), verifier, what).tokens
 
 
 # --- law 5: limits and ends -------------------------------------------------------------
@@ -198,11 +198,11 @@ def test_a_draft_model_stops_at_an_end() -> None:
     free = plain(laws.history(), make_verifier("coupled", 0), job(PROMPT, 30)).tokens
     end = next(token for token in range(6) if 1 < free.index(token) < 6)
     what = job(PROMPT, 30, draft_length=8, ends=[end])
-    judge = make_verifier("coupled", 0)
+    verifier = make_verifier("coupled", 0)
     drafter = model_drafter(
-        HistoryModel(1), judge, GREEDY, len(PROMPT), is_end=lambda token: token == end
+        HistoryModel(1), verifier, GREEDY, len(PROMPT), is_end=lambda token: token == end
     )
-    got = run(laws.history(), drafter, judge, what)
+    got = run(laws.history(), drafter, verifier, what)
     assert got.drafts[-1] == free[1 : free.index(end) + 1]
     assert got.accepted[-1] == len(got.drafts[-1])
 
@@ -245,8 +245,10 @@ def test_the_next_prompt_may_be_the_whole_chat() -> None:
 def test_at_every_round_the_target_has_read_all_but_the_last(make: laws.MakeDrafter) -> None:
     what = job(PROMPT, 20, sampling=SAMPLED, draft_length=3)
     text = [*PROMPT, *plain(laws.history(), make_verifier("coupled", SEED), what).tokens]
-    judge, target, seen = make_verifier("coupled", SEED), laws.history(), 0
-    for event in speculative_decode(PrefixCache(target), make(judge, what, text), judge, what):
+    verifier, target, seen = make_verifier("coupled", SEED), laws.history(), 0
+    for event in speculative_decode(
+        PrefixCache(target), make(verifier, what, text), verifier, what
+    ):
         if isinstance(event, RoundResult):
             seen += len(event.tokens)
             assert target.memory == text[: len(PROMPT) + seen - 1]
@@ -275,14 +277,14 @@ class FailingModel(HistoryModel):
 @pytest.mark.parametrize("again", [False, True], ids=["the same prompt", "all it had read"])
 def test_after_a_read_that_failed_the_next_answer_is_right(left: str, again: bool) -> None:
     model = FailingModel()
-    reader, judge = PrefixCache(model), make_verifier("coupled", 0)
-    text = [*PROMPT, *plain(laws.history(), judge, job(PROMPT, 30)).tokens]
+    reader, verifier = PrefixCache(model), make_verifier("coupled", 0)
+    text = [*PROMPT, *plain(laws.history(), verifier, job(PROMPT, 30)).tokens]
     with pytest.raises(EngineError):
-        for event in speculative_decode(reader, OracleDrafter(text, 6), judge, job(PROMPT, 20)):
+        for event in speculative_decode(reader, OracleDrafter(text, 6), verifier, job(PROMPT, 20)):
             if isinstance(event, RoundResult) and event.draft.tokens:
                 model.fails = left  # in the second round that drafts
     prompt = text[: reader.n_cached + 1] if again else PROMPT
-    assert run(reader, EmptyDrafter(), judge, job(prompt, 8)).tokens == text[len(prompt) :][:8]
+    assert run(reader, EmptyDrafter(), verifier, job(prompt, 8)).tokens == text[len(prompt) :][:8]
 
 
 # --- law 7: the context never overflows -------------------------------------------------
@@ -293,9 +295,9 @@ def test_after_a_read_that_failed_the_next_answer_is_right(left: str, again: boo
 def test_a_full_context_ends_the_answer(make: laws.MakeDrafter, n_ctx: int) -> None:
     for draft_length in LENGTHS:
         what = job(PROMPT, 100, draft_length=draft_length)
-        judge = make_verifier("coupled", 0)
-        text = [*PROMPT, *plain(laws.history(), judge, what).tokens]
-        got = run(HistoryModel(1, n_ctx=n_ctx), make(judge, what, text), judge, what)
+        verifier = make_verifier("coupled", 0)
+        text = [*PROMPT, *plain(laws.history(), verifier, what).tokens]
+        got = run(HistoryModel(1, n_ctx=n_ctx), make(verifier, what, text), verifier, what)
         assert [*PROMPT, *got.tokens] == text[:n_ctx]
         assert got.end == "context"
 
@@ -303,10 +305,10 @@ def test_a_full_context_ends_the_answer(make: laws.MakeDrafter, n_ctx: int) -> N
 @pytest.mark.parametrize("n_ctx", [4, 5, 6, 12])
 def test_a_draft_model_with_less_room_falls_silent(n_ctx: int) -> None:
     what = job(PROMPT, 30, draft_length=3)
-    judge = make_verifier("coupled", 0)
-    drafter = model_drafter(HistoryModel(1, n_ctx=n_ctx), judge, GREEDY, len(PROMPT))
-    got = run(laws.history(), drafter, judge, what)
-    assert got.tokens == plain(laws.history(), judge, what).tokens
+    verifier = make_verifier("coupled", 0)
+    drafter = model_drafter(HistoryModel(1, n_ctx=n_ctx), verifier, GREEDY, len(PROMPT))
+    got = run(laws.history(), drafter, verifier, what)
+    assert got.tokens == plain(laws.history(), verifier, what).tokens
     assert any(got.drafts) == (n_ctx > 6)
     for step, seen in zip(got.steps, range(len(got.steps)), strict=True):
         before = len(PROMPT) + sum(len(s.tokens) for s in got.steps[:seen])
@@ -327,10 +329,10 @@ def test_a_long_prompt_is_read_in_batches() -> None:
 @pytest.mark.parametrize("n_batch", [6, 7, 10, 11, 12])
 def test_the_size_of_a_batch_changes_nothing(n_batch: int) -> None:
     what = job([*PROMPT, *PROMPT, 0], 20, sampling=SAMPLED, draft_length=5)
-    judge = make_verifier("coupled", SEED)
-    drafter = model_drafter(HistoryModel(2, n_batch=3), judge, SAMPLED, 11)
-    got = run(StubbornModel(1, n_batch=n_batch), drafter, judge, what)
-    assert got.tokens == plain(laws.history(), judge, what).tokens
+    verifier = make_verifier("coupled", SEED)
+    drafter = model_drafter(HistoryModel(2, n_batch=3), verifier, SAMPLED, 11)
+    got = run(StubbornModel(1, n_batch=n_batch), drafter, verifier, what)
+    assert got.tokens == plain(laws.history(), verifier, what).tokens
 
 
 def test_what_is_known_of_a_prompt_is_not_read_again() -> None:
@@ -382,30 +384,32 @@ def test_a_target_whose_memory_cannot_be_cut_reads_again(make: laws.MakeDrafter)
 
 def test_times_are_of_the_two_models_and_the_rest() -> None:
     target, draft = laws.history(), HistoryModel(2)
-    judge = make_verifier("coupled", 0)
-    got = run(target, model_drafter(draft, judge, GREEDY, len(PROMPT)), judge, job(PROMPT, 12))
+    verifier = make_verifier("coupled", 0)
+    got = run(
+        target, model_drafter(draft, verifier, GREEDY, len(PROMPT)), verifier, job(PROMPT, 12)
+    )
     assert sum(step.ms.verify for step in got.steps) == pytest.approx(target.decode_seconds * 1e3)
     assert sum(step.ms.draft for step in got.steps) == pytest.approx(draft.decode_seconds * 1e3)
     assert all(step.ms.host > 0 for step in got.steps)
 
 
 def test_sources_are_named() -> None:
-    judge = make_verifier("coupled", 0)
+    verifier = make_verifier("coupled", 0)
     drafters: dict[str, Drafter] = {
-        "model": model_drafter(TableModel(table(2)), judge, GREEDY, len(PROMPT)),
+        "model": model_drafter(TableModel(table(2)), verifier, GREEDY, len(PROMPT)),
         "lookup": LookupDrafter(),
         "random": RandomDrafter(1),
     }
     for name, drafter in drafters.items():
-        got = run(laws.pairs(), drafter, judge, job(PROMPT, 30))
+        got = run(laws.pairs(), drafter, verifier, job(PROMPT, 30))
         assert {step.draft.source for step in got.steps if step.draft.tokens} == {name}
 
 
 def test_a_shared_model_kept_from_another_chat_is_cut() -> None:
     target: FakeModel = laws.history()
     reader = PrefixCache(target)
-    judge = make_verifier("coupled", 0)
-    run(reader, NoDrafter(), judge, job([5, 4, 3, 2, 1], 10))
-    got = run(reader, NoDrafter(), judge, job(PROMPT, 10))
-    assert got.tokens == plain(laws.history(), judge, job(PROMPT, 10)).tokens
+    verifier = make_verifier("coupled", 0)
+    run(reader, NoDrafter(), verifier, job([5, 4, 3, 2, 1], 10))
+    got = run(reader, NoDrafter(), verifier, job(PROMPT, 10))
+    assert got.tokens == plain(laws.history(), verifier, job(PROMPT, 10)).tokens
     assert got.prefills[0].reused == 0

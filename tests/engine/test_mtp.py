@@ -107,9 +107,9 @@ def test_a_model_without_such_a_layer_is_not_asked(zoo: Zoo) -> None:
     deep = LlamaContext(zoo["deep"], SETTINGS, outputs=1, rollback=0)
     mimo = LlamaContext(zoo["mimo"], SETTINGS, outputs=1, rollback=0)
     try:
-        with pytest.raises(EngineError, match="No layer predicts"):
+        with pytest.raises(EngineError, match="no MTP layers"):
             FinalHiddenStates(deep.handle, deep.model)
-        with pytest.raises(EngineError, match="no layer that predicts"):
+        with pytest.raises(EngineError, match="no MTP layer"):
             HeadContext(None, SETTINGS, mimo, target_width=64)
     finally:
         deep.close()

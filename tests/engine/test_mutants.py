@@ -51,21 +51,22 @@ def plant(monkeypatch: pytest.MonkeyPatch, where: Any, old: str, new: str) -> No
     monkeypatch.setattr(where, "__code__", made[where.__name__].__code__)
 
 
-COLD = "__import__('dataclasses').replace(self._needs.sampling, temperature=1.0)"
+COLD = "__import__('dataclasses').replace(inputs.sampling, temperature=1.0)"
 GENERATOR = "np.random.Generator(np.random.PCG64(seed))"
 RESEEDED = f"__import__('types').SimpleNamespace(random=lambda: {GENERATOR}.random())"
-FIRST_FAILURE = """pairs, shares = _prefixes(law_at, draft)
-    chances = [_chance(s, excess(*pair, s).sum()) for pair, s in zip(pairs, shares)][1:]
+FIRST_FAILURE = """pairs, shares = _prefix_shares(distribution_at, draft)
+    masses = [residual_mass_by_token(*pair, s).sum() for pair, s in zip(pairs, shares)]
+    chances = [_acceptance_probability(s, mass) for s, mass in zip(shares, masses)][1:]
     for i, chance in enumerate([*chances, shares[-1]] if pairs else []):
-        if not self._draws.accept(chance):
+        if not self._random.accept(chance):
             p, q = pairs[i]
-            return i, int(p.ids[self._draws.choice(residual(p, q, shares[i]))])"""
+            return i, int(p.ids[self._random.choice(residual_probs(p, q, shares[i]))])"""
 TEMPERED = replace(PLAIN, temperature=0.5)
 
 
 def certain(draft: list[int]) -> Case:
     what = job([0, 1], 4, sampling=PLAIN, draft_length=2)
-    make: MakeDrafter = lambda judge, what, text: ConstantDrafter(draft)  # noqa: E731
+    make: MakeDrafter = lambda verifier, what, text: ConstantDrafter(draft)  # noqa: E731
     return Case(what, lambda: TableModel(table(11, 3)), make)
 
 
@@ -79,7 +80,7 @@ def closing(name: str, kind: type[HistoryModel] = HistoryModel) -> None:
 
 def no_context_overflows() -> None:
     what = job(PROMPT, 100, draft_length=5)
-    make: MakeDrafter = lambda judge, what, text: ConstantDrafter([1] * 9)  # noqa: E731
+    make: MakeDrafter = lambda verifier, what, text: ConstantDrafter([1] * 9)  # noqa: E731
     laws.same_as_plain(make, lambda: HistoryModel(1, n_ctx=20), what=what)
 
 
@@ -119,45 +120,46 @@ class Mutant:
     check: Callable[[], None]
 
 
-ASKED: dict[str, Mutant] = {
+KEY_MUTANTS: dict[str, Mutant] = {
     "off by one in rollback": Mutant(
-        PrefixCache.rewind_to, "self.model.forget(kept)", "self.model.forget(kept + 1)", greedy
+        PrefixCache.rewind_to, "self.model.truncate(kept)", "self.model.truncate(kept + 1)", greedy
     ),
     "residual not renormalised": Mutant(
         verifiers.residual_probs, "left / total", "left", rejection
     ),
     "redraw after a rejection: from the whole law": Mutant(
-        verifiers.RejectionVerifier.verify, "residual(p, q)", "p.probs", rejection
+        verifiers.RejectionVerifier.verify, "residual_probs(p, q)", "p.probs", rejection
     ),
     "redraw after a rejection: a certain guess": Mutant(
-        verifiers.RejectionVerifier.verify, "residual(p, q)", "p.probs", lookup_like
+        verifiers.RejectionVerifier.verify, "residual_probs(p, q)", "p.probs", lookup_like
     ),
     "redraw after a rejection: match": Mutant(
         verifiers.SampleAndMatchVerifier.verify,
         "return i, own",
-        "return i, self._draw(law_at(i))",
+        "return i, self._sample(distribution_at(i))",
         match,
     ),
     "redraw after a rejection: coupled": Mutant(
         verifiers.GumbelCoupledVerifier.verify,
         "return i, own",
-        "return i, Coupled(self._seed + 1).guess(law_at(i), index + i)",
+        "return i, GumbelCoupledVerifier(self._seed + 1).sample_draft_token("
+        "distribution_at(i), index + i)",
         coupled,
     ),
     "draft never rolled back: on the books only": Mutant(
         ModelDrafter.propose,
-        "reader.align(tokens)",
-        "self._reader._read[:] = tokens[:-1] if reader.n_read else []",
+        "draft_cache.rewind_to(tokens)",
+        "self._draft_cache._cached_tokens[:] = tokens[:-1] if draft_cache.n_cached else []",
         laws.drafter_remembers_what_happened,
     ),
     "draft never rolled back": Mutant(
         ModelDrafter.propose,
-        "reader.align(tokens)",
-        "reader.n_read or reader.align(tokens)",
+        "draft_cache.rewind_to(tokens)",
+        "draft_cache.n_cached or draft_cache.rewind_to(tokens)",
         laws.drafter_remembers_what_happened,
     ),
     "end inside an accepted run ignored": Mutant(
-        speculative_loop._run_round, "if job.is_end(t)", "if False", end
+        speculative_loop._run_round, "if job.is_eog(t)", "if False", end
     ),
     "seed reused for each token: match": Mutant(
         verifiers.SeededRandom.__init__,
@@ -178,20 +180,23 @@ ASKED: dict[str, Mutant] = {
         partial(laws.rarely_by_chance, "coupled", 1000),
     ),
     "draft's temperature not applied: a worse draft": Mutant(
-        DraftSampler.sample_draft, "law(logits, needs.sampling,", f"law(logits, {COLD},", twin
+        DraftSampler.sample_draft,
+        "compute_distribution(logits, inputs.sampling,",
+        f"compute_distribution(logits, {COLD},",
+        twin,
     ),
     "draft's temperature not applied: another law than it says": Mutant(
         DraftSampler.sample_draft,
-        "verifier.guess(said,",
-        f"verifier.guess(law(logits, {COLD}),",
+        "verifier.sample_draft_token(distribution,",
+        f"verifier.sample_draft_token(compute_distribution(logits, {COLD}),",
         tempered,
     ),
 }
 """The seven bugs that must never pass, in each of their forms."""
 
-MORE: dict[str, Mutant] = {
+MORE_MUTANTS: dict[str, Mutant] = {
     "accept where p is at least q": Mutant(
-        verifiers.RejectionVerifier.verify, "not self._draws.accept(ratio)", "True", rejection
+        verifiers.RejectionVerifier.verify, "not self._random.accept(ratio)", "True", rejection
     ),
     "accept always": Mutant(
         verifiers.RejectionVerifier.verify, "ratio < 1.0", "ratio < 0.0", rejection
@@ -210,8 +215,8 @@ MORE: dict[str, Mutant] = {
     ),
     "residual of the difference's size": Mutant(
         verifiers.residual_mass_by_token,
-        "np.maximum(share * p.probs - theirs, 0.0)",
-        "abs(share * p.probs - theirs)",
+        "np.maximum(share * p.probs - q_probs, 0.0)",
+        "abs(share * p.probs - q_probs)",
         truncated,
     ),
     "residual of tokens by rank": Mutant(
@@ -219,47 +224,62 @@ MORE: dict[str, Mutant] = {
     ),
     "the next token from the row before": Mutant(
         verifiers.RejectionVerifier.verify,
-        "law = law_at(len(draft.tokens))",
-        "law = law_at(max(0, len(draft.tokens) - 1))",
+        "distribution = distribution_at(len(draft.tokens))",
+        "distribution = distribution_at(max(0, len(draft.tokens) - 1))",
         rejection,
     ),
     "a row too far": Mutant(
-        verifiers.RejectionVerifier.verify, "= law_at(i)", "= law_at(i + 1)", rejection
+        verifiers.RejectionVerifier.verify,
+        "= distribution_at(i)",
+        "= distribution_at(i + 1)",
+        rejection,
     ),
     "block: the residual of token rejection": Mutant(
-        verifiers.BlockVerifier.verify, "residual(p, q, shares[n])", "residual(p, q)", wider_block
+        verifiers.BlockVerifier.verify,
+        "residual_probs(p, q, shares[n])",
+        "residual_probs(p, q)",
+        wider_block,
     ),
     "block: the residual scaled by another prefix": Mutant(
         verifiers.BlockVerifier.verify,
-        "residual(p, q, shares[n])",
-        "residual(p, q, shares[n + 1])",
+        "residual_probs(p, q, shares[n])",
+        "residual_probs(p, q, shares[n + 1])",
         block,
     ),
     "block: ends at the first token that falls": Mutant(
         verifiers.BlockVerifier.verify,
-        "pairs, shares = _prefixes(law_at, draft)",
+        "pairs, shares = _prefix_shares(distribution_at, draft)",
         FIRST_FAILURE,
         block,
     ),
     "block: a threshold without the residual's mass": Mutant(
-        verifiers._acceptance_probability, "left / (left + 1.0 - share)", "share", block
+        verifiers._acceptance_probability,
+        "residual_mass / (residual_mass + 1.0 - share)",
+        "share",
+        block,
     ),
     "block: a threshold without what the prefix lost": Mutant(
         verifiers._acceptance_probability,
-        "left / (left + 1.0 - share)",
-        "left / (left + 1.0)",
+        "residual_mass / (residual_mass + 1.0 - share)",
+        "residual_mass / (residual_mass + 1.0)",
         block,
     ),
     "block: a threshold of an unscaled residual": Mutant(
-        verifiers.BlockVerifier.verify, "excess(p, q, share)", "excess(p, q)", block
+        verifiers.BlockVerifier.verify,
+        "residual_mass_by_token(p, q, share)",
+        "residual_mass_by_token(p, q)",
+        block,
     ),
     "block: the last threshold is not its share": Mutant(
-        verifiers.BlockVerifier.verify, "chance = shares[-1]", "chance = shares[-1] ** 2", block
+        verifiers.BlockVerifier.verify,
+        "probability = shares[-1]",
+        "probability = shares[-1] ** 2",
+        block,
     ),
     "block: the last threshold is the last ratio alone": Mutant(
         verifiers.BlockVerifier.verify,
-        "chance = shares[-1]",
-        "chance = min(1.0, shares[-1] / shares[-2]) if len(pairs) else 1.0",
+        "probability = shares[-1]",
+        "probability = min(1.0, shares[-1] / shares[-2]) if len(pairs) else 1.0",
         block,
     ),
     "block: shares above one": Mutant(
@@ -269,15 +289,21 @@ MORE: dict[str, Mutant] = {
         block,
     ),
     "block: the bonus from the row before": Mutant(
-        verifiers.BlockVerifier.verify, "law = law_at(n)", "law = law_at(max(0, n - 1))", block
+        verifiers.BlockVerifier.verify,
+        "distribution = distribution_at(n)",
+        "distribution = distribution_at(max(0, n - 1))",
+        block,
     ),
     "match: a row too far": Mutant(
-        verifiers.SampleAndMatchVerifier.verify, "law_at(i)", "law_at(i + 1)", match
+        verifiers.SampleAndMatchVerifier.verify,
+        "distribution_at(i)",
+        "distribution_at(i + 1)",
+        match,
     ),
     "coupled: one noise for a whole draft": Mutant(
         verifiers.GumbelCoupledVerifier.verify, "index + i)", "index)", coupled
     ),
-    "a draft's own noise": Mutant(DraftSampler.sample_draft, "place + i", "place", coupled_twin),
+    "a draft's own noise": Mutant(DraftSampler.sample_draft, "index + i", "index", coupled_twin),
     "noise without the token": Mutant(
         sampling.gumbel_argmax,
         "(token + 1) * _GOLDEN",
@@ -313,27 +339,30 @@ MORE: dict[str, Mutant] = {
     ),
     "another text, taken for the same": Mutant(
         PrefixCache.rewind_to,
-        "self._checked if tokens is self._text else 0",
-        "self._checked",
+        "self._n_matched if tokens is self._last_text else 0",
+        "self._n_matched",
         partial(closing, "model"),
     ),
     "probabilities from the row before": Mutant(
         token_probabilities.score_tokens, "rows[i], token", "rows[max(0, i - 1)], token", watched
     ),
     "a draft's probability from another guess": Mutant(
-        token_probabilities.score_tokens, "theirs[i] if", "theirs[0] if", watched
+        token_probabilities.score_tokens, "draft_rows[i] if", "draft_rows[0] if", watched
     ),
     "probabilities after a penalty": Mutant(
         token_probabilities._score_token,
-        "total = _log_total(row)",
-        "total = _log_total(row) + 0.01",
+        "log_total = _log_sum_exp(row)",
+        "log_total = _log_sum_exp(row) + 0.01",
         watched,
     ),
     "ranks from nought": Mutant(
-        token_probabilities._rank, "int(before) + 1", "int(before)", all_of_a_row
+        token_probabilities._rank, "int(n_before) + 1", "int(n_before)", all_of_a_row
     ),
     "a guarded token's probability from the wide pass": Mutant(
-        speculative_loop._verify_draft, "rows[: doubt.place]", "rows[: doubt.place + 1]", guarded
+        speculative_loop._verify_draft,
+        "rows[: near_tie.n_drafted]",
+        "rows[: near_tie.n_drafted + 1]",
+        guarded,
     ),
     "rows of the draft, kept by llama.cpp": Mutant(
         DraftSampler.sample_draft, "logits.copy()", "logits", watched
@@ -343,7 +372,7 @@ MORE: dict[str, Mutant] = {
     ),
     "lookup in another text": Mutant(
         LookupDrafter._index_tokens,
-        "self._automaton, self._known = SuffixAutomaton(), []",
+        "self._automaton, self._indexed_tokens = SuffixAutomaton(), []",
         "pass",
         partial(closing, "lookup"),
     ),
@@ -357,14 +386,14 @@ def caught(monkeypatch: pytest.MonkeyPatch, mutant: Mutant) -> None:
         mutant.check()
 
 
-@pytest.mark.parametrize("mutant", ASKED.values(), ids=ASKED.keys())
+@pytest.mark.parametrize("mutant", KEY_MUTANTS.values(), ids=KEY_MUTANTS.keys())
 def test_the_bugs_that_must_never_pass_are_caught(
     monkeypatch: pytest.MonkeyPatch, mutant: Mutant
 ) -> None:
     caught(monkeypatch, mutant)
 
 
-@pytest.mark.parametrize("mutant", MORE.values(), ids=MORE.keys())
+@pytest.mark.parametrize("mutant", MORE_MUTANTS.values(), ids=MORE_MUTANTS.keys())
 def test_more_bugs_are_caught(monkeypatch: pytest.MonkeyPatch, mutant: Mutant) -> None:
     caught(monkeypatch, mutant)
 

@@ -43,7 +43,7 @@ def test_every_budget(zoo: Zoo, spec: str, think: bool | None) -> None:
             assert said.text.endswith("</think>Hello there.")
             assert said.reason == "eog"
             assert said.ids[: opened + budget] == whole.ids[: opened + budget]
-            given = [e for e in events if isinstance(e, Round) and "ended" in e.reason]
+            given = [e for e in events if isinstance(e, Round) and "budget" in e.reason]
             assert len(given) == len(ended)
             assert said.totals["tokens"] == len(said.ids)
             n = len(said.ids)

@@ -52,18 +52,18 @@ class World:
         self,
         tokens: Sequence[int],
         limit: int,
-        ahead: Sequence[int] = (),
-        gauge: DraftStopPolicy | None = None,
+        draft_prefix: Sequence[int] = (),
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         """The draft model; what stands is decided as it guesses."""
         self.stands, self.passes = [], 0
         for _ in range(limit):
             self.passes += 1
             chance = self.sure(self._rng)
-            if gauge is not None and not gauge.should_draft_token(self.honest(chance)):
+            if stop_policy is not None and not stop_policy.should_draft_token(self.honest(chance)):
                 break
             self.stands.append(bool(self._rng.random() < chance))
-            if gauge is not None and not gauge.should_continue(7):
+            if stop_policy is not None and not stop_policy.should_continue(7):
                 break
         seconds = self.passes * self.c * 0.01 * self._noisy()
         return Draft([7] * len(self.stands), None, "model", seconds)

@@ -21,7 +21,7 @@ class Faulty(CommandServer):
         super().__init__(commands, answers)
         self._phase, self._fault = phase, faults(answers)[fault]
 
-    def _carry_out(self, command: wire.EngineCommand) -> Iterator[wire.EngineOutput]:
+    def _run_command(self, command: wire.EngineCommand) -> Iterator[wire.EngineOutput]:
         for answer in super()._run_command(command):
             phase = _phase(command, answer)
             if phase == self._phase == "load":  # before it is said to have gone well

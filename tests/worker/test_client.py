@@ -159,7 +159,7 @@ def test_the_last_words_of_llama_cpp_survive_its_abort() -> None:
     program = (
         "import os, sys\n"
         "from localspec.engine.llama.library import LOG\n"
-        "LOG._take(4, b'CUDA error: out of memory\\n', None)\n"
+        "LOG._on_log(4, b'CUDA error: out of memory\\n', None)\n"
         "os.abort()\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
@@ -189,10 +189,12 @@ def test_a_stop_while_a_command_is_on_its_way_follows_it(
 
 
 def test_an_engine_of_another_version_is_not_talked_to() -> None:
-    """localspec was updated while it ran: the next engine is the new one's."""
+    """localspec was updated while it was running: the next engine is the new one's."""
     with pytest.raises(errors.EngineError, match="The engine stopped") as raised:
         worker("hello", "newer")
-    assert raised.value.hint == "localspec was updated while it ran: leave it, and start it again."
+    assert (
+        raised.value.hint == "localspec was updated while it was running: quit and start it again."
+    )
 
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
@@ -206,7 +208,7 @@ def test_an_answer_that_stands_still_is_said_to_go_on_before_it_is_given_up(phas
     finally:
         engine.close()
     *_, told, last = events
-    assert told == crashes.SLOW_NOTICE and "Esc ends the answer" in told.hint
+    assert told == crashes.SLOW_NOTICE and "Esc stops the answer" in told.hint
     assert events.count(told) == 1
     assert isinstance(last, EngineExit) and last.how == "hang"
 

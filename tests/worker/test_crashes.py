@@ -86,7 +86,7 @@ def test_two_deaths_in_a_row_are_told_before_the_next_start() -> None:
     told = crashes.crash_loop_notice(load)
     assert told is not None
     assert told.message == (
-        "This pair crashed the last 2 times: it died of SIGSEGV; the GPU ran out of memory."
+        "This pair crashed the last 2 times: it crashed with SIGSEGV; the GPU ran out of memory."
     )
     assert "--draft none" in told.hint
 

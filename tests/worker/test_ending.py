@@ -1,4 +1,4 @@
-"""What an engine died of, and the next step for each end."""
+"""Causes of an engine exit, and the hint for each."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_gpu_that_was_lost(line: str) -> None:
 )
 def test_a_part_that_is_missing(line: str) -> None:
     dead = crashes.classify_exit(1, ("Traceback (most recent call last):", line))
-    assert (dead.how, "Install localspec again" in dead.hint) == ("exit 1", True)
+    assert (dead.how, "Reinstall localspec" in dead.hint) == ("exit 1", True)
     assert line in crashes.exit_error(dead).message
 
 
@@ -89,7 +89,7 @@ def test_a_file_that_changed_is_named(tmp_path: Path) -> None:
     assert told.endswith("b.gguf; it has 5 bytes now.")
     paths[0].unlink()
     told = crashes.blame_changed_file(BUS, before).hint
-    assert told.endswith(".gguf; it cannot be looked at any more.") and told.isprintable()
+    assert told.endswith(".gguf; it is no longer accessible.") and told.isprintable()
     other = EngineExit("assert", (), "x")
     assert crashes.blame_changed_file(other, before) == other
 
@@ -101,7 +101,7 @@ def test_a_file_that_changed_is_named(tmp_path: Path) -> None:
         (errno.ENFILE, "Close other programs"),
         (errno.EAGAIN, "ulimit -u"),
         (errno.ENOMEM, "Close other programs"),
-        (errno.ENOENT, "Install localspec again"),
+        (errno.ENOENT, "Reinstall localspec"),
     ],
 )
 def test_why_it_cannot_be_started(number: int, hint: str) -> None:

@@ -74,8 +74,9 @@ def test_many_processes_write_whole_lines(folder: Path) -> None:
     program = (
         "import sys\n"
         "from io import BytesIO\n"
-        "from localspec.worker.engine_log import Log\n"
-        "for _ in range(200): Log(int(sys.argv[1])).drain(BytesIO(b'0123456789' * 10 + b'\\n'))\n"
+        "from localspec.worker.engine_log import EngineLog\n"
+        "log, line = EngineLog(int(sys.argv[1])), b'0123456789' * 10 + b'\\n'\n"
+        "for _ in range(200): log.drain(BytesIO(line))\n"
     )
     processes = [subprocess.Popen([sys.executable, "-c", program, str(n)]) for n in range(4)]
     assert [process.wait(timeout=60) for process in processes] == [0] * 4

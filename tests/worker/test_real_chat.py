@@ -55,7 +55,7 @@ def test_a_chat_over_the_pipe(engine: EngineProcess) -> None:
 
 
 def test_what_cannot_be_rendered_leaves_the_engine_usable(engine: EngineProcess) -> None:
-    with pytest.raises(errors.UsageError, match="no chat template called"):
+    with pytest.raises(errors.UsageError, match="Unknown chat template"):
         engine.render(RenderCommand(CHAT, template="nonsense"))
     assert engine.count(CountCommand("Hi?")) > 0
 

@@ -1,1 +1,1 @@
-"""Choosing every round who guesses and how much, from measured costs and counted chances."""
+"""Automatic speculation: draft source and length per round, from measured costs and acceptance."""

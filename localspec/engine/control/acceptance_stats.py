@@ -1,4 +1,4 @@
-"""How often a guess stands, counted while running: by source, confidence and place in its draft."""
+"""Statistics of draft acceptance and throughput, updated every round."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 _WINDOW = 96.0
-"""Guesses that a count remembers, about: older ones fade."""
+"""Draft tokens that a rate remembers, roughly: older ones decay."""
 _CELL_PRIOR_WEIGHT = 6.0
-"""Guesses after which a cell's own rate counts as much as what is believed without it."""
+"""Weight of the prior of a cell, in draft tokens."""
 _BUCKET_PRIOR_WEIGHT = 6.0
 _MODEL_PRIOR = 0.6
-"""A draft model's chance before anything was seen."""
+"""Acceptance rate of a draft model before any measurement."""
 _POSITION_DECAY = 0.998
 
 _POSITION_GROUPS = (0, 1, 2, 3, 3, 4, 4, 4, 4) + (5,) * 16
-"""The group of a guess's place in its draft."""
+"""Group by position in the draft."""
 _MATCH_GROUPS = (0, 0, 0, 1, 2, 3, 3, 4, 4, 4, 4, 4) + (5,) * 5
-"""The group of a match by its length in tokens."""
+"""Group by length of the lookup match in tokens."""
 _N_MATCH_BUCKETS = 6
 
 
 class AcceptanceRate:
-    """Kept of tried, fading, and what is believed before any was tried."""
+    """Accepted of drafted tokens, with decay and a prior."""
 
     def __init__(self, prior: float, prior_weight: float, counts: Sequence[float] = (0, 0)) -> None:
         self.accepted, self.drafted = (float(count) for count in counts)
         self._prior, self._prior_weight = prior, prior_weight
 
     def estimate(self, prior: float | None = None) -> float:
-        start = self._prior if prior is None else prior
-        return (self.accepted + start * self._prior_weight) / (self.drafted + self._prior_weight)
+        prior = self._prior if prior is None else prior
+        return (self.accepted + prior * self._prior_weight) / (self.drafted + self._prior_weight)
 
     def decay(self, factor: float) -> None:
         self.accepted *= factor
@@ -46,9 +46,10 @@ class AcceptanceRate:
 
 
 class AcceptanceTable:
-    """Chances that a guess stands when all before it do, by how sure its source was, and place.
+    """Conditional acceptance probabilities by confidence bucket and position in the draft.
 
-    A cell without counts of its own falls back on its bucket's, and that on `believed`.
+    They hold if all draft tokens before are accepted. A cell without counts falls back to its
+    bucket's rate, and that to its prior.
     """
 
     def __init__(self, priors: Sequence[float], saved_counts: dict[str, list[float]]) -> None:
@@ -58,16 +59,16 @@ class AcceptanceTable:
         ]
         self._cells: dict[tuple[int, int], AcceptanceRate] = {}
         for name, counts in saved_counts.items():
-            bucket, dot, place = name.partition(".")
+            bucket, dot, position = name.partition(".")
             if dot and int(bucket) < len(priors):
-                self._cells[int(bucket), int(place)] = AcceptanceRate(
+                self._cells[int(bucket), int(position)] = AcceptanceRate(
                     0.5, _CELL_PRIOR_WEIGHT, counts
                 )
 
     def probability(self, bucket: int, position: int) -> float:
-        whole = self._buckets[bucket].estimate()
+        bucket_rate = self._buckets[bucket].estimate()
         cell = self._cells.get((bucket, _POSITION_GROUPS[position]))
-        return whole if cell is None else cell.estimate(whole)
+        return bucket_rate if cell is None else cell.estimate(bucket_rate)
 
     def record(self, bucket: int, position: int, accepted: bool) -> None:
         self._buckets[bucket].add(accepted)
@@ -84,7 +85,7 @@ class AcceptanceTable:
 
 
 class AcceptanceStats:
-    """What a controller has seen of every source under one way of verifying."""
+    """Acceptance of each draft source under one verification method."""
 
     def __init__(self, saved_counts: dict[str, dict[str, list[float]]] | None = None) -> None:
         saved_counts = saved_counts or {}
@@ -102,13 +103,13 @@ class AcceptanceStats:
         self._update_means()
 
     def mean_probability(self, position: int) -> float:
-        """Chance of the draft model's next guess at this place, before its confidence is known."""
+        """Acceptance probability of the model's next draft token, its confidence unknown."""
         return self._means[_POSITION_GROUPS[position]]
 
     def record_model_token(self, position: int, probability: float) -> None:
-        """A guess was made or declined there, believed to stand with this chance, or known to.
+        """Record a token that was verified (0 or 1), or not drafted (its estimated probability).
 
-        All places fade, so that one which an unlucky start made look bad is tried again.
+        All positions decay, so that one with an unlucky start is tried again.
         """
         for rate in self._by_position:
             rate.decay(_POSITION_DECAY)
@@ -116,12 +117,12 @@ class AcceptanceStats:
         self._update_means()
 
     def _update_means(self) -> None:
-        """A place that was rarely reached is believed to be like the one before it."""
+        """The prior of each position is the estimate of the one before it."""
         self._means = []
-        believed = _MODEL_PRIOR
+        mean = _MODEL_PRIOR
         for rate in self._by_position:
-            believed = rate.estimate(believed)
-            self._means.append(believed)
+            mean = rate.estimate(mean)
+            self._means.append(mean)
 
     def counts(self) -> dict[str, dict[str, list[float]]]:
         means = {
@@ -132,7 +133,7 @@ class AcceptanceStats:
 
 
 def confidence_bucket(confidence: float) -> int:
-    """One of eleven: by tenths, and the very sure apart."""
+    """One of eleven buckets: tenths, and one above 0.98."""
     return 10 if confidence > 0.98 else int(confidence * 10)
 
 
@@ -142,53 +143,49 @@ def match_bucket(match_length: int) -> int:
     )
 
 
-# --- How fast tokens come, and whether the draft model pays for its time.
+# --- Throughput
 
 _RATE_DECAY = 0.97
-"""What a round leaves of the rate before it."""
+"""Decay of the throughput per round."""
 _INITIAL_ROUNDS = 4.0
-"""Rounds of plain decoding that an answer's rate begins with."""
+"""An answer's throughput starts with this many rounds of plain decoding."""
 _MIN_DRAFT_ROUNDS = 6
-"""Rounds of a draft model before its gains are believed more than its counts."""
+"""Rounds with the draft model before its measured gains are used."""
 _GAIN_WEIGHT = 0.025
 _BENEFIT_OF_DOUBT = 0.5
-"""Standard errors by which a loss must be sure for a pause: a pause learns nothing."""
+"""A pause needs a loss of this many standard errors, because nothing is measured during one."""
 _PLAN_PRECISION = 10.0
-"""What the plan's own expectation weighs, beside the gains that came by their precision."""
+"""Weight of the planned gain against the measured gains, which weigh their precision."""
 _MIN_GAIN_VARIANCE = 0.05
-"""The least variance of gains that is believed."""
+"""Lower bound of the variance of gains."""
 _PROBE_TIME_SHARE = 0.01
-"""The share of the time that tries may take while paused."""
+"""Maximum share of time for probes while paused."""
 _INITIAL_PROBE_TIME_SHARE = 0.02
 _MIN_PROBE_INTERVAL, _MAX_PROBE_INTERVAL = 4, 256
 
 
 @dataclass(slots=True)
 class ThroughputStats:
-    """How fast tokens come and whether the draft model pays: kept from answer to answer."""
+    """Tokens per millisecond, and the measured gain of the draft model; kept across answers."""
 
     tokens: float = 0.0
     ms: float = 0.0
     gain: float = 0.0
-    """Tokens won a round by drafting with the model, beyond what its time cost."""
+    """Tokens gained per round with the draft model, minus the cost of its time."""
     gain_variance: float = 1.0
-    """Variance of those gains."""
     draft_rounds: int = 0
     probe_interval: int = _MIN_PROBE_INTERVAL
     rounds_since_draft: int = 0
-    """Rounds since the draft model was last asked."""
+    """Rounds since the draft model was last used."""
 
     def tokens_per_ms(self, plain_ms: float) -> float:
-        """Tokens per millisecond now; never less than plain decoding gives."""
+        """Current tokens per millisecond; at least that of plain decoding."""
         if self.ms <= 0:
             return 1 / plain_ms
         return max(self.tokens / self.ms, 1 / plain_ms)
 
     def start_answer(self, plain_ms: float) -> None:
-        """A new answer: how fast tokens came in the last one says little of this one.
-
-        `plain_ms` 0: what a pass costs is not known yet.
-        """
+        """Reset the throughput to plain decoding; `plain_ms` is 0 if not yet measured."""
         self.tokens, self.ms = (
             (_INITIAL_ROUNDS, _INITIAL_ROUNDS * plain_ms) if plain_ms else (0.0, 0.0)
         )
@@ -199,21 +196,20 @@ class ThroughputStats:
 
     @property
     def is_unproven(self) -> bool:
-        """Whether too few rounds of the draft model were seen to judge it by them."""
+        """Whether the draft model was used in too few rounds to judge it."""
         return self.draft_rounds < _MIN_DRAFT_ROUNDS
 
     def is_profitable(self, expected_gain: float) -> bool:
-        """Whether drafting with the model pays, where the plan expects to win so many tokens."""
+        """Whether to draft with the model, if the plan expects to gain `expected_gain` tokens."""
         if self.is_unproven:
             return expected_gain > 0
         precision = min(self.draft_rounds, 1 / _GAIN_WEIGHT) / self.gain_variance
-        expected = (precision * self.gain + _PLAN_PRECISION * expected_gain) / (
-            precision + _PLAN_PRECISION
-        )
-        return expected + _BENEFIT_OF_DOUBT / math.sqrt(precision + _PLAN_PRECISION) > 0
+        total = precision + _PLAN_PRECISION
+        mean = (precision * self.gain + _PLAN_PRECISION * expected_gain) / total
+        return mean + _BENEFIT_OF_DOUBT / math.sqrt(total) > 0
 
     def is_probe_due(self) -> bool:
-        """Whether the draft model is to be tried although it does not pay: ever more rarely."""
+        """Whether to try the draft model although it is not profitable; increasingly rarely."""
         wait = float(self.probe_interval)
         if self.is_unproven:
             wait = max(
@@ -222,12 +218,12 @@ class ThroughputStats:
             )
         return self.rounds_since_draft >= wait
 
-    def record_draft_gain(self, tokens_won: float, extra_ms: float, plain_ms: float) -> None:
-        """A round with the draft model won so many tokens and took so much longer than a plain one.
+    def record_draft_gain(self, tokens_gained: float, extra_ms: float, plain_ms: float) -> None:
+        """Record a round with the draft model: tokens gained, and extra time over a plain round.
 
-        Tries are spaced so that together they take a small share of the time.
+        Probes are spaced so that together they take a small share of the time.
         """
-        gain = tokens_won - self.tokens_per_ms(plain_ms) * extra_ms
+        gain = tokens_gained - self.tokens_per_ms(plain_ms) * extra_ms
         share = max(_GAIN_WEIGHT, 1 / (self.draft_rounds + 1))
         self.gain_variance += share * ((gain - self.gain) ** 2 - self.gain_variance)
         self.gain_variance = max(self.gain_variance, _MIN_GAIN_VARIANCE)
@@ -240,7 +236,7 @@ class ThroughputStats:
 
 @dataclass(slots=True)
 class PairStats:
-    """What one way of verifying has taught about a pair."""
+    """Statistics of a pair under one verification method."""
 
     acceptance: AcceptanceStats = field(default_factory=AcceptanceStats)
     throughput: ThroughputStats = field(default_factory=ThroughputStats)

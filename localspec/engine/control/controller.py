@@ -1,9 +1,9 @@
-"""Chooses, every round, who guesses and how much: the most expected tokens per millisecond.
+"""Chooses the draft source and length of every round to maximise tokens per millisecond.
 
-A guess is worth its place while the chance that it stands exceeds what drafting and verifying it
-cost, at the rate at which tokens come now (Dinkelbach's rule for a ratio).  Chances are counted
-while running, costs are measured; where nothing pays, nothing is drafted, and now and then one
-cheap try shows whether that is still so.
+A draft token is worth it while its acceptance probability exceeds the cost of drafting and
+verifying it, converted to tokens at the current throughput (Dinkelbach's method for a ratio).
+Probabilities and costs are measured while running. If nothing is worth it, nothing is drafted,
+and an occasional cheap probe checks whether that has changed.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from localspec.engine.speculative_loop import RoundResult
 from localspec.protocol.events import SpeculationPlan
 
 _MAX_CATCH_UP = 8
-"""Tokens the draft model has to catch up with, from which a draft's time says nothing of a pass."""
+"""If the draft model has more tokens to catch up with, its time is not used as a pass cost."""
 _CLEAR_MATCH = 3
-"""Tokens that must have stood there before, for a copy to take over from the draft model."""
+"""Minimum match length for prompt lookup to replace the draft model within a draft."""
 _MIN_SPEEDUP_CHANGE = 0.1
-"""A change of the speed-up that is worth an event."""
+"""Minimum change of the speed-up for an event."""
 _MIN_LOOKUP_GAIN = 0.1
-"""Tokens a round from which copying counts as speculating."""
+"""Prompt lookup counts as on from this many accepted tokens per round."""
 _CLEAR_SPEEDUP = 2.0
-"""A speed-up that a wrong idea of a plain pass hardly feigns; there one costs most."""
+"""From this speed-up on no plain pass is timed: an error is unlikely, and the pass costs most."""
 _ROUNDS_BETWEEN_PLANS = 16
-"""Rounds between events that tell nothing but the speed-up."""
+"""Minimum rounds between events that only update the speed-up."""
 
 
 DraftInput = Literal["tokens", "states", "blocks"]
-"""What the draft goes on from: any tokens; the target's hidden states alone, one guess a pass; or
-these, with all guesses in one pass."""
+"""What the draft continues from: any tokens; only the target's hidden states, one token per pass;
+or hidden states, with all tokens in one pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class _DraftedToken:
-    """Where the counts of one guess are kept."""
+    """The statistics cell that one draft token updates."""
 
     table: AcceptanceTable
     bucket: int
@@ -49,7 +49,7 @@ class _DraftedToken:
 
 
 class Controller:
-    """A drafter made of drafters, for one answer."""
+    """A drafter for one answer that combines a draft model or head with prompt lookup."""
 
     def __init__(
         self,
@@ -61,16 +61,11 @@ class Controller:
         draft_input: DraftInput = "tokens",
     ) -> None:
         self._model_drafter, self._lookup_drafter = model_drafter, lookup_drafter
-        self._can_extend_lookup, self._drafts_blocks = (
-            draft_input == "tokens",
-            draft_input == "blocks",
-        )
+        self._can_extend_lookup = draft_input == "tokens"
+        self._drafts_blocks = draft_input == "blocks"
         self._gain = ExpectedGain(costs, pair_stats)
-        self._costs, self._acceptance, self._throughput = (
-            costs,
-            pair_stats.acceptance,
-            pair_stats.throughput,
-        )
+        self._costs = costs
+        self._acceptance, self._throughput = pair_stats.acceptance, pair_stats.throughput
         self._throughput.start_answer(costs.plain_ms if costs.is_measured else 0.0)
         self._drafted_tokens: list[_DraftedToken] = []
         self._lookup_draft = Draft()
@@ -81,10 +76,8 @@ class Controller:
         self._n_rounds = 0
         self._last_plan = ("", 0.0, 0)
         self._lookup_gain = 0.0
-        """Tokens won a round by copying, of late."""
+        """Recent accepted tokens per round from prompt lookup."""
         self._n_accepted = self._n_drafted = 0.0
-
-    # --- a round ------------------------------------------------------------------------
 
     def propose(
         self,
@@ -99,30 +92,35 @@ class Controller:
             and self._gain.tokens_per_ms * self._costs.plain_ms < _CLEAR_SPEEDUP
         ):
             self._lookup_draft = Draft()
-            return Draft(reason="to see what a plain pass takes")
+            return Draft(reason="timing a plain pass")
         self._lookup_draft = (
             self._lookup_drafter.propose(tokens, limit) if self._lookup_drafter else Draft()
         )
-        length, copy_gain = self._gain.lookup_gain(self._lookup_draft, 0, 1.0)
-        planned = self._gain.model_gain(0, 1.0, limit)
-        pays = self._model_drafter is not None and self._throughput.is_profitable(planned)
-        trying = self._model_drafter is not None and not pays and self._throughput.is_probe_due()
-        self._is_probing, self._model_pays = trying, pays
-        if length and copy_gain > 0 and not trying and (not pays or copy_gain >= planned):
+        length, lookup_gain = self._gain.lookup_gain(self._lookup_draft, 0, 1.0)
+        model_gain = self._gain.model_gain(0, 1.0, limit)
+        model_pays = self._model_drafter is not None and self._throughput.is_profitable(model_gain)
+        is_probing = (
+            self._model_drafter is not None and not model_pays and self._throughput.is_probe_due()
+        )
+        self._is_probing, self._model_pays = is_probing, model_pays
+        if (
+            length
+            and lookup_gain > 0
+            and not is_probing
+            and (not model_pays or lookup_gain >= model_gain)
+        ):
             return self._extend_with_model(
-                tokens, limit, self._use_lookup(self._lookup_draft, length, 0)
+                tokens, limit, self._use_lookup(self._lookup_draft, length)
             )
-        if pays or trying:
+        if model_pays or is_probing:
             return self._extend_with_lookup(tokens, limit, self._draft_with_model(tokens, limit))
         self._throughput.rounds_since_draft += 1
         return Draft(reason=self._no_draft_reason())
 
-    # --- copying ------------------------------------------------------------------------
-
-    def _use_lookup(self, lookup_draft: Draft, length: int, position: int) -> Draft:
+    def _use_lookup(self, lookup_draft: Draft, length: int) -> Draft:
         bucket, table = match_bucket(lookup_draft.match_length), self._acceptance.lookup
         self._drafted_tokens += [_DraftedToken(table, bucket, n, False) for n in range(length)]
-        reason = f"{lookup_draft.match_length} tokens stood there before"
+        reason = f"{lookup_draft.match_length} tokens matched earlier text"
         return Draft(
             lookup_draft.tokens[:length], None, "lookup", 0.0, lookup_draft.match_length, reason
         )
@@ -131,23 +129,25 @@ class Controller:
         if self._lookup_drafter is None or not draft.tokens or len(draft.tokens) >= limit:
             return draft
         assert self._budget is not None
-        copied = self._lookup_drafter.propose(tokens, limit - len(draft.tokens), draft.tokens)
-        length, gain = self._gain.lookup_gain(copied, len(draft.tokens), self._budget.probability)
+        lookup_draft = self._lookup_drafter.propose(tokens, limit - len(draft.tokens), draft.tokens)
+        length, gain = self._gain.lookup_gain(
+            lookup_draft, len(draft.tokens), self._budget.probability
+        )
         if not length or gain <= 0:
             return draft
-        return join_drafts(draft, self._use_lookup(copied, length, len(draft.tokens)))
+        return join_drafts(draft, self._use_lookup(lookup_draft, length))
 
     def _lookup_beats_model(self, tokens: Sequence[int], drafted: Sequence[int]) -> bool:
-        """Whether copying would now guess as well as the draft model, for nothing."""
+        """Whether prompt lookup is likely to be as good as the draft model here, at no cost."""
         if self._lookup_drafter is None:
             return False
-        copied = self._lookup_drafter.propose(tokens, 1, drafted)
-        if not copied.tokens or copied.match_length < _CLEAR_MATCH:
+        lookup_draft = self._lookup_drafter.propose(tokens, 1, drafted)
+        if not lookup_draft.tokens or lookup_draft.match_length < _CLEAR_MATCH:
             return False
-        chance = self._acceptance.lookup.probability(match_bucket(copied.match_length), 0)
-        return chance >= self._acceptance.mean_probability(len(drafted))
-
-    # --- the draft model ----------------------------------------------------------------
+        bucket = match_bucket(lookup_draft.match_length)
+        return self._acceptance.lookup.probability(bucket, 0) >= self._acceptance.mean_probability(
+            len(drafted)
+        )
 
     def _draft_with_model(
         self,
@@ -157,100 +157,102 @@ class Controller:
         prefix_probability: float = 1.0,
     ) -> Draft:
         assert self._model_drafter is not None
-        growth = DraftBudget(
+        budget = DraftBudget(
             self._gain,
             draft_prefix,
             prefix_probability,
             limit,
             lambda drafted: self._lookup_beats_model(tokens, drafted),
         )
-        growth.is_forced = self._is_probing
-        self._budget = growth
+        budget.is_forced = self._is_probing
+        self._budget = budget
         self._n_to_catch_up = len(tokens) + len(draft_prefix) - self._draft_read_to
-        draft = self._model_drafter.propose(tokens, limit, draft_prefix, growth)
+        draft = self._model_drafter.propose(tokens, limit, draft_prefix, budget)
         self._draft_read_to = len(tokens)
         self._throughput.rounds_since_draft = 0
         table = self._acceptance.model
-        for i, bucket in enumerate(growth.confidence_buckets[: len(draft.tokens)]):
+        for i, bucket in enumerate(budget.confidence_buckets[: len(draft.tokens)]):
             self._drafted_tokens.append(_DraftedToken(table, bucket, len(draft_prefix) + i, True))
-        reason = f"draft expects {growth.expected_accepted:.1f} of {len(draft.tokens)} kept"
+        reason = f"draft expects {budget.expected_accepted:.1f} of {len(draft.tokens)} accepted"
         if not draft.tokens:
-            reason = draft.reason or "the draft is not sure enough"
+            reason = draft.reason or "draft confidence too low"
         return replace(draft, reason=reason)
 
     def _extend_with_model(self, tokens: Sequence[int], limit: int, draft: Draft) -> Draft:
         n = len(draft.tokens)
         if self._model_drafter is None or not self._can_extend_lookup or n >= limit:
             return draft
-        chance = 1.0
-        for guess in self._drafted_tokens:
-            chance *= guess.table.probability(guess.bucket, guess.position)
-        if self._gain.model_gain(n, chance, limit - n) <= self._gain.catch_up_cost(n):
+        probability = 1.0
+        for drafted in self._drafted_tokens:
+            probability *= drafted.table.probability(drafted.bucket, drafted.position)
+        if self._gain.model_gain(n, probability, limit - n) <= self._gain.catch_up_cost(n):
             return draft
-        return join_drafts(draft, self._draft_with_model(tokens, limit - n, draft.tokens, chance))
-
-    # --- learning -----------------------------------------------------------------------
+        return join_drafts(
+            draft, self._draft_with_model(tokens, limit - n, draft.tokens, probability)
+        )
 
     def record_round(self, result: RoundResult) -> None:
-        """What came of the round."""
+        """Update the statistics with a round's result."""
         self._n_rounds += 1
-        # A prompt's last batch is no round, and a round with a second pass no measure.
+        # Not for the prompt's last batch, nor for a round with a second pass.
         if result.width == len(result.draft.tokens) + 1 and not result.guarded:
             self._record_times(result)
-        judged = result.accepted + (not result.guarded)
-        for i, guess in enumerate(self._drafted_tokens[:judged]):
-            kept = i < result.accepted
-            guess.table.record(guess.bucket, guess.position, kept)
-            if guess.is_from_model:
-                self._acceptance.record_model_token(guess.position, float(kept))
+        n_verified = result.accepted + (not result.guarded)
+        for i, drafted in enumerate(self._drafted_tokens[:n_verified]):
+            accepted = i < result.accepted
+            drafted.table.record(drafted.bucket, drafted.position, accepted)
+            if drafted.is_from_model:
+                self._acceptance.record_model_token(drafted.position, float(accepted))
         self._record_unused_lookup(result)
         self._drafted_tokens, self._budget = [], None
 
     def _record_times(self, result: RoundResult) -> None:
-        passed, drafting = result.ms.verify + result.ms.host, result.ms.draft
-        self._costs.record_pass(result.width, passed)
-        growth = self._budget
-        if growth is not None and growth.n_passes:
-            passes = 1 if self._drafts_blocks else growth.n_passes
+        target_ms, draft_ms = result.ms.verify + result.ms.host, result.ms.draft
+        self._costs.record_pass(result.width, target_ms)
+        budget = self._budget
+        if budget is not None and budget.n_passes:
+            passes = 1 if self._drafts_blocks else budget.n_passes
             if self._n_to_catch_up <= _MAX_CATCH_UP:
-                self._costs.record_draft(drafting, passes)
-            else:  # reading the prompt is paid once
-                drafting = min(drafting, 2 * self._costs.draft_passes_ms(passes))
-        self._throughput.record_round(len(result.tokens), passed + drafting)
-        if growth is not None and not growth.prefix_length:
+                self._costs.record_draft(draft_ms, passes)
+            else:  # the prompt's prefill is paid once
+                draft_ms = min(draft_ms, 2 * self._costs.draft_passes_ms(passes))
+        self._throughput.record_round(len(result.tokens), target_ms + draft_ms)
+        if budget is not None and not budget.prefix_length:
             plain = self._costs.plain_ms
-            extra = drafting + max(0.0, self._costs.verify_ms[result.width] - plain)
+            extra = draft_ms + max(0.0, self._costs.verify_ms[result.width] - plain)
             self._throughput.record_draft_gain(result.accepted, extra, plain)
-        copied = (result.draft.source or "").startswith("lookup")
-        self._lookup_gain = 0.9 * self._lookup_gain + 0.1 * result.accepted * copied
+        from_lookup = (result.draft.source or "").startswith("lookup")
+        self._lookup_gain = 0.9 * self._lookup_gain + 0.1 * result.accepted * from_lookup
         self._n_accepted = 0.95 * self._n_accepted + result.accepted
         self._n_drafted = 0.95 * self._n_drafted + len(result.draft.tokens)
 
     def _record_unused_lookup(self, result: RoundResult) -> None:
-        """A copy that was not used is compared with what came: that costs nothing."""
-        copied = self._lookup_draft
-        if not copied.tokens or (result.draft.source or "").startswith("lookup"):
+        """Compare an unused lookup draft with the emitted tokens."""
+        lookup_draft = self._lookup_draft
+        if not lookup_draft.tokens or (result.draft.source or "").startswith("lookup"):
             return
-        bucket = match_bucket(copied.match_length)
-        for i, (guess, came) in enumerate(zip(copied.tokens, result.tokens, strict=False)):
-            self._acceptance.lookup.record(bucket, i, guess == came)
-            if guess != came:
+        bucket = match_bucket(lookup_draft.match_length)
+        for i, (drafted, emitted) in enumerate(
+            zip(lookup_draft.tokens, result.tokens, strict=False)
+        ):
+            self._acceptance.lookup.record(bucket, i, drafted == emitted)
+            if drafted != emitted:
                 return
-
-    # --- telling ------------------------------------------------------------------------
 
     def _no_draft_reason(self) -> str:
         if self._model_drafter is None:
-            return "no copy pays" if self._lookup_draft.tokens else "no guess"
-        return "no guess pays" if self._throughput.is_unproven else "paused"
+            return (
+                "prompt lookup not worthwhile" if self._lookup_draft.tokens else "no repeated text"
+            )
+        return "drafting not worthwhile" if self._throughput.is_unproven else "paused"
 
     def plan_change(self) -> SpeculationPlan | None:
-        """The state, when it changed or the speed-up did."""
+        """The current plan if its state or speed-up changed, else None."""
         plan = self._current_plan()
-        state, speedup, told = self._last_plan
+        state, speedup, last_round = self._last_plan
         changed = (
             abs((plan.speedup or 1.0) - speedup) >= _MIN_SPEEDUP_CHANGE
-            and self._n_rounds - told >= _ROUNDS_BETWEEN_PLANS
+            and self._n_rounds - last_round >= _ROUNDS_BETWEEN_PLANS
         )
         if plan.state == state and not changed:
             return None
@@ -261,18 +263,14 @@ class Controller:
         speedup = round(self._gain.tokens_per_ms * self._costs.plain_ms, 2)
         if self._model_drafter is None:
             if self._lookup_gain > _MIN_LOOKUP_GAIN:
-                return SpeculationPlan("on", "copying what stood there before", speedup)
-            return SpeculationPlan("paused", "nothing worth copying stands there yet", speedup)
+                return SpeculationPlan("on", "prompt lookup", speedup)
+            return SpeculationPlan("paused", "no repeated text to copy yet", speedup)
         if self._throughput.is_unproven:
-            return SpeculationPlan(
-                "probing", "finding out what the draft's guesses are worth", None
-            )
+            return SpeculationPlan("probing", "measuring draft acceptance", None)
         if self._model_pays or self._lookup_gain > _MIN_LOOKUP_GAIN:
-            kept = self._n_accepted / max(self._n_drafted, 1e-9)
-            return SpeculationPlan("on", f"{kept:.0%} of guesses kept", speedup)
+            percent = 100 * self._n_accepted / max(self._n_drafted, 1e-9)
+            return SpeculationPlan("on", f"acceptance rate {percent:.0f} %", speedup)
         until = self._n_rounds + max(
             0, self._throughput.probe_interval - self._throughput.rounds_since_draft
         )
-        return SpeculationPlan(
-            "paused", "the draft's guesses would cost more than they bring", speedup, until
-        )
+        return SpeculationPlan("paused", "not worth it for this text", speedup, until)

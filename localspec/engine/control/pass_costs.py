@@ -1,4 +1,4 @@
-"""What a pass costs on this machine: measured before, refined by every round."""
+"""Costs of target and draft passes on this machine, refined by every round."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
 
 _MAX_WIDTH = DRAFT_MAX + 1
 _NEW_TIME_WEIGHT = 0.2
-"""Weight of a new time against what was known of that width."""
+"""Weight of a new time for its own width."""
 _OTHER_WIDTHS_WEIGHT = 0.1
-"""Weight of a new time for the other widths: all grow as the context does."""
+"""Weight of a new time for the other widths: all costs grow with the context."""
 _MAX_CHANGE = 2.0
-"""A time this far from what was known is cut: something else was running."""
+"""Larger changes are clipped: another program was probably running."""
 _NEW_PLAIN_WEIGHT = 0.5
-"""The same for a plain pass, where none was seen for a while."""
+"""Weight of a plain pass that is the first for a while."""
 _MAX_PLAIN_RATIO = 1.1
-"""How much a plain pass may take of one that also checks a guess: hardly ever more."""
+"""Upper bound of a plain pass, relative to the newest wider pass."""
 _MIN_PLAIN_INTERVAL, _MAX_PLAIN_INTERVAL = 8, 128
-"""Rounds without a plain pass after which one is due; each that comes doubles them."""
+"""Rounds without a plain pass after which one is due; doubled after each."""
 _DEFAULT_SLOPE = 0.05
-"""What a row more adds to a pass before anything was measured, in one-token passes."""
+"""Default cost of one more row, in one-token passes."""
 
 
 class PassCosts:
-    """Milliseconds of a target pass by width, and of a draft pass; host time is in them."""
+    """Milliseconds of target passes by width and of draft passes, host time included."""
 
     def __init__(
         self, measured: MeasuredCosts | None = None, *, drafts_blocks: bool = False
     ) -> None:
-        """`at_once`: one pass of the draft makes all guesses."""
+        """`drafts_blocks`: one draft pass gives all draft tokens."""
         self.is_measured = measured is not None
         t1 = measured.t1_ms if measured else 1.0
         curve = measured.curve if measured else {}
@@ -37,11 +37,10 @@ class PassCosts:
         self._ms_by_width.setdefault(1, t1)
         c = measured.c if measured else None
         self.draft_ms = t1 * (0.1 if c is None else c)
-        """One more pass of the draft model."""
+        """A draft pass after the first of a round."""
         self.first_draft_ms = self.draft_ms
-        """Its first pass of a round, which also reads what it missed."""
+        """The first draft pass of a round, which also catches up with the text."""
         self._rounds_since_plain = 0
-        """Rounds since a plain pass."""
         self._plain_interval = _MIN_PLAIN_INTERVAL
         self._drafts_blocks = drafts_blocks
         if drafts_blocks:
@@ -49,7 +48,7 @@ class PassCosts:
         self._interpolate()
 
     def _interpolate(self) -> None:
-        """A time for every width: straight lines between the known ones, and on after the last."""
+        """Fill `verify_ms` for every width: linear between measured widths and beyond the last."""
         times, widths = self._ms_by_width, sorted(self._ms_by_width)
         first, slope = times[widths[0]], _DEFAULT_SLOPE * times[widths[0]]
         line = [first] * (widths[0] + 1)
@@ -62,16 +61,16 @@ class PassCosts:
 
     @property
     def c(self) -> float:
-        """A pass of the draft model, in passes of one token of the target."""
+        """Cost of a draft pass in one-token target passes."""
         return (self.first_draft_ms if self._drafts_blocks else self.draft_ms) / self.plain_ms
 
     @property
     def plain_ms(self) -> float:
-        """A round that drafts nothing."""
+        """Milliseconds of a round that drafts nothing."""
         return self.verify_ms[1]
 
     def record_pass(self, width: int, ms: float) -> None:
-        """A target pass of this width took so long, host time included."""
+        """Record the milliseconds of a target pass, host time included."""
         if not self.is_measured:
             self.is_measured, self._ms_by_width = True, {width: ms}
             self.draft_ms *= ms
@@ -104,20 +103,20 @@ class PassCosts:
 
     @property
     def needs_plain_pass(self) -> bool:
-        """Whether no plain pass was seen for long: all that guesses win is measured by one."""
+        """Whether a plain pass is due: every speed-up is measured against one."""
         return self._rounds_since_plain >= self._plain_interval
 
     def draft_passes_ms(self, n_passes: int) -> float:
-        """So many passes of the draft model, one after the other."""
+        """Milliseconds of consecutive draft passes in one round."""
         return self.first_draft_ms + self.draft_ms * (n_passes - 1)
 
     def record_draft(self, ms: float, n_passes: int) -> None:
-        """So many draft passes took so long; a first pass alone says nothing of the others."""
+        """Record the milliseconds of a round's draft passes."""
         ratio = min(max(ms / self.draft_passes_ms(n_passes), 1 / _MAX_CHANGE), _MAX_CHANGE)
         self.first_draft_ms *= 1 + (ratio - 1) * _NEW_TIME_WEIGHT
         if n_passes > 1:
             self.draft_ms *= 1 + (ratio - 1) * _NEW_TIME_WEIGHT
 
     def verify_curve(self) -> dict[str, float]:
-        """The verify curve v, by width, as far as it was measured."""
+        """The measured verify curve: cost by width, in one-token passes."""
         return {str(w): round(t / self.plain_ms, 4) for w, t in sorted(self._ms_by_width.items())}

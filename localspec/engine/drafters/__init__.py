@@ -1,7 +1,4 @@
-"""Drafters by name; choosing one imports one.
-
-A factory gets what a drafter may need and ignores the rest.
-"""
+"""Drafters by name. Each module has a factory `make(inputs)` and is imported when it is used."""
 
 from __future__ import annotations
 
@@ -15,32 +12,32 @@ from localspec.protocol.wire import SamplingParams
 from localspec.speculation import DRAFTERS, WITHOUT_DRAFT
 
 DRAFT_FREE = ("none", *(name for name in WITHOUT_DRAFT if name != "off"))
-"""Those that need no draft model."""
+"""Drafters that need no draft model."""
 NAMES = ("none", *DRAFTERS)
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterInputs:
-    """What one answer offers to its drafter."""
+    """Inputs of a drafter for one answer; each factory uses what it needs."""
 
     draft_cache: PrefixCache | None
-    """The draft model, if one is loaded."""
+    """The draft model, if loaded."""
     verifier: Verifier
     sampling: SamplingParams
     prompt_length: int
-    """Length of the prompt: place 0 of the answer."""
+    """Length of the prompt: position 0 of the answer."""
     n_vocab: int
-    """Tokens the target knows; ids from there on are never drafted."""
+    """The target's vocabulary size; larger ids are never drafted."""
     is_eog: Callable[[int], bool]
     cancelled: Callable[[], bool] = lambda: False
     head_runner: HiddenStateListener | None = None
-    """The head that follows the target, if one is loaded."""
+    """The head's runner, if a head is loaded."""
     keep_logits: bool = False
-    """Whether a draft comes with the draft model's logits."""
+    """Whether drafts include the draft model's logits."""
 
 
 def make(name: str, inputs: DrafterInputs) -> Drafter:
-    """The drafter of that name."""
+    """Raises KeyError for an unknown name, or if its model or head is not loaded."""
     if name not in NAMES:
         raise KeyError(name)
     drafter: Drafter = import_module(f"localspec.engine.drafters.{name}").make(inputs)

@@ -1,4 +1,4 @@
-"""Guess a block of tokens in one pass (DFlash)."""
+"""DFlash drafter: a head that drafts a block of tokens in one pass."""
 
 from __future__ import annotations
 

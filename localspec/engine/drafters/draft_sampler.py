@@ -1,4 +1,4 @@
-"""A draft grown guess by guess, each from a row of logits that the last one led to."""
+"""Samples a draft token by token from a drafter's logits."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from localspec.engine.protocols import Distribution, Draft, DraftStopPolicy, Log
 from localspec.engine.sampling import InvalidLogitsError, compute_distribution, top_token_confidence
 
 NextLogits = Callable[[int | None], tuple[Logits, float | None]]
-"""Logits after a guess; after the text and what stands ahead, for None.
+"""Given a draft token, returns the logits after it; given None, those of the first draft token.
 
-With them how sure the drafter is of its likeliest token; None: as the logits tell.
+Also returns the head's confidence in its likeliest token; None to derive it from the logits.
 """
 
 
 class DraftSampler:
-    """Draws guesses as the verifier wants them, until they end or no more are wanted.
+    """Samples draft tokens with the verifier's rule until a stop.
 
-    `n_vocab` tokens are the drafter's; only those that the target knows are drafted.
+    `n_vocab` is the drafter's vocabulary size; only tokens of the target's vocabulary are drafted.
     """
 
     def __init__(self, inputs: DrafterInputs, source: str, n_vocab: int) -> None:
@@ -33,42 +33,46 @@ class DraftSampler:
         stop_policy: DraftStopPolicy | None,
         next_logits: NextLogits,
     ) -> Draft:
-        """At most `limit` guesses to follow `tokens` and `ahead`; their time is not known here."""
-        needs = self._inputs
-        guessed: list[int] = []
-        laws: list[Distribution] = []
+        """Sample at most `limit` tokens after `tokens` and `draft_prefix`.
+
+        The draft's `decode_seconds` are left to the caller.
+        """
+        inputs = self._inputs
+        drafted: list[int] = []
+        distributions: list[Distribution] = []
         rows: list[Logits] = []
-        place = len(tokens) - needs.prompt_length + len(draft_prefix)
+        index = len(tokens) - inputs.prompt_length + len(draft_prefix)
         for i in range(limit):
-            logits, sure = next_logits(guessed[-1] if guessed else None)
+            logits, head_confidence = next_logits(drafted[-1] if drafted else None)
             if len(logits) > self._n_vocab:
                 logits = logits[: self._n_vocab]
+            recent = self._recent_tokens(tokens, [*draft_prefix, *drafted])
             try:
-                said = compute_distribution(
-                    logits, needs.sampling, self._recent_tokens(tokens, [*draft_prefix, *guessed])
-                )
-            except InvalidLogitsError:  # a broken draft costs speed, never the answer
+                distribution = compute_distribution(logits, inputs.sampling, recent)
+            except InvalidLogitsError:  # a broken draft model costs speed, never the answer
                 break
             if stop_policy is not None and not stop_policy.should_draft_token(
-                _confidence(logits, said, sure)
+                _confidence(logits, distribution, head_confidence)
             ):
                 break
-            if needs.keep_logits:
+            if inputs.keep_logits:
                 rows.append(logits.copy())
-            token = needs.verifier.sample_draft_token(said, place + i)
-            laws.append(said)
-            guessed.append(token)
-            if needs.is_eog(token) or (
+            token = inputs.verifier.sample_draft_token(distribution, index + i)
+            distributions.append(distribution)
+            drafted.append(token)
+            if inputs.is_eog(token) or (
                 stop_policy is not None and not stop_policy.should_continue(token)
             ):
                 break
-        return Draft(guessed, laws, self._source, logits=rows if needs.keep_logits else None)
+        return Draft(
+            drafted, distributions, self._source, logits=rows if inputs.keep_logits else None
+        )
 
-    def _recent_tokens(self, tokens: Sequence[int], guessed: list[int]) -> Sequence[int]:
+    def _recent_tokens(self, tokens: Sequence[int], drafted: list[int]) -> Sequence[int]:
         sampling = self._inputs.sampling
         if sampling.repeat_penalty == 1.0:
             return ()
-        return [*tokens[-sampling.repeat_last_n :], *guessed]
+        return [*tokens[-sampling.repeat_last_n :], *drafted]
 
 
 def _confidence(logits: Logits, distribution: Distribution, head_confidence: float | None) -> float:

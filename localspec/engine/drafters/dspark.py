@@ -1,4 +1,4 @@
-"""Guess a block of tokens in one pass, each with how sure the head is of it (DSpark)."""
+"""DSpark drafter: a head that drafts a block in one pass, with a confidence per token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guess with an EAGLE-3 head: one layer that goes on from three of the target's layers."""
+"""EAGLE-3 drafter: a one-layer head over hidden states of three of the target's layers."""
 
 from __future__ import annotations
 

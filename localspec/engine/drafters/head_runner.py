@@ -1,4 +1,4 @@
-"""A head beside its target: what the target reads becomes its rows, and its rows guesses."""
+"""Runs a trained draft head beside its target: collects hidden states, and drafts from them."""
 
 from __future__ import annotations
 
@@ -20,30 +20,28 @@ from localspec.engine.protocols import (
 
 
 class HeadRunner:
-    """A head beside its target, from answer to answer; a `Follower`.
+    """Runs an autoregressive head (EAGLE-3, MTP) across answers; a `HiddenStateListener`.
 
-    States wait until the head is asked for a draft, or they are too many: so the rows of what was
-    accepted ride along in the pass that the next draft begins with, and rows of what was rejected
-    are never made.  A row is a token and the state before it, encoded.
+    Hidden states are kept pending until the next draft, or until the buffer is full. So the rows of
+    accepted tokens are decoded in the first pass of the next draft, and those of rejected tokens
+    never. A row is a token and the encoded hidden state before it.
 
-    `batch` is the most that the target reads at once; `first` as a trail's.
+    `batch` is the target's maximum batch; `first_position` as in `PendingStates`.
     """
 
     def __init__(self, head: AutoregressiveHead, batch: int, first_position: int = 1) -> None:
         self.head = head
         self._pending = PendingStates(batch + 1, head.target_width, first_position)
 
-    # --- following ----------------------------------------------------------------------
-
     def on_decode(self, tokens: Sequence[int], states: HiddenStates) -> None:
-        trail = self._pending
+        pending = self._pending
         try:
-            if not trail.has_room_for(len(tokens)) and self._is_in_sync():
+            if not pending.has_room_for(len(tokens)) and self._is_in_sync():
                 self._decode_pending(tokens[0], 0)
-        finally:  # whatever fails, the text is the target's
-            if not trail.has_room_for(len(tokens)):
-                trail.keep_last_state()
-            trail.append(tokens, states)
+        finally:  # the text must stay the target's, even after a failure
+            if not pending.has_room_for(len(tokens)):
+                pending.keep_last_state()
+            pending.append(tokens, states)
 
     def limit_truncation(self, n_past: int) -> int:
         return self._pending.limit_truncation(n_past)
@@ -57,43 +55,44 @@ class HeadRunner:
     def on_restore(self, state: HiddenStates) -> None:
         self._pending.on_restore(state)
 
-    # --- guessing -----------------------------------------------------------------------
-
     def is_ready(self, tokens: Sequence[int]) -> bool:
-        """Whether the target has read all of the text but its last token."""
+        """Whether the target holds all of the text but its last token."""
         return len(self._pending.target_tokens) == len(tokens) - 1 > 0 and self._is_in_sync()
 
     def first_logits(self, last_token: int) -> Logits:
-        """Logits after the text and the token that follows it."""
+        """Logits after the text, whose last token the target does not hold yet."""
         logits: Logits = self._decode_pending(last_token, 1)[0]
         return logits
 
     def next_logits(self, token: int) -> Logits:
-        """Logits after one guess more."""
+        """Logits after one more draft token."""
         head = self.head
         logits: Logits = head.decode([token], 1, head.last_hidden_state())[0]
         return logits
 
     def _is_in_sync(self) -> bool:
-        """Whether the rows that wait can be made: not where some before them were lost."""
+        """Whether the pending rows can be decoded: False if earlier rows were lost."""
         return self._pending.requeue_newest() and self.head.n_past >= self._pending.n_rows
 
     def _decode_pending(self, last_token: int, outputs: int) -> Logits:
-        """Make the rows that wait; logits of the last one, if asked for."""
-        head, trail = self.head, self._pending
-        head.truncate(trail.n_rows)  # the guesses of the draft before
-        tokens, states = trail.pending_rows(last_token)
+        """Decode the pending rows; return the logits of the last `outputs` (0 or 1)."""
+        head, pending = self.head, self._pending
+        head.truncate(pending.n_rows)  # drops the previous draft
+        tokens, states = pending.pending_rows(last_token)
         for start in range(0, len(tokens), head.n_batch):
             part = slice(start, start + head.n_batch)
-            last = part.stop >= len(tokens)
+            is_last = part.stop >= len(tokens)
             encoded = head.encode(states[part])
-            rows = head.decode(tokens[part], outputs if last else 0, encoded)
-        trail.mark_decoded(last_token)
+            rows = head.decode(tokens[part], outputs if is_last else 0, encoded)
+        pending.mark_decoded(last_token)
         return rows
 
 
 class HeadDrafter:
-    """One answer's guesses.  Its own only: where others stand ahead there is no state to go on."""
+    """Drafts one answer with a `HeadRunner`.
+
+    Cannot extend another drafter's tokens, as they have no hidden states.
+    """
 
     def __init__(self, head_runner: HeadRunner, inputs: DrafterInputs, source: str) -> None:
         self._head_runner = head_runner
@@ -106,32 +105,27 @@ class HeadDrafter:
         draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        companion, head = self._head_runner, self._head_runner.head
+        runner, head = self._head_runner, self._head_runner.head
         limit = min(limit, head.n_ctx - len(tokens))
-        if draft_prefix or limit <= 0 or not companion.is_ready(tokens):
+        if draft_prefix or limit <= 0 or not runner.is_ready(tokens):
             return Draft()
         before = head.decode_seconds
 
-        def row(guess: int | None) -> tuple[Logits, None]:
-            logits = (
-                companion.first_logits(tokens[-1])
-                if guess is None
-                else companion.next_logits(guess)
-            )
-            return logits, None
+        def next_logits(token: int | None) -> tuple[Logits, None]:
+            if token is None:
+                return runner.first_logits(tokens[-1]), None
+            return runner.next_logits(token), None
 
-        draft = self._sampler.sample_draft(tokens, (), limit, stop_policy, row)
+        draft = self._sampler.sample_draft(tokens, (), limit, stop_policy, next_logits)
         return replace(draft, decode_seconds=head.decode_seconds - before)
 
 
-# --- What a target has read and its head has not: tokens, and the states that wait for them.
-
-
 class PendingStates:
-    """The target's text, the head's last row, and states of the text's end; no more than `room`.
+    """The target's tokens, and the hidden states that the head has not decoded yet.
 
-    Rows are counted by the place of their token in the text; `first` is that of the first row: 1,
-    as nothing stands before the text's beginning, or 0 for a head that puts zeros there.
+    Holds at most `capacity` states, those of the last tokens. Rows are numbered by the position of
+    their token. `first_position` is that of the first row: 1, as there is no state before the
+    first token, or 0 for a head that uses zeros there.
     """
 
     def __init__(self, capacity: int, width: int, first_position: int = 1) -> None:
@@ -143,25 +137,23 @@ class PendingStates:
     def _reset(self) -> None:
         self._states[0] = 0.0
         self._first_state = self._before_first
-        """Place of the first state that is kept; never beyond `taken`, nor the text's end."""
+        """Position of the first stored state; at most `last_row` and the end of the text."""
         self.last_row = self._before_first
-        """Place of the head's last row."""
+        """Position of the head's last row."""
         self._last_row_token = -1
-        """The token of that row, where the text does not hold it."""
+        """The token of that row, if the target does not hold it."""
 
     @property
     def n_rows(self) -> int:
-        """Rows that the head has."""
+        """Number of rows the head has decoded."""
         return self.last_row - self._before_first
 
     def has_room_for(self, n: int) -> bool:
-        """Whether n more states have room."""
         return len(self.target_tokens) - self._first_state + n <= len(self._states)
 
     def append(self, tokens: Sequence[int], states: HiddenStates) -> None:
-        """The target has read on."""
         end = len(self.target_tokens)
-        # Without the state before it a wrong row stays: one, in a case that hardly occurs.
+        # If the state before it is gone, one wrong row stays; this is rare.
         if self.last_row == end and tokens[0] != self._last_row_token and self._first_state < end:
             self.last_row = end - 1
         at = end - self._first_state
@@ -169,11 +161,10 @@ class PendingStates:
         self.target_tokens.extend(tokens)
 
     def limit_truncation(self, n_past: int) -> int:
-        """As `Follower.keeps`: the state before the next token must be there, or be read again."""
+        """As in `HiddenStateListener`: the state before the next token is needed."""
         return n_past if n_past == 0 or n_past > self._first_state else n_past - 1
 
     def truncate(self, n_past: int) -> None:
-        """The target holds the first n_past tokens, no more."""
         if n_past >= len(self.target_tokens):
             return
         if n_past == 0:
@@ -192,13 +183,13 @@ class PendingStates:
         return state
 
     def on_restore(self, state: HiddenStates) -> None:
-        """As `Follower.returned`, after `forget`."""
+        """As in `HiddenStateListener`, after `truncate`."""
         last = len(self.target_tokens) - 1
         if self._first_state > last >= 0:
             self._states[0], self._first_state = state, last
 
     def requeue_newest(self) -> bool:
-        """Make the newest token's row wait again; False where no state is kept for it."""
+        """Make the newest token's row pending again; False if its state is not stored."""
         last = len(self.target_tokens) - 1
         if not self._first_state <= min(self.last_row, last):
             return False
@@ -206,33 +197,27 @@ class PendingStates:
         return True
 
     def pending_rows(self, next_token: int) -> tuple[list[int], HiddenStates]:
-        """Tokens of the rows to be made, `following` the last, and the state before each; a view.
-
-        `following` is the text's next token.
-        """
-        at = self.last_row - self._first_state
-        states = self._states[at : len(self.target_tokens) - self._first_state]
+        """Tokens of the pending rows and `next_token`, and a view of the state before each."""
+        start = self.last_row - self._first_state
+        states = self._states[start : len(self.target_tokens) - self._first_state]
         return [*self.target_tokens[self.last_row + 1 :], next_token], states
 
     def mark_decoded(self, next_token: int) -> None:
-        """All that waited has its row."""
+        """Record that all pending rows, `next_token` included, were decoded."""
         self.last_row, self._last_row_token = len(self.target_tokens), next_token
 
     def keep_last_state(self) -> None:
-        """Keep the last state alone, when all before it are taken."""
+        """Drop all states but the last, once their rows are decoded."""
         last = len(self.target_tokens) - 1
         self._states[0] = self._states[last - self._first_state]
         self._first_state = last
 
 
-# --- A head that guesses whole blocks, beside its target: states in, one pass a draft.
-
-
 class BlockHeadRunner:
-    """The head from answer to answer; a `Follower`.
+    """Runs a block head (DFlash, DSpark) across answers; a `HiddenStateListener`.
 
-    States wait until the head is asked for a draft, or they are too many: those of rejected
-    guesses never enter its memory.  The head needs no token with a state, so nothing else waits.
+    Hidden states are kept pending until the next draft, or until the buffer is full, so those of
+    rejected tokens never enter the head's memory.
     """
 
     def __init__(self, head: BlockHead, batch: int) -> None:
@@ -240,14 +225,14 @@ class BlockHeadRunner:
         self._pending_states = np.zeros((batch, head.target_width), np.float32)
         self._n_pending = 0
         self._n_injected = 0
-        """States in the head's memory."""
+        """Number of states in the head's memory."""
 
     def on_decode(self, tokens: Sequence[int], states: HiddenStates) -> None:
         n = len(tokens)
         try:
             if self._n_pending + n > len(self._pending_states) and self.is_in_sync:
                 self._inject_pending()
-        finally:  # what could not be taken in is lost: the head then falls silent
+        finally:  # states that failed are lost; the head then stops drafting
             if self._n_pending + n > len(self._pending_states):
                 self._n_injected, self._n_pending = self._n_injected + self._n_pending, 0
             self._pending_states[self._n_pending : self._n_pending + n] = states
@@ -261,22 +246,22 @@ class BlockHeadRunner:
         self._n_pending = min(self._n_pending, n_past - self._n_injected)
 
     def newest_state(self) -> HiddenStates | None:
-        return None  # rows of the head's memory stay true
+        return None  # the head's memory needs no state to continue
 
     def on_restore(self, state: HiddenStates) -> None:
         pass
 
     @property
     def is_in_sync(self) -> bool:
-        """Whether the head has all states but those that wait."""
+        """Whether the head has all states but the pending ones."""
         return self.head.n_past >= self._n_injected
 
     def is_ready(self, tokens: Sequence[int]) -> bool:
-        """Whether the target has read all of the text but its last token."""
+        """Whether the target holds all of the text but its last token."""
         return self._n_injected + self._n_pending == len(tokens) - 1 and self.is_in_sync
 
     def draft_block(self, last_token: int, n: int) -> tuple[Logits, HiddenStates | None]:
-        """Logits of the n tokens after the text's last one, and how sure the head is of each."""
+        """Logits of the n tokens after the text's last one, and the head's confidence in each."""
         self._inject_pending()
         return self.head.draft_block(last_token, n)
 
@@ -289,11 +274,11 @@ class BlockHeadRunner:
 
 
 class BlockDrafter:
-    """One answer's guesses, each drawn from its own row.
+    """Drafts one answer with a `BlockHeadRunner`: each token is sampled from its own row.
 
-    DSpark's rows follow its own likeliest guesses, so a drawn one that is another leaves the rows
-    after it a worse guess; each is still drawn from the law that the draft says, so any way of
-    verifying stays exact.
+    DSpark's rows assume its own likeliest tokens, so another sampled token makes the rows after it
+    less accurate. Every token is still sampled from the distribution that its draft reports, so any
+    verification method stays exact.
     """
 
     def __init__(self, head_runner: BlockHeadRunner, inputs: DrafterInputs, source: str) -> None:
@@ -307,17 +292,17 @@ class BlockDrafter:
         draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        companion, head = self._head_runner, self._head_runner.head
+        runner, head = self._head_runner, self._head_runner.head
         limit = min(limit, head.block_size - head.first_draft_row, head.n_ctx - len(tokens))
-        if draft_prefix or limit <= 0 or not companion.is_ready(tokens):
+        if draft_prefix or limit <= 0 or not runner.is_ready(tokens):
             return Draft()
         before = head.decode_seconds
-        rows, sure = companion.draft_block(tokens[-1], limit)
-        places = iter(range(limit))
+        rows, confidences = runner.draft_block(tokens[-1], limit)
+        positions = iter(range(limit))
 
-        def row(_: int | None) -> tuple[Logits, float | None]:
-            i = next(places)
-            return rows[i], None if sure is None else float(sure[i])
+        def next_logits(_: int | None) -> tuple[Logits, float | None]:
+            i = next(positions)
+            return rows[i], None if confidences is None else float(confidences[i])
 
-        draft = self._sampler.sample_draft(tokens, (), limit, stop_policy, row)
+        draft = self._sampler.sample_draft(tokens, (), limit, stop_policy, next_logits)
         return replace(draft, decode_seconds=head.decode_seconds - before)

@@ -1,4 +1,4 @@
-"""Guess by copying what followed the same tokens earlier in the text."""
+"""Prompt lookup (n-gram) drafter: copies what followed the same tokens earlier in the text."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from localspec.engine.protocols import Draft, DraftStopPolicy
 
 
 class SuffixAutomaton:
-    """All substrings of a growing text, O(1) amortised a token (Blumer et al. 1985).
+    """Index of all substrings of a growing text, O(1) amortised per token (Blumer et al. 1985).
 
-    After each token it knows the longest suffix of the text that stood there before, and where.
+    After each token it holds the longest suffix that occurred before, and where that ended.
     """
 
     def __init__(self) -> None:
@@ -20,13 +20,13 @@ class SuffixAutomaton:
         self._link = [-1]
         self._length = [0]
         self._last_positions = [-1]
-        """Place of the last token of an earlier occurrence, the latest one that was asked for."""
+        """By state: end position of an earlier occurrence."""
         self._last = 0
         self.size = 0
         self.match_length = 0
-        """Length of the longest suffix that stood in the text before."""
+        """Length of the longest suffix that occurred before."""
         self.match_end = -1
-        """Place of that earlier occurrence's last token."""
+        """Position of that occurrence's last token."""
 
     def extend(self, token: int) -> None:
         new = self._add_state(self._length[self._last] + 1, self.size)
@@ -42,7 +42,7 @@ class SuffixAutomaton:
         self.size += 1
 
     def match_after(self, tokens: Sequence[int]) -> tuple[int, int]:
-        """`match` and `place` as they would be after these tokens; nothing is taken in."""
+        """`match_length` and `match_end` after these tokens, which are not indexed."""
         state, match = self._link[self._last] if self.size else 0, self.match_length
         for token in tokens:
             while state > 0 and token not in self._next[state]:
@@ -62,7 +62,7 @@ class SuffixAutomaton:
         return len(self._length) - 1
 
     def _split_state(self, state: int, token: int) -> int:
-        """The state of exactly `state`'s longest text followed by `token`."""
+        """The state of exactly the longest text of `state` followed by `token`."""
         target = self._next[state][token]
         if self._length[target] == self._length[state] + 1:
             return target
@@ -77,9 +77,9 @@ class SuffixAutomaton:
 
 
 class LookupDrafter:
-    """Drafts while at least `shortest` tokens stood there before; no longer than twice the match.
+    """Drafts if at least `min_match` tokens match earlier text; at most twice the match length.
 
-    Copying runs on into its own draft, so that a repeated run is continued.
+    A draft may continue into itself, so that a repeating sequence is continued.
     """
 
     def __init__(self, min_match: int = 2) -> None:
@@ -96,19 +96,19 @@ class LookupDrafter:
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         self._index_tokens(tokens)
-        match, place = self._automaton.match_length, self._automaton.match_end
+        match, match_end = self._automaton.match_length, self._automaton.match_end
         if draft_prefix:
-            match, place = self._automaton.match_after(draft_prefix)
+            match, match_end = self._automaton.match_after(draft_prefix)
         if match < self._min_match:
             return Draft()
-        text, after = len(tokens), list(draft_prefix)
-        for at in range(place + 1, place + 1 + min(limit, 2 * match)):
-            after.append(tokens[at] if at < text else after[at - text])
-        guessed = after[len(draft_prefix) :]
-        return Draft(guessed, None, "lookup", match_length=match) if guessed else Draft()
+        n, drafted = len(tokens), list(draft_prefix)
+        for i in range(match_end + 1, match_end + 1 + min(limit, 2 * match)):
+            drafted.append(tokens[i] if i < n else drafted[i - n])
+        copied = drafted[len(draft_prefix) :]
+        return Draft(copied, None, "lookup", match_length=match) if copied else Draft()
 
     def _index_tokens(self, tokens: Sequence[int]) -> None:
-        """Take in what is new; start over where the text is not the known one's continuation."""
+        """Index new tokens; start over if the text does not continue the indexed one."""
         if tokens is not self._last_text:
             if common_prefix_length(self._indexed_tokens, tokens) < len(self._indexed_tokens):
                 self._automaton, self._indexed_tokens = SuffixAutomaton(), []

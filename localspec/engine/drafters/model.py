@@ -1,4 +1,4 @@
-"""Guess with a smaller model that shares the target's vocabulary."""
+"""Draft model drafter: a smaller model with the target's vocabulary."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from localspec.engine.protocols import Draft, DraftStopPolicy, Logits
 
 
 class ModelDrafter:
-    """The draft model is never run over the verified batch: it catches up when asked again.
+    """Drafts with a draft model, which is not run over the verified batch.
 
-    What it read and the text did not become is forgotten by common prefix; what it has not read
-    rides along in the first batch of its next draft (algorithms.md 1.6).
+    Rejected tokens are dropped from its cache by common prefix; tokens it lacks are decoded in
+    the first batch of the next draft (algorithms.md 1.6).
     """
 
     def __init__(self, draft_cache: PrefixCache, inputs: DrafterInputs) -> None:
@@ -30,25 +30,27 @@ class ModelDrafter:
         draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        reader, model = self._draft_cache, self._draft_cache.model
+        draft_cache, model = self._draft_cache, self._draft_cache.model
         limit = min(limit, model.n_ctx - len(tokens) - len(draft_prefix))
         if limit <= 0:
-            return Draft(reason="the draft's context is full")
+            return Draft(reason="the draft model's context is full")
         before = model.decode_seconds
-        reader.rewind_to(tokens)
-        unread = [*tokens[reader.n_cached :], *draft_prefix]
-        if max(unread, default=0) >= model.n_vocab:  # unknown to the draft
+        draft_cache.rewind_to(tokens)
+        uncached = [*tokens[draft_cache.n_cached :], *draft_prefix]
+        if max(uncached, default=0) >= model.n_vocab:  # not in the draft model's vocabulary
             return Draft()
-        for _ in reader.prefill_until(tokens, model.n_batch - len(draft_prefix), self._cancelled):
+        for _ in draft_cache.prefill_until(
+            tokens, model.n_batch - len(draft_prefix), self._cancelled
+        ):
             pass
         if self._cancelled():
             return Draft()
 
-        def row(guess: int | None) -> tuple[Logits, None]:
-            fresh = [*tokens[reader.n_cached :], *draft_prefix] if guess is None else [guess]
-            return reader.decode(fresh, 1)[0], None
+        def next_logits(token: int | None) -> tuple[Logits, None]:
+            batch = [*tokens[draft_cache.n_cached :], *draft_prefix] if token is None else [token]
+            return draft_cache.decode(batch, 1)[0], None
 
-        draft = self._sampler.sample_draft(tokens, draft_prefix, limit, stop_policy, row)
+        draft = self._sampler.sample_draft(tokens, draft_prefix, limit, stop_policy, next_logits)
         return replace(draft, decode_seconds=model.decode_seconds - before)
 
 

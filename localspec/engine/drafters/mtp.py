@@ -1,4 +1,4 @@
-"""Guess with the layer that a model brings to predict one token more (MTP)."""
+"""MTP drafter: a layer trained with the model to predict one further token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guess nothing: plain decoding."""
+"""No drafter: plain decoding."""
 
 from __future__ import annotations
 

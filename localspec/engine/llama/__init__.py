@@ -1,4 +1,4 @@
-"""The only room that imports llama_cpp."""
+"""llama.cpp through llama-cpp-python's low-level API; the only package that imports it."""
 
 from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.head_context import BlockHeadContext, HeadContext

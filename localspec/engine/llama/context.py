@@ -1,7 +1,7 @@
-"""One llama.cpp model and its context: tokens in, rows of logits out.
+"""A llama.cpp context with one sequence: tokens in, rows of logits out.
 
-Every argument that makes llama.cpp abort is checked before the call and every return code after
-it.  Never `llama_cpp.Llama`: it allocates n_ctx x n_vocab floats.
+Arguments that would make llama.cpp abort are checked before each call, return codes after it.
+`llama_cpp.Llama` is not used: it allocates n_ctx x n_vocab floats.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from localspec.protocol.wire import ContextSettings
 from localspec.units import gib
 
 _SHORT_DECODE = 32
-"""Tokens of a read that is soon over."""
+"""Up to this many tokens a decode is short, and needs no abort callback."""
 _ABORTED = 2
-"""llama_decode's code where the abort callback said so."""
+"""llama_decode's return code after the abort callback returned True."""
 
 
 class LlamaContext:
-    """A loaded model with one context of one sequence; a `Model`.
+    """A loaded model with its context; a `LanguageModel`.
 
-    `outputs`, `rollback` and `within_trained` are those of a `Role`, `predicting` of `Weights`.
+    `outputs`, `rollback` and `within_trained` are as in `ModelRole`, `with_mtp` as in `LlamaModel`.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class LlamaContext:
         try:
             if not self.model.is_generative:
                 raise ModelFileError(
-                    f"{path.name} is not a model that continues text.",
-                    "Give a text-generation model; encoders and embedding models cannot be run.",
+                    f"{path.name} is not a text-generation model.",
+                    "Encoders and embedding models cannot be used.",
                 )
             self.vocabulary = self.model.vocabulary
             self.n_vocab: int = self.vocabulary.n_tokens
@@ -70,8 +70,6 @@ class LlamaContext:
         except BaseException:
             self.close()
             raise
-
-    # --- loading ------------------------------------------------------------------------
 
     def _open(self, role: ModelRole) -> None:
         self.n_ctx_requested = self._choose_n_ctx(role.settings)
@@ -92,16 +90,16 @@ class LlamaContext:
         self._logits_views: dict[int, Logits] = {}
         self._logits_address = 0
         self.is_interrupted: Callable[[], bool] = _never
-        """Asked during a long read; True ends it with Interrupted.  On the CPU only."""
+        """Polled during a long decode; True ends it with DecodeInterrupted. Only on the CPU."""
         self._abort_callback = C.ggml_abort_callback(self._should_abort)
         self.rollback = self._probe_rollback(role.n_rs_seq)
         windowed = self.model.n_swa > 0 and not params.swa_full
         self.needs_checkpoints: bool = self.is_recurrent or windowed
 
     def _choose_n_ctx(self, settings: ContextSettings) -> int:
-        weights = self.model
-        n_ctx = llama_params.resolve_n_ctx(settings, weights.n_ctx_train, weights.path.name)
-        needed = weights.kv_bytes(n_ctx, settings.kv_type)
+        model = self.model
+        n_ctx = llama_params.resolve_n_ctx(settings, model.n_ctx_train, model.path.name)
+        needed = model.kv_bytes(n_ctx, settings.kv_type)
         total = psutil.virtual_memory().total
         on_cpu = settings.n_gpu_layers == 0 or not C.llama_supports_gpu_offload()
         if on_cpu and needed > total:
@@ -113,7 +111,7 @@ class LlamaContext:
         return n_ctx
 
     def _probe_rollback(self, requested: int) -> int:
-        """How many tokens of the last read can be forgotten: tried, not believed, if recurrent."""
+        """How many tokens of the last decode can be rolled back; measured if recurrent."""
         if not self.is_recurrent:
             return self.n_batch
         snapshots = min(requested, int(C.llama_n_rs_seq(self._context)))
@@ -121,31 +119,27 @@ class LlamaContext:
             return 0
         self.decode([0, 0], 0)
         self.truncate(1)
-        cut = self.n_past == 1
+        works = self.n_past == 1
         C.llama_memory_clear(self._memory, True)
         self.n_past, self.decode_seconds = 0, 0.0
-        return snapshots if cut else 0
-
-    # --- a Model ------------------------------------------------------------------------
+        return snapshots if works else 0
 
     def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
-        """Append tokens; rows of logits of the last `outputs`, shape (outputs, n_vocab).
-
-        The rows are a view of llama.cpp's memory and hold until the next call.  Raises
-        EngineError where llama_decode fails; n_past then says what the memory still holds.
+        """As in `LanguageModel`. Raises EngineError if llama_decode fails, DecodeInterrupted if
+        aborted; n_past is then what the memory still holds.
         """
         n = len(tokens)
         if self._context is None:
             raise EngineError("The model is closed.")
         if not 0 < n <= self.n_batch or self.n_past + n > self.n_ctx:
-            raise EngineError(f"cannot read {n} tokens at {self.n_past} of {self.n_ctx}")
+            raise EngineError(f"cannot decode {n} tokens at {self.n_past} of {self.n_ctx}")
         if not 0 <= outputs <= min(n, self._max_outputs):
-            raise EngineError(f"cannot give {outputs} rows of {n} tokens")
+            raise EngineError(f"cannot output {outputs} rows of {n} tokens")
         self._batch.set_tokens(tokens)
         self._batch.set_positions(n, self.n_past, outputs)
         self._last_decode_at = self.n_past
         began = time.perf_counter()
-        if n > _SHORT_DECODE:  # asked at every node of the graph: too dear for a round
+        if n > _SHORT_DECODE:  # polled at every graph node: too slow for a round
             C.llama_set_abort_callback(self._context, self._abort_callback, None)
         result = C.llama_decode(self._context, self._batch.struct)
         if n > _SHORT_DECODE:
@@ -164,18 +158,17 @@ class LlamaContext:
         return self._view_logits(address, outputs)
 
     def set_listener(self, source: HiddenStateSource, listener: HiddenStateListener) -> None:
-        """From now on `follower` hears of every token, with its hidden states; memory empty."""
+        """Empty the memory and send the hidden states of every decoded token to `listener`."""
         self.truncate(0)
         self._state_source, self._listener = source, listener
 
     def _set_n_past(self, n_past: int) -> None:
-        """The memory holds so many tokens."""
         self.n_past = n_past
         if self._listener is not None:
             self._listener.on_truncate(n_past)
 
     def _view_logits(self, address: int, outputs: int) -> Logits:
-        """Making a view costs more than a round of bookkeeping, so it is kept by address."""
+        """Rows of logits as an array; cached by address, because creating one is slow."""
         if address != self._logits_address:
             self._logits_views, self._logits_address = {}, address
         rows = self._logits_views.get(outputs)
@@ -191,56 +184,53 @@ class LlamaContext:
         return self.is_interrupted()
 
     def save_checkpoint(self) -> None:
-        """What is read now can be returned to, also where the memory cannot be cut."""
+        """Save the state, so that `truncate` can return here if the memory cannot be truncated."""
         if self.needs_checkpoints and self.n_past > 0:
             self._checkpoints.save(
                 self.n_past, self._listener.newest_state() if self._listener else None
             )
 
     def truncate(self, n_past: int) -> None:
-        """Keep the first n_past tokens, or fewer: to a mark or none where it cannot be cut."""
+        """Keep the first n_past tokens, or restore an earlier checkpoint, or empty the memory."""
         if n_past >= self.n_past:
             return
         self._checkpoints.drop_after(n_past)
         if self._listener is not None:
             n_past = self._listener.limit_truncation(n_past)
-        # Snapshots are of the last read only; llama.cpp would take older, stale ones for good.
-        cut = not self.is_recurrent or n_past > self._last_decode_at
-        cut = cut and C.llama_memory_seq_rm(self._memory, 0, n_past, -1)
+        # Snapshots cover the last decode only; llama.cpp would accept older ones, which are stale.
+        truncated = not self.is_recurrent or n_past > self._last_decode_at
+        truncated = truncated and C.llama_memory_seq_rm(self._memory, 0, n_past, -1)
         window = self.model.n_swa
-        if cut and window and n_past:
-            # A sliding window reuses the slots of what it left behind (algorithms.md 9).
-            # Where it left all that is to be kept, there is no oldest: -1.
+        if truncated and window and n_past:
+            # A sliding window reuses the cells of tokens that it has left (algorithms.md 9).
+            # If no kept token is left in the window, the minimum position is -1.
             oldest = C.llama_memory_seq_pos_min(self._memory, 0)
-            cut = 0 <= oldest <= max(0, n_past - window)
-        if cut:
+            truncated = 0 <= oldest <= max(0, n_past - window)
+        if truncated:
             self._checkpoints.drop_after(n_past)
             self._set_n_past(n_past)
         else:
             self._restore_checkpoint()
 
     def _restore_checkpoint(self) -> None:
-        """To the last mark, or to the beginning."""
-        mark = self._checkpoints.restore()
-        if mark is None:
+        """Return to the last checkpoint, or empty the memory."""
+        checkpoint = self._checkpoints.restore()
+        if checkpoint is None:
             C.llama_memory_clear(self._memory, True)
             self._checkpoints.drop_after(0)
             self._set_n_past(0)
             return
-        self._set_n_past(mark.n_past)
-        self._last_decode_at = mark.n_past
-        if self._listener is not None and mark.head_state is not None:
-            self._listener.on_restore(mark.head_state)
+        self._set_n_past(checkpoint.n_past)
+        self._last_decode_at = checkpoint.n_past
+        if self._listener is not None and checkpoint.head_state is not None:
+            self._listener.on_restore(checkpoint.head_state)
 
     def set_n_threads(self, n: int) -> None:
-        """Compute with so many threads from the next read on."""
         self.n_threads = llama_params.resolve_n_threads(n)
         C.llama_set_n_threads(self._context, self.n_threads, self.n_threads)
 
-    # --- the end ------------------------------------------------------------------------
-
     def close(self) -> None:
-        """Free everything; in this order, or llama.cpp uses freed memory."""
+        """Free the context, then the model: the other order makes llama.cpp use freed memory."""
         self._logits_views = {}
         if self._context:
             C.llama_free(self._context)
@@ -248,7 +238,7 @@ class LlamaContext:
         self.model.close()
 
     def memory_by_device(self) -> dict[str, int]:
-        """Bytes by device; empty where unknown."""
+        """Bytes by device; empty if this build does not report them."""
         used = self.model.memory_with_context(self._context, self._max_outputs)
         if used and self._state_source is not None:
             used[HOST] += 4 * self.n_batch * self._state_source.width
@@ -256,7 +246,7 @@ class LlamaContext:
 
     @property
     def handle(self) -> Any:
-        """llama.cpp's own, for a head beside it."""
+        """The llama_context pointer, for a head's context."""
         return self._context
 
 
@@ -264,20 +254,17 @@ def _never() -> bool:
     return False
 
 
-# --- What one llama_decode reads: llama_batch over arrays of ours, of one sequence.
-
 _SHORT_BATCH = 32
-"""Tokens that are written one by one."""
+"""Up to this many tokens are written one by one."""
 _TEXT_AXES = 3
-"""Axes of a position that tell where a text's token stands; the fourth is 0."""
+"""For text the first three axes of an M-RoPE position are equal; the fourth is 0."""
 
 
 class LlamaBatch:
-    """Room for `n` rows: tokens, hidden states `width` wide, or both.
+    """A llama_batch of up to `n` rows: tokens, hidden states of `width`, or both.
 
-    llama.cpp takes a row's width from the model, not from here: a wrong one reads out of bounds.
-    So it does with the axes of a position (time, height and width: M-RoPE), which rows without
-    a token have.
+    llama.cpp takes a row's width from the model: a wrong `width` makes it read out of bounds.
+    The same holds for `axes`, the numbers in the position of a row without a token (M-RoPE).
     """
 
     def __init__(self, n: int, *, tokens: bool = True, width: int = 0, axes: int = 1) -> None:
@@ -288,8 +275,8 @@ class LlamaBatch:
         self._states = np.zeros((n, width), np.float32)
         self._counts = np.ones(n, np.int32)
         self._sequence = (ctypes.c_int32 * 1)(0)
-        own = ctypes.cast(self._sequence, ctypes.POINTER(ctypes.c_int32))
-        self._sequences = (ctypes.POINTER(ctypes.c_int32) * n)(*[own] * n)
+        sequence_pointer = ctypes.cast(self._sequence, ctypes.POINTER(ctypes.c_int32))
+        self._sequences = (ctypes.POINTER(ctypes.c_int32) * n)(*[sequence_pointer] * n)
         self._offsets = np.arange(n, dtype=np.int32)
         self._last_outputs = (0, 0)
         self._position_pointer = self._positions.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
@@ -305,10 +292,9 @@ class LlamaBatch:
         )
 
     def set_positions(self, n: int, n_past: int, outputs: int) -> None:
-        """`n` rows from position `past` on, of which the last `outputs` give logits.
+        """Set `n` rows from position `n_past` on, of which the last `outputs` give logits.
 
-        A round's few go in one by one: after a pass every numpy call is cold.  Which rows give
-        logits is written only when it changes: rarely, from round to round.
+        A round's few positions are written one by one: after a decode the numpy code is cold.
         """
         if n <= _SHORT_BATCH:
             position = self._position_pointer
@@ -339,11 +325,9 @@ class LlamaBatch:
         self._states[: len(states)] = states
 
 
-# --- Places that a memory can return to though it cannot be cut there: recurrent states, windows.
-
 _MAX_CHECKPOINTS = 32
 _MAX_CHECKPOINT_BYTES = 256 * 2**20
-"""Of all marks, in this computer's memory."""
+"""Of all checkpoints, in RAM."""
 _PARTIAL_STATE = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
@@ -351,20 +335,23 @@ _PARTIAL_STATE = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 class ContextCheckpoint:
     n_past: int
     data: Any
-    """As llama.cpp wrote it."""
+    """The state as llama.cpp serialised it."""
     head_state: HiddenStates | None
-    """What a head must be given to go on from there."""
+    """The head's hidden state at this point."""
 
 
 class ContextCheckpoints:
-    """Those of one context, by place; the oldest goes where there are too many."""
+    """Saved states of a context whose memory cannot be truncated (recurrent, sliding window).
+
+    The oldest is dropped when there are too many. llama.cpp's server has context checkpoints too.
+    """
 
     def __init__(self, context: Any) -> None:
         self._context = context
         self._checkpoints: list[ContextCheckpoint] = []
 
     def save(self, n_past: int, state: HiddenStates | None) -> None:
-        """The memory as it is now, which holds n_past tokens."""
+        """Save the memory, which holds n_past tokens; without effect if llama.cpp cannot."""
         self.drop_after(n_past)
         if self._checkpoints and self._checkpoints[-1].n_past == n_past:
             return
@@ -377,23 +364,25 @@ class ContextCheckpoints:
         self._checkpoints.append(ContextCheckpoint(n_past, data, state))
         while (
             len(self._checkpoints) > _MAX_CHECKPOINTS
-            or sum(len(m.data) for m in self._checkpoints) > _MAX_CHECKPOINT_BYTES
+            or sum(len(c.data) for c in self._checkpoints) > _MAX_CHECKPOINT_BYTES
         ):
             del self._checkpoints[0]
 
     def drop_after(self, n_past: int) -> None:
-        """The text is another from there on."""
+        """Drop the checkpoints beyond n_past tokens."""
         while self._checkpoints and self._checkpoints[-1].n_past > n_past:
             self._checkpoints.pop()
 
     def restore(self) -> ContextCheckpoint | None:
-        """Return to the last one; None where there is none or llama.cpp refuses."""
+        """Restore the last checkpoint; None if there is none or llama.cpp cannot restore it."""
         if not self._checkpoints:
             return None
-        mark, memory = self._checkpoints[-1], C.llama_get_memory(self._context)
-        size = len(mark.data)
-        read = C.llama_state_seq_set_data_ext(self._context, mark.data, size, 0, _PARTIAL_STATE)
-        if read == size and C.llama_memory_seq_rm(memory, 0, mark.n_past, -1):
-            return mark
+        checkpoint, memory = self._checkpoints[-1], C.llama_get_memory(self._context)
+        size = len(checkpoint.data)
+        read = C.llama_state_seq_set_data_ext(
+            self._context, checkpoint.data, size, 0, _PARTIAL_STATE
+        )
+        if read == size and C.llama_memory_seq_rm(memory, 0, checkpoint.n_past, -1):
+            return checkpoint
         self._checkpoints.clear()
         return None

@@ -1,6 +1,6 @@
-"""A trained head's context beside its target's: tokens and hidden states in, logits out.
+"""The llama.cpp context of a trained draft head: tokens and hidden states in, logits out.
 
-Never close the target before its head: the head's graph uses the target's weights.
+A head must be closed before its target: the head's graph uses the target's weights.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from localspec.models.draft_heads import BlockFormat
 from localspec.protocol.wire import ContextSettings
 
 MAX_ROWS = llama_params.HEAD_BATCH
-"""Rows of one pass."""
+"""Maximum rows per pass."""
 
 
 class HeadContext:
-    """A `Model` whose every token comes with a hidden state, `width` wide.
+    """The context of an EAGLE-3 head or an MTP layer; an `AutoregressiveHead`.
 
-    An EAGLE-3 head first makes that of the target's own, `taken_width` wide, by `encode`.
-    `predicting`: it is a layer that predicts (MTP), which takes them as they are; without a path
-    the target's own.
+    Each row is a token and a hidden state of `width`. An EAGLE-3 head computes these from the
+    target's states, of `target_width`, by `encode`; an MTP layer (`is_mtp`) takes them as they are.
+    Without a path the MTP layer is in the target's file.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class HeadContext:
     ) -> None:
         hidden_states.require_functions()
         self._context: Any = None
-        self._target = target  # lives longer
+        self._target = target
         self._shares_target_file = path is None
         self._is_mtp = is_mtp or self._shares_target_file
         self.model = target.model
@@ -58,12 +58,12 @@ class HeadContext:
             self.model = LlamaModel(path, settings, with_mtp=is_mtp)
         try:
             if self._is_mtp and self.model.n_mtp_layers < 1:  # llama.cpp would abort
-                raise EngineError("The model has no layer that predicts further tokens (MTP).")
+                raise EngineError("The model has no MTP layer.")
             self.vocabulary = self.model.vocabulary
             self.n_vocab: int = self.vocabulary.n_tokens
             self.width: int = self.model.n_embd_out if self._is_mtp else self.model.n_embd
             if self._is_mtp and target_width != self.width:
-                raise EngineError(f"the layer takes no states {target_width} wide")
+                raise EngineError(f"the MTP layer takes no hidden states of width {target_width}")
             self.target_width = target_width
             self._open(settings)
         except BaseException:
@@ -92,15 +92,13 @@ class HeadContext:
             self.n_batch, tokens=False, width=self.target_width, axes=axes
         )
 
-    # --- passes -------------------------------------------------------------------------
-
     def encode(self, states: HiddenStates) -> HiddenStates:
-        """What the head makes of the target's states; a copy.  Its memory stays as it is."""
+        """As in `AutoregressiveHead`; returns a copy. The head's memory does not change."""
         n = self._check_states(states, self.target_width)
         if self._is_mtp:
             return states
         self._state_batch.set_hidden_states(states)
-        # Positions go on from the memory's, although the encoder has no use for them.
+        # Positions continue the memory's, although the encoder does not use them.
         self._state_batch.set_positions(n, self.n_past, n)
         self._run(C.llama_encode, self._state_batch)
         return hidden_states.read_nextn_states(self._context, n, self.width).copy()
@@ -108,25 +106,22 @@ class HeadContext:
     def decode(
         self, tokens: Sequence[int], outputs: int, states: HiddenStates | None = None
     ) -> Logits:
-        """Append a row for each token; logits of the last `outputs` of them, until the next call.
-
-        The states are zero where none are given: for measuring.
-        """
+        """As in `AutoregressiveHead`. Without `states` zeros are used, for time measurements."""
         if states is None:
             states = np.zeros((len(tokens), self.width), np.float32)
         n = self._check_states(states, self.width)
         if n != len(tokens) or self.n_past + n > self.n_ctx or not 0 <= outputs <= n:
-            raise EngineError(f"cannot read {len(tokens)} rows at {self.n_past} of {self.n_ctx}")
+            raise EngineError(f"cannot decode {len(tokens)} rows at {self.n_past} of {self.n_ctx}")
         self._token_batch.set_hidden_states(states)
         return self._decode_rows(tokens, outputs)
 
     def _decode_rows(self, tokens: Sequence[int], outputs: int) -> Logits:
         n = len(tokens)
-        # Padding of the target's vocabulary, which no text holds, has no row here.
+        # The target's padding tokens, which occur in no text, may be beyond this vocabulary.
         self._token_batch.set_tokens(
             [token if 0 <= token < self.n_vocab else 0 for token in tokens]
         )
-        # All rows or none: the graph ignores which are wanted, and gives the first instead.
+        # All rows or none: the graph ignores the output flags and returns the first rows.
         self._n_outputs = n if outputs else 0
         self._token_batch.set_positions(n, self.n_past, self._n_outputs)
         self._run(C.llama_decode, self._token_batch)
@@ -137,7 +132,7 @@ class HeadContext:
         return np.ctypeslib.as_array(pointer, (n, self.n_vocab))[n - outputs :]
 
     def last_hidden_state(self) -> HiddenStates:
-        """What the last row leaves for the next, shape (1, width); a copy."""
+        """The last row's hidden state, input for the next row, shape (1, width); a copy."""
         rows = hidden_states.read_nextn_states(self._context, self._n_outputs, self.width)
         return rows[-1:].copy()
 
@@ -160,7 +155,6 @@ class HeadContext:
             raise library.decode_error(result)
 
     def truncate(self, n_past: int) -> None:
-        """Keep the first n_past rows."""
         if n_past >= self.n_past:
             return
         if not C.llama_memory_seq_rm(self._memory, 0, n_past, -1):
@@ -169,12 +163,11 @@ class HeadContext:
         self.n_past = n_past
 
     def set_n_threads(self, n: int) -> None:
-        """Compute with so many threads from the next pass on."""
         self.n_threads = llama_params.resolve_n_threads(n)
         C.llama_set_n_threads(self._context, self.n_threads, self.n_threads)
 
     def memory_by_device(self) -> dict[str, int]:
-        """Bytes by device; empty where unknown."""
+        """Bytes by device; empty if this build does not report them."""
         used = self.model.memory_with_context(
             self._context, self.n_batch, shared=self._shares_target_file
         )
@@ -182,10 +175,8 @@ class HeadContext:
             used[HOST] += 4 * self.n_batch * self.width
         return used
 
-    # --- the end ------------------------------------------------------------------------
-
     def close(self) -> None:
-        """Before the target is closed."""
+        """Must be called before the target is closed."""
         if self._context:
             C.llama_free(self._context)
         self._context = None
@@ -193,13 +184,10 @@ class HeadContext:
             self.model.close()
 
 
-# --- A DFlash or DSpark head's context: states in, then a whole block of guesses out in one pass.
-
-
 class BlockHeadContext(HeadContext):
-    """Its memory holds the target's states, one a token; a block stands behind them for a while.
+    """The context of a DFlash or DSpark head; a `BlockHead`.
 
-    `size` and `first` are its form's.
+    Its memory holds one target state per token. A drafted block is appended and removed again.
     """
 
     def __init__(
@@ -216,51 +204,46 @@ class BlockHeadContext(HeadContext):
 
     def _open(self, settings: ContextSettings) -> None:
         super()._open(settings)
-        weights = self.model
         self.block_size = min(self._form.size, self.n_batch)
         self.first_draft_row = self._form.first_row
-        self._mask_token = int(C.llama_vocab_mask(C.llama_model_get_vocab(weights.handle)))
+        self._mask_token = int(C.llama_vocab_mask(C.llama_model_get_vocab(self.model.handle)))
         if not 0 <= self._mask_token < self.n_vocab:
-            raise EngineError("The head has no mask token, which its blocks are made of.")
+            raise EngineError("The head has no mask token.")
         self._token_batch = LlamaBatch(self.n_batch)
-        # Left on, it computes other guesses without an error.
+        # With the wrong setting it computes other tokens, without an error.
         C.llama_set_causal_attn(self._context, self._form.is_causal)
 
     def inject(self, states: HiddenStates) -> None:
-        """Append the target's states, which the block attends to."""
         n = self._check_states(states, self.target_width)
         if self.n_past + n > self.n_ctx:
-            raise EngineError(f"cannot take {n} states at {self.n_past} of {self.n_ctx}")
+            raise EngineError(f"cannot append {n} states at {self.n_past} of {self.n_ctx}")
         self._state_batch.set_hidden_states(states)
         self._state_batch.set_positions(n, self.n_past, 0)
         self._run(C.llama_decode, self._state_batch)
         self.n_past += n
 
     def draft_block(self, last: int, n: int) -> tuple[Logits, HiddenStates | None]:
-        """Logits of the n tokens after `last`, and how sure the head is of each, if it says.
-
-        The memory ends as it was; the rows hold until the next call.
-        """
+        """As in `BlockHead`; the memory does not change. The rows are valid until the next call."""
         rows = n + self.first_draft_row
         if not 0 < rows <= self.block_size:
             raise EngineError(f"a block has {self.block_size} rows, not {rows}")
-        past = self.n_past
+        n_past = self.n_past
         logits = self.decode([last, *[self._mask_token] * (rows - 1)], rows)[self.first_draft_row :]
-        sure: HiddenStates | None = None
+        confidences: HiddenStates | None = None
         if self._form.has_confidence:
-            sure = hidden_states.read_nextn_states(self._context, rows, self.width)[
+            confidences = hidden_states.read_nextn_states(self._context, rows, self.width)[
                 self.first_draft_row :, 0
             ].copy()
-        self.truncate(past)
-        return logits, sure
+        self.truncate(n_past)
+        return logits, confidences
 
     def decode(
         self, tokens: Sequence[int], outputs: int, states: HiddenStates | None = None
     ) -> Logits:
-        """Append rows of a block, tokens alone; all of them give logits, or none."""
+        """Append the tokens of a block, without states; either all rows give logits, or none."""
         n = len(tokens)
         if self._context is None or states is not None:
-            raise EngineError("A block has tokens alone.")
+            raise EngineError("A block takes tokens without hidden states.")
         if not 0 < n <= self.n_batch or self.n_past + n > self.n_ctx or not 0 <= outputs <= n:
-            raise EngineError(f"cannot read {n} rows at {self.n_past} of {self.n_ctx}")
+            raise EngineError(f"cannot decode {n} rows at {self.n_past} of {self.n_ctx}")
         return self._decode_rows(tokens, outputs)

@@ -1,8 +1,8 @@
-"""The target's hidden states, for heads: the functions that are no part of llama.cpp's C API.
+"""Hidden states of a llama.cpp context, for heads.
 
-They are C++, exported under their mangled names, and staged: any build may lack them.  So each is
-looked up when it is first needed, and a missing one means that heads cannot run, no more.  Every
-number that llama.cpp would abort on, or read out of bounds with, is checked here.
+The functions are not part of llama.cpp's C API: they are C++, exported under mangled names, and a
+build may lack them. Each is looked up on first use; without them heads are unavailable. Arguments
+that would make llama.cpp abort or read out of bounds are checked here.
 """
 
 from __future__ import annotations
@@ -47,44 +47,44 @@ _FUNCTIONS: dict[str, tuple[str, str, list[Any], Any]] = {
         _FLOAT_POINTER,
     ),
 }
-"""By plain name: what GCC and Clang make of it (macOS puts one more underscore before it, which
-dlsym adds by itself), what Microsoft's compiler makes of it, arguments and result."""
+"""By plain name: the symbol of GCC and Clang (on macOS dlsym adds one more underscore), the symbol
+of Microsoft's compiler, argument types, result type."""
 
 
 class HeadsUnsupportedError(EngineError):
-    """This build of llama.cpp lacks what heads need: the function `lacks`."""
+    """This build of llama.cpp lacks a function that heads need."""
 
     def __init__(self, missing_function: str) -> None:
         super().__init__(
             f"This build of llama.cpp cannot run heads: it lacks {missing_function}.",
-            "Install the llama-cpp-python that localspec names, or leave it out: --draft none.",
+            "Install the llama-cpp-python version that localspec requires, or use --draft none.",
         )
         self.missing_function = missing_function
 
 
 @cache
 def load_function(name: str) -> Any:
-    """One of the functions above.  Raises NoHeadsError."""
+    """One of the functions above. Raises HeadsUnsupportedError."""
     gnu, microsoft, arguments, result = _FUNCTIONS[name]
     for symbol in (name, gnu, f"_{gnu}", microsoft):
-        found = getattr(C._lib, symbol, None)
-        if found is not None:
-            found.argtypes, found.restype = arguments, result
-            return found
+        function = getattr(C._lib, symbol, None)
+        if function is not None:
+            function.argtypes, function.restype = arguments, result
+            return function
     raise HeadsUnsupportedError(name)
 
 
 def require_functions() -> None:
-    """Raise NoHeadsError unless all of them are there."""
+    """Raise HeadsUnsupportedError unless all functions are available."""
     for name in _FUNCTIONS:
         load_function(name)
 
 
 def read_nextn_states(context: Any, n: int, width: int) -> HiddenStates:
-    """The first n rows that a head's last pass left for its next one; a view until then."""
+    """Hidden states of the first n rows of the context's last pass; a view until the next pass."""
     address = load_function("llama_get_embeddings_nextn")(context)
     if not address:
-        raise EngineError("llama.cpp gave no hidden states of the head.")
+        raise EngineError("llama.cpp returned no hidden states of the head.")
     return np.ctypeslib.as_array(address, (n, width))
 
 
@@ -93,18 +93,18 @@ def enable_nextn_states(context: Any, *, of_outputs_only: bool) -> None:
 
 
 class HiddenStateSource(Protocol):
-    """Where the hidden states of a target's last read are to be had."""
+    """Provides the hidden states of a target's last decode."""
 
     @property
     def width(self) -> int: ...
 
     def states(self, n: int) -> HiddenStates:
-        """Of the n tokens of the last read, all of them; a copy."""
+        """A copy of the states of all n tokens of the last decode, shape (n, width)."""
         ...
 
 
 class LayerHiddenStates:
-    """The inputs of some of the target's layers, side by side in the order asked for."""
+    """The inputs of some of the target's layers, concatenated in the given order."""
 
     def __init__(self, context: Any, dimensions: ModelDimensions, layers: Sequence[int]) -> None:
         check_layers(dimensions.architecture, dimensions.n_layer, layers)
@@ -125,12 +125,12 @@ class LayerHiddenStates:
 
 
 class FinalHiddenStates:
-    """What leaves the target's last layer: what a predicting layer goes on from (MTP)."""
+    """The output of the target's last layer, the input of an MTP layer."""
 
     def __init__(self, context: Any, model: LlamaModel) -> None:
-        # Of another model llama.cpp gives garbage, not an error.
+        # For other models llama.cpp returns garbage, not an error.
         if model.architecture not in architectures.SUPPORTING_MTP:
-            raise EngineError("No layer predicts further tokens of such models (MTP).")
+            raise EngineError("llama.cpp supports no MTP layers of this architecture.")
         require_functions()
         self._context, self._width = context, model.n_embd_out
         enable_nextn_states(context, of_outputs_only=False)
@@ -144,7 +144,7 @@ class FinalHiddenStates:
 
 
 class ModelDimensions(Protocol):
-    """What must be known of a model to tap it."""
+    """Sizes of a model that `LayerHiddenStates` needs."""
 
     @property
     def architecture(self) -> str: ...
@@ -155,10 +155,12 @@ class ModelDimensions(Protocol):
 
 
 def check_layers(architecture: str, n_layer: int, layers: Sequence[int]) -> None:
-    """Raise EngineError where llama.cpp would abort for these layers."""
+    """Raise EngineError if llama.cpp would abort for these layers."""
     if architecture not in architectures.EXPOSING_HIDDEN_STATES:
-        raise EngineError(f"llama.cpp does not give the hidden states of {architecture} models.")
-    last = n_layer if architecture in architectures.EXPOSING_LAST_LAYER_OUTPUT else n_layer - 1
-    wrong = [layer for layer in layers if not 0 <= layer <= last]
+        raise EngineError(f"llama.cpp does not expose the hidden states of {architecture} models.")
+    last_layer = (
+        n_layer if architecture in architectures.EXPOSING_LAST_LAYER_OUTPUT else n_layer - 1
+    )
+    wrong = [layer for layer in layers if not 0 <= layer <= last_layer]
     if wrong or not layers:
-        raise EngineError(f"there is no layer {wrong or layers} of {n_layer} to be tapped")
+        raise EngineError(f"there is no layer {wrong or layers} of {n_layer}")

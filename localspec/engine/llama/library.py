@@ -1,4 +1,4 @@
-"""The one door to llama.cpp: the library, its log, what it can compute on."""
+"""The llama.cpp library: loading, log, devices, and errors for its failures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
     "versions",
 ]
 
-# Before llama.cpp is loaded: an abort otherwise starts a debugger and can hang for minutes.
+# Set before llama.cpp is loaded: an abort would start a debugger, which can hang for minutes.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 installed_llama_cpp.preload_cuda_libraries()
 
@@ -36,24 +36,24 @@ try:
 except (ImportError, OSError, RuntimeError, AttributeError) as error:
     raise EngineError(
         f"llama.cpp cannot be loaded: {sanitize(str(error), multiline=False)}",
-        "Install it again: pip install --force-reinstall --no-cache-dir llama-cpp-python",
+        "Reinstall it: pip install --force-reinstall --no-cache-dir llama-cpp-python",
     ) from error
 
 _EXPECTED_DEFAULTS = (2048, -1.0, 1, 1, 0, 1, False)
 
 
 def _check_structs() -> None:
-    """A library of another release would find our settings in other places, and say nothing.
+    """Raise EngineError if the library's structs have another layout than llama-cpp-python's.
 
-    What it sets unasked stands before, between and after the fields that releases add.
+    Releases add fields. The defaults of fields before, between and after these are compared.
     """
     context, model = C.llama_context_default_params(), C.llama_model_default_params()
     first = (context.n_batch, context.yarn_ext_factor, context.type_k, context.type_v)
     if (*first, context.n_samplers, model.split_mode, model.vocab_only) != _EXPECTED_DEFAULTS:
         raise EngineError(
             f"llama-cpp-python {metadata.version('llama-cpp-python')} and the llama.cpp library "
-            "that it loads are of different releases.",
-            "Install it again, and take LLAMA_CPP_LIB_PATH out of the environment.",
+            "it loads are of different releases.",
+            "Reinstall it, and unset LLAMA_CPP_LIB_PATH.",
         )
 
 
@@ -62,14 +62,13 @@ _check_structs()
 get_logits_address = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(
     ("llama_get_logits", C._lib)
 )
-"""llama_get_logits giving a plain address: asked once a pass, a pointer object costs too much."""
+"""llama_get_logits returning a plain address, because a ctypes pointer object is slow to create."""
 
 _LOG_LEVEL_ERROR = 4
-"""GGML_LOG_LEVEL_ERROR."""
 
 
 class LlamaLog:
-    """llama.cpp's log: its last lines, cleaned, instead of its stderr."""
+    """Receives llama.cpp's log and keeps its last lines, sanitised; errors also go to stderr."""
 
     def __init__(self) -> None:
         self.lines: deque[tuple[int, str]] = deque(maxlen=400)
@@ -82,12 +81,10 @@ class LlamaLog:
         if level <= _LOG_LEVEL_ERROR:  # a higher level continues the line before
             self._level = level
         self._partial_line += text.decode("utf-8", "replace")
-        *whole, self._partial_line = self._partial_line.split("\n")
-        for line in filter(str.strip, whole):
+        *lines, self._partial_line = self._partial_line.split("\n")
+        for line in filter(str.strip, lines):
             self.lines.append((self._level, sanitize(line)))
-            if (
-                self._level == _LOG_LEVEL_ERROR
-            ):  # an abort may follow, and whoever started us wants to know
+            if self._level == _LOG_LEVEL_ERROR:  # the parent needs the line if an abort follows
                 os.write(2, f"{sanitize(line)}\n".encode())
 
     def errors(self) -> list[str]:
@@ -103,7 +100,7 @@ def versions() -> dict[str, str]:
 
 
 def devices() -> tuple[str, ...]:
-    """What the installed llama.cpp can compute on; only the CPU where it cannot say."""
+    """Names of the installed llama.cpp's devices; only the CPU if they are unknown."""
     if not C.llama_supports_gpu_offload():
         return ("CPU",)
     try:
@@ -111,14 +108,14 @@ def devices() -> tuple[str, ...]:
         library.ggml_backend_dev_get.restype = ctypes.c_void_p
         library.ggml_backend_dev_description.restype = ctypes.c_char_p
         library.ggml_backend_dev_description.argtypes = [ctypes.c_void_p]
-        found = [library.ggml_backend_dev_get(i) for i in range(library.ggml_backend_dev_count())]
-        names = [library.ggml_backend_dev_description(device) for device in found]
+        handles = [library.ggml_backend_dev_get(i) for i in range(library.ggml_backend_dev_count())]
+        names = [library.ggml_backend_dev_description(handle) for handle in handles]
     except AttributeError:
         return ("CPU",)
     return tuple(sanitize(name.decode("utf-8", "replace")) for name in names)
 
 
-# --- What llama.cpp's failures mean for a person: its log and return codes, translated.
+# --- Errors for people, from llama.cpp's log and return codes
 
 _OUT_OF_MEMORY_PHRASES = (
     "out of memory",
@@ -127,14 +124,14 @@ _OUT_OF_MEMORY_PHRASES = (
     "bad_alloc",
 )
 _DECODE_OUT_OF_MEMORY = -2
-"""llama_decode's code where the graph found no memory."""
+"""llama_decode's return code if the compute graph could not be allocated."""
 
 
 def load_error(path: Path) -> LocalspecError:
     reason = (LOG.errors() or ["llama.cpp gave no reason"])[0]
     text = " ".join(LOG.errors())
     hint = "Download it again, or try another file."
-    if any(words in text.lower() for words in _OUT_OF_MEMORY_PHRASES):
+    if any(phrase in text.lower() for phrase in _OUT_OF_MEMORY_PHRASES):
         return OutOfMemoryError(
             f"Not enough memory to load {path.name}.",
             "Use a smaller quantisation, fewer --gpu-layers, or --draft none.",
@@ -143,14 +140,14 @@ def load_error(path: Path) -> LocalspecError:
         hint = "The file is incomplete: download it again."
     elif "unknown model architecture" in text:
         version = versions()["llama_cpp_python"]
-        hint = f"It needs a newer llama.cpp than llama-cpp-python {version} carries."
-    elif any(words in text for words in ("missing tensor", "' not found", "number of tensors")):
-        hint = "It is not a whole model: perhaps only a vocabulary, or one part of a split."
+        hint = f"It needs a newer llama.cpp than that of llama-cpp-python {version}."
+    elif any(phrase in text for phrase in ("missing tensor", "' not found", "number of tensors")):
+        hint = "It is not a complete model: perhaps only a vocabulary, or one part of a split."
     return ModelFileError(f"{path.name} cannot be loaded: {_strip_function_names(reason)}", hint)
 
 
 def _strip_function_names(line: str) -> str:
-    """llama.cpp's line without the function names in front."""
+    """A log line of llama.cpp without the function names at its start."""
     text = line
     while (cut := text.find(": ")) > 0 and " " not in text[:cut]:
         text = text[cut + 2 :]
@@ -166,19 +163,21 @@ def context_error(path: Path) -> LocalspecError:
         )
     reason = _strip_function_names((LOG.errors() or ["llama.cpp gave no reason"])[-1])
     hint = "Try --kv f16 and --flash-attn auto, or --draft none."
-    return UsageError(f"No context for {path.name} with these settings: {reason}", hint)
+    return UsageError(
+        f"Cannot create a context for {path.name} with these settings: {reason}", hint
+    )
 
 
 def decode_error(result: int) -> LocalspecError:
     reason = {
-        1: "found no room in its memory for the tokens",
-        2: "was stopped",
-        -1: "refused the tokens",
+        1: "has no space left in the KV cache",
+        2: "was aborted",
+        -1: "rejected the tokens",
         _DECODE_OUT_OF_MEMORY: "ran out of memory while computing",
     }.get(result, f"failed with code {result}")
-    last = (LOG.errors() or [""])[-1]
+    last_error = (LOG.errors() or [""])[-1]
     kind = OutOfMemoryError if result == _DECODE_OUT_OF_MEMORY else EngineError
     return kind(
-        f"llama.cpp {reason}.{' ' + _strip_function_names(last) if last else ''}",
+        f"llama.cpp {reason}.{' ' + _strip_function_names(last_error) if last_error else ''}",
         "Use a smaller --ctx, fewer --gpu-layers, or --draft none.",
     )

@@ -1,4 +1,4 @@
-"""A model file as llama.cpp has loaded it: its handle, its vocabulary and its sizes."""
+"""A model loaded by llama.cpp: its handle, vocabulary and sizes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from localspec.machine.memory_by_device import HOST
 from localspec.protocol.wire import ContextSettings
 
 _MULTI_AXIS_ROPE = (C.LLAMA_ROPE_TYPE_MROPE, C.LLAMA_ROPE_TYPE_IMROPE)
-"""Ways of turning by position along several axes."""
+"""RoPE types with several position axes."""
 
 
 class LlamaModel:
-    """`predicting`: with the layers that guess further tokens, where the file has such (MTP)."""
+    """`with_mtp`: load the MTP layers too, if the file has any."""
 
     def __init__(self, path: Path, settings: ContextSettings, *, with_mtp: bool = False) -> None:
         given = llama_params.model_params(C, settings)
@@ -44,12 +44,12 @@ class LlamaModel:
         if self.vocabulary.kind == 0:
             self.close()
             raise ModelFileError(
-                f"{path.name} has no vocabulary.", "Give a file with the whole model."
+                f"{path.name} has no vocabulary.", "Use a file with the complete model."
             )
 
     @property
     def is_generative(self) -> bool:
-        """Whether it continues text, alone."""
+        """Whether it is a decoder without an encoder."""
         has_encoder = C.llama_model_has_encoder(self.handle)
         return bool(C.llama_model_has_decoder(self.handle) and not has_encoder)
 
@@ -59,17 +59,17 @@ class LlamaModel:
 
     @property
     def n_position_axes(self) -> int:
-        """Numbers in the position of a row that has no token."""
+        """Numbers in the position of a row without a token."""
         return 4 if C.llama_model_rope_type(self.handle) in _MULTI_AXIS_ROPE else 1
 
     def metadata_value(self, name: str) -> str:
-        """A value of the file's header, as text; empty where there is none."""
+        """A GGUF metadata value as text; empty if missing."""
         buffer = ctypes.create_string_buffer(256)
         n = C.llama_model_meta_val_str(self.handle, name.encode(), buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace") if n >= 0 else ""
 
     def chat_template(self) -> str:
-        """Its source, as the file has it; empty where there is none."""
+        """The template's Jinja source; empty if there is none."""
         source = C.llama_model_chat_template(self.handle, None)
         return bytes(source or b"").decode("utf-8", "replace")
 
@@ -77,7 +77,7 @@ class LlamaModel:
         return int(C.llama_model_size(self.handle))
 
     def kv_bytes(self, n_ctx: int, kv_type: str) -> float:
-        """Of keys and values, were attention the same in every layer."""
+        """Size of the KV cache, assuming the same attention in every layer."""
         heads = max(1, C.llama_model_n_head(self.handle))
         width = self.n_embd / heads * C.llama_model_n_head_kv(self.handle)
         item = {"f32": 4.0, "q8_0": 1.0625, "q4_0": 0.5625}.get(kv_type, 2.0)
@@ -86,9 +86,9 @@ class LlamaModel:
     def memory_with_context(
         self, context: Any, outputs: int, *, shared: bool = False
     ) -> dict[str, int]:
-        """Bytes by device with a context, its rows of logits with the computer's own memory.
+        """Bytes by device with a context; the logits buffer counts as RAM.
 
-        Empty where this build does not tell.  `shared`: the weights are counted elsewhere.
+        Empty if this build does not report them. `shared`: do not count the weights.
         """
         try:
             parts = memory_breakdown.read_by_device(C._lib, context)
@@ -105,16 +105,13 @@ class LlamaModel:
 
 
 def _on_load_progress(_share: float, _: Any) -> bool:
-    """llama.cpp's progress while it loads; False would end it."""
+    """llama.cpp's callback while loading; returning False would cancel it."""
     heartbeat.record_progress()
     return True
 
 
-# --- A model's vocabulary: text to tokens, tokens to bytes.
-
-
 class LlamaVocab:
-    """llama.cpp's vocabulary of one model, with ids checked before llama.cpp aborts on them."""
+    """A model's vocabulary; ids are checked first, because llama.cpp aborts on invalid ones."""
 
     def __init__(self, vocab: Any) -> None:
         self._vocab = vocab
@@ -132,20 +129,20 @@ class LlamaVocab:
         return bytes(C.llama_vocab_get_text(self._vocab, token) or b"")
 
     def is_eog(self, token: int) -> bool:
-        end = self._is_eog_by_token.get(token)
-        if end is None:
-            end = self._is_eog_by_token[token] = bool(C.llama_vocab_is_eog(self._vocab, token))
-        return end
+        eog = self._is_eog_by_token.get(token)
+        if eog is None:
+            eog = self._is_eog_by_token[token] = bool(C.llama_vocab_is_eog(self._vocab, token))
+        return eog
 
     def piece(self, token: int) -> bytes:
-        """The bytes a token stands for; none for control tokens."""
+        """The bytes of a token; none for control tokens."""
         piece = self._pieces.get(token)
         if piece is None:
             piece = self._pieces[token] = self._read_piece(token)
         return piece
 
     def special_texts(self) -> dict[str, str]:
-        """The texts of the tokens that chat templates name; empty where the model has none."""
+        """Texts of the tokens that chat templates use; empty if the model has no such token."""
         return {
             name: self.token_text(token).decode("utf-8", "replace") if token >= 0 else ""
             for name, token in {
@@ -156,7 +153,7 @@ class LlamaVocab:
         }
 
     def show_control_tokens(self, text: str) -> None:
-        """From now on the control tokens in a text stand for what they are called."""
+        """Let `piece` return the names of the control tokens that `text` contains."""
         for token in self.tokenize(text):
             if token != self.bos and not self.is_eog(token) and not self.piece(token):
                 self._pieces[token] = self.token_text(token)
@@ -172,7 +169,7 @@ class LlamaVocab:
             size = -n
 
     def tokenize(self, text: str) -> list[int]:
-        """Ids of a text, with BOS where the model wants one; special tokens are recognised."""
+        """Tokens of a text, with BOS if the model uses one; special tokens are parsed."""
         data = text.encode("utf-8", "replace")
         size = len(data) + 8
         while True:

@@ -37,9 +37,9 @@ def test_it_drafts_what_it_would_say() -> None:
 
 
 def test_its_laws_are_those_it_drew_from() -> None:
-    for judge in (GumbelCoupledVerifier(3), RejectionVerifier(SeededRandom(3))):
+    for verifier in (GumbelCoupledVerifier(3), RejectionVerifier(SeededRandom(3))):
         model = HistoryModel(1)
-        drafter = model_drafter(model, judge, SAMPLED, len(PROMPT))
+        drafter = model_drafter(model, verifier, SAMPLED, len(PROMPT))
         draft = drafter.propose(PROMPT, 4)
         assert draft.distributions is not None
         for i, (token, own) in enumerate(zip(draft.tokens, draft.distributions, strict=True)):
@@ -93,9 +93,9 @@ def test_it_stops_at_an_end_and_at_its_limit() -> None:
 def test_what_it_has_not_read_rides_along() -> None:
     """One llama_decode a guess, also after a round of which it knows all but the last two."""
     model = HistoryModel(1)
-    judge = GumbelCoupledVerifier(0)
-    drafter = model_drafter(model, judge, GREEDY, len(PROMPT))
-    run(HistoryModel(1), drafter, judge, job(PROMPT, 13, draft_length=3))
+    verifier = GumbelCoupledVerifier(0)
+    drafter = model_drafter(model, verifier, GREEDY, len(PROMPT))
+    run(HistoryModel(1), drafter, verifier, job(PROMPT, 13, draft_length=3))
     assert model.reads == [6, 1, 1, 2, 1, 1, 2, 1, 1]
 
 
@@ -113,7 +113,7 @@ def test_it_guesses_no_further_than_its_context(n_ctx: int, guesses: int) -> Non
     draft = model_drafter(model, GumbelCoupledVerifier(0), GREEDY, len(PROMPT)).propose(PROMPT, 4)
     assert len(draft.tokens) == guesses
     if not guesses:
-        assert draft == Draft(reason="the draft's context is full")
+        assert draft == Draft(reason="the draft model's context is full")
         assert model.reads == []
 
 
@@ -139,8 +139,8 @@ def test_a_memory_that_cannot_be_cut_is_read_again() -> None:
 
 def test_tokens_that_the_target_lacks_are_not_drafted() -> None:
     model = HistoryModel(1, n_vocab=9)
-    judge = RejectionVerifier(SeededRandom(0))
-    draft = model_drafter(model, judge, PLAIN, 5, n_vocab=6).propose(PROMPT, 20)
+    verifier = RejectionVerifier(SeededRandom(0))
+    draft = model_drafter(model, verifier, PLAIN, 5, n_vocab=6).propose(PROMPT, 20)
     assert draft.distributions is not None
     assert all(max(own.ids) < 6 for own in draft.distributions)
     assert all(own.probs.sum() == pytest.approx(1) for own in draft.distributions)
@@ -150,11 +150,11 @@ def test_tokens_that_the_target_lacks_are_not_drafted() -> None:
 def test_tokens_that_the_draft_lacks_change_nothing(sampling: SamplingParams) -> None:
     """A target may say what its draft's vocabulary, up to 128 tokens shorter, does not have."""
     what = job([1, 2, 3, 1, 2], 20, sampling=sampling, draft_length=3)
-    judge = make_verifier("coupled", sampling.seed)
-    expected = plain(HistoryModel(1), judge, what).tokens
+    verifier = make_verifier("coupled", sampling.seed)
+    expected = plain(HistoryModel(1), verifier, what).tokens
     assert {4, 5} & set(expected)
-    drafter = model_drafter(HistoryModel(2, n_vocab=4), judge, sampling, 5, n_vocab=6)
-    assert run(HistoryModel(1), drafter, judge, what).tokens == expected
+    drafter = model_drafter(HistoryModel(2, n_vocab=4), verifier, sampling, 5, n_vocab=6)
+    assert run(HistoryModel(1), drafter, verifier, what).tokens == expected
 
 
 # --- by name ----------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tests.zoo import Zoo
 def test_a_token_outside_the_vocabulary_is_refused(opened: Open, token: int | str) -> None:
     model = opened("target")
     model.decode([5, 6], 0)
-    with pytest.raises(EngineError, match="refused the tokens"):
+    with pytest.raises(EngineError, match="rejected the tokens"):
         model.decode([7, model.n_vocab if token == "n_vocab" else cast(int, token)], 1)
     assert model.n_past == 2
     at_once = opened("target").decode([5, 6, 7], 1)  # another width: its last bits may differ
@@ -44,7 +44,7 @@ def test_the_context_ends_where_it_says(opened: Open) -> None:
     for _ in range(model.n_ctx // 32):
         model.decode([5] * 32, 0)
     assert model.n_past == model.n_ctx
-    with pytest.raises(EngineError, match="cannot read"):
+    with pytest.raises(EngineError, match="cannot decode"):
         model.decode([5], 1)
     model.truncate(model.n_ctx - 1)
     assert model.decode([5], 1).shape == (1, model.n_vocab)
@@ -94,7 +94,7 @@ def test_a_split_that_makes_no_sense_is_refused(opened: Open, shares: tuple[floa
 @pytest.mark.parametrize(("kv_type", "flash"), [("q8_0", "on"), ("q4_0", "off"), ("q8_0", "auto")])
 def test_keys_that_cannot_be_quantised_so_say_it(opened: Open, kv_type: str, flash: str) -> None:
     """Heads are 16 wide, a block of q8_0 is 32."""
-    with pytest.raises(UsageError, match=r"No context for target\.gguf") as failure:
+    with pytest.raises(UsageError, match=r"Cannot create a context for target\.gguf") as failure:
         opened("target", kv_type=kv_type, flash_attn=flash)
     assert "--kv f16" in failure.value.hint
 

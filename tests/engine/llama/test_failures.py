@@ -42,8 +42,12 @@ def said(*lines: str) -> None:
         ),
         ("gguf_init_from_file: failed to read key-value pairs", ModelFileError, "incomplete"),
         ("llama_model_load: unknown model architecture: 'x'", ModelFileError, "newer llama.cpp"),
-        ("llama_model_load: missing tensor 'output.weight'", ModelFileError, "not a whole model"),
-        ("check_tensor_dims: tensor 'a.weight' not found", ModelFileError, "not a whole model"),
+        (
+            "llama_model_load: missing tensor 'output.weight'",
+            ModelFileError,
+            "not a complete model",
+        ),
+        ("check_tensor_dims: tensor 'a.weight' not found", ModelFileError, "not a complete model"),
         ("something never seen before", ModelFileError, "Download it again"),
     ],
 )
@@ -81,7 +85,7 @@ def test_a_context_that_failed() -> None:
 
 @pytest.mark.parametrize(
     ("code", "words"),
-    [(1, "no room"), (2, "stopped"), (-1, "refused"), (-2, "out of memory"), (-77, "code -77")],
+    [(1, "no space"), (2, "aborted"), (-1, "rejected"), (-2, "out of memory"), (-77, "code -77")],
 )
 def test_a_decode_that_failed(code: int, words: str) -> None:
     assert words in library.decode_error(code).message
@@ -106,7 +110,7 @@ def test_a_real_unknown_architecture(zoo: Zoo) -> None:
 def test_a_real_file_of_a_vocabulary_only(zoo: Zoo) -> None:
     with pytest.raises(ModelFileError) as failure:
         LlamaContext(zoo["vocabulary-only"], SETTINGS, outputs=1, rollback=0)
-    assert "not a whole model" in failure.value.hint
+    assert "not a complete model" in failure.value.hint
 
 
 def test_the_log_survives_bytes_that_are_no_text() -> None:

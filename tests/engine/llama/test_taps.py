@@ -130,7 +130,7 @@ def test_a_head_refuses_states_of_another_width(head: HeadContext) -> None:
             head.encode(wrong)
     with pytest.raises(EngineError, match="no states of shape"):
         head.decode([1, 2], 1, np.zeros((2, 192), np.float32))
-    with pytest.raises(EngineError, match="cannot read 3 rows"):
+    with pytest.raises(EngineError, match="cannot decode 3 rows"):
         head.decode([1, 2, 3], 1, np.zeros((2, 64), np.float32))
 
 
