@@ -131,7 +131,7 @@ def test_a_file_without_a_vocabulary(files: Files) -> None:
 
 def test_a_vocabulary_that_makes_llama_cpp_abort(files: Files) -> None:
     """The engine's process dies of it, and only that."""
-    told(localspec("run", files("no-bytes"), "-p", "жж"), ENGINE, "llama.cpp gave up")
+    told(localspec("run", files("no-bytes"), "-p", "жж"), ENGINE, "llama.cpp aborted")
 
 
 def test_parts_of_two_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_a_pair_of_two_kinds_of_vocabulary(files: Files) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("demmo", "nothing called demmo"), ("\x1b[31mred", "There is no file")]
+    ("name", "words"), [("demmo", "no entry demmo"), ("\x1b[31mred", "There is no file")]
 )
 def test_a_pair_nobody_knows(name: str, words: str) -> None:
     wrong(name, *ASK, code=NOT_FOUND, words=words)
