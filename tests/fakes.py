@@ -1,4 +1,4 @@
-"""Models, drafters and draws that behave, and check whoever calls them."""
+"""Fake models, drafters and random sources that check their callers."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from localspec.protocol.wire import SamplingParams
 N_VOCAB = 6
 GREEDY = SamplingParams(temperature=0.0)
 PLAIN = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-"""The model's own law, nothing truncated."""
+"""The model's own distribution, without truncation."""
 
 
 # --- models -----------------------------------------------------------------------------
 
 
 class FakeModel:
-    """The memory of a `Model`; what its rows say is left to those below.
+    """The memory of a `LanguageModel`; subclasses define the rows of logits.
 
-    Rows are spoilt at the next call, as llama.cpp's are overwritten.
+    Rows become NaN at the next call, as llama.cpp's are overwritten.
     """
 
     def __init__(self, n_vocab: int, n_ctx: int, n_batch: int) -> None:
@@ -43,7 +43,7 @@ class FakeModel:
         self.decode_seconds = 0.0
         self.memory: list[int] = []
         self.reads: list[int] = []
-        """How many tokens each `read` took."""
+        """Number of tokens of each `decode`."""
         self._rows: Logits = np.empty((0, n_vocab), np.float32)
 
     @property
@@ -76,7 +76,7 @@ class FakeModel:
 
 
 class TableModel(FakeModel):
-    """Logits depend on the last two tokens: a row too far or too near shows."""
+    """Logits depend on the last two tokens, so an off-by-one row is detected."""
 
     def __init__(self, table: Logits, *, n_ctx: int = 256, n_batch: int = 32) -> None:
         super().__init__(table.shape[-1], n_ctx, n_batch)
@@ -89,7 +89,7 @@ class TableModel(FakeModel):
 
 
 class HistoryModel(FakeModel):
-    """Logits depend on all that was read: a stale memory shows."""
+    """Logits depend on all tokens in memory, so a stale memory is detected."""
 
     def __init__(
         self, seed: int, *, n_vocab: int = N_VOCAB, n_ctx: int = 256, n_batch: int = 32
@@ -102,14 +102,14 @@ class HistoryModel(FakeModel):
 
 
 class StubbornModel(HistoryModel):
-    """Its memory cannot be cut, only emptied."""
+    """Its memory can only be emptied, not truncated."""
 
     def truncate(self, n_past: int) -> None:
         super().truncate(n_past if n_past == self.n_past else 0)
 
 
 class CheckpointModel(HistoryModel):
-    """Its memory can be cut only at its marks."""
+    """Its memory can be truncated only at its checkpoints."""
 
     def __init__(self, seed: int, **more: int) -> None:
         super().__init__(seed, **more)
@@ -139,7 +139,7 @@ def _history_row(seed: int, n_vocab: int, past: tuple[int, ...]) -> Logits:
 
 
 class EmptyDrafter:
-    """Asked, but has nothing to say."""
+    """Always returns an empty draft."""
 
     def propose(
         self,
@@ -152,7 +152,7 @@ class EmptyDrafter:
 
 
 class RandomDrafter:
-    """Any tokens, any number of them."""
+    """Random tokens, a random number of them."""
 
     def __init__(self, seed: int, n_vocab: int = N_VOCAB) -> None:
         self._rng = np.random.default_rng(seed)
@@ -170,7 +170,7 @@ class RandomDrafter:
 
 
 class ConstantDrafter:
-    """The same guess every round."""
+    """The same draft every round."""
 
     def __init__(self, guess: Sequence[int]) -> None:
         self._guess = list(guess)
@@ -186,7 +186,7 @@ class ConstantDrafter:
 
 
 class OracleDrafter:
-    """Knows the text to come, and spoils the guesses that `wrong(place in the text)` picks."""
+    """Drafts a known text; the positions in the text where `wrong` is True get another token."""
 
     def __init__(
         self, text: Sequence[int], n_vocab: int, wrong: Callable[[int], bool] = lambda place: False
@@ -200,7 +200,7 @@ class OracleDrafter:
         draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        assert list(tokens) == self._text[: len(tokens)], "the text took another turn"
+        assert list(tokens) == self._text[: len(tokens)], "the text differs from the expected one"
         places = range(len(tokens), min(len(tokens) + limit, len(self._text)))
         guess = [(self._text[i] + self._wrong(i)) % self._n_vocab for i in places]
         return Draft(guess, None, "oracle")
@@ -228,7 +228,7 @@ def model_drafter(
 
 @dataclass(frozen=True)
 class Run:
-    """What came out of one answer."""
+    """The result of one answer."""
 
     tokens: list[int]
     steps: list[RoundResult]
@@ -246,7 +246,7 @@ class Run:
 
 @dataclass
 class Stop:
-    """A stop flag that is set after it was looked at `after` times."""
+    """A stop flag that becomes True after `after` checks."""
 
     after: int
     looks: int = field(default=0, init=False)
@@ -282,7 +282,7 @@ def run(
     prefills: list[Prefill] = []
     ends: list[FinishReason] = []
     for event in speculative_decode(reader, drafter, verifier, what):
-        assert not ends, "it went on after its end"
+        assert not ends, "it continued after its end"
         if isinstance(event, RoundResult):
             steps.append(event)
             tokens += event.tokens
@@ -305,7 +305,7 @@ Outcome = tuple[int, ...]
 
 
 class Explorer:
-    """`Draws` that take every branch: weighs each outcome of code that draws.
+    """A `RandomSource` that takes every branch and computes the probability of each outcome.
 
     The code is run again and again with a longer script of choices; at a new choice the first
     possible one is taken and the others wait.  A branch weighs the product of its probabilities

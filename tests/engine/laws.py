@@ -1,6 +1,6 @@
-"""The laws that speculation keeps, as checks: each raises AssertionError where one is broken.
+"""Properties of speculative decoding as checks; each raises AssertionError on a violation.
 
-The tests of the engine run them on what is shipped, `test_mutants.py` on what is spoilt.
+The engine's tests run them on the production code, `test_mutants.py` on code with planted bugs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MODES: tuple[VerifyMode, ...] = ("coupled", "rejection", "block", "match")
 
 MakeModel = Callable[[], FakeModel]
 MakeDrafter = Callable[[Verifier, GenerationJob, list[int]], Drafter]
-"""A drafter for a job, given the whole text that plain decoding makes of it."""
+"""Makes a drafter for a job, given the text of plain decoding."""
 
 
 def history() -> FakeModel:
@@ -56,7 +56,7 @@ def history() -> FakeModel:
 
 
 def pairs() -> FakeModel:
-    """Greedy, its text soon goes round in circles, which lookup likes."""
+    """Its greedy text soon repeats, which suits prompt lookup."""
     return TableModel(table(1))
 
 
@@ -89,7 +89,7 @@ ORACLES: dict[str, MakeDrafter] = {
     "right but every fifth": _oracle(lambda place: place % 5 == 0),
     "always wrong": _oracle(lambda place: True),
 }
-"""They know plain decoding's text, so they fit where speculation must repeat it."""
+"""They draft plain decoding's text, for checks where speculation must reproduce it."""
 DRAFTERS = GUESSERS | ORACLES
 RANDOM: dict[str, MakeDrafter] = {f"random {seed}": _random(seed) for seed in range(50)}
 
@@ -103,7 +103,7 @@ def same_as_plain(
     mode: VerifyMode = "coupled",
     what: GenerationJob | None = None,
 ) -> None:
-    """The drafter changes nothing: not one token, nor how the answer ends."""
+    """The drafter changes neither the tokens nor the finish reason."""
     what = what or job(PROMPT, 24)
     seed = what.sampling.seed
     expected = plain(target(), make_verifier(mode, seed), what)
@@ -124,7 +124,7 @@ def every_drafter_same_as_plain() -> None:
 def every_draft_same_as_plain(
     sampling: SamplingParams, draft_length: int, n_vocab: int = 4
 ) -> None:
-    """Under fixed noise every possible draft gives plain decoding's token."""
+    """With fixed noise every possible draft gives plain decoding's tokens."""
     rows = table(3, n_vocab, scale=1.0)
     for seed in range(3):
         what = job([0, 1, 0], 7, sampling=replace(sampling, seed=seed), draft_length=draft_length)
@@ -139,14 +139,14 @@ def every_draft_same_as_plain(
 
 @dataclass(frozen=True)
 class Case:
-    """A pair so small that all it can say is enumerated."""
+    """A pair small enough to enumerate all its answers."""
 
     what: GenerationJob
     target: MakeModel
     drafter: MakeDrafter
 
     def draws(self, mode: VerifyMode) -> dict[Outcome, float]:
-        """The probability of every answer that the production's code gives."""
+        """The probability of every answer of the production code."""
 
         def answer(draws: RandomSource) -> list[int]:
             verifier = make_verifier(mode, 0, draws)
@@ -157,7 +157,7 @@ class Case:
         return Explorer().outcomes(answer)
 
     def exact(self) -> dict[Outcome, float]:
-        """The same for plain decoding: products of the target's laws."""
+        """The same for plain decoding: products of the target's probabilities."""
         return dict(self._continued((), 1.0))
 
     def _continued(self, said: Outcome, weight: float) -> Iterator[tuple[Outcome, float]]:
@@ -172,7 +172,7 @@ class Case:
 
 
 def exactly_the_targets_law(case: Case, mode: VerifyMode) -> None:
-    """Every answer comes as often as from the target alone, to the last bits."""
+    """Every answer has the same probability as from the target alone, up to rounding."""
     got, expected = case.draws(mode), case.exact()
     assert abs(sum(got.values()) - 1) <= 1e-12, f"the mass is {sum(got.values())}"
     for answer in got.keys() | expected.keys():
@@ -188,7 +188,7 @@ def tables_case(
     n_vocab: int = 3,
     draft_sampling: SamplingParams | None = None,
 ) -> Case:
-    """Two unlike tables."""
+    """A case with two different tables."""
 
     def drafter(verifier: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
         draft = TableModel(table(12, n_vocab, scale=1.0))
@@ -199,7 +199,7 @@ def tables_case(
 
 
 def rarely_by_chance(mode: VerifyMode, answers: int = 2000) -> None:
-    """Seeded answers of three tokens come as often as the target's law says."""
+    """The frequencies of seeded answers of three tokens match the target's distribution."""
     case = tables_case(replace(PLAIN, temperature=0.8), n=3)
     counts: Counter[Outcome] = Counter()
     for seed in range(answers):
@@ -227,7 +227,7 @@ def drawn_from(counts: Mapping[Cell, int], probs: Mapping[Cell, float]) -> None:
 
 
 def critical(freedom: int, alpha: float = 1e-6) -> float:
-    """Where chi-square leaves `alpha` above (Wilson and Hilferty 1931); 6 % high at worst."""
+    """Upper `alpha` quantile of chi-square (Wilson and Hilferty 1931), at most 6 % too high."""
     spread = 2 / (9 * freedom)
     z = NormalDist().inv_cdf(1 - alpha)
     return float(freedom * (1 - spread + z * spread**0.5) ** 3)
@@ -237,7 +237,7 @@ def critical(freedom: int, alpha: float = 1e-6) -> float:
 
 
 class Watched:
-    """A model drafter whose memory is looked at after every draft."""
+    """A model drafter that checks the draft model's memory after every draft."""
 
     def __init__(self, model: FakeModel, verifier: Verifier, what: GenerationJob) -> None:
         self._model = model
@@ -251,13 +251,13 @@ class Watched:
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         draft = self._inner.propose(tokens, limit)
-        guessed = draft.tokens[:-1]  # the last guess is not read
-        assert self._model.memory == [*tokens, *guessed], "it remembers what did not happen"
+        guessed = draft.tokens[:-1]  # the last draft token is not decoded
+        assert self._model.memory == [*tokens, *guessed], "its memory differs from the text"
         return draft
 
 
 def drafter_remembers_what_happened(mode: VerifyMode = "coupled") -> None:
-    """Before it guesses, the draft model has read the text and nothing else."""
+    """Before it drafts, the draft model holds exactly the text."""
     for sampling in (GREEDY, SAMPLED):
         for draft_length in (1, 2, 3, 5):
             what = job(PROMPT, 24, sampling=sampling, draft_length=draft_length)
@@ -285,7 +285,7 @@ def twin_is_always_right(sampling: SamplingParams, mode: VerifyMode) -> None:
 
 
 def exact_limits(make: MakeDrafter) -> None:
-    """As many tokens as asked for, and never a guess that could not be used."""
+    """The answer has the requested length, and no draft is longer than can be used."""
     for n in (1, 2, 3, 7, 20):
         for draft_length in (1, 2, 3, 5, 8):
             what = job(PROMPT, n, draft_length=draft_length)
@@ -298,7 +298,7 @@ def exact_limits(make: MakeDrafter) -> None:
 
 
 def whole_rounds(steps: Sequence[RoundResult], what: GenerationJob) -> None:
-    """Each round emits the guesses that stand and one more; none guesses beyond the limits."""
+    """Each round emits its accepted tokens and one more; no draft exceeds the limits."""
     left = what.max_tokens
     for step in steps:
         assert len(step.draft.tokens) <= min(what.draft_length, left - 1)
@@ -329,7 +329,7 @@ def end_cuts(make: MakeDrafter, sampling: SamplingParams = GREEDY) -> None:
 
 @dataclass
 class Pair:
-    """What outlives an answer: two readers and lookup's text."""
+    """The state that outlives an answer: two prefix caches and the lookup index."""
 
     target: PrefixCache
     draft: PrefixCache
@@ -348,7 +348,7 @@ class Pair:
 def closing_leaves_no_trace(
     make: Callable[[], Pair], name: str, first: GenerationJob, second: Sequence[int]
 ) -> None:
-    """Closed at any yield, a pair answers the next prompt as a fresh one does."""
+    """Closed at any yield, a pair answers the next prompt like a fresh one."""
     later = replace(first, prompt=list(second))
     expected = _rounds(make(), name, later)
     closings = 0

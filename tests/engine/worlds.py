@@ -1,4 +1,4 @@
-"""Worlds to try a controller in: a draft model with a known worth, passes with known costs."""
+"""Simulations for the controller: a draft model of known acceptance, passes of known cost."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from localspec.protocol.events import RoundTimes
 from localspec.protocol.wire import MeasuredCosts
 
 FLAT = [1.0, *(1 + 0.04 * w for w in range(18))]
-"""Like a GPU's verify curve: a row more costs little."""
+"""Like a GPU's verify curve: one more row costs little."""
 STEEP = [1.0, *(1 + 0.35 * w for w in range(18))]
 CLIFF = [1.0, 1.0, 2.3, 2.5, 2.7, 2.9, 3.0, 3.1, 3.2, 5.0, *(5.1 + 0.1 * w for w in range(8))]
-"""Dear at two, then nearly flat to eight: Q8_0 on a CPU."""
+"""Expensive at two rows, then nearly flat to eight: Q8_0 on a CPU."""
 
 
 @dataclass
 class World:
-    """One answer after another, in units of one plain pass (10 ms)."""
+    """Consecutive answers, in units of one plain pass (10 ms)."""
 
     sure: Callable[[np.random.Generator], float]
-    """Draws how likely the draft model's next guess is to stand, which is also how sure it is."""
+    """Draws the acceptance probability of the next draft token, which is also its confidence."""
     c: float = 0.1
     curve: Sequence[float] = field(default_factory=lambda: FLAT)
     told: bool = True
-    """Whether costs were measured before."""
+    """Whether costs were measured beforehand."""
     noise: float = 0.05
     seed: int = 1
     honest: Callable[[float], float] = lambda chance: chance
-    """How sure the draft says it is, by how sure it may be."""
+    """Maps the true confidence to the reported one."""
     host: Callable[[int], float] = lambda width: 0.0
-    """What a round costs outside the models, which nothing tells beforehand."""
+    """Cost of a round outside the models, which is not measured beforehand."""
     truly: float = 1.0
-    """What passes of several tokens take, in what was measured before."""
+    """Real cost of wide passes relative to the measurement."""
     believed: float = 1.0
-    """What a plain pass was measured to take, in what it takes."""
+    """Measured cost of a plain pass relative to the real one."""
 
     def __post_init__(self) -> None:
         self._rng = np.random.default_rng(self.seed)
@@ -55,7 +55,7 @@ class World:
         draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        """The draft model; what stands is decided as it guesses."""
+        """The draft model; acceptance is decided while drafting."""
         self.stands, self.passes = [], 0
         for _ in range(limit):
             self.passes += 1
@@ -109,10 +109,10 @@ class World:
 
 
 def steady(chance: float) -> Callable[[np.random.Generator], float]:
-    """Every guess as likely to stand as every other."""
+    """Every draft token has the same acceptance probability."""
     return lambda _: chance
 
 
 def mixed(low: float, high: float, share: float) -> Callable[[np.random.Generator], float]:
-    """Easy and hard tokens, one by one."""
+    """Easy and hard tokens in random order."""
     return lambda rng: high if rng.random() < share else low
