@@ -170,7 +170,7 @@ def ten_turns(tmux: Tmux) -> None:
     command(tmux, f"/system {SYSTEM}", "System prompt: # A module")
     command(tmux, "/spec off", "spec: off")
     asked(tmux, QUESTIONS[4])
-    command(tmux, "/stats", "asked for")
+    command(tmux, "/stats", "turned off")
     assert "OFF" in tmux.screen
     command(tmux, "/stats", "first token")
     command(tmux, "/spec auto", "spec: auto")
