@@ -88,7 +88,7 @@ def pick(tmux: Tmux, name: str) -> str:
     tmux.run()
     tmux.wait_for("Ready to run")
     tmux.press("/")
-    tmux.wait_for("enter ask the hub")
+    tmux.wait_for("enter search the hub")
     tmux.type(name)
     tmux.wait_for("In the catalogue")
     tmux.press("Tab")
@@ -169,7 +169,7 @@ def test_it_goes_on_while_one_chats_and_a_cancelled_one_is_kept(
     hub.faults[BODY].append(Fault(""))
     hub.always[BODY] = STALLED
     tmux.press("/")
-    tmux.wait_for("enter ask the hub")
+    tmux.wait_for("enter search the hub")
     tmux.type("odd-gguf")
     tmux.press(ENTER)
     tmux.wait_for("On the hub")
@@ -266,7 +266,7 @@ class Home:
         await self.search(text)
         await self.press("enter")
         await wait_until(self.pilot, lambda: isinstance(self.app.screen, PullScreen))
-        await wait_until(self.pilot, lambda: "Asking the hub" not in self.shown)
+        await wait_until(self.pilot, lambda: "Contacting the hub" not in self.shown)
 
     async def point_at(self, name: str) -> None:
         """Down to a row."""
@@ -295,7 +295,7 @@ def client(hub: FakeHub, **how: Any) -> HubClient:
 async def test_a_pair_that_does_not_go_together_is_not_downloaded(hub: FakeHub) -> None:
     async with Home(client(hub)) as home:
         await home.look_at(WRONG)
-        assert "they do not go together: token" in home.shown
+        assert "incompatible: token" in home.shown
         assert "Use a draft of the same model family" in home.shown
         assert not home.offered
         await home.press("enter")
@@ -315,10 +315,10 @@ async def test_offline_it_says_so(hub: FakeHub, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     async with Home(client(hub, offline=True)) as home:
         await home.look_at(PAIR)
-        assert "The network is turned off." in home.shown
+        assert "Offline mode is on." in home.shown
         assert not home.offered
         await home.press("escape", "slash", "enter")
-        await home.sees("The network is turned off.")
+        await home.sees("Offline mode is on.")
         assert not hub.seen
 
 
@@ -366,7 +366,7 @@ async def test_what_strangers_write_is_text(hub: FakeHub, zoo: Zoo) -> None:
         assert "owned" not in home.shown and "[bold]" not in home.shown
         await home.point_at("tiny/chatty-names")
         await home.press("enter")
-        await wait_until(home.pilot, lambda: "Asking the hub" not in home.shown)
+        await wait_until(home.pilot, lambda: "Contacting the hub" not in home.shown)
         harmless(home)
         await home.press("escape")
         hub.always[API] = Fault("status", status=403, headers={"X-Error-Message": "[b]x[/b]\x9b2J"})

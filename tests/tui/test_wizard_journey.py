@@ -103,9 +103,9 @@ def test_offline_everything_but_the_download(
         assert "1008 GB/s" in tmux.wait_for("estimated from the catalogue")
         tmux.press(ENTER)
         tmux.wait_for("esc back")
-        tmux.wait_for("network is turned off")
+        tmux.wait_for("Offline mode is on")
         tmux.press(ESCAPE)
-        tmux.wait_for(lambda seen: "turned off" not in seen)
+        tmux.wait_for(lambda seen: "Offline mode is on" not in seen)
         tmux.press("o")
         tmux.wait_for("Open model files")
         for file in (zoo["chatty"], zoo["chatty"]):

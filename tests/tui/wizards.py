@@ -132,7 +132,7 @@ def candidates(
 
 def _candidate(pair: CatalogPair, place: MachineProfile) -> Candidate:
     price = PRICES.get(pair.id)
-    why = "same family · 8 % of the target's work per draft token" if pair.draft else ""
+    why = "same family · a draft token costs 8% of a target pass" if pair.draft else ""
     reasons = ("good for chat", pair.target.note) if pair.target.note else ("good for chat",)
     return Candidate(pair, pair.size or 0, fit(price, place) if price else None, reasons, why)
 

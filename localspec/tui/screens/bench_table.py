@@ -152,15 +152,13 @@ def _heading_line(temperature: float, width: int, *, two_lines: bool) -> Content
     line = f"  temperature {temperature:g}"
     if not two_lines:
         shows_plain, bar_width = _column_layout(width)
-        plain_end = 2 + _NAME_WIDTH + _SPEED_WIDTH
-        titles = [("plain", plain_end)] if shows_plain else []
-        plain_end += (_SPEED_WIDTH + 2) * shows_plain
-        speedup_end = plain_end + 2 + bar_width + 2 + _SPEEDUP_WIDTH
-        titles += [
-            ("speculative", plain_end),
-            ("speed-up", speedup_end),
-            ("accepted", speedup_end + _ACCEPTANCE_WIDTH),
-        ]
+        speed_end = 2 + _NAME_WIDTH + _SPEED_WIDTH
+        if shows_plain:
+            titles = [("plain", speed_end), ("speculative", speed_end + _SPEED_WIDTH + 2)]
+        else:
+            titles = [("spec.", speed_end)]  # the temperature needs the room
+        speedup_end = titles[-1][1] + 2 + bar_width + 2 + _SPEEDUP_WIDTH
+        titles += [("speed-up", speedup_end), ("accepted", speedup_end + _ACCEPTANCE_WIDTH)]
         for title, end in titles:
             line += title.rjust(end - len(line))
     return Content.styled(line, "$muted")
