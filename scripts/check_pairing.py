@@ -239,7 +239,7 @@ def markdown(
         cells = (path.stem, f"{t.n_tokens:,}", t.model, bos, eos, t.pre or "–")
         parts.append(f"| {i} | " + " | ".join(cells) + " |")
     numbers = range(1, len(paths) + 1)
-    parts.append("\nA row is a target, a column a draft.\n")
+    parts.append("\nA row is a target, a column a draft model.\n")
     parts.append("| |" + "".join(f" {i} |" for i in numbers) + "\n|---|" + "---|" * len(paths))
     for i, row in zip(numbers, table, strict=True):
         parts.append(f"| **{i}** |" + "".join(f" {_cell(judged)} |" for judged in row))

@@ -51,15 +51,15 @@ INTRODUCTION = """\
 
 Made by `scripts/check_templates.py` from the real templates in the source archive of
 llama-cpp-python {llama}. Each renders a chat of four turns: without and with a system prompt,
-with thinking asked for and not wanted, and with a thinking part in an earlier answer.
+with thinking switched on and off, and with a thinking part in an earlier answer.
 `<s>` and `</s>` stand for BOS and EOS.
 
 ## transformers {transformers}
 
-{templates} templates, {chats} chats: {equal} texts are transformers' byte for byte; {raised} times
-the template raises there; {differ} texts differ. An answer's thinking is given to a template as
-`reasoning_content` and `thinking`, the wish to think as `enable_thinking`, `thinking` and
-`reasoning`; tools and documents never.
+{templates} templates, {chats} chats: {equal} texts equal those of transformers byte for byte; in
+{raised} cases the template raises an error in transformers; {differ} texts differ. localspec passes
+the thinking of an earlier answer to a template as `reasoning_content` and `thinking`, and the
+thinking setting as `enable_thinking`, `thinking` and `reasoning`. It passes no tools or documents.
 """
 
 
@@ -165,20 +165,20 @@ def _reason(added: list[str], missing: list[str], last: bool) -> str:
     """The reason as text, from the parts that only one text has."""
     more, less = "".join(added), "".join(missing)
     if not more.strip() and not less.strip():
-        return "white space"
+        return "whitespace"
     if more.strip() == less.strip():
-        return "which question takes the system prompt"
+        return "which user message contains the system prompt"
     ends = bool(last and re.search(r"think|THINK|channel", added[-1]))
     rest = "".join(added[:-1] if ends else added)
     reasons = {
         "a date": "[date]" in more,
         "a default system text": bool(re.search(r"[Yy]ou are|[Ss]ystem|SYSTEM", more)),
-        "instructions of its own": bool(re.search(r"Metadata|detailed thinking", more)),
-        "how the answer begins (thinking)": ends,
-        "marks of thinking in earlier answers": bool(re.search(r"think>|channel", rest)),
-        "how an earlier answer ends": any(map(END.fullmatch, (*added, *missing))),
-        "another form of the same": any(p.strip() and not END.fullmatch(p) for p in missing),
-        "white space": any(part.isspace() for part in missing),
+        "instructions of the template": bool(re.search(r"Metadata|detailed thinking", more)),
+        "the start of the answer (thinking)": ends,
+        "thinking tags in earlier answers": bool(re.search(r"think>|channel", rest)),
+        "the end of earlier answers": any(map(END.fullmatch, (*added, *missing))),
+        "another form of the same text": any(p.strip() and not END.fullmatch(p) for p in missing),
+        "whitespace": any(part.isspace() for part in missing),
     }
     return ", ".join(name for name, holds in reasons.items() if holds) or "unknown"
 
@@ -208,14 +208,14 @@ def report(found: dict[str, tuple[str, list[Outcome]]]) -> Iterator[str]:
         raised=sum(each.theirs is None for each in outcomes),
         differ=sum(not each.same and each.theirs is not None for each in outcomes),
     )
-    yield "| template | chats | needs | transformers | ours |"
+    yield "| template | chats | needs | transformers | localspec |"
     yield "|---|---|---|---|---|"
     for name, (_, case) in found.items():
         yield from _differences(name, case)
     yield ""
     yield "## Thinking"
     yield ""
-    yield "| markers | templates |"
+    yield "| tags | templates |"
     yield "|---|---|"
     yield from _thinking(found)
     yield ""
@@ -226,7 +226,7 @@ def _differences(name: str, outcomes: list[Outcome]) -> Iterator[str]:
     rows: dict[tuple[str, str], list[str]] = {}
     for each in outcomes:
         if not each.same:
-            theirs = each.error or "another text"
+            theirs = each.error or "different text"
             ours = "; ".join(notice.message for notice in each.ours.notices)
             rows.setdefault((theirs, ours), []).append(each.case.name)
     for (theirs, ours), cases in rows.items():
@@ -251,7 +251,7 @@ def _thinking(found: dict[str, tuple[str, list[Outcome]]]) -> Iterator[str]:
         pair = " … ".join(map(repr, thinking_tags.with_answer_prefix(markers))) if markers else ""
         rows.setdefault(pair, []).append(name)
     for pair, names in sorted(rows.items(), key=lambda row: (not row[0], -len(row[1]))):
-        yield f"| {_code(pair) or 'none, or not known to us'} | {', '.join(names)} |"
+        yield f"| {_code(pair) or 'none, or unknown to localspec'} | {', '.join(names)} |"
 
 
 def _natives(found: dict[str, tuple[str, list[Outcome]]]) -> Iterator[str]:
@@ -269,15 +269,15 @@ def _natives(found: dict[str, tuple[str, list[Outcome]]]) -> Iterator[str]:
     same = [name for name, _, reason in rows if not reason[0]]
     yield "## llama.cpp's `llama_chat_apply_template`"
     yield ""
-    yield "It runs no template: it recognises some by their look and writes its own form of them."
+    yield "It runs no templates. It recognises some by their text and has its own form of each."
     yield f"Without and with a system prompt, {len(same)} of {2 * len(found)} texts are equal"
-    yield f"(a BOS text apart, which it leaves to the tokenizer), {len(rows) - len(same)} differ."
+    yield f"(except for BOS, which the tokenizer adds), {len(rows) - len(same)} differ."
     yield ""
-    yield f"Not recognised by it: {', '.join(unknown)}."
+    yield f"Not recognised: {', '.join(unknown)}."
     yield ""
-    yield f"Rendered by a fallback of ours, see above: {', '.join(fallen)}."
+    yield f"Rendered by localspec with a built-in template, see above: {', '.join(fallen)}."
     yield ""
-    yield "| template | chat | because of | only in ours | only in llama.cpp's |"
+    yield "| template | chat | reason | only in localspec's text | only in llama.cpp's |"
     yield "|---|---|---|---|---|"
     for name, case, (why, added, missing) in rows:
         if why:
