@@ -58,7 +58,7 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
         "/keys": "Ctrl+C",
         "/show": "text completion",
         "/set temperature 0.0": "temperature: 0.0",
-        "/set temperature x": "Possible: 0 (always",
+        "/set temperature x": "Possible: 0 (greedy)",
         "/set nonsense 1": "Settings: temperature",
         "/set": "needs an argument",
         "/spec 2": "max draft tokens 2",
