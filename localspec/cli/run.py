@@ -117,12 +117,7 @@ def _run_chat(
         events_file=events_file,
     )
     style = ChatOutputStyle(global_options.is_plain(), _use_colour(given), given["quiet"])
-    preferences = config.load()
-    initial = replace(
-        _build_settings(given, choice),
-        overflow=preferences.overflow,
-        show_thinking=preferences.show_thinking,
-    )
+    initial = _build_chat_settings(given, choice)
     state = ChatState(
         recorder.conversation,
         initial,
@@ -137,6 +132,15 @@ def _run_chat(
         state.engine_died = resume.is_interrupted(saved_chat)
         state.recap = tuple(resume.format_recap(saved_chat, plain=style.plain))
     return ChatLoop(launch_options, state).run(_print_ready if given["verbose"] else lambda _: None)
+
+
+def _build_chat_settings(given: dict[str, Any], choice: launch.ResolvedPair) -> ChatSettings:
+    preferences = config.load()
+    return replace(
+        _build_settings(given, choice),
+        overflow=preferences.overflow,
+        show_thinking=preferences.show_thinking,
+    )
 
 
 def _run_once(

@@ -324,18 +324,22 @@ def list_single_changes(
                 with_draft_settings(load, n_gpu_layers=0),
             )  # fmt: skip
         yield "no draft model", "--draft none", "prompt lookup only", replace(load, draft=None)
-    if has_gpu and target.is_moe and not settings.cpu_moe:
+    if has_gpu:
+        yield from _list_offload_changes(load, target)
+
+
+def _list_offload_changes(load: LoadCommand, target: Header) -> Iterator[SettingsChange]:
+    if target.is_moe and not load.target_settings.cpu_moe:
         yield (
             "experts in RAM", "--cpu-moe", "experts are read from slower memory",
             with_target_settings(load, cpu_moe=True),
         )  # fmt: skip
-    if has_gpu:
-        half = (target.n_layer + 1) // 2
-        yield (
-            f"{half} of {target.n_layer + 1} layers on the GPU", f"--gpu-layers {half}",
-            "the other layers are read from slower memory",
-            with_target_settings(load, n_gpu_layers=half),
-        )  # fmt: skip
+    half = (target.n_layer + 1) // 2
+    yield (
+        f"{half} of {target.n_layer + 1} layers on the GPU", f"--gpu-layers {half}",
+        "the other layers are read from slower memory",
+        with_target_settings(load, n_gpu_layers=half),
+    )  # fmt: skip
 
 
 def describe_head(kind: str) -> str:

@@ -455,7 +455,7 @@ def test_many_at_once(path: Path) -> None:
             with closing(ChatHistory.open(path)) as known:
                 for n in range(10):
                     put(known, (f"{name}.{n}", "x"))
-        except BaseException as error:
+        except BaseException as error:  # checked on the main thread
             failed.append(error)
 
     threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]

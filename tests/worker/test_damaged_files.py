@@ -60,7 +60,7 @@ def end_in_a_fork(path: Path) -> str:
             )
         except errors.LocalspecError:
             os._exit(1)
-        except BaseException:
+        except BaseException:  # the exit code reports it to the parent
             os._exit(2)
         os._exit(0)
     _, status = os.waitpid(pid, 0)

@@ -33,10 +33,7 @@ class DraftSampler:
         stop_policy: DraftStopPolicy | None,
         next_logits: NextLogits,
     ) -> Draft:
-        """Sample at most `limit` tokens after `tokens` and `draft_prefix`.
-
-        The draft's `decode_seconds` are left to the caller.
-        """
+        """At most `limit` tokens after `tokens` and `draft_prefix`; `decode_seconds` stays 0."""
         inputs = self._inputs
         drafted: list[int] = []
         distributions: list[Distribution] = []
@@ -64,9 +61,8 @@ class DraftSampler:
                 stop_policy is not None and not stop_policy.should_continue(token)
             ):
                 break
-        return Draft(
-            drafted, distributions, self._source, logits=rows if inputs.keep_logits else None
-        )
+        logits_rows = rows if inputs.keep_logits else None
+        return Draft(drafted, distributions, self._source, logits=logits_rows)
 
     def _recent_tokens(self, tokens: Sequence[int], drafted: list[int]) -> Sequence[int]:
         sampling = self._inputs.sampling
