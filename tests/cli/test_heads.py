@@ -30,7 +30,7 @@ def test_a_pulled_head_is_used_and_said(house: Household) -> None:
     house.pulled(DEEP)
     alone = house.do("run", DEEP, *ANSWER, "--json")
     assert alone.code == 0, alone.err
-    assert alone.document["draft"] is None and "Guesses come from" not in alone.err
+    assert alone.document["draft"] is None and "Drafting with" not in alone.err
     house.hub.commit = "2" * 40
     pulled = house.do("pull", HEAD, "-y")
     assert pulled.code == 0 and "used automatically" in pulled.err, pulled.err
@@ -38,13 +38,13 @@ def test_a_pulled_head_is_used_and_said(house: Household) -> None:
     assert told.code == 0, told.err
     assert told.document["draft"] == "eagle3-Deep-Q8_0.gguf"
     assert told.document["text"] == alone.document["text"]
-    said = "Guesses come from the EAGLE-3 head eagle3-Deep-Q8_0.gguf beside it."
-    assert f"{said} Without: --draft none." in told.err
+    said = "Drafting with the EAGLE-3 head eagle3-Deep-Q8_0.gguf in the model's folder."
+    assert f"{said} To disable: --draft none." in told.err
     without = house.do("run", DEEP, *ANSWER, "--json", "--draft", "none")
-    assert without.document["draft"] is None and "Guesses come from" not in without.err
+    assert without.document["draft"] is None and "Drafting with" not in without.err
     named = house.do("run", DEEP, *ANSWER, "--json", "--draft", HEAD)
     assert named.document["draft"] == "eagle3-Deep-Q8_0.gguf"
-    assert "Guesses come from" not in named.err, "who named it knows"
+    assert "Drafting with" not in named.err, "who named it knows"
 
 
 def test_a_head_is_asked_for_by_its_name(house: Household) -> None:
@@ -54,7 +54,7 @@ def test_a_head_is_asked_for_by_its_name(house: Household) -> None:
     assert set(told.document["speculation"]["by_source"]) == {"eagle3"}
     other = house.do("run", DEEP, *ANSWER, "--spec", "dspark")
     assert other.code == 2 and other.text == ""
-    assert "cannot draft by 'dspark': its draft is a head (eagle3)" in other.err
+    assert "does not support 'dspark': its draft is a head (eagle3)" in other.err
     assert "Use one of: auto, off, model, lookup, eagle3." in other.err
 
 
@@ -72,8 +72,8 @@ def test_a_model_that_predicts_uses_its_own_layer(house: Household) -> None:
     house.pulled(INSIDE)
     told = house.do("run", INSIDE, *ANSWER, "--json")
     assert told.code == 0, told.err
-    said = "Guesses come from a layer of its own that predicts further tokens (MTP)."
-    assert f"{said} Without: --draft none." in told.err
+    said = "Drafting with the model's own MTP layer."
+    assert f"{said} To disable: --draft none." in told.err
     without = house.do("run", INSIDE, *ANSWER, "--json", "--draft", "none")
     assert without.document["text"] == told.document["text"] and "(MTP)" not in without.err
     shown = house.do("show", INSIDE)
@@ -104,7 +104,7 @@ def test_what_does_not_match_is_named(house: Household) -> None:
     width = house.do("pair", "check", "tiny", HEAD)
     assert width.code == 5 and "Incompatible: " in width.text
     own = house.do("pair", "check", INSIDE, INSIDE)
-    assert own.code == 0 and "a layer of its own (MTP)" in own.text
+    assert own.code == 0 and "its own MTP layer" in own.text
     fit = house.do("fit", "tiny", "--draft", HEAD)
     assert fit.code == 5 and "it reads layer 2 of its target" in fit.err
     assert not house.cache.exists(), "by headers alone"

@@ -81,7 +81,7 @@ def test_a_verdict_is_of_the_files_as_they_are_now(zoo: Zoo, tmp_path: Path) -> 
 
 
 HEADS: dict[str, tuple[str, Callable[[], Model], int, str]] = {
-    "a head that fits": ("deep", heads.eagle3, 0, "the very same"),
+    "a head that fits": ("deep", heads.eagle3, 0, "the same "),
     "a layer that is not there": (
         "deep",
         lambda: heads.eagle3(layers=(1, 2, 4)),
@@ -89,7 +89,7 @@ HEADS: dict[str, tuple[str, Callable[[], Model], int, str]] = {
         "it reads layer 4 of its target, whose layers are 0 to 3",
     ),
     "another width": ("deep", lambda: heads.eagle3(of=96), 5, "96 wide; the target's are 64"),
-    "a target that shows nothing": ("sliding", heads.eagle3, 5, "does not give of gemma3 models"),
+    "a target that shows nothing": ("sliding", heads.eagle3, 5, "does not provide for gemma3 models"),
     "a map beyond the vocabulary": ("deep", lambda: heads.eagle3(reduced=[5, 4000]), 5, "4000"),
     "a window that no layer has": ("deep", heads_without_window, 12, "sliding_window_pattern"),
 }

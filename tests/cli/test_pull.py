@@ -110,7 +110,7 @@ def test_where_nobody_can_be_asked(house: Household) -> None:
 @pytest.mark.parametrize(
     ("kind", "fault", "code", "words"),
     [
-        (HEAD, Fault("status", status=403), 14, "does not let you have"),
+        (HEAD, Fault("status", status=403), 14, "denies access to"),
         (API, Fault("portal"), 6, "is not a model hub"),
         (BODY, Fault("portal"), 12, "web page"),
     ],
@@ -135,7 +135,7 @@ def test_a_body_that_is_damaged_twice(house: Household) -> None:
     end = len(house.hub.repos[BIG]["Tiny-Q8_0.gguf"].data) - 8
     house.hub.always[BODY] = Fault("corrupt", after=end)
     done = house.do("pull", "tiny", "-y")
-    assert done.code == 7 and "came damaged twice" in done.err
+    assert done.code == 7 and "was damaged in two downloads" in done.err
     assert house.finals() == []
 
 
@@ -327,7 +327,7 @@ def test_run_asks_pulls_and_answers(house: Household) -> None:
     from tests.cli.dialogue import Dialogue  # noqa: PLC0415
 
     with Dialogue("run", PAIR, "-p", "a", "--max-tokens", "3", env=house.env) as person:
-        person.until("Tiny with Tiny draft is not here.")
+        person.until("Tiny with Tiny draft is not downloaded.")
         person.until("Download? [Y/n]")
         person.type("y\r")
         person.until("2/2 Tiny-Draft-Q8_0.gguf")

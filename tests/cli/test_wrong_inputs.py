@@ -145,7 +145,7 @@ def test_parts_of_two_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "b-00002-of-00002.gguf").replace(second)
     wrong(first, *ASK, code=MODEL_FILE, words="wrong shape")
     second.unlink()
-    wrong(first, *ASK, code=MODEL_FILE, words="needs a-00002-of-00002.gguf beside it")
+    wrong(first, *ASK, code=MODEL_FILE, words="needs a-00002-of-00002.gguf, which is missing")
 
 
 # --- pairs and names ----------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def test_a_pair_nobody_knows(name: str, words: str) -> None:
         (("--seed", "-1"), "--seed"),
         (("--spec", "magic"), "--spec"),
         (("--spec", "model", "--draft", "none"), "needs a draft model"),
-        (("--spec", "eagle3", "--draft", "none"), "by 'eagle3' needs a draft model"),
+        (("--spec", "eagle3", "--draft", "none"), "'eagle3' needs a draft model"),
         (("--verify", "hope"), "--verify"),
         (("--kv", "q8_0", "--flash-attn", "off"), "requires flash_attn"),
         (("--gpu-layers", "many"), "number of layers"),
