@@ -89,7 +89,12 @@ HEADS: dict[str, tuple[str, Callable[[], Model], int, str]] = {
         "it reads layer 4 of its target, whose layers are 0 to 3",
     ),
     "another width": ("deep", lambda: heads.eagle3(of=96), 5, "96 wide; the target's are 64"),
-    "a target that shows nothing": ("sliding", heads.eagle3, 5, "does not provide for gemma3 models"),
+    "a target that shows nothing": (
+        "sliding",
+        heads.eagle3,
+        5,
+        "does not provide for gemma3 models",
+    ),
     "a map beyond the vocabulary": ("deep", lambda: heads.eagle3(reduced=[5, 4000]), 5, "4000"),
     "a window that no layer has": ("deep", heads_without_window, 12, "sliding_window_pattern"),
 }
