@@ -1,4 +1,4 @@
-"""localspec: local GGUF models, faster, by speculative decoding you can watch.
+"""localspec: runs local GGUF models faster by speculative decoding, and shows how.
 
 In a script:
 
@@ -8,7 +8,7 @@ In a script:
         print(llm.generate("def fibonacci(n):"))
 """
 
-TYPE_CHECKING = False  # typing's own would import typing
+TYPE_CHECKING = False  # not typing's: that would import typing
 if TYPE_CHECKING:
     from localspec.api.answer import Answer, Piece
     from localspec.api.llm import LLM
@@ -27,7 +27,7 @@ _LAZY_MODULES = {
     "LocalspecError": "localspec.errors",
     "Token": "localspec.protocol.events",
 }
-"""Found when first asked for: whoever imports a part of localspec does not pay for the others."""
+"""Imported on first use, so that importing one part of localspec does not load the others."""
 
 
 def __getattr__(name: str) -> object:

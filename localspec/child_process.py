@@ -1,6 +1,6 @@
-"""How to start a child process right: its environment, its limits, its death.
+"""Child processes: environment, resource limits and termination.
 
-The parent's half is `start`; the child calls `settle` first thing.
+The parent calls `start`; the child calls `set_up_child` first.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGE_FOLDER = Path(__file__).resolve().parent
-"""The child's folder: ggml looks for libraries in the current one."""
+"""The child's working directory: ggml searches the current directory for libraries."""
 
 _DROPPED_VARIABLES = ("GGML_", "LLAMA_", "LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT", "PYTHONSTARTUP")
 _KEPT_VARIABLES = ("GGML_CUDA_", "GGML_VK_", "GGML_METAL_", "LLAMA_CPP_LIB_PATH")
-"""Settings of the GPU, and where a person put their own build."""
+"""Exceptions to the above: GPU settings, and the path of the user's own llama.cpp build."""
 
 _PR_SET_PDEATHSIG = 1
 _KILL_ON_JOB_CLOSE = 0x2000
@@ -29,19 +29,19 @@ _JOB_EXTENDED_LIMITS = 9
 
 
 def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """What the child may know: nothing that loads other code into it, no debugger on an abort."""
-    kept = {
+    """`variables` without those that load other code into the child; no debugger on an abort."""
+    allowed = {
         name: value
         for name, value in variables.items()
         if not name.startswith(_DROPPED_VARIABLES) or name.startswith(_KEPT_VARIABLES)
     }
-    return kept | {"GGML_NO_BACKTRACE": "1", "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return allowed | {"GGML_NO_BACKTRACE": "1", "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a child with three unbuffered pipes, out of reach of the terminal's Ctrl+C.
+    """Start a child with three unbuffered pipes; the terminal's Ctrl+C does not reach it.
 
-    Raises OSError where the system cannot start one.
+    Raises OSError if the system cannot start it.
     """
     windows = sys.platform == "win32"
     process = subprocess.Popen(
@@ -61,17 +61,17 @@ def start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _import_path() -> dict[str, str]:
-    """This very package, however it was found: from a wheel, or from a checkout."""
-    others = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    return {"PYTHONPATH": os.pathsep.join([str(_PACKAGE_FOLDER.parent), *others])}
+    """Makes the child import this same package, from a wheel or from a checkout."""
+    inherited = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    return {"PYTHONPATH": os.pathsep.join([str(_PACKAGE_FOLDER.parent), *inherited])}
 
 
 def set_up_child(parent_pid: int) -> None:
-    """In the child: die with the parent, before it when memory is short, and without a core dump.
+    """In the child: exit with the parent, be killed before it when memory is short, dump no core.
 
-    `parent` is its process id, or 0 where a thread started us that may end before it does: Linux
-    would take the thread's end for the parent's.  What the system does not offer is left out; the
-    child also ends when its stdin does.
+    `parent_pid` is 0 if a thread other than the main one started the child: Linux sends the death
+    signal when that thread ends.  Limits that the system lacks are skipped.  The child also exits
+    when its stdin closes.
     """
     if sys.platform == "linux":
         with suppress(OSError):
@@ -79,7 +79,7 @@ def set_up_child(parent_pid: int) -> None:
         if parent_pid:
             with suppress(OSError, AttributeError):
                 ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent_pid:  # it died while we were starting
+            if os.getppid() != parent_pid:  # the parent exited during start-up
                 os._exit(0)
     if sys.platform != "win32":
         import resource  # noqa: PLC0415  not on Windows
@@ -89,19 +89,19 @@ def set_up_child(parent_pid: int) -> None:
 
 
 def parent_pid_for_child() -> int:
-    """What to hand to the child's `settle`."""
+    """The argument for the child's `set_up_child`."""
     return os.getpid() if threading.current_thread() is threading.main_thread() else 0
 
 
 def take_over_stdout() -> int:
-    """In the child: a descriptor of the real stdout, while everything printed goes to stderr."""
+    """In the child: return a descriptor of the real stdout, and send what is printed to stderr."""
     real = os.dup(1)
     os.dup2(2, 1)
     return real
 
 
 def terminate(process: subprocess.Popen[bytes], grace_seconds: float) -> None:
-    """Close its stdin, wait that many seconds, then kill; never leave a zombie."""
+    """Close its stdin, wait up to `grace_seconds`, then kill.  Reaps the process."""
     with suppress(OSError):
         if process.stdin is not None:
             process.stdin.close()
@@ -113,7 +113,7 @@ def terminate(process: subprocess.Popen[bytes], grace_seconds: float) -> None:
 
 
 _job_handles: list[Any] = []
-"""Handles that must stay open as long as we live: Windows kills a job with its last handle."""
+"""Stay open until this process exits: Windows kills a job when its last handle closes."""
 
 
 def _kill_with_parent(process: subprocess.Popen[bytes]) -> None:  # pragma: no cover  Windows

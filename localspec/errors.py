@@ -1,15 +1,15 @@
-"""Everything that can go wrong for a person, each with what to do next."""
+"""User-facing errors: each has a message, a hint, a code for JSON and an exit code."""
 
 from __future__ import annotations
 
 
 class LocalspecError(Exception):
-    """A failure that a person can act on: what happened, and the next step."""
+    """A failure that the user can act on: `message` is what happened, `hint` the next step."""
 
     detail: tuple[str, ...] = ()
-    """Log lines, for whoever asks."""
+    """Log lines, shown on request."""
     said: str = ""
-    """The part of an answer that came before."""
+    """The text that was generated before the failure."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -18,7 +18,7 @@ class LocalspecError(Exception):
 
 
 class UsageError(LocalspecError):
-    """The command or a setting makes no sense."""
+    """A command, an option or a setting is invalid."""
 
 
 class NotFoundError(LocalspecError):
@@ -26,15 +26,15 @@ class NotFoundError(LocalspecError):
 
 
 class DoesNotFitError(LocalspecError):
-    """The settings would need more memory than there is."""
+    """The settings need more memory than is available."""
 
 
 class IncompatiblePairError(LocalspecError):
-    """The draft cannot speculate for this target."""
+    """The draft model cannot be used with this target."""
 
 
 class StorageError(LocalspecError):
-    """A file may not be read or written."""
+    """A file cannot be read or written."""
 
 
 class EngineError(LocalspecError):
@@ -50,27 +50,27 @@ class ModelFileError(LocalspecError):
 
 
 class PromptTooLongError(LocalspecError):
-    """The prompt does not leave room for an answer."""
+    """The prompt leaves no room for an answer in the context."""
 
 
 class DownloadError(LocalspecError):
-    """A download ended early; what came is kept, and the next try goes on from there."""
+    """A download stopped early; the received part is kept, and the next try resumes it."""
 
 
 class ChecksumError(LocalspecError):
-    """A file's bytes are not those that were published."""
+    """A file differs from the published one."""
 
 
 class OfflineError(LocalspecError):
-    """The hub is needed and cannot or may not be reached."""
+    """The hub is needed, but it is unreachable or offline mode is on."""
 
 
 class AccessDeniedError(LocalspecError):
-    """The hub does not let this person have the file: a gate or a token."""
+    """The hub denies access: the repository is gated, or the token is missing or invalid."""
 
 
 class InUseError(LocalspecError):
-    """Data that another localspec is writing, or that a newer one has written."""
+    """Another localspec is writing the data, or a newer version has written it."""
 
 
 _CODES: dict[type[LocalspecError], tuple[str, int]] = {
@@ -89,7 +89,7 @@ _CODES: dict[type[LocalspecError], tuple[str, int]] = {
     AccessDeniedError: ("access-denied", 14),
     InUseError: ("in-use", 15),
 }
-"""The one table from cause to the code in JSON and the exit code (`contracts`: section 3)."""
+"""Code in JSON and exit code of each error (`contracts`: section 3)."""
 
 
 def error_code(error: LocalspecError) -> str:
@@ -101,11 +101,11 @@ def exit_code(error: LocalspecError) -> int:
 
 
 def _codes_of(error: LocalspecError) -> tuple[str, int]:
-    known = (kind for kind in type(error).__mro__ if kind in _CODES)
-    return _CODES.get(next(known, LocalspecError), ("failure", 1))
+    listed = (kind for kind in type(error).__mro__ if kind in _CODES)
+    return _CODES.get(next(listed, LocalspecError), ("failure", 1))
 
 
 def from_code(code: str, message: str, hint: str) -> LocalspecError:
-    """The error that another process described by its code."""
-    kinds = {known: kind for kind, (known, _) in _CODES.items()}
+    """Recreate an error that another process sent as its code, message and hint."""
+    kinds = {json_code: kind for kind, (json_code, _) in _CODES.items()}
     return kinds.get(code, LocalspecError)(message, hint)

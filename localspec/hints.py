@@ -1,4 +1,4 @@
-"""Options of the command line in other words, for hints that are read where there is none."""
+"""Rewrites command-line options in hints for the screen and for Python."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _OPTION_VALUE = (
 _QUOTED_VALUE = re.compile(r"[a-z]")
 
 _SCREEN_REPLACEMENTS = tuple(
-    (re.compile(pattern), words)
-    for pattern, words in (
-        (r"; --verbose shows", "; ctrl+l shows"),
-        (r"; all the same: run --anyway", ""),  # a chat says /anyway below it
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"--verbose shows", "ctrl+l shows"),
+        (r"[;.] [^;.]*\brun --anyway\b\.?", ""),  # the chat screen offers /anyway itself
         (r"--ctx (\d+)", r"a context of \1"),
         (r"--ctx\b", "context"),
-        (r"--kv (\w+)", r"keys and values in \1"),
-        (r"--draft-gpu-layers 0\b", "the draft on the CPU"),
+        (r"--kv (\w+)", r"a KV cache in \1"),
+        (r"--draft-gpu-layers 0\b", "the draft model on the CPU"),
         (r"--gpu-layers (\d+)", r"\1 layers on the GPU"),
         (r"--gpu-layers\b", "layers on the GPU"),
-        (r"--cpu-moe\b", "the experts in the computer's memory"),
-        (r"--draft none\b", "no draft"),
-        (r"--draft FILE\b", "a draft of yours"),
+        (r"--cpu-moe\b", "the experts in RAM"),
+        (r"--draft none\b", "no draft model"),
+        (r"--draft FILE\b", "your own draft model"),
         (r"--threads 1\b", "one thread"),
-        (r"--flash-attn (\w+)", r"flash attention on \1"),
+        (r"--flash-attn (\w+)", r"flash attention \1"),
         (r"--spec (\w+)", r"/spec \1"),
         (r"--verify (\w+)", r"/set verify \1"),
         (r"--max-tokens (\d+)", r"/set max_tokens \1"),
@@ -42,23 +42,23 @@ _OPTION = re.compile(rf"--(?:({_VALUE_OPTIONS})\b{_OPTION_VALUE}?|({'|'.join(_FL
 
 
 def for_screen(hint: str) -> str:
-    """For the screen: settings by what they are, and those of a chat as they are typed there."""
-    for pattern, words in _SCREEN_REPLACEMENTS:
-        hint = pattern.sub(words, hint)
+    """Options as plain words, or as the chat commands that set them."""
+    for pattern, replacement in _SCREEN_REPLACEMENTS:
+        hint = pattern.sub(replacement, hint)
     return hint
 
 
 def for_python(hint: str) -> str:
-    """For a script: as arguments of `LLM`."""
+    """Options as arguments of `LLM`."""
     return _OPTION.sub(
-        _python_argument, hint.replace("; --verbose shows", "; `detail` of this has")
+        _python_argument, hint.replace("--verbose shows", "`detail` of this error has")
     )
 
 
-def _python_argument(found: re.Match[str]) -> str:
-    name, value, switch = found.groups()
-    if switch:
-        return f"{switch.replace('-', '_')}=True"
+def _python_argument(option: re.Match[str]) -> str:
+    name, value, flag = option.groups()
+    if flag:
+        return f"{flag.replace('-', '_')}=True"
     name = name.replace("-", "_")
     if value is None:
         return str(name)

@@ -1,4 +1,4 @@
-"""Text from a model, a file or a log, made safe to show in a terminal."""
+"""Makes text from models, files and logs safe to show in a terminal."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
 def sanitize(text: str, *, multiline: bool = True) -> str:
-    """Whole escape sequences go first, then every control character that is left.
+    """Remove escape sequences, then all remaining control characters.
 
-    Line feed and tab stay when `multiline`, else they become spaces.  Direction overrides and
-    lone surrogates become a visible mark.  No character of the removed sets can survive, in
-    whatever order they come; a sequence split over two calls leaves harmless printable residue.
+    Line feed and tab stay if `multiline`, else they become spaces.  Direction overrides and lone
+    surrogates become U+FFFD.  No removed character can survive, in any order of input; a sequence
+    split over two calls leaves only printable residue.
     """
     if text.isascii() and text.isprintable():
         return text

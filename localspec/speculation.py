@@ -1,4 +1,4 @@
-"""What can draft, by the name that a person types: one list for --spec, /spec, Python and files."""
+"""Speculation methods by name: one list for --spec, /spec, Python and the catalogue."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from localspec.errors import UsageError
 Spec = Literal["auto", "off", "model", "lookup", "eagle3", "mtp", "dspark", "dflash"]
 SPECS: tuple[str, ...] = get_args(Spec)
 WITHOUT_DRAFT = ("off", "lookup")
-"""Of these, the ones for which no draft is loaded."""
+"""Methods for which no draft model is loaded."""
 ALWAYS = ("auto", *WITHOUT_DRAFT)
-"""Every pair has these."""
+"""Methods that every pair supports."""
 DRAFTERS = tuple(spec for spec in SPECS if spec not in ("auto", "off"))
 
 
 def available(kind: str | None) -> tuple[str, ...]:
-    """What a pair can be asked for.
+    """The methods that a pair supports.
 
-    `kind` is its draft's: `model` or a head's name, None without a draft.  `model` is the draft,
-    whatever it is.
+    `kind` is the kind of its draft: `model`, a head's name, or None without a draft.  The method
+    `model` means the pair's draft, of any kind.
     """
-    has = ALWAYS if kind is None else (*ALWAYS, "model", kind)
-    return tuple(spec for spec in SPECS if spec in has)
+    supported = ALWAYS if kind is None else (*ALWAYS, "model", kind)
+    return tuple(spec for spec in SPECS if spec in supported)
 
 
 def check(spec: str, kind: str | None) -> None:
-    """Raise UsageError, naming what the pair has, where it has no such drafter."""
+    """Raise UsageError, with the supported methods, unless a pair supports `spec`."""
     if spec not in SPECS:
-        what = f"There is no way of speculating called {spec!r}."
-        raise UsageError(what, f"Use: {', '.join(SPECS)}.")
-    has = available(kind)
-    if spec in has:
+        message = f"Unknown speculation method {spec!r}."
+        raise UsageError(message, f"Use one of: {', '.join(SPECS)}.")
+    supported = available(kind)
+    if spec in supported:
         return
-    hint = f"Use one of: {', '.join(has)}."
+    hint = f"Use one of: {', '.join(supported)}."
     if kind is None:
-        what = f"Drafting by {spec!r} needs a draft model, and none is loaded."
-        raise UsageError(what, f"{hint} Or give a draft: --draft FILE")
+        message = f"Speculation method {spec!r} needs a draft model, and none is loaded."
+        raise UsageError(message, f"{hint} Or add a draft model: --draft FILE")
     draft = "a model" if kind == "model" else f"a head ({kind})"
-    raise UsageError(f"This pair cannot draft by {spec!r}: its draft is {draft}.", hint)
+    raise UsageError(f"This pair does not support {spec!r}: its draft is {draft}.", hint)

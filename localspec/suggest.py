@@ -1,8 +1,8 @@
-"""Which pairs of the catalogue suit this memory and this use.  Asks nobody.
+"""Suggests catalogue pairs for a machine and a use.  Needs no network.
 
-What a pair takes is priced from its shape (`fit`); where that is unknown, by its files and a fifth
-more for caches and buffers.  Of what fits, the target with the most parameters is taken for the
-best.
+A pair's memory is estimated from its shape (`fit`); if that is unknown, from its file sizes plus a
+fifth for caches and buffers.  Among the pairs that fit, the target with the most parameters ranks
+first.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Literal
 from localspec.errors import NotFoundError
 from localspec.fit import advisor, pair_headers, report
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest, estimate_tokens_per_second
+from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_headers import PairHeaders
-from localspec.fit.report import FitReport, MachineProfile
+from localspec.fit.report import FitReport
 from localspec.fit.speed_estimate import UseCase
 from localspec.models import catalog, draft_heads
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
@@ -23,21 +24,20 @@ from localspec.protocol.wire import KvType, LoadCommand
 from localspec.units import gib, token_rate_range
 
 _OVERHEAD_FACTOR = 1.2
-"""Of a pair's bytes, where nothing is known but its files."""
+"""Memory per byte of files, for pairs of unknown shape."""
 _TIGHT_SHARE = 0.9
 _DEFAULT_DRAFT_KINDS = ("model", "lookup")
-"""Who is suggested unasked; heads, whose shapes the catalogue lacks, where one model's pairs are
-asked for."""
+"""Suggested in general; heads, whose shapes the catalogue lacks, only for a given target."""
 _SLOW_TOKENS_PER_SECOND = 4.0
-"""Tokens a second: slower than one reads."""
+"""Slower than a person reads."""
 _SLOW_BYTES_PER_TOKEN = 8 * 10**9
-"""Bytes read for every token: beyond, a computer without a GPU gives about 3 a second."""
+"""Weights read for each token; a computer without a GPU reaches about 3 tok/s at this size."""
 _NO_DRAFT_WEIGHT = 0.75
-"""What a target without a draft is worth: where little repeats, nothing gets faster."""
+"""Score factor of a target without a draft: text that repeats little gets no faster."""
 _TIGHT_WEIGHT = 0.9
-"""What one is worth that leaves no room."""
+"""Score factor of a pair that fills the memory."""
 _BITS_PER_PARAMETER = 4.9
-"""For one parameter in Q4_K_M: where their number is unknown."""
+"""Of Q4_K_M; estimates an unknown number of parameters from the file size."""
 _STATUS_ORDER = ("verified", "reported", "untested")
 
 FitVerdict = Literal["fits", "tight", "no"]
@@ -45,7 +45,7 @@ FitVerdict = Literal["fits", "tight", "no"]
 
 @dataclass(frozen=True, slots=True)
 class SuggestionCriteria:
-    """What for, and with what settings; None is open."""
+    """The use and the settings to suggest for; None accepts any."""
 
     use: str | None = None
     context: int | None = None
@@ -54,23 +54,23 @@ class SuggestionCriteria:
 
 @dataclass(frozen=True, slots=True)
 class PairSuggestion:
-    """A pair, the bytes of its files, and why it stands where it stands."""
+    """A pair, the size of its files, and the reasons for its rank."""
 
     pair: CatalogPair
     bytes: int
     verdict: FitVerdict
     reasons: tuple[str, ...]
     fit: FitReport | None = None
-    """None: a shape is unknown, and it is judged by its files."""
+    """None if a shape is unknown: the verdict then comes from the file sizes."""
     draft_reason: str = ""
 
     @property
     def needed_bytes(self) -> int:
-        """Memory where models are put: of the cards, or of the computer without one."""
+        """Memory on the GPUs, or RAM on a computer without one."""
         if self.fit is None:
             return int(self.bytes * _OVERHEAD_FACTOR)
-        rooms = self.fit.device_fits or (self.fit.host,)
-        return sum(room.total for room in rooms)
+        device_fits = self.fit.device_fits or (self.fit.host,)
+        return sum(device_fit.total for device_fit in device_fits)
 
 
 def suggest(
@@ -80,65 +80,64 @@ def suggest(
     *,
     catalogue: Catalog | None = None,
 ) -> tuple[PairSuggestion, ...]:
-    """The pairs that fit, the best first: one for every target, then its other drafts.
+    """The pairs that fit, best first: the best pair of each target, then those with other drafts.
 
-    `target` (an id or a part of one) asks for that model's pairs, whether they fit or not.
-    Raises NotFoundError where there is no such model, UsageError where the catalogue is damaged.
+    `target` (an id or a part of one) selects that model's pairs, whether they fit or not.
+    Raises NotFoundError for an unknown model, UsageError for a damaged catalogue.
     """
-    known, criteria = catalogue or catalog.load(), criteria or SuggestionCriteria()
-    pairs = _pairs_for_target(known, target) if target else tuple(known.pairs.values())
-    runs = (*_DEFAULT_DRAFT_KINDS, *draft_heads.SUPPORTED_KINDS) if target else _DEFAULT_DRAFT_KINDS
-    shown = [assess_pair(pair, machine, criteria) for pair in pairs if pair.draft_kind in runs]
-    found = [one for one in shown if one and (target or _is_suggested(one))]
-    return tuple(sorted(found, key=lambda one: _sort_key(one, found, criteria.use, machine)))
+    catalogue, criteria = catalogue or catalog.load(), criteria or SuggestionCriteria()
+    pairs = _pairs_for_target(catalogue, target) if target else tuple(catalogue.pairs.values())
+    kinds: tuple[str, ...] = _DEFAULT_DRAFT_KINDS
+    if target:
+        kinds = (*kinds, *draft_heads.SUPPORTED_KINDS)
+    assessed = [assess_pair(pair, machine, criteria) for pair in pairs if pair.draft_kind in kinds]
+    suggestions = [s for s in assessed if s and (target or _is_suggested(s))]
+    return tuple(
+        sorted(suggestions, key=lambda s: _sort_key(s, suggestions, criteria.use, machine))
+    )
 
 
 def assess_pair(
     pair: CatalogPair, machine: MachineProfile, criteria: SuggestionCriteria
 ) -> PairSuggestion | None:
-    """None where neither shape nor size is known: nothing true can be said of it."""
-    about = pair_headers.from_catalog(pair)
+    """None if neither shape nor size is known."""
+    headers = pair_headers.from_catalog(pair)
     size = _pair_size(pair)
-    if about is None:
+    if headers is None:
         return None if size is None else _assess_by_file_size(pair, size, machine, criteria.use)
-    fit = _estimate_fit(about, machine, criteria)
+    fit = _estimate_fit(headers, machine, criteria)
     verdict: FitVerdict = "fits" if fit.verdict == "unknown" else fit.verdict
     if verdict == "tight" and (fit.tightest.headroom or 0) < 0:
-        verdict = "no"  # into what others need: nobody is told to get that
+        verdict = "no"  # it would use memory that is reserved for other programs
     draft = _draft_reason(pair, fit)
     reasons = (_memory_reason(fit), *_speed_reasons(fit), *_other_reasons(pair, criteria.use))
     return PairSuggestion(pair, size or fit.total, verdict, reasons, fit, draft)
 
 
-def _is_suggested(one: PairSuggestion) -> bool:
-    """What comes along runs anywhere, if need be without a card."""
-    return one.verdict != "no" or one.pair.target.path is not None
+def _is_suggested(suggestion: PairSuggestion) -> bool:
+    """The bundled pair is always suggested: it runs anywhere, if need be on the CPU."""
+    return suggestion.verdict != "no" or suggestion.pair.target.path is not None
 
 
-def _pairs_for_target(known: Catalog, target: str) -> tuple[CatalogPair, ...]:
-    entry = catalog.find(known, target)
+def _pairs_for_target(catalogue: Catalog, target: str) -> tuple[CatalogPair, ...]:
+    entry = catalog.find(catalogue, target)
     if isinstance(entry, CatalogPair):
         return (entry,)
-    pairs = catalog.pairs_for(known, entry)
+    pairs = catalog.pairs_for(catalogue, entry)
     if not pairs:
         raise NotFoundError(
             f"The catalogue has no pair for {entry.title}.",
-            "It runs alone: text that repeats is copied. A draft of yours: --draft FILE",
+            "It runs without a draft model, by prompt lookup. Or use: --draft FILE",
         )
     return pairs
 
 
-# --- what it takes ------------------------------------------------------------------------
-
-
 def _estimate_fit(
-    subject_headers: PairHeaders, machine: MachineProfile, criteria: SuggestionCriteria
+    headers: PairHeaders, machine: MachineProfile, criteria: SuggestionCriteria
 ) -> FitReport:
     use = UseCase(criteria.use or "chat")
-    load = LoadCommand(
-        subject_headers.target.name, subject_headers.draft.name if subject_headers.draft else None
-    )
-    return SettingsAdvisor(*subject_headers.headers, machine, use).quick_fit(
+    load = LoadCommand(headers.target.name, headers.draft.name if headers.draft else None)
+    return SettingsAdvisor(*headers.headers, machine, use).quick_fit(
         SettingsRequest(load, criteria.context, criteria.kv)
     )
 
@@ -151,13 +150,14 @@ def _assess_by_file_size(
     verdict: FitVerdict = (
         "no" if needed > free else "tight" if needed > free * _TIGHT_SHARE else "fits"
     )
-    words = {"fits": "of", "tight": "nearly all of", "no": "more than"}[verdict]
+    relation = {"fits": "of", "tight": "nearly all of", "no": "more than"}[verdict]
     memory = (
-        f"{_about_prefix(pair)}{gib(size)} of files, {gib(needed)} with caches: {words} {gib(free)}"
+        f"{_about_prefix(pair)}{gib(size)} of files, {gib(needed)} with caches: "
+        f"{relation} {gib(free)}"
     )
     slow: tuple[str, ...] = ()
     if not machine.devices and _bytes_per_token(pair.target) > _SLOW_BYTES_PER_TOKEN:
-        slow = (f"reads {gib(_bytes_per_token(pair.target))} for every token: slow without a GPU",)
+        slow = (f"reads {gib(_bytes_per_token(pair.target))} per token: slow without a GPU",)
     reasons = (memory, *slow, *_other_reasons(pair, use))
     return PairSuggestion(
         pair, size, verdict, reasons, draft_reason=advisor.describe_head(pair.draft_kind)
@@ -165,42 +165,39 @@ def _assess_by_file_size(
 
 
 def _memory_reason(fit: FitReport) -> str:
-    room = fit.tightest if fit.verdict == "no" or not fit.device_fits else fit.device_fits[0]
-    free = gib(room.device.free) if room.device.free is not None else "what is free"
-    if fit.verdict == "tight" and (room.headroom or 0) < 0:
-        free = f"{gib((room.device.free or 0) - room.reserve)} that may be used of {free}"
-    near = ", nearly all of" if (room.headroom or 0) >= 0 else ", more than the"
-    words = {"fits": " of", "tight": near, "no": ", more than", "unknown": " of"}
+    device_fit = fit.tightest if fit.verdict == "no" or not fit.device_fits else fit.device_fits[0]
+    free = gib(device_fit.device.free) if device_fit.device.free is not None else "the free memory"
+    if fit.verdict == "tight" and (device_fit.headroom or 0) < 0:
+        usable = (device_fit.device.free or 0) - device_fit.reserve
+        free = f"{gib(usable)} usable of {free}"
+    tight = ", nearly all of" if (device_fit.headroom or 0) >= 0 else ", more than the"
+    relation = {"fits": " of", "tight": tight, "no": ", more than", "unknown": " of"}
     settings = fit.load.target_settings
     kv = "" if settings.kv_type == "f16" else f" in {settings.kv_type}"
     context = f" with a context of {settings.n_ctx:,}{kv}" if settings.n_ctx else ""
-    return f"takes {gib(room.total)}{words[fit.verdict]} {free}{context}"
+    return f"needs {gib(device_fit.total)}{relation[fit.verdict]} {free}{context}"
 
 
 def _speed_reasons(fit: FitReport) -> Iterable[str]:
     speed = fit.speed
     if speed.plain is None or speed.speculative is None:
         return
-    how = "with the draft" if fit.load.draft else "copying what repeats"
-    yield f"{token_rate_range(speed.plain)}, {token_rate_range(speed.speculative)} {how}"
+    method = "with the draft" if fit.load.draft else "with prompt lookup"
+    yield f"{token_rate_range(speed.plain)}, {token_rate_range(speed.speculative)} {method}"
     if estimate_tokens_per_second(fit) < _SLOW_TOKENS_PER_SECOND:
-        yield "slower than one reads"
+        yield "slower than reading speed"
 
 
 def _draft_reason(pair: CatalogPair, fit: FitReport) -> str:
-    """Why this draft, in a line."""
     if pair.draft is None:
-        return "no draft: what the text repeats is copied"
+        return "prompt lookup, no draft model"
     if head := advisor.describe_head(pair.draft_kind):
         return head
     family = pair.target.family
     parts = ["same family"] if family and family == pair.draft.family else []
     if fit.speed.costs is not None:
-        parts.append(f"{fit.speed.costs.c:.0%} of the target's work per guess")
+        parts.append(f"a draft token costs {fit.speed.costs.c:.0%} of a target pass")
     return " · ".join(parts)
-
-
-# --- why, and in what order ---------------------------------------------------------------
 
 
 def _other_reasons(pair: CatalogPair, use: str | None) -> Iterable[str]:
@@ -213,9 +210,9 @@ def _other_reasons(pair: CatalogPair, use: str | None) -> Iterable[str]:
     if head := advisor.describe_head(pair.draft_kind):
         yield head
     if pair.target.active and pair.draft and pair.draft_kind == "model":
-        yield "reads a part of itself for every token: a draft gains less"
+        yield "mixture of experts: a draft gains less"
     if pair.draft is None:
-        yield "no draft: copies what the text repeats"
+        yield "prompt lookup, no draft model"
     if pair.status == "reported":
         yield f"reported: {pair.source}"
     if pair.target.note:
@@ -225,43 +222,47 @@ def _other_reasons(pair: CatalogPair, use: str | None) -> Iterable[str]:
 
 
 def _sort_key(
-    one: PairSuggestion, suggestions: list[PairSuggestion], use: str | None, machine: MachineProfile
+    suggestion: PairSuggestion,
+    suggestions: list[PairSuggestion],
+    use: str | None,
+    machine: MachineProfile,
 ) -> tuple[bool, bool, bool, bool, float, int]:
-    """Small is good."""
-    pair = one.pair
-    others = [other.pair for other in suggestions if other.pair.target.id == pair.target.id]
+    """The best pair sorts first."""
+    pair = suggestion.pair
+    same_target = [s.pair for s in suggestions if s.pair.target.id == pair.target.id]
     return (
-        pair.target.path is not None,  # what comes along only shows how it works
+        pair.target.path is not None,  # the bundled pair is only a demonstration
         bool(use) and use not in pair.use,
-        _is_slow(one, machine),
-        pair is not min(others, key=_draft_sort_key),
-        -_score(one),
-        -one.bytes,
+        _is_slow(suggestion, machine),
+        pair is not min(same_target, key=_draft_sort_key),
+        -_score(suggestion),
+        -suggestion.bytes,
     )
 
 
-def _is_slow(one: PairSuggestion, machine: MachineProfile) -> bool:
-    if one.fit is not None and one.fit.speed.plain is not None:
-        return estimate_tokens_per_second(one.fit) < _SLOW_TOKENS_PER_SECOND
-    return not machine.devices and _bytes_per_token(one.pair.target) > _SLOW_BYTES_PER_TOKEN
+def _is_slow(suggestion: PairSuggestion, machine: MachineProfile) -> bool:
+    if suggestion.fit is not None and suggestion.fit.speed.plain is not None:
+        return estimate_tokens_per_second(suggestion.fit) < _SLOW_TOKENS_PER_SECOND
+    bytes_per_token = _bytes_per_token(suggestion.pair.target)
+    return not machine.devices and bytes_per_token > _SLOW_BYTES_PER_TOKEN
 
 
-def _score(one: PairSuggestion) -> float:
-    target = one.pair.target
+def _score(suggestion: PairSuggestion) -> float:
+    target = suggestion.pair.target
     parameters = target.parameters or (_model_size(target) or 0) * 8 / _BITS_PER_PARAMETER
-    alone = _NO_DRAFT_WEIGHT if one.pair.draft is None else 1.0
-    return parameters * alone * (_TIGHT_WEIGHT if one.verdict == "tight" else 1.0)
+    draft_weight = _NO_DRAFT_WEIGHT if suggestion.pair.draft is None else 1.0
+    return parameters * draft_weight * (_TIGHT_WEIGHT if suggestion.verdict == "tight" else 1.0)
 
 
 def _draft_sort_key(pair: CatalogPair) -> tuple[int, int]:
-    """A draft before none; then what is known to run, then the smaller."""
+    """A pair with a draft first, then the better tested one, then the smaller draft."""
     if pair.draft is None:
         return len(_STATUS_ORDER), 0
     return _STATUS_ORDER.index(pair.status), _model_size(pair.draft) or 0
 
 
 def _bytes_per_token(model: CatalogModel) -> float:
-    """Bytes of weights for one token: a mixture of experts reads a part."""
+    """Weights read for one token; a mixture of experts reads only the active part."""
     size = _model_size(model) or 0
     return size * model.active / model.parameters if model.active and model.parameters else size
 

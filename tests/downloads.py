@@ -24,7 +24,7 @@ QUICK = RetryPolicy(
 
 
 class Desk:
-    """What a test of downloads works at."""
+    """A hub, a client and a cache with one file to download."""
 
     def __init__(self, hub: FakeHub, store: Path, patience: RetryPolicy = QUICK) -> None:
         hub.add(REPO, FILE, DATA)
@@ -53,13 +53,13 @@ class Desk:
         return self.blob.with_name(f"{SHA256}.localspec.part")
 
     def files(self) -> set[str]:
-        """All that is not a lock or a mark."""
+        """All files except locks and CACHEDIR.TAG."""
         found = (path for path in self.store.rglob("*") if not path.is_dir())
         names = {path.relative_to(self.store).as_posix() for path in found}
         return {name for name in names if not name.startswith((".locks", "CACHEDIR"))}
 
     def final(self) -> list[Path]:
-        """Everything under a name by which it could be loaded."""
+        """All files under a name by which they could be loaded."""
         found = [*self.folder.glob("snapshots/**/*"), *self.folder.glob("blobs/*")]
         return [path for path in found if path.is_file() and path.suffix != ".part"]
 

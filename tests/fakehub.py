@@ -27,7 +27,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 HEAD, BODY, LINK, API = "head", "body", "link", "api"
-"""What a fault may hit: metadata of a file, its bytes, the redirect to them, everything else."""
+"""Kinds of requests: a file's metadata, its bytes, the redirect to them, and all others."""
 COMMIT = "a" * 40
 PORTAL = b"<!DOCTYPE html><title>Welcome to the hotel</title>" + b" " * 4096
 _BLOCK = 1 << 16
@@ -35,22 +35,22 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong with one answer."""
+    """A fault in one response."""
 
     kind: str
     """drop, reset, stall, slow, short, corrupt, swap, norange, status, portal, bare (headers),
     chunked or gzip."""
     after: int = 0
-    """Bytes of this answer that come before it happens."""
+    """Bytes of the response before it happens."""
     status: int = 503
     headers: Mapping[str, str] = field(default_factory=dict)
     rate: float = 0.0
-    """Bytes a second, of slow."""
+    """Bytes per second, for `slow`."""
 
 
 @dataclass
 class Seen:
-    """One request, and what it was answered."""
+    """One request, and the status and size of its response."""
 
     method: str
     path: str
@@ -87,7 +87,7 @@ class _File:
 
 
 class FakeHub:
-    """The hub and, on a second port, the server where its large files lie."""
+    """The hub and, on a second port, the server of its large files."""
 
     def __init__(self, cdn: bool = True) -> None:
         self.cdn = cdn
@@ -97,10 +97,10 @@ class FakeHub:
         self.gated: dict[str, str] = {}
         """Repository to the token that opens it."""
         self.lies: dict[str, dict[str, str | None]] = {}
-        """Path to headers that its HEAD has instead; None leaves one out."""
+        """By path, headers that its HEAD has instead; None omits one."""
         self.faults: dict[str, deque[Fault]] = defaultdict(deque)
         self.always: dict[str, Fault] = {}
-        """Faults that do not wear off."""
+        """Permanent faults."""
         self.seen: list[Seen] = []
         self.changed = threading.Condition()
         self.closing = threading.Event()
@@ -114,7 +114,7 @@ class FakeHub:
         return file.sha256
 
     def bodies(self) -> list[Seen]:
-        """The requests that were answered with bytes of a file."""
+        """The requests for bytes of a file."""
         return [seen for seen in self.seen if seen.kind == BODY]
 
     def sent(self) -> int:
@@ -122,7 +122,7 @@ class FakeHub:
         return sum(seen.sent for seen in self.bodies())
 
     def wait_sent(self, n_bytes: int, seconds: float = 20.0) -> None:
-        """Until so many bytes of files have been sent."""
+        """Wait until `n_bytes` of files have been sent."""
         with self.changed:
             assert self.changed.wait_for(lambda: self.sent() >= n_bytes, seconds), self.seen
 
@@ -152,7 +152,7 @@ class _Server(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """The client went away: what these tests are about."""
+        """Ignored: clients of these tests disconnect."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -212,7 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
         return LINK if self.hub.cdn else BODY
 
     def _spoiled(self, fault: Fault) -> bool:
-        """Whether the fault was the whole answer."""
+        """Whether the fault replaced the whole response."""
         if fault.kind == "status":
             self._reply(fault.status, b"", dict(fault.headers))
         elif fault.kind == "portal":
@@ -354,7 +354,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _spoil(data: bytes, fault: Fault | None) -> bytes:
-    """The file as a faulty server has it."""
+    """The file with the fault's damage."""
     kind = fault.kind if fault else ""
     if fault and kind == "corrupt":
         return data[: fault.after] + bytes([data[fault.after] ^ 255]) + data[fault.after + 1 :]

@@ -1,6 +1,6 @@
-"""Model families for tests: a small shape of each and one of a model that people run.
+"""Model families for tests: for each a small shape, and the shape of a published model.
 
-A ghost has a true header and no data (a sparse file); a real one has random weights.
+A ghost is a sparse file with a correct header and no data; a real file has random weights.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from localspec.models.synthetic_header import ModelShape
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One architecture in two sizes, and the quantisation it is had in."""
+    """One architecture in two sizes, and the quantisation of its published files."""
 
     small: ModelShape
     full: ModelShape
     quantisation: str = "Q4_K_M"
     name: str = ""
-    """Of the full one."""
+    """Of the full model."""
 
 
 def _llama(**more: object) -> ModelShape:
@@ -77,7 +77,7 @@ _GEMMA3 = ModelShape(
 
 
 def _cut(shape: ModelShape, **more: object) -> ModelShape:
-    """The same with few and narrow layers."""
+    """The shape with few, narrow layers."""
     return replace(shape, **(_SMALL | {"context": 8192} | more))  # type: ignore[arg-type]
 
 
@@ -372,7 +372,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def write_ghost(shape: ModelShape | Header, quantisation: str, path: Path) -> Header:
-    """A sparse file with a true header and no data."""
+    """A sparse file with a correct header and no data."""
     header = synthetic_header.build(shape, quantisation) if isinstance(shape, ModelShape) else shape
     begins = synthetic_header.serialize_header(header)
     path.write_bytes(begins)
@@ -381,7 +381,7 @@ def write_ghost(shape: ModelShape | Header, quantisation: str, path: Path) -> He
 
 
 def write_real(shape: ModelShape, quantisation: str, path: Path, seed: int = 0) -> Header:
-    """The same file with random weights: it loads, and what it says is nonsense."""
+    """The file with random weights: it loads, and generates nonsense."""
     header = write_ghost(shape, quantisation, path)
     rng = np.random.default_rng(seed)
     with path.open("r+b") as file:
@@ -392,7 +392,7 @@ def write_real(shape: ModelShape, quantisation: str, path: Path, seed: int = 0) 
 
 
 def _weights(rng: np.random.Generator, tensor: TensorInfo) -> bytes:
-    """Small numbers in the tensor's own type; of a quantised one every block is the same size."""
+    """Small numbers in the tensor's type; all blocks of a quantised tensor have equal scales."""
     name, block, block_bytes = GGML_TYPES[tensor.type]
     if tensor.name.endswith("norm.weight"):
         return np.ones(tensor.n_elements, np.float32).tobytes()
@@ -421,4 +421,4 @@ _SCALES: dict[str, tuple[int, tuple[float, ...]]] = {
     "Q6_K": (208, (0.00005,)),
     "MXFP4": (0, ()),
 }
-"""Where a block has its scales, and which keep its values small (ggml-common.h)."""
+"""Offset of a block's scales, and scales that keep its values small (ggml-common.h)."""

@@ -9,28 +9,29 @@ from localspec import hints
 HINTS = [
     (
         "This fits: --ctx 2048 or --kv q8_0. More: localspec fit",
-        "This fits: a context of 2048 or keys and values in q8_0. More: localspec fit",
+        "This fits: a context of 2048 or a KV cache in q8_0. More: localspec fit",
         'This fits: ctx=2048 or kv="q8_0". More: localspec fit',
     ),
     (
-        "Try a smaller --ctx, fewer --gpu-layers, a smaller quantisation, or --draft none.",
-        "Try a smaller context, fewer layers on the GPU, a smaller quantisation, or no draft.",
-        'Try a smaller ctx, fewer gpu_layers, a smaller quantisation, or draft="none".',
+        "Use a smaller --ctx, fewer --gpu-layers, a smaller quantisation, or --draft none.",
+        "Use a smaller context, fewer layers on the GPU, a smaller quantisation, or no draft "
+        "model.",
+        'Use a smaller ctx, fewer gpu_layers, a smaller quantisation, or draft="none".',
     ),
     (
         "Try another file, or --draft none; --verbose shows the engine's last words.",
-        "Try another file, or no draft; ctrl+l shows the engine's last words.",
-        'Try another file, or draft="none"; `detail` of this has the engine\'s last words.',
+        "Try another file, or no draft model; ctrl+l shows the engine's last words.",
+        'Try another file, or draft="none"; `detail` of this error has the engine\'s last words.',
     ),
     ("Use --ctx 512 or less.", "Use a context of 512 or less.", "Use ctx=512 or less."),
     (
         "Try --kv f16 and --flash-attn auto, or --draft none.",
-        "Try keys and values in f16 and flash attention on auto, or no draft.",
+        "Try a KV cache in f16 and flash attention auto, or no draft model.",
         'Try kv="f16" and flash_attn="auto", or draft="none".',
     ),
     (
         "--draft-gpu-layers 0 --cpu-moe --gpu-layers 12",
-        "the draft on the CPU the experts in the computer's memory 12 layers on the GPU",
+        "the draft model on the CPU the experts in RAM 12 layers on the GPU",
         "draft_gpu_layers=0 cpu_moe=True gpu_layers=12",
     ),
     (
@@ -40,7 +41,7 @@ HINTS = [
     ),
     (
         "Give one with --draft FILE, or use --spec lookup.",
-        "Give one with a draft of yours, or use /spec lookup.",
+        "Give one with your own draft model, or use /spec lookup.",
         'Give one with draft=FILE, or use spec="lookup".',
     ),
     ("Choose another with --template: chatml.", None, "Choose another with template: chatml."),

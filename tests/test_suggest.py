@@ -115,7 +115,7 @@ def test_without_a_gpu_what_reads_less_for_a_token_comes_first() -> None:
     assert with_gpu.active is None
     assert without[0].pair.target.active is not None
     slow = next(one for one in without if one.pair.target.id == "qwen3-32b")
-    assert any("slower than one reads" in reason for reason in slow.reasons)
+    assert any("slower than reading speed" in reason for reason in slow.reasons)
 
 
 @pytest.mark.parametrize("gib", [4, 6, 8, 12, 16, 24, 32])
@@ -148,7 +148,7 @@ def test_a_rounded_size_is_said_to_be_one() -> None:
 
 def test_a_part_of_an_id_is_enough_and_an_unknown_one_is_refused() -> None:
     assert ids(8, target="coder-14b") == ["qwen2.5-coder-14b+qwen2.5-coder-0.5b"]
-    with pytest.raises(NotFoundError, match="nothing called nosuch"):
+    with pytest.raises(NotFoundError, match="no entry nosuch"):
         suggest(8 * GIB, target="nosuch")
     with pytest.raises(NotFoundError, match="no pair for Qwen3 0"):
         suggest(8 * GIB, target="qwen3-0.6b")

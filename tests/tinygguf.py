@@ -29,33 +29,33 @@ class Shape:
     n_head_kv: int = 2
     n_ff: int = 128
     n_ctx: int = 1024
-    """The trained context."""
+    """Trained context length."""
 
 
 @dataclass
 class Model:
-    """What one file will hold; tests change it before `write`."""
+    """The contents of one file; tests modify it before `write`."""
 
     arch: str
     words: Sequence[str] = WORDS
     tensors: dict[str, NDArray[Any]] = field(default_factory=dict)
-    """Float 32, or whole numbers."""
+    """float32 or integers."""
     keys: dict[str, Any] = field(default_factory=dict)
-    """Architecture keys, without the architecture's name in front."""
+    """Architecture keys, without the architecture's prefix."""
     kind: Kind = Kind.F32
-    """Of matrices whose rows can be quantised."""
+    """The type of matrices whose rows can be quantised."""
     tokens: list[str] | None = None
     """Replaces the whole vocabulary."""
     tokenizer: str = "llama"
     controls: Sequence[str] = ()
-    """Those of the words that are control tokens; the last of them ends a turn."""
+    """The words that are control tokens; the last one ends a turn."""
     template: str = ""
     mask: int | None = None
-    """The token that a block's unknown places are filled with."""
+    """The mask token of a block head."""
     spoken: Path | None = None
-    """A file whose vocabulary it has, whatever that is."""
+    """A file whose vocabulary is copied."""
     exact: Collection[str] = ()
-    """Tensors that stay float 32."""
+    """Tensors that stay float32."""
 
     def vocabulary(self) -> list[str]:
         """An SPM vocabulary: three special tokens, the 256 bytes, the words."""
@@ -106,7 +106,7 @@ class Model:
             writer.add_uint32(f"{self.arch}.vocab_size", len(tokens))
             return
         writer.add_token_list(tokens)
-        # A longer word scores higher, so that merging letters finds it.
+        # Longer words score higher, so that merging letters finds them.
         writer.add_token_scores([float(len(token)) for token in tokens])
         writer.add_token_types(types[: len(tokens)])
         writer.add_bos_token_id(BOS)
@@ -138,9 +138,10 @@ def _add(writer: GGUFWriter, key: str, value: Any) -> None:
 
 
 class _Random:
-    """Weights by a seed; the same seed and the same order give the same weights.
+    """Random weights; the same seed and order of calls give the same weights.
 
-    With the layers' 0.12 a text soon repeats itself but is no mere cycle: lookup finds something.
+    With std 0.12 in the layers, a text soon repeats parts of itself without being a mere cycle:
+    prompt lookup finds drafts.
     """
 
     def __init__(self, seed: int, model: Model) -> None:
@@ -163,7 +164,7 @@ def llama(
     kind: Kind = Kind.F32,
     words: Sequence[str] = WORDS,
 ) -> Model:
-    """A transformer with random weights, which never wants to say EOS."""
+    """A transformer with random weights that never generates EOS."""
     shape = shape or Shape()
     model = Model("llama", words=words, kind=kind, keys=_transformer_keys(shape))
     random = _Random(seed, model)
@@ -175,7 +176,7 @@ def llama(
 
 
 def nudged(model: Model, seed: int, by: float = 0.05) -> Model:
-    """The same model with a little noise on every matrix: a draft that is often right."""
+    """The model with a little noise on every matrix: a draft with a high acceptance rate."""
     rng = np.random.default_rng(seed)
     for name, values in model.tensors.items():
         if values.ndim > 1 and values.any():
@@ -206,7 +207,7 @@ def sliding(seed: int = 0, *, window: int = 32) -> Model:
 
 
 def lfm2(seed: int = 0) -> Model:
-    """Hybrid: short convolutions and attention; llama.cpp keeps snapshots to roll back to."""
+    """Hybrid: short convolutions and attention; llama.cpp supports rollback by checkpoints."""
     shape = Shape()
     heads = [0, shape.n_head_kv, 0, shape.n_head_kv]
     keys = _transformer_keys(shape) | {
@@ -231,7 +232,7 @@ def lfm2(seed: int = 0) -> Model:
 
 
 def mamba2(seed: int = 0) -> Model:
-    """Recurrent: its memory cannot be cut at all."""
+    """Recurrent: its state cannot be truncated."""
     n_embd, inner, state, kernel, rank = 64, 128, 16, 4, 4
     wide = inner + 2 * state
     keys = {
@@ -268,12 +269,11 @@ def mamba2(seed: int = 0) -> Model:
 def parrot(
     says: Sequence[str], *, loop: bool = False, n_ctx: int = 1024, controls: Sequence[str] = ()
 ) -> Model:
-    """Says its words in order after any prompt, then an end or the first again; each word once.
+    """Generates the words of `says` in order after any prompt, then ends or (`loop`) starts again.
 
-    The end is the last of `controls`, or EOS.
-
-    The last token decides alone: the layer adds nothing, an embedding is one unit vector for each
-    word said (0 for all others), and the output row of a token points at what it follows.
+    Each word may occur once.  The end is the last of `controls`, or EOS.  The last token alone
+    decides: the layer adds nothing, each word of `says` has its own unit vector as embedding (all
+    others share one), and a token's output row points at the word before it.
     """
     shape = Shape(n_embd=-(-(len(says) + 1) // 64) * 64, n_layer=1, n_ctx=n_ctx)
     known = Model("llama").vocabulary()
@@ -326,7 +326,7 @@ def _ends(
 
 
 def _silence_eos(model: Model) -> None:
-    """Its logit is 0, which is never near the top of some three hundred random ones."""
+    """Makes its logit 0, which is never near the top of some 300 random ones."""
     name = "output.weight" if "output.weight" in model.tensors else "token_embd.weight"
     model.tensors[name][EOS] = 0
 

@@ -1,4 +1,4 @@
-"""The tiny models by name, each written when first asked for."""
+"""The tiny models by name, each written on first use."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.tinygguf import WORDS, Model, Shape
 
 HELLO = ("▁Hello", ",", "▁wor", "ld", "!", "\n", "▁Bye", ".")
 HELLO_TEXT = " Hello, world!\n Bye."
-"""What `parrot` says."""
+"""The output of `parrot`."""
 CHATTER = ("▁one", "▁two", "▁three", "▁four", "▁five", "▁six", "▁seven", "▁eight", "▁nine")
-"""What `chatter` repeats for ever."""
+"""`chatter` repeats these words without end."""
 
 CHAT_TEXT = """\
 Sure! Here is what you asked for – naïvely:
@@ -31,9 +31,9 @@ def twice(x: int) -> int:
 ```
 
 > Anything else?"""
-"""What `chatty` and `no-system` answer."""
+"""The answer of `chatty` and `no-system`."""
 THOUGHT_TEXT = "<think>They greet me; I greet back.</think>Hello there."
-"""What `thinker` answers."""
+"""The answer of `thinker`."""
 CHAT_CONTROLS = ("<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = """\
 {{- bos_token }}
@@ -98,7 +98,7 @@ class Zoo:
 
 
 def _nan(row: int | None) -> Model:
-    """NaN at once, or from the word said at `row` on."""
+    """Logits are NaN at once, or after the word `HELLO[row]`."""
     model = tinygguf.parrot(HELLO)
     if row is None:
         model.tensors["output.weight"][:] = np.nan
@@ -108,12 +108,12 @@ def _nan(row: int | None) -> Model:
 
 
 def _q8(model: Model) -> Model:
-    """Q8_0 with flash attention computes the same at every width; F32 does not."""
+    """Q8_0 with flash attention gives equal logits at every batch width; F32 does not."""
     return replace(model, kind=Kind.Q8_0)
 
 
 def _chat(text: str, template: str, *controls: str) -> Model:
-    """Says this text after any prompt that ends in something else, then `<|im_end|>`."""
+    """Generates `text` and `<|im_end|>` after any prompt that does not end in one of its words."""
     marked = "|".join(map(re.escape, controls)) or "(?!)"
     said: list[str] = []
     held = ""
@@ -151,7 +151,7 @@ def _vocabulary_only() -> Model:
 
 
 MODELS: dict[str, Callable[[], Model]] = {
-    # Q8_0, for laws that need equal logits at every width
+    # Q8_0, for tests that need equal logits at every batch width
     "target": lambda: _q8(tinygguf.llama(0)),
     "deep": lambda: _q8(heads.deep()),
     "cousin": lambda: _q8(tinygguf.nudged(tinygguf.llama(0), seed=5)),
@@ -167,9 +167,9 @@ MODELS: dict[str, Callable[[], Model]] = {
     "eagle3-reduced": lambda: heads.eagle3(reduced=range(40, 340, 2)),
     "dflash": heads.block,
     "dspark": lambda: heads.block(markov=True),
-    # the same with a sliding window, and a layer that predicts (MTP)
+    # with a sliding window and an MTP layer
     "mimo": lambda: _q8(heads.mimo2()),
-    # what it says is known
+    # with known output
     "parrot": lambda: tinygguf.parrot(HELLO),
     "chatter": lambda: tinygguf.parrot(CHATTER, loop=True, n_ctx=65536),
     "hostile": lambda: tinygguf.parrot(HOSTILE),

@@ -1,1 +1,1 @@
-"""Model files: which there are, what they say, and which go together."""
+"""Model files: references, catalogue, downloads, GGUF headers and pair compatibility."""

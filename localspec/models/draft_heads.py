@@ -1,4 +1,8 @@
-"""What a head is: its kind, what it reads of its target, what its blocks are like."""
+"""Draft heads: networks that draft from the hidden states of one target model.
+
+Covers their kinds (EAGLE-3, MTP, DFlash, DSpark), their compatibility with a target, and the heads
+that lie beside a model's file.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +11,36 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from sys import byteorder
-from typing import TYPE_CHECKING
 
 from localspec.errors import LocalspecError
 from localspec.models import pair_compatibility, reference
-from localspec.models.gguf import architectures, header
-from localspec.models.gguf.header import Header
+from localspec.models.gguf import architectures
+from localspec.models.gguf.header import Header, check_loadable
+from localspec.models.gguf.header import read as read_header
+from localspec.models.gguf.tensors import TensorInfo
 from localspec.models.pair_compatibility import ComparableVocabulary, CompatibilityResult
 from localspec.sanitize import sanitize
 
 KIND_TITLES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "dspark": "DSpark"}
-"""Kinds of heads as people write them."""
+"""Display names of the kinds of heads."""
 SUPPORTED_KINDS = frozenset(KIND_TITLES)
-"""Those that this localspec can use."""
 _DEFAULT_BLOCK_SIZE = 16
-"""Rows of a block whose file does not say."""
+"""Rows of a block, for files without the key."""
+_EAGLE3_TARGET_LAYERS = 3
+"""Target layers that an EAGLE-3 head reads."""
+_D2T_TENSOR = "d2t"
+"""For each token of a head's reduced vocabulary, the target's token."""
+_I64_TYPE = 27
+_SIDECAR_PREFIXES = ("mtp-", "eagle3-", "dspark-", "dflash-")
+"""File name prefixes of heads beside their targets, best first."""
+
+HeadProblem = tuple[str, str]
+"""A rule, and the detail that breaks it."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadTarget:
-    """What a head must know of the model it drafts for."""
+    """The properties of a target that a head depends on."""
 
     architecture: str
     n_layer: int
@@ -34,281 +48,245 @@ class HeadTarget:
     vocabulary: ComparableVocabulary
 
 
-def target_from_header(facts: Header) -> HeadTarget:
-    """Layers that guess further tokens (MTP) stand behind those that can be read."""
-    n_layer = facts.n_layer - facts.hparam("nextn_predict_layers")
-    return HeadTarget(facts.architecture, n_layer, facts.n_embd, facts.tokenizer)
+def target_from_header(header: Header) -> HeadTarget:
+    """`n_layer` excludes the MTP layers at the end: a head cannot read them."""
+    n_layer = header.n_layer - header.hparam("nextn_predict_layers")
+    return HeadTarget(header.architecture, n_layer, header.n_embd, header.tokenizer)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockFormat:
-    """What the blocks of a DFlash or DSpark head are like.
-
-    `size` is how many rows a block may have: with more, llama.cpp leaves out the Markov matrices
-    without a word.  `first` is the row whose logits are the first guess's.
-    """
+    """The block format of a DFlash or DSpark head."""
 
     size: int
+    """Rows of a block.  With more rows llama.cpp silently skips the Markov matrices."""
     first_row: int
+    """The row whose logits give the first draft token."""
     has_confidence: bool
-    """Whether it tells how sure it is of each guess."""
+    """Whether the head outputs a confidence for each draft token."""
     is_causal: bool
 
 
-def read_block_format(facts: Header) -> BlockFormat:
-    own, keys = tensors_by_name(facts), facts.keys
-    markov = "markov_w1.weight" in own
+def read_block_format(header: Header) -> BlockFormat:
+    tensors, keys = _tensors_by_name(header), header.keys
+    markov = "markov_w1.weight" in tensors
     anchored = markov and keys.get("dflash.sample_from_anchor", True) is True
-    told = keys.get("dflash.has_confidence_head", True) is True
+    confidence = keys.get("dflash.has_confidence_head", True) is True
     return BlockFormat(
-        size=facts.hparam("block_size", _DEFAULT_BLOCK_SIZE),
+        size=header.hparam("block_size", _DEFAULT_BLOCK_SIZE),
         first_row=0 if anchored else 1,
-        # Without the matrix llama.cpp would give what was in that memory before.
-        has_confidence=markov and told and "conf_proj.weight" in own,
+        # Without the matrix llama.cpp would return uninitialised memory.
+        has_confidence=markov and confidence and "conf_proj.weight" in tensors,
         is_causal=keys.get("dflash.attention.causal") is True,
     )
 
 
-def file_draft_kind(facts: Header) -> str:
-    """What a file drafts as: `model`, or the kind of its head."""
-    if facts.architecture == "dflash":
-        return "dspark" if "markov_w1.weight" in tensors_by_name(facts) else "dflash"
-    if facts.architecture == "gemma4-assistant" or has_only_mtp_layers(facts):
+def file_draft_kind(header: Header) -> str:
+    """`model`, or the kind of head that a file holds."""
+    if header.architecture == "dflash":
+        return "dspark" if "markov_w1.weight" in _tensors_by_name(header) else "dflash"
+    if header.architecture == "gemma4-assistant" or has_only_mtp_layers(header):
         return "mtp"
-    return "eagle3" if facts.architecture == "eagle3" else "model"
-
-
-def kind_from_file_name(path: str) -> str:
-    """The kind of head that a file's name says: dspark-….gguf."""
-    name = path.rpartition("/")[2]
-    return next((word[:-1] for word in reference.HEAD_PREFIXES if word in name), "model")
-
-
-def is_supported_head(facts: Header) -> bool:
-    """Whether a head can be used out of this file."""
-    return file_draft_kind(facts) in SUPPORTED_KINDS and unsupported_kind(facts) is None
-
-
-def has_only_mtp_layers(facts: Header) -> bool:
-    """Whether it holds layers that guess without the model that they belong to (mtp-….gguf)."""
-    own = tensors_by_name(facts)
-    guesses = facts.hparam("nextn_predict_layers") > 0
-    return guesses and bool(own) and "blk.0.attn_norm.weight" not in own
-
-
-def target_layers(facts: Header) -> tuple[int, ...]:
-    """The target's layers whose inputs a head reads, in its own order."""
-    value = facts.keys.get(f"{facts.architecture}.target_layers", ())
-    found = value if isinstance(value, tuple) else ()
-    return tuple(layer for layer in found if isinstance(layer, int))
-
-
-def has_own_mtp_layer(facts: Header) -> bool:
-    """Whether a model brings a layer of its own that guesses (MTP): its file is then its head."""
-    return _has_supported_mtp_layer(facts) and not is_standalone_mtp(facts)
-
-
-def is_standalone_mtp(facts: Header) -> bool:
-    """Whether a file holds such a layer and not the model it belongs to, whose name it has."""
-    return _has_supported_mtp_layer(facts) and has_only_mtp_layers(facts)
-
-
-def is_head(facts: Header) -> bool:
-    """No model by itself."""
-    return facts.architecture in architectures.DRAFT_HEADS or has_only_mtp_layers(facts)
-
-
-def _has_supported_mtp_layer(facts: Header) -> bool:
-    known = facts.architecture in architectures.SUPPORTING_MTP
-    n = facts.hparam("nextn_predict_layers")
-    block = f"blk.{facts.n_layer - 1}.nextn.eh_proj.weight"
-    return known and n == 1 and block in tensors_by_name(facts)
+    return "eagle3" if header.architecture == "eagle3" else "model"
 
 
 def draft_kind_for_target(target: Header, draft: Header) -> str:
-    """What a draft is beside this target: `model`, or the kind of head.
+    """`model`, or the kind of head that a draft is for this target.
 
-    The target's own file twice is its own layer that guesses, where it has one.
+    The target's own file as draft means its own MTP layer, if it has one.
     """
     return "mtp" if is_own_mtp_layer(target, draft) else file_draft_kind(draft)
 
 
-def is_own_mtp_layer(target: Header, draft: Header) -> bool:
-    """Whether the draft is the target's own layer that guesses: the same file."""
-    same = draft is target or draft.tensors == target.tensors
-    return same and has_own_mtp_layer(target)
+def kind_from_file_name(path: str) -> str:
+    """`model`, or the kind of head by the file's name: dspark-….gguf."""
+    name = path.rpartition("/")[2]
+    return next((prefix[:-1] for prefix in reference.HEAD_PREFIXES if prefix in name), "model")
+
+
+def is_head(header: Header) -> bool:
+    """Whether a file holds a head and no model."""
+    return header.architecture in architectures.DRAFT_HEADS or has_only_mtp_layers(header)
+
+
+def is_supported_head(header: Header) -> bool:
+    return file_draft_kind(header) in SUPPORTED_KINDS and unsupported_kind(header) is None
 
 
 def unsupported_kind(head: Header) -> str | None:
-    """What a head is that has a kind's architecture and needs other calls."""
+    """The kind of a head that shares a supported architecture but cannot be run; else None."""
     if head.architecture == "gemma4-assistant":
         return "Gemma 4 assistant"
-    if "selector_hidden.weight" in tensors_by_name(head):
+    if "selector_hidden.weight" in _tensors_by_name(head):
         return "DFlash2"
     if has_only_mtp_layers(head) and not is_standalone_mtp(head):
         return f"MTP of {sanitize(head.architecture[:40], multiline=False)} models"
     return "DeepSeek V4 DSpark" if head.hparam("hyper_connection_count") else None
 
 
-# --- Heads: files that guess for one model, by its hidden states.
-
-__all__ = [
-    "KIND_TITLES",
-    "SUPPORTED_KINDS",
-    "BlockFormat",
-    "HeadTarget",
-    "check_compatibility",
-    "check_head",
-    "check_head_without_vocabulary",
-    "draft_kind_for_target",
-    "file_draft_kind",
-    "find_sidecar",
-    "has_own_mtp_layer",
-    "is_head",
-    "is_head_for",
-    "is_own_mtp_layer",
-    "is_supported_head",
-    "kind_from_file_name",
-    "read_block_format",
-    "sidecar_notice",
-    "target_from_header",
-    "target_layers",
-]
+def target_layers(head: Header) -> tuple[int, ...]:
+    """The target's layers whose inputs a head reads, in the head's order."""
+    value = head.keys.get(f"{head.architecture}.target_layers", ())
+    layers = value if isinstance(value, tuple) else ()
+    return tuple(layer for layer in layers if isinstance(layer, int))
 
 
-# --- Whether a head can draft for a target: what it reads of it, and what it takes from it.
+def has_own_mtp_layer(header: Header) -> bool:
+    """Whether a model's file includes an MTP layer: the file is then its own head."""
+    return _has_supported_mtp_layer(header) and not is_standalone_mtp(header)
 
-_EAGLE3_TARGET_LAYERS = 3
-"""Layers that an EAGLE-3 head reads, never more or fewer."""
+
+def is_own_mtp_layer(target: Header, draft: Header) -> bool:
+    """Whether the draft is the target's own MTP layer: the same file."""
+    same = draft is target or draft.tensors == target.tensors
+    return same and has_own_mtp_layer(target)
+
+
+def is_standalone_mtp(header: Header) -> bool:
+    """Whether a file holds only a supported MTP layer, under its model's architecture."""
+    return _has_supported_mtp_layer(header) and has_only_mtp_layers(header)
+
+
+def has_only_mtp_layers(header: Header) -> bool:
+    """Whether a file holds MTP layers without their model (mtp-….gguf)."""
+    tensors = _tensors_by_name(header)
+    has_mtp = header.hparam("nextn_predict_layers") > 0
+    return has_mtp and bool(tensors) and "blk.0.attn_norm.weight" not in tensors
+
+
+def _has_supported_mtp_layer(header: Header) -> bool:
+    supported = header.architecture in architectures.SUPPORTING_MTP
+    n_mtp_layers = header.hparam("nextn_predict_layers")
+    tensor = f"blk.{header.n_layer - 1}.nextn.eh_proj.weight"
+    return supported and n_mtp_layers == 1 and tensor in _tensors_by_name(header)
+
+
+def _tensors_by_name(header: Header) -> dict[str, TensorInfo]:
+    return {tensor.name: tensor for tensor in header.tensors}
 
 
 def check_compatibility(
     target: Header, draft: Header, path: Path | None = None
 ) -> CompatibilityResult:
-    """Whether a draft of any kind can speculate for a target; its `path` if its data is here."""
+    """Whether a draft of any kind works with a target; `path` is the draft's file, if complete."""
     if is_own_mtp_layer(target, draft):
-        return CompatibilityResult(
-            "compatible", "own-layer", "it guesses by a layer of its own (MTP)"
-        )
+        return CompatibilityResult("compatible", "own-layer", "it drafts with its own MTP layer")
     if not is_head(draft):
         return pair_compatibility.check_vocabularies(target.tokenizer, draft.tokenizer)
     return check_head(target_from_header(target), draft, path)
 
 
 def check_head(target: HeadTarget, head: Header, path: Path | None = None) -> CompatibilityResult:
-    """Everything that llama.cpp would abort on, or silently compute nonsense with."""
-    if (refusal := next(_structure_mismatches(target, head), None)) is not None:
-        return refusal
-    verdict = pair_compatibility.check_vocabularies(target.vocabulary, head.tokenizer)
+    """Rejects a head with which llama.cpp would abort, or silently compute wrong values."""
+    if (mismatch := next(_structure_mismatches(target, head), None)) is not None:
+        return mismatch
+    result = pair_compatibility.check_vocabularies(target.vocabulary, head.tokenizer)
     if (
-        verdict.is_compatible
-        and (refusal := next(_late_mismatches(target, head, path), None)) is not None
+        result.is_compatible
+        and (mismatch := next(_late_mismatches(target, head, path), None)) is not None
     ):
-        return refusal
-    return verdict
+        return mismatch
+    return result
 
 
 def check_head_without_vocabulary(target: HeadTarget, head: Header) -> CompatibilityResult | None:
-    """The same as far as it needs no vocabulary; None where nothing is wrong."""
-    found = (one for one in _structure_mismatches(target, head) if one.rule != "mask-token")
-    return next(found, None)
+    """`check_head` without the rules that need vocabularies; None if none is broken."""
+    mismatches = (m for m in _structure_mismatches(target, head) if m.rule != "mask-token")
+    return next(mismatches, None)
 
 
 def _structure_mismatches(target: HeadTarget, head: Header) -> Iterator[CompatibilityResult]:
-    if (unknown := unsupported_kind(head)) is not None:
-        yield _incompatible(
-            "head-kind", f"it is a head of the kind {unknown}, which cannot be run yet"
-        )
-        return
-    yield from _supported_head_mismatches(target, head)
-
-
-def _supported_head_mismatches(target: HeadTarget, head: Header) -> Iterator[CompatibilityResult]:
-    if is_standalone_mtp(head):
+    if (kind := unsupported_kind(head)) is not None:
+        yield _incompatible("head-kind", f"it is a {kind} head, which cannot be run yet")
+    elif is_standalone_mtp(head):
         yield from _mtp_layer_mismatches(target, head)
-        return
-    yield from _hidden_state_mismatches(target, head)
-    yield from _width_mismatches(target, head)
-    yield from (_incompatible(*problem) for problem in header_problems(head))
+    else:
+        yield from _hidden_state_mismatches(target, head)
+        yield from _width_mismatches(target, head)
+        yield from (_incompatible(*problem) for problem in _header_problems(head))
 
 
 def _mtp_layer_mismatches(target: HeadTarget, head: Header) -> Iterator[CompatibilityResult]:
-    """It goes on from what leaves the last layer of the very model that it was taken out of."""
+    """An MTP layer continues from the last layer's output of the model it was trained with."""
     if head.architecture != target.architecture:
-        mine, theirs = (sanitize(one.architecture[:40], multiline=False) for one in (head, target))
+        own, expected = (sanitize(m.architecture[:40], multiline=False) for m in (head, target))
         yield _incompatible(
-            "architecture", f"it is a layer of {mine} models, and the target is of {theirs}"
+            "architecture", f"it is an MTP layer of {own} models, the target is {expected}"
         )
     if head.n_embd != target.n_embd:
         detail = f"it reads hidden states {head.n_embd:,} wide; the target's are {target.n_embd:,}"
         yield _incompatible("hidden-size", detail)
-    if (own := target_from_header(head).n_layer) != target.n_layer:
+    if (n_layer := target_from_header(head).n_layer) != target.n_layer:
         yield _incompatible(
-            "layers", f"it belongs behind {own} layers; the target has {target.n_layer}"
+            "layers",
+            f"it belongs to a model of {n_layer} layers; the target has {target.n_layer}",
         )
 
 
 def _late_mismatches(
     target: HeadTarget, head: Header, path: Path | None
 ) -> Iterator[CompatibilityResult]:
-    """What matters only between vocabularies that go together, or is slow to see."""
-    if is_standalone_mtp(head):  # it brings its own matrices
+    """Checks that need compatible vocabularies, or read the file's data."""
+    if is_standalone_mtp(head):  # it has its own matrices
         return
     yield from _shared_matrix_mismatches(target, head)
     if path is not None:
-        yield from (_incompatible(*problem) for problem in data_problems(path, head))
+        yield from (_incompatible(*problem) for problem in _data_problems(path, head))
 
 
 def _hidden_state_mismatches(target: HeadTarget, head: Header) -> Iterator[CompatibilityResult]:
     name = sanitize(target.architecture[:40], multiline=False)
     if target.architecture not in architectures.EXPOSING_HIDDEN_STATES:
-        what = f"it reads hidden states, which llama.cpp does not give of {name} models"
-        yield _incompatible("hidden-states", what)
-    read = target_layers(head)
-    if file_draft_kind(head) == "eagle3" and len(read) != _EAGLE3_TARGET_LAYERS:
+        detail = f"it reads hidden states, which llama.cpp does not provide for {name} models"
+        yield _incompatible("hidden-states", detail)
+    layers = target_layers(head)
+    if file_draft_kind(head) == "eagle3" and len(layers) != _EAGLE3_TARGET_LAYERS:
         yield _incompatible(
             "layers",
-            f"it must read {_EAGLE3_TARGET_LAYERS} layers of its target, and names {len(read)}",
+            f"it must read {_EAGLE3_TARGET_LAYERS} layers of its target, and names {len(layers)}",
         )
-    if not read:
+    if not layers:
         yield _incompatible("layers", "it names no layers of its target to read")
     after_last = target.architecture in architectures.EXPOSING_LAST_LAYER_OUTPUT
     last = target.n_layer - (not after_last)
-    if wrong := [layer for layer in read if not 0 <= layer <= last]:
+    if wrong := [layer for layer in layers if not 0 <= layer <= last]:
         detail = f"it reads layer {wrong[0]} of its target, whose layers are 0 to {last}"
         yield _incompatible("layers", detail)
 
 
 def _width_mismatches(target: HeadTarget, head: Header) -> Iterator[CompatibilityResult]:
-    block = file_draft_kind(head) != "eagle3"  # its states are as wide as itself
-    wanted = head.n_embd if block else head.hparam("target_hidden_size")
-    if wanted != target.n_embd:
-        detail = f"it reads hidden states {wanted:,} wide; the target's are {target.n_embd:,}"
+    is_block_head = file_draft_kind(head) != "eagle3"  # reads states of its own width
+    expected = head.n_embd if is_block_head else head.hparam("target_hidden_size")
+    if expected != target.n_embd:
+        detail = f"it reads hidden states {expected:,} wide; the target's are {target.n_embd:,}"
         yield _incompatible("hidden-size", detail)
-    own = tensors_by_name(head)
-    lacks = [name for name in ("token_embd", "output") if f"{name}.weight" not in own]
-    if lacks and head.n_embd != target.n_embd:
+    tensors = _tensors_by_name(head)
+    missing = [name for name in ("token_embd", "output") if f"{name}.weight" not in tensors]
+    if missing and head.n_embd != target.n_embd:
         detail = (
-            f"it has no {lacks[0]} of its own, and is {head.n_embd:,} wide; "
+            f"it has no {missing[0]} of its own, and is {head.n_embd:,} wide; "
             f"the target's is {target.n_embd:,}"
         )
         yield _incompatible("embeddings", detail)
 
 
 def _shared_matrix_mismatches(target: HeadTarget, head: Header) -> Iterator[CompatibilityResult]:
-    """Of the target's own matrices llama.cpp reads as many rows as the head has tokens."""
-    own = tensors_by_name(head)
-    n, theirs = head.tokenizer.n_tokens, target.vocabulary.n_tokens
-    block = file_draft_kind(head) != "eagle3"
-    output = "output.weight" in own or (block and "token_embd.weight" in own)
-    if not output and n != theirs:
-        detail = f"it has no output of its own for its {n:,} tokens; the target's has {theirs:,}"
+    """llama.cpp reads as many rows of the target's matrices as the head has tokens."""
+    tensors = _tensors_by_name(head)
+    n_tokens, n_target_tokens = head.tokenizer.n_tokens, target.vocabulary.n_tokens
+    is_block_head = file_draft_kind(head) != "eagle3"
+    has_embeddings = "token_embd.weight" in tensors
+    has_output = "output.weight" in tensors or (is_block_head and has_embeddings)
+    if not has_output and n_tokens != n_target_tokens:
+        detail = (
+            f"it has no output of its own for its {n_tokens:,} tokens; "
+            f"the target's has {n_target_tokens:,}"
+        )
         yield _incompatible("output", detail)
     mask = head.keys.get("tokenizer.ggml.mask_token_id")
-    embedded = "token_embd.weight" in own
-    if block and not embedded and isinstance(mask, int) and mask >= theirs:
+    if is_block_head and not has_embeddings and isinstance(mask, int) and mask >= n_target_tokens:
         yield _incompatible(
-            "mask-token", f"its mask token {mask:,} is none of the target's {theirs:,}"
+            "mask-token", f"its mask token {mask:,} is not among the target's {n_target_tokens:,}"
         )
 
 
@@ -316,67 +294,8 @@ def _incompatible(rule: str, detail: str) -> CompatibilityResult:
     return CompatibilityResult("incompatible", rule, detail)
 
 
-# --- Heads that lie beside their models, and the word that one is used.
-
-SIDECAR_PREFIXES = ("mtp-", "eagle3-", "dspark-", "dflash-")
-"""How the files of heads begin that lie beside their targets; the best first."""
-
-
-def find_sidecar(path: Path, target: Header) -> Path | None:
-    """The head in a model's folder that fits it: eagle3-…, as repositories name them.
-
-    A download that came later may lie in the folder of a later commit.
-    """
-    for prefix in SIDECAR_PREFIXES:
-        for folder in _sidecar_folders(path):
-            for found in sorted(folder.glob(f"{prefix}*.gguf")):
-                if is_head_for(target, found):
-                    return found
-    return None
-
-
-def _sidecar_folders(path: Path) -> Iterator[Path]:
-    """The file's own; of one in the hub's cache those of the repository's other commits too."""
-    yield path.parent
-    if path.parent.parent.name == "snapshots":
-        yield from sorted(path.parent.parent.iterdir())
-
-
-def is_head_for(target: Header, path: Path) -> bool:
-    """Whether a file is a head for this model."""
-    try:
-        header.check_loadable(path)
-        return check_compatibility(target, header.read(path), path).is_compatible
-    except (LocalspecError, OSError):
-        return False
-
-
-def sidecar_notice(head_kind: str, name: str) -> str:
-    """That a head is used though nobody named it, in a line."""
-    what = f"the {KIND_TITLES[head_kind]} head {name} beside it"
-    if head_kind == "mtp":
-        what = "a layer of its own that predicts further tokens (MTP)"
-    return sanitize(f"Guesses come from {what}. Without: --draft none.", multiline=False)
-
-
-# --- What in a head's file alone makes llama.cpp abort, or compute nonsense: each with its rule.
-
-if TYPE_CHECKING:
-    from localspec.models.gguf.tensors import TensorInfo
-
-HeadProblem = tuple[str, str]
-"""A rule and what breaks it."""
-D2T_TENSOR = "d2t"
-"""The tensor of a reduced vocabulary: the target's token for each token of the head's."""
-_I64_TYPE = 27
-
-
-def tensors_by_name(head: Header) -> dict[str, TensorInfo]:
-    return {tensor.name: tensor for tensor in head.tensors}
-
-
-def header_problems(head: Header) -> Iterator[HeadProblem]:
-    """The first of them is reason enough."""
+def _header_problems(head: Header) -> Iterator[HeadProblem]:
+    """Problems of a head alone with which llama.cpp would abort or compute wrong values."""
     yield from _attention_problems(head)
     if head.architecture == "eagle3":
         yield from _eagle3_problems(head)
@@ -388,66 +307,103 @@ def header_problems(head: Header) -> Iterator[HeadProblem]:
 def _attention_problems(head: Header) -> Iterator[HeadProblem]:
     n, n_kv = head.n_head, head.n_head_kv
     if n < 1 or n_kv < 1 or n % n_kv:
-        yield "attention", f"its {n} attention heads cannot share {n_kv} of keys and values"
+        yield "attention", f"its {n} attention heads cannot share {n_kv} KV heads"
         return
     width = head.n_embd // n
     keys, values = (head.hparam(f"attention.{name}_length", width) for name in ("key", "value"))
     if keys != values:
         yield "attention", f"its keys are {keys} wide and its values {values}"
-    turned = head.hparam("rope.dimension_count", keys)
-    if turned % 2 or not 0 < turned <= keys:
-        yield "attention", f"it turns {turned} of {keys} dimensions by position"
+    rope_dim = head.hparam("rope.dimension_count", keys)
+    if rope_dim % 2 or not 0 < rope_dim <= keys:
+        yield "attention", f"it rotates {rope_dim} of {keys} dimensions (RoPE)"
 
 
 def _eagle3_problems(head: Header) -> Iterator[HeadProblem]:
     if head.n_layer != 1:
         yield "head-layers", f"an EAGLE-3 head has one layer; it has {head.n_layer}"
-    embeddings, n = tensors_by_name(head).get("token_embd.weight"), head.tokenizer.n_tokens
-    if embeddings is not None and embeddings.shape[-1] != n:
-        yield "embeddings", f"it has {embeddings.shape[-1]:,} embeddings for {n:,} tokens"
+    embeddings = _tensors_by_name(head).get("token_embd.weight")
+    n_tokens = head.tokenizer.n_tokens
+    if embeddings is not None and embeddings.shape[-1] != n_tokens:
+        yield "embeddings", f"it has {embeddings.shape[-1]:,} embeddings for {n_tokens:,} tokens"
 
 
 def _block_problems(head: Header) -> Iterator[HeadProblem]:
     mask = head.keys.get("tokenizer.ggml.mask_token_id")
     if not isinstance(mask, int):
-        yield "mask-token", "it has no mask token, which its blocks are made of"
+        yield "mask-token", "it has no mask token, which its blocks need"
     elif not 0 <= mask < head.tokenizer.n_tokens:
         yield "mask-token", f"its mask token {mask:,} is beyond its {head.tokenizer.n_tokens:,}"
     key = "dflash.block_size"
-    if "markov_w1.weight" in tensors_by_name(head) and key not in head.keys:
-        yield "block-size", "it does not say how long its blocks are"
+    if "markov_w1.weight" in _tensors_by_name(head) and key not in head.keys:
+        yield "block-size", "its block size is missing"
     elif key in head.keys and head.hparam("block_size") < 2:
-        yield "block-size", f"blocks of {str(head.keys[key])[:20]} tokens guess nothing"
+        yield "block-size", f"blocks of {str(head.keys[key])[:20]} tokens hold no draft tokens"
 
 
 def _d2t_problems(head: Header) -> Iterator[HeadProblem]:
-    own = tensors_by_name(head)
-    map_, output = own.get(D2T_TENSOR), own.get("output.weight")
-    if map_ is None:
+    tensors = _tensors_by_name(head)
+    d2t, output = tensors.get(_D2T_TENSOR), tensors.get("output.weight")
+    if d2t is None:
         return
     rule = "reduced-vocabulary"
-    if map_.type != _I64_TYPE:
-        yield rule, f"its reduced vocabulary (d2t) is of type {map_.type_name} and must be I64"
-    if output is None or output.shape[-1] != map_.shape[0]:
+    if d2t.type != _I64_TYPE:
+        yield rule, f"its reduced vocabulary (d2t) is of type {d2t.type_name} and must be I64"
+    if output is None or output.shape[-1] != d2t.shape[0]:
         rows = "none" if output is None else f"{output.shape[-1]:,}"
-        detail = f"its reduced vocabulary (d2t) has {map_.shape[0]:,} tokens, its output has {rows}"
+        detail = f"its reduced vocabulary (d2t) has {d2t.shape[0]:,} tokens, its output has {rows}"
         yield rule, detail
 
 
-def data_problems(path: Path, head: Header) -> Iterator[HeadProblem]:
-    """Of the numbers in the map, which the header does not show."""
-    map_ = tensors_by_name(head).get(D2T_TENSOR)
-    if map_ is None:
+def _data_problems(path: Path, head: Header) -> Iterator[HeadProblem]:
+    """Problems of the ids in d2t, which are data and not in the header."""
+    d2t = _tensors_by_name(head).get(_D2T_TENSOR)
+    if d2t is None:
         return
     ids = array("q")
     with path.open("rb") as file:
-        file.seek(head.data_offset + map_.offset)
-        ids.frombytes(file.read(map_.n_bytes))
+        file.seek(head.data_offset + d2t.offset)
+        ids.frombytes(file.read(d2t.n_bytes))
     if byteorder == "big":
         ids.byteswap()
     n = head.tokenizer.n_tokens
     if wrong := [token for token in ids if not 0 <= token < n]:
         yield "reduced-vocabulary", f"its reduced vocabulary (d2t) names token {wrong[0]} of {n:,}"
     elif len(set(ids)) < len(ids):
-        detail = "its reduced vocabulary (d2t) names tokens twice: perhaps it holds differences"
+        detail = "its reduced vocabulary (d2t) names tokens twice: it may hold offsets, not ids"
         yield "reduced-vocabulary", detail
+
+
+def find_sidecar(path: Path, target: Header) -> Path | None:
+    """The best compatible head (eagle3-….gguf, …) in the folder of a model's file.
+
+    In the hub's cache, a head that was downloaded later may lie in a later commit's folder.
+    """
+    for prefix in _SIDECAR_PREFIXES:
+        for folder in _sidecar_folders(path):
+            for candidate in sorted(folder.glob(f"{prefix}*.gguf")):
+                if is_head_for(target, candidate):
+                    return candidate
+    return None
+
+
+def _sidecar_folders(path: Path) -> Iterator[Path]:
+    yield path.parent
+    if path.parent.parent.name == "snapshots":
+        yield from sorted(path.parent.parent.iterdir())
+
+
+def is_head_for(target: Header, path: Path) -> bool:
+    """False also if the file cannot be loaded."""
+    try:
+        check_loadable(path)
+        return check_compatibility(target, read_header(path), path).is_compatible
+    except (LocalspecError, OSError):
+        return False
+
+
+def sidecar_notice(head_kind: str, name: str) -> str:
+    """The notice that a head is used which the user did not name."""
+    source = f"the {KIND_TITLES[head_kind]} head {name} in the model's folder"
+    if head_kind == "mtp":
+        source = "the model's own MTP layer"
+    return sanitize(f"Drafting with {source}. To disable: --draft none.", multiline=False)

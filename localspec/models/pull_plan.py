@@ -1,5 +1,5 @@
-"""What a pull would do, before a byte of weights: files, sizes, licences, room, and whether the
-pairs go together by their headers."""
+"""Plans a pull before any weights are downloaded: files, sizes, licences, disk space, and the
+compatibility of pairs by their headers."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from localspec.models.resolver import ModelRequest, ResolvedModel
 from localspec.units import gb
 
 _RESERVE_BYTES = 512 << 20
-"""Bytes that a download leaves free, or a part of its size where that is less."""
+"""Disk space that a download leaves free; for small downloads, 1/16 of their size."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """One file to have: its job, its size, and how much of it is here."""
+    """One file of a model, and how much of it is already downloaded."""
 
     job: DownloadJob
     size: int
     present_bytes: int
     path: Path | None = None
-    """Where it lies already."""
+    """The complete file; None if it must be downloaded."""
     origin: str = ""
-    """In whose folder."""
+    """The application whose folder holds `path`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedModel:
-    """One model: its files, and what is known of it.  Without pieces all of it is here."""
+    """One model: its files and metadata.  Without `files` the model is already downloaded."""
 
     resolved: ResolvedModel
     repo: str | None
@@ -63,19 +63,19 @@ class PlannedModel:
     licence: str | None = None
     gated: bool = False
     header: Header | None = None
-    """None where nobody could be asked."""
+    """None if it could not be read."""
     notes: tuple[str, ...] = ()
     sidecar_heads: tuple[RepoFile, ...] = ()
-    """Heads of its repository, which may draft for it."""
+    """Draft heads in the same repository."""
 
     @property
     def missing_bytes(self) -> int:
-        return sum(piece.size - piece.present_bytes for piece in self.files)
+        return sum(file.size - file.present_bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedPair:
-    """What the headers say of a pair."""
+    """A pair, and its compatibility by the headers."""
 
     target: PlannedModel
     draft: PlannedModel
@@ -85,35 +85,35 @@ class PlannedPair:
 
 @dataclass(frozen=True, slots=True)
 class PullPlan:
-    """Everything that was asked for, each model once."""
+    """All requested models, each once, and the requested pairs."""
 
     models: tuple[PlannedModel, ...]
     pairs: tuple[PlannedPair, ...]
     cache_dir: Path
     free_bytes: int
-    """Bytes on its disk."""
+    """On the disk of `cache_dir`."""
 
     @property
     def size(self) -> int:
-        return sum(item.size or 0 for item in self.models)
+        return sum(model.size or 0 for model in self.models)
 
     @property
     def missing_bytes(self) -> int:
-        return sum(item.missing_bytes for item in self.models)
+        return sum(model.missing_bytes for model in self.models)
 
     def check(self) -> None:
-        """Raise IncompatiblePairError or AccessError where it would be in vain."""
-        for match in self.pairs:
-            if not match.compatibility.is_compatible:
+        """Raise IncompatiblePairError, or StorageError if the disk is too small."""
+        for pair in self.pairs:
+            if not pair.compatibility.is_compatible:
                 raise pair_compatibility.incompatible_pair_error(
-                    match.compatibility, match.target.file, match.draft.file
+                    pair.compatibility, pair.target.file, pair.draft.file
                 )
         if self.missing_bytes and self.free_bytes < self.missing_bytes + min(
             _RESERVE_BYTES, self.missing_bytes // 16
         ):
             raise StorageError(
                 (
-                    f"That needs {gb(self.missing_bytes)}, and "
+                    f"The download needs {gb(self.missing_bytes)}, and "
                     f"{self.cache_dir} has {gb(self.free_bytes)} free."
                 ),
                 "Free some space, or set HF_HUB_CACHE to a folder on another disk.",
@@ -123,44 +123,44 @@ class PullPlan:
 def build(
     hub: HubClient, requests: Iterable[ModelRequest], cancel: CancelToken | None = None
 ) -> PullPlan:
-    """Ask the hub what there is, and read what headers are needed.
+    """List the repositories' files and read the headers of pairs.
 
-    Raises what the hub says, and Stopped.
+    Raises the hub's errors, and OperationCancelledError.
     """
     planner = PullPlanner(hub, cancel)
-    matches = []
-    for one in requests:
-        target = planner.plan_model(one.target)
-        if one.draft is not None:
-            draft = planner.plan_model(one.draft)
-            if (found := check_pair(target, draft)) is not None:
-                matches.append(found)
+    pairs = []
+    for request in requests:
+        target = planner.plan_model(request.target)
+        if request.draft is not None:
+            draft = planner.plan_model(request.draft)
+            if (pair := check_pair(target, draft)) is not None:
+                pairs.append(pair)
     cache = hub_cache.cache_root()
-    return PullPlan(planner.models, tuple(matches), cache, free_bytes(cache))
+    return PullPlan(planner.models, tuple(pairs), cache, free_bytes(cache))
 
 
 def check_pair(target: PlannedModel, draft: PlannedModel) -> PlannedPair | None:
-    """None where a header could not be had."""
+    """None if a header could not be read."""
     if target.header is None or draft.header is None:
         return None
     verdict = draft_heads.check_compatibility(target.header, draft.header, draft.path)
     warnings = pair_compatibility.list_warnings(target.header, draft.header)
     if draft_heads.draft_kind_for_target(target.header, draft.header) != "model":
-        warnings = ()  # they are about models that draft
+        warnings = ()  # these warnings apply to draft models only
     return PlannedPair(target, draft, verdict, warnings)
 
 
 def free_bytes(folder: Path) -> int:
-    """Bytes on the disk where the cache is, or will be."""
+    """Free space on the disk of a folder that may not exist yet."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return shutil.disk_usage(folder).free
 
 
 class PullPlanner:
-    """Looks models up, each once.
+    """Plans models, each once.
 
-    `fresh`: the hub is asked for the newest revision even of what is here.
+    With `refresh`, the newest revision is requested from the hub even for downloaded models.
     """
 
     def __init__(
@@ -181,19 +181,21 @@ class PullPlanner:
             self._models[resolved] = self._plan_new(resolved)
         return self._models[resolved]
 
-    def full_header(self, item: PlannedModel) -> Header:
-        """Its header with the tensors of all its parts.  Raises ModelFileError."""
-        if item.header is None:
-            what = f"The header of {item.resolved.title} could not be read."
-            raise ModelFileError(what, "Connect, or give a file that is here.")
-        if item.header.split is None or item.repo is None or item.revision is None:
-            return item.header
-        where = item.repo, item.revision
-        rest = [self._hub.read_header(*where, one.job.path, self._cancel) for one in item.files[1:]]
-        return synthetic_header.merge_split_headers([item.header, *rest])
+    def full_header(self, model: PlannedModel) -> Header:
+        """The header with the tensors of all splits.  Raises ModelFileError if it was not read."""
+        if model.header is None:
+            message = f"The header of {model.resolved.title} could not be read."
+            raise ModelFileError(message, "Go online, or use a downloaded file.")
+        if model.header.split is None or model.repo is None or model.revision is None:
+            return model.header
+        splits = [
+            self._hub.read_header(model.repo, model.revision, file.job.path, self._cancel)
+            for file in model.files[1:]
+        ]
+        return synthetic_header.merge_split_headers([model.header, *splits])
 
     def repo_info(self, repo: str, revision: str | None) -> RepoInfo:
-        """A repository's files."""
+        """Cached: one request per repository and revision."""
         key = repo, revision
         if key not in self._repo_infos:
             self._repo_infos[key] = self._hub.list_files(repo, revision, self._cancel)
@@ -204,77 +206,78 @@ class PullPlanner:
         if not isinstance(source, HubReference):
             return _plan_path(resolved, resolved.require_path())
         pinned = source.revision and safe_names.COMMIT_HASH.fullmatch(source.revision)
-        if (pinned or not self._refresh) and (stored := resolved.find_local()):
-            return _plan_local_model(resolved, stored)
+        if (pinned or not self._refresh) and (local := resolved.find_local()):
+            return _plan_local_model(resolved, local)
         try:
-            listing = self.repo_info(source.repo, source.revision)
+            repo_info = self.repo_info(source.repo, source.revision)
         except OfflineError:
-            stored = resolved.find_local()
-            if stored is None:
+            local = resolved.find_local()
+            if local is None:
                 raise
-            return _plan_local_model(resolved, stored)
-        return self._plan_hub_model(resolved, source, listing)
+            return _plan_local_model(resolved, local)
+        return self._plan_hub_model(resolved, source, repo_info)
 
     def _plan_hub_model(
         self, resolved: ResolvedModel, source: HubReference, repo_info: RepoInfo
     ) -> PlannedModel:
         chosen = reference.choose_files(repo_info.files, source.tag, source.file)
         notes = _check_catalog_entry(resolved.catalog_model, chosen)
-        pieces = tuple(_plan_file(source, repo_info.revision, file) for file in chosen)
-        first = pieces[0]
+        files = tuple(_plan_file(source, repo_info.revision, file) for file in chosen)
+        first = files[0]
         if first.path is not None:
-            head = header.read(first.path)
+            first_header = header.read(first.path)
         else:
-            where = (source.repo, repo_info.revision, first.job.path)
-            head = self._hub.read_header(*where, self._cancel)
+            first_header = self._hub.read_header(
+                source.repo, repo_info.revision, first.job.path, self._cancel
+            )
         return PlannedModel(
             resolved=resolved,
             repo=source.repo,
             revision=repo_info.revision,
             file=chosen[0].path,
-            files=pieces,
+            files=files,
             path=first.path,
-            size=sum(piece.size for piece in pieces),
+            size=sum(file.size for file in files),
             licence=repo_info.licence
             or (resolved.catalog_model.licence if resolved.catalog_model else None),
             gated=repo_info.gated,
-            header=head,
+            header=first_header,
             notes=notes,
             sidecar_heads=reference.find_heads(repo_info.files, chosen[0].path),
         )
 
 
 def _check_catalog_entry(model: CatalogModel | None, chosen: Sequence[RepoFile]) -> tuple[str, ...]:
-    """Raise ChecksumError where the hub has another file than the one the catalogue is sure of."""
+    """Raise ChecksumError if the hub's file differs from the catalogue's checksum."""
     if model is None or len(chosen) > 1:
         return ()
     (file,) = chosen
     if model.sha256 and file.sha256 and model.sha256 != file.sha256:
         raise ChecksumError(
-            f"{file.path} on the hub is not the file that the catalogue means.",
-            f"It may have been replaced.  Look at {model.repo}; to take it as it is: "
+            f"{file.path} on the hub differs from the file in the catalogue.",
+            f"It may have been replaced. Check {model.repo}; to download it anyway: "
             f"localspec pull hf://{model.repo}/{file.path}",
         )
     if model.bytes and model.bytes != file.size:
-        return (f"the catalogue knows it with {gb(model.bytes)}: it was replaced since",)
+        return (f"replaced since the catalogue was written: it lists {gb(model.bytes)}",)
     return ()
 
 
 def _plan_file(source: HubReference, commit: str, file: RepoFile) -> PlannedFile:
     job = DownloadJob(source.repo, source.revision or "main", file.path, file.size, file.sha256)
     cache = hub_cache.cache_root()
-    kept = hub_cache.find_cached(cache, source.repo, commit, file.path)
-    if kept is not None and kept.stat().st_size == file.size:
-        return PlannedFile(job, file.size, file.size, kept, "hub")
+    cached_path = hub_cache.find_cached(cache, source.repo, commit, file.path)
+    if cached_path is not None and cached_path.stat().st_size == file.size:
+        return PlannedFile(job, file.size, file.size, cached_path, "hub")
     if file.sha256 is not None:
-        place = CachedFile(cache, source.repo, commit, file.path, file.sha256, file.size)
-        if _file_size(place.blob_path) == file.size:  # of another revision
-            return PlannedFile(job, file.size, file.size, place.blob_path, "hub")
-        if part := _file_size(place.partial_path):
-            return PlannedFile(job, file.size, min(part, file.size))
-    other = local_files.find(source.repo, file.path)
-    if other is not None and other.origin != "hub" and other.size == file.size:
-        return PlannedFile(job, file.size, file.size, other.path, other.origin)
+        cached = CachedFile(cache, source.repo, commit, file.path, file.sha256, file.size)
+        if _file_size(cached.blob_path) == file.size:  # of another revision
+            return PlannedFile(job, file.size, file.size, cached.blob_path, "hub")
+        if partial := _file_size(cached.partial_path):
+            return PlannedFile(job, file.size, min(partial, file.size))
+    local = local_files.find(source.repo, file.path)
+    if local is not None and local.origin != "hub" and local.size == file.size:
+        return PlannedFile(job, file.size, file.size, local.path, local.origin)
     return PlannedFile(job, file.size, 0)
 
 

@@ -1,4 +1,4 @@
-"""What a person names a model by, and which files of a repository that means.
+"""Model references as typed, and the repository files that they select.
 
 The rules for `user/repo:QUANT` are llama.cpp's (common/download.cpp), so that one reference means
 the same file in both programs.
@@ -16,9 +16,9 @@ from localspec.sanitize import sanitize
 
 _DEFAULT_TAGS = ("Q4_K_M", "Q8_0")
 HEAD_PREFIXES = ("eagle3-", "dspark-", "dflash-", "mtp-")
-"""How heads are called that lie in their target's repository; the best first."""
+"""File name prefixes of heads in their target's repository, best first."""
 COMPANION_MARKERS = ("mmproj", "imatrix", *HEAD_PREFIXES)
-"""What the name of a file holds that is no model by itself."""
+"""Parts of the names of files that are not models by themselves."""
 
 _HUB_HOSTS = ("huggingface.co/", "www.huggingface.co/", "hf.co/")
 _TAG_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")
@@ -26,12 +26,12 @@ _NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}\Z")
 _SPLIT_NAME = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\Z")
 _QUANTIZATION_PATTERN = re.compile(r"[-.]([A-Za-z0-9_]+)\Z")
 _MAX_LENGTH = 4096
-"""Characters of a reference, and files named in a hint stay far below."""
+"""Characters of a reference."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepoFile:
-    """A file of a repository; `sha256` where the hub says it."""
+    """A file of a repository; `sha256` is None if the hub does not publish it."""
 
     path: str
     size: int
@@ -40,15 +40,14 @@ class RepoFile:
 
 @dataclass(frozen=True, slots=True)
 class PathReference:
-    """A file on this computer, as it was typed."""
+    """A file on this computer, as typed."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class HubReference:
-    """A repository, and what of it: a file, or the quantisation that `tag` says, or llama.cpp's
-    choice."""
+    """A file of a repository: `file`, else the quantisation `tag`, else llama.cpp's default."""
 
     repo: str
     tag: str | None = None
@@ -58,7 +57,7 @@ class HubReference:
 
 @dataclass(frozen=True, slots=True)
 class NameReference:
-    """The id of a catalogue entry, or a part of one; `tag` asks for another quantisation."""
+    """The id of a catalogue entry, or a part of it; `tag` selects another quantisation."""
 
     name: str
     tag: str | None = None
@@ -68,16 +67,16 @@ Reference = PathReference | HubReference | NameReference
 
 
 def parse(text: str) -> Reference:
-    """Read what was typed.  Raises UsageError where it can be none of them.  Looks at no disk."""
-    plain = _strip_host(text)
-    if plain is not None:
-        return _parse_hub(plain, text)
+    """Parse a typed reference, without access to the disk.  Raises UsageError if it is none."""
+    hub_path = _strip_host(text)
+    if hub_path is not None:
+        return _parse_hub(hub_path, text)
     if not text or len(text) > _MAX_LENGTH or "\0" in text:
         raise _unreadable_error(text)
     if "://" in text:
         raise UsageError(
-            f"{_quote(text)} is not an address of the Hugging Face hub.",
-            "Download the file, then give its path.",
+            f"{_quote(text)} is not a Hugging Face address.",
+            "Download the file, then use its path.",
         )
     if _looks_like_path(text):
         return PathReference(text)
@@ -91,13 +90,13 @@ def parse(text: str) -> Reference:
 
 
 def is_safe_gguf_path(path: str) -> bool:
-    """Whether a name that others chose may become a GGUF file here."""
+    """Whether an untrusted name may be used as the path of a GGUF file."""
     return path.endswith(".gguf") and safe_names.is_safe_path(path)
 
 
 @dataclass(frozen=True, slots=True)
 class GgufFileName:
-    """What a file name says: its stem, its quantisation, and which part of how many it is."""
+    """The parts of a file name: stem, quantisation, and split number and count."""
 
     stem: str
     tag: str
@@ -106,122 +105,117 @@ class GgufFileName:
 
 
 def parse_file_name(path: str) -> GgufFileName:
-    """Read a file name as llama.cpp does."""
+    """Split a file name as llama.cpp does."""
     stem = path.removesuffix(".gguf")
     index, count = 1, 1
-    if found := _SPLIT_NAME.match(stem):
-        stem, index, count = found[1], int(found[2]), int(found[3])
+    if split := _SPLIT_NAME.match(stem):
+        stem, index, count = split[1], int(split[2]), int(split[3])
     quant = _QUANTIZATION_PATTERN.search(stem)
     return GgufFileName(stem, quant[1].upper() if quant else "", index, count)
 
 
 def is_model(path: str) -> bool:
-    """Whether a file is a model by itself: a GGUF, and no companion of one."""
+    """Whether a file is a GGUF and not a companion of a model, such as a head or an mmproj."""
     name = path.rpartition("/")[2]
-    return path.endswith(".gguf") and not any(word in name for word in COMPANION_MARKERS)
+    return path.endswith(".gguf") and not any(marker in name for marker in COMPANION_MARKERS)
 
 
 def choose_files(
     files: Sequence[RepoFile], tag: str | None = None, file: str | None = None
 ) -> tuple[RepoFile, ...]:
-    """The file that a reference means, with all its parts in order.
+    """The file that a reference selects, with all its splits in order.
 
-    `file` names it; else the first model, in the repository's own order, whose path holds `tag`
-    (or Q4_K_M, or Q8_0) followed by a dot or a dash; else, without a tag, the first.
-    Raises NotFoundError, with what there is.
+    `file` names it.  Without `file`, it is the first model, in the repository's own order, whose
+    path holds `tag` (or Q4_K_M, or Q8_0) followed by a dot or a dash; without a tag and a match,
+    the first model.  Raises NotFoundError, with the available files.
     """
-    safe = [one for one in files if is_safe_gguf_path(one.path)]
+    safe = [f for f in files if is_safe_gguf_path(f.path)]
     first = _find_named(safe, file) if file is not None else _first_by_tag(safe, tag)
     if first is None:
-        what = (
-            f"a file {_quote(file)}" if file else f"a GGUF for {_quote(tag)}" if tag else "a GGUF"
+        wanted = (
+            f"file {_quote(file)}" if file else f"GGUF for {_quote(tag)}" if tag else "GGUF file"
         )
-        raise NotFoundError(
-            f"The repository does not hold {what}.", _list_choices(safe, bool(file))
-        )
+        raise NotFoundError(f"The repository has no {wanted}.", _list_choices(safe, bool(file)))
     return _all_splits(safe, first)
 
 
 def find_companion(files: Sequence[RepoFile], model: str, marker: str) -> RepoFile | None:
-    """The best companion of a model by llama.cpp's rule: `word` in its path, in the same folder or
-    above, the deepest; then the one whose bits are closest to the model's."""
+    """The best companion of a model by llama.cpp's rule.
+
+    Its path holds `marker` and lies in the model's folder or above.  The deepest wins, then the
+    one whose number of bits is closest to the model's.
+    """
     folders = model.split("/")[:-1]
 
-    def worth(other: RepoFile) -> tuple[int, int]:
-        depth = len(other.path.split("/")) - 1
-        return depth, -abs(_quantization_bits(other.path) - _quantization_bits(model))
+    def rank(companion: RepoFile) -> tuple[int, int]:
+        depth = len(companion.path.split("/")) - 1
+        return depth, -abs(_quantization_bits(companion.path) - _quantization_bits(model))
 
-    found = [
-        one
-        for one in files
-        if is_safe_gguf_path(one.path)
-        and marker in one.path
-        and folders[: one.path.count("/")] == one.path.split("/")[:-1]
+    candidates = [
+        f
+        for f in files
+        if is_safe_gguf_path(f.path)
+        and marker in f.path
+        and folders[: f.path.count("/")] == f.path.split("/")[:-1]
     ]
-    return max(found, key=worth, default=None)
+    return max(candidates, key=rank, default=None)
 
 
 def find_heads(files: Sequence[RepoFile], model: str) -> tuple[RepoFile, ...]:
-    """The heads that a repository has for a model, of each kind the best by that rule."""
-    found = (find_companion(files, model, word) for word in HEAD_PREFIXES if is_model(model))
-    return tuple(one for one in found if one is not None)
+    """The best head of each kind that a repository has for a model, by `find_companion`'s rule."""
+    heads = (find_companion(files, model, prefix) for prefix in HEAD_PREFIXES if is_model(model))
+    return tuple(head for head in heads if head is not None)
 
 
 def _first_by_tag(files: Sequence[RepoFile], tag: str | None) -> RepoFile | None:
-    models = [one for one in files if is_model(one.path) and parse_file_name(one.path).index == 1]
+    models = [f for f in files if is_model(f.path) and parse_file_name(f.path).index == 1]
     for wanted in (tag,) if tag else _DEFAULT_TAGS:
         pattern = re.compile(re.escape(wanted) + "[.-]", re.IGNORECASE)
-        for one in models:
-            if pattern.search(one.path):
-                return one
+        for model in models:
+            if pattern.search(model.path):
+                return model
     return models[0] if models and not tag else None
 
 
 def _find_named(files: Sequence[RepoFile], name: str) -> RepoFile | None:
-    """Any part stands for the whole."""
-    named = next((one for one in files if one.path == name), None)
+    """The named file, or the first split of the model that the named split belongs to."""
+    named = next((f for f in files if f.path == name), None)
     if named is None or parse_file_name(name).index == 1:
         return named
     return next(
-        (
-            one
-            for one in files
-            if _is_same_model(one, named) and parse_file_name(one.path).index == 1
-        ),
+        (f for f in files if _is_same_model(f, named) and parse_file_name(f.path).index == 1),
         named,
     )
 
 
-def _is_same_model(one: RepoFile, other: RepoFile) -> bool:
-    a, b = parse_file_name(one.path), parse_file_name(other.path)
-    return (a.stem, a.count) == (b.stem, b.count)
+def _is_same_model(a: RepoFile, b: RepoFile) -> bool:
+    name_a, name_b = parse_file_name(a.path), parse_file_name(b.path)
+    return (name_a.stem, name_a.count) == (name_b.stem, name_b.count)
 
 
 def _all_splits(files: Sequence[RepoFile], first: RepoFile) -> tuple[RepoFile, ...]:
     about = parse_file_name(first.path)
     if about.count <= 1:
         return (first,)
-    found = {parse_file_name(one.path).index: one for one in files if _is_same_model(one, first)}
-    missing = [n for n in range(1, min(about.count, len(found) + 1) + 1) if n not in found]
+    splits = {parse_file_name(f.path).index: f for f in files if _is_same_model(f, first)}
+    missing = [n for n in range(1, min(about.count, len(splits) + 1) + 1) if n not in splits]
     if missing:
         name = f"{about.stem}-{missing[0]:05}-of-{about.count:05}.gguf"
         raise NotFoundError(
-            f"The repository holds {len(found)} of {about.count} parts: {_quote(name)} is missing.",
-            "Ask for another file of it.",
+            f"The repository has {len(splits)} of {about.count} parts: {_quote(name)} is missing.",
+            "Choose another file.",
         )
-    return tuple(found[n] for n in range(1, about.count + 1))
+    return tuple(splits[n] for n in range(1, about.count + 1))
 
 
 def _list_choices(files: Sequence[RepoFile], by_file: bool) -> str:
-    models = [
-        one.path for one in files if is_model(one.path) and parse_file_name(one.path).index == 1
-    ]
-    words = models if by_file else [parse_file_name(path).tag or path for path in models]
-    different = list(dict.fromkeys(words))
-    if not different:
-        return "It holds no GGUF files. Search for the model's name with GGUF added."
-    more = ", …" if len(different) > 12 else ""
-    return f"It has: {', '.join(map(_quote, different[:12]))}{more}"
+    models = [f.path for f in files if is_model(f.path) and parse_file_name(f.path).index == 1]
+    names = models if by_file else [parse_file_name(path).tag or path for path in models]
+    choices = list(dict.fromkeys(names))
+    if not choices:
+        return "It has no GGUF files. Search for the model's name plus GGUF."
+    more = ", …" if len(choices) > 12 else ""
+    return f"It has: {', '.join(map(_quote, choices[:12]))}{more}"
 
 
 def _quantization_bits(path: str) -> int:
@@ -230,19 +224,19 @@ def _quantization_bits(path: str) -> int:
 
 
 def _strip_host(text: str) -> str | None:
-    """The part after hf:// or the hub's name, or None where neither is there."""
+    """The part after hf:// or the hub's host name; None without either."""
     if text[:5].lower() == "hf://":
         return text[5:]
-    plain = re.sub(r"\Ahttps?://", "", text, count=1, flags=re.IGNORECASE)
+    address = re.sub(r"\Ahttps?://", "", text, count=1, flags=re.IGNORECASE)
     for host in _HUB_HOSTS:
-        if plain.lower().startswith(host):
-            return plain[len(host) :].partition("?")[0].partition("#")[0]
+        if address.lower().startswith(host):
+            return address[len(host) :].partition("?")[0].partition("#")[0]
     return None
 
 
-def _parse_hub(plain: str, typed: str) -> HubReference:
+def _parse_hub(hub_path: str, typed: str) -> HubReference:
     """`user/repo[@revision][/file][:tag]`, or a page's address: `user/repo/blob/main/file`."""
-    pieces = plain.strip("/").split("/")
+    pieces = hub_path.strip("/").split("/")
     if len(pieces) < 2:
         raise _unreadable_error(typed)
     name, rest, tag = pieces[1], pieces[2:], None
@@ -273,11 +267,11 @@ def _looks_like_path(text: str) -> bool:
 
 def _unreadable_error(text: str) -> UsageError:
     return UsageError(
-        f"{_quote(text)} names no model.",
-        "Give an id of the catalogue, user/repo:QUANT, hf://user/repo/file.gguf or a path.",
+        f"{_quote(text)} is not a model reference.",
+        "Use a catalogue id, user/repo:QUANT, hf://user/repo/file.gguf or a path.",
     )
 
 
 def _quote(text: str | None) -> str:
-    words = sanitize(text or "''", multiline=False)
-    return words if len(words) <= 120 else words[:119] + "…"
+    shown = sanitize(text or "''", multiline=False)
+    return shown if len(shown) <= 120 else shown[:119] + "…"

@@ -1,4 +1,4 @@
-"""What a person asked for by a reference: which files, of which repositories, and what is here."""
+"""Resolves a typed reference to catalogue entries, repository files and downloaded files."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ from localspec.sanitize import sanitize
 
 
 class NotDownloadedError(NotFoundError):
-    """A model that could be downloaded; `asked` is what to pull."""
+    """A model that is not downloaded; `pull_reference` is the argument for `localspec pull`."""
 
     def __init__(self, title: str, pull_reference: str) -> None:
         shown = sanitize(title, multiline=False)
-        words = sanitize(shlex.quote(pull_reference), multiline=False)
-        super().__init__(f"{shown} is not here.", f"Get it: localspec pull {words}")
+        argument = sanitize(shlex.quote(pull_reference), multiline=False)
+        super().__init__(f"{shown} is not downloaded.", f"Get it: localspec pull {argument}")
         self.pull_reference = pull_reference
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """One model, and where it is to be had."""
+    """One model and its source."""
 
     name: str
-    """What to type for it."""
+    """A reference that resolves to it."""
     source: PathReference | HubReference
     catalog_model: CatalogModel | None = None
-    """What the catalogue knows of it."""
 
     @property
     def title(self) -> str:
@@ -42,43 +41,44 @@ class ResolvedModel:
 
     @property
     def path(self) -> Path | None:
-        """Of a file that was named by its path; absolute: the engine has a folder of its own."""
+        """The absolute path if the source is a path: the worker has another working directory."""
         if isinstance(self.source, HubReference):
             return None
         return Path(os.path.abspath(os.path.expanduser(self.source.path)))
 
     def find_local(self) -> LocalModel | None:
-        """A model of a repository that is on this computer, with all its parts."""
+        """The downloaded model, with all its splits; None for a path or if it is incomplete."""
         source = self.source
         if isinstance(source, PathReference):
             return None
         if source.file is None:
-            found = local_files.find_model(source.repo, source.tag)
-            file = found.file if found else None
+            model = local_files.find_model(source.repo, source.tag)
+            file = model.file if model else None
         else:
             file = source.file
-        known = local_files.find(source.repo, file, source.revision) if file else None
-        if known is None:
+        local = local_files.find(source.repo, file, source.revision) if file else None
+        if local is None:
             return None
-        wholes = (one for one in local_files.list_models() if known.path in (one.path, *one.parts))
-        return next(wholes, None)
+        return next(
+            (m for m in local_files.list_models() if local.path in (m.path, *m.parts)), None
+        )
 
     def require_path(self) -> Path:
-        """The file to open, which may still be missing where a path was given.
+        """The file to open; a path that was typed may not exist.
 
-        Raises NotHere where it must be downloaded first.
+        Raises NotDownloadedError if the model must be downloaded first.
         """
         if (path := self.path) is not None:
             return path
-        stored = self.find_local()
-        if stored is None:
+        local = self.find_local()
+        if local is None:
             raise NotDownloadedError(self.title, self.name)
-        return stored.path
+        return local.path
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """What one reference means: a model, or a pair of the catalogue."""
+    """The result of resolving one reference: a model, or a pair of the catalogue."""
 
     name: str
     target: ResolvedModel
@@ -91,25 +91,23 @@ class ModelRequest:
 
 
 def resolve(text: str) -> ModelRequest:
-    """The catalogue's entry, the repository's or the computer's file that `text` means.
+    """The catalogue entry, repository file or local file that `text` refers to.  Needs no network.
 
-    Raises UsageError where it can mean nothing, NotFoundError where it is unknown or could be
-    several.  Asks nobody.
+    Raises UsageError if it is not a reference, NotFoundError if it is unknown or ambiguous.
     """
-    known = catalog.load()
-    exact = known.pairs.get(text) or known.models.get(text)
-    if exact is not None:
-        return _from_entry(exact)
+    catalogue = catalog.load()
+    entry = catalogue.pairs.get(text) or catalogue.models.get(text)
+    if entry is not None:
+        return _from_entry(entry)
     if text and "\0" not in text and os.path.isfile(os.path.expanduser(text)):
         return ModelRequest(text, ResolvedModel(text, PathReference(text)))
-    found = reference.parse(text)
-    if not isinstance(found, NameReference):
-        return ModelRequest(text, ResolvedModel(text, found))
-    return _resolve_name(known, found, text)
+    parsed = reference.parse(text)
+    if not isinstance(parsed, NameReference):
+        return ModelRequest(text, ResolvedModel(text, parsed))
+    return _resolve_name(catalogue, parsed, text)
 
 
 def from_catalog(model: CatalogModel) -> ResolvedModel:
-    """A model of the catalogue."""
     if model.repo is None:
         return ResolvedModel(model.id, PathReference(str(model.path)), model)
     source = HubReference(model.repo, file=model.file, revision=model.revision)
@@ -117,42 +115,42 @@ def from_catalog(model: CatalogModel) -> ResolvedModel:
 
 
 def portable_ref(text: str) -> str:
-    """The same from any folder; the id of a file that comes along, wherever that is installed."""
-    known = catalog.load()
-    if text in known.pairs or text in known.models or not os.path.isfile(text):
+    """A reference that works from any folder: an absolute path, or the id of a bundled file."""
+    catalogue = catalog.load()
+    if text in catalogue.pairs or text in catalogue.models or not os.path.isfile(text):
         return text
     path = os.path.abspath(text)
-    ours = (model.id for model in known.models.values() if str(model.path) == path)
-    return next(ours, path)
+    bundled = (model.id for model in catalogue.models.values() if str(model.path) == path)
+    return next(bundled, path)
 
 
 def ready_pairs(local_models: Sequence[LocalModel]) -> list[CatalogPair]:
-    """The catalogue's pairs of which both files are among these, or come with localspec."""
-    here = {(one.repo, one.file) for one in local_models}
+    """The catalogue pairs whose files are all among `local_models` or bundled."""
+    available = {(model.repo, model.file) for model in local_models}
 
-    def has(model: CatalogModel | None) -> bool:
-        return model is None or model.repo is None or (model.repo, model.file) in here
+    def is_available(model: CatalogModel | None) -> bool:
+        return model is None or model.repo is None or (model.repo, model.file) in available
 
     pairs = catalog.load().pairs.values()
-    return [pair for pair in pairs if has(pair.target) and has(pair.draft)]
+    return [pair for pair in pairs if is_available(pair.target) and is_available(pair.draft)]
 
 
 def shortest_reference(local_model: LocalModel, local_models: Sequence[LocalModel]) -> str:
-    """The shortest reference that means a file: an id, `user/repo:QUANT`, or its address."""
+    """The shortest reference to a file: an id, `user/repo:QUANT`, an hf:// address or a path."""
     for model in catalog.load().models.values():
         if (model.repo, model.file) == (local_model.repo, local_model.file) and model.repo:
             return model.id
     if local_model.repo is None:
         return str(local_model.path)
     tag = reference.parse_file_name(local_model.file).tag
-    own = [RepoFile(one.file, one.size) for one in local_models if one.repo == local_model.repo]
-    if tag and _first_by_tag(own, tag) == local_model.file:
+    repo_files = [RepoFile(m.file, m.size) for m in local_models if m.repo == local_model.repo]
+    if tag and _first_by_tag(repo_files, tag) == local_model.file:
         return f"{local_model.repo}:{tag}"
     return f"hf://{local_model.repo}/{local_model.file}"
 
 
 def _first_by_tag(files: Sequence[RepoFile], tag: str) -> str | None:
-    single = [one for one in files if reference.parse_file_name(one.path).count == 1]
+    single = [f for f in files if reference.parse_file_name(f.path).count == 1]
     try:
         return reference.choose_files(single, tag)[0].path
     except NotFoundError:
@@ -170,30 +168,30 @@ def _from_entry(entry: CatalogModel | CatalogPair) -> ModelRequest:
     )
 
 
-def _resolve_name(known: Catalog, name_reference: NameReference, text: str) -> ModelRequest:
-    """By a part of an id; else by a part of the name of a file that is here."""
+def _resolve_name(catalogue: Catalog, name_reference: NameReference, text: str) -> ModelRequest:
+    """By a part of a catalogue id, else by a part of a local file's name."""
     try:
-        entry = catalog.find(known, name_reference.name)
-    except NotFoundError as unknown:
-        return _resolve_local_name(name_reference.name, text, unknown)
+        entry = catalog.find(catalogue, name_reference.name)
+    except NotFoundError as not_found:
+        return _resolve_local_name(name_reference.name, text, not_found)
     if name_reference.tag is None:
         return _from_entry(entry)
     if isinstance(entry, CatalogPair) or entry.repo is None:
         raise UsageError(
-            f"{entry.id} has no other quantisations.", "Name its model: localspec pair list"
+            f"{entry.id} has no other quantisations.", "Use a model's id: localspec pair list"
         )
     return ModelRequest(text, ResolvedModel(text, HubReference(entry.repo, tag=name_reference.tag)))
 
 
-def _resolve_local_name(name: str, text: str, unknown: NotFoundError) -> ModelRequest:
-    """Raises `unknown` where no file's name holds it."""
+def _resolve_local_name(name: str, text: str, not_found: NotFoundError) -> ModelRequest:
+    """Raises `not_found` if no file's name contains `name`."""
     part = name.lower()
-    listing = local_files.list_models()
-    found = [one for one in listing if part in f"{one.repo or ''}/{one.file}".lower()]
-    if not found:
-        raise unknown
-    if len(found) > 1:
-        names = [sanitize(shortest_reference(one, listing), multiline=False) for one in found[:8]]
-        what = f"{sanitize(name, multiline=False)} could be several files."
-        raise NotFoundError(what, f"Say which: {', '.join(names)}.")
-    return ModelRequest(text, ResolvedModel(text, PathReference(str(found[0].path))))
+    models = local_files.list_models()
+    matches = [m for m in models if part in f"{m.repo or ''}/{m.file}".lower()]
+    if not matches:
+        raise not_found
+    if len(matches) > 1:
+        names = [sanitize(shortest_reference(m, models), multiline=False) for m in matches[:8]]
+        message = f"{sanitize(name, multiline=False)} matches several files."
+        raise NotFoundError(message, f"Choose one: {', '.join(names)}.")
+    return ModelRequest(text, ResolvedModel(text, PathReference(str(matches[0].path))))

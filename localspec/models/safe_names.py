@@ -1,4 +1,4 @@
-"""Which names of repositories, revisions and files may become paths on this computer."""
+"""Checks that names of repositories, revisions and files are safe to use as paths."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0
 _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{0,99}){0,3}")
 _SEGMENT = re.compile(r"[A-Za-z0-9._+()][A-Za-z0-9._ +()-]{0,199}")
 _WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
-"""Devices of Windows, whatever their suffix."""
+"""Windows device names; reserved with any suffix."""
 _MAX_DEPTH = 8
 COMMIT_HASH = re.compile(r"[0-9a-f]{40}")
 
 
 def check_repo(repo: str) -> None:
-    """Raise UsageError unless `repo` reads like user/name."""
+    """Raise UsageError unless `repo` has the form user/name."""
     if not is_repo_id(repo):
         raise UsageError(
-            f"{_quote(repo)} is not the name of a repository.",
-            "Repositories are called like ggml-org/gemma-3-4b-it-GGUF.",
+            f"{_quote(repo)} is not a repository name.",
+            "A repository name looks like ggml-org/gemma-3-4b-it-GGUF.",
         )
 
 
@@ -29,15 +29,15 @@ def check_revision(revision: str) -> None:
     """Raise UsageError unless `revision` may be a branch, tag or commit."""
     if not is_revision(revision):
         raise UsageError(
-            f"{_quote(revision)} is not a revision.", "Give a branch, a tag or a commit."
+            f"{_quote(revision)} is not a revision.", "Use a branch, a tag or a commit."
         )
 
 
 def check_gguf_path(path: str) -> None:
-    """Raise ModelFileError unless `path` is a .gguf file with a name that is safe everywhere."""
+    """Raise ModelFileError unless `path` is a .gguf path that is safe on every system."""
     if not is_safe_path(path):
         raise ModelFileError(
-            f"The name {_quote(path)} is refused: it could write elsewhere or deceive.",
+            f"The file name {_quote(path)} is unsafe and was rejected.",
             "Ask the owner of the repository to rename the file.",
         )
     if not path.lower().endswith(".gguf"):
@@ -66,7 +66,7 @@ def is_safe_path(path: str) -> bool:
 def _is_safe_segment(part: str) -> bool:
     if not _SEGMENT.fullmatch(part) or _WINDOWS_DEVICE.fullmatch(part):
         return False
-    return not part.endswith((".", " "))  # this refuses "." and ".." too
+    return not part.endswith((".", " "))  # rejects "." and ".." too
 
 
 def _quote(name: str) -> str:

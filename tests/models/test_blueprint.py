@@ -238,7 +238,7 @@ def test_what_cannot_be_drawn() -> None:
     shape = FAMILIES["qwen3moe"].full
     with pytest.raises(ValueError, match="no recipe for IQ2_XXS"):
         synthetic_header.build(shape, "IQ2_XXS")
-    with pytest.raises(ValueError, match="no blueprint of rwkv6"):
+    with pytest.raises(ValueError, match="architecture rwkv6 is not supported"):
         synthetic_header.build(replace(shape, architecture="rwkv6"), "Q8_0")
     with pytest.raises(ValueError, match="qwen3moe needs experts"):
         synthetic_header.build(replace(shape, experts=0), "Q8_0")

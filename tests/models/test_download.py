@@ -146,8 +146,12 @@ def always(kind: str, fault: Fault) -> Callable[[Desk], None]:
 
 WRONG = f'"{"0" * 64}"'
 LASTING: dict[str, tuple[Callable[[Desk], None], type[LocalspecError], str]] = {
-    "always-corrupt": (always(BODY, Fault("corrupt", after=99)), ChecksumError, "damaged twice"),
-    "always-swapped": (always(BODY, Fault("swap")), ChecksumError, "damaged twice"),
+    "always-corrupt": (
+        always(BODY, Fault("corrupt", after=99)),
+        ChecksumError,
+        "damaged in two downloads",
+    ),
+    "always-swapped": (always(BODY, Fault("swap")), ChecksumError, "damaged in two downloads"),
     "always-short": (always(BODY, Fault("short", after=MIB)), DownloadError, "sends 1048576"),
     "always-stalls": (always(BODY, Fault("stall")), DownloadError, "stopped at 0.00 of"),
     "always-503": (always(BODY, Fault("status", status=503)), DownloadError, "503"),
@@ -155,11 +159,11 @@ LASTING: dict[str, tuple[Callable[[Desk], None], type[LocalspecError], str]] = {
     "a-portal": (always(HEAD, Fault("portal")), DownloadError, "not a model hub"),
     "bare-headers": (always(HEAD, Fault("bare")), DownloadError, "not a model hub"),
     "head-503": (always(HEAD, Fault("status", status=503)), DownloadError, "503"),
-    "head-stalls": (always(HEAD, Fault("stall")), DownloadError, "does not answer"),
+    "head-stalls": (always(HEAD, Fault("stall")), DownloadError, "does not respond"),
     "head-401": (always(HEAD, Fault("status", status=401)), AccessDeniedError, "401"),
     "head-403": (always(HEAD, Fault("status", status=403)), AccessDeniedError, "403"),
     "head-404": (always(HEAD, Fault("status", status=404)), NotFoundError, "private"),
-    "wrong-etag": (lie(X_Linked_Etag=WRONG, ETag=WRONG), ChecksumError, "damaged twice"),
+    "wrong-etag": (lie(X_Linked_Etag=WRONG, ETag=WRONG), ChecksumError, "damaged in two downloads"),
     "no-digest": (lie(X_Linked_Etag='"W/x"', ETag='"../x"'), DownloadError, "no checksum"),
     "no-etag": (lie(X_Linked_Etag=None, ETag=None), DownloadError, "not a model hub"),
     "no-commit": (lie(X_Repo_Commit=None), DownloadError, "not a model hub"),
@@ -234,7 +238,7 @@ def test_what_the_catalogue_expects_must_be_what_the_hub_has(desk: Desk) -> None
         DownloadJob(REPO, "main", FILE, size=5),
         DownloadJob(REPO, "main", FILE, sha256="0" * 64),
     ):
-        with pytest.raises(ChecksumError, match="not the file that was expected"):
+        with pytest.raises(ChecksumError, match="not the expected file"):
             desk.fetch(job)
     assert desk.hub.bodies() == []
     assert desk.files() == set()
@@ -508,6 +512,6 @@ def test_a_file_that_the_hub_replaces_on_the_way(desk: Desk) -> None:
     """Under the same commit, which no honest hub does: its digest does not agree."""
     desk.hub.faults[BODY].append(Fault("drop", after=MIB))
     desk.hub.always[BODY] = Fault("swap")
-    with pytest.raises(ChecksumError, match="damaged twice"):
+    with pytest.raises(ChecksumError, match="damaged in two downloads"):
         desk.fetch()
     assert desk.files() == set()

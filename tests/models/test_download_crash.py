@@ -217,7 +217,7 @@ def test_a_disk_that_fills_on_the_way(desk: Desk) -> None:
     desk.hub.faults[BODY].append(Fault("slow", rate=4 * MIB))
     first, parts, final, then = poor(desk, "ballast", small_disk(desk, 4 * MIB))
     assert isinstance(first, list) and isinstance(parts, list)
-    assert first[0] == "storage" and "is full" in first[1] and "goes on" in first[2]
+    assert first[0] == "storage" and "is full" in first[1] and "resumes" in first[2]
     assert final == []
     assert 0 < parts[0] < len(DATA)
     assert then == len(DATA)

@@ -43,7 +43,7 @@ U64_MAX = struct.pack("<Q", 2**64 - 1)
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (key(b"", U32, bytes(4)), "is empty or stands twice"),
+        (key(b"", U32, bytes(4)), "is empty or duplicated"),
         (key(b"k" * 65_536, U32, bytes(4)), "a key of 65,536 bytes"),
         (key(b"k", 13, bytes(8)), "'k' is of type 13"),
         (key(b"\x1b[2Jk", 99, bytes(8)), "'\\x1b[2Jk' is of type 99"),
@@ -58,8 +58,11 @@ U64_MAX = struct.pack("<Q", 2**64 - 1)
         (File(n_keys=100_001).data(), "100,001 keys"),
         (File(n_tensors=2**63).data(), "tensors, 0 keys"),
         (File(version=1).data(), "GGUF v1"),
-        (File(tensors=[Tensor(), Tensor()]).data(), "stands wrong"),  # the same name twice
-        (File(tensors=[Tensor(offset=32)]).data(), "stands wrong"),
+        (
+            File(tensors=[Tensor(), Tensor()]).data(),
+            "is duplicated or misplaced",
+        ),  # one name
+        (File(tensors=[Tensor(offset=32)]).data(), "is duplicated or misplaced"),
         (File(tensors=[Tensor(name=b"n" * 64)]).data(), "a tensor's name of 64 bytes"),
         (File(tensors=[Tensor(shape=(1,) * 5)]).data(), "5 dimensions"),
         (File(tensors=[Tensor(shape=(2**40, 2**40), n_bytes=32)]).data(), "has the shape"),
@@ -72,9 +75,9 @@ U64_MAX = struct.pack("<Q", 2**64 - 1)
         (File().add(b"general.alignment", U32, 2**17).data(), "an alignment of 131072"),
         (File().add(b"general.alignment", I32, 32).data(), "an alignment of 32"),
         (File().add(b"general.alignment", STRING, b"\x1b" * 200).data(), "an alignment of"),
-        (File().add(b"general.architecture", U32, 1).data(), "general.architecture is no text"),
-        (File().add(b"split.no", I32, 0).data(), "split keys make no sense"),
-        (File().add(b"split.count", U16, 60_000).data(), "split keys make no sense"),
+        (File().add(b"general.architecture", U32, 1).data(), "general.architecture is not text"),
+        (File().add(b"split.no", I32, 0).data(), "split keys are invalid"),
+        (File().add(b"split.count", U16, 60_000).data(), "split keys are invalid"),
         (File().add(b"split.no", U16, 5).add(b"split.count", U16, 3).data(), "part 6 of 3"),
     ],
     ids=told,
@@ -85,7 +88,7 @@ def test_what_is_damaged(data: bytes, words: str) -> None:
 
 def test_a_key_that_stands_twice() -> None:
     data = File().add(b"one", U32, 1).add(b"two", U32, 2).data()
-    assert "stands twice" in refused(data.replace(b"two", b"one"))
+    assert "is empty or duplicated" in refused(data.replace(b"two", b"one"))
 
 
 @pytest.mark.parametrize(
@@ -110,10 +113,10 @@ def test_a_key_that_stands_twice() -> None:
             lambda m: m.add(b"llama.attention.layer_norm_epsilon", F32, float("nan")),
             "layer_norm_epsilon is nan",
         ),
-        (lambda m: m.put(b"tokenizer.ggml.token_type", I32, [1]), "token_type does not fit"),
-        (lambda m: m.put(b"tokenizer.ggml.scores", U32, [1] * 63), "scores does not fit"),
+        (lambda m: m.put(b"tokenizer.ggml.token_type", I32, [1]), "token_type does not match"),
+        (lambda m: m.put(b"tokenizer.ggml.scores", U32, [1] * 63), "scores does not match"),
         (lambda m: m.put(b"tokenizer.ggml.tokens", U32, [1]), "has no list of tokens"),
-        (lambda m: m.add(b"tokenizer.ggml.model", U32, 1), "tokenizer.ggml.model is no text"),
+        (lambda m: m.add(b"tokenizer.ggml.model", U32, 1), "tokenizer.ggml.model is not text"),
         (lambda m: m.add(b"tokenizer.ggml.bos_token_id", I32, 1), "bos_token_id is of a wrong"),
         (lambda m: m.add(b"tokenizer.ggml.add_bos_token", U32, 1), "add_bos_token is of a wrong"),
     ],

@@ -82,7 +82,7 @@ def test_both_versions_that_can_be_run_pass(tmp_path: Path, version: int) -> Non
         (b"<html><body>Sign in", "is a web page"),
         (head(version=1), "GGUF v1"),
         (head(version=99), "GGUF v99"),
-        (head(version=3, order=">"), "byte order of another kind of computer"),
+        (head(version=3, order=">"), "is a big-endian file"),
         (head(tensors=2**63), "damaged header"),
         (head(keys=2**40), "damaged header"),
         (head(tensors=0), "vocabulary only"),
@@ -250,7 +250,7 @@ def test_the_first_part_stands_for_all(tmp_path: Path) -> None:
     assert header.read(second).split == header.SplitInfo(1, 3, 0)
     assert names[0] in failure_of(second).hint
     third.unlink()
-    assert f"needs {names[2]} beside it" in failure_of(first).message
+    assert f"needs {names[2]}, which is missing" in failure_of(first).message
 
 
 def test_a_part_that_was_renamed(tmp_path: Path) -> None:
@@ -287,13 +287,13 @@ def test_a_file_cut_at_any_64th(cut: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arch", "words"),
     [
-        ("bert", "makes vectors of texts"),
-        ("nomic-bert", "makes vectors of texts"),
-        ("whisper", "is a model of speech: whisper"),
-        ("wavtokenizer-dec", "is a model of speech"),
-        ("flux", "makes images"),
-        ("dream", "does not write from left to right"),
-        ("t5", "reads and writes in two halves"),
+        ("bert", "is an embedding or reranker model"),
+        ("nomic-bert", "is an embedding or reranker model"),
+        ("whisper", "is a speech model: whisper"),
+        ("wavtokenizer-dec", "is a speech model"),
+        ("flux", "generates images"),
+        ("dream", "is a diffusion model"),
+        ("t5", "is an encoder-decoder model"),
         ("clip", "is the image part of a model"),
     ],
 )
@@ -316,7 +316,7 @@ def test_a_writer_that_was_trained_to_embed_or_to_rank(tmp_path: Path) -> None:
 def test_an_adapter_is_no_model(tmp_path: Path) -> None:
     file = gguffile.model().add(b"general.type", STRING, b"adapter")
     error = failure_of(written(tmp_path, file.data()))
-    assert "is an adapter (LoRA)" in error.message and error.hint == "Give the model itself."
+    assert "is an adapter (LoRA)" in error.message and error.hint == "Use the model itself."
 
 
 def test_a_disk_that_gives_no_bytes_any_more(

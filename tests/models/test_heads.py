@@ -131,12 +131,12 @@ WRONG: dict[str, tuple[Callable[[], Model], str, str]] = {
     "an odd rotation": (
         lambda: _changed(_keys(rope__dimension_count=31)),
         "attention",
-        "turns 31 of 32",
+        "rotates 31 of 32",
     ),
     "too wide a rotation": (
         lambda: _block(_keys(rope__dimension_count=64)),
         "attention",
-        "turns 64 of 32",
+        "rotates 64 of 32",
     ),
     "blocks without a mask": (
         lambda: _block(lambda m: setattr(m, "mask", None)),
@@ -151,7 +151,7 @@ WRONG: dict[str, tuple[Callable[[], Model], str, str]] = {
     "a mask beyond the target's": (
         lambda: _block(_masked_beyond),
         "mask-token",
-        "mask token 365 is none of the target's 365",
+        "mask token 365 is not among the target's 365",
     ),
     "blocks of another width": (
         lambda: made.block(n_embd=96),
@@ -166,7 +166,7 @@ WRONG: dict[str, tuple[Callable[[], Model], str, str]] = {
     "blocks of an unknown length": (
         lambda: _block(lambda m: m.keys.pop("block_size"), markov=True),
         "block-size",
-        "how long its blocks are",
+        "its block size is missing",
     ),
     "blocks of no length": (
         lambda: _block(_keys(block_size=0), markov=True),
@@ -186,7 +186,7 @@ WRONG: dict[str, tuple[Callable[[], Model], str, str]] = {
     "another kind of head": (
         lambda: replace(made.eagle3(), arch="gemma4-assistant"),
         "head-kind",
-        "of the kind Gemma 4 assistant, which cannot be run yet",
+        "a Gemma 4 assistant head, which cannot be run yet",
     ),
     "another vocabulary": (lambda: _changed(_renamed), "token-text", "token 300"),
 }
@@ -212,7 +212,7 @@ def test_what_fits_is_taken(zoo: Zoo, name: str) -> None:
 
 
 def test_a_target_without_taps_is_refused(zoo: Zoo) -> None:
-    with pytest.raises(IncompatiblePairError, match="does not give of gemma3 models"):
+    with pytest.raises(IncompatiblePairError, match="does not provide for gemma3 models"):
         launch.resolve_pair(str(zoo["sliding"]), str(zoo["eagle3"]))
 
 
@@ -282,7 +282,7 @@ def test_a_window_that_no_layer_has(tmp_path: Path, make: Callable[[], Model]) -
         if sound:
             header.check_loadable(path)
         else:
-            with pytest.raises(ModelFileError, match="sliding_window_pattern is without a layer"):
+            with pytest.raises(ModelFileError, match="sliding_window_pattern is set for no layer"):
                 header.check_loadable(path)
 
 

@@ -262,13 +262,13 @@ def test_a_file_that_claims_many_parts_costs_nothing() -> None:
 
 
 def test_what_there_is_stands_in_the_hint() -> None:
-    with pytest.raises(NotFoundError, match="a GGUF for Q9") as failure:
+    with pytest.raises(NotFoundError, match="no GGUF for Q9") as failure:
         chosen(OFFICIAL, "Q9")
     assert failure.value.hint == "It has: F16, Q4_K_M, Q5_K_M, Q8_0"
     with pytest.raises(NotFoundError) as failure:
         chosen(OFFICIAL, file="other.gguf")
     assert "m-Q8_0.gguf" in failure.value.hint
-    with pytest.raises(NotFoundError, match="does not hold a GGUF") as failure:
+    with pytest.raises(NotFoundError, match="has no GGUF file") as failure:
         chosen(["model.safetensors", "mmproj-m.gguf"])
     assert "no GGUF" in failure.value.hint
 

@@ -89,12 +89,12 @@ def test_a_status(status: int, word: str, kind: type[LocalspecError]) -> None:
             DownloadError,
             "has expired: this computer's date is",
         ),
-        (httpx.ReadTimeout("x"), RetryableError, "does not answer"),
+        (httpx.ReadTimeout("x"), RetryableError, "does not respond"),
         (httpx.ReadError("x"), RetryableError, "lost"),
         (httpx.RemoteProtocolError("x"), RetryableError, "lost"),
         (ValueError("no JSON"), DownloadError, "not a model hub"),
         (RuntimeError("x"), DownloadError, "RuntimeError"),
-        (OfflineModeIsEnabled("x"), OfflineError, "turned off"),
+        (OfflineModeIsEnabled("x"), OfflineError, "Offline mode is on"),
     ],
 )
 def test_a_failure_of_the_network(error: Exception, kind: type[LocalspecError], words: str) -> None:

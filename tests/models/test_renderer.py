@@ -128,7 +128,7 @@ def test_a_process_that_keeps_ending_is_given_up(
     make: Make, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     monkeypatch.setattr(render_process, "_command", lambda: [sys.executable, "-c", code])
-    assert "ended its process" in told(make(FINE).render(CHAT))
+    assert "chat template crashed" in told(make(FINE).render(CHAT))
 
 
 def test_a_process_that_never_gets_ready_is_given_up(
@@ -137,14 +137,14 @@ def test_a_process_that_never_gets_ready_is_given_up(
     monkeypatch.setattr(
         render_process, "_command", lambda: [sys.executable, "-c", "import time; time.sleep(600)"]
     )
-    assert "no process for it starts" in told(make(FINE, start_timeout=0.2).render(CHAT))
+    assert "its process does not start" in told(make(FINE, start_timeout=0.2).render(CHAT))
 
 
 def test_without_a_process_there_is_still_a_fallback(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(render_process, "_command", lambda: ["/no/such/program"])
-    assert "ended its process" in told(make(FINE).render(CHAT))
+    assert "chat template crashed" in told(make(FINE).render(CHAT))
 
 
 def test_it_ends_with_its_stdin(make: Make) -> None:

@@ -131,7 +131,7 @@ def test_a_refused_system_prompt_becomes_part_of_the_first_question(source: str)
     rendered = render(source, (SYSTEM, *CHAT), TOKENS)
     assert rendered.text == "[user]Be brief.\n\nHi[assistant]Hello[user]More"
     assert codes(rendered) == ["template-roles"]
-    assert "the system prompt became part of the question" in rendered.notices[0].message
+    assert "the system prompt became part of the first message" in rendered.notices[0].message
 
 
 def test_neighbours_of_a_role_are_joined_where_they_must_alternate() -> None:
@@ -151,7 +151,7 @@ def test_what_a_template_refuses_altogether_is_rendered_by_a_fallback() -> None:
     assert rendered.text.startswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello")
     assert codes(rendered) == ["template-fallback"]
     assert rendered.notices[0].message == (
-        "The model's chat template refuses this chat: never red. Using chatml instead."
+        "The model's chat template rejects this chat: never red. Using chatml instead."
     )
     assert "--template" in rendered.notices[0].hint
 
@@ -170,9 +170,9 @@ def test_what_a_template_refuses_altogether_is_rendered_by_a_fallback() -> None:
         ("{{ 1 / 0 }}", "ZeroDivisionError"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
         ("{% for i in range(10 ** 6) %}{% endfor %}", "OverflowError"),
-        ("{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}", "more than 16,777,216"),
+        ("{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}", "exceeds 16,777,216"),
         ("{% include 'other' %}", "TypeError"),
-        ("{{ '' }} \n", "makes nothing"),
+        ("{{ '' }} \n", "its output is empty"),
         # what would reach Python
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
         ("{{ cycler.__init__.__globals__ }}", "SecurityError"),

@@ -141,7 +141,7 @@ STATES = (
         1.0,
         7.3,
         error=errors.AccessDeniedError(
-            "The hub does not let you have someone/Gemma-3-12B-GGUF.",
+            "The hub denies access to someone/Gemma-3-12B-GGUF.",
             "Open https://huggingface.co/someone/Gemma-3-12B-GGUF and agree to its terms.",
         ),
     ),

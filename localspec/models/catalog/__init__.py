@@ -1,4 +1,4 @@
-"""The models and pairs that are known by name: models.yaml, and a person's own file merged in."""
+"""The catalogue of models and pairs: models.yaml, merged with the user's own file."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ _MAX_BYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Entries by id, in the files' order."""
+    """Entries by id, in file order."""
 
     models: Mapping[str, CatalogModel]
     pairs: Mapping[str, CatalogPair]
 
 
 def load(path: Path | None = None, user_file: Path | None = None) -> Catalog:
-    """The shipped catalogue with the person's own over it; `path` reads that file and `own` only.
+    """The shipped catalogue, overridden by the user's; with `path`, only that file and `user_file`.
 
-    Raises UsageError where a file is damaged, with line, key and reason.  Read again only when a
-    file has changed.
+    Raises UsageError, with line, key and reason, for a damaged file.  Cached until a file changes.
     """
     files = (
         (path, user_file)
@@ -41,29 +40,29 @@ def load(path: Path | None = None, user_file: Path | None = None) -> Catalog:
 
 
 def find(catalogue: Catalog, name: str) -> CatalogModel | CatalogPair:
-    """The entry with this id, or the only one whose id holds it.
+    """The entry with this id, or the only entry whose id contains it.
 
-    Raises NotFoundError: none (with the closest) or several (with their ids).
+    Raises NotFoundError for no match (with the closest ids) or several (with their ids).
     """
     entries: dict[str, CatalogModel | CatalogPair] = {**catalogue.models, **catalogue.pairs}
-    wanted = name.lower()
-    if wanted in entries:
-        return entries[wanted]
-    models = [id_ for id_ in catalogue.models if wanted and wanted in id_]
-    holding = models or [id_ for id_ in catalogue.pairs if wanted and wanted in id_]
-    if len(holding) == 1:
-        return entries[holding[0]]
+    part = name.lower()
+    if part in entries:
+        return entries[part]
+    models = [id_ for id_ in catalogue.models if part and part in id_]
+    matches = models or [id_ for id_ in catalogue.pairs if part and part in id_]
+    if len(matches) == 1:
+        return entries[matches[0]]
     shown = sanitize(name[:80], multiline=False)
-    if holding:
-        raise NotFoundError(f"{shown} could be several.", f"Say which: {_join_ids(holding)}.")
-    close = difflib.get_close_matches(wanted[:80], entries, n=4) or list(catalogue.pairs)[:4]
-    raise NotFoundError(
-        f"The catalogue has nothing called {shown}.", f"Closest: {_join_ids(close)}."
-    )
+    if matches:
+        raise NotFoundError(
+            f"{shown} matches several entries.", f"Choose one: {_join_ids(matches)}."
+        )
+    close = difflib.get_close_matches(part[:80], entries, n=4) or list(catalogue.pairs)[:4]
+    raise NotFoundError(f"The catalogue has no entry {shown}.", f"Closest: {_join_ids(close)}.")
 
 
 def pairs_for(catalogue: Catalog, target: CatalogModel) -> tuple[CatalogPair, ...]:
-    """The pairs of a target, in the files' order: the first is the one to take."""
+    """The pairs of a target, in file order: the first is the recommended one."""
     return tuple(pair for pair in catalogue.pairs.values() if pair.target.id == target.id)
 
 
@@ -72,22 +71,21 @@ def _join_ids(ids: list[str]) -> str:
 
 
 def _file_stamp(path: Path) -> tuple[int, int] | None:
-    """What changes when the file does."""
     try:
-        about = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return about.st_mtime_ns, about.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 @functools.lru_cache(maxsize=4)
 def _load_cached(files: tuple[tuple[Path, tuple[int, int] | None], ...]) -> Catalog:
-    from localspec.models.catalog import catalog_file  # noqa: PLC0415  yaml: 30 ms, not before it is needed
+    from localspec.models.catalog import catalog_file  # noqa: PLC0415  yaml takes 30 ms to import
 
-    shipped, *others = (path for path, _ in files)
-    read = [catalog_file.parse_catalog(shipped, _read_text(shipped))]
-    read += [catalog_file.parse_catalog(path, _read_text(path)) for path in others if path.exists()]
-    return Catalog(*catalog_file.merge_files(read))
+    shipped, *user_files = (path for path, _ in files)
+    existing = [shipped, *(path for path in user_files if path.exists())]
+    parsed = [catalog_file.parse_catalog(path, _read_text(path)) for path in existing]
+    return Catalog(*catalog_file.merge_files(parsed))
 
 
 def _read_text(path: Path) -> str:
@@ -96,7 +94,8 @@ def _read_text(path: Path) -> str:
             raise UsageError(f"{path} is too large for a catalogue.", "Keep it under 1 MB.")
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        what = f"The catalogue {path} cannot be read: {error.strerror}."
-        raise UsageError(what, "Install localspec again.") from error
+        message = f"The catalogue {path} cannot be read: {error.strerror}."
+        raise UsageError(message, "Install localspec again.") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"The catalogue {path} is damaged: it is no UTF-8.", "Mend it.") from error
+        message = f"The catalogue {path} is damaged: it is not UTF-8."
+        raise UsageError(message, "Save it as UTF-8.") from error

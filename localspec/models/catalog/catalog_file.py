@@ -1,4 +1,7 @@
-"""The entries of one catalogue file, and several files laid over each other by id."""
+"""Catalogue files: parsing one file, and merging several by id.
+
+The YAML is data only: texts, lists and tables.  Aliases, anchors and tags are rejected.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,12 @@ from localspec.sanitize import sanitize
 _SCHEMA = "1"
 _MAX_ENTRIES = 5000
 _SECTIONS = ("models", "pairs")
+_MAX_DEPTH = 20
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogFile:
-    """The entries of a file by id, still unread; what hides another has None."""
+    """The unparsed entries of a file by id; None hides an entry of an earlier file."""
 
     path: Path
     models: dict[str, YamlNode | None]
@@ -30,20 +34,20 @@ class CatalogFile:
 
 
 def parse_catalog(path: Path, text: str) -> CatalogFile:
-    """Raises UsageError where the file is damaged."""
+    """Raises UsageError if the file is damaged."""
     try:
         root = parse_yaml(text)
         if not isinstance(root.value, dict):
             raise InvalidCatalogError(
-                "it must begin with `schema`, `models` and `pairs`", root.line
+                "it must be a table with `schema`, `models` and `pairs`", root.line
             )
         for key, value in root.value.items():
             if key not in ("schema", *_SECTIONS):
-                raise InvalidCatalogError(f"there is no such section: {key!r}", value.line)
+                raise InvalidCatalogError(f"unknown section {key!r}", value.line)
         schema = root.value.get("schema")
         if schema is not None and schema.value != _SCHEMA:
             raise InvalidCatalogError(
-                "it has a newer schema than this localspec reads", schema.line
+                "its schema is newer than this localspec supports", schema.line
             )
         return CatalogFile(path, *(_read_section(root.value.get(name)) for name in _SECTIONS))
     except InvalidCatalogError as error:
@@ -53,28 +57,28 @@ def parse_catalog(path: Path, text: str) -> CatalogFile:
 def merge_files(
     files: Sequence[CatalogFile],
 ) -> tuple[dict[str, CatalogModel], dict[str, CatalogPair]]:
-    """A later file's entry replaces an earlier one's of the same id, or takes it away.
+    """A later file's entry replaces or hides an earlier one of the same id.
 
-    Raises UsageError for an entry that is wrong.
+    Hiding a model removes its pairs.  Raises UsageError for an invalid entry.
     """
     models: dict[str, CatalogModel] = {}
     pairs: dict[str, tuple[Path, YamlNode]] = {}
-    for shelf in files:
-        for id_, node in shelf.models.items():
+    for file in files:
+        for id_, node in file.models.items():
             if node is None:
                 models.pop(id_, None)
                 pairs = {k: (p, n) for k, (p, n) in pairs.items() if id_ not in _referenced_ids(n)}
             else:
-                models[id_] = _read_model(shelf.path, node)
-        for id_, node in shelf.pairs.items():
+                models[id_] = _read_model(file.path, node)
+        for id_, node in file.pairs.items():
             if node is None:
                 pairs.pop(id_, None)
             elif id_ in models:
                 raise _damaged_file_error(
-                    shelf.path, InvalidCatalogError(f"key id: {id_} is a model", node.line)
+                    file.path, InvalidCatalogError(f"key id: {id_} is a model", node.line)
                 )
             else:
-                pairs[id_] = shelf.path, node
+                pairs[id_] = file.path, node
     return models, {id_: _read_pair(path, node, models) for id_, (path, node) in pairs.items()}
 
 
@@ -104,41 +108,34 @@ def _read_section(node: YamlNode | None) -> dict[str, YamlNode | None]:
         raise InvalidCatalogError("it must be a list of entries", node.line)
     if len(node.value) > _MAX_ENTRIES:
         raise InvalidCatalogError(f"it has more than {_MAX_ENTRIES} entries", node.line)
-    found: dict[str, YamlNode | None] = {}
+    section: dict[str, YamlNode | None] = {}
     for item in node.value:
         id_ = entries.entry_id(item)
-        if id_ in found:
-            raise InvalidCatalogError(f"key id: {id_} stands there twice", item.line)
-        found[id_] = None if entries.is_hide_entry(item) else item
-    return found
+        if id_ in section:
+            raise InvalidCatalogError(f"key id: {id_} is duplicated", item.line)
+        section[id_] = None if entries.is_hide_entry(item) else item
+    return section
 
 
 def _damaged_file_error(path: Path, error: InvalidCatalogError) -> UsageError:
     where = f"line {error.line}: " if error.line else ""
-    what = sanitize(f"The catalogue {path} is damaged: {where}{error.reason}.", multiline=False)
-    return UsageError(what, "Mend it there, or remove the entry.")
-
-
-# --- YAML that is data and nothing else: texts, lists and tables, each with its line.
-
-__all__ = ["InvalidCatalogError", "YamlNode", "parse_yaml"]
-
-_MAX_DEPTH = 20
+    message = sanitize(f"The catalogue {path} is damaged: {where}{error.reason}.", multiline=False)
+    return UsageError(message, "Fix or remove the entry.")
 
 
 def parse_yaml(text: str) -> YamlNode:
-    """The document; an empty one is an empty text.  Raises Damaged."""
+    """The document's root; an empty text for an empty document.  Raises InvalidCatalogError."""
     builder = _YamlTreeBuilder()
     parser = None
     try:
-        # libyaml's parser where PyYAML has it: eight times as fast.
+        # libyaml's parser, if PyYAML has it, is eight times as fast.
         parser = getattr(yaml, "CBaseLoader", yaml.BaseLoader)(text)
         while parser.check_event():
             builder.handle_event(parser.get_event())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         raise InvalidCatalogError(
-            error.problem or "no YAML", mark.line + 1 if mark else None
+            error.problem or "it is not YAML", mark.line + 1 if mark else None
         ) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InvalidCatalogError(" ".join(str(error).split())) from None
@@ -149,13 +146,13 @@ def parse_yaml(text: str) -> YamlNode:
 
 
 class _YamlTreeBuilder:
-    """Makes nodes of the parser's events; the open lists and tables are a stack."""
+    """Builds nodes from the parser's events; the open lists and tables form a stack."""
 
     def __init__(self) -> None:
         self.root: YamlNode | None = None
         self._open_nodes: list[YamlNode] = []
         self._pending_keys: list[str | None] = []
-        """For every open node the key that waits for its value."""
+        """For each open node, the key whose value comes next."""
 
     def handle_event(self, event: Any) -> None:
         line = event.start_mark.line + 1
@@ -191,21 +188,21 @@ class _YamlTreeBuilder:
 
     def _set_key(self, key: str, line: int) -> None:
         if key in self._open_nodes[-1].value:
-            raise InvalidCatalogError(f"the key {key!r} stands there twice", line)
+            raise InvalidCatalogError(f"the key {key!r} is duplicated", line)
         self._pending_keys[-1] = key
 
     def _add_value(self, node: YamlNode) -> None:
         if not self._open_nodes:
             if self.root is not None:
-                raise InvalidCatalogError("a second document begins", node.line)
+                raise InvalidCatalogError("it has a second document", node.line)
             self.root = node
             return
-        inside = self._open_nodes[-1].value
-        if isinstance(inside, list):
-            inside.append(node)
-        elif isinstance(inside, dict):
+        parent = self._open_nodes[-1].value
+        if isinstance(parent, list):
+            parent.append(node)
+        elif isinstance(parent, dict):
             key = self._pending_keys[-1]
             if key is None:
                 raise InvalidCatalogError("a key must be a word", node.line)
-            inside[key] = node
+            parent[key] = node
             self._pending_keys[-1] = None

@@ -1,4 +1,4 @@
-"""One entry of a catalogue, a model or a pair, read from YAML with every value checked."""
+"""Catalogue entries (models and pairs), read from YAML with every value validated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from localspec import paths
 from localspec.models import safe_names, synthetic_header
@@ -16,9 +16,6 @@ from localspec.models.catalog.yaml_values import InvalidCatalogError, YamlNode
 from localspec.models.reference import is_safe_gguf_path, parse_file_name
 from localspec.models.synthetic_header.model_shape import ModelShape
 from localspec.speculation import SPECS
-
-if TYPE_CHECKING:
-    from localspec.models.synthetic_header.model_shape import ModelShape
 
 UseCase = Literal["chat", "code", "writing", "documents"]
 ModelKind = Literal["model", "eagle3", "mtp", "dflash", "dspark"]
@@ -30,20 +27,23 @@ PAIR_STATUSES = ("verified", "reported", "untested")
 MEMORY_KINDS = ("attention", "swa", "hybrid-rollback", "hybrid-checkpoint")
 
 _ID_PATTERN = re.compile(r"[a-z0-9][a-z0-9._+-]{0,95}\Z")
+_MAX_LAYERS = 512
+_MAX_EXPERTS = 1024
+_MAX_NUMBER = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogModel:
-    """A file of a repository, or a bundled one, and what is known of it; None is unknown."""
+    """A model file of a repository, or a bundled one; None is unknown."""
 
     id: str
     title: str
     repo: str | None = None
     file: str = ""
     bytes: int | None = None
-    """Exactly."""
+    """Exact size."""
     about: int | None = None
-    """At most these bytes, from a size that was published rounded."""
+    """Upper bound of the size, from a published, rounded one."""
     sha256: str | None = None
     revision: str | None = None
     licence: str | None = None
@@ -52,10 +52,10 @@ class CatalogModel:
     memory: str | None = None
     parameters: int | None = None
     active: int | None = None
-    """Parameters read for one token, where that is not all of them."""
+    """Parameters read for one token, for a mixture of experts."""
     context: int | None = None
     shape: ModelShape | None = None
-    """What `blueprint.header` draws the file from."""
+    """The input of `synthetic_header.build`."""
     shape_source: str = ""
     kind: ModelKind = "model"
     use: tuple[UseCase, ...] = ()
@@ -63,23 +63,23 @@ class CatalogModel:
 
     @property
     def size(self) -> int | None:
-        """Bytes: exact where they are known, else at most."""
+        """The exact size in bytes, else the upper bound."""
         return self.bytes if self.bytes is not None else self.about
 
     @property
     def quantization(self) -> str:
-        """As the file's name has it: Q4_K_M; empty where it says none."""
+        """From the file's name, as Q4_K_M; may be empty."""
         return parse_file_name(self.file).tag
 
     @property
     def path(self) -> Path | None:
-        """Where a bundled file lies; None for one of a repository."""
+        """The path of a bundled file; None for a file of a repository."""
         return paths.package_data_dir() / "demo" / self.file if self.repo is None else None
 
 
 @dataclass(frozen=True, slots=True)
 class PairSettings:
-    """What a pair suggests; None leaves it to the program."""
+    """A pair's recommended settings; None means the program's default."""
 
     draft_max: int | None = None
     ctx: int | None = None
@@ -88,8 +88,6 @@ class PairSettings:
 
 @dataclass(frozen=True, slots=True)
 class CatalogPair:
-    """A target, its draft, and how to run them."""
-
     id: str
     title: str
     target: CatalogModel
@@ -104,79 +102,77 @@ class CatalogPair:
 
     @property
     def draft_kind(self) -> str:
-        """What drafts: `model`, `lookup`, or the head that reads the target's hidden states."""
+        """`model`, `lookup` without a draft, or the kind of head."""
         return self.draft.kind if self.draft else "lookup"
 
     @property
     def size(self) -> int | None:
-        """Bytes of both files; None where one is unknown."""
+        """Bytes of both files; None if one is unknown."""
         sizes = [model.size for model in (self.target, self.draft) if model]
         return None if None in sizes else sum(size for size in sizes if size)
 
 
 def entry_id(node: YamlNode) -> str:
-    """The id an entry has, or gets from its target and draft.  Raises Damaged."""
+    """The entry's `id`, else one made of its target and draft.  Raises InvalidCatalogError."""
     keys = yaml_values.read_table(node)
     if "id" in keys:
         return _read_id(keys["id"])
     if "target" not in keys:
-        raise InvalidCatalogError("key id: it is missing", node.line)
+        raise InvalidCatalogError("key id is missing", node.line)
     draft = _read_id(keys["draft"]) if "draft" in keys else "lookup"
     return f"{_read_id(keys['target'])}+{draft}"
 
 
 def is_hide_entry(node: YamlNode) -> bool:
-    """Whether an entry only takes another away."""
+    """Whether an entry only hides another one: `id` and `hide: true`."""
     keys = yaml_values.read_table(node)
     if "hide" not in keys:
         return False
     if yaml_values.read_text(keys["hide"]) != "true" or set(keys) != {"id", "hide"}:
         raise InvalidCatalogError(
-            "key hide: it is `true` and stands with `id` alone", keys["hide"].line
+            "key hide: it must be `true`, beside `id` only", keys["hide"].line
         )
     return True
 
 
 def read_model(node: YamlNode) -> CatalogModel:
-    """Raises Damaged with line, key and reason."""
-    known = yaml_values.read_fields(node, _MODEL_READERS, {"id", "title"})
-    if "shape" in known:
-        known["shape"], known["shape_source"] = _read_shape_key(
-            known, yaml_values.read_table(node)["shape"]
+    """Raises InvalidCatalogError with line, key and reason."""
+    fields = yaml_values.read_fields(node, _MODEL_READERS, {"id", "title"})
+    if "shape" in fields:
+        fields["shape"], fields["shape_source"] = _read_shape_key(
+            fields, yaml_values.read_table(node)["shape"]
         )
-    bundled = known.pop("bundled", None)
+    bundled = fields.pop("bundled", None)
     if bundled is not None:
-        if known.keys() & {"repo", "file", "revision"}:
-            raise InvalidCatalogError("key bundled: it stands with repo or file", node.line)
-        return CatalogModel(file=bundled, **known)
+        if fields.keys() & {"repo", "file", "revision"}:
+            raise InvalidCatalogError("key bundled excludes repo, file and revision", node.line)
+        return CatalogModel(file=bundled, **fields)
     for key in ("repo", "file"):
-        if key not in known:
-            raise InvalidCatalogError(f"key {key}: it is missing", node.line)
-    if ("sha256" in known) != ("revision" in known):
-        raise InvalidCatalogError(
-            "key sha256: it and revision stand together or not at all", node.line
-        )
-    if "bytes" in known and "about" in known:
-        raise InvalidCatalogError("key about: bytes says it exactly", node.line)
-    return CatalogModel(**known)
+        if key not in fields:
+            raise InvalidCatalogError(f"key {key} is missing", node.line)
+    if ("sha256" in fields) != ("revision" in fields):
+        raise InvalidCatalogError("keys sha256 and revision need each other", node.line)
+    if "bytes" in fields and "about" in fields:
+        raise InvalidCatalogError("keys bytes and about exclude each other", node.line)
+    return CatalogModel(**fields)
 
 
 def read_pair(node: YamlNode, models: Mapping[str, CatalogModel]) -> CatalogPair:
-    """Raises Damaged with line, key and reason."""
-    known = yaml_values.read_fields(node, _PAIR_READERS, {"target"})
+    """Raises InvalidCatalogError with line, key and reason."""
+    fields = yaml_values.read_fields(node, _PAIR_READERS, {"target"})
     keys = yaml_values.read_table(node)
     for key in ("target", "draft"):
-        if key in known and known[key] not in models:
-            raise InvalidCatalogError(f"key {key}: there is no model {known[key]}", keys[key].line)
-    target = models[known.pop("target")]
-    draft = models[known.pop("draft")] if "draft" in known else None
+        if key in fields and fields[key] not in models:
+            raise InvalidCatalogError(f"key {key}: there is no model {fields[key]}", keys[key].line)
+    target = models[fields.pop("target")]
+    draft = models[fields.pop("draft")] if "draft" in fields else None
     if target.kind != "model":
-        raise InvalidCatalogError("key target: a head is no target", keys["target"].line)
-    if known.get("status") == "reported" and "source" not in known:
-        raise InvalidCatalogError("key source: what is reported needs one", node.line)
-    beside = draft.title if draft else "copying from the text"
-    defaults = {"id": entry_id(node), "title": f"{target.title} with {beside}", "use": target.use}
-    return CatalogPair(target=target, draft=draft, **(defaults | known))
+        raise InvalidCatalogError("key target: a head cannot be a target", keys["target"].line)
+    if fields.get("status") == "reported" and "source" not in fields:
+        raise InvalidCatalogError("key source is missing: `reported` needs it", node.line)
+    method = draft.title if draft else "prompt lookup"
+    defaults = {"id": entry_id(node), "title": f"{target.title} with {method}", "use": target.use}
+    return CatalogPair(target=target, draft=draft, **(defaults | fields))
 
 
 def _read_use_cases(node: YamlNode) -> tuple[UseCase, ...]:
@@ -184,12 +180,25 @@ def _read_use_cases(node: YamlNode) -> tuple[UseCase, ...]:
     return cast(tuple[UseCase, ...], tuple(yaml_values.one_of(USE_CASES)(item) for item in items))
 
 
-def _read_shape_key(known: Mapping[str, Any], node: YamlNode) -> tuple[ModelShape, str]:
-
+def _read_shape_key(fields: Mapping[str, Any], node: YamlNode) -> tuple[ModelShape, str]:
     try:
-        return read_shape(node, known.get("architecture"))
+        return read_shape(node, fields.get("architecture"))
     except InvalidCatalogError as error:
         raise InvalidCatalogError(f"key shape: {error.reason}", error.line) from None
+
+
+def read_shape(node: YamlNode, architecture: str | None) -> tuple[ModelShape, str]:
+    """The shape and its source.  Raises InvalidCatalogError if the shape is invalid."""
+    fields = yaml_values.read_fields(node, _SHAPE_READERS, {"layers", "embd", "vocab", "source"})
+    if architecture is None:
+        raise InvalidCatalogError("it needs the key architecture", node.line)
+    source = fields.pop("source")
+    shape = ModelShape(architecture=architecture, **fields)
+    try:
+        synthetic_header.check_shape(shape)
+    except ValueError as error:
+        raise InvalidCatalogError(str(error), node.line) from None
+    return shape, source
 
 
 def _read_settings(node: YamlNode) -> PairSettings:
@@ -201,7 +210,7 @@ def _is_plain_file_name(name: str) -> bool:
 
 
 _read_id = yaml_values.text_matching(
-    lambda text: bool(_ID_PATTERN.match(text)), "an id: small letters, digits and . _ - +"
+    lambda text: bool(_ID_PATTERN.match(text)), "an id: lower-case letters, digits and . _ - +"
 )
 
 _SETTINGS_READERS: dict[str, Callable[[YamlNode], Any]] = {
@@ -213,7 +222,7 @@ _MODEL_READERS: dict[str, Callable[[YamlNode], Any]] = {
     "id": _read_id,
     "title": yaml_values.read_text,
     "repo": yaml_values.text_matching(safe_names.is_repo_id, "a repository like user/name"),
-    "file": yaml_values.text_matching(is_safe_gguf_path, "a safe name of a .gguf file"),
+    "file": yaml_values.text_matching(is_safe_gguf_path, "a safe .gguf file name"),
     "bundled": yaml_values.text_matching(_is_plain_file_name, "a plain file name"),
     "bytes": yaml_values.integer_between(1, 10**13),
     "about": yaml_values.read_rounded_size,
@@ -246,37 +255,16 @@ _PAIR_READERS: dict[str, Callable[[YamlNode], Any]] = {
 }
 
 
-# --- A model's shape as a catalogue has it: numbers by name, and where they were taken from.
-
-_MAX_LAYERS = 512
-_MAX_EXPERTS = 1024
-_MAX_NUMBER = 10**9
-
-
-def read_shape(node: YamlNode, architecture: str | None) -> tuple[ModelShape, str]:
-    """The shape and its source.  Raises Damaged: a number is wrong, or they make no model."""
-    found = yaml_values.read_fields(node, _SHAPE_READERS, {"layers", "embd", "vocab", "source"})
-    if architecture is None:
-        raise InvalidCatalogError("it needs the key architecture", node.line)
-    source = found.pop("source")
-    shape = ModelShape(architecture=architecture, **found)
-    try:
-        synthetic_header.check_shape(shape)
-    except ValueError as error:
-        raise InvalidCatalogError(str(error), node.line) from None
-    return shape, source
-
-
 def _read_flag(node: YamlNode) -> bool:
     return yaml_values.one_of(("true", "false"))(node) == "true"
 
 
 def _read_layers(node: YamlNode) -> tuple[int, ...]:
     items = node.value if isinstance(node.value, list) else [node]
-    found = tuple(yaml_values.integer_between(0, _MAX_LAYERS - 1)(item) for item in items)
-    if list(found) != sorted(set(found)):
-        raise InvalidCatalogError("the layers do not rise", node.line)
-    return found
+    layers = tuple(yaml_values.integer_between(0, _MAX_LAYERS - 1)(item) for item in items)
+    if list(layers) != sorted(set(layers)):
+        raise InvalidCatalogError("the layers are not in ascending order", node.line)
+    return layers
 
 
 def _shape_value_reader(name: str, kind: object) -> Callable[[YamlNode], Any]:

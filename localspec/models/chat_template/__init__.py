@@ -1,1 +1,1 @@
-"""What belongs to chat templates: fallbacks, thinking, and the process that renders."""
+"""Chat templates: rendering in a child process, built-in fallbacks, and thinking tags."""

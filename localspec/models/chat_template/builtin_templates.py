@@ -1,4 +1,4 @@
-"""Chat templates by name, for models whose own is missing or does not work."""
+"""Built-in chat templates, for models whose own is missing or fails."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from localspec.errors import UsageError
 _FOLDER = Path(__file__).with_name("templates")
 
 DEFAULT_TEMPLATE = "chatml"
-"""What most models without a template of their own understand best."""
+"""The format that most models without a template handle best."""
 
 STOP_STRINGS: dict[str, tuple[str, ...]] = {
     "alpaca": ("### Instruction:",),
@@ -24,14 +24,14 @@ STOP_STRINGS: dict[str, tuple[str, ...]] = {
     "vicuna": ("USER:",),
     "zephyr": ("<|user|>",),
 }
-"""What ends an answer where the model has no token for it; these are all the names there are."""
+"""Strings that end an answer if the model has no end-of-turn token; the keys are all templates."""
 
 
 @cache
 def load_source(name: str) -> str:
-    """The template of that name.  Raises UsageError where there is none."""
+    """The Jinja source.  Raises UsageError for an unknown name."""
     if name not in STOP_STRINGS:
         raise UsageError(
-            f"There is no chat template called {name!r}.", f"Use one of: {', '.join(STOP_STRINGS)}."
+            f"Unknown chat template {name!r}.", f"Use one of: {', '.join(STOP_STRINGS)}."
         )
     return (_FOLDER / f"{name}.jinja").read_text(encoding="utf-8")

@@ -1,8 +1,8 @@
-"""A chat as the text that a model was trained on: its own template, or one by name.
+"""Renders a chat with the model's own Jinja template, or with a built-in one.
 
 Renders as transformers' `apply_chat_template(add_generation_prompt=True)` does.  A template is a
-program from the model's file: it runs in jinja2's sandbox, and elsewhere than here in a process of
-its own with limits (`renderer.py`).
+program from an untrusted file: it runs in jinja2's sandbox, and `render_process.py` runs it in a
+child process with limits.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from localspec.protocol.wire import ChatMessage, RenderResult
 from localspec.sanitize import sanitize
 
 MAX_PROMPT_CHARS = 16 * 1024 * 1024
-"""Characters that a template may make."""
 
 _THINKING_VARIABLES = ("enable_thinking", "thinking", "reasoning")
-"""What templates call it."""
+"""Names under which templates read `enable_thinking`."""
 
 
 class TemplateRaisedError(jinja2.TemplateError):
@@ -43,19 +42,19 @@ def render(
     special_tokens: Mapping[str, str],
     enable_thinking: bool | None = None,
 ) -> RenderResult:
-    """The prompt by a model's own template; by the default one where that does not work.
+    """The prompt by the model's own template, or by the default one if that fails.
 
-    `tokens` are the texts of special tokens: bos_token, eos_token, …
+    `special_tokens` are the texts of bos_token, eos_token, …
     """
     try:
         return _render_with_role_changes(source, messages, special_tokens, enable_thinking)
     except TemplateRaisedError as error:
-        why = f"refuses this chat: {error}"
+        failure = f"rejects this chat: {error}"
     except MemoryError:
-        why = "does not work: it needs too much memory"
-    except Exception as error:  # a hostile program may raise anything
-        why = f"does not work: {type(error).__name__}: {error}"
-    return render_builtin(messages, special_tokens, reason=f"The model's chat template {why}")
+        failure = "fails: it needs too much memory"
+    except Exception as error:  # a hostile template may raise anything
+        failure = f"fails: {type(error).__name__}: {error}"
+    return render_builtin(messages, special_tokens, reason=f"The model's chat template {failure}")
 
 
 def render_builtin(
@@ -64,9 +63,9 @@ def render_builtin(
     name: str = builtin_templates.DEFAULT_TEMPLATE,
     reason: str = "",
 ) -> RenderResult:
-    """The prompt by one of our own templates; a notice tells `because`, if it was not asked for.
+    """The prompt by a built-in template, with a notice that gives `reason` if there is one.
 
-    Raises UsageError where there is none of that name.
+    Raises UsageError for an unknown name.
     """
     rendered = _render_with_role_changes(
         builtin_templates.load_source(name), messages, special_tokens, None
@@ -85,46 +84,41 @@ def render_builtin(
     return RenderResult(rendered.text, notices, name)
 
 
-# --- roles ------------------------------------------------------------------------------
-
-
 def _render_with_role_changes(
     source: str,
     messages: Sequence[ChatMessage],
     special_tokens: Mapping[str, str],
     enable_thinking: bool | None,
 ) -> RenderResult:
-    """The chat as it is, or in fewer roles where the template refuses those."""
+    """Render the chat as it is, or with fewer roles if the template rejects it."""
     try:
         return RenderResult(
             _render_text(source, messages, special_tokens, enable_thinking), (), "own"
         )
     except TemplateRaisedError as error:
-        refused = error
-    for change, what in _ROLE_CHANGES:
+        rejection = error
+    for change, description in _ROLE_CHANGES:
         changed = change(messages)
         if changed != list(messages):
             try:
                 text = _render_text(source, changed, special_tokens, enable_thinking)
             except TemplateRaisedError:
                 continue
-            said = f"This model's chat template takes fewer roles: {what}."
-            return RenderResult(text, (Notice("info", "template-roles", said),), "own")
-    raise refused
+            message = f"This model's chat template supports fewer roles: {description}."
+            return RenderResult(text, (Notice("info", "template-roles", message),), "own")
+    raise rejection
 
 
 def _merge_same_roles(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Neighbours of the same role as one."""
-    found: list[ChatMessage] = []
+    merged: list[ChatMessage] = []
     for message in messages:
-        same = found and found[-1].role == message.role
-        before = f"{found.pop().content}\n\n" if same else ""
-        found.append(ChatMessage(message.role, before + message.content))
-    return found
+        same = merged and merged[-1].role == message.role
+        prefix = f"{merged.pop().content}\n\n" if same else ""
+        merged.append(ChatMessage(message.role, prefix + message.content))
+    return merged
 
 
 def _move_system_to_user(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """What the system says as the beginning of the first question after it."""
     return _merge_same_roles(
         [ChatMessage("user", m.content) if m.role == "system" else m for m in messages],
     )
@@ -132,11 +126,8 @@ def _move_system_to_user(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 
 _ROLE_CHANGES: tuple[tuple[Callable[[Sequence[ChatMessage]], list[ChatMessage]], str], ...] = (
     (_merge_same_roles, "messages of the same role were joined"),
-    (_move_system_to_user, "the system prompt became part of the question"),
+    (_move_system_to_user, "the system prompt became part of the first message"),
 )
-
-
-# --- the sandbox ------------------------------------------------------------------------
 
 
 def _render_text(
@@ -145,38 +136,38 @@ def _render_text(
     special_tokens: Mapping[str, str],
     enable_thinking: bool | None,
 ) -> str:
-    given: dict[str, Any] = (
+    thinking_options: dict[str, Any] = (
         {} if enable_thinking is None else dict.fromkeys(_THINKING_VARIABLES, enable_thinking)
     )
-    found = thinking_tags.detect_tags(source)
+    tags = thinking_tags.detect_tags(source)
     pieces, length = [], 0
     for piece in _compile(source).generate(
-        messages=[_template_message(message, found) for message in messages],
+        messages=[_template_message(message, tags) for message in messages],
         tools=None,
         documents=None,
         add_generation_prompt=True,
         **special_tokens,
-        **given,
+        **thinking_options,
     ):
         length += len(piece)
         if length > MAX_PROMPT_CHARS:
-            raise ValueError(f"it makes more than {MAX_PROMPT_CHARS:,} characters")
+            raise ValueError(f"its output exceeds {MAX_PROMPT_CHARS:,} characters")
         pieces.append(piece)
     text = "".join(pieces)
     if not text.strip():
-        raise ValueError("it makes nothing of this chat")
+        raise ValueError("its output is empty")
     return text
 
 
 def _template_message(
     message: ChatMessage, tags: thinking_tags.ThinkingTags | None
 ) -> dict[str, str]:
-    """A message as templates know it: an answer's thinking under the names that they read."""
-    thought, said = None, message.content
+    """A message in the form that templates read, with an answer's thinking in separate keys."""
+    thinking, content = None, message.content
     if message.role == "assistant":
-        thought, said = thinking_tags.split_thinking(said, tags)
-    body = {"role": message.role, "content": said}
-    return body | {"thinking": thought, "reasoning_content": thought} if thought else body
+        thinking, content = thinking_tags.split_thinking(content, tags)
+    body = {"role": message.role, "content": content}
+    return body | {"thinking": thinking, "reasoning_content": thinking} if thinking else body
 
 
 @lru_cache(maxsize=4)
@@ -209,7 +200,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own escapes HTML."""
+    """Replaces Jinja's own filter, which escapes HTML."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -220,7 +211,7 @@ def _tojson(
 
 
 class _GenerationExtension(Extension):
-    """`{% generation %}`: marks an answer for training, and is nothing to us but its body."""
+    """`{% generation %}` marks an answer for training; only its body is rendered."""
 
     tags = {"generation"}  # noqa: RUF012  jinja's own declaration
 
@@ -234,7 +225,7 @@ class _GenerationExtension(Extension):
 
 
 class _SafeDict:
-    """`dict` without the type itself and what hangs on it."""
+    """`dict` without access to the type and its attributes."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -244,7 +235,7 @@ class _SafeDict:
 
 
 class _SafeNamespace(Namespace):
-    """A `namespace` that keeps no name with an underscore in front: nothing of Python's own."""
+    """A `namespace` that rejects names with a leading underscore: they may be Python's own."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # `self` may be a template's name
         attributes = dict(*args[1:], **kwargs)
@@ -259,4 +250,4 @@ class _SafeNamespace(Namespace):
 
 def _check_attribute_name(name: Any) -> None:
     if isinstance(name, str) and name.startswith("_"):
-        raise jinja2.exceptions.SecurityError(f"a namespace cannot keep {name!r}")
+        raise jinja2.exceptions.SecurityError(f"a namespace cannot hold {name!r}")

@@ -1,4 +1,4 @@
-"""The process in which a model's chat template runs: requests in, prompts out, one JSON a line."""
+"""The child process that runs a model's chat template: one JSON request and one answer per line."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from localspec.models.chat_template.render_process import READY_LINE
 from localspec.protocol.wire import ChatMessage
 
 _MEMORY_LIMIT = 512 * 1024 * 1024
-"""Bytes of address space; some 30 MiB are Python's and its libraries'."""
+"""Address space; Python and its libraries need some 30 MiB."""
 
 
 def _limit_memory() -> None:
-    """Where the system has such a limit; elsewhere only the time is limited."""
+    """On systems without such a limit, only the time is limited."""
     if sys.platform != "win32":
         import resource  # noqa: PLC0415  not on Windows
 
@@ -42,7 +42,7 @@ def _write(out: int, data: bytes) -> None:
 def main() -> None:
     child_process.set_up_child(int(sys.argv[1]))
     out = child_process.take_over_stdout()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # nobody reads what a template may cause there
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the parent does not read stderr
     _limit_memory()
     _write(out, READY_LINE)
     for line in sys.stdin.buffer:

@@ -1,4 +1,4 @@
-"""A model's own chat template, rendered in a process that is killed when it takes too long."""
+"""Renders a model's chat template in a child process with a time limit."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from localspec.protocol.events import Notice
 from localspec.protocol.wire import ChatMessage, RenderResult
 
 MAX_SOURCE_CHARS = 1024 * 1024
-"""Characters; the largest known template has 17,000."""
+"""The largest known template has 17,000."""
 READY_LINE = b"ready\n"
-"""What the process says once, when everything is imported."""
+"""Sent once by the child, after its imports."""
 _MAX_ANSWER_BYTES = 128 * 1024 * 1024
-"""Bytes of a line: what a template may make at most, with every character escaped."""
+"""One line: a prompt of the maximum length with every character escaped."""
 _MAX_ATTEMPTS = 2
-"""A process may be killed by others too; a template that ends two is given up."""
+"""The system may kill one child; after two, the template counts as failed."""
 
 
 def _command() -> list[str]:
@@ -30,13 +30,13 @@ def _command() -> list[str]:
 
 
 class _RenderTimeoutError(Exception):
-    """The process was killed because it took too long; says for what."""
+    """The child was killed after a time limit; the message ends a sentence about the template."""
 
 
 class TemplateRenderer:
-    """Renders one template, in a process that lives from one answer to the next.
+    """Renders one template, in a child that is kept between calls.
 
-    What fails once is given up: a fallback is used from then on, with a notice.  Calls must not
+    After a failure, a built-in template is used from then on, with a notice.  Calls must not
     overlap.
     """
 
@@ -49,11 +49,11 @@ class TemplateRenderer:
     ) -> None:
         self._source, self._special_tokens = source, dict(special_tokens)
         self._timeout = timeout
-        """That one prompt may take."""
+        """Seconds for one prompt."""
         self._start_timeout = start_timeout
-        """Seconds that the process may take to start."""
+        """Seconds for the child to start."""
         self._failure = ""
-        """Why, once it has been."""
+        """Why the template is not used any more; empty while it works."""
         self._process: subprocess.Popen[bytes] | None = None
         self._stdout: io.BufferedReader | None = None
         self._ready = False
@@ -62,60 +62,57 @@ class TemplateRenderer:
     def render(
         self, messages: Sequence[ChatMessage], enable_thinking: bool | None = None
     ) -> RenderResult:
-        """The prompt; by a fallback, with a notice that says why, where the template fails."""
-        tries = _MAX_ATTEMPTS
+        """The prompt; if the template fails, by a built-in one, with the reason in a notice."""
+        attempts_left = _MAX_ATTEMPTS
         while not self._failure:
             try:
                 return self._request(messages, enable_thinking)
-            except _RenderTimeoutError as late:
-                self._failure = str(late)
+            except _RenderTimeoutError as timeout:
+                self._failure = str(timeout)
             except (OSError, ValueError, KeyError, TypeError):
-                tries -= 1
-                if not tries:
-                    self._failure = "ended its process: it may need too much memory"
+                attempts_left -= 1
+                if not attempts_left:
+                    self._failure = "crashed: it may need too much memory"
                 self._stop()
                 self._start()
         self._stop()
         return self._render_builtin(messages)
 
     def close(self) -> None:
-        """End the process."""
-        self._failure = self._failure or "is not in use any more"
+        self._failure = self._failure or "is closed"
         self._stop()
-
-    # --- one prompt ----------------------------------------------------------------------
 
     def _request(
         self, messages: Sequence[ChatMessage], enable_thinking: bool | None
     ) -> RenderResult:
-        """Raises _Late, or OSError or ValueError where the process is gone or says nonsense."""
+        """Raises _RenderTimeoutError; OSError or ValueError if the child exited or sent garbage."""
         if not self._ready:
-            with self._kill_after(self._start_timeout, "cannot be run: no process for it starts"):
+            with self._kill_after(self._start_timeout, "cannot run: its process does not start"):
                 self._ready = self._read_line(len(READY_LINE)) == READY_LINE
-        asked = {
+        if not self._ready:
+            raise ValueError("unexpected first line")
+        request = {
             "source": self._source,
             "tokens": self._special_tokens,
-            "messages": [{"role": one.role, "content": one.content} for one in messages],
+            "messages": [{"role": m.role, "content": m.content} for m in messages],
             "think": enable_thinking,
         }
-        if not self._ready:
-            raise ValueError("it said something else")
         with self._kill_after(self._timeout, f"took longer than {self._timeout:g} s"):
-            self._write(json.dumps(asked, separators=(",", ":")).encode() + b"\n")
+            self._write(json.dumps(request, separators=(",", ":")).encode() + b"\n")
             line = self._read_line(_MAX_ANSWER_BYTES)
-        told = json.loads(line)
-        notices = tuple(Notice(**notice) for notice in told["notices"])
-        return RenderResult(str(told["text"]), notices, str(told["template"]))
+        answer = json.loads(line)
+        notices = tuple(Notice(**notice) for notice in answer["notices"])
+        return RenderResult(str(answer["text"]), notices, str(answer["template"]))
 
     @contextmanager
     def _kill_after(self, seconds: float, reason: str) -> Iterator[None]:
-        """Reading from a process that was killed ends, on every system."""
-        process, late = self._process, threading.Event()
+        """Killing the child ends a blocked read, on every system."""
+        process, timed_out = self._process, threading.Event()
         if process is None:
             raise OSError("no process")
 
         def kill() -> None:
-            late.set()
+            timed_out.set()
             process.kill()
 
         timer = threading.Timer(seconds, kill)
@@ -124,7 +121,7 @@ class TemplateRenderer:
         try:
             yield
         except (OSError, ValueError):
-            if late.is_set():
+            if timed_out.is_set():
                 raise _RenderTimeoutError(reason) from None
             raise
         finally:
@@ -134,7 +131,7 @@ class TemplateRenderer:
         assert self._stdout is not None
         line = self._stdout.readline(max_bytes)
         if not line.endswith(b"\n"):
-            raise ValueError("the process ended, or said too much")
+            raise ValueError("the process ended, or its answer is too long")
         return line
 
     def _write(self, data: bytes) -> None:
@@ -145,13 +142,11 @@ class TemplateRenderer:
             rest = rest[self._process.stdin.write(rest) or 0 :]
 
     def _render_builtin(self, messages: Sequence[ChatMessage]) -> RenderResult:
-        # Late: jinja2 is needed in this process only here.
+        # In this process, jinja2 is needed only here.
         from localspec.models.chat_template.jinja_render import render_builtin  # noqa: PLC0415
 
-        why = f"The model's chat template {self._failure}"
-        return render_builtin(messages, self._special_tokens, reason=why)
-
-    # --- the process ---------------------------------------------------------------------
+        reason = f"The model's chat template {self._failure}"
+        return render_builtin(messages, self._special_tokens, reason=reason)
 
     def _start(self) -> None:
         self._ready = False

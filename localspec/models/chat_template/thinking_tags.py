@@ -1,4 +1,4 @@
-"""Thinking parts of a chat model's text: which markers it uses, and what stands between them."""
+"""Thinking tags: which ones a chat template uses, and splitting an answer at them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 
 class ThinkingTags(NamedTuple):
-    """What begins and what ends a thinking part."""
+    """The tags around a thinking part."""
 
     open: str
     close: str
 
 
 _TAGS_BY_SIGN: tuple[tuple[str, ThinkingTags], ...] = (
-    # What tells them in a template's source.  The first that is found counts.
+    # A string in the template's source, and its tags; the first match applies.
     ("<|channel|>analysis", ThinkingTags("<|channel|>analysis<|message|>", "<|end|>")),
     ("<|channel>thought", ThinkingTags("<|channel>thought\n", "<channel|>")),
     ("</seed:think>", ThinkingTags("<seed:think>", "</seed:think>")),
@@ -36,28 +36,26 @@ _ANSWER_PREFIXES = {
     "<|channel|>analysis<|message|>": "<|start|>assistant<|channel|>final<|message|>",
     "<|think|>": "<|begin|>assistant<|content|>",
 }
-"""What stands between a thinking part and the answer, by the marker that began the part."""
-
-
+"""The text between a thinking part and the answer, by opening tag."""
 _DIRECT_ANSWER_PREFIXES = {
     "<|channel|>analysis<|message|>": "<|channel|>final<|message|>",
     "<|think|>": "<|content|>",
 }
-"""How an answer begins that has no thinking part."""
+"""The text before an answer without a thinking part, by opening tag."""
 
 
 def detect_tags(source: str) -> ThinkingTags | None:
-    """Those of a template; None where its model does not think, or in a way we do not know."""
-    return next((known for sign, known in _TAGS_BY_SIGN if sign in source), None)
+    """The tags of a template; None if it has no thinking parts of a known format."""
+    return next((tags for sign, tags in _TAGS_BY_SIGN if sign in source), None)
 
 
 def with_answer_prefix(tags: ThinkingTags) -> ThinkingTags:
-    """The markers with all that stands between the thinking and the answer in the second."""
+    """The tags, with the text between thinking and answer added to the closing tag."""
     return ThinkingTags(tags.open, tags.close + _ANSWER_PREFIXES.get(tags.open, ""))
 
 
 def is_open(prompt: str, question: str, tags: ThinkingTags | None) -> bool:
-    """Whether a prompt ends inside a thinking part.  What the person wrote does not count."""
+    """Whether a prompt ends inside a thinking part.  Tags in the user's question do not count."""
     if tags is None:
         return False
     end = prompt[prompt.rfind(question) + len(question) :] if question in prompt else prompt
@@ -65,18 +63,18 @@ def is_open(prompt: str, question: str, tags: ThinkingTags | None) -> bool:
 
 
 def split_thinking(answer: str, tags: ThinkingTags | None) -> tuple[str | None, str]:
-    """An answer's thinking, None where there is none, and the rest of it.
+    """An answer's thinking (None without) and the rest of the answer.
 
-    The prompt may have begun the part, so that the answer only ends it.
+    The prompt may hold the opening tag, so that the answer holds only the closing one.
     """
     if tags is None or not answer:
         return None, answer
-    begun = answer.lstrip().startswith(tags.open.rstrip())
-    thought, closed, rest = answer.partition(tags.close)
-    if not begun and not closed:
+    opened = answer.lstrip().startswith(tags.open.rstrip())
+    thinking, closed, rest = answer.partition(tags.close)
+    if not opened and not closed:
         return None, answer.removeprefix(_DIRECT_ANSWER_PREFIXES.get(tags.open, ""))
-    thought = thought.lstrip().removeprefix(tags.open.rstrip()) if begun else thought
-    if tags.open in thought:  # text, then thinking: not a form we know
+    thinking = thinking.lstrip().removeprefix(tags.open.rstrip()) if opened else thinking
+    if tags.open in thinking:  # text before the thinking part: not a known format
         return None, answer
-    head = _ANSWER_PREFIXES.get(tags.open, "")
-    return thought.strip(), rest.lstrip().removeprefix(head).lstrip()
+    prefix = _ANSWER_PREFIXES.get(tags.open, "")
+    return thinking.strip(), rest.lstrip().removeprefix(prefix).lstrip()

@@ -1,1 +1,1 @@
-"""A GGUF file read by our own parser, with hard caps."""
+"""GGUF files: a parser with hard limits, validation, and a writer of headers."""

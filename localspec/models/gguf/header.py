@@ -1,4 +1,4 @@
-"""What a model file says of itself, read and judged before llama.cpp opens it."""
+"""The header of a model file, read and validated before llama.cpp opens the file."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ __all__ = [
 ]
 
 _FIRST_READ_BYTES = 256 * 1024
-"""Bytes that are read at once; a small vocabulary's header has no more."""
+"""The first read; covers the header of a model with a small vocabulary."""
 _MAX_CACHED_HEADERS = 8
 _DOWNLOAD_HINT = "Download it again."
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Facts of one GGUF file.  Texts are the file's own: `clean` them before a terminal."""
+    """The metadata of one GGUF file.  Its texts are untrusted: `sanitize` them for display."""
 
     version: int
     architecture: str
     name: str
     size: int
-    """Bytes of the whole file."""
+    """The whole file, in bytes."""
     keys: Mapping[str, Value]
     """Scalars and short arrays."""
     tensors: tuple[TensorInfo, ...]
@@ -60,7 +60,7 @@ class Header:
     data_offset: int
 
     def hparam(self, key: str, default: int = 0) -> int:
-        """A key of the architecture; the largest of an array, which has one for each layer."""
+        """The value of an architecture key; for an array with one value per layer, the largest."""
         value = self.keys.get(f"{self.architecture}.{key}", default)
         values = value if isinstance(value, tuple) else (value,)
         return max((v for v in values if isinstance(v, int)), default=default)
@@ -91,15 +91,14 @@ class Header:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all tensors."""
         return sum(tensor.n_bytes for tensor in self.tensors)
 
     @property
     def quantization(self) -> str:
-        """As file names have it: Q4_K_M; empty where there are no tensors."""
-        said = self.keys.get("general.file_type")
-        if isinstance(said, int) and said in FILE_TYPES:
-            return FILE_TYPES[said]
+        """As in file names (Q4_K_M); without general.file_type, the type with the most bytes."""
+        file_type = self.keys.get("general.file_type")
+        if isinstance(file_type, int) and file_type in FILE_TYPES:
+            return FILE_TYPES[file_type]
         sizes: Counter[int] = Counter()
         for tensor in self.tensors:
             sizes[tensor.type] += tensor.n_bytes
@@ -119,22 +118,22 @@ class Header:
 
     @property
     def unsupported_reason(self) -> str:
-        """Why the pinned llama.cpp cannot run it, or nothing."""
+        """Why the pinned llama.cpp cannot run the model; empty if it can."""
         if self.architecture not in architectures.KNOWN:
             return f"its architecture {_quote(self.architecture)} is unknown to this llama.cpp"
         if not self.tokenizer.is_supported:
-            which = f"{self.tokenizer.model} {self.tokenizer.pre}".strip()
-            return f"its tokenizer {_quote(which)} is unknown to this llama.cpp"
+            tokenizer_name = f"{self.tokenizer.model} {self.tokenizer.pre}".strip()
+            return f"its tokenizer {_quote(tokenizer_name)} is unknown to this llama.cpp"
         return ""
 
 
 def parse(
     data: bytes | memoryview, size: int, name: str = "The file", *, complete: bool = True
 ) -> Header:
-    """The header of a file of `size` bytes, from its first ones.
+    """The header of a file of `size` bytes, from its first bytes.
 
-    Raises Incomplete where more of them are needed, ModelFileError where the file is damaged.
-    Not `whole`: the file may still be without its end.
+    Raises IncompleteHeaderError if more bytes are needed, ModelFileError if the file is damaged.
+    Without `complete`, the file may be shorter than its tensors need.
     """
     if data[:4] != b"GGUF":
         validation.check_first_bytes(name, bytes(data[:64]), size)
@@ -142,76 +141,77 @@ def parse(
 
 
 def read(path: Path) -> Header:
-    """The header of a local file.  Raises as `check`, but takes a vocabulary alone."""
-    size, modified = _stat_regular_file(path)
-    key = (str(path), size, modified)
-    known = _header_cache.pop(key, None)
-    if known is None:
-        known = _read_header(path, size)
-    _header_cache[key] = known
+    """The header of a local file, cached.  Raises as `check_loadable`, but accepts a vocabulary."""
+    size, mtime_ns = _stat_regular_file(path)
+    key = (str(path), size, mtime_ns)
+    header = _header_cache.pop(key, None)
+    if header is None:
+        header = _read_header(path, size)
+    _header_cache[key] = header
     while len(_header_cache) > _MAX_CACHED_HEADERS:
         _header_cache.popitem(last=False)
-    return known
+    return header
 
 
 def check_magic(path: Path) -> None:
-    """Look at the first bytes alone.
+    """Raise NotFoundError, StorageError or ModelFileError unless `path` begins like a model.
 
-    Raises NotFoundError, AccessError or ModelFileError unless `path` begins like a model.
+    Reads only the first bytes.
     """
     size, _ = _stat_regular_file(path)
     try:
         with path.open("rb") as file:
-            head = file.read(64)
+            first_bytes = file.read(64)
     except OSError as error:
         raise _unreadable_error(path, error) from error
-    validation.check_first_bytes(_display_name(path), head, size)
-    if len(head) >= 24 and struct.unpack_from("<Q", head, 8)[0] == 0:
+    validation.check_first_bytes(_display_name(path), first_bytes, size)
+    if len(first_bytes) >= 24 and struct.unpack_from("<Q", first_bytes, 8)[0] == 0:
         raise ModelFileError(
             f"{_display_name(path)} holds a vocabulary only, no weights.",
-            "Give a file with the whole model.",
+            "Use a file with the whole model.",
         )
 
 
 def check_loadable(path: Path) -> None:
-    """Raise NotFoundError, AccessError or ModelFileError unless llama.cpp can be given the file."""
+    """Raise NotFoundError, StorageError or ModelFileError unless llama.cpp can open the file."""
     check_magic(path)
     header = read(path)
     name = _display_name(path)
     if (reason := validation.identify_non_text_model(header.architecture, header.keys)) is not None:
         raise ModelFileError(f"{name} {reason.description}.", reason.hint)
     if header.tokenizer.add_bos and header.tokenizer.bos < 0:
-        what = f"{name} has a damaged vocabulary: it begins texts with a BOS token and has none."
-        raise ModelFileError(what, "Convert it again, or take another publisher's file.")
+        message = f"{name} has a damaged vocabulary: it needs a BOS token and has none."
+        raise ModelFileError(message, "Convert it again, or use another publisher's file.")
     if header.split is not None:
         _check_split_files(path, header.split)
 
 
 _header_cache: OrderedDict[tuple[str, int, int], Header] = OrderedDict()
-"""Headers by path, size and time of the last change."""
+"""Headers by path, size and mtime in ns."""
 
 
 def _read_header(path: Path, size: int) -> Header:
     try:
         with path.open("rb", buffering=0) as file:
 
-            def more(start: int, end: int) -> bytes:
+            def read_more(start: int, end: int) -> bytes:
                 file.seek(start)
                 return _read_exactly(file, end - start)
 
-            source = GgufByteStream(_read_exactly(file, min(size, _FIRST_READ_BYTES)), size, more)
+            first_bytes = _read_exactly(file, min(size, _FIRST_READ_BYTES))
+            source = GgufByteStream(first_bytes, size, read_more)
             return _build_header(source, size, _display_name(path), complete=True)
     except OSError as error:
         raise _unreadable_error(path, error) from error
 
 
 def _read_exactly(file: io.FileIO, n: int) -> bytes:
-    """Fewer bytes only where the file ends."""
-    parts = []
-    while n > 0 and (part := file.read(n)):
-        parts.append(part)
-        n -= len(part)
-    return b"".join(parts)
+    """Fewer than `n` bytes only at the end of the file."""
+    chunks = []
+    while n > 0 and (chunk := file.read(n)):
+        chunks.append(chunk)
+        n -= len(chunk)
+    return b"".join(chunks)
 
 
 def _build_header(source: GgufByteStream, size: int, name: str, complete: bool) -> Header:
@@ -241,42 +241,41 @@ def _build_header(source: GgufByteStream, size: int, name: str, complete: bool) 
 
 
 def _stat_regular_file(path: Path) -> tuple[int, int]:
-    """Size and time of the last change of an ordinary file."""
+    """Size and mtime in ns."""
     name = _display_name(path)
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         raise NotFoundError(
             f"There is no file {sanitize(str(path), multiline=False)}.",
-            "Give the path of a .gguf file, or `demo` for the bundled pair.",
+            "Use the path of a .gguf file, or `demo` for the bundled pair.",
         ) from None
     except OSError as error:
         raise _unreadable_error(path, error) from error
-    if stat.S_ISDIR(found.st_mode):
-        raise ModelFileError(f"{name} is a directory.", "Give the .gguf file inside it.")
-    if not stat.S_ISREG(found.st_mode):  # a FIFO would block for ever
-        raise ModelFileError(f"{name} is not a regular file.", "Give a .gguf file.")
-    return found.st_size, found.st_mtime_ns
+    if stat.S_ISDIR(status.st_mode):
+        raise ModelFileError(f"{name} is a directory.", "Use the .gguf file inside it.")
+    if not stat.S_ISREG(status.st_mode):  # reading a FIFO would block
+        raise ModelFileError(f"{name} is not a regular file.", "Use a .gguf file.")
+    return status.st_size, status.st_mtime_ns
 
 
 def _check_split_files(path: Path, split: SplitInfo) -> None:
-    """The first of a model's parts stands for all; they lie beside it."""
+    """`path` must be the first split, with the others beside it."""
     ending = "-{:05d}-of-{:05d}.gguf".format
     if not path.name.endswith(ending(split.number + 1, split.count)):
-        what = f"{_display_name(path)} is part {split.number + 1} of {split.count}, renamed."
-        raise ModelFileError(what, f"Its name must end in {ending(split.number + 1, split.count)}")
+        message = f"{_display_name(path)} is part {split.number + 1} of {split.count}, renamed."
+        hint = f"Its name must end in {ending(split.number + 1, split.count)}"
+        raise ModelFileError(message, hint)
     stem = path.name.removesuffix(ending(split.number + 1, split.count))
     if split.number:
         first = sanitize(stem + ending(1, split.count), multiline=False)
-        what = f"{_display_name(path)} is part {split.number + 1} of {split.count} of a model."
-        raise ModelFileError(what, f"Give the first part: {first}")
+        message = f"{_display_name(path)} is part {split.number + 1} of {split.count} of a model."
+        raise ModelFileError(message, f"Use the first part: {first}")
     for number in range(2, split.count + 1):
         part = path.with_name(stem + ending(number, split.count))
         if not os.path.isfile(part):
-            what = (
-                f"{_display_name(path)} needs {_display_name(part)} beside it, which is not there."
-            )
-            raise ModelFileError(what, "Download all parts of the model.")
+            message = f"{_display_name(path)} needs {_display_name(part)}, which is missing."
+            raise ModelFileError(message, "Download all parts of the model.")
 
 
 def _display_name(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""The structure of a GGUF file, read from untrusted bytes: keys, arrays, the table of tensors.
+"""Parses the structure of a GGUF file from untrusted bytes: keys, arrays and the tensor table.
 
 Every length is checked before it is used.  llama.cpp's own parser is ggml/src/gguf.cpp.
 """
@@ -16,22 +16,23 @@ from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
 
 VERSIONS = (2, 3)
 MAX_HEADER_BYTES = 64 * 1024**2
-"""Of a header; the largest known one has 16 MB."""
+"""The largest known header has 16 MB."""
 MAX_ENTRIES = 100_000
-"""Tensors or keys: no real model has a tenth of it."""
+"""Tensors or keys; real models have less than a tenth."""
 MAX_KEY_BYTES = 65_535
 MAX_ARRAY_LENGTH = 10_000_000
 MAX_TOKENS = 1_000_000
-"""Their texts are held in memory; the largest known vocabulary has 262,144."""
+"""Their texts are kept in memory; the largest known vocabulary has 262,144."""
 MAX_ALIGNMENT = 65_536
 MAX_TENSOR_NAME_BYTES = 63
 MAX_DIMENSIONS = 4
 _SHORT_ARRAY = 1024
-"""Elements of an array that is kept as a value."""
+"""Arrays of up to this many elements become values."""
 _READ_STEP = 1024**2
 _LIKELY_TENSOR_BYTES, _LIKELY_TEMPLATE_BYTES, _LIKELY_BYTES_AFTER_TOKEN = 64, 65_536, 26
-"""Likely bytes, so that few requests fetch a header: of a tensor's row, of what stands between the
-vocabulary and the table, and of what follows for each token (its type, its score, a merge)."""
+"""Estimates that keep the number of requests for a remote header low: bytes of a row of the tensor
+table, bytes between the vocabulary and the table, and bytes per token after the vocabulary (type,
+score and merge)."""
 _TOKENS_KEY = "tokenizer.ggml.tokens"
 _KEPT_ARRAYS = ("tokenizer.ggml.token_type",)
 """Long arrays of numbers whose bytes are kept."""
@@ -57,11 +58,11 @@ Value = Scalar | tuple[Scalar, ...]
 
 
 class InvalidGgufError(Exception):
-    """What is wrong with the file, as the end of a sentence that begins with its name."""
+    """The file is damaged; the message ends a sentence that begins with the file's name."""
 
 
 class IncompleteHeaderError(Exception):
-    """The header goes on after the bytes given: at least `needed` bytes from the start."""
+    """The header is longer than the given bytes: at least `needed_bytes` from the start."""
 
     def __init__(self, needed_bytes: int) -> None:
         super().__init__(f"{needed_bytes:,} bytes are needed")
@@ -70,7 +71,7 @@ class IncompleteHeaderError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    """An array, as far as it is kept."""
+    """An array; `data` is empty if its bytes are not kept."""
 
     element_type: int
     count: int
@@ -79,7 +80,7 @@ class GgufArray:
 
 @dataclass(slots=True)
 class GgufContents:
-    """What stands in the file before the tensors' data."""
+    """The contents of a file before the tensors' data."""
 
     version: int = 0
     keys: dict[str, Value] = field(default_factory=dict)
@@ -93,31 +94,31 @@ class GgufContents:
 
 
 class GgufByteStream:
-    """The start of a file, and how more of it is had: `more(start, end)` gives those bytes."""
+    """Reads a file of `size` bytes from its start; `read_more(start, end)` gets further bytes."""
 
     def __init__(
         self,
         data: bytes | bytearray | memoryview,
         size: int,
-        more: Callable[[int, int], bytes] | None = None,
+        read_more: Callable[[int, int], bytes] | None = None,
     ) -> None:
-        self._data = bytearray(data) if more or not isinstance(data, bytes) else data
+        self._data = bytearray(data) if read_more or not isinstance(data, bytes) else data
         self._size = size
-        self._more = more
+        self._read_more = read_more
         self._expected_after_array = 0
         self._expected_end = 0
         self.position = 0
 
     def expect_in_array(self, n: int) -> None:
-        """So many bytes are likely still to come in this array; a guess for whoever fetches."""
+        """Estimate the rest of this array, for the size of the next request."""
         self._expected_end = self.position + n + n // 16 + self._expected_after_array
 
     def expect_after_array(self, n: int) -> None:
-        """And so many more after it."""
+        """Add to the estimate of the bytes after this array."""
         self._expected_after_array += n
 
     def advance(self, n: int) -> int:
-        """Go on by n bytes; where they start."""
+        """Skip `n` bytes; returns their start."""
         start = self.position
         self.position = start + n
         if self.position > len(self._data):
@@ -125,26 +126,27 @@ class GgufByteStream:
         return start
 
     def peek(self, n: int) -> bytes:
-        """The next n bytes or fewer, without going on."""
+        """The next `n` bytes or fewer, without advancing."""
         end = min(self.position + n, self._size, MAX_HEADER_BYTES)
-        if self._more is not None and end > len(self._data):
+        if self._read_more is not None and end > len(self._data):
             self._read_until(end)
         return bytes(self._data[self.position : end])
 
     def slice(self, start: int, end: int) -> bytes:
         return bytes(self._data[start:end])
 
-    def read_int(self, form: struct.Struct) -> int:
-        return int(form.unpack_from(self._data, self.advance(form.size))[0])
+    def read_int(self, struct_: struct.Struct) -> int:
+        return int(struct_.unpack_from(self._data, self.advance(struct_.size))[0])
 
-    def read_scalar(self, form: struct.Struct) -> Scalar:
-        value: Scalar = form.unpack_from(self._data, self.advance(form.size))[0]
+    def read_scalar(self, struct_: struct.Struct) -> Scalar:
+        value: Scalar = struct_.unpack_from(self._data, self.advance(struct_.size))[0]
         return value
 
-    def read_string(self, max_bytes: int, what: str) -> bytes:
+    def read_string(self, max_bytes: int, description: str) -> bytes:
+        """`description` names the text in errors."""
         size = self.read_int(_U64)
         if size > max_bytes:
-            raise InvalidGgufError(f"has a damaged header: {what} of {size:,} bytes")
+            raise InvalidGgufError(f"has a damaged header: {description} of {size:,} bytes")
         start = self.advance(size)
         return self.slice(start, start + size)
 
@@ -155,20 +157,20 @@ class GgufByteStream:
             )
         if end > MAX_HEADER_BYTES:
             raise InvalidGgufError(f"has a header of more than {MAX_HEADER_BYTES:,} bytes")
-        known = len(self._data)
-        if self._more is None:
-            likely = max(end, self._expected_end, known + _READ_STEP)
+        n_read = len(self._data)
+        if self._read_more is None:
+            likely = max(end, self._expected_end, n_read + _READ_STEP)
             raise IncompleteHeaderError(min(self._size, MAX_HEADER_BYTES, likely))
         assert isinstance(self._data, bytearray)
-        self._data += self._more(known, min(self._size, max(end, known + _READ_STEP)))
+        self._data += self._read_more(n_read, min(self._size, max(end, n_read + _READ_STEP)))
         if end > len(self._data):
             raise InvalidGgufError("changed while it was read")
 
 
 def parse(source: GgufByteStream) -> GgufContents:
-    """Everything before the tensors' data.
+    """Parse everything before the tensors' data.
 
-    Raises DamagedError, and Incomplete where the source gives no more.
+    Raises InvalidGgufError, and IncompleteHeaderError if the source has no more bytes.
     """
     if source.slice(start := source.advance(4), start + 4) != b"GGUF":
         raise InvalidGgufError("is not a GGUF file")
@@ -193,87 +195,87 @@ def _read_key(source: GgufByteStream, contents: GgufContents) -> None:
     raw = source.read_string(MAX_KEY_BYTES, "a key")
     key = raw.decode("utf-8", "replace")
     if not raw or key in contents.key_types:
-        raise InvalidGgufError(
-            f"has a damaged header: the key {key[:80]!r} is empty or stands twice"
-        )
-    kind = contents.key_types[key] = source.read_int(_U32)
-    if kind == ARRAY:
+        raise InvalidGgufError(f"has a damaged header: the key {key[:80]!r} is empty or duplicated")
+    type_ = contents.key_types[key] = source.read_int(_U32)
+    if type_ == ARRAY:
         _read_array(source, contents, key)
-    elif kind == STRING:
+    elif type_ == STRING:
         contents.keys[key] = source.read_string(MAX_HEADER_BYTES, "a text").decode(
             "utf-8", "replace"
         )
-    elif kind in _SCALAR_STRUCTS:
-        contents.keys[key] = source.read_scalar(_SCALAR_STRUCTS[kind])
+    elif type_ in _SCALAR_STRUCTS:
+        contents.keys[key] = source.read_scalar(_SCALAR_STRUCTS[type_])
     else:
-        raise InvalidGgufError(f"has a damaged header: the key {key[:80]!r} is of type {kind}")
+        raise InvalidGgufError(f"has a damaged header: the key {key[:80]!r} is of type {type_}")
 
 
 def _read_array(source: GgufByteStream, contents: GgufContents, key: str) -> None:
-    kind, count = source.read_int(_U32), source.read_int(_U64)
-    most = MAX_TOKENS if key == _TOKENS_KEY else MAX_ARRAY_LENGTH
-    if count > most or (kind not in _SCALAR_STRUCTS and kind != STRING):
-        what = f"the array {key[:80]!r} of type {kind} has {count:,} elements"
-        raise InvalidGgufError(f"has a damaged header: {what}")
-    if kind == STRING:
+    type_, count = source.read_int(_U32), source.read_int(_U64)
+    max_count = MAX_TOKENS if key == _TOKENS_KEY else MAX_ARRAY_LENGTH
+    if count > max_count or (type_ not in _SCALAR_STRUCTS and type_ != STRING):
+        detail = f"the array {key[:80]!r} of type {type_} has {count:,} elements"
+        raise InvalidGgufError(f"has a damaged header: {detail}")
+    if type_ == STRING:
         _read_string_array(source, contents, key, count)
-        contents.arrays[key] = GgufArray(kind, count)
+        contents.arrays[key] = GgufArray(type_, count)
         return
-    form = _SCALAR_STRUCTS[kind]
+    struct_ = _SCALAR_STRUCTS[type_]
     source.expect_in_array(0)
-    start = source.advance(count * form.size)
+    start = source.advance(count * struct_.size)
     data = (
         source.slice(start, source.position)
         if count <= _SHORT_ARRAY or key in _KEPT_ARRAYS
         else b""
     )
-    contents.arrays[key] = GgufArray(kind, count, data)
+    contents.arrays[key] = GgufArray(type_, count, data)
     if count <= _SHORT_ARRAY:
-        contents.keys[key] = tuple(value for (value,) in form.iter_unpack(data))
+        contents.keys[key] = tuple(value for (value,) in struct_.iter_unpack(data))
 
 
 def _read_string_array(
     source: GgufByteStream, contents: GgufContents, key: str, count: int
 ) -> None:
-    """Only the vocabulary's and a short array's are kept; merges are walked over."""
-    kept: list[bytes] | None = None
+    """Keeps the vocabulary and short arrays; skips others, such as merges."""
+    strings: list[bytes] | None = None
     if key == _TOKENS_KEY:
-        kept = contents.tokens
+        strings = contents.tokens
         source.expect_after_array(_LIKELY_BYTES_AFTER_TOKEN * count)
     elif count <= _SHORT_ARRAY:
-        kept = []
+        strings = []
     try:
-        read_strings(source, count, MAX_HEADER_BYTES, kept)
+        read_strings(source, count, MAX_HEADER_BYTES, strings)
     except ValueError as error:
         raise InvalidGgufError(f"has a damaged header: {key[:80]!r} holds {error}") from None
     if key == _TOKENS_KEY:
         source.expect_after_array(-_LIKELY_BYTES_AFTER_TOKEN * count)
-    if kept is not None and count <= _SHORT_ARRAY:
-        contents.keys[key] = tuple(text.decode("utf-8", "replace") for text in kept)
+    if strings is not None and count <= _SHORT_ARRAY:
+        contents.keys[key] = tuple(text.decode("utf-8", "replace") for text in strings)
 
 
 def _read_alignment(contents: GgufContents) -> int:
     alignment = contents.keys.get("general.alignment", 32)
-    kind = contents.key_types.get("general.alignment", UINT32)
-    good = isinstance(alignment, int) and kind == UINT32 and 0 < alignment <= MAX_ALIGNMENT
-    if not isinstance(alignment, int) or not good or alignment & (alignment - 1):
+    type_ = contents.key_types.get("general.alignment", UINT32)
+    valid = isinstance(alignment, int) and type_ == UINT32 and 0 < alignment <= MAX_ALIGNMENT
+    if not isinstance(alignment, int) or not valid or alignment & (alignment - 1):
         raise InvalidGgufError(f"has a damaged header: an alignment of {str(alignment)[:40]}")
     return alignment
 
 
 def _read_tensors(source: GgufByteStream, count: int, alignment: int) -> tuple[TensorInfo, ...]:
-    """The table; llama.cpp wants the data of one tensor right behind the other's."""
-    found: dict[str, TensorInfo] = {}
+    """Read the table.  As in llama.cpp, the tensors' data must be contiguous."""
+    tensors: dict[str, TensorInfo] = {}
     offset = 0
     source.expect_after_array(-_LIKELY_TENSOR_BYTES * count - _LIKELY_TEMPLATE_BYTES)
-    for left in range(count, 0, -1):
-        source.expect_in_array(_LIKELY_TENSOR_BYTES * left)
+    for n_left in range(count, 0, -1):
+        source.expect_in_array(_LIKELY_TENSOR_BYTES * n_left)
         tensor = _read_tensor(source)
-        if tensor.name in found or tensor.offset != offset:
-            raise InvalidGgufError(f"has a damaged header: the tensor {tensor.name!r} stands wrong")
-        found[tensor.name] = tensor
+        if tensor.name in tensors or tensor.offset != offset:
+            raise InvalidGgufError(
+                f"has a damaged header: the tensor {tensor.name!r} is duplicated or misplaced"
+            )
+        tensors[tensor.name] = tensor
         offset += _align(tensor.n_bytes, alignment)
-    return tuple(found.values())
+    return tuple(tensors.values())
 
 
 def _read_tensor(source: GgufByteStream) -> TensorInfo:
@@ -284,12 +286,12 @@ def _read_tensor(source: GgufByteStream) -> TensorInfo:
     if n_dimensions > MAX_DIMENSIONS:
         raise InvalidGgufError(f"has a damaged header: {name!r} has {n_dimensions:,} dimensions")
     shape = tuple(source.read_int(_U64) for _ in range(n_dimensions))
-    kind, offset = source.read_int(_U32), source.read_int(_U64)
-    if kind not in GGML_TYPES:
-        raise InvalidGgufError(f"has the tensor {name!r} of type {kind}, which cannot be read")
-    _, block, block_bytes = GGML_TYPES[kind]
+    type_, offset = source.read_int(_U32), source.read_int(_U64)
+    if type_ not in GGML_TYPES:
+        raise InvalidGgufError(f"has the tensor {name!r} of type {type_}, which cannot be read")
+    _, block, block_bytes = GGML_TYPES[type_]
     row = shape[0] if shape else 1
-    tensor = TensorInfo(name, shape, kind, offset, 0)
+    tensor = TensorInfo(name, shape, type_, offset, 0)
     too_large = max(shape, default=0) >= 2**62 or tensor.n_elements * block_bytes >= 2**62
     if row % block or too_large:
         raise InvalidGgufError(f"has a damaged header: {name!r} has the shape {shape}")
@@ -300,25 +302,23 @@ def _align(n: int, alignment: int) -> int:
     return -(-n // alignment) * alignment
 
 
-# --- A long array of texts in a GGUF: walked at C speed, kept as one block of bytes and offsets.
+# Long arrays of strings are read in windows: a window is split at the zero bytes of the 64-bit
+# lengths, at C speed.  Strings for which this is not certain are read one by one.
 
 _ZEROS = bytes(7)
 _WINDOW_BYTES = 65_536
-"""Bytes that are split at once."""
 _GOOD_WINDOW_STRINGS = 64
-"""Texts that make a window worth its while."""
+"""A window that gave at least this many strings was worth splitting."""
 _FALLBACK_STRINGS = 4096
-"""Texts to walk where a window was not: the time lost on bad windows stays bounded."""
+"""Strings to read one by one after another window: bounds the time lost on bad windows."""
 _LIKELY_STRING_BYTES = 18
-"""Bytes of a text with its length, where none has been seen."""
-_LENGTH_STRUCT = struct.Struct("<Q")
+"""Estimate of a string with its length, before any was read."""
 _LENGTH_PLUS_ONE = bytes([*range(1, 256), 0])
-"""A text's part is longer by one than the text; that of 255 bytes is walked."""
+"""Maps a string's length to that of its part, which includes one byte of the next length.  A string
+of 255 bytes never matches and is read singly."""
 
 
 class ByteReader(Protocol):
-    """Bytes that are read from front to back."""
-
     position: int
 
     def advance(self, n: int) -> int: ...
@@ -329,7 +329,7 @@ class ByteReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StringArray:
-    """Texts by number."""
+    """Strings in one block of bytes, with the end offset of each."""
 
     joined: bytes
     ends: array[int]
@@ -345,52 +345,55 @@ class StringArray:
         return self.joined[self.ends[i - 1] if i else 0 : self.ends[i]]
 
 
-def read_strings(source: ByteReader, count: int, max_bytes: int, kept: list[bytes] | None) -> None:
-    """Walk `count` texts of at most `longest` bytes; each is added to `kept`, where given.
+def read_strings(
+    source: ByteReader, count: int, max_bytes: int, strings: list[bytes] | None
+) -> None:
+    """Read `count` strings and append them to `strings`, or skip them if it is None.
 
-    Raises ValueError where one is longer.
+    Raises ValueError for a string of more than `max_bytes`.
     """
-    left, first = count, source.position
-    while left:
+    n_left, first = count, source.position
+    while n_left:
         parts = source.peek(_WINDOW_BYTES).split(_ZEROS)
-        lengths = _verified_lengths(parts)[:left]
-        if kept is not None:
-            kept += [part[:-1] for part in parts[1 : len(lengths) + 1]]
+        lengths = _verified_lengths(parts)[:n_left]
+        if strings is not None:
+            strings += [part[:-1] for part in parts[1 : len(lengths) + 1]]
         source.advance(8 * len(lengths) + sum(lengths))
-        left -= len(lengths)
-        average = (source.position - first) // max(1, count - left)
-        source.expect_in_array(left * max(average, _LIKELY_STRING_BYTES))
-        for _ in range(min(left, 1 if len(lengths) >= _GOOD_WINDOW_STRINGS else _FALLBACK_STRINGS)):
-            size = _LENGTH_STRUCT.unpack(source.slice(start := source.advance(8), start + 8))[0]
+        n_left -= len(lengths)
+        average = (source.position - first) // max(1, count - n_left)
+        source.expect_in_array(n_left * max(average, _LIKELY_STRING_BYTES))
+        n_single = 1 if len(lengths) >= _GOOD_WINDOW_STRINGS else _FALLBACK_STRINGS
+        for _ in range(min(n_left, n_single)):
+            size = _U64.unpack(source.slice(start := source.advance(8), start + 8))[0]
             if size > max_bytes:
                 raise ValueError(f"a text of {size:,} bytes")
             start = source.advance(size)
-            if kept is not None:
-                kept.append(source.slice(start, start + size))
-            left -= 1
+            if strings is not None:
+                strings.append(source.slice(start, start + size))
+            n_left -= 1
 
 
 def _verified_lengths(parts: list[bytes]) -> bytes:
-    """The lengths of the texts at the start of a window that are whole and sure.
+    """The lengths of the complete strings at the start of a window, as far as they are certain.
 
-    The first part is the length of the first text; each other is a text and the length of the
-    next; the last may be cut.
+    The first part is the low byte of the first string's length.  Each other part is a string
+    followed by the low byte of the next one's length.  The last part may be cut off.
     """
     if len(parts) < 3 or len(parts[0]) != 1:
         return b""
     try:
-        lasts = bytes([part[-1] for part in parts[:-1]])
+        last_bytes = bytes([part[-1] for part in parts[:-1]])
         sizes = bytes(map(len, parts[1:-1]))
-    except (IndexError, ValueError):  # an empty text, or a long one: it ends what is sure
+    except (IndexError, ValueError):  # an empty or a long string: nothing is certain after it
         parts = parts[: _first_unusual_part(parts) + 1]
-        lasts = bytes([part[-1] for part in parts[:-1]])
+        last_bytes = bytes([part[-1] for part in parts[:-1]])
         sizes = bytes(map(len, parts[1:-1]))
-    lengths = lasts[: len(sizes)]
-    wanted = lengths.translate(_LENGTH_PLUS_ONE)
-    if sizes == wanted:
+    lengths = last_bytes[: len(sizes)]
+    expected_sizes = lengths.translate(_LENGTH_PLUS_ONE)
+    if sizes == expected_sizes:
         return lengths
-    wrong = (i for i, (a, b) in enumerate(zip(sizes, wanted, strict=True)) if a != b)
-    return lengths[: next(wrong)]
+    mismatches = (i for i, (a, b) in enumerate(zip(sizes, expected_sizes, strict=True)) if a != b)
+    return lengths[: next(mismatches)]
 
 
 def _first_unusual_part(parts: list[bytes]) -> int:

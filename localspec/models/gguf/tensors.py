@@ -1,4 +1,4 @@
-"""A tensor as a GGUF describes it, and what its types cost."""
+"""Tensor descriptions of a GGUF file, and the sizes of ggml's types."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ GGML_TYPES: dict[int, tuple[str, int, int]] = {
     41: ("Q1_0", 128, 18),
     42: ("Q2_0", 64, 18),
 }
-"""ggml's types: name, elements in a block, bytes of a block (ggml.c, type_traits)."""
+"""By ggml type: name, elements per block, bytes per block (ggml.c, type_traits)."""
 
 FILE_TYPES: dict[int, str] = {
     0: "F32",
@@ -81,18 +81,18 @@ FILE_TYPES: dict[int, str] = {
     40: "Q1_0",
     41: "Q2_0",
 }
-"""What general.file_type stands for (llama.h, llama_ftype)."""
+"""By general.file_type (llama.h, llama_ftype)."""
 
 
 class TensorInfo(NamedTuple):
-    """One row of the table."""
+    """One row of the tensor table."""
 
     name: str
     shape: tuple[int, ...]
-    """Elements, the row's length first."""
+    """Row length first."""
     type: int
     offset: int
-    """From the start of the tensors' data."""
+    """Relative to the start of the tensors' data."""
     n_bytes: int
 
     @property

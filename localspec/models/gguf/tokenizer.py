@@ -1,7 +1,7 @@
-"""A model's vocabulary as llama.cpp would read it, from a header alone.
+"""A model's vocabulary, read from the header as llama.cpp reads it.
 
-What a file does not say has a default by the kind of tokenizer.  All of them stand here; they are
-those of llama_vocab::impl::load in llama.cpp's src/llama-vocab.cpp.
+Missing keys have defaults by the kind of tokenizer: those of llama_vocab::impl::load in llama.cpp's
+src/llama-vocab.cpp.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from localspec.sanitize import sanitize
 
 NONE, SPM, BPE, WPM, UGM, RWKV, PLAMO2, TEST = range(8)
 UNKNOWN = -1
-"""A tokenizer.ggml.model that llama.cpp refuses."""
+"""A tokenizer.ggml.model that llama.cpp rejects."""
 NULL_TOKEN = -1
 """LLAMA_TOKEN_NULL."""
 
@@ -28,7 +28,7 @@ def _name_set(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerDefaults:
-    """What holds where the file says nothing."""
+    """The values of missing keys."""
 
     kind: int
     bos: int = NULL_TOKEN
@@ -56,11 +56,11 @@ ADD_BOS_BY_DEFAULT = _name_set(
     "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano tekken "
     "chameleon"
 )
-"""By tokenizer.ggml.pre, of BPE: a BOS is added unless the file says no."""
+"""BPE pre-tokenizers: BOS is added unless the file disables it."""
 ALWAYS_ADD_BOS = frozenset({"gemma4", "granite-embed-multi-311m"})
-"""By tokenizer.ggml.pre, of BPE: a BOS is added whatever the file says."""
+"""BPE pre-tokenizers: BOS is added even if the file disables it."""
 NO_DEFAULT_BOS = frozenset({"chatglm-bpe", "glm4", "glm5"})
-"""By tokenizer.ggml.pre, of BPE: there is none unless the file names one."""
+"""BPE pre-tokenizers: no BOS unless the file names one."""
 PRETOKENIZERS = (
     ADD_BOS_BY_DEFAULT
     | ALWAYS_ADD_BOS
@@ -77,18 +77,10 @@ PRETOKENIZERS = (
         "ufakzeka viking whitespace youtu"
     )
 )
-"""What tokenizer.ggml.pre may say; llama.cpp refuses others for BPE."""
+"""Values of tokenizer.ggml.pre; llama.cpp rejects others for BPE."""
 WITHOUT_MERGES = "kimi-k2"
 
-_SPECIAL_TOKEN_KEYS = {
-    "bos": "bos",
-    "eos": "eos",
-    "eot": "eot",
-    "eom": "eom",
-    "fim_pad": "fim_pad",
-    "fim_rep": "fim_rep",
-    "fim_sep": "fim_sep",
-}
+_SPECIAL_TOKENS = ("bos", "eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 _SPECIAL_TOKEN_TEXTS: dict[str, tuple[bytes, ...]] = {
     name: tuple(text.encode() for text in texts.split())
     for name, texts in {
@@ -100,7 +92,7 @@ _SPECIAL_TOKEN_TEXTS: dict[str, tuple[bytes, ...]] = {
         "fim_sep": "<|file_sep|>",
     }.items()
 }
-"""What a token is taken for by its text, where no key names one."""
+"""Texts by which a special token is found if no key names it."""
 _EOG_TEXTS = frozenset(
     text.encode()
     for text in _name_set(
@@ -109,14 +101,14 @@ _EOG_TEXTS = frozenset(
         "<end_of_utterance> <eos> <turn|> <|tool_response> <｜end▁of▁sentence｜> [e~["
     )
 )
-"""Texts of tokens that end an answer in any vocabulary."""
+"""Texts of end-of-generation tokens in any vocabulary."""
 _RECOGNIZED_TEXTS = _EOG_TEXTS.union(*_SPECIAL_TOKEN_TEXTS.values())
 _DNA_MARKER = b"\xee\x80\x80"
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerMetadata:
-    """A vocabulary by llama.cpp's numbers; `pairing.check` compares two of them."""
+    """A vocabulary, in llama.cpp's numbering."""
 
     kind: int
     model: str
@@ -125,11 +117,11 @@ class TokenizerMetadata:
     add_bos: bool = False
     add_eos: bool = False
     special_ids: Mapping[str, int] = field(default_factory=dict)
-    """Ids by what they are for: bos, eos, eot, eom, fim_pad, fim_rep, fim_sep; or ABSENT."""
+    """By name: bos, eos, eot, eom, fim_pad, fim_rep, fim_sep; NULL_TOKEN if there is none."""
     eog_ids: frozenset[int] = frozenset()
-    """Ids that end an answer."""
+    """End-of-generation tokens."""
     fingerprint: str = ""
-    """SHA-256 of all texts and types: where two are equal, so are the vocabularies."""
+    """SHA-256 of all texts and types: vocabularies with equal fingerprints are equal."""
     texts: StringArray | None = field(default=None, repr=False)
 
     @property
@@ -146,7 +138,6 @@ class TokenizerMetadata:
 
     @property
     def is_supported(self) -> bool:
-        """Whether llama.cpp has such a tokenizer."""
         return self.kind != UNKNOWN and (self.kind != BPE or self.pre in {*PRETOKENIZERS, ""})
 
     def token_text(self, token: int) -> bytes:
@@ -154,7 +145,7 @@ class TokenizerMetadata:
 
 
 def read_tokenizer(contents: GgufContents, architecture: str) -> TokenizerMetadata:
-    """Raises DamagedError where llama.cpp would refuse the vocabulary, or die of it."""
+    """Raises InvalidGgufError if llama.cpp would reject the vocabulary or abort."""
     model = _get_string(contents, "model", "none")
     defaults = DEFAULTS_BY_MODEL.get(model, TokenizerDefaults(UNKNOWN))
     pre = "gemma4" if model == "gemma4" else _get_string(contents, "pre", "")
@@ -162,14 +153,14 @@ def read_tokenizer(contents: GgufContents, architecture: str) -> TokenizerMetada
         size = contents.keys.get(f"{architecture}.vocab_size", 0)
         return TokenizerMetadata(NONE, model, pre, size if isinstance(size, int) else 0)
     _check_arrays(contents, defaults.kind, pre)
-    texts, known = _normalize_token_texts(contents.tokens)
-    if len(known) < len(texts):
+    texts, distinct = _normalize_token_texts(contents.tokens)
+    if len(distinct) < len(texts):
         raise InvalidGgufError(_describe_duplicate(texts))
-    named = {text: texts.index(text) for text in known & _RECOGNIZED_TEXTS}
-    special = _read_special_ids(contents, defaults, pre, named, len(texts))
+    ids_by_text = {text: texts.index(text) for text in distinct & _RECOGNIZED_TEXTS}
+    special = _read_special_ids(contents, defaults, pre, ids_by_text, len(texts))
     if model == "hybriddna":
         texts = _strip_dna_marker(texts)
-    kept = StringArray.from_list(texts)
+    string_array = StringArray.from_list(texts)
     return TokenizerMetadata(
         kind=defaults.kind,
         model=model,
@@ -178,35 +169,35 @@ def read_tokenizer(contents: GgufContents, architecture: str) -> TokenizerMetada
         add_bos=_read_add_token(contents, "bos", defaults, pre),
         add_eos=_read_add_token(contents, "eos", defaults, pre),
         special_ids=special,
-        eog_ids=_find_eog_ids(special, named),
-        fingerprint=_fingerprint(kept, contents),
-        texts=kept,
+        eog_ids=_find_eog_ids(special, ids_by_text),
+        fingerprint=_fingerprint(string_array, contents),
+        texts=string_array,
     )
 
 
 def _get_string(contents: GgufContents, name: str, default: str) -> str:
     value = contents.keys.get(f"tokenizer.ggml.{name}", default)
     if not isinstance(value, str):
-        raise InvalidGgufError(f"has a damaged header: tokenizer.ggml.{name} is no text")
+        raise InvalidGgufError(f"has a damaged header: tokenizer.ggml.{name} is not text")
     return value
 
 
 def _check_arrays(contents: GgufContents, kind: int, pre: str) -> None:
-    """Those that llama.cpp wants, of the type and length that it wants."""
+    """Check the presence, types and lengths that llama.cpp requires."""
     tokens = contents.arrays.get("tokenizer.ggml.tokens")
     if tokens is None or tokens.element_type != gguf.STRING:
         raise InvalidGgufError("has no list of tokens")
-    for name, kinds in {
+    for name, types in {
         "scores": (gguf.INT32, gguf.FLOAT32),
         "token_type": (gguf.INT32,),
     }.items():
         array = contents.arrays.get(f"tokenizer.ggml.{name}")
         wrong = array is not None and (
-            array.element_type not in kinds or array.count < tokens.count
+            array.element_type not in types or array.count < tokens.count
         )
         if wrong or (array is None and f"tokenizer.ggml.{name}" in contents.key_types):
             raise InvalidGgufError(
-                f"has a damaged vocabulary: tokenizer.ggml.{name} does not fit it"
+                f"has a damaged vocabulary: tokenizer.ggml.{name} does not match it"
             )
     merges = contents.arrays.get("tokenizer.ggml.merges")
     if (
@@ -218,17 +209,17 @@ def _check_arrays(contents: GgufContents, kind: int, pre: str) -> None:
 
 
 def _normalize_token_texts(texts: Sequence[bytes]) -> tuple[Sequence[bytes], set[bytes]]:
-    """C strings: they end at the first zero byte, and an empty one gets a name."""
-    known = set(texts)
-    if b"" in known or b"\0" in b"".join(texts):
+    """The texts as C strings (cut at a zero byte, with names for empty ones), and their set."""
+    distinct = set(texts)
+    if b"" in distinct or b"\0" in b"".join(texts):
         cut = (text.partition(b"\0")[0] for text in texts)
         texts = [text or b"[EMPTY_%d]" % i for i, text in enumerate(cut)]
-        known = set(texts)
-    return texts, known
+        distinct = set(texts)
+    return texts, distinct
 
 
 def _describe_duplicate(texts: Sequence[bytes]) -> str:
-    """llama.cpp aborts the whole process on a vocabulary in which a text stands twice."""
+    """llama.cpp aborts the process if two tokens have the same text."""
     seen: dict[bytes, int] = {}
     for token, text in enumerate(texts):
         first = seen.setdefault(text, token)
@@ -242,29 +233,27 @@ def _read_special_ids(
     contents: GgufContents,
     defaults: TokenizerDefaults,
     pre: str,
-    named: Mapping[bytes, int],
+    ids_by_text: Mapping[bytes, int],
     n_tokens: int,
 ) -> dict[str, int]:
-    ids = dict.fromkeys(_SPECIAL_TOKEN_KEYS, NULL_TOKEN) | {
-        "bos": defaults.bos,
-        "eos": defaults.eos,
-    }
+    ids = dict.fromkeys(_SPECIAL_TOKENS, NULL_TOKEN) | {"bos": defaults.bos, "eos": defaults.eos}
     if defaults.kind == BPE and pre in NO_DEFAULT_BOS:
         ids["bos"] = NULL_TOKEN
-    for name, word in _SPECIAL_TOKEN_KEYS.items():
+    for name in _SPECIAL_TOKENS:
         if ids[name] >= n_tokens:
             ids[name] = NULL_TOKEN
-        key = f"tokenizer.ggml.{word}_token_id"
-        given = contents.keys.get(key)
-        if given is None and key not in contents.key_types:
+        key = f"tokenizer.ggml.{name}_token_id"
+        value = contents.keys.get(key)
+        if value is None and key not in contents.key_types:
             continue
-        if not isinstance(given, int) or contents.key_types[key] != gguf.UINT32:
+        if not isinstance(value, int) or contents.key_types[key] != gguf.UINT32:
             raise InvalidGgufError(f"has a damaged header: {key} is of a wrong type")
-        if given < n_tokens:
-            ids[name] = given
+        if value < n_tokens:
+            ids[name] = value
     for name, texts in _SPECIAL_TOKEN_TEXTS.items():
         if ids[name] == NULL_TOKEN:
-            ids[name] = next((named[text] for text in texts if text in named), NULL_TOKEN)
+            matches = (ids_by_text[text] for text in texts if text in ids_by_text)
+            ids[name] = next(matches, NULL_TOKEN)
     return ids
 
 
@@ -272,30 +261,30 @@ def _read_add_token(
     contents: GgufContents, name: str, defaults: TokenizerDefaults, pre: str
 ) -> bool:
     key = f"tokenizer.ggml.add_{name}_token"
-    adds = defaults.add_bos if name == "bos" else defaults.add_eos
-    bpe_bos = defaults.kind == BPE and name == "bos"
-    given = contents.keys.get(key, adds or (bpe_bos and pre in ADD_BOS_BY_DEFAULT))
-    if not isinstance(given, bool):
+    default = defaults.add_bos if name == "bos" else defaults.add_eos
+    is_bpe_bos = defaults.kind == BPE and name == "bos"
+    value = contents.keys.get(key, default or (is_bpe_bos and pre in ADD_BOS_BY_DEFAULT))
+    if not isinstance(value, bool):
         raise InvalidGgufError(f"has a damaged header: {key} is of a wrong type")
-    return given or (bpe_bos and pre in ALWAYS_ADD_BOS)
+    return value or (is_bpe_bos and pre in ALWAYS_ADD_BOS)
 
 
-def _find_eog_ids(special: Mapping[str, int], named: Mapping[bytes, int]) -> frozenset[int]:
-    """Ids that end an answer, with llama.cpp's two exceptions."""
-    ends = {named[text] for text in _EOG_TEXTS if text in named}
-    ends |= {special[name] for name in ("fim_pad", "fim_rep", "fim_sep", "eos", "eot", "eom")}
-    ends.discard(NULL_TOKEN)
-    has = {text for text, token in named.items() if token in ends}
-    calls = bool(has & {b"<|call|>", b"<|calls|>"})
-    if calls and b"<|end|>" in has and has & {b"<|return|>", b"<|flush|>"}:
-        ends.discard(named[b"<|end|>"])
-    if b"<|tool_response>" in has and b"</s>" in has:
-        ends.discard(named[b"</s>"])
-    return frozenset(ends)
+def _find_eog_ids(special: Mapping[str, int], ids_by_text: Mapping[bytes, int]) -> frozenset[int]:
+    """The end-of-generation tokens, with llama.cpp's two exceptions."""
+    eog_ids = {ids_by_text[text] for text in _EOG_TEXTS if text in ids_by_text}
+    eog_ids |= {special[name] for name in ("fim_pad", "fim_rep", "fim_sep", "eos", "eot", "eom")}
+    eog_ids.discard(NULL_TOKEN)
+    eog_texts = {text for text, token in ids_by_text.items() if token in eog_ids}
+    has_calls = bool(eog_texts & {b"<|call|>", b"<|calls|>"})
+    if has_calls and b"<|end|>" in eog_texts and eog_texts & {b"<|return|>", b"<|flush|>"}:
+        eog_ids.discard(ids_by_text[b"<|end|>"])
+    if b"<|tool_response>" in eog_texts and b"</s>" in eog_texts:
+        eog_ids.discard(ids_by_text[b"</s>"])
+    return frozenset(eog_ids)
 
 
 def _strip_dna_marker(texts: Sequence[bytes]) -> Sequence[bytes]:
-    """DNA words carry a mark that keeps them apart until the vocabulary is read."""
+    """In the file, DNA words have a suffix that distinguishes them from other tokens."""
     first = texts.index(b"<oov>") + 1 if b"<oov>" in texts else len(texts)
     cut = (text.removesuffix(_DNA_MARKER) or text for text in texts[first:])
     return [*texts[:first], *cut]

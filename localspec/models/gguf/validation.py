@@ -1,7 +1,8 @@
-"""Values of a header that make llama.cpp abort its process: refused before it sees them.
+"""Rejects files that llama.cpp cannot run, before it opens them.
 
-The asserts are those of llama_model_base::load_hparams in src/llama-model.cpp, gguf_get_val_u16 in
-ggml/src/gguf.cpp, and ggml_compute_forward_rms_norm in ggml-cpu/ops.cpp.
+Covers other file formats, header values on which llama.cpp aborts its process, and models that do
+not generate text.  The asserts are those of llama_model_base::load_hparams in src/llama-model.cpp,
+gguf_get_val_u16 in ggml/src/gguf.cpp, and ggml_compute_forward_rms_norm in ggml-cpu/ops.cpp.
 """
 
 from __future__ import annotations
@@ -19,45 +20,54 @@ MAX_LAYERS = 512
 MAX_EXPERTS = 1024
 MAX_SPLITS = 1000
 MAX_TRAILING_BYTES = 65_536
-"""Bytes that may stand behind the last tensor: padding."""
+"""Padding after the last tensor."""
 ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
+_DOWNLOAD_HINT = "Download it again."
+_OTHER_MAGICS = (
+    (b"version https://git-lfs", "is a git-lfs pointer: run `git lfs pull` to get the file itself"),
+    (b"PK\x03\x04", "is a PyTorch archive, not a GGUF"),
+    (b"\x80\x02", "is a Python pickle, not a GGUF"),
+    (b"<!DOCTYPE", "is a web page: the download went to a login or error page"),
+    (b"<html", "is a web page: the download went to a login or error page"),
+)
 _ONE_EXPERT_MEANS_DENSE = ("hunyuan_vl", "hunyuan-dense")
 _PER_LAYER_SLIDING_WINDOW = (
     *("dflash", "dots3note", "gemma4", "gemma4-assistant", "granite_swa", "maple", "mimo2"),
     *("spark2_5", "step35"),
 )
-"""They say for each layer whether it has the sliding window, and one must."""
+"""Architectures with a sliding window flag per layer; at least one must be set."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitInfo:
-    """Which part of a model a file is, counted from 0."""
+    """Which split of a model a file is."""
 
     number: int
+    """Counted from 0."""
     count: int
     n_tensors: int
-    """In all parts together."""
+    """In all splits together."""
 
 
 def get_string(contents: GgufContents, key: str) -> str:
-    """A text, empty where there is none.  Raises DamagedError where it is something else."""
+    """A text, or "" if the key is missing.  Raises InvalidGgufError for another type."""
     value = contents.keys.get(key, "")
     if not isinstance(value, str):
-        raise InvalidGgufError(f"has a damaged header: {key} is no text")
+        raise InvalidGgufError(f"has a damaged header: {key} is not text")
     return value
 
 
 def check_hparams(contents: GgufContents, architecture: str) -> None:
-    """Raise DamagedError where llama.cpp would die of a key of the architecture."""
-    number = _IntegerHparams(contents, architecture)
-    layers = number("block_count")
-    if layers is not None and not 0 < layers <= MAX_LAYERS:
-        raise _bad_value("block_count", layers)
-    predicting = number("nextn_predict_layers") or 0
-    if layers is not None and predicting > layers:
-        raise _bad_value("nextn_predict_layers", predicting)
-    _check_experts(number, architecture)
-    _check_sliding_window(contents, number, architecture)
+    """Raise InvalidGgufError for architecture keys on which llama.cpp would abort."""
+    hparam = _IntegerHparams(contents, architecture)
+    n_layer = hparam("block_count")
+    if n_layer is not None and not 0 < n_layer <= MAX_LAYERS:
+        raise _bad_value("block_count", n_layer)
+    n_mtp_layers = hparam("nextn_predict_layers") or 0
+    if n_layer is not None and n_mtp_layers > n_layer:
+        raise _bad_value("nextn_predict_layers", n_mtp_layers)
+    _check_experts(hparam, architecture)
+    _check_sliding_window(contents, hparam, architecture)
     scaling = contents.keys.get(f"{architecture}.rope.scaling.type", "none")
     if scaling not in ROPE_SCALINGS:
         raise _bad_value("rope.scaling.type", scaling)
@@ -68,7 +78,7 @@ def check_hparams(contents: GgufContents, architecture: str) -> None:
 
 
 def check_file_size(contents: GgufContents, size: int) -> None:
-    """Raise DamagedError where the file is shorter, or much longer, than its tensors say."""
+    """Raise InvalidGgufError if the file is shorter, or much longer, than its tensors need."""
     if not contents.tensors:
         return
     last = contents.tensors[-1]
@@ -80,21 +90,21 @@ def check_file_size(contents: GgufContents, size: int) -> None:
 
 
 def read_split(contents: GgufContents) -> SplitInfo | None:
-    """None where the file is a whole model."""
+    """None for a model in one file."""
     values = [contents.keys.get(f"split.{name}", 0) for name in ("no", "count", "tensors.count")]
-    kinds = [contents.key_types.get(f"split.{name}", UINT16) for name in ("no", "count")]
-    number, count, tensors = (value if isinstance(value, int) else -1 for value in values)
-    if min(number, count, tensors) < 0 or kinds != [UINT16, UINT16] or count > MAX_SPLITS:
-        raise InvalidGgufError("has a damaged header: its split keys make no sense")
+    types = [contents.key_types.get(f"split.{name}", UINT16) for name in ("no", "count")]
+    number, count, n_tensors = (value if isinstance(value, int) else -1 for value in values)
+    if min(number, count, n_tensors) < 0 or types != [UINT16, UINT16] or count > MAX_SPLITS:
+        raise InvalidGgufError("has a damaged header: its split keys are invalid")
     if count < 2:
         return None
     if number >= count:
         raise InvalidGgufError(f"has a damaged header: part {number + 1} of {count}")
-    return SplitInfo(number, count, tensors)
+    return SplitInfo(number, count, n_tensors)
 
 
 class _IntegerHparams:
-    """Whole numbers of the architecture; the largest where there is one for each layer."""
+    """Integer values of architecture keys; for an array with one per layer, the largest."""
 
     def __init__(self, contents: GgufContents, architecture: str) -> None:
         self._keys, self._architecture = contents.keys, architecture
@@ -127,92 +137,74 @@ def _check_sliding_window(
 ) -> None:
     key = "attention.sliding_window_pattern"
     layers = contents.keys.get(f"{architecture}.{key}")
-    none = isinstance(layers, tuple) and not any(layers)
-    if none and architecture in _PER_LAYER_SLIDING_WINDOW and hparam("attention.sliding_window"):
-        raise _bad_value(key, "without a layer")
+    needs_layer = architecture in _PER_LAYER_SLIDING_WINDOW and hparam("attention.sliding_window")
+    if needs_layer and isinstance(layers, tuple) and not any(layers):
+        raise _bad_value(key, "set for no layer")
 
 
 def _bad_value(key: str, value: object) -> InvalidGgufError:
     return InvalidGgufError(f"has a damaged header: {key} is {str(value)[:80]}")
 
 
-# --- What a file's first bytes show it to be, said in words where that is no GGUF.
-
-_DOWNLOAD_HINT = "Download it again."
-_OTHER_MAGICS = (
-    (b"version https://git-lfs", "is a git-lfs pointer: run `git lfs pull` to get the file itself"),
-    (b"PK\x03\x04", "is a PyTorch archive, not a GGUF"),
-    (b"\x80\x02", "is a Python pickle, not a GGUF"),
-    (b"<!DOCTYPE", "is a web page: the download went to a login or error page"),
-    (b"<html", "is a web page: the download went to a login or error page"),
-)
-
-
-def check_first_bytes(name: str, head: bytes, size: int) -> None:
+def check_first_bytes(name: str, first_bytes: bytes, size: int) -> None:
     """Raise ModelFileError unless a file of `size` bytes begins like a GGUF."""
     if size == 0:
         raise ModelFileError(f"{name} is empty.", _DOWNLOAD_HINT)
-    for magic, what in _OTHER_MAGICS:
-        if head.lower().startswith(magic.lower()):
-            raise ModelFileError(f"{name} {what}.", "Give a .gguf file.")
-    if not head.startswith(b"GGUF"):
-        kind = "a text file" if _is_text(head) else "not a GGUF file"
-        raise ModelFileError(f"{name} is {kind}.", "Models are files that end in .gguf.")
-    if len(head) < 24:
+    for magic, description in _OTHER_MAGICS:
+        if first_bytes.lower().startswith(magic.lower()):
+            raise ModelFileError(f"{name} {description}.", "Use a .gguf file.")
+    if not first_bytes.startswith(b"GGUF"):
+        kind = "a text file" if _is_text(first_bytes) else "not a GGUF file"
+        raise ModelFileError(f"{name} is {kind}.", "Model files end in .gguf.")
+    if len(first_bytes) < 24:
         raise ModelFileError(f"{name} is incomplete: {size} bytes.", _DOWNLOAD_HINT)
-    version, n_tensors, n_keys = struct.unpack_from("<IQQ", head, 4)
+    version, n_tensors, n_keys = struct.unpack_from("<IQQ", first_bytes, 4)
     if version not in gguf.VERSIONS:
-        big = struct.unpack_from(">I", head, 4)[0] in gguf.VERSIONS
-        why = "is in the byte order of another kind of computer" if big else f"is GGUF v{version}"
-        raise ModelFileError(f"{name} {why}, which cannot be run.", "Convert it again.")
+        is_big_endian = struct.unpack_from(">I", first_bytes, 4)[0] in gguf.VERSIONS
+        reason = "is a big-endian file" if is_big_endian else f"is GGUF v{version}"
+        raise ModelFileError(f"{name} {reason}, which cannot be run.", "Convert it again.")
     if n_tensors > gguf.MAX_ENTRIES or n_keys > gguf.MAX_ENTRIES:
         raise ModelFileError(f"{name} has a damaged header.", _DOWNLOAD_HINT)
 
 
-def _is_text(head: bytes) -> bool:
-    return all(byte >= 32 or byte in b"\t\n\r\f" for byte in head)
-
-
-# --- Files that are sound and yet write no text: what they are, in words.
-
-_TEXT_MODEL_HINT = "Give a model that writes text."
+def _is_text(first_bytes: bytes) -> bool:
+    return all(byte >= 32 or byte in b"\t\n\r\f" for byte in first_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class NonTextModel:
-    """What such a file is, and what to give instead."""
+    """A valid file that does not generate text."""
 
     description: str
-    hint: str = _TEXT_MODEL_HINT
+    """Ends a sentence that begins with the file's name."""
+    hint: str = "Use a model that generates text."
 
 
 def identify_non_text_model(architecture: str, keys: Mapping[str, Value]) -> NonTextModel | None:
-    """None for a model that writes from left to right, and for a head."""
+    """None for an autoregressive text model, and for a head."""
     if keys.get("general.type") == "adapter":
-        return NonTextModel(
-            "is an adapter (LoRA): it changes a model and is none", "Give the model itself."
-        )
+        return NonTextModel("is an adapter (LoRA), not a model", "Use the model itself.")
     if architecture == "clip":
         return NonTextModel(
-            "is the image part of a model (mmproj)", "Give the main file of the model."
+            "is the image part of a model (mmproj)", "Use the main file of the model."
         )
-    for names, what in (
-        (architectures.SPEECH, "is a model of speech"),
-        (architectures.IMAGE_GENERATORS, "makes images"),
-        (architectures.DIFFUSION, "does not write from left to right (diffusion)"),
-        (frozenset({"t5"}), "reads and writes in two halves (T5), which cannot be run here"),
+    for names, description in (
+        (architectures.SPEECH, "is a speech model"),
+        (architectures.IMAGE_GENERATORS, "generates images"),
+        (architectures.DIFFUSION, "is a diffusion model, which cannot be run"),
+        (frozenset({"t5"}), "is an encoder-decoder model, which cannot be run"),
     ):
         if architecture in names:
-            return NonTextModel(f"{what}: {architecture}")
+            return NonTextModel(f"{description}: {architecture}")
     if architecture in architectures.ENCODERS or _is_embedding_model(architecture, keys):
         return NonTextModel(
-            f"makes vectors of texts and writes none (embedding or reranker): {architecture}"
+            f"is an embedding or reranker model and generates no text: {architecture}"
         )
     return None
 
 
 def _is_embedding_model(architecture: str, keys: Mapping[str, Value]) -> bool:
-    """A writer's architecture that was trained to embed or to rank says how it sums up a text."""
+    """Whether a text architecture was trained to embed or rank: by pooling or no causal mask."""
     if architecture in architectures.DRAFT_HEADS:
         return False
     pooling = keys.get(f"{architecture}.pooling_type", 0)

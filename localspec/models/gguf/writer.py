@@ -1,4 +1,4 @@
-"""A GGUF header without its vocabulary: enough for llama.cpp to lay out a model in memory."""
+"""Writes GGUF headers without a vocabulary: enough for llama.cpp to plan a model's memory."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _STRUCT_FORMATS = {UINT16: "<H", UINT32: "<I", INT32: "<i", FLOAT32: "<f", BOOL:
     _INT64: "<q",
 }
 _FIXED_KEY_TYPES = {"split.no": UINT16, "split.count": UINT16, "split.tensors.count": INT32}
-"""Keys whose kind their value does not show."""
+"""Keys whose type cannot be inferred from their value."""
 
 
 def serialize_header(header: Header) -> bytes:
-    """The bytes of a file with these keys and tensors up to its data: no tokens, no template.
+    """The bytes of a file up to its tensors' data, without tokens and chat template.
 
-    With as many bytes behind it as `data_size` says it is a file that llama.cpp takes.
+    Followed by `data_size` bytes, it is a file that llama.cpp accepts.
     """
-    bare = serialize_unpadded(header)
-    return bare + bytes(-len(bare) % alignment(header))
+    unpadded = serialize_unpadded(header)
+    return unpadded + bytes(-len(unpadded) % alignment(header))
 
 
 def serialize_unpadded(header: Header) -> bytes:
-    """The same without the zeros before the data."""
+    """`serialize_header` without the padding before the data."""
     keys = list(_keys_to_write(header))
     parts = [b"GGUF", struct.pack("<IQQ", 3, len(header.tensors), len(keys))]
     for key, value in keys:
@@ -57,7 +57,7 @@ def serialize_unpadded(header: Header) -> bytes:
 
 
 def data_size(header: Header) -> int:
-    """Bytes from the first tensor's to behind the last one's, padded as files are."""
+    """Bytes of the tensors' data, with padding."""
     if not header.tensors:
         return 0
     last = header.tensors[-1]
@@ -66,7 +66,6 @@ def data_size(header: Header) -> int:
 
 
 def alignment(header: Header) -> int:
-    """What the offsets are multiples of."""
     value = header.keys.get("general.alignment", 32)
     return value if isinstance(value, int) else 32
 
@@ -103,7 +102,7 @@ def _pack_scalar(value: Scalar, value_type: int) -> bytes:
 
 
 def _infer_value_type(values: Sequence[Scalar]) -> int:
-    """The kind that llama.cpp wants such values to be of."""
+    """The type that llama.cpp expects for such values."""
     if not values or isinstance(values[0], bool):
         return BOOL if values else UINT32
     if isinstance(values[0], float):
@@ -117,7 +116,7 @@ def _infer_value_type(values: Sequence[Scalar]) -> int:
 
 
 def merge_split_headers(parts: Sequence[Header]) -> Header:
-    """The header that the whole of a model in parts would have; of one part, that part's."""
+    """The header that a split model would have in one file."""
     first = parts[0]
     if len(parts) == 1:
         return first

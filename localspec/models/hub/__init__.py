@@ -1,1 +1,1 @@
-"""The parts of a download from the hub."""
+"""Access to a model hub: listing, headers, search and downloads."""

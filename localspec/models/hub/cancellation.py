@@ -1,4 +1,4 @@
-"""Work that can be called off: whoever waits for it leaves at once, whatever it hangs in."""
+"""Cancellation, time limits and retries of blocking calls."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from localspec.errors import DownloadError
 _T = TypeVar("_T")
 
 POLL_INTERVAL = 0.1
-"""Seconds after which a waiting thread looks up whether it was called off."""
+"""Seconds between checks for cancellation."""
 
 
 class OperationCancelledError(Exception):
-    """The person called it off."""
+    """The user cancelled the operation."""
 
 
 class CancelToken:
-    """Says that something is to end; who pauses on it wakes at once."""
+    """Cancels an operation from another thread; ends its `sleep` at once."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -34,42 +34,41 @@ class CancelToken:
         return self._event.is_set()
 
     def raise_if_cancelled(self) -> None:
-        """Raise Stopped where it is called off."""
         if self._event.is_set():
             raise OperationCancelledError
 
     def sleep(self, seconds: float) -> None:
-        """Wait that long, or raise Stopped."""
+        """Raises OperationCancelledError as soon as the token is cancelled."""
         if self._event.wait(seconds):
             raise OperationCancelledError
 
 
 class RetryableError(DownloadError):
-    """A failure that may pass: the same again, a little later, may work."""
+    """A temporary failure: a later retry may succeed."""
 
     def __init__(self, message: str, hint: str = "", retry_after: float | None = None) -> None:
-        super().__init__(message, hint or "Run the same command again: it goes on from there.")
+        super().__init__(message, hint or "Run the same command again to resume.")
         self.retry_after = retry_after
-        """Seconds that the hub asks for."""
+        """Seconds to wait, by request of the hub."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long to bear with a network."""
+    """Limits and delays of network requests, in seconds."""
 
     max_attempts: int = 6
-    """In a row without a byte."""
+    """Consecutive attempts that receive no byte."""
     first_delay: float = 1.0
-    """Seconds before the second try; each later one waits twice as long."""
+    """Before the second attempt; doubles with each further one."""
     max_delay: float = 30.0
     max_retry_after: float = 300.0
-    """The longest that the hub may ask us to wait."""
+    """Longest accepted `retry_after`."""
     connect_timeout: float = 10.0
     stall_timeout: float = 20.0
-    """Seconds without a byte, after which a connection counts as lost."""
+    """A connection without a byte for this long counts as lost."""
 
     def delay_before_retry(self, attempt: int, error: RetryableError) -> float:
-        """Seconds until the next try after so many; raises what broke where that is too long."""
+        """Seconds to wait after attempt number `attempt`; raises `error` if there is no further."""
         if attempt >= self.max_attempts or (error.retry_after or 0) > self.max_retry_after:
             raise error
         if error.retry_after is not None:
@@ -78,36 +77,37 @@ class RetryPolicy:
 
 
 def run_cancellable(call: Callable[[], _T], cancel: CancelToken, timeout: float) -> _T:
-    """What `call` gives, in `seconds` at most; raises Stopped as soon as it is called off.
+    """The result of `call`; RetryableError after `timeout` seconds.
 
-    A thread that is left behind ends when its own call does: DNS and connecting cannot be cut.
+    Raises OperationCancelledError as soon as `cancel` is set.  The abandoned thread ends when
+    `call` does: DNS and connecting cannot be interrupted.
     """
     future: Future[_T] = Future()
     threading.Thread(
-        target=_complete_future, args=(future, call), name="errand", daemon=True
+        target=_complete_future, args=(future, call), name="cancellable", daemon=True
     ).start()
     end = monotonic() + timeout
     while not future.done():
         cancel.raise_if_cancelled()
         if monotonic() > end:
-            raise RetryableError("The hub does not answer.")
+            raise RetryableError("The hub does not respond.")
         wait([future], timeout=POLL_INTERVAL)
     return future.result()
 
 
 def retry(call: Callable[[], _T], cancel: CancelToken, policy: RetryPolicy) -> _T:
-    """The same again while it is Broken and there is patience."""
+    """Repeat `call` after a RetryableError, as far as `policy` allows."""
     attempt = 1
     while True:
         try:
             return call()
-        except RetryableError as broken:
-            cancel.sleep(policy.delay_before_retry(attempt, broken))
+        except RetryableError as error:
+            cancel.sleep(policy.delay_before_retry(attempt, error))
             attempt += 1
 
 
 def _complete_future(future: Future[_T], call: Callable[[], _T]) -> None:
     try:
         future.set_result(call())
-    except BaseException as error:  # whoever waits is to have it
+    except BaseException as error:  # raised in the waiting thread
         future.set_exception(error)

@@ -1,4 +1,7 @@
-"""One file of the hub onto this disk: found, resumed, verified, and named last."""
+"""Downloads of hub files, resumable and verified, and a queue of them.
+
+A file gets its final name only after its checksum was verified.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,12 @@ from localspec.models.local_files import checksum_cache, local_model
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _RATE_WINDOW_SECONDS = 5.0
-"""Seconds over which the rate is taken."""
+"""Window of the transfer rate."""
 _MIN_REPORT_INTERVAL = 0.1
 """Seconds between two reports of the same phase."""
 
 
 class DownloadPhase(StrEnum):
-    """What a download is doing."""
-
     WAITING = "waiting"
     CHECKING = "checking"
     LOADING = "loading"
@@ -42,36 +43,36 @@ class DownloadPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DownloadJob:
-    """A file to fetch.  What the catalogue knows of it must agree with the hub."""
+    """A file to download."""
 
     repo: str
     revision: str
     path: str
     size: int | None = None
+    """Expected; the hub's must be equal if this is given, as `sha256` must."""
     sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadState:
-    """How far a job is."""
+    """The progress of a job."""
 
     job: DownloadJob
     phase: DownloadPhase = DownloadPhase.WAITING
     done_bytes: int = 0
-    """Bytes."""
     total_bytes: int | None = None
     rate: float | None = None
-    """Bytes a second."""
+    """Bytes per second."""
     eta: float | None = None
     """Seconds."""
     error: LocalspecError | None = None
     path: Path | None = None
-    """Where the file lies, when it is done."""
+    """The file, once it is done."""
 
 
 OnProgress = Callable[[DownloadState], None]
 OnBytesRead = Callable[[int], None]
-"""Hears how many bytes were read; raises Stopped where nobody wants them any more."""
+"""Receives the number of bytes read so far; raises OperationCancelledError to stop."""
 
 
 def download_file(
@@ -83,59 +84,55 @@ def download_file(
     cache_dir: Path | None = None,
     rate_limiter: RateLimiter | None = None,
 ) -> Path:
-    """The file under its final name, whole and verified.  Raises Stopped when called off.
+    """The complete, verified file under its final name.
 
-    What had come by then is kept, and the next call goes on from there.
+    Raises OperationCancelledError.  The received part is kept, and the next call resumes it.
     """
-    _check_job(job)
-    cache = cache_dir or hub_cache.cache_root()
-    cancel = cancel or CancelToken()
-    teller = _ProgressReporter(job, on_progress)
-    kept = _find_verified(cache, job, lambda done: teller.report_verifying(done, cancel))
-    if kept and safe_names.COMMIT_HASH.fullmatch(job.revision):
-        return teller.report_done(kept)
-    teller.report("checking", 0)
-    try:
-        facts = hub.get_file_metadata(job.repo, job.revision, job.path, cancel)
-    except OfflineError:
-        if kept is None:
-            raise
-        return teller.report_done(kept)
-    _check_expected_file(job, facts)
-    place = CachedFile(cache, job.repo, facts.commit, job.path, facts.digest, facts.size)
-    teller.total = facts.size
-    with (
-        hub_cache.explain_disk_errors(cache),
-        place.lock(cancel, lambda: teller.report("waiting", 0)),
-    ):
-        place.create_folders()
-        if not _adopt_existing(place, lambda done: teller.report_verifying(done, cancel)):
-            place.check_disk_space()
-            ResumableTransfer(
-                hub, place, teller.report, cancel, rate_limiter or RateLimiter()
-            ).run()
-            place.publish()
-            _mark_verified(place)
-        place.write_ref(job.revision)
-    return teller.report_done(place.pointer_path)
-
-
-def _check_job(job: DownloadJob) -> None:
     safe_names.check_repo(job.repo)
     safe_names.check_revision(job.revision)
     safe_names.check_gguf_path(job.path)
+    cache = cache_dir or hub_cache.cache_root()
+    cancel = cancel or CancelToken()
+    reporter = _ProgressReporter(job, on_progress)
+    existing = _find_verified(cache, job, lambda done: reporter.report_verifying(done, cancel))
+    if existing and safe_names.COMMIT_HASH.fullmatch(job.revision):
+        return reporter.report_done(existing)
+    reporter.report("checking", 0)
+    try:
+        metadata = hub.get_file_metadata(job.repo, job.revision, job.path, cancel)
+    except OfflineError:
+        if existing is None:
+            raise
+        return reporter.report_done(existing)
+    _check_expected_file(job, metadata)
+    file = CachedFile(cache, job.repo, metadata.commit, job.path, metadata.digest, metadata.size)
+    reporter.total = metadata.size
+    with (
+        hub_cache.explain_disk_errors(cache),
+        file.lock(cancel, lambda: reporter.report("waiting", 0)),
+    ):
+        file.create_folders()
+        if not _adopt_existing(file, lambda done: reporter.report_verifying(done, cancel)):
+            file.check_disk_space()
+            ResumableTransfer(
+                hub, file, reporter.report, cancel, rate_limiter or RateLimiter()
+            ).run()
+            file.publish()
+            _mark_verified(file)
+        file.write_ref(job.revision)
+    return reporter.report_done(file.pointer_path)
 
 
 def _find_verified(cache: Path, job: DownloadJob, on_bytes_read: OnBytesRead) -> Path | None:
-    """The file, if it is here, of the right size, and what its digest promises."""
-    found = hub_cache.find_cached(cache, job.repo, job.revision, job.path)
-    if found is None or job.size not in (None, found.stat().st_size):
+    """The cached file, if its size and digest are right."""
+    path = hub_cache.find_cached(cache, job.repo, job.revision, job.path)
+    if path is None or job.size not in (None, path.stat().st_size):
         return None
-    return found if _has_digest(found, job.sha256 or found.resolve().name, on_bytes_read) else None
+    return path if _has_digest(path, job.sha256 or path.resolve().name, on_bytes_read) else None
 
 
 def _adopt_existing(cached_file: CachedFile, on_bytes_read: OnBytesRead) -> bool:
-    """Whether the right file is here under its final name.  A wrong one is taken away."""
+    """Whether a correct file exists under its final name; deletes a wrong one."""
     if not cached_file.adopt_existing():
         return False
     if _has_digest(cached_file.pointer_path, cached_file.digest, on_bytes_read):
@@ -145,11 +142,11 @@ def _adopt_existing(cached_file: CachedFile, on_bytes_read: OnBytesRead) -> bool
 
 
 def _has_digest(path: Path, digest: str, on_bytes_read: OnBytesRead) -> bool:
-    """Others, who check less, may have put it there: it is read once, and that is remembered."""
-    about = local_model.stat_gguf(path)
-    if not _SHA256.fullmatch(digest) or about is None:
-        return about is not None
-    if checksum_cache.lookup(checksum_cache.load(), about) == digest:
+    """Reads the file unless its checksum is recorded: other programs may verify less."""
+    file_stat = local_model.stat_gguf(path)
+    if not _SHA256.fullmatch(digest) or file_stat is None:
+        return file_stat is not None
+    if checksum_cache.lookup(checksum_cache.load(), file_stat) == digest:
         return True
     if local_files.compute_sha256(path, lambda done, _: on_bytes_read(done)) != digest:
         return False
@@ -163,18 +160,18 @@ def _mark_verified(cached_file: CachedFile) -> None:
 
 
 def _check_expected_file(job: DownloadJob, metadata: HubFileMetadata) -> None:
-    """Raise ChecksumError where the hub's file is not the one that was meant."""
-    size = job.size in (None, metadata.size)
-    if not size or (job.sha256 is not None and job.sha256 != metadata.digest):
+    """Raise ChecksumError if the hub's file is not the expected one."""
+    same_size = job.size in (None, metadata.size)
+    if not same_size or (job.sha256 is not None and job.sha256 != metadata.digest):
         raise ChecksumError(
-            f"{job.path} on the hub is not the file that was expected: "
+            f"{job.path} on the hub is not the expected file: "
             f"{metadata.size} bytes, sha256 {metadata.digest[:12]}….",
-            f"It may have been replaced.  Look at {job.repo}, and name the file itself to take it.",
+            f"It may have been replaced. Check {job.repo}; name the file itself to download it.",
         )
 
 
 class _ProgressReporter:
-    """Says how far one job is, and how fast; ten times a second at most."""
+    """Reports the state of one job, at most ten times per second in the same phase."""
 
     def __init__(self, job: DownloadJob, on_progress: OnProgress) -> None:
         self.total = job.size
@@ -192,8 +189,8 @@ class _ProgressReporter:
             return
         self._last_report = now
         rate = self._rate() if phase == DownloadPhase.LOADING else None
-        left = None if self.total is None else self.total - done
-        eta = left / rate if rate and left is not None else None
+        remaining = None if self.total is None else self.total - done
+        eta = remaining / rate if rate and remaining is not None else None
         self._state = replace(
             self._state,
             phase=DownloadPhase(phase),
@@ -205,7 +202,6 @@ class _ProgressReporter:
         self._on_progress(self._state)
 
     def report_verifying(self, done: int, cancel: CancelToken) -> None:
-        """While a file that is here is read."""
         cancel.raise_if_cancelled()
         self.report("verifying", done)
 
@@ -218,7 +214,7 @@ class _ProgressReporter:
         return path
 
     def _add_sample(self, now: float, done: int) -> None:
-        if self._samples and done < self._samples[-1][1]:  # a fresh start
+        if self._samples and done < self._samples[-1][1]:  # the transfer started over
             self._samples.clear()
         self._samples.append((now, done))
         while now - self._samples[0][0] > _RATE_WINDOW_SECONDS:
@@ -228,8 +224,6 @@ class _ProgressReporter:
         (start, first), (end, last) = self._samples[0], self._samples[-1]
         return (last - first) / (end - start) if end > start else None
 
-
-# --- Downloads one after another, a few at once, on threads of their own; with pause and resume.
 
 _FINAL_PHASES = {
     DownloadPhase.DONE,
@@ -243,13 +237,13 @@ _FINAL_PHASES = {
 class _QueuedDownload:
     state: DownloadState
     cancel: CancelToken
-    """Of the present run: one that was called off has no say any more."""
+    """Of the current run; reports of earlier, cancelled runs are ignored."""
     started_cancel: CancelToken | None = None
-    """Of the run that a thread has begun."""
+    """Of the run that a worker thread has started."""
 
 
 class DownloadQueue:
-    """The jobs, in the order of their adding.  Any thread may call any method."""
+    """Runs jobs in order, a few in parallel, on worker threads.  All methods are thread-safe."""
 
     def __init__(
         self,
@@ -268,7 +262,7 @@ class DownloadQueue:
         self._running = 0
 
     def add(self, job: DownloadJob) -> None:
-        """At the end; one that is there already is tried again if it had failed."""
+        """Append a job; if it is already queued, `retry` it."""
         with self._changed:
             if job not in self._entries:
                 self._entries[job] = _QueuedDownload(
@@ -279,11 +273,10 @@ class DownloadQueue:
         self.retry(job)
 
     def pause(self, job: DownloadJob) -> None:
-        """Stop it for now; what has come is kept."""
         self._stop(job, DownloadPhase.PAUSED)
 
     def cancel(self, job: DownloadJob) -> None:
-        """Stop it for good; what has come is kept until it is removed from the store."""
+        """The received part stays in the cache as a leftover."""
         self._stop(job, DownloadPhase.CANCELLED)
 
     def resume(self, job: DownloadJob) -> None:
@@ -293,7 +286,7 @@ class DownloadQueue:
         self._restart(job, {DownloadPhase.FAILED, DownloadPhase.CANCELLED, DownloadPhase.PAUSED})
 
     def set_rate_limit(self, bytes_s: float | None) -> None:
-        """The most that all downloads together may take; None is no limit."""
+        """Limit all downloads together; None removes the limit."""
         self._rate_limiter.limit = bytes_s
 
     def states(self) -> tuple[DownloadState, ...]:
@@ -301,12 +294,12 @@ class DownloadQueue:
             return tuple(entry.state for entry in self._entries.values())
 
     def wait(self, seconds: float) -> bool:
-        """Whether nothing is left to do, after so many seconds at most."""
+        """Wait up to `seconds`; returns whether no job is waiting or running."""
         with self._changed:
             return self._changed.wait_for(self._idle, seconds)
 
     def close(self) -> None:
-        """Stop all; what has come is kept."""
+        """Stop all jobs; received parts are kept."""
         with self._changed:
             self._closed = True
             for entry in self._entries.values():
@@ -334,52 +327,58 @@ class DownloadQueue:
                 self._start_worker()
 
     def _start_worker(self) -> None:
-        """Under the lock: one more thread, where there are not enough."""
+        """Requires the lock."""
         if self._running < self._max_parallel and not self._closed:
             self._running += 1
             threading.Thread(target=self._work, name="download", daemon=True).start()
 
     def _work(self) -> None:
-        """On a thread: one job after another, until none waits."""
+        """Worker thread: run jobs until none is waiting."""
         while True:
             with self._changed:
                 entry = self._next_waiting()
                 if entry is None:
                     self._running -= 1
                     return
-                job, stop = entry.state.job, entry.cancel
-                entry.started_cancel = stop
+                job, cancel = entry.state.job, entry.cancel
+                entry.started_cancel = cancel
                 entry.state = replace(entry.state, phase=DownloadPhase.CHECKING)
-            self._run(entry, job, stop)
+            self._run(entry, job, cancel)
 
     def _next_waiting(self) -> _QueuedDownload | None:
         if self._closed:
             return None
-        fresh = (
-            entry for entry in self._entries.values() if entry.started_cancel is not entry.cancel
-        )
-        return next((entry for entry in fresh if entry.state.phase is DownloadPhase.WAITING), None)
+        for entry in self._entries.values():
+            not_started = entry.started_cancel is not entry.cancel
+            if not_started and entry.state.phase is DownloadPhase.WAITING:
+                return entry
+        return None
 
-    def _run(self, entry: _QueuedDownload, job: DownloadJob, stop: CancelToken) -> None:
-        def say(state: DownloadState) -> None:
+    def _run(self, entry: _QueuedDownload, job: DownloadJob, cancel: CancelToken) -> None:
+        def report(state: DownloadState) -> None:
             with self._changed:
-                if entry.cancel is stop and not stop.is_cancelled():
+                if entry.cancel is cancel and not cancel.is_cancelled():
                     entry.state = state
                     self._changed.notify_all()
+
+        def report_failure(error: LocalspecError) -> None:
+            failed = DownloadPhase.FAILED
+            report(replace(entry.state, phase=failed, rate=None, eta=None, error=error))
 
         try:
             download_file(
                 self._hub,
                 job,
-                say,
-                cancel=stop,
+                report,
+                cancel=cancel,
                 cache_dir=self._cache_dir,
                 rate_limiter=self._rate_limiter,
             )
         except OperationCancelledError:
             pass
         except LocalspecError as error:
-            say(replace(entry.state, phase=DownloadPhase.FAILED, rate=None, eta=None, error=error))
-        except Exception as error:  # a fault of ours ends this download, not the queue
-            wrong = LocalspecError(f"The download failed: {error!r}.", "Please report this.")
-            say(replace(entry.state, phase=DownloadPhase.FAILED, rate=None, eta=None, error=wrong))
+            report_failure(error)
+        except Exception as error:  # a bug ends this download, not the queue
+            report_failure(
+                LocalspecError(f"The download failed: {error!r}.", "Please report this.")
+            )

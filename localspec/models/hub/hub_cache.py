@@ -1,4 +1,4 @@
-"""Where files lie in the cache that all users of the hub share, and how one gets its final name."""
+"""The hub's shared cache: paths of its files, and how a download gets its final name."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from localspec.models import safe_names
 from localspec.models.hub.cancellation import POLL_INTERVAL, CancelToken
 
 PARTIAL_SUFFIX = ".localspec.part"
-"""Ends the name of a file on its way; not `.incomplete`, which other cleaners sweep away."""
+"""Suffix of partial files; not `.incomplete`, which the hub's own clean-up deletes."""
 _RESERVE_BYTES = 512 << 20
 _MAX_FAT32_BYTES = (1 << 32) - 1
-"""The most bytes that a file may have on FAT32."""
+"""Maximum file size on FAT32."""
 _CACHEDIR_TAG = (
     "Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache; see bford.info/cachedir.\n"
 )
 
 
 def cache_root() -> Path:
-    """The cache of the hub's library, found as that finds it, without its import."""
+    """The hub library's cache, by the same rules but without importing it."""
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        if chosen := os.environ.get(name):
-            return _expand_path(chosen)
+        if override := os.environ.get(name):
+            return _expand_path(override)
     if home := os.environ.get("HF_HOME"):
         return _expand_path(home) / "hub"
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -37,28 +37,27 @@ def cache_root() -> Path:
 
 
 def repo_folder(cache: Path, repo: str) -> Path:
-    """Of one repository."""
     return cache / f"models--{repo.replace('/', '--')}"
 
 
 def find_cached(cache: Path, repo: str, revision: str, path: str) -> Path | None:
-    """The file under its final name, if it is there; asks nobody."""
-    at = repo_folder(cache, repo)
+    """The file under its final name, or None.  Needs no network."""
+    folder = repo_folder(cache, repo)
     commit = revision
     if not safe_names.COMMIT_HASH.fullmatch(revision):
         try:
-            commit = (at / "refs" / revision).read_text("ascii").strip()
+            commit = (folder / "refs" / revision).read_text("ascii").strip()
         except (OSError, ValueError):
             return None
     if not safe_names.COMMIT_HASH.fullmatch(commit):
         return None
-    found = at / "snapshots" / commit / path
-    return found if found.is_file() else None
+    file = folder / "snapshots" / commit / path
+    return file if file.is_file() else None
 
 
 @dataclass(frozen=True, slots=True)
 class CachedFile:
-    """Where one file of one commit lies."""
+    """The paths of one file of one commit, and the steps from download to final name."""
 
     cache: Path
     repo: str
@@ -86,15 +85,15 @@ class CachedFile:
 
     @contextmanager
     def lock(self, cancel: CancelToken, on_busy: Callable[[], None]) -> Iterator[None]:
-        """Under the hub's own lock of this blob; `busy` while another has it."""
-        from huggingface_hub.utils import WeakFileLock  # noqa: PLC0415  200 ms
+        """Hold the hub library's lock of this blob; `on_busy` is called while it is taken."""
+        from huggingface_hub.utils import WeakFileLock  # noqa: PLC0415  takes 200 ms to import
 
         lock = self.cache / ".locks" / self.repo_folder.name / f"{self.digest}.lock"
         lock.parent.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as held:
+        with ExitStack() as stack:
             while True:
                 try:
-                    held.enter_context(WeakFileLock(lock, timeout=POLL_INTERVAL))
+                    stack.enter_context(WeakFileLock(lock, timeout=POLL_INTERVAL))
                     break
                 except TimeoutError:
                     on_busy()
@@ -102,50 +101,47 @@ class CachedFile:
             yield
 
     def create_folders(self) -> None:
-        """Make the folders.  Raises AccessError where links in them lead elsewhere."""
+        """Raises StorageError if a link leads out of the cache."""
         for parent in (self.blob_path.parent, self.pointer_path.parent):
-            inside = Path(os.path.realpath(self.repo_folder))
-            if not Path(os.path.realpath(parent)).is_relative_to(inside):
-                raise StorageError(
-                    f"{parent} leads out of the cache.", "Remove the link that stands there."
-                )
+            real_repo_folder = Path(os.path.realpath(self.repo_folder))
+            if not Path(os.path.realpath(parent)).is_relative_to(real_repo_folder):
+                raise StorageError(f"{parent} leads out of the cache.", "Remove this link.")
             parent.mkdir(parents=True, exist_ok=True)
         tag = self.cache / "CACHEDIR.TAG"
         if not tag.exists():
             tag.write_text(_CACHEDIR_TAG, "ascii")
 
     def adopt_existing(self) -> bool:
-        """Whether the whole file is here already, then under its final name too.
+        """Whether a file of the right size exists; it then gets its final name too.
 
-        One that was cut short becomes the beginning of the download.
+        A shorter file becomes the partial file of the download.
         """
-        for found in (self.blob_path, self.pointer_path):
-            if not found.is_file():
+        for path in (self.blob_path, self.pointer_path):
+            if not path.is_file():
                 continue
-            size = found.stat().st_size
+            size = path.stat().st_size
             if size == self.size:
                 self._create_pointer()
                 return True
-            if size > self.size:  # the hub may be wrong about it: nothing here is thrown away
+            if size > self.size:  # not deleted: the hub's size may be wrong
                 raise ChecksumError(
-                    f"{found} has {size} bytes, and the hub says {self.size}.",
+                    f"{path} has {size} bytes, but {self.size} on the hub.",
                     "If it is damaged, remove it and download it again.",
                 )
-            if found.is_symlink() or self.partial_path.exists():
-                found.unlink()
+            if path.is_symlink() or self.partial_path.exists():
+                path.unlink()
             else:
-                os.replace(found, self.partial_path)
+                os.replace(path, self.partial_path)
         return self._reuse_other_commit()
 
     def delete(self) -> None:
-        """What lies there is wrong."""
         for path in (self.pointer_path, self.blob_path):
             path.unlink(missing_ok=True)
 
     def check_disk_space(self) -> None:
-        """Raise AccessError where the rest does not fit on the disk, or the file on its system."""
-        have = self.partial_path.stat().st_size if self.partial_path.exists() else 0
-        needed = max(0, self.size - have)
+        """Raise StorageError if the disk or its file system cannot hold the file."""
+        present = self.partial_path.stat().st_size if self.partial_path.exists() else 0
+        needed = max(0, self.size - present)
         free = shutil.disk_usage(self.partial_path.parent).free
         if needed and free < needed + min(_RESERVE_BYTES, self.size // 16):
             raise StorageError(
@@ -156,61 +152,61 @@ class CachedFile:
                 "Free some space, or set HF_HUB_CACHE to a folder on another disk.",
             )
         if self.size > _MAX_FAT32_BYTES:
-            self._check_max_file_size(have)
+            self._check_max_file_size(present)
 
     def publish(self) -> None:
-        """The whole, verified part gets its final name; every step leaves a state to go on from."""
+        """Give the complete, verified file its final name; an interruption can be resumed."""
         os.replace(self.partial_path, self.blob_path)
         _sync_folder(self.blob_path.parent)
         self._create_pointer()
 
     def write_ref(self, revision: str) -> None:
-        """Remember which commit a branch or tag meant."""
+        """Record the commit that a branch or tag points to."""
         if revision == self.commit:
             return
         ref = self.repo_folder / "refs" / revision
         ref.parent.mkdir(parents=True, exist_ok=True)
-        fresh = ref.with_name(f"{ref.name}.{os.getpid()}.tmp")
-        fresh.write_text(self.commit, "ascii")
-        os.replace(fresh, ref)
+        temporary = ref.with_name(f"{ref.name}.{os.getpid()}.tmp")
+        temporary.write_text(self.commit, "ascii")
+        os.replace(temporary, ref)
 
     def _reuse_other_commit(self) -> bool:
-        """The same file of another commit, where no links are there that would share it."""
-        for twin in (self.repo_folder / "snapshots").glob(f"*/{self.path}"):
-            if twin.is_symlink() or twin.stat().st_size != self.size:
+        """Use the same file of another commit, on systems whose snapshots do not share blobs."""
+        for candidate in (self.repo_folder / "snapshots").glob(f"*/{self.path}"):
+            if candidate.is_symlink() or candidate.stat().st_size != self.size:
                 continue
-            with twin.open("rb") as file:
+            with candidate.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != self.digest:
                     continue
             self.partial_path.unlink(missing_ok=True)
             try:
-                self.partial_path.hardlink_to(twin)
+                self.partial_path.hardlink_to(candidate)
             except (OSError, NotImplementedError):
-                shutil.copyfile(twin, self.partial_path)
+                shutil.copyfile(candidate, self.partial_path)
             self.publish()
             return True
         return False
 
-    def _check_max_file_size(self, have: int) -> None:
-        """FAT32 refuses the length at once; others note it without writing."""
+    def _check_max_file_size(self, present: int) -> None:
+        """FAT32 refuses the length at once; other file systems set it without writing."""
         with self.partial_path.open("ab") as file:
             try:
                 file.truncate(self.size)
             finally:
-                file.truncate(have)
+                file.truncate(present)
 
     def _create_pointer(self) -> None:
-        """The final name leads to the blob, or is the blob itself where there are no links."""
+        """Link the final name to the blob, or move the blob there on systems without links."""
         if not self.blob_path.exists() or _is_same_file(self.pointer_path, self.blob_path):
             return
-        fresh = self.pointer_path.with_name(f"{self.digest[:16]}.{os.getpid()}.tmp")
+        temporary = self.pointer_path.with_name(f"{self.digest[:16]}.{os.getpid()}.tmp")
         with suppress(FileNotFoundError):
-            fresh.unlink()
+            temporary.unlink()
         try:
             if os.environ.get("HF_HUB_DISABLE_SYMLINKS", "").upper() in {"1", "ON", "YES", "TRUE"}:
                 raise NotImplementedError
-            fresh.symlink_to(os.path.relpath(self.blob_path, self.pointer_path.parent))
-            os.replace(fresh, self.pointer_path)
+            temporary.symlink_to(os.path.relpath(self.blob_path, self.pointer_path.parent))
+            os.replace(temporary, self.pointer_path)
         except (OSError, NotImplementedError):
             os.replace(self.blob_path, self.pointer_path)
         _sync_folder(self.pointer_path.parent)
@@ -218,7 +214,7 @@ class CachedFile:
 
 @contextmanager
 def explain_disk_errors(cache: Path) -> Iterator[None]:
-    """What the disk refuses, in words."""
+    """Turn OSErrors into StorageErrors."""
     try:
         yield
     except OSError as error:
@@ -228,27 +224,27 @@ def explain_disk_errors(cache: Path) -> Iterator[None]:
 
 
 def _disk_error(error: OSError, cache: Path) -> StorageError:
-    where = error.filename or cache
+    path = error.filename or cache
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        whose = "Your quota on the disk" if error.errno == errno.EDQUOT else "The disk"
+        subject = "Your quota on the disk" if error.errno == errno.EDQUOT else "The disk"
         return StorageError(
-            f"{whose} of {cache} is full.",
-            "Free some space and try again: it goes on from there.",
+            f"{subject} of {cache} is full.",
+            "Free some space and try again: the download resumes.",
         )
     if error.errno == errno.EFBIG:
         return StorageError(
             f"The disk of {cache} cannot hold a file of that size.",
-            "FAT32 ends at 4 GB: set HF_HUB_CACHE to a folder on another disk.",
+            "FAT32 allows 4 GB per file: set HF_HUB_CACHE to a folder on another disk.",
         )
     if error.errno == errno.ELOOP:
-        return StorageError(f"{where} is a link.", "Remove it: a download writes to no links.")
+        return StorageError(f"{path} is a link.", "Remove it: downloads do not write to links.")
     return StorageError(
-        f"{where} cannot be written: {error.strerror}.", "Check the disk and its permissions."
+        f"{path} cannot be written: {error.strerror}.", "Check the disk and its permissions."
     )
 
 
 def _sync_folder(directory: Path) -> None:
-    """Make a rename last through a power loss; Windows has no such call."""
+    """Make a rename durable; Windows has no such call."""
     if os.name == "posix":
         handle = os.open(directory, os.O_RDONLY)
         try:
@@ -257,9 +253,9 @@ def _sync_folder(directory: Path) -> None:
             os.close(handle)
 
 
-def _is_same_file(one: Path, other: Path) -> bool:
+def _is_same_file(a: Path, b: Path) -> bool:
     try:
-        return one.samefile(other)
+        return a.samefile(b)
     except OSError:
         return False
 

@@ -1,4 +1,4 @@
-"""The body of one file of the hub, from some byte on, read on a thread that can be left."""
+"""Streams a range of a hub file on a thread that can be abandoned at once."""
 
 from __future__ import annotations
 
@@ -23,21 +23,19 @@ from localspec.models.hub.cancellation import (
 )
 
 _MAX_QUEUED_CHUNKS = 64
-"""Chunks of at most 64 KiB that may wait to be written."""
+"""Chunks of at most 64 KiB."""
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
 @dataclass(frozen=True, slots=True)
 class RangeRequest:
-    """Which bytes of which file."""
-
     endpoint: str
     repo: str
     url: str
     headers: dict[str, str]
     start: int = 0
     end: int | None = None
-    """Exclusive; None is all there is."""
+    """Exclusive; None is the end of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +43,16 @@ class _ResponseHead:
     status: int
     headers: Any
     is_redirected: bool
-    """Whether another server than the hub gave it."""
+    """Whether the answer came from another server than the hub."""
 
 
 class ResponseStream:
-    """Chunks as they come.  Leaving it never waits, whatever the connection does."""
+    """Iterates over received chunks.  Leaving the context never blocks."""
 
     start = 0
-    """The first byte's place in the file: not the one asked for where the server knows no Range."""
+    """Offset of the first chunk in the file; 0 if the server ignores Range."""
     file_size: int | None = None
-    """The file's size, as this answer has it."""
+    """According to the response."""
 
     def __init__(
         self, request: RangeRequest, cancel: CancelToken, retry_policy: RetryPolicy
@@ -91,98 +89,103 @@ class ResponseStream:
             yield chunk
 
     def _next_item(self) -> _ResponseHead | bytes | None:
-        """The next thing the reader has; raises what it met, Stopped, or Broken after a stall."""
+        """The next item of the reader thread.
+
+        Raises the reader's error, OperationCancelledError, or RetryableError after a stall.
+        """
         end = monotonic() + self._retry_policy.connect_timeout + self._retry_policy.stall_timeout
         while True:
             self._cancel.raise_if_cancelled()
             try:
-                found = self._chunks.get(timeout=POLL_INTERVAL)
+                item = self._chunks.get(timeout=POLL_INTERVAL)
             except Empty:
                 if monotonic() > end:
-                    raise RetryableError("The hub does not answer.") from None
+                    raise RetryableError("The hub does not respond.") from None
                 continue
-            if isinstance(found, Exception):
-                raise self._translate_error(found) from found
-            return found
+            if isinstance(item, Exception):
+                raise self._translate_error(item) from item
+            return item
 
     def _translate_error(self, error: Exception) -> LocalspecError:
-        """On the way a network that is gone may come back."""
+        """During a transfer, all connection errors can be retried."""
         from huggingface_hub.utils import httpx  # noqa: PLC0415
 
-        meant = hub_errors.translate_error(error, self._request.endpoint, self._request.repo)
-        if isinstance(error, httpx.TransportError) and "CERTIFICATE" not in str(error):
-            return meant if isinstance(meant, RetryableError) else RetryableError(meant.message)
-        return meant
+        translated = hub_errors.translate_error(error, self._request.endpoint, self._request.repo)
+        is_connection_error = isinstance(error, httpx.TransportError) and "CERTIFICATE" not in str(
+            error
+        )
+        if is_connection_error and not isinstance(translated, RetryableError):
+            return RetryableError(translated.message)
+        return translated
 
     def _check_response(self, head: _ResponseHead) -> None:
-        """Raise unless this answer is the file's body; find out which part of it."""
+        """Set `start` and `file_size`; raise unless the response is the file's body."""
         if head.headers.get("Content-Encoding", "identity") != "identity":
-            raise RetryableError("The server sends another encoding than was asked for.")
+            raise RetryableError("The server used an encoding that was not requested.")
         length = head.headers.get("Content-Length", "")
         if head.status == 200:
             self.file_size = int(length) if length.isdigit() else None
             return
-        found = _CONTENT_RANGE.fullmatch(head.headers.get("Content-Range", ""))
-        if head.status == 206 and found:
-            self.start = int(found[1])
-            self.file_size = None if found[2] == "*" else int(found[2])
+        content_range = _CONTENT_RANGE.fullmatch(head.headers.get("Content-Range", ""))
+        if head.status == 206 and content_range:
+            self.start = int(content_range[1])
+            self.file_size = None if content_range[2] == "*" else int(content_range[2])
             return
         if head.status == 206:
-            raise RetryableError("The server does not say which bytes it sends.")
+            raise RetryableError("The server did not give the range of its answer.")
         if head.status == 416:
             raise RetryableError("The server has no such bytes: the file has changed.")
         raise self._status_error(head)
 
     def _status_error(self, head: _ResponseHead) -> LocalspecError:
         request = self._request
-        word = head.headers.get("X-Error-Code", "")
+        code = head.headers.get("X-Error-Code", "")
         if head.is_redirected and head.status in (401, 403, 404, 410):
-            return RetryableError(
-                "The link to the file has expired."
-            )  # asking again makes a new one
+            # a new request to the hub creates a new link
+            return RetryableError("The link to the file has expired.")
         return hub_errors.error_for_status(
-            head.status, head.headers, (request.endpoint, request.repo, word)
+            head.status, head.headers, (request.endpoint, request.repo, code)
         )
 
     def _read(self) -> None:
         try:
             self._receive()
-        except Exception as error:  # whoever waits is to hear of it
+        except Exception as error:  # raised in the consuming thread
             with suppress(_StreamAbandonedError):
                 self._enqueue(error)
 
     def _receive(self) -> None:
-        """On the thread: one answer, put into the box as it comes."""
+        """On the reader thread: send the request, and queue the response."""
         from huggingface_hub.utils import httpx  # noqa: PLC0415
 
-        asked, patience = self._request, self._retry_policy
-        headers = {**asked.headers, "Accept-Encoding": "identity"}
-        if asked.start or asked.end is not None:
-            last = "" if asked.end is None else asked.end - 1
-            headers["Range"] = f"bytes={asked.start}-{last}"
-        timeout = httpx.Timeout(patience.stall_timeout, connect=patience.connect_timeout)
-        # A client each: cutting this connection can then never meet another body's.
+        request, policy = self._request, self._retry_policy
+        headers = {**request.headers, "Accept-Encoding": "identity"}
+        if request.start or request.end is not None:
+            last = "" if request.end is None else request.end - 1
+            headers["Range"] = f"bytes={request.start}-{last}"
+        timeout = httpx.Timeout(policy.stall_timeout, connect=policy.connect_timeout)
+        # One client per stream: shutting down this connection cannot affect another stream.
         with (
             httpx.Client(follow_redirects=True, timeout=timeout) as client,
-            client.stream("GET", asked.url, headers=headers) as response,
+            client.stream("GET", request.url, headers=headers) as response,
         ):
             self._response = response
-            elsewhere = response.url.netloc != httpx.URL(asked.url).netloc
-            self._enqueue(_ResponseHead(response.status_code, response.headers, elsewhere))
+            is_redirected = response.url.netloc != httpx.URL(request.url).netloc
+            self._enqueue(_ResponseHead(response.status_code, response.headers, is_redirected))
             if response.status_code in (200, 206):
                 for chunk in response.iter_raw():
                     self._enqueue(chunk)
         self._enqueue(None)
 
-    def _enqueue(self, found: _ResponseHead | bytes | Exception | None) -> None:
+    def _enqueue(self, item: _ResponseHead | bytes | Exception | None) -> None:
         while not self._is_abandoned.is_set():
             with suppress(Full):
-                self._chunks.put(found, timeout=POLL_INTERVAL)
+                self._chunks.put(item, timeout=POLL_INTERVAL)
                 return
         raise _StreamAbandonedError
 
     def _abandon(self) -> None:
-        """Wake the reader, which closes its own connection: closing from here would not wake it."""
+        """Shut the socket down, which ends a blocked read; closing it here would not."""
         self._is_abandoned.set()
         with suppress(Exception):
             network = self._response.extensions["network_stream"]
@@ -190,4 +193,4 @@ class ResponseStream:
 
 
 class _StreamAbandonedError(Exception):
-    """Nobody reads any more."""
+    """The consumer has left the stream."""

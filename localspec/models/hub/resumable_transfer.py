@@ -1,4 +1,4 @@
-"""One body into one partial file: from where the last try ended, hashed as it is written."""
+"""Transfers a file into its partial file: resumes earlier attempts, and hashes while writing."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _BLOCK_BYTES = 1 << 20
 _MAGIC = b"GGUF"
 
 ReportPhase = Callable[[str, int], None]
-"""What is being done (`checking`, `loading`, `verifying`) and how many bytes are there."""
+"""Receives the phase (`checking`, `loading`, `verifying`) and the bytes done."""
 
 
 class RateLimiter:
-    """At most so many bytes a second, over all transfers that share it."""
+    """Limits the bytes per second of all transfers that share it; None is no limit."""
 
     def __init__(self, limit: float | None = None) -> None:
         self.limit = limit
@@ -32,7 +32,7 @@ class RateLimiter:
         self._next_free = 0.0
 
     def acquire(self, n_bytes: int, cancel: CancelToken) -> None:
-        """Wait until that many may pass; raises Stopped as soon as it is called off."""
+        """Wait until `n_bytes` may pass.  Raises OperationCancelledError."""
         limit = self.limit
         if not limit:
             return
@@ -45,7 +45,7 @@ class RateLimiter:
 
 
 class ResumableTransfer:
-    """Fetches what is missing of a place's partial file, until it is whole and right."""
+    """Completes the partial file of a `CachedFile` and verifies its checksum."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ResumableTransfer:
         self._hasher = _new_hasher(cached_file.digest, cached_file.size)
 
     def run(self) -> None:
-        """Raises ChecksumError where the bytes come wrong twice; then nothing of them is left."""
+        """Raises ChecksumError after two downloads with a wrong checksum; nothing is kept then."""
         handle = _open_partial_file(self._cached_file.partial_path)
         try:
             self._hash_existing_bytes(handle)
@@ -74,21 +74,20 @@ class ResumableTransfer:
                 if self._hasher.hexdigest() == self._cached_file.digest:
                     os.fsync(handle)
                     return
-                wrong = self._hasher.hexdigest()
+                actual = self._hasher.hexdigest()
                 self._start_over(handle)
             raise ChecksumError(
-                f"{self._cached_file.path} came damaged twice: sha256 {wrong[:12]}…, "
+                f"{self._cached_file.path} was damaged in two downloads: sha256 {actual[:12]}…, "
                 f"not {self._cached_file.digest[:12]}….",
                 "Try again later, or on another network.",
             )
         finally:
-            empty = os.fstat(handle).st_size == 0
+            is_empty = os.fstat(handle).st_size == 0
             os.close(handle)
-            if empty:
+            if is_empty:
                 self._cached_file.partial_path.unlink(missing_ok=True)
 
     def _hash_existing_bytes(self, handle: int) -> None:
-        """Hash what earlier tries have fetched."""
         if os.fstat(handle).st_size > self._cached_file.size:
             os.ftruncate(handle, 0)
         while block := os.read(handle, _BLOCK_BYTES):
@@ -104,84 +103,84 @@ class ResumableTransfer:
         self._hasher = _new_hasher(self._cached_file.digest, self._cached_file.size)
 
     def _download_rest(self, handle: int) -> None:
-        """To the last byte, with as many requests as that takes."""
-        patience = self._hub.retry_policy
+        """Repeats requests up to the end of the file; progress resets the number of attempts."""
         attempt = 1
         while (before := self._n_bytes) < self._cached_file.size:
             try:
                 self._request_rest(handle)
-            except RetryableError as broken:
+            except RetryableError as error:
                 attempt = 1 if self._n_bytes > before else attempt
                 self._cancel.sleep(
-                    patience.delay_before_retry(attempt, self._with_progress(broken))
+                    self._hub.retry_policy.delay_before_retry(attempt, self._with_progress(error))
                 )
                 attempt += 1
 
     def _with_progress(self, error: RetryableError) -> RetryableError:
-        """With how far it came."""
         done, size = self._n_bytes / 1e9, self._cached_file.size / 1e9
-        where = f"{self._cached_file.path} stopped at {done:.2f} of {size:.2f} GB."
-        return RetryableError(f"{where}  {error.message}", error.hint, error.retry_after)
+        progress = f"{self._cached_file.path} stopped at {done:.2f} of {size:.2f} GB."
+        return RetryableError(f"{progress} {error.message}", error.hint, error.retry_after)
 
     def _request_rest(self, handle: int) -> None:
-        """One request's worth.  Raises Broken unless that reaches the end."""
-        place = self._cached_file
-        asked = self._hub.build_request(place.repo, place.commit, place.path, (self._n_bytes, None))
+        """One request.  Raises RetryableError if it does not reach the end of the file."""
+        file = self._cached_file
+        request = self._hub.build_request(file.repo, file.commit, file.path, (self._n_bytes, None))
         self._report("loading", self._n_bytes)
-        with ResponseStream(asked, self._cancel, self._hub.retry_policy) as stream:
-            if stream.file_size not in (None, place.size):
+        with ResponseStream(request, self._cancel, self._hub.retry_policy) as stream:
+            if stream.file_size not in (None, file.size):
                 raise RetryableError(
-                    f"The hub says {place.size} bytes and sends {stream.file_size}."
+                    f"The hub announced {file.size} bytes but sends {stream.file_size}."
                 )
             if stream.start > self._n_bytes:
                 raise RetryableError("The server skips bytes.")
-            skip = self._n_bytes - stream.start  # a server without Range begins anew; we need not
+            skip = self._n_bytes - stream.start  # not 0 if the server ignores Range
             for chunk in stream:
-                fresh = chunk[skip:]
+                new = chunk[skip:]
                 skip = max(0, skip - len(chunk))
                 self._rate_limiter.acquire(len(chunk), self._cancel)
-                if fresh:
-                    self._write_chunk(handle, fresh)
-        if self._n_bytes < place.size:
+                if new:
+                    self._write_chunk(handle, new)
+        if self._n_bytes < file.size:
             raise RetryableError("The connection ended early.")
 
     def _write_chunk(self, handle: int, chunk: bytes) -> None:
         if self._n_bytes == 0 and not chunk.startswith(_MAGIC[: len(chunk)]):
             raise _not_gguf_error(self._cached_file.path, chunk)
         chunk = chunk[: self._cached_file.size - self._n_bytes]
-        rest = memoryview(chunk)
-        while rest:
-            rest = rest[os.write(handle, rest) :]
+        unwritten = memoryview(chunk)
+        while unwritten:
+            unwritten = unwritten[os.write(handle, unwritten) :]
         self._hasher.update(chunk)
         self._n_bytes += len(chunk)
         self._report("loading", self._n_bytes)
 
 
 def _new_hasher(expected: str, size: int) -> hashlib._Hash:
-    """sha256, or what git calls a file of that size."""
+    """For sha256, or git's sha1 of a blob, by the digest's length."""
     if len(expected) == 64:
         return hashlib.sha256()
     return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
 
 
-def _open_partial_file(part: Path) -> int:
-    """A partial file that is ours: no link, no device, nobody else's."""
+def _open_partial_file(path: Path) -> int:
+    """Raises StorageError for a device or another user's file, OSError for a link."""
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     handle = os.open(
-        part, flags | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0), 0o644
+        path, flags | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0), 0o644
     )
-    facts = os.fstat(handle)
-    foreign = hasattr(os, "geteuid") and facts.st_uid != os.geteuid()
-    if foreign or not stat.S_ISREG(facts.st_mode):
+    status = os.fstat(handle)
+    is_foreign = hasattr(os, "geteuid") and status.st_uid != os.geteuid()
+    if is_foreign or not stat.S_ISREG(status.st_mode):
         os.close(handle)
-        raise StorageError(f"{part} is somebody else's.", "Remove it.")
+        raise StorageError(
+            f"{path} belongs to another user or is not a regular file.", "Remove it."
+        )
     return handle
 
 
 def _not_gguf_error(path: str, chunk: bytes) -> DownloadError | ModelFileError:
     if chunk.lstrip()[:1] == b"<":
         return DownloadError(
-            f"A web page came instead of {path}.",
-            "Does the network want a login first?  Open any web page in a browser to see.",
+            f"The server sent a web page instead of {path}.",
+            "The network may require a login: open any web page in a browser to see.",
         )
     return ModelFileError(f"{path} is not a GGUF file.", "Choose another file.")

@@ -1,7 +1,7 @@
-"""Which files' contents have been read and hashed, so that none is hashed at every start.
+"""Cache of file checksums, so that files are not hashed at every start.
 
-A file that was touched since counts as not verified.  The record is a cache: where it cannot be
-read or written, everything runs without it.
+A file that was modified since counts as not verified.  If the cache cannot be read or written,
+everything works without it.
 """
 
 from __future__ import annotations
@@ -25,44 +25,42 @@ CREATE TABLE IF NOT EXISTS verified (
 ) WITHOUT ROWID
 """
 _BUSY_TIMEOUT = 1.0
-"""Seconds to wait for another process that writes."""
+"""Seconds to wait for another writing process."""
 
 ChecksumRecord = dict[str, tuple[int, int, str]]
+"""Size, mtime in ns and sha256 by real path."""
 
 
 def load() -> ChecksumRecord:
-    """Size, time of change and sha256 of every file that was hashed, by its real path."""
     if not _database_path().exists():
         return {}
     try:
-        with _connect() as base:
-            rows = base.execute("SELECT path, size, mtime_ns, sha256 FROM verified").fetchall()
+        with _connect() as database:
+            rows = database.execute("SELECT path, size, mtime_ns, sha256 FROM verified").fetchall()
     except (sqlite3.Error, OSError):
         return {}
     return {path: (size, mtime, digest) for path, size, mtime, digest in rows}
 
 
 def lookup(record: ChecksumRecord, file_stat: GgufFileStat) -> str | None:
-    """The sha256 that a file had when it was hashed, unless it was touched since."""
-    found = record.get(str(file_stat.real_path))
-    return found[2] if found and found[:2] == (file_stat.size, file_stat.mtime_ns) else None
+    """The recorded sha256, unless the file was modified since."""
+    entry = record.get(str(file_stat.real_path))
+    return entry[2] if entry and entry[:2] == (file_stat.size, file_stat.mtime_ns) else None
 
 
 def save(file_stat: GgufFileStat, sha256: str) -> None:
-    """Keep what a file's contents are."""
     row = (str(file_stat.real_path), file_stat.size, file_stat.mtime_ns, sha256, time.time())
     try:
-        with _connect() as base, base:
-            base.execute("INSERT OR REPLACE INTO verified VALUES (?, ?, ?, ?, ?)", row)
+        with _connect() as database, database:
+            database.execute("INSERT OR REPLACE INTO verified VALUES (?, ?, ?, ?, ?)", row)
     except (sqlite3.Error, OSError, UnicodeEncodeError):
         return
 
 
-def discard(real: Path) -> None:
-    """A file is gone."""
+def discard(real_path: Path) -> None:
     try:
-        with _connect() as base, base:
-            base.execute("DELETE FROM verified WHERE path = ?", (str(real),))
+        with _connect() as database, database:
+            database.execute("DELETE FROM verified WHERE path = ?", (str(real_path),))
     except (sqlite3.Error, OSError, UnicodeEncodeError):
         return
 
@@ -74,13 +72,13 @@ def _database_path() -> Path:
 @contextmanager
 def _connect() -> Iterator[sqlite3.Connection]:
     _database_path().parent.mkdir(parents=True, exist_ok=True)
-    with closing(sqlite3.connect(_database_path(), timeout=_BUSY_TIMEOUT)) as base:
+    with closing(sqlite3.connect(_database_path(), timeout=_BUSY_TIMEOUT)) as database:
         try:
-            base.execute(_TABLE)
-        except sqlite3.OperationalError:  # in use, a full disk
+            database.execute(_TABLE)
+        except sqlite3.OperationalError:  # in use, or a full disk
             raise
         except sqlite3.DatabaseError:
-            base.close()
+            database.close()
             _database_path().replace(_database_path().with_suffix(".damaged"))
             raise
-        yield base
+        yield database

@@ -1,7 +1,7 @@
-"""The files of the hub's cache: what is there, taking one away, and what was left behind.
+"""The model files of the hub's cache: listing, removal, and leftovers of downloads.
 
-The layout is the hub library's (and llama.cpp's): snapshots/<commit>/<file> leads to
-blobs/<sha256>, or is the file itself where there are no links.
+The layout is the hub library's (and llama.cpp's): snapshots/<commit>/<file> links to
+blobs/<sha256>, or is the file itself on systems without links.
 """
 
 from __future__ import annotations
@@ -32,68 +32,68 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _HUB_PARTIAL_NAME = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64})\.[0-9a-f]{8}\.incomplete")
 _OUR_PARTIAL_NAME = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64})" + re.escape(hub_cache.PARTIAL_SUFFIX))
 _ACTIVE_SECONDS = 600.0
-"""Seconds: what was written to lately belongs to a download that runs."""
+"""A partial file that was modified within these seconds belongs to a running download."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftoverFile:
-    """What a download left: with `resumable` the next pull goes on from it."""
+    """A partial download, or a blob that no snapshot uses."""
 
     path: Path
     size: int
     age_s: float
     resumable: bool
+    """Whether the next pull resumes from it."""
 
 
 def iter_repos(cache: Path) -> Iterator[tuple[str, Path]]:
-    """The repositories of a cache and their folders; links and other names are passed over."""
+    """The repositories of a cache and their folders; links and other names are skipped."""
     for entry in scan_folder(cache):
         repo = entry.name.removeprefix("models--").replace("--", "/")
-        named = entry.name.startswith("models--") and safe_names.is_repo_id(repo)
-        if named and entry.is_dir(follow_symlinks=False):
+        is_repo = entry.name.startswith("models--") and safe_names.is_repo_id(repo)
+        if is_repo and entry.is_dir(follow_symlinks=False):
             yield repo, Path(entry.path)
 
 
 def iter_files(
     cache: Path, record: checksum_cache.ChecksumRecord, origin: ModelOrigin = "hub"
 ) -> Iterator[LocalModel]:
-    """Every model file of a cache, of every commit, the newest commit of a repository first."""
+    """The model files of all commits of a cache; a repository's current commit comes first."""
     for repo, folder in iter_repos(cache):
         for commit in _list_commits(folder):
             top = folder / "snapshots" / commit
             for path in walk_files(top, depth=8):
                 name = path.relative_to(top).as_posix()
-                if is_safe_gguf_path(name) and (about := stat_gguf(path, cache)):
-                    yield _local_model(path, about, record, (repo, name, commit, origin))
+                if is_safe_gguf_path(name) and (file_stat := stat_gguf(path, cache)):
+                    yield _local_model(path, file_stat, record, (repo, name, commit, origin))
 
 
 def _local_model(
     path: Path,
-    about: GgufFileStat,
+    file_stat: GgufFileStat,
     record: checksum_cache.ChecksumRecord,
-    said: tuple[str, str, str, ModelOrigin],
+    source: tuple[str, str, str, ModelOrigin],
 ) -> LocalModel:
-    repo, name, commit, where = said
-    blob = about.real_path.name if _DIGEST.fullmatch(about.real_path.name) else None
-    hashed = checksum_cache.lookup(record, about)
+    """`source` is the repository, the file's name in it, the commit and the origin."""
+    repo, name, commit, origin = source
+    real_name = file_stat.real_path.name
+    blob = real_name if _DIGEST.fullmatch(real_name) else None
+    actual = checksum_cache.lookup(record, file_stat)
     return LocalModel(
         path=path,
-        size=about.size,
+        size=file_stat.size,
         repo=repo,
         file=name,
         revision=commit,
-        sha256=blob or hashed,
-        verified=hashed is not None and hashed == (blob or hashed),
-        origin=where,
-        removable=where == "hub" and about.is_owned,
+        sha256=blob or actual,
+        verified=actual is not None and actual == (blob or actual),
+        origin=origin,
+        removable=origin == "hub" and file_stat.is_owned,
     )
 
 
 def _list_commits(folder: Path) -> list[str]:
-    """Those with a snapshot: what `main` means first, then the newest."""
-    found = [
-        e for e in scan_folder(folder / "snapshots") if safe_names.COMMIT_HASH.fullmatch(e.name)
-    ]
+    """The commits with a snapshot: that of `main` first, then the newest."""
     main = _main_commit(folder)
 
     def rank(entry: os.DirEntry[str]) -> tuple[bool, float]:
@@ -102,8 +102,12 @@ def _list_commits(folder: Path) -> list[str]:
         except OSError:
             return True, 0.0
 
-    own = [entry for entry in found if entry.is_dir(follow_symlinks=False)]
-    return [entry.name for entry in sorted(own, key=rank)]
+    snapshots = [
+        entry
+        for entry in scan_folder(folder / "snapshots")
+        if safe_names.COMMIT_HASH.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+    ]
+    return [entry.name for entry in sorted(snapshots, key=rank)]
 
 
 def _main_commit(folder: Path) -> str:
@@ -114,25 +118,25 @@ def _main_commit(folder: Path) -> str:
         return ""
 
 
-def remove(cache: Path, stored: LocalModel) -> int:
-    """Take a file away, with its blob where no other name leads to it; the bytes that are free now.
+def remove(cache: Path, model: LocalModel) -> int:
+    """Delete a model's files, and their blobs unless other snapshots use them.
 
-    Nothing is deleted by where a link leads: only this repository's own names.
-    Raises AccessError where that is not possible.
+    Returns the freed bytes.  Links are never followed: only paths inside the repository's own
+    folder are deleted.  Raises StorageError.
     """
-    if stored.repo is None:
-        raise StorageError(f"{stored.file} is of no repository.", "Remove the file by hand.")
-    folder = hub_cache.repo_folder(cache, stored.repo)
+    if model.repo is None:
+        raise StorageError(f"{model.file} belongs to no repository.", "Delete the file yourself.")
+    folder = hub_cache.repo_folder(cache, model.repo)
     freed = 0
     try:
-        for path in stored.parts or (stored.path,):
+        for path in model.parts or (model.path,):
             if not path.is_relative_to(folder / "snapshots"):
-                raise StorageError(f"{path} is not of this cache.", "Remove it by hand.")
+                raise StorageError(f"{path} is not in this cache.", "Delete it yourself.")
             freed += _unlink(folder, path)
         _remove_empty_folders(folder)
     except OSError as error:
-        what = f"{stored.file} cannot be removed: {error.strerror}."
-        raise StorageError(what, "Check its permissions.") from error
+        message = f"{model.file} cannot be removed: {error.strerror}."
+        raise StorageError(message, "Check its permissions.") from error
     return freed
 
 
@@ -145,7 +149,7 @@ def _unlink(folder: Path, path: Path) -> int:
     blob = folder / "blobs" / Path(os.readlink(path)).name
     path.unlink()
     if blob.is_symlink() or not blob.is_file() or blob in _referenced_blobs(folder):
-        return 0  # one of the hub's shared blobs, or another name leads to it
+        return 0  # a blob shared between repositories, or still in use
     size = blob.stat().st_size
     blob.unlink()
     checksum_cache.discard(blob)
@@ -153,13 +157,13 @@ def _unlink(folder: Path, path: Path) -> int:
 
 
 def _referenced_blobs(folder: Path) -> set[Path]:
-    """The blobs that a snapshot's name leads to."""
+    """The blobs that snapshots link to."""
     links = (path for path in walk_files(folder / "snapshots", depth=9) if path.is_symlink())
     return {folder / "blobs" / Path(os.readlink(link)).name for link in links}
 
 
 def _remove_empty_folders(folder: Path) -> None:
-    """Empty folders go; with the last snapshot what `refs` says of it."""
+    """Remove empty folders; without a snapshot left, the refs and the repository's folder too."""
     snapshots = folder / "snapshots"
     for here, _, _ in os.walk(snapshots, topdown=False):
         with suppress(OSError):
@@ -174,19 +178,19 @@ def _remove_empty_folders(folder: Path) -> None:
 
 
 def find_leftovers(cache: Path, now: float | None = None) -> Iterator[LeftoverFile]:
-    """Parts of downloads that ended early, and blobs that no name leads to; not those of the last
-    minutes."""
+    """Partial downloads and unused blobs, except those of running downloads."""
     now = time.time() if now is None else now
     for _, folder in iter_repos(cache):
-        kept: set[Path] | None = None
+        used: set[Path] | None = None
         for entry in scan_folder(folder / "blobs"):
             if not entry.is_file(follow_symlinks=False):
                 continue
-            about = entry.stat(follow_symlinks=False)
-            ours = bool(_OUR_PARTIAL_NAME.fullmatch(entry.name))
-            if not ours and not _HUB_PARTIAL_NAME.fullmatch(entry.name):
-                kept = _referenced_blobs(folder) if kept is None else kept
-                if Path(entry.path) in kept or not _DIGEST.fullmatch(entry.name):
+            status = entry.stat(follow_symlinks=False)
+            resumable = bool(_OUR_PARTIAL_NAME.fullmatch(entry.name))
+            if not resumable and not _HUB_PARTIAL_NAME.fullmatch(entry.name):
+                used = _referenced_blobs(folder) if used is None else used
+                if Path(entry.path) in used or not _DIGEST.fullmatch(entry.name):
                     continue
-            if now - about.st_mtime >= _ACTIVE_SECONDS:
-                yield LeftoverFile(Path(entry.path), about.st_size, now - about.st_mtime, ours)
+            age = now - status.st_mtime
+            if age >= _ACTIVE_SECONDS:
+                yield LeftoverFile(Path(entry.path), status.st_size, age, resumable)

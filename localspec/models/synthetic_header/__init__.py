@@ -1,4 +1,4 @@
-"""What a model's file looks like before it is had, from the numbers that describe the model."""
+"""Builds the header of a model's file from the model's shape, before the file is downloaded."""
 
 from __future__ import annotations
 
@@ -35,22 +35,42 @@ __all__ = [
 ]
 
 _ALIGNMENT = 32
+_ROPE_BASE = 10_000.0
+_NORM_EPSILON = 2.0**-20
+"""Exact in 32 bits; memory does not depend on it."""
+_SIGMOID_GATING = 2
+
+_MIXER_FIELDS = {
+    "mamba2": ("conv", "inner", "state", "state_heads", "groups"),
+    "delta": ("conv", "state", "state_heads", "groups", "full_every"),
+    "shortconv": ("conv",),
+}
+_EXPERT_FIELDS = ("experts", "experts_used")
+_ARCHITECTURE_FIELDS = {
+    "qwen3moe": _EXPERT_FIELDS,
+    "gpt-oss": (*_EXPERT_FIELDS, "window", "head_dim"),
+    "gemma4": ("window", "sliding_head_dim", "head_dim"),
+    "deepseek2": (*_EXPERT_FIELDS, "expert_ff", "shared_ff", "kv_rank", "head_dim", "value_dim"),
+    "qwen35moe": (*_EXPERT_FIELDS, "expert_ff", "shared_ff"),
+    "lfm2moe": (*_EXPERT_FIELDS, "expert_ff"),
+}
+"""Required fields of a shape, by mixer and by architecture."""
 
 
 def build(shape: ModelShape, quantization: str, name: str = "") -> Header:
-    """The header of a file of this model, but for its vocabulary.
+    """The header of a file of this model, without its vocabulary.
 
-    Raises ValueError: the architecture or the quantisation is none that can be drawn.
+    Raises ValueError for an invalid shape, and an unsupported architecture or quantisation.
     """
     check_shape(shape)
-    table = list_tensor_shapes(shape)
+    tensor_shapes = list_tensor_shapes(shape)
     layers = shape.layers + shape.mtp_layers
-    types = quantization_types.choose_types(table, quantization, layers, shape.experts)
-    tensors = tuple(_place_tensors(table, types))
+    types = quantization_types.choose_types(tensor_shapes, quantization, layers, shape.experts)
+    tensors = tuple(_place_tensors(tensor_shapes, types))
     file_type = quantization_types.FILE_TYPE_IDS.get(
         quantization_types.closest_recipe(quantization)
     )
-    said: dict[str, Value] = {
+    keys: dict[str, Value] = {
         "general.architecture": shape.architecture,
         "general.type": "model",
         "general.name": name,
@@ -58,14 +78,14 @@ def build(shape: ModelShape, quantization: str, name: str = "") -> Header:
         "tokenizer.ggml.model": "none",
     }
     if file_type is not None:
-        said["general.file_type"] = file_type
-    return _assemble(shape, said | metadata_keys(shape), tensors, name)
+        keys["general.file_type"] = file_type
+    return _assemble(shape, keys | metadata_keys(shape), tensors, name)
 
 
 def _assemble(
     shape: ModelShape, keys: dict[str, Value], tensors: tuple[TensorInfo, ...], name: str
 ) -> Header:
-    draft = Header(
+    header = Header(
         version=3,
         architecture=shape.architecture,
         name=name,
@@ -78,40 +98,32 @@ def _assemble(
         header_bytes=0,
         data_offset=0,
     )
-    begins = len(serialize_header(draft))
+    data_offset = len(serialize_header(header))
     return dataclasses.replace(
-        draft,
-        size=begins + data_size(draft),
-        header_bytes=len(serialize_unpadded(draft)),
-        data_offset=begins,
+        header,
+        size=data_offset + data_size(header),
+        header_bytes=len(serialize_unpadded(header)),
+        data_offset=data_offset,
     )
 
 
 def _place_tensors(
     tensor_shapes: list[quantization_types.TensorShape], types: list[int]
 ) -> list[TensorInfo]:
-    found: list[TensorInfo] = []
+    tensors: list[TensorInfo] = []
     offset = 0
-    for (name, shape), kind in zip(tensor_shapes, types, strict=True):
-        _, block, block_bytes = GGML_TYPES[kind]
-        tensor = TensorInfo(name, shape, kind, offset, 0)
+    for (name, shape), type_ in zip(tensor_shapes, types, strict=True):
+        _, block, block_bytes = GGML_TYPES[type_]
+        tensor = TensorInfo(name, shape, type_, offset, 0)
         n_bytes = tensor.n_elements // block * block_bytes
-        found.append(tensor._replace(n_bytes=n_bytes))
+        tensors.append(tensor._replace(n_bytes=n_bytes))
         offset += n_bytes + -n_bytes % _ALIGNMENT
-    return found
-
-
-# --- The keys that a model's file begins with, by its shape: those that llama.cpp asks for.
-
-_ROPE_BASE = 10_000.0
-_NORM_EPSILON = 2.0**-20
-"""As it stands in 32 bits; memory does not depend on it."""
-_SIGMOID_GATING = 2
+    return tensors
 
 
 def metadata_keys(shape: ModelShape) -> dict[str, Value]:
-    """Keys of the architecture, its name in front."""
-    found: dict[str, Value] = {
+    """The architecture keys that llama.cpp reads, with the architecture's prefix."""
+    keys: dict[str, Value] = {
         "vocab_size": shape.vocab,
         "block_count": shape.layers + shape.mtp_layers,
         "context_length": shape.context,
@@ -123,20 +135,20 @@ def metadata_keys(shape: ModelShape) -> dict[str, Value]:
         "attention.head_count": shape.heads,
     }
     if shape.heads:
-        found |= _attention_keys(shape)
-    found |= _expert_keys(shape) | _sliding_window_keys(shape) | _recurrent_keys(shape)
+        keys |= _attention_keys(shape)
+    keys |= _expert_keys(shape) | _sliding_window_keys(shape) | _recurrent_keys(shape)
     if shape.mtp_layers:
-        found["nextn_predict_layers"] = shape.mtp_layers
+        keys["nextn_predict_layers"] = shape.mtp_layers
     if shape.architecture.startswith("granite"):
-        found["logit_scale"] = 1.0
-    return {f"{shape.architecture}.{key}": value for key, value in found.items()}
+        keys["logit_scale"] = 1.0
+    return {f"{shape.architecture}.{key}": value for key, value in keys.items()}
 
 
 def _attention_keys(shape: ModelShape) -> dict[str, Value]:
     per_layer = [layer_kv_heads(shape, i) for i in range(shape.layers + shape.mtp_layers)]
     if ARCHITECTURE_TRAITS[shape.architecture].mixer == "delta":
         per_layer = [shape.n_head_kv]
-    found: dict[str, Value] = {
+    keys: dict[str, Value] = {
         "attention.head_count_kv": _collapse_equal(per_layer),
         "attention.key_length": shape.key_dim,
         "attention.value_length": shape.value_dim or shape.key_dim,
@@ -144,7 +156,7 @@ def _attention_keys(shape: ModelShape) -> dict[str, Value]:
         "rope.freq_base": _ROPE_BASE,
     }
     if shape.kv_rank:
-        found |= {
+        keys |= {
             "attention.head_count_kv": 1,
             "attention.kv_lora_rank": shape.kv_rank,
             "attention.key_length": shape.kv_rank + shape.rope_dim,
@@ -153,35 +165,35 @@ def _attention_keys(shape: ModelShape) -> dict[str, Value]:
             "attention.value_length_mla": shape.value_dim,
         }
     if shape.q_rank:
-        found["attention.q_lora_rank"] = shape.q_rank
-    return found
+        keys["attention.q_lora_rank"] = shape.q_rank
+    return keys
 
 
 def _expert_keys(shape: ModelShape) -> dict[str, Value]:
     if not shape.experts:
         return {}
-    found: dict[str, Value] = {
+    keys: dict[str, Value] = {
         "expert_count": shape.experts,
         "expert_used_count": shape.experts_used,
         "expert_feed_forward_length": shape.expert_ff or shape.ff,
     }
     if shape.dense_layers:
-        found["leading_dense_block_count"] = shape.dense_layers
+        keys["leading_dense_block_count"] = shape.dense_layers
     if shape.shared_ff:
-        found["expert_shared_feed_forward_length"] = shape.shared_ff
+        keys["expert_shared_feed_forward_length"] = shape.shared_ff
     if shape.architecture in ("deepseek2", "lfm2moe"):
-        found["expert_gating_func"] = _SIGMOID_GATING
+        keys["expert_gating_func"] = _SIGMOID_GATING
     if shape.architecture == "deepseek2":
-        found["expert_shared_count"] = shape.shared_ff // shape.expert_ff
-    return found
+        keys["expert_shared_count"] = shape.shared_ff // shape.expert_ff
+    return keys
 
 
 def _sliding_window_keys(shape: ModelShape) -> dict[str, Value]:
     if not shape.window:
         return {}
-    found: dict[str, Value] = {"attention.sliding_window": shape.window}
+    keys: dict[str, Value] = {"attention.sliding_window": shape.window}
     if shape.architecture == "gemma4":
-        found |= {
+        keys |= {
             "attention.sliding_window_pattern": tuple(
                 not shape.has_full_attention(i) for i in range(shape.layers)
             ),
@@ -192,8 +204,8 @@ def _sliding_window_keys(shape: ModelShape) -> dict[str, Value]:
             "embedding_length_per_layer_input": shape.layer_embd,
         }
     elif shape.full_every:
-        found["attention.sliding_window_pattern"] = shape.full_every
-    return found
+        keys["attention.sliding_window_pattern"] = shape.full_every
+    return keys
 
 
 def _recurrent_keys(shape: ModelShape) -> dict[str, Value]:
@@ -202,7 +214,7 @@ def _recurrent_keys(shape: ModelShape) -> dict[str, Value]:
         return {"shortconv.l_cache": shape.conv}
     if not mixer:
         return {}
-    found: dict[str, Value] = {
+    keys: dict[str, Value] = {
         "ssm.conv_kernel": shape.conv,
         "ssm.inner_size": shape.inner or shape.state * shape.state_heads,
         "ssm.state_size": shape.state,
@@ -210,54 +222,35 @@ def _recurrent_keys(shape: ModelShape) -> dict[str, Value]:
         "ssm.group_count": shape.groups,
     }
     if mixer == "delta":
-        found["full_attention_interval"] = shape.full_every
-        found["rope.dimension_sections"] = (11, 11, 10, 0)
-    return found
+        keys["full_attention_interval"] = shape.full_every
+        keys["rope.dimension_sections"] = (11, 11, 10, 0)
+    return keys
 
 
 def _collapse_equal(values: list[int]) -> Value:
-    """One number where all layers have the same."""
+    """One number if all layers have the same."""
     return values[0] if len(set(values)) == 1 else tuple(values)
 
 
-# --- Which numbers a model of an architecture cannot do without.
-
-_MIXER_FIELDS = {
-    "mamba2": ("conv", "inner", "state", "state_heads", "groups"),
-    "delta": ("conv", "state", "state_heads", "groups", "full_every"),
-    "shortconv": ("conv",),
-}
-_ATTENTION_FIELDS = ("heads",)
-_EXPERT_FIELDS = ("experts", "experts_used")
-_ARCHITECTURE_FIELDS = {
-    "qwen3moe": _EXPERT_FIELDS,
-    "gpt-oss": (*_EXPERT_FIELDS, "window", "head_dim"),
-    "gemma4": ("window", "sliding_head_dim", "head_dim"),
-    "deepseek2": (*_EXPERT_FIELDS, "expert_ff", "shared_ff", "kv_rank", "head_dim", "value_dim"),
-    "qwen35moe": (*_EXPERT_FIELDS, "expert_ff", "shared_ff"),
-    "lfm2moe": (*_EXPERT_FIELDS, "expert_ff"),
-}
-
-
 def check_shape(shape: ModelShape) -> None:
-    """Raise ValueError, with what is wrong, unless the shape can be drawn."""
+    """Raise ValueError if the architecture is not supported, or the shape is inconsistent."""
     if shape.architecture not in ARCHITECTURE_TRAITS:
-        raise ValueError(f"there is no blueprint of {shape.architecture}")
+        raise ValueError(f"the architecture {shape.architecture} is not supported")
     missing = [name for name in _required_fields(shape) if not getattr(shape, name)]
     if missing:
         raise ValueError(f"{shape.architecture} needs {', '.join(missing)}")
-    for what, wrong in _contradictions(shape).items():
-        if wrong:
-            raise ValueError(what)
+    for contradiction, applies in _contradictions(shape).items():
+        if applies:
+            raise ValueError(contradiction)
 
 
 def _required_fields(shape: ModelShape) -> tuple[str, ...]:
     mixer = ARCHITECTURE_TRAITS[shape.architecture].mixer
-    attention = () if shape.architecture == "mamba2" else _ATTENTION_FIELDS
-    forward = () if shape.experts or shape.architecture == "mamba2" else ("ff",)
+    attention = () if shape.architecture == "mamba2" else ("heads",)
+    feed_forward = () if shape.experts or shape.architecture == "mamba2" else ("ff",)
     experts = ("experts_used",) if shape.experts else ()
-    more = _ARCHITECTURE_FIELDS.get(shape.architecture, ())
-    return (*_MIXER_FIELDS.get(mixer, ()), *attention, *forward, *experts, *more)
+    own = _ARCHITECTURE_FIELDS.get(shape.architecture, ())
+    return (*_MIXER_FIELDS.get(mixer, ()), *attention, *feed_forward, *experts, *own)
 
 
 def _contradictions(shape: ModelShape) -> dict[str, bool]:
@@ -268,11 +261,12 @@ def _contradictions(shape: ModelShape) -> dict[str, bool]:
         "the heads do not divide the width": shape.embd % heads > 0 and not shape.head_dim,
         "kv_heads do not divide the heads": heads % kv_heads > 0,
         "more experts are used than there are": shape.experts_used > shape.experts,
-        "it shares the keys of more layers than it has": shape.shared_kv_layers >= shape.layers,
-        "a layer of full_layers is not there": max(shape.full_layers, default=0) >= shape.layers,
-        "no dimension of a head is left without rotation": shape.kv_rank > 0
+        "shared_kv_layers is not below layers": shape.shared_kv_layers >= shape.layers,
+        "full_layers names a layer beyond layers": max(shape.full_layers, default=0)
+        >= shape.layers,
+        "rope_dim is not below head_dim": shape.kv_rank > 0
         and not 0 < shape.rope_dim < shape.head_dim,
         "the groups do not divide the inner width": shape.inner % (shape.groups or 1) > 0,
-        "shared_ff is no multiple of expert_ff": shape.architecture == "deepseek2"
+        "shared_ff is not a multiple of expert_ff": shape.architecture == "deepseek2"
         and shape.shared_ff % (shape.expert_ff or 1) > 0,
     }

@@ -1,4 +1,4 @@
-"""The numbers that decide what stands in a model's file: they are known before it is had."""
+"""The shape of a model: the numbers that determine the tensors of its file."""
 
 from __future__ import annotations
 
@@ -7,65 +7,65 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """As in the model's published configuration; 0 or empty is a part that it does not have."""
+    """As in the model's published configuration; 0 or empty: the model has no such part."""
 
     architecture: str
-    """As llama.cpp calls it."""
+    """In llama.cpp's spelling."""
     layers: int
     embd: int
     vocab: int
     ff: int = 0
     context: int = 4096
-    """The trained one."""
+    """Trained context length."""
     heads: int = 0
     kv_heads: int = 0
     head_dim: int = 0
-    """Of queries and keys; what the heads divide the width into, where absent."""
+    """Of queries and keys; default: `embd / heads`."""
     value_dim: int = 0
-    """Of values; as `head_dim` where absent."""
+    """Of values; default: `head_dim`."""
     rope_dim: int = 0
-    """Dimensions of a head that are rotated; all where absent."""
+    """Rotated dimensions of a head; default: all."""
     tied: bool = False
-    """The output is the embedding: the file has one matrix for both."""
+    """One matrix for embedding and output."""
     rope_factors: bool = False
     """The file has a table of rotation frequencies."""
     experts: int = 0
     experts_used: int = 0
     expert_ff: int = 0
     shared_ff: int = 0
-    """Width of the experts that every token passes, all together."""
+    """Total width of the shared experts."""
     dense_layers: int = 0
     """Layers before the first one with experts."""
     window: int = 0
-    """Tokens that a sliding layer looks back."""
+    """Tokens of the sliding attention window."""
     full_every: int = 0
-    """Each so manieth layer has attention over everything: others slide, or are recurrent."""
+    """Every n-th layer has full attention; the others have a window or are recurrent."""
     full_layers: tuple[int, ...] = ()
-    """Those layers by their numbers, where they follow no rule."""
+    """The layers with full attention, if `full_every` does not describe them."""
     sliding_head_dim: int = 0
-    """Of sliding layers, where theirs differs."""
+    """Of layers with a window, if it differs."""
     full_kv_heads: int = 0
-    """Of the other layers, where theirs differs."""
+    """Of layers with full attention, if it differs."""
     shared_kv_layers: int = 0
-    """Last layers that read the keys and values of earlier ones."""
+    """Last layers, which read the keys and values of earlier ones."""
     shared_kv_ff: int = 0
-    """Width of those layers, where it differs."""
+    """Feed-forward width of those layers, if it differs."""
     keys_as_values: bool = False
-    """Layers over everything have one matrix for keys and values."""
+    """Layers with full attention have one matrix for keys and values."""
     layer_embd: int = 0
-    """Width of the embedding that each layer adds."""
+    """Width of the per-layer embeddings."""
     q_rank: int = 0
     kv_rank: int = 0
     """Width of the compressed keys and values (MLA)."""
     conv: int = 0
-    """Steps that a recurrent layer's convolution looks back."""
+    """Kernel size of a recurrent layer's convolution."""
     inner: int = 0
     state: int = 0
     state_heads: int = 0
-    """Of a recurrent layer: heads, or ranks of the time step."""
+    """Heads of a recurrent layer, or its time step rank."""
     groups: int = 0
     mtp_layers: int = 0
-    """Layers behind the last that predict further tokens."""
+    """MTP layers, after the others."""
 
     @property
     def n_head_kv(self) -> int:
@@ -76,7 +76,7 @@ class ModelShape:
         return self.head_dim or (self.embd // self.heads if self.heads else 0)
 
     def has_full_attention(self, layer: int) -> bool:
-        """Whether a layer has attention over everything; all have where no rule is known."""
+        """True for every layer if neither `full_every` nor `full_layers` is set."""
         if self.full_layers:
             return layer in self.full_layers
         return not self.full_every or (layer + 1) % self.full_every == 0

@@ -1,4 +1,4 @@
-"""The tensors that a model's file holds: their names and dimensions, by its shape.
+"""Names and dimensions of the tensors of a model's file, by the model's shape.
 
 From src/models/*.cpp of llama.cpp (load_arch_tensors).
 """
@@ -14,19 +14,18 @@ from localspec.models.synthetic_header.quantization_types import TensorShape
 
 @dataclass(frozen=True, slots=True)
 class ArchitectureTraits:
-    """How an architecture departs from llama's."""
+    """The differences of an architecture from llama's."""
 
     qkv_biases: bool = False
-    """Queries, keys and values have them."""
     qk_norms: bool = False
     post_norms: bool = False
-    """Norms behind attention and feed-forward, too."""
+    """Norms also after attention and feed-forward."""
     fused_projections: bool = False
     """One matrix for queries, keys and values; one for gate and up."""
     gated_attention: bool = False
-    """Queries come with a gate for the attention's output."""
+    """The query matrix also produces a gate for the attention's output."""
     mixer: str = ""
-    """What layers without attention are."""
+    """The kind of layers without attention: a key of MIXER_TENSORS."""
     output_norm: str = "output_norm"
 
 
@@ -51,27 +50,27 @@ ARCHITECTURE_TRAITS = {
     "lfm2": ArchitectureTraits(qk_norms=True, mixer="shortconv", output_norm="token_embd_norm"),
     "lfm2moe": ArchitectureTraits(qk_norms=True, mixer="shortconv", output_norm="token_embd_norm"),
 }
-"""What can be drawn, by architecture."""
+"""The supported architectures."""
 
 
 def list_tensor_shapes(shape: ModelShape) -> list[TensorShape]:
-    """All tensors of the file; `needs.check` has taken the shape."""
-    found = list(_global_tensors(shape))
+    """All tensors of the file.  The shape must have passed `check_shape`."""
+    tensors = list(_global_tensors(shape))
     for layer in range(shape.layers + shape.mtp_layers):
-        found += ((f"blk.{layer}.{name}", dims) for name, dims in _layer_tensors(shape, layer))
-    return found
+        tensors += ((f"blk.{layer}.{name}", dims) for name, dims in _layer_tensors(shape, layer))
+    return tensors
 
 
 def _global_tensors(shape: ModelShape) -> Iterator[TensorShape]:
-    embd, family = shape.embd, ARCHITECTURE_TRAITS[shape.architecture]
+    embd, traits = shape.embd, ARCHITECTURE_TRAITS[shape.architecture]
     yield "token_embd.weight", (embd, shape.vocab)
     if not shape.tied:
         yield "output.weight", (embd, shape.vocab)
-    yield f"{family.output_norm}.weight", (embd,)
+    yield f"{traits.output_norm}.weight", (embd,)
     if shape.rope_factors:
         tables = (
             ("rope_factors_long", "rope_factors_short")
-            if family.fused_projections
+            if traits.fused_projections
             else ("rope_freqs",)
         )
         for table in tables:
@@ -84,10 +83,10 @@ def _global_tensors(shape: ModelShape) -> Iterator[TensorShape]:
 
 
 def _layer_tensors(shape: ModelShape, layer: int) -> Iterator[TensorShape]:
-    family = ARCHITECTURE_TRAITS[shape.architecture]
+    traits = ARCHITECTURE_TRAITS[shape.architecture]
     yield "attn_norm.weight", (shape.embd,)
-    if family.mixer and not has_attention(shape, layer):
-        yield from MIXER_TENSORS[family.mixer](shape)
+    if traits.mixer and not has_attention(shape, layer):
+        yield from MIXER_TENSORS[traits.mixer](shape)
     elif shape.kv_rank:
         yield from _mla_tensors(shape)
     else:
@@ -107,7 +106,7 @@ def _layer_tensors(shape: ModelShape, layer: int) -> Iterator[TensorShape]:
 
 
 def has_attention(shape: ModelShape, layer: int) -> bool:
-    """Whether a layer is no recurrent one."""
+    """Whether the layer uses attention; False for recurrent layers."""
     return layer >= shape.layers or (shape.heads > 0 and shape.has_full_attention(layer))
 
 
@@ -123,12 +122,12 @@ def layer_feed_forward(shape: ModelShape, layer: int) -> int:
 
 
 def _attention_tensors(shape: ModelShape, layer: int) -> Iterator[TensorShape]:
-    family, embd = ARCHITECTURE_TRAITS[shape.architecture], shape.embd
+    traits, embd = ARCHITECTURE_TRAITS[shape.architecture], shape.embd
     key = (0 if shape.has_full_attention(layer) else shape.sliding_head_dim) or shape.key_dim
     value = shape.value_dim or key
     heads, n_kv = shape.heads, layer_kv_heads(shape, layer)
     wide = {
-        "q": heads * key * (2 if family.gated_attention else 1),
+        "q": heads * key * (2 if traits.gated_attention else 1),
         "k": n_kv * key,
         "v": n_kv * value,
     }
@@ -136,27 +135,27 @@ def _attention_tensors(shape: ModelShape, layer: int) -> Iterator[TensorShape]:
         wide = {"q": wide["q"]}
     elif shape.keys_as_values and shape.has_full_attention(layer):
         del wide["v"]
-    if family.fused_projections:
+    if traits.fused_projections:
         yield "attn_qkv.weight", (embd, sum(wide.values()))
     else:
         for part, width in wide.items():
             yield f"attn_{part}.weight", (embd, width)
-            if family.qkv_biases:
+            if traits.qkv_biases:
                 yield f"attn_{part}.bias", (width,)
-            if family.qk_norms and part != "v":
+            if traits.qk_norms and part != "v":
                 yield f"attn_{part}_norm.weight", (key,)
     yield "attn_output.weight", (heads * value, embd)
     if shape.architecture == "gpt-oss":
         yield "attn_output.bias", (embd,)
         yield "attn_sinks.weight", (heads,)
-    if family.post_norms or family.gated_attention or shape.architecture == "gpt-oss":
+    if traits.post_norms or traits.gated_attention or shape.architecture == "gpt-oss":
         yield "post_attention_norm.weight", (embd,)
 
 
 def _mla_tensors(shape: ModelShape) -> Iterator[TensorShape]:
-    """MLA: `head_dim` and `value_dim` are those of the heads once they are unpacked."""
+    """MLA: `head_dim` and `value_dim` are those of the uncompressed heads."""
     embd, heads = shape.embd, shape.heads
-    plain = shape.head_dim - shape.rope_dim
+    unrotated = shape.head_dim - shape.rope_dim
     if shape.q_rank:
         yield "attn_q_a.weight", (embd, shape.q_rank)
         yield "attn_q_a_norm.weight", (shape.q_rank,)
@@ -165,28 +164,25 @@ def _mla_tensors(shape: ModelShape) -> Iterator[TensorShape]:
         yield "attn_q.weight", (embd, heads * shape.head_dim)
     yield "attn_kv_a_mqa.weight", (embd, shape.kv_rank + shape.rope_dim)
     yield "attn_kv_a_norm.weight", (shape.kv_rank,)
-    yield "attn_k_b.weight", (plain, shape.kv_rank, heads)
+    yield "attn_k_b.weight", (unrotated, shape.kv_rank, heads)
     yield "attn_v_b.weight", (shape.kv_rank, shape.value_dim, heads)
     yield "attn_output.weight", (heads * shape.value_dim, embd)
 
 
 def _feed_forward_tensors(shape: ModelShape, layer: int) -> Iterator[TensorShape]:
-    family, embd, ff = (
-        ARCHITECTURE_TRAITS[shape.architecture],
-        shape.embd,
-        layer_feed_forward(shape, layer),
-    )
-    if not family.gated_attention and shape.architecture != "gpt-oss":
+    traits, embd = ARCHITECTURE_TRAITS[shape.architecture], shape.embd
+    ff = layer_feed_forward(shape, layer)
+    if not traits.gated_attention and shape.architecture != "gpt-oss":
         yield "ffn_norm.weight", (embd,)
     both = shape.architecture == "gemma4"
     if shape.experts and layer >= shape.dense_layers:
         yield from _expert_tensors(shape)
     if not shape.experts or layer < shape.dense_layers or both:
-        if not family.fused_projections:
+        if not traits.fused_projections:
             yield "ffn_gate.weight", (embd, ff)
-        yield "ffn_up.weight", (embd, 2 * ff if family.fused_projections else ff)
+        yield "ffn_up.weight", (embd, 2 * ff if traits.fused_projections else ff)
         yield "ffn_down.weight", (ff, embd)
-    if family.post_norms:
+    if traits.post_norms:
         yield "post_ffw_norm.weight", (embd,)
 
 
@@ -217,9 +213,6 @@ def _expert_tensors(shape: ModelShape) -> Iterator[TensorShape]:
         yield "ffn_down_shexp.weight", (shape.shared_ff, embd)
 
 
-# --- The tensors of layers without attention over single tokens.
-
-
 def _mamba2_tensors(shape: ModelShape) -> Iterator[TensorShape]:
     inner, heads = shape.inner, shape.state_heads
     wide = inner + 2 * shape.groups * shape.state
@@ -234,7 +227,7 @@ def _mamba2_tensors(shape: ModelShape) -> Iterator[TensorShape]:
 
 
 def _delta_net_tensors(shape: ModelShape) -> Iterator[TensorShape]:
-    """Gated delta net: `groups` heads of keys, `state_heads` of values, all `state` wide."""
+    """Gated delta net: `groups` key heads and `state_heads` value heads, all `state` wide."""
     embd, heads = shape.embd, shape.state_heads
     values = shape.state * heads
     wide = 2 * shape.state * shape.groups + values
