@@ -88,9 +88,7 @@ def download_file(
 
     Raises OperationCancelledError.  The received part is kept, and the next call resumes it.
     """
-    safe_names.check_repo(job.repo)
-    safe_names.check_revision(job.revision)
-    safe_names.check_gguf_path(job.path)
+    _check_names(job)
     cache = cache_dir or hub_cache.cache_root()
     cancel = cancel or CancelToken()
     reporter = _ProgressReporter(job, on_progress)
@@ -113,14 +111,24 @@ def download_file(
     ):
         file.create_folders()
         if not _adopt_existing(file, lambda done: reporter.report_verifying(done, cancel)):
-            file.check_disk_space()
-            ResumableTransfer(
-                hub, file, reporter.report, cancel, rate_limiter or RateLimiter()
-            ).run()
-            file.publish()
-            _mark_verified(file)
+            limiter = rate_limiter or RateLimiter()
+            _transfer(file, ResumableTransfer(hub, file, reporter.report, cancel, limiter))
         file.write_ref(job.revision)
     return reporter.report_done(file.pointer_path)
+
+
+def _transfer(cached_file: CachedFile, transfer: ResumableTransfer) -> None:
+    cached_file.check_disk_space()
+    transfer.run()
+    cached_file.publish()
+    if _SHA256.fullmatch(cached_file.digest):
+        local_files.mark_verified(cached_file.pointer_path, cached_file.digest)
+
+
+def _check_names(job: DownloadJob) -> None:
+    safe_names.check_repo(job.repo)
+    safe_names.check_revision(job.revision)
+    safe_names.check_gguf_path(job.path)
 
 
 def _find_verified(cache: Path, job: DownloadJob, on_bytes_read: OnBytesRead) -> Path | None:
@@ -152,11 +160,6 @@ def _has_digest(path: Path, digest: str, on_bytes_read: OnBytesRead) -> bool:
         return False
     local_files.mark_verified(path, digest)
     return True
-
-
-def _mark_verified(cached_file: CachedFile) -> None:
-    if _SHA256.fullmatch(cached_file.digest):
-        local_files.mark_verified(cached_file.pointer_path, cached_file.digest)
 
 
 def _check_expected_file(job: DownloadJob, metadata: HubFileMetadata) -> None:
