@@ -1,4 +1,4 @@
-"""docs/quality/complaints.md names every complaint once, and only what exists: tests, commands, pages."""
+"""docs/quality/complaints.md: every complaint once; its tests, commands and pages exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/quality/faults.md is held to the code: every fault once, every test there, every exit code real."""
+"""docs/quality/faults.md: every fault once; its tests exist and its exit codes are in use."""
 
 from __future__ import annotations
 

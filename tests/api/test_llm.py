@@ -189,7 +189,7 @@ def test_questions_that_make_no_sense(load: Load, call: Any, words: str) -> None
         ({"kv": "q3"}, "kv cannot be 'q3'"),
         ({"spec": "never"}, "spec cannot be 'never'"),
         ({"spec": "eagle3"}, "does not support 'eagle3': its draft is a model"),
-        ({"spec": "mtp", "draft": "none"}, "by 'mtp' needs a draft model"),
+        ({"spec": "mtp", "draft": "none"}, "'mtp' needs a draft model"),
         ({"split": ["a"]}, "split cannot be"),
         ({"template": "nonsense"}, "Unknown chat template"),
         ({"seed": "x"}, "seed cannot be 'x'"),

@@ -168,7 +168,7 @@ def test_pull_and_run_heed_it(house: Household) -> None:
     config = Path(house.env["LOCALSPEC_CONFIG"])
     config.write_text("[network]\noffline = true\n")
     done = house.do("pull", "-y", "tiny")
-    assert done.code == 10 and "config.toml says so (network.offline)" in done.err
+    assert done.code == 10 and "Set by config.toml (network.offline)" in done.err
     config.write_text('[run]\npair = "nothing-of-the-kind"\n')
     done = house.do("run", "-p", "x")
     assert done.code == 3 and "nothing-of-the-kind" in done.err

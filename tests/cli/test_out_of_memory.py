@@ -34,7 +34,7 @@ def test_a_context_that_finds_no_room_is_explained(zoo: Zoo) -> None:
         if done.returncode == _OUT_OF_MEMORY:
             said = done.stderr.decode()
             assert "Not enough memory" in said
-            assert "Expected " in said
+            assert "Estimated " in said
             return
     raise AssertionError(codes)
 

@@ -154,7 +154,7 @@ def test_stats_are_talk(zoo: Zoo) -> None:
 def test_verbose_says_what_runs_and_quiet_says_nothing(zoo: Zoo) -> None:
     verbose = localspec("run", zoo["recurrent"], "-p", "a", "--max-tokens", "3", "-v")
     assert "model: recurrent.gguf" in verbose.err
-    assert "runs plain" in verbose.err
+    assert "speculation is off" in verbose.err
     quiet = localspec("run", zoo["recurrent"], "-p", "a", "--max-tokens", "3", "-q")
     assert (quiet.code, quiet.err) == (0, "")
 
