@@ -67,8 +67,8 @@ F2, F4, F5, BACK_TAB = b"\x1bOQ", b"\x1bOS", b"\x1b[15~", b"\x1b[Z"
 UP, DOWN, RIGHT, LEFT, ESCAPE = b"\x1b[A", b"\x1b[B", b"\x1b[C", b"\x1b[D", b"\x1b"
 CTRL_L, CTRL_P, CTRL_Q = b"\x0c", b"\x10", b"\x11"
 
-UNCOVERED = "draft source"
-"""In the panel, below every sheet."""
+UNCOVERED = "last round"
+"""In the panel, where sheets and toasts cover it: seen again once they are gone."""
 
 COLOUR = re.compile(rb"([34]8;2);\d+;\d+;\d+")
 PLACE = re.compile(rb"\x1b\[\d+;\d+H")

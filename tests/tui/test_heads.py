@@ -61,7 +61,7 @@ async def test_the_card_says_what_a_head_is_and_why(tmp_path: Path, zoo: Zoo) ->
 
     async with shown(stock(tmp_path, read_headers=refine), "1", "enter", "d", "d") as wizard:
         await wizard.sees("with qwen3-8b-dspark Q8_0", "This draft", "DSpark head: trained on")
-        await wizard.sees("DSpark head fits its target", "as others report of DSpark heads")
+        await wizard.sees("DSpark head fits its target", "acceptance rate as reported for DSpark heads")
         await wizard.sees("speculative", "tok/s", "from the files' headers")
 
 
@@ -102,14 +102,14 @@ def test_a_target_opened_alone_takes_its_head_and_says_so(tmp_path: Path) -> Non
     choice = launch.with_detected_head(launch.ResolvedPair(target, None))
     assert (choice.draft, choice.detected_head) == (head, "eagle3")
     assert (
-        "the EAGLE-3 head eagle3-deep.gguf beside it"
+        "Drafting with the EAGLE-3 head eagle3-deep.gguf"
         in AppOptions().build_load_request(choice).draft_note
     )
     assert ChatSession(choice).pair_name == "deep + eagle3-deep"
     inside = heads.quantised(heads.mimo2()).write(tmp_path / "inside.gguf")
     own = launch.with_detected_head(launch.ResolvedPair(inside, None))
     assert ChatSession(own).pair_name == "inside + built-in MTP layer"
-    assert "Without: --draft none" in AppOptions().build_load_request(own).draft_note
+    assert "To disable: --draft none" in AppOptions().build_load_request(own).draft_note
     assert home_rows._format_size(own) == home_rows._format_size(replace(own, draft=None)), (
         "one file"
     )
@@ -128,7 +128,7 @@ def test_home_names_the_head(tmp_path: Path) -> None:
 
 def test_every_kind_of_head_is_explained_in_a_sentence() -> None:
     said = {kind: advisor.describe_head(kind) for kind in ("eagle3", "mtp", "dflash", "dspark")}
-    assert all("small model" in text or "sure" in text for text in said.values())
+    assert all("draft" in text or "confidence" in text for text in said.values())
     assert advisor.describe_head("model") == ""
 
 

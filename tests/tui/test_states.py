@@ -133,7 +133,7 @@ def offline() -> App[None]:
 async def searched(pilot: Pilot[Any]) -> None:
     await surveyed(pilot)
     await pilot.press("slash", *"gemma", "enter")
-    await wait_until(pilot, lambda: "turned off" in painted(pilot.app.screen))
+    await wait_until(pilot, lambda: "Offline mode" in painted(pilot.app.screen))
     await settled(pilot)
 
 
@@ -141,7 +141,7 @@ async def asked_for(pilot: Pilot[Any]) -> None:
     """The sheet of a pair, without a network."""
     await surveyed(pilot)
     await pilot.press("slash", *"qwen3-8b", "tab", "enter")
-    await wait_until(pilot, lambda: "turned off" in painted(pilot.app.screen))
+    await wait_until(pilot, lambda: "Offline mode" in painted(pilot.app.screen))
     await settled(pilot)
 
 
