@@ -83,7 +83,7 @@ def findings(area: str) -> Iterator[Finding]:
             "cpu-only-build",
             "engine",
             "warning",
-            "an NVIDIA driver (570.86) is here, but the installed llama.cpp can use the CPU only",
+            "NVIDIA driver 570.86 is installed, but this build of llama.cpp can use the CPU only",
             line,
             checks.EXPLANATIONS["cpu-only-build"],
             RepairAction("install it", f"Run this?\n\n{line}"),

@@ -28,7 +28,7 @@ EXPLANATIONS = {
     "slow-build": "Everything works, but slower than this CPU allows.",
     "cpu-only-build": "The GPU is idle: answers are several times slower than they could be.",
     "no-heads": "EAGLE-3, MTP, DFlash and DSpark heads are refused; other drafts work.",
-    "crash-loops": "localspec does not restart these pairs automatically after a crash.",
+    "crash-loops": "They will probably crash again; loading one shows a warning first.",
     "gpu": "The estimate of what fits in GPU memory is less certain.",
     "devices-unknown": "localspec cannot estimate whether a model fits.",
     "little-memory": "Only the smallest models fit.",

@@ -145,7 +145,7 @@ def _clear_crashes() -> RepairAction:
         crashes.clear()
         return "Crash count cleared."
 
-    question = "Clear the crash count? localspec then restarts these pairs again after a crash."
+    question = "Clear the crash count? Loading these pairs then shows no warning."
     return RepairAction("clear it", question, clear)
 
 

@@ -20,7 +20,7 @@ from localspec.sanitize import sanitize
 from localspec.worker import engine_log
 
 LOOP_LENGTH = 2
-"""After this many consecutive crashes a pair is not restarted automatically."""
+"""After this many consecutive crashes, loading a pair first shows a warning with the causes."""
 
 _MAX_PAIRS = 50
 _MAX_CRASHES_PER_PAIR = 5

@@ -59,10 +59,10 @@ class Patient:
                 "cpu-only-build",
                 "engine",
                 "warning",
-                "an NVIDIA driver (570.86.15) is here, but the installed llama.cpp can use the "
+                "NVIDIA driver 570.86.15 is installed, but this build of llama.cpp can use the "
                 "CPU only",
                 LINE,
-                "The card is idle: answers come several times slower than they could.",
+                "The GPU is idle: answers are several times slower than they could be.",
                 RepairAction("install it", f"Run this?\n\n{LINE}", commands=(CommandLine(words),)),
             ),
             Finding(
@@ -71,21 +71,21 @@ class Patient:
                 "error",
                 "~/.config/localspec/config.toml cannot be used: Expected ']' at the end of a "
                 "table declaration (at line 3, column 8)",
-                "Mend or remove it.",
-                "localspec does not start, for it would not do what you had set.",
-                RepairAction("set it aside", "Set it aside?", self._mend("config-damaged")),
+                "Fix it or remove it.",
+                "localspec does not start, because your settings would not apply.",
+                RepairAction("rename it", "Rename it?", self._mend("config-damaged")),
             ),
             Finding(
                 "leftovers",
                 "disk",
                 "notice",
                 "4.1 GB in 2 files of downloads that ended early",
-                "localspec pull goes on with them; localspec rm --leftovers takes them away",
-                "They take room. A download that is asked for again goes on from them.",
+                "localspec pull resumes them; localspec rm --leftovers deletes them",
+                "They use disk space. Downloading the same file again resumes from them.",
                 RepairAction("remove them", "Remove 2 unfinished downloads, 4.1 GB?", self._refuse),
             ),
             Finding(
-                "offline", "network", "notice", "HF_HUB_OFFLINE forbids the network", "unset it"
+                "offline", "network", "notice", "offline mode is on: HF_HUB_OFFLINE", "unset it"
             ),
         ]
 
@@ -137,11 +137,11 @@ async def press(pilot: Pilot[Any], *keys: str) -> str:
 async def test_the_worst_comes_first_with_what_it_means_and_what_mends_it() -> None:
     async with examined(Patient()) as pilot:
         seen = painted(pilot.app.screen)
-        order = ("Problems ▸✗ ~/.config", "! an NVIDIA", "Notes · 4.1 GB", "OK ✓ loc")
+        order = ("Problems ▸✗ ~/.config", "! NVIDIA", "Notes · 4.1 GB", "OK ✓ loc")
         assert sorted(map(seen.index, order)) == list(map(seen.index, order))
-        assert "The card is idle" in seen and "--extra-index-url" in seen
+        assert "The GPU is idle" in seen and "--extra-index-url" in seen
         assert "1 error, 1 warning, 2 notices" in seen
-        assert "enter set it aside" in seen  # of the first, on which one stands
+        assert "enter rename it" in seen  # of the selected finding
         assert "enter install it" in await press(pilot, "down")
 
 
@@ -180,7 +180,7 @@ async def test_the_report_is_text_that_may_be_pasted(monkeypatch: pytest.MonkeyP
     async with examined(Patient()) as pilot:
         assert "Copied." in await press(pilot, "c")
     (text,) = copied
-    assert text.startswith("engine\n  ! an NVIDIA driver")
+    assert text.startswith("engine\n  ! NVIDIA driver")
     assert text.endswith("x error, ! warning, - notice.")
 
 
