@@ -1,325 +1,317 @@
-"""Bytes of the compute buffers on each device: what one pass over a full batch needs."""
+"""Upper bound of the compute buffers on each device: the activations of one full batch.
+
+llama.cpp reserves one buffer per device for the worst graph and reuses memory inside it, so its
+size is the largest set of tensors that exist at the same time.  This module adds up the tensors of
+the largest layer, the inputs that stay for the whole pass, and what the scheduler copies between
+devices.  scripts/measure_estimate.py compares the sum with llama.cpp's own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 
-from localspec.fit import model_graph
-from localspec.fit.compute_graph import ComputeGraph, GraphNode
+from localspec.fit import kv_buffers
 from localspec.fit.context_params import ContextParams
 from localspec.fit.hparams import ModelHparams
 from localspec.fit.layer_placement import LayerPlacement
+from localspec.fit.model_buffers import EXPERT_TENSORS, is_repacked
+from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
+
+_F32, _F16 = 0, 1
+_ALIGNMENT_SLACK = 1 << 20
+"""Bytes per device: alignment, norms of a few rows, indices."""
+OFFLOAD_MIN_BATCH = 32
+"""From this batch size on, the first GPU computes with weights in system memory (`op_offload`)."""
+_GATED_ATTENTION = ("qwen35", "qwen35moe", "qwen3next")
+"""Their queries come with a gate of the same width."""
 
 
 @lru_cache(maxsize=1024)
 def estimate(
     hparams: ModelHparams, params: ContextParams, placement: LayerPlacement
 ) -> tuple[int, ...]:
-    """Bytes by backend; with several GPUs the maximum over both placements of the norms."""
-    sizes = _reserve(hparams, params, placement)
-    if placement.cpu_backend > 1 and placement.fully_offloaded:
-        unpinned = _reserve(hparams, params, replace(placement, norms_pinned=False))
-        sizes = [max(pair) for pair in zip(sizes, unpinned, strict=True)]
+    """Bytes by backend; 0 for a GPU without layers."""
+    sizes = _estimate(hparams, params, placement)
+    if params.flash_attn_auto and params.flash_attn and _may_turn_flash_off(hparams, placement):
+        without = _estimate(hparams, replace(params, flash_attn=False), placement)
+        sizes = [max(pair) for pair in zip(sizes, without, strict=True)]
     return tuple(sizes)
 
 
-def is_flash_attn_on_layer_device(
-    hparams: ModelHparams, params: ContextParams, placement: LayerPlacement
-) -> bool:
-    """Whether flash attention runs on its layer's device, as llama.cpp tests with one token."""
-    if placement.cpu_backend == 0 or (placement.cpu_backend == 1 and placement.fully_offloaded):
-        return True
-    one_token = replace(params, n_ctx=256, n_ctx_swa=256, n_ubatch=1, n_outputs_max=1)
-    return _is_one_token_on_layer_device(hparams, one_token, placement)
+def _may_share_layers(hparams: ModelHparams, placement: LayerPlacement) -> bool:
+    """Whether a layer on the CPU may compute on the CPU and on the first GPU.
+
+    The first GPU cannot read repacked weights; many operations of recurrent layers have no weights
+    and stay.
+    """
+    partial = placement.cpu_backend > 0 and not placement.fully_offloaded
+    return partial and (placement.repacks or hparams.has_recurrent_state)
 
 
-@lru_cache(maxsize=1024)
-def _is_one_token_on_layer_device(
-    hparams: ModelHparams, params: ContextParams, placement: LayerPlacement
-) -> bool:
-    graph = _build_graph(hparams, params, placement)
-    assign_backends(graph, placement.cpu_backend)
-    return all(node.backend == node.home for node in graph.nodes if node.kind == "flash")
+def _may_turn_flash_off(hparams: ModelHparams, placement: LayerPlacement) -> bool:
+    """llama.cpp turns flash attention off where it would not run on its layer's device.
 
-
-def _build_graph(
-    hparams: ModelHparams, params: ContextParams, placement: LayerPlacement
-) -> ComputeGraph:
-    build = model_graph.build_head_graph if params.head_kind else model_graph.build_model_graph
-    return build(hparams, params, placement)
-
-
-def _reserve(hparams: ModelHparams, params: ContextParams, placement: LayerPlacement) -> list[int]:
-    graph = _build_graph(hparams, params, placement)
-    alignments = [rules.alignment for rules in placement.backend_rules]
-    if placement.cpu_backend == 0:
-        return reserve_buffers(graph.leafs, graph.nodes, alignments)
-    plan = split_graph(graph, placement)
-    return reserve_buffers(plan.leafs, plan.nodes, alignments)
-
-
-# ggml's scheduler (ggml-backend.cpp): the backend of each operation, and copies between backends.
-
-_OFFLOAD_MIN_BATCH = 32
-"""From this batch size on, a GPU computes with weights in system memory."""
-
-
-@dataclass
-class ScheduledGraph:
-    """A graph with copies between backends, ready for allocation."""
-
-    leafs: list[GraphNode] = field(default_factory=list)
-    nodes: list[GraphNode] = field(default_factory=list)
-
-
-def split_graph(graph: ComputeGraph, placement: LayerPlacement) -> ScheduledGraph:
-    """Assigns a backend to every node and inserts copies."""
-    cpu = placement.cpu_backend
-    assign_backends(graph, cpu)
-    plan = ScheduledGraph()
-    copies: list[GraphNode] = []
-    for piece in _split_by_backend(graph, cpu):
-        plan.nodes += piece.entry
-        copies += piece.copies
-        plan.nodes += piece.nodes
-    for node in plan.nodes:
-        _add_padding(node, placement)
-    for leaf in graph.leafs:
-        _add_leaf(plan, leaf, 1 if leaf.kind == "filled" else placement.n_copies)
-    if placement.n_copies > 1:
-        for copy in copies:
-            _add_leaf(plan, copy, placement.n_copies)
-    return plan
-
-
-def _add_padding(node: GraphNode, placement: LayerPlacement) -> None:
-    """A GPU that converts a quantised cache to f16 keeps the copy behind the result."""
-    rules = placement.backend_rules[node.backend or 0]
-    if node.extra and rules.f16_copies:
-        node.size = -(-node.size // rules.alignment) * rules.alignment + node.extra
-        node.extra = 0
-
-
-def _add_leaf(plan: ScheduledGraph, leaf: GraphNode, copies: int) -> None:
-    plan.leafs.append(leaf)
-    if copies > 1:
-        leaf.pinned = True
-        for _ in range(copies - 1):
-            other = GraphNode(leaf.shape, leaf.size, [])
-            other.backend, other.pinned = leaf.backend, True
-            plan.leafs.append(other)
-
-
-def assign_backends(graph: ComputeGraph, cpu: int) -> None:
-    """Passes 1 to 4 of ggml_backend_sched_split_graph."""
-    for leaf in graph.leafs:
-        if leaf.kind != "filled":
-            leaf.backend = cpu
-    nodes = [node for node in graph.nodes if _computes(node)]
-    for node in nodes:
-        if node.backend is None:
-            node.backend = _backend_by_memory(node, cpu)
-    _spread_backends(nodes, cpu)
-    _spread_backends(reversed(nodes), cpu)
-    _spread_backends(nodes, -1)
-    _spread_backends(reversed(nodes), -1)
-    for node in graph.nodes:
-        if node.root is not None and node.backend is None:
-            node.backend = node.root.backend
-        for src in node.srcs:
-            if src.backend is None:
-                src.backend = src.root.backend if src.root is not None else node.backend
-
-
-def _computes(node: GraphNode) -> bool:
-    return node.root is None or node.kind == "store"
-
-
-def _backend_by_memory(node: GraphNode, cpu: int) -> int | None:
-    """Where its result or its weights lie."""
-    if node.root is not None:
-        return node.root.backend
-    if node.kind in ("rope", "flash"):
-        return None
-    for src in node.srcs:
-        if src.weight:
-            if src.backend == cpu and not src.repacked and node.rows >= _OFFLOAD_MIN_BATCH:
-                return 0
-            return src.backend
-    return None
-
-
-def _spread_backends(nodes: Iterable[GraphNode], stop: int) -> None:
-    """Nodes without a backend take that of the node before them, except backend `stop`."""
-    current: int | None = None
-    for node in nodes:
-        if node.backend is not None:
-            current = None if node.backend == stop else node.backend
-        elif current is not None:
-            node.backend = current
-
-
-@dataclass
-class _SchedSplit:
-    """Nodes that run on one backend without a break."""
-
-    backend: int
-    entry: list[GraphNode] = field(default_factory=list)
-    copies: list[GraphNode] = field(default_factory=list)
-    nodes: list[GraphNode] = field(default_factory=list)
-
-
-def _split_by_backend(graph: ComputeGraph, cpu: int) -> list[_SchedSplit]:
-    first = next((n.backend for n in graph.nodes if _computes(n)), cpu)
-    found = [_SchedSplit(first or 0)]
-    for node in graph.nodes:
-        piece = found[-1]
-        if not _computes(node):
-            piece.nodes.append(node)
-            continue
-        if node.backend != piece.backend or (piece.copies and _foreign_weight(node, piece.backend)):
-            piece = _SchedSplit(node.backend or 0)
-            found.append(piece)
-        for i, src in enumerate(node.srcs):
-            node.srcs[i] = _on_backend(src, piece)
-        piece.nodes.append(node)
-    return found
-
-
-def _foreign_weight(node: GraphNode, backend: int) -> bool:
-    return any(src.weight and src.backend != backend for src in node.srcs)
-
-
-def _on_backend(src: GraphNode, piece: _SchedSplit) -> GraphNode:
-    """The source itself, or a copy of it on the piece's backend."""
-    backend = piece.backend
-    if src.backend == backend or (src.outside and not src.size):
-        return src
-    copy = src.copies.get(backend)
-    if copy is None:
-        copy = src.copies[backend] = GraphNode(src.shape, src.size, [])
-        copy.backend = backend
-        keep = GraphNode((), 0, [src])
-        keep.kind, keep.root, keep.backend = "keep", src.root or src, src.backend
-        piece.entry += (keep, copy)
-        piece.copies.append(copy)
-    return copy
-
-
-# ggml's graph allocator (ggml-alloc.c): the size of a buffer shared by short-lived tensors.
-
-_ENDLESS = 1 << 62
-
-
-class BufferAllocator:
-    """One buffer: free blocks by address, and the most that was ever used."""
-
-    def __init__(self, alignment: int) -> None:
-        self.alignment = alignment
-        self.free = [[0, _ENDLESS]]
-        self.most = 0
-
-    def padded(self, size: int) -> int:
-        return -(-size // self.alignment) * self.alignment
-
-    def take(self, size: int) -> int:
-        """The address of `size` padded bytes."""
-        free = self.free
-        best, least = len(free) - 1, _ENDLESS
-        for i in range(len(free) - 1):
-            if size <= free[i][1] <= least:
-                best, least = i, free[i][1]
-        block = free[best]
-        address = block[0]
-        block[0] += size
-        block[1] -= size
-        if not block[1]:
-            del free[best]
-        self.most = max(self.most, address + size)
-        return address
-
-    def give(self, address: int, size: int) -> None:
-        """The opposite of `take`."""
-        free = self.free
-        for i, block in enumerate(free):
-            if block[0] + block[1] == address:
-                block[1] += size
-                if i + 1 < len(free) and block[0] + block[1] == free[i + 1][0]:
-                    block[1] += free.pop(i + 1)[1]
-                return
-            if address + size == block[0]:
-                block[0] = address
-                block[1] += size
-                return  # a block that ended here was found before
-            if block[0] > address:
-                free.insert(i, [address, size])
-                return
-
-
-def reserve_buffers(
-    leafs: Sequence[GraphNode], nodes: Sequence[GraphNode], alignments: Sequence[int]
-) -> list[int]:
-    """Bytes of each backend's buffer for one pass.  Every node has its backend."""
-    work = _GraphAllocator([BufferAllocator(alignment) for alignment in alignments])
-    for leaf in leafs:
-        work.place(leaf)
-    for node in nodes:
-        if node.root is not None and node.kind != "keep":
-            node.root.views += 1
-        for src in node.srcs:
-            src.children += 1
-    for node in nodes:
-        for src in node.srcs:
-            work.place(src)
-        work.place(node)
-        for src in node.srcs:
-            src.children -= 1
-            if not src.children and not src.views:
-                work.drop(src)
-    return [arena.most for arena in work.arenas]
-
-
-class _GraphAllocator:
-    def __init__(self, arenas: list[BufferAllocator]) -> None:
-        self.arenas = arenas
-
-    def place(self, node: GraphNode) -> None:
-        if node.live or node.outside or node.root is not None:
-            return
-        node.live = True
-        if node.inplace and self._overwrites(node):
-            return
-        arena = self.arenas[node.backend or 0]
-        size = arena.padded(node.size)
-        node.addr = (arena.take(size), node.backend or 0)
-
-    def _overwrites(self, node: GraphNode) -> bool:
-        """Reuses the memory of a parent that no other node needs; ggml never reuses a view."""
-        for src in node.srcs:
-            if src.children != 1 or src.views or not src.live or src.pinned:
-                continue
-            if src.layout != node.layout:
-                continue
-            src.live = False
-            node.addr = src.addr
-            arena = self.arenas[node.addr[1]]
-            had, needs = arena.padded(src.size), arena.padded(node.size)
-            if had > needs:
-                arena.give(node.addr[0] + needs, had - needs)
-            return True
+    Of the families in tests/families.py only lfm2 and granitehybrid do, if the layers on the CPU
+    begin or end with an attention layer.
+    """
+    if not hparams.has_recurrent_state or hparams.arch in _GATED_ATTENTION:
         return False
+    homes = placement.layer_backends
+    return any(
+        (homes[il] != homes[il + 1]) and placement.cpu_backend in homes[il : il + 2] and not (layers[0].is_recurrent and layers[1].is_recurrent)
+        for il, layers in enumerate(pairwise(hparams.layers[: hparams.n_layer]))
+    )
 
-    def drop(self, node: GraphNode) -> None:
-        """Frees a node that has no readers left, or the tensor it is a view of."""
-        owner = node
-        if node.root is not None:
-            owner = node.root
-            owner.views -= 1
-            if owner.views or owner.children:
-                return
-        if owner.live and not owner.pinned and not owner.outside:
-            arena = self.arenas[owner.addr[1]]
-            arena.give(owner.addr[0], arena.padded(owner.size))
-            owner.live = False
+
+def _estimate(hparams: ModelHparams, params: ContextParams, placement: LayerPlacement) -> list[int]:
+    return [
+        _Device(hparams, params, placement, backend).estimate()
+        for backend in range(placement.cpu_backend + 1)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    hparams: ModelHparams
+    params: ContextParams
+    placement: LayerPlacement
+    backend: int
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.backend == self.placement.cpu_backend
+
+    @property
+    def _is_partial(self) -> bool:
+        """Some layers, or the output, are on the CPU although there is a GPU."""
+        return self.placement.cpu_backend > 0 and not self.placement.fully_offloaded
+
+    @property
+    def layer_numbers(self) -> range:
+        if self.params.head_kind == "mtp":
+            return range(self.hparams.n_layer, self.hparams.n_layer_all)
+        return range(self.hparams.n_layer)
+
+    @property
+    def row(self) -> int:
+        """Bytes of one activation for a full batch."""
+        return 4 * self.params.n_ubatch * self.hparams.n_embd
+
+    def estimate(self) -> int:
+        stages = [*self._layer_stages(), self._output_bytes()]
+        if not any(stages) and not self.is_cpu:
+            return 0
+        copies = self.placement.n_copies
+        # The token embeddings, or the rows that could be given instead of tokens.
+        size = copies * (self._mask_bytes() + self.row) + _ALIGNMENT_SLACK
+        size += max(stages) + self._per_layer_input_bytes() + self._given_hidden_state_bytes()
+        if self.is_cpu and self.placement.cpu_backend:
+            size += self.row
+        return size
+
+    def _layer_stages(self) -> Iterator[int]:
+        """Bytes of each layer that may compute on this device."""
+        placement = self.placement
+        for il in self.layer_numbers:
+            home = placement.layer_backends[il]
+            on_cpu = home == placement.cpu_backend
+            experts_moved = placement.experts_on_cpu
+            size = 0
+            if self.is_cpu and placement.cpu_backend:
+                if on_cpu and _may_share_layers(self.hparams, placement):
+                    size = self._layer_bytes(il)
+                elif experts_moved and placement.repacks:
+                    size = self._feed_forward_bytes(il)
+            elif home == self.backend or (on_cpu and self.backend == 0):
+                size = self._layer_bytes(il)
+                if on_cpu or experts_moved:
+                    size += self._copied_bytes(il, on_cpu) * bool(placement.cpu_backend)
+            if size:
+                yield size + self._crossing_bytes()
+
+    def _layer_bytes(self, il: int) -> int:
+        tensors = self.hparams.layer_tensors.get(il, {})
+        mixer = 0
+        if self.hparams.layers[il].is_recurrent:
+            mixer = self._recurrent_bytes(tensors)
+        elif "attn_output.weight" in tensors:
+            mixer = self._attention_bytes(il, tensors)
+        has_products = not self.is_cpu or not self._is_partial or self.placement.repacks
+        feed_forward = self._feed_forward_bytes(il) if has_products else 0
+        # The residual and the normed input stay until the layer has used them.
+        return 2 * self.row + max(mixer, feed_forward)
+
+    def _attention_bytes(self, il: int, tensors: dict[str, TensorInfo]) -> int:
+        hparams, params, layer = self.hparams, self.params, self.hparams.layers[il]
+        column = 4 * params.n_ubatch
+        q = column * layer.n_head * layer.n_embd_head_k
+        result = column * layer.n_head * layer.n_embd_head_v
+        k_width = layer.n_head_kv * layer.n_embd_head_k
+        v_width = layer.n_head_kv * layer.n_embd_head_v
+        if hparams.is_mla:  # queries before and after absorption, compressed and full results
+            v_width = k_width = layer.n_embd_head_k
+            head = hparams.number("attention.key_length_mla")
+            rank = hparams.number("attention.kv_lora_rank")
+            value = hparams.number("attention.value_length_mla")
+            q = column * layer.n_head * (head + rank + layer.n_embd_head_k)
+            result = column * layer.n_head * (rank + value)
+        size = q + column * (k_width + v_width)
+        if "attn_qkv.weight" in tensors:
+            size *= 2  # q, k and v are contiguous copies of parts of one product
+        if hparams.arch in _GATED_ATTENTION:
+            size += 2 * q
+        if GGML_TYPES[params.kv_type][1] > 1:
+            size += q + result  # rotated, so that a quantised cache loses less
+        cells = params.n_ctx_swa if layer.is_swa else params.n_ctx
+        if params.flash_attn:
+            converts = params.kv_type == _F32 or (
+                params.kv_type != _F16 and self.placement.backend_rules[self.backend].f16_copies
+            )
+            # CUDA keeps f16 copies of a cache in another type behind the result.
+            return size + result + converts * 2 * (k_width + v_width) * cells
+        size += 2 * result  # the second time permuted
+        scores = column * layer.n_head * cells
+        # Hidden states between layers split the free memory, so scores are placed twice.
+        size += scores * (2 if self._is_partial and params.hidden_state_layers else 1)
+        if params.v_token_major or hparams.is_mla:  # V has to be transposed
+            size += (4 if params.kv_type == _F32 else 2) * v_width * cells
+        return size
+
+    def _feed_forward_bytes(self, il: int) -> int:
+        """Dense: up, gate and their product, then down.  Experts: the same for each one used."""
+        tensors = self.hparams.layer_tensors.get(il, {})
+        column = 4 * self.params.n_ubatch
+        dense = max(_width(tensors, "ffn_up.weight"), _width(tensors, "ffn_up_shexp.weight"))
+        gate = any(name.startswith("ffn_gate") for name in tensors)
+        size = (column * dense * (3 if gate else 2) + self.row) if dense else 0
+        down = tensors.get("ffn_down_exps.weight")
+        if down is not None:
+            used = self.hparams.per_layer("expert_used_count")[il]
+            experts = column * used * (3 * down.shape[0] + self.hparams.n_embd)
+            experts += 2 * column * self.hparams.number("expert_count")  # the router
+            # The results of shared experts, or of a dense part beside, stay meanwhile.
+            size = max(size, experts) + (2 if dense else 1) * self.row
+        return size
+
+    def _recurrent_bytes(self, tensors: dict[str, TensorInfo]) -> int:
+        hparams, params = self.hparams, self.params
+        column = 4 * params.n_ubatch
+        if "shortconv.in_proj.weight" in tensors:
+            return 7 * self.row
+        inner = hparams.number("ssm.inner_size")
+        channels = inner + 2 * hparams.number("ssm.group_count") * hparams.number("ssm.state_size")
+        # The state is fetched, and each snapshot for rollback is part of the result.
+        snapshots = 4 * (params.n_rs_seq + 1) * (hparams.n_embd_s + hparams.n_embd_r)
+        if self.is_cpu and self._is_partial:
+            # The GPU computes.  Each snapshot of the convolution is a view of all its input, and
+            # the scheduler copies a view with everything between its first and its last byte.
+            return column * ((params.n_rs_seq + 2) * channels + inner) + snapshots
+        return column * 4 * (channels + inner) + 2 * snapshots
+
+    def _copied_bytes(self, il: int, layer_on_cpu: bool) -> int:
+        """Weights and cache that the first GPU copies from system memory.
+
+        Two matrices of experts, one of which is in use while the next is copied; one other matrix.
+        """
+        tensors = self.hparams.layer_tensors.get(il, {})
+        experts = [t.n_bytes for name, t in tensors.items() if EXPERT_TENSORS.match(name)]
+        size = 2 * max(experts, default=0)
+        if not layer_on_cpu:
+            return size
+        size = max(size, max((tensor.n_bytes for tensor in tensors.values()), default=0))
+        return size + self._cache_bytes(self.hparams.kv_source_layer(il))
+
+    def _cache_bytes(self, il: int) -> int:
+        layer = self.hparams.layers[il]
+        return kv_buffers.layer_cache_bytes(self.hparams, layer, self.params)
+
+    def _crossing_bytes(self) -> int:
+        """What a batch brings along from another device, once for each copy of the pipeline."""
+        hparams, placement = self.hparams, self.placement
+        if placement.cpu_backend < 2 and (placement.fully_offloaded or not placement.cpu_backend):
+            return 0
+        size = self.row
+        if hparams.has_recurrent_state:
+            size += 8 * self.params.n_ubatch * hparams.number("ssm.inner_size")
+        if hparams.number("attention.shared_kv_layers"):
+            here = [il for il in self.layer_numbers if placement.layer_backends[il] == self.backend]
+            sources = {hparams.kv_source_layer(il) for il in here}
+            size += sum(
+                self._cache_bytes(il)
+                for il in sources
+                if placement.layer_backends[il] != self.backend
+            )
+        return size * placement.n_copies
+
+    def _mask_bytes(self) -> int:
+        """One mask for all layers of a kind; a transposed V cache also has an index per element."""
+        params, layers = self.params, self.hparams.layers
+        used = [
+            layers[il]
+            for il in self.layer_numbers
+            if (self.is_cpu or self.placement.layer_backends[il] in (self.backend, self._cpu_layers))
+            and not layers[il].is_recurrent
+            and layers[il].n_head_kv
+        ]
+        size = 0
+        for is_swa in {layer.is_swa for layer in used}:
+            cells = params.n_ctx_swa if is_swa else params.n_ctx
+            size += cells * params.n_ubatch * (2 if params.flash_attn else 4)
+            if not params.v_token_major:
+                width = max(kv_buffers.value_width(self.hparams, layer, params) for layer in used)
+                size += 8 * params.n_ubatch * width
+        return size
+
+    @property
+    def _cpu_layers(self) -> int:
+        """The backend whose layers this device computes as well."""
+        return self.placement.cpu_backend if self.backend == 0 else self.backend
+
+    def _per_layer_input_bytes(self) -> int:
+        """Gemma 3n and 4 E: an embedding for each layer, its projection and their sum."""
+        width = self.hparams.number("embedding_length_per_layer_input")
+        size = 4 * self.params.n_ubatch * width * self.hparams.n_layer
+        if self.is_cpu and self.placement.cpu_backend:
+            return 2 * size
+        return size * (3 if self.placement.n_copies == 1 else 2 + 2 * self.placement.n_copies)
+
+    def _given_hidden_state_bytes(self) -> int:
+        """Hidden states extracted for a head are never overwritten."""
+        if self.placement.output_backend != self.backend and not self.params.hidden_state_layers:
+            return 0
+        n = len(self.params.hidden_state_layers) + self.params.keeps_last_hidden_state
+        return n * self.row
+
+    def _output_bytes(self) -> int:
+        """Logits, and the rows they are computed from; a head computes all rows."""
+        hparams, params, placement = self.hparams, self.params, self.placement
+        rows = params.n_ubatch if params.head_kind else params.n_outputs_max
+        home, matrix_bytes = self._output_matrix()
+        copied = 0
+        if home == placement.cpu_backend and self.backend == 0 and rows >= OFFLOAD_MIN_BATCH:
+            copied = matrix_bytes * bool(placement.cpu_backend)
+        elif home != self.backend and self.backend != placement.output_backend:
+            return 0
+        n_vocab = params.n_vocab or hparams.n_vocab
+        # Logits of a reduced vocabulary are spread over the whole one.
+        logits = 1 + 2 * ("d2t" in hparams.global_tensors) + (copied > 0)
+        return copied + 4 * rows * (logits * n_vocab + 2 * hparams.n_embd)
+
+    def _output_matrix(self) -> tuple[int, int]:
+        """Backend and bytes of the output matrix, which a head may borrow from its target."""
+        tensors, placement = self.hparams.global_tensors, self.placement
+        names = ["output.weight"] + ["token_embd.weight"] * (self.params.head_kind != "eagle3")
+        own = next((tensors[name] for name in names if name in tensors), None)
+        if own is not None:
+            return placement.output_backend, own.n_bytes
+        device, size = self.params.target_output_matrix
+        if device in placement.backend_names:
+            return placement.backend_names.index(device), size
+        return placement.output_backend, size
+
+
+def _width(tensors: dict[str, TensorInfo], name: str) -> int:
+    return tensors[name].shape[1] if name in tensors else 0

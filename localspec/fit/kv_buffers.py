@@ -50,6 +50,17 @@ def _layer_bytes(
     return size
 
 
+def layer_cache_bytes(hparams: ModelHparams, layer: LayerHparams, params: ContextParams) -> int:
+    """K and V of one layer, without alignment; 0 for a layer without a cache."""
+    if not layer.has_kv:
+        return 0
+    widths = [layer.n_head_kv * layer.n_embd_head_k]
+    if not hparams.is_mla:
+        widths.append(value_width(hparams, layer, params))
+    cells = params.n_ctx_swa if layer.is_swa else params.n_ctx
+    return cells * sum(row_bytes(params.kv_type, width) for width in widths)
+
+
 def value_width(hparams: ModelHparams, layer: LayerHparams, params: ContextParams) -> int:
     """Width of a V row; a transposed V cache gives all layers the width of the widest."""
     if params.v_token_major:
