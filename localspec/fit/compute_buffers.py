@@ -17,7 +17,7 @@ from localspec.fit import kv_buffers
 from localspec.fit.context_params import ContextParams
 from localspec.fit.hparams import ModelHparams
 from localspec.fit.layer_placement import LayerPlacement
-from localspec.fit.model_buffers import EXPERT_TENSORS, is_repacked
+from localspec.fit.model_buffers import EXPERT_TENSORS
 from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
 
 _F32, _F16 = 0, 1
@@ -59,22 +59,23 @@ def _may_turn_flash_off(hparams: ModelHparams, placement: LayerPlacement) -> boo
     """
     if not hparams.has_recurrent_state or hparams.arch in _GATED_ATTENTION:
         return False
-    homes = placement.layer_backends
-    return any(
-        (homes[il] != homes[il + 1]) and placement.cpu_backend in homes[il : il + 2] and not (layers[0].is_recurrent and layers[1].is_recurrent)
-        for il, layers in enumerate(pairwise(hparams.layers[: hparams.n_layer]))
-    )
+    homes, cpu = placement.layer_backends, placement.cpu_backend
+    for il, layers in enumerate(pairwise(hparams.layers[: hparams.n_layer])):
+        at_edge = homes[il] != homes[il + 1] and cpu in homes[il : il + 2]
+        if at_edge and not all(layer.is_recurrent for layer in layers):
+            return True
+    return False
 
 
 def _estimate(hparams: ModelHparams, params: ContextParams, placement: LayerPlacement) -> list[int]:
     return [
-        _Device(hparams, params, placement, backend).estimate()
+        _DeviceBuffers(hparams, params, placement, backend).estimate()
         for backend in range(placement.cpu_backend + 1)
     ]
 
 
 @dataclass(frozen=True, slots=True)
-class _Device:
+class _DeviceBuffers:
     hparams: ModelHparams
     params: ContextParams
     placement: LayerPlacement
@@ -114,23 +115,30 @@ class _Device:
 
     def _layer_stages(self) -> Iterator[int]:
         """Bytes of each layer that may compute on this device."""
-        placement = self.placement
         for il in self.layer_numbers:
-            home = placement.layer_backends[il]
-            on_cpu = home == placement.cpu_backend
-            experts_moved = placement.experts_on_cpu
-            size = 0
-            if self.is_cpu and placement.cpu_backend:
-                if on_cpu and _may_share_layers(self.hparams, placement):
-                    size = self._layer_bytes(il)
-                elif experts_moved and placement.repacks:
-                    size = self._feed_forward_bytes(il)
-            elif home == self.backend or (on_cpu and self.backend == 0):
-                size = self._layer_bytes(il)
-                if on_cpu or experts_moved:
-                    size += self._copied_bytes(il, on_cpu) * bool(placement.cpu_backend)
+            home = self.placement.layer_backends[il]
+            size = self._stage_bytes(il, home)
             if size:
                 yield size + self._crossing_bytes()
+
+    def _stage_bytes(self, il: int, home: int) -> int:
+        placement = self.placement
+        cpu, on_cpu, experts_moved = (
+            placement.cpu_backend,
+            home == placement.cpu_backend,
+            placement.experts_on_cpu,
+        )
+        if not cpu:
+            return self._layer_bytes(il)
+        if self.is_cpu:
+            if on_cpu and _may_share_layers(self.hparams, placement):
+                return self._layer_bytes(il)
+            return self._feed_forward_bytes(il) * (experts_moved and placement.repacks)
+        if self.backend == 0 and on_cpu:
+            return self._layer_bytes(il) + self._copied_bytes(il, layer_on_cpu=True)
+        if self.backend == 0 and experts_moved:  # it computes those of all GPUs
+            return self._layer_bytes(il) + self._copied_bytes(il, layer_on_cpu=False)
+        return self._layer_bytes(il) * (home == self.backend)
 
     def _layer_bytes(self, il: int) -> int:
         tensors = self.hparams.layer_tensors.get(il, {})
@@ -174,8 +182,9 @@ class _Device:
             return size + result + converts * 2 * (k_width + v_width) * cells
         size += 2 * result  # the second time permuted
         scores = column * layer.n_head * cells
-        # Hidden states between layers split the free memory, so scores are placed twice.
-        size += scores * (2 if self._is_partial and params.hidden_state_layers else 1)
+        # Seen with gpt-oss on the CPU: hidden states between layers split the free memory.
+        twice = self._is_partial and params.hidden_state_layers and "attn_sinks.weight" in tensors
+        size += scores * (2 if twice else 1)
         if params.v_token_major or hparams.is_mla:  # V has to be transposed
             size += (4 if params.kv_type == _F32 else 2) * v_width * cells
         return size
@@ -211,7 +220,7 @@ class _Device:
             return column * ((params.n_rs_seq + 2) * channels + inner) + snapshots
         return column * 4 * (channels + inner) + 2 * snapshots
 
-    def _copied_bytes(self, il: int, layer_on_cpu: bool) -> int:
+    def _copied_bytes(self, il: int, *, layer_on_cpu: bool) -> int:
         """Weights and cache that the first GPU copies from system memory.
 
         Two matrices of experts, one of which is in use while the next is copied; one other matrix.
@@ -248,11 +257,13 @@ class _Device:
 
     def _mask_bytes(self) -> int:
         """One mask for all layers of a kind; a transposed V cache also has an index per element."""
-        params, layers = self.params, self.hparams.layers
+        params, layers, homes = self.params, self.hparams.layers, self.placement.layer_backends
+        # The first GPU also computes layers on the CPU.
+        here = {self.backend} | ({self.placement.cpu_backend} if self.backend == 0 else set())
         used = [
             layers[il]
             for il in self.layer_numbers
-            if (self.is_cpu or self.placement.layer_backends[il] in (self.backend, self._cpu_layers))
+            if (self.is_cpu or homes[il] in here)
             and not layers[il].is_recurrent
             and layers[il].n_head_kv
         ]
@@ -264,11 +275,6 @@ class _Device:
                 width = max(kv_buffers.value_width(self.hparams, layer, params) for layer in used)
                 size += 8 * params.n_ubatch * width
         return size
-
-    @property
-    def _cpu_layers(self) -> int:
-        """The backend whose layers this device computes as well."""
-        return self.placement.cpu_backend if self.backend == 0 else self.backend
 
     def _per_layer_input_bytes(self) -> int:
         """Gemma 3n and 4 E: an embedding for each layer, its projection and their sum."""
@@ -293,7 +299,7 @@ class _Device:
         copied = 0
         if home == placement.cpu_backend and self.backend == 0 and rows >= OFFLOAD_MIN_BATCH:
             copied = matrix_bytes * bool(placement.cpu_backend)
-        elif home != self.backend and self.backend != placement.output_backend:
+        elif self.backend not in (home, placement.output_backend):
             return 0
         n_vocab = params.n_vocab or hparams.n_vocab
         # Logits of a reduced vocabulary are spread over the whole one.

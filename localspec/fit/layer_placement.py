@@ -11,9 +11,34 @@ from itertools import accumulate
 from localspec.fit.hparams import ModelHparams
 from localspec.machine.device import Device
 from localspec.machine.memory_by_device import HOST
-from localspec.machine.simulated_gpu import ALLOCATION_RULES, AllocationRules
 from localspec.protocol.wire import ContextSettings
 
+
+@dataclass(frozen=True, slots=True)
+class AllocationRules:
+    """How a backend's sizes differ from a tensor's own bytes.  By default those of CUDA."""
+
+    alignment: int = 128
+    padding: int = 512
+    """Rows of quantised weights are padded to a multiple of this many elements."""
+    f16_copies: bool = True
+    """Attention over a cache in another type keeps f16 copies of it behind its output."""
+    pipeline: bool = True
+    """Supports pipeline parallelism, with copies of the graph's inputs."""
+    host_buffer: bool = True
+    """Offers a buffer type of pinned host memory (`get_host_buffer_type`).
+
+    llama.cpp then puts the CPU's weights there and does not repack them.
+    """
+
+
+ALLOCATION_RULES = {
+    "Vulkan": AllocationRules(alignment=64, padding=0, f16_copies=False),
+    "Metal": AllocationRules(
+        alignment=32, padding=0, f16_copies=False, pipeline=False, host_buffer=False
+    ),
+}
+"""Other backends use the rules, and mostly the code, of CUDA."""
 _CPU_RULES = AllocationRules(alignment=32, padding=0, f16_copies=False, pipeline=False)
 _MAX_COPIES = 4
 """Copies of every input with pipeline parallelism (GGML_SCHED_MAX_COPIES)."""
@@ -32,8 +57,6 @@ class LayerPlacement:
     """All layers and the output are on GPUs."""
     n_copies: int
     """Copies of every input."""
-    norms_pinned: bool = True
-    """Norms run on their layer's device.  llama.cpp ensures it for a load, not for a dry run."""
 
     @property
     def cpu_backend(self) -> int:

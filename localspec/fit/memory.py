@@ -1,9 +1,13 @@
-"""Memory of a pair on each device, estimated from its headers without llama.cpp."""
+"""Memory of a pair on each device, from its headers and, where they run, llama.cpp's own counts.
+
+Weights (by tensor) and KV caches and recurrent states (by layer) are exact.  Compute buffers are an
+upper bound with an error, or llama.cpp's count of a load without data.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from localspec.fit import (
     compute_buffers,
@@ -23,6 +27,7 @@ from localspec.machine.memory_by_device import (
     MemoryByDevice,
     MemoryEstimate,
 )
+from localspec.machine.probe import ModelBuffers, PairBuffers
 from localspec.models import draft_heads
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
@@ -33,51 +38,111 @@ VERIFIED_ARCHITECTURES = word_set(
 )
 """Architectures compared with llama.cpp itself by scripts/measure_estimate.py."""
 _MIB = 1024 * 1024
-_BASE_ERROR = 4 * _MIB
-_COMPUTE_ERROR = 0.02
-"""Relative error of compute buffers: a real GPU differs from llama.cpp's own dry run by this."""
+_BASE_ERROR = 16 * _MIB
+_COMPUTE_ERROR = 0.45
+"""The bound exceeds the real compute buffers by at most this share on one device."""
+_SHARED_COMPUTE_ERROR = 0.8
+"""The same for several devices: which of them computes an operation is not modelled."""
 _UNVERIFIED_BASE_ERROR = 64 * _MIB
-_UNVERIFIED_COMPUTE_ERROR = 0.3
 _ACTIVATION_COPIES = 4
-"""Copies of an activation row where a batch crosses from one device to the next."""
+"""GGML_SCHED_MAX_COPIES: llama.cpp without data miscounts a batch where it crosses devices."""
 
 
-def estimate_pair(
-    load: LoadCommand, target: Header, draft: Header | None, devices: Sequence[Device]
-) -> MemoryEstimate:
-    """Works for any devices, simulated ones too.  Raises UsageError for an impossible context."""
+@dataclass(frozen=True, slots=True)
+class _PairModels:
+    """Both models with their context parameters."""
+
+    target: ModelHparams
+    params: ContextParams
+    draft: ModelHparams | None
+    draft_params: ContextParams | None
+    is_draft_dropped: bool
+
+
+def _resolve_models(load: LoadCommand, target: Header, draft: Header | None) -> _PairModels:
+    """Raises UsageError for an impossible context."""
     head_kind = ""
     if draft is not None:
         head_kind = draft_heads.draft_kind_for_target(target, draft).replace("model", "")
     is_mtp = head_kind == "mtp"
     target_hparams = hparams.from_header(target, load_mtp=is_mtp)
-    draft_hparams, note = None, ""
+    draft_hparams = None
     if draft is not None:
         draft_hparams = target_hparams if is_mtp else hparams.from_header(draft)
-        if draft_hparams.has_recurrent_state and not head_kind:
-            draft_hparams, note = None, DRAFT_DROPPED_NOTE
+    is_dropped = draft_hparams is not None and draft_hparams.has_recurrent_state and not head_kind
+    if is_dropped:
+        draft_hparams = None
     params, draft_params = context_params.for_pair(load, target_hparams, draft_hparams, head_kind)
-    settings = load.target_settings
-    target_memory = estimate_model(target_hparams, params, settings, devices, {})
-    models = [(target_hparams, params)]
+    return _PairModels(target_hparams, params, draft_hparams, draft_params, is_dropped)
+
+
+def estimate_pair(
+    load: LoadCommand, target: Header, draft: Header | None, devices: Sequence[Device]
+) -> MemoryEstimate:
+    """Works for any devices, absent ones too.  Raises UsageError for an impossible context."""
+    models = _resolve_models(load, target, draft)
+    settings, params = load.target_settings, models.params
+    target_memory = estimate_model(models.target, params, settings, devices, {})
     draft_memory: MemoryByDevice | None = None
-    if draft_hparams is not None and draft_params is not None:
+    if models.draft is not None and models.draft_params is not None:
         used = target_memory
         if params.hidden_state_layers and len(devices) > 1:
             # llama.cpp splits the draft before the target allocates its hidden-state outputs.
             without_outputs = replace(params, hidden_state_layers=frozenset())
-            used = estimate_model(target_hparams, without_outputs, settings, devices, {})
-        if head_kind:
-            matrix = _locate_output_matrix(target_hparams, settings, devices)
+            used = estimate_model(models.target, without_outputs, settings, devices, {})
+        draft_params = models.draft_params
+        if draft_params.head_kind:
+            matrix = _locate_output_matrix(models.target, settings, devices)
             draft_params = replace(draft_params, target_output_matrix=matrix)
         used_bytes = {name: part.total for name, part in used.on.items()}
         draft_memory = estimate_model(
-            draft_hparams, draft_params, load.draft_settings, devices, used_bytes
+            models.draft, draft_params, load.draft_settings, devices, used_bytes
         )
-        models.append((draft_hparams, draft_params))
+    note = DRAFT_DROPPED_NOTE if models.is_draft_dropped else ""
     estimate = MemoryEstimate(target_memory, draft_memory, "analytic", note=note)
-    cpu_moe = settings.cpu_moe or load.draft_settings.cpu_moe
-    return replace(estimate, error=error_bound(estimate, models, cpu_moe))
+    return replace(estimate, error=_error_bound(estimate, models, load))
+
+
+def replace_counted(
+    estimate: MemoryEstimate,
+    load: LoadCommand,
+    headers: tuple[Header, Header | None],
+    counted: PairBuffers,
+) -> MemoryEstimate:
+    """The estimate with the compute buffers that llama.cpp counted on this machine.
+
+    Its total of the KV cache takes precedence too, if it is larger: of an architecture with a cache
+    that is unknown here.
+    """
+    models = _resolve_models(load, headers[0], headers[1] if load.draft else None)
+    target = _replace_model(estimate.target, counted.target)
+    draft, states = None, models.params.hidden_state_bytes(models.target.n_embd)
+    if estimate.draft is not None and counted.draft is not None:
+        draft = _replace_model(estimate.draft, counted.draft)
+    else:
+        states = 0
+    if states:  # requested, and reserved, only when the engine adds the head
+        on = {
+            name: replace(part, compute=part.compute + states * (part.compute > 0))
+            for name, part in target.on.items()
+        }
+        target = replace(target, on=on)
+    error = states
+    if len(_device_names(estimate) - {HOST}) > 1:
+        error += _ACTIVATION_COPIES * 4 * models.params.n_ubatch * models.target.n_embd
+    return MemoryEstimate(target, draft, "exact", error, estimate.note)
+
+
+def _replace_model(memory: MemoryByDevice, counted: ModelBuffers) -> MemoryByDevice:
+    on = {
+        name: replace(memory.of(name), compute=counted.compute.get(name, 0))
+        for name in {**memory.on, **counted.compute}
+    }
+    missing = counted.kv - sum(part.kv for part in on.values())
+    if missing > _MIB:
+        largest = max(on, key=lambda name: on[name].kv)
+        on[largest] += DeviceMemory(kv=missing)
+    return replace(memory, on=on)
 
 
 def _locate_output_matrix(
@@ -99,12 +164,6 @@ def estimate_model(
 ) -> MemoryByDevice:
     """Memory of one model; `used_bytes` are already in use on each device."""
     placement = layer_placement.place_layers(model, settings, devices, used_bytes)
-    if (
-        params.flash_attn_auto
-        and params.flash_attn
-        and not compute_buffers.is_flash_attn_on_layer_device(model, params, placement)
-    ):
-        params = replace(params, flash_attn=False)
     sums = zip(
         placement.backend_names,
         (0,) * len(placement.backend_names)
@@ -119,43 +178,21 @@ def estimate_model(
     return MemoryByDevice(on, output=logits + params.hidden_state_bytes(model.n_embd))
 
 
-def error_bound(
-    memory_estimate: MemoryEstimate,
-    models: Sequence[tuple[ModelHparams, ContextParams]],
-    experts_on_cpu: bool = False,
-) -> int:
+def _error_bound(estimate: MemoryEstimate, models: _PairModels, load: LoadCommand) -> int:
     """Bytes by which the real memory of any device may differ from the estimate."""
-    devices = _device_names(memory_estimate)
-    largest = max((memory_estimate.of(name).compute for name in devices), default=0)
-    verified = all(model.arch in VERIFIED_ARCHITECTURES for model, _ in models)
-    error = int((_COMPUTE_ERROR if verified else _UNVERIFIED_COMPUTE_ERROR) * largest)
-    error += _BASE_ERROR if verified else _UNVERIFIED_BASE_ERROR
-    for model, params in models:
-        activations = 4 * params.n_ubatch * model.n_embd
-        if model.has_recurrent_state:
-            error += _BASE_ERROR
-        if params.keeps_last_hidden_state:
-            error += activations
-        if len(devices - {HOST}) > 1 or _is_partially_offloaded(memory_estimate):
-            error += _ACTIVATION_COPIES * activations
-    if experts_on_cpu and devices != {HOST}:
-        error += max(_largest_tensor_bytes(model) for model, _ in models)
-    return error
-
-
-def _largest_tensor_bytes(model: ModelHparams) -> int:
-    """The largest tensor of a layer: two of them may be on a GPU at a time."""
-    layer = model.layer_tensors.get(model.n_layer - 1, {})
-    return max((tensor.n_bytes for tensor in layer.values()), default=0)
+    names = _device_names(estimate)
+    largest = max((estimate.of(name).compute for name in names), default=0)
+    known = [model.arch for model in (models.target, models.draft) if model is not None]
+    if not VERIFIED_ARCHITECTURES.issuperset(known):
+        return _UNVERIFIED_BASE_ERROR + int(_SHARED_COMPUTE_ERROR * largest)
+    gpus = names - {HOST}
+    on_cpu = estimate.of(HOST).kv > 0 or load.target_settings.cpu_moe or load.draft_settings.cpu_moe
+    is_shared = len(gpus) > 1 or (gpus and on_cpu)
+    has_recurrent = any(m.has_recurrent_state for m in (models.target, models.draft) if m)
+    share = _SHARED_COMPUTE_ERROR if is_shared or has_recurrent else _COMPUTE_ERROR
+    return _BASE_ERROR + int(share * largest)
 
 
 def _device_names(memory_estimate: MemoryEstimate) -> set[str]:
     names = set(memory_estimate.target.on)
     return names | set(memory_estimate.draft.on) if memory_estimate.draft else names
-
-
-def _is_partially_offloaded(memory_estimate: MemoryEstimate) -> bool:
-    """Some layers are on a GPU and some on the CPU."""
-    models = [model for model in (memory_estimate.target, memory_estimate.draft) if model]
-    gpus = _device_names(memory_estimate) - {HOST}
-    return bool(gpus) and any(model.of(HOST).kv > 0 for model in models)

@@ -14,11 +14,14 @@ from localspec.errors import (
     ModelFileError,
     OutOfMemoryError,
 )
-from localspec.fit import calibration, machine_profile, pair_headers
+from localspec.fit import calibration, exact_fit, machine_profile, pair_headers
 from localspec.fit.advisor import SettingsAdvice, SettingsAdvisor, SettingsRequest
+from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.report import FitReport
 from localspec.machine import device_detection, measurements
 from localspec.machine.memory_by_device import HOST
+from localspec.machine.probe import MemoryProbe, ProbeError
+from localspec.models.gguf.header import Header
 from localspec.protocol.events import EngineReady, Event, Notice, TokenScore
 from localspec.protocol.wire import (
     CountCommand,
@@ -107,11 +110,13 @@ def choose_settings(request: SettingsRequest) -> SettingsAdvice | None:
     load = request.load
     target = pair_headers.read_model_header(Path(load.target))
     draft = pair_headers.read_model_header(Path(load.draft)) if load.draft else None
-    advisor = SettingsAdvisor(target, draft, machine_profile.detect(refresh=True))
+    machine = machine_profile.detect(refresh=True)
+    advisor = SettingsAdvisor(target, draft, machine)
     try:
         advice = advisor.advise(request)
     except ModelFileError:
         return None
+    advice = replace(advice, fit=_count_if_close(advice.fit, (target, draft), machine))
     fit = advice.fit
     if (
         fit.verdict == "no"
@@ -120,6 +125,19 @@ def choose_settings(request: SettingsRequest) -> SettingsAdvice | None:
     ):
         raise _does_not_fit_error(advisor, fit, Path(load.target).name)
     return advice
+
+
+def _count_if_close(
+    fit: FitReport, headers: tuple[Header, Header | None], machine: MachineProfile
+) -> FitReport:
+    """llama.cpp's own count, if the error of the estimate could change the verdict."""
+    if not exact_fit.is_too_close(fit):
+        return fit
+    try:
+        with MemoryProbe() as probe:
+            return exact_fit.count_fit(fit, fit.load, headers, machine, probe)
+    except (ProbeError, OSError):
+        return fit
 
 
 def _does_not_fit_error(advisor: SettingsAdvisor, fit: FitReport, name: str) -> DoesNotFitError:

@@ -1,4 +1,4 @@
-"""ctypes bindings of ggml that llama_cpp does not have: devices and buffer types.
+"""ctypes bindings of ggml's public API for devices, which llama_cpp does not have.
 
 For child processes only.  Callers pass the library handle: loading ggml by its path would create a
 second copy with separate devices.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from ctypes import POINTER, c_bool, c_char_p, c_int, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, c_bool, c_char_p, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -92,18 +92,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "backend_dev_get_props": (None, c_void_p, POINTER(GgmlDeviceProps)),
     "backend_dev_backend_reg": (c_void_p, c_void_p),
     "backend_reg_name": (c_char_p, c_void_p),
-    "backend_buft_name": (c_char_p, c_void_p),
-    "backend_buft_get_device": (c_void_p, c_void_p),
-    "backend_buft_is_host": (c_bool, c_void_p),
-    "backend_buft_alloc_buffer": (c_void_p, c_void_p, c_size_t),
     "backend_cpu_buffer_type": (c_void_p,),
-    "backend_cpu_init": (c_void_p,),
-    "backend_free": (None, c_void_p),
-    "nbytes": (c_size_t, c_void_p),
-    "nrows": (c_int64, c_void_p),
-    "row_size": (c_size_t, c_int, c_int64),
-    "is_quantized": (c_bool, c_int),
-    "op_name": (c_char_p, c_int),
 }
 """Result type, then argument types."""
 

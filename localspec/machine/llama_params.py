@@ -52,8 +52,6 @@ class ModelRole:
     """Tokens of the last pass that can be rolled back if the model is recurrent."""
     limit_to_trained_ctx: bool = False
     load_mtp: bool = False
-    repack: bool = True
-    """ggml may repack weights for the CPU's instructions."""
 
 
 def target_role(load: LoadCommand, *, load_mtp: bool = False) -> ModelRole:

@@ -1,4 +1,4 @@
-"""Memory probe: runs llama.cpp in a child process to get the exact memory of a pair.
+"""Memory probe: runs llama.cpp in a child process to count the buffers of a pair.
 
 llama.cpp loads the models without data, so a header-only file is enough: a GGUF header followed by
 a hole.
@@ -15,22 +15,13 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
-from importlib import metadata
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from localspec import child_process, paths
+from localspec import child_process
 from localspec.errors import LocalspecError
-from localspec.machine.device import Device
-from localspec.machine.memory_by_device import (
-    DRAFT_DROPPED_NOTE,
-    HOST,
-    DeviceMemory,
-    MemoryByDevice,
-    MemoryEstimate,
-)
 from localspec.models import draft_heads
 from localspec.models.gguf import header as headers
 from localspec.models.gguf.header import Header
@@ -38,12 +29,26 @@ from localspec.models.gguf.writer import data_size, merge_split_headers, seriali
 from localspec.protocol.wire import LoadCommand
 from localspec.sanitize import sanitize
 
-_SIMULATED_ERROR = 0.02
-"""Relative error of compute buffers on a simulated GPU."""
-
 
 class ProbeError(Exception):
     """llama.cpp cannot be run or rejects the model; the message has the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBuffers:
+    """What llama.cpp counts of one model in a load without data, in bytes."""
+
+    compute: Mapping[str, int]
+    """Compute buffers by device.  Without hidden states for a head, which are requested later."""
+    kv: int
+    """KV cache and recurrent states on all devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairBuffers:
+    target: ModelBuffers
+    draft: ModelBuffers | None
+    """None also for a draft that the engine does not use because it cannot roll back."""
 
 
 def _command() -> list[str]:
@@ -65,7 +70,6 @@ class MemoryProbe:
         self._start_timeout, self._timeout = start_timeout, timeout
         self._child: ProbeProcess | None = None
         self._header_only_files = HeaderOnlyFiles()
-        self._can_simulate: bool | None = None
 
     def __enter__(self) -> MemoryProbe:
         return self
@@ -97,36 +101,18 @@ class MemoryProbe:
         """
         return self._request("devices")
 
-    def estimate_memory(
-        self, load: LoadCommand, devices: Sequence[Device] | None = None
-    ) -> MemoryEstimate:
-        """Memory of the pair on these devices; None for the devices llama.cpp would choose.
+    def count_buffers(self, load: LoadCommand) -> PairBuffers:
+        """Buffers of the pair on the devices that llama.cpp chooses.
 
         The files of `load` are local, complete or header-only.  Raises ProbeError.
         """
-        simulated = any(device.simulated for device in devices or ())
-        if simulated and not self.can_simulate_gpus():
-            raise ProbeError("simulated GPUs do not work with this build of llama.cpp")
         head_fields = _head_request(load)
         files = self._header_only_files
         draft = str(files.from_file(load.draft)) if load.draft else None
         header_only = replace(load, target=str(files.from_file(load.target)), draft=draft)
-        reply = self._request(
-            "project",
-            load=asdict(header_only),
-            devices=None if devices is None else [asdict(device) for device in devices],
-            **head_fields,
-        )
-        return _parse_estimate(reply, simulated)
-
-    def can_simulate_gpus(self) -> bool:
-        """Whether simulated GPUs give correct results; tested once for each build of llama.cpp.
-
-        Raises ProbeError if the test cannot run.
-        """
-        if self._can_simulate is None:
-            self._can_simulate = self._load_selftest_result()
-        return self._can_simulate
+        reply = self._request("count", load=asdict(header_only), **head_fields)
+        draft_buffers = reply["draft"] and ModelBuffers(**reply["draft"])
+        return PairBuffers(ModelBuffers(**reply["target"]), draft_buffers)
 
     def write_header_only_file(self, header: Header, folder: Path | None = None) -> Path:
         """A sparse file with this header and the size of the whole model.
@@ -134,23 +120,6 @@ class MemoryProbe:
         In a temporary folder of the probe by default.  Raises ProbeError.
         """
         return self._header_only_files.from_header(header, folder)
-
-    def _load_selftest_result(self) -> bool:
-        file = paths.data_dir() / "pretend.json"
-        version = metadata.version("llama-cpp-python")
-        with suppress(OSError, ValueError, TypeError, AttributeError):
-            stored = json.loads(file.read_text(encoding="utf-8")).get(version)
-            if isinstance(stored, bool):
-                return stored
-        try:
-            model = str(paths.package_data_dir() / "demo" / "demo-draft.gguf")
-            passed = bool(self._request("selftest", model=model)["ok"])
-        except ProbeError:  # it crashed, or the structs have an unknown layout
-            passed = False
-        with suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps({version: passed}), encoding="utf-8")
-        return passed
 
     def _request(self, op: str, **fields: Any) -> dict[str, Any]:
         if self._child is None or self._child.exited:
@@ -162,7 +131,7 @@ class MemoryProbe:
 
 
 def _head_request(load: LoadCommand) -> dict[str, Any]:
-    """Request fields for a head: its kind and the target layers it reads.  Raises ProbeError."""
+    """Request fields for a head: its kind, and whether it has a file.  Raises ProbeError."""
     try:
         target = headers.read(Path(load.target))
         draft = headers.read(Path(load.draft)) if load.draft else None
@@ -170,32 +139,16 @@ def _head_request(load: LoadCommand) -> dict[str, Any]:
         raise ProbeError(error.message) from error
     kind = draft_heads.draft_kind_for_target(target, draft) if draft else "model"
     if draft is None or kind == "model":
-        return {}
+        return {"head": ""}
     if draft_heads.is_own_mtp_layer(target, draft):
-        return {"head": kind, "layers": []}
+        return {"head": kind, "separate": False}
     if (
         verdict := draft_heads.check_head_without_vocabulary(
             draft_heads.target_from_header(target), draft
         )
     ) is not None:  # llama.cpp would abort
         raise ProbeError(verdict.detail)
-    return {"head": kind, "layers": draft_heads.target_layers(draft)}
-
-
-def _parse_estimate(reply: Mapping[str, Any], simulated: bool) -> MemoryEstimate:
-    target, draft = _parse_memory(reply["target"]), reply["draft"] and _parse_memory(reply["draft"])
-    models = [model for model in (target, draft) if model]
-    names = {name for model in models for name in model.on}
-    compute = [sum(model.of(name).compute for model in models) for name in names]
-    error = int(_SIMULATED_ERROR * max(compute, default=0)) if simulated else 0
-    error += reply["doubt"] if len(names - {HOST}) > 1 else 0
-    note = DRAFT_DROPPED_NOTE if reply.get("dropped") else ""
-    return MemoryEstimate(target, draft, "exact", error, note)
-
-
-def _parse_memory(body: Mapping[str, Any]) -> MemoryByDevice:
-    on = {name: DeviceMemory(**sizes) for name, sizes in body["on"].items()}
-    return MemoryByDevice(on, body["output"])
+    return {"head": kind, "separate": True}
 
 
 class ProbeProcess:

@@ -75,10 +75,11 @@ class LlamaContext:
         self.n_ctx_requested = self._choose_n_ctx(role.settings)
         params = llama_params.context_params(C, self.model.handle, role, self.n_ctx_requested)
         self.n_threads: int = params.n_threads
-        LOG.lines.clear()
+        LOG.clear()
         self._context = C.llama_init_from_model(self.model.handle, params)
         if not self._context:
             raise library.context_error(self.model.path)
+        self._buffers = LOG.allocated()
         self._memory = C.llama_get_memory(self._context)
         self._checkpoints = ContextCheckpoints(self._context)
         self.n_ctx: int = C.llama_n_ctx(self._context)
@@ -238,9 +239,9 @@ class LlamaContext:
         self.model.close()
 
     def memory_by_device(self) -> dict[str, int]:
-        """Bytes by device; empty if this build does not report them."""
-        used = self.model.memory_with_context(self._context, self._max_outputs)
-        if used and self._state_source is not None:
+        """Bytes by device."""
+        used = self.model.memory_with_context(self._buffers, self._max_outputs)
+        if self._state_source is not None:
             used[HOST] += 4 * self.n_batch * self._state_source.width
         return used
 

@@ -77,10 +77,11 @@ class HeadContext:
         if self._is_mtp:
             params.ctx_type = C.LLAMA_CONTEXT_TYPE_MTP
         self.n_threads: int = params.n_threads
-        LOG.lines.clear()
+        LOG.clear()
         self._context = C.llama_init_from_model(self.model.handle, params)
         if not self._context:
             raise library.context_error(self.model.path)
+        self._buffers = LOG.allocated()
         self._memory = C.llama_get_memory(self._context)
         hidden_states.enable_nextn_states(self._context, of_outputs_only=True)
         self.n_ctx: int = C.llama_n_ctx(self._context)
@@ -167,12 +168,11 @@ class HeadContext:
         C.llama_set_n_threads(self._context, self.n_threads, self.n_threads)
 
     def memory_by_device(self) -> dict[str, int]:
-        """Bytes by device; empty if this build does not report them."""
+        """Bytes by device."""
         used = self.model.memory_with_context(
-            self._context, self.n_batch, shared=self._shares_target_file
+            self._buffers, self.n_batch, shared=self._shares_target_file
         )
-        if used:
-            used[HOST] += 4 * self.n_batch * self.width
+        used[HOST] += 4 * self.n_batch * self.width
         return used
 
     def close(self) -> None:

@@ -17,6 +17,8 @@ from localspec.errors import (
     UsageError,
 )
 from localspec.machine import installed_llama_cpp
+from localspec.machine.buffer_log import BufferLog
+from localspec.machine.memory_by_device import DeviceMemory
 from localspec.sanitize import sanitize
 
 __all__ = [
@@ -72,6 +74,7 @@ class LlamaLog:
 
     def __init__(self) -> None:
         self.lines: deque[tuple[int, str]] = deque(maxlen=400)
+        self.buffers = BufferLog()
         self._level = 0
         self._partial_line = ""
         self._callback = C.llama_log_callback(self._on_log)
@@ -84,8 +87,18 @@ class LlamaLog:
         *lines, self._partial_line = self._partial_line.split("\n")
         for line in filter(str.strip, lines):
             self.lines.append((self._level, sanitize(line)))
+            self.buffers.read(line)
             if self._level == _LOG_LEVEL_ERROR:  # the parent needs the line if an abort follows
                 os.write(2, f"{sanitize(line)}\n".encode())
+
+    def clear(self) -> None:
+        """Call it before loading a model or a context."""
+        self.lines.clear()
+        self.buffers = BufferLog()
+
+    def allocated(self) -> dict[str, DeviceMemory]:
+        """Buffers allocated since `clear`, by device."""
+        return self.buffers.by_device()
 
     def errors(self) -> list[str]:
         return [line for level, line in self.lines if level == _LOG_LEVEL_ERROR]

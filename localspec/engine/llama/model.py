@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ from localspec.engine import heartbeat
 from localspec.engine.llama import library
 from localspec.engine.llama.library import LOG, C
 from localspec.errors import EngineError, ModelFileError
-from localspec.machine import llama_params, memory_breakdown
-from localspec.machine.memory_by_device import HOST
+from localspec.machine import llama_params
+from localspec.machine.memory_by_device import HOST, DeviceMemory
 from localspec.protocol.wire import ContextSettings
 
 _MULTI_AXIS_ROPE = (C.LLAMA_ROPE_TYPE_MROPE, C.LLAMA_ROPE_TYPE_IMROPE)
@@ -28,11 +29,12 @@ class LlamaModel:
         params.load_mtp = with_mtp
         self._progress_callback = C.llama_progress_callback(_on_load_progress)
         params.progress_callback = self._progress_callback
-        LOG.lines.clear()
+        LOG.clear()
         self.path = path
         self.handle: Any = C.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
             raise library.load_error(path)
+        self._buffers = LOG.allocated()
         self.vocabulary = LlamaVocab(C.llama_model_get_vocab(self.handle))
         self.n_layer: int = C.llama_model_n_layer(self.handle)
         self.n_embd: int = C.llama_model_n_embd(self.handle)
@@ -84,17 +86,15 @@ class LlamaModel:
         return float(2 * n_ctx * self.n_layer * width * item)
 
     def memory_with_context(
-        self, context: Any, outputs: int, *, shared: bool = False
+        self, context_buffers: Mapping[str, DeviceMemory], outputs: int, *, shared: bool = False
     ) -> dict[str, int]:
         """Bytes by device with a context; the logits buffer counts as RAM.
 
-        Empty if this build does not report them. `shared`: do not count the weights.
+        `shared`: do not count the weights.
         """
-        try:
-            parts = memory_breakdown.read_by_device(C._lib, context)
-        except memory_breakdown.UnknownLayoutError:
-            return {}
-        used = {name: part.total - shared * part.weights for name, part in parts.items()}
+        used = {name: part.total for name, part in context_buffers.items()}
+        for name, part in ({} if shared else self._buffers).items():
+            used[name] = used.get(name, 0) + part.total
         used[HOST] = used.get(HOST, 0) + 4 * outputs * self.vocabulary.n_tokens
         return used
 

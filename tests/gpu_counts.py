@@ -1,0 +1,84 @@
+"""Recorded sizes of pairs on GPUs, as llama.cpp counted them.
+
+fit/gpu_counts.jsonl holds llama.cpp's sizes (llama-cpp-python 0.3.36, x86-64 without AMX) for
+random settings on ggml devices without hardware, which had the allocation rules of the backends.
+Bytes by device: weights, KV cache, compute buffers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from localspec.machine.device import Device
+from localspec.machine.memory_by_device import DeviceMemory, MemoryByDevice, MemoryEstimate
+from localspec.models import synthetic_header
+from localspec.models.gguf.header import Header
+from localspec.protocol.json_dataclasses import from_json
+from localspec.protocol.wire import ContextSettings, LoadCommand
+from tests import headshapes
+from tests.families import FAMILIES
+
+_FILE = Path(__file__).parent / "fit" / "gpu_counts.jsonl"
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class GpuCount:
+    name: str
+    """The family, or the head."""
+    load: LoadCommand
+    headers: tuple[Header, Header | None]
+    devices: tuple[Device, ...]
+    exact: MemoryEstimate
+
+
+def read() -> Iterator[GpuCount]:
+    for line in _FILE.read_text(encoding="utf-8").splitlines():
+        body = json.loads(line)
+        name, draft = body["models"]
+        load = LoadCommand(
+            name,
+            draft,
+            _settings(body["settings"]),
+            _settings(body["draft_settings"]),
+            body["draft_max"],
+        )
+        devices = tuple(
+            Device(name, free=gib * _GIB, total=gib * _GIB, backend=backend, simulated=True)
+            for name, backend, gib in body["devices"]
+        )
+        outputs = body["output"]
+        target = _memory(body["target"], outputs[0])
+        draft_memory = body["draft"] and _memory(body["draft"], outputs[1])
+        exact = MemoryEstimate(target, draft_memory, "exact")
+        family = name.removesuffix("-full").removesuffix("-small")
+        yield GpuCount(family, load, _headers(name, draft), devices, exact)
+
+
+def _settings(body: dict[str, Any]) -> ContextSettings:
+    return from_json(ContextSettings, body)
+
+
+def _memory(body: dict[str, list[int]], output: int) -> MemoryByDevice:
+    return MemoryByDevice({name: DeviceMemory(*sizes) for name, sizes in body.items()}, output)
+
+
+@cache
+def _headers(name: str, draft: str | None) -> tuple[Header, Header | None]:
+    if name in headshapes.HEADS or name == "mtp-qwen35":
+        target, head = headshapes.pair(name)
+        return target, target if target == head else head
+    return _header(name), _header(draft) if draft else None
+
+
+@cache
+def _header(name: str) -> Header:
+    family, _, size = name.rpartition("-")
+    one = FAMILIES[family]
+    header = synthetic_header.build(one.full if size == "full" else one.small, one.quantisation)
+    return replace(header, name=name)
