@@ -11,16 +11,16 @@ import pytest
 
 from localspec import launch
 from localspec.engine.llama import BlockHeadContext
-from localspec.engine.llama.library import C
+from localspec.engine.llama.library import LOG
 from localspec.fit import machine_profile, memory
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.fit.speed_estimate import UseCase
-from localspec.machine import memory_breakdown
-from localspec.machine.memory_by_device import HOST, DeviceMemory, MemoryEstimate
+from localspec.machine.memory_by_device import HOST, MemoryEstimate
 from localspec.machine.probe import MemoryProbe, ProbeError
 from localspec.models.gguf import header
+from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
-from tests import beside, heads, headshapes, pretend_gpu
+from tests import beside, heads, headshapes
 from tests.families import write_ghost
 from tests.tinygguf import Model
 
@@ -65,27 +65,17 @@ def load_command(pair: tuple[Path, Path], settings: ContextSettings = SETTINGS) 
     return LoadCommand(str(pair[0]), str(pair[1]), settings, replace(settings, n_ctx=None), 16)
 
 
-def parts(found: MemoryEstimate) -> list[dict[str, DeviceMemory]]:
-    """Memory of target and draft, without unused devices."""
+def counted(
+    probe: MemoryProbe, load: LoadCommand, headers: tuple[Header, Header]
+) -> tuple[MemoryEstimate, MemoryEstimate]:
+    """The estimate, and the same with llama.cpp's counts."""
+    estimate = memory.estimate_pair(load, *headers, [])
+    return estimate, memory.replace_counted(estimate, load, headers, probe.count_buffers(load))
+
+
+def total(found: MemoryEstimate) -> int:
     assert found.draft is not None
-    return [
-        {name: part for name, part in ledger.on.items() if part.total}
-        for ledger in (found.target, found.draft)
-    ]
-
-
-@pytest.mark.parametrize("cards", [0, 1])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_estimate_is_llama_cpps_own(
-    probe: MemoryProbe, folder: Path, kind: str, cards: int
-) -> None:
-    pair = tiny(folder, kind)
-    load = load_command(pair, replace(SETTINGS, n_gpu_layers=-1 if cards else 0))
-    devices = pretend_gpu.devices(cards)
-    estimate = memory.estimate_pair(load, header.read(pair[0]), header.read(pair[1]), devices)
-    exact = probe.estimate_memory(load, devices)
-    assert parts(estimate) == parts(exact)
-    assert estimate.output == exact.output
+    return found.target.total + found.draft.total
 
 
 @pytest.mark.parametrize("kind", FULL)
@@ -99,31 +89,28 @@ def test_of_heads_that_people_run(
     write_ghost(target, "", paths[0])
     if not inside:
         write_ghost(head, "", paths[1])
-    base = replace(SETTINGS, n_ctx=8192, n_ubatch=512, n_gpu_layers=-1, kv_type="q8_0")
+    base = replace(SETTINGS, n_ctx=8192, n_ubatch=512, kv_type="q8_0")
     load = load_command(paths, replace(base, **settings))  # type: ignore[arg-type]
-    devices = pretend_gpu.devices(1, 24 * 1024**3)
-    estimate = memory.estimate_pair(load, target, head, devices)
-    exact = probe.estimate_memory(load, devices)
-    for name in (HOST, "CUDA0"):
-        assert (estimate.of(name).weights, estimate.of(name).kv) == (
-            exact.of(name).weights,
-            exact.of(name).kv,
-        )
-        assert exact.of(name).compute - estimate.of(name).compute <= min(estimate.error, 64 * MIB)
-    assert estimate.output == exact.output
+    estimate, exact = counted(probe, load, (target, head))
+    assert 0.98 * total(exact) <= total(estimate) <= 1.1 * total(exact)
+    assert abs(estimate.of(HOST).total - exact.of(HOST).total) <= estimate.error
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_real_passes_take_what_was_foretold(probe: MemoryProbe, folder: Path, kind: str) -> None:
-    """The first pass that outputs hidden states reserves the graph again, at the estimated size."""
+def test_real_passes_take_what_was_counted(probe: MemoryProbe, folder: Path, kind: str) -> None:
+    """The first pass that outputs hidden states reserves the graph again: within the error."""
     paths = tiny(folder, kind)
     settings = replace(SETTINGS, n_ubatch=32)
-    found = probe.estimate_memory(load_command(paths, settings))
+    _, found = counted(
+        probe, load_command(paths, settings), (header.read(paths[0]), header.read(paths[1]))
+    )
     assert found.draft is not None
     pair = beside.opened(*paths, n_ubatch=32)
     try:
-        assert pair.target.n_ctx == 512
+        LOG.clear()
         pair.target.decode(list(range(5, 37)), 17)
+        target = LOG.allocated() or pair.target._buffers
+        LOG.clear()
         states = pair.source.states(32)
         if isinstance(pair.head, BlockHeadContext):
             pair.head.inject(states)
@@ -131,24 +118,17 @@ def test_real_passes_take_what_was_foretold(probe: MemoryProbe, folder: Path, ki
         else:
             features = pair.head.encode(np.concatenate([states, states]))
             pair.head.decode([5] * 64, 64, features)
-        actual = [
-            memory_breakdown.read_by_device(C._lib, context)[HOST]
-            for context in (pair.target.handle, pair.head._context)
-        ]
+        head = LOG.allocated() or pair.head._buffers
     finally:
         pair.close()
-    expected = found.target.of(HOST), found.draft.of(HOST)
-    assert [one.compute for one in actual] == [one.compute for one in expected]
-    assert [one.kv for one in actual] == [one.kv for one in expected]
-    shared = actual[0].weights if kind == "mtp" else 0
-    weights = [actual[0].weights, actual[1].weights - shared]  # mapped: without the padding
-    for mine, theirs in zip(weights, expected, strict=True):
-        assert 0 <= theirs.weights - mine < 32 * 30
+    rounding = 0.01 * MIB
+    off = found.target.of(HOST).compute - target[HOST].compute
+    assert -rounding <= off <= found.error + rounding
+    assert abs(found.draft.of(HOST).compute - head[HOST].compute) <= found.error + rounding
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_ready_reports_the_estimated_memory(folder: Path, kind: str) -> None:
-    """Except for the graph that is reserved again, which is larger by some hidden states."""
     target, head = tiny(folder, kind)
     advice = launch.choose_settings(SettingsRequest(load_command((target, head))))
     assert advice is not None
@@ -159,18 +139,18 @@ def test_ready_reports_the_estimated_memory(folder: Path, kind: str) -> None:
     finally:
         engine.close()
     estimate = advice.fit.memory_estimate
-    total = estimate.of(HOST).total + estimate.output
     used = memory_["used"]
     assert used is not None
-    assert used <= total <= used + 4 * 64 * 64 * 4 + 1024
+    foretold = estimate.of(HOST).total + estimate.output
+    assert -0.1 * MIB <= foretold - used <= estimate.error
 
 
 def test_an_odd_head_is_no_reason_to_die(folder: Path, probe: MemoryProbe) -> None:
     target = heads.quantised(heads.deep()).write(folder / "odd-target.gguf")
     head = heads.quantised(heads.eagle3(layers=(1, 2, 40))).write(folder / "odd.gguf")
     with pytest.raises(ProbeError, match="layer 40"):
-        probe.estimate_memory(load_command((target, head)))
-    assert probe.estimate_memory(LoadCommand(str(target), target_settings=SETTINGS)).target.total
+        probe.count_buffers(load_command((target, head)))
+    assert probe.count_buffers(LoadCommand(str(target), target_settings=SETTINGS)).target.kv
 
 
 def test_a_head_costs_what_it_takes() -> None:

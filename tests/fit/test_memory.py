@@ -1,7 +1,8 @@
-"""fit/memory.py: the estimate against the probe, real loads and published logs."""
+"""fit/memory.py: the estimate against llama.cpp's own count, recorded GPUs and published logs."""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,14 +20,17 @@ from localspec.models import synthetic_header
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
 from localspec.protocol.wire import ContextSettings, LoadCommand
-from tests import pretend_gpu
+from tests import gpu_counts
 from tests.families import FAMILIES, write_ghost
 
 MIB = 1024**2
 GIB = 1024**3
 SETTINGS = ContextSettings(n_ctx=4096, n_threads=1)
-MIXTURES = [name for name, family in FAMILIES.items() if family.small.experts]
 HYBRIDS = ("qwen35", "qwen35moe", "lfm2", "granitehybrid", "mamba2")
+LOWEST, HIGHEST = 0.98, 1.10
+"""Estimate relative to all bytes of the pair."""
+TINY = 16 * MIB
+"""Absolute error allowed for models as small as those of the tests."""
 
 
 @pytest.fixture(scope="module")
@@ -54,23 +58,13 @@ def header_only(folder: Path, name: str) -> Path:
 
 def cards(count: int, backend: str = "CUDA") -> list[Device]:
     return [
-        replace(card, name=f"{backend}{i}", backend=backend, free=24 * GIB, total=24 * GIB)
-        for i, card in enumerate(pretend_gpu.devices(count))
+        Device(f"{backend}{i}", free=24 * GIB, total=24 * GIB, backend=backend, simulated=True)
+        for i in range(count)
     ]
 
 
 def load_command(path: Path | str, **settings: object) -> LoadCommand:
     return LoadCommand(str(path), target_settings=replace(SETTINGS, **settings))  # type: ignore[arg-type]
-
-
-def both(
-    probe: MemoryProbe, folder: Path, name: str, devices: list[Device], **settings: object
-) -> tuple[MemoryEstimate, MemoryEstimate]:
-    """The estimate and the exact memory of the probe."""
-    load = load_command(header_only(folder, name), **settings)
-    return memory.estimate_pair(load, header(name), None, devices), probe.estimate_memory(
-        load, devices
-    )
 
 
 def parts(memory_: MemoryByDevice) -> dict[str, tuple[int, int, int]]:
@@ -82,15 +76,11 @@ def parts(memory_: MemoryByDevice) -> dict[str, tuple[int, int, int]]:
     }
 
 
-def assert_close(estimate: MemoryEstimate, exact: MemoryEstimate) -> None:
-    """Weights and KV caches are equal; compute buffers are within the error bound."""
-    for name in set(exact.target.on) | set(estimate.target.on):
-        mine, theirs = estimate.of(name), exact.of(name)
-        assert (mine.weights, mine.kv) == (theirs.weights, theirs.kv)
-        assert abs(mine.compute - theirs.compute) <= estimate.error
+def total(estimate: MemoryEstimate) -> int:
+    return estimate.target.total + (estimate.draft.total if estimate.draft else 0)
 
 
-# One device: exact to the byte.
+# This computer's memory: llama.cpp counts a load without data.
 
 
 @pytest.mark.parametrize(
@@ -99,23 +89,65 @@ def assert_close(estimate: MemoryEstimate, exact: MemoryEstimate) -> None:
         {},
         {"kv_type": "q8_0", "n_ubatch": 64},
         {"flash_attn": "off", "n_ubatch": 256},
-        {"kv_type": "f32", "swa_full": False},
+        {"kv_type": "f32", "swa_full": False, "n_ctx": 16384, "n_ubatch": 1024},
     ],
 )
 @pytest.mark.parametrize("name", FAMILIES)
 def test_without_a_card(
     probe: MemoryProbe, folder: Path, name: str, settings: dict[str, object]
 ) -> None:
-    estimate, exact = both(probe, folder, name, [], n_gpu_layers=0, **settings)
-    assert estimate.target == exact.target
-    assert estimate.method == "analytic"
+    load = load_command(header_only(folder, name), n_gpu_layers=0, **settings)
+    counted = probe.count_buffers(load)
+    estimate = memory.estimate_pair(load, header(name), None, [])
+    exact = memory.replace_counted(estimate, load, (header(name), None), counted)
+    kv = estimate.of(HOST).kv
+    assert abs(counted.target.kv - kv) <= 0.01 * MIB * 2  # two caches, printed in 0.01 MiB
+    assert (estimate.method, exact.method, exact.error) == ("analytic", "exact", 0)
+    assert LOWEST * total(exact) <= total(estimate) <= HIGHEST * total(exact)
+    assert abs(total(estimate) - total(exact)) <= estimate.error
 
 
-@pytest.mark.parametrize("backend", ["CUDA", "Vulkan", "Metal"])
-@pytest.mark.parametrize("name", FAMILIES)
-def test_wholly_on_a_card(probe: MemoryProbe, folder: Path, name: str, backend: str) -> None:
-    estimate, exact = both(probe, folder, name, cards(1, backend), kv_type="q8_0")
-    assert parts(estimate.target) == parts(exact.target)
+def test_a_pair_is_the_sum_of_two(probe: MemoryProbe, folder: Path) -> None:
+    load = replace(
+        load_command(header_only(folder, "llama")),
+        draft=str(header_only(folder, "llama-tied")),
+        draft_settings=ContextSettings(n_ubatch=128, n_threads=1),
+    )
+    headers = header("llama"), header("llama-tied")
+    estimate = memory.estimate_pair(load, *headers, [])
+    exact = memory.replace_counted(estimate, load, headers, probe.count_buffers(load))
+    assert estimate.draft is not None and exact.draft is not None
+    for mine, theirs in ((estimate.target, exact.target), (estimate.draft, exact.draft)):
+        assert 0 <= mine.total - theirs.total <= estimate.error
+    assert estimate.of(HOST).total == estimate.target.of(HOST).total + estimate.draft.of(HOST).total
+
+
+# GPUs that are not here: sizes recorded from llama.cpp.
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="recorded on x86-64")
+def test_recorded_gpus() -> None:
+    """Weights and KV cache are exact; the rest is rarely under, and within the error bound."""
+    too_high = 0
+    counts = list(gpu_counts.read())
+    for count in counts:
+        estimate = memory.estimate_pair(count.load, *count.headers, count.devices)
+        for name in {*estimate.target.on, *count.exact.target.on}:
+            mine, theirs = estimate.target.of(name), count.exact.target.of(name)
+            assert (mine.weights, mine.kv) == (theirs.weights, theirs.kv), count
+            off = estimate.of(name).total - count.exact.of(name).total
+            if len(count.devices) == 1 or count.load.draft is None:
+                assert -estimate.error <= off <= estimate.error, (count, name)
+        difference = total(estimate) - total(count.exact)
+        assert difference >= min(-0.002 * total(count.exact), -MIB), count
+        too_high += difference > max((HIGHEST - 1) * total(count.exact), 4 * TINY)
+    assert len(counts) > 150
+    assert too_high <= 0.03 * len(counts)
+
+
+def clear_caches() -> None:
+    for known in (llama_params.has_amx, model_buffers._repacked_types, model_buffers.estimate):
+        known.cache_clear()
 
 
 @pytest.fixture(params=["shown", "hidden"])
@@ -125,33 +157,24 @@ def amx(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     if request.param == "hidden" and llama_params.has_amx.__wrapped__():
         pytest.skip("this CPU has AMX, which ggml would use")
     monkeypatch.setenv("LOCALSPEC_AMX", request.param)
-    for known in (
-        caches := (llama_params.has_amx, model_buffers._repacked_types, model_buffers.estimate)
-    ):
-        known.cache_clear()
+    clear_caches()
     yield request.param
-    for known in caches:
-        known.cache_clear()
+    clear_caches()
 
 
 @pytest.mark.parametrize(
     ("backend", "layers"), [("", 0), ("CUDA", 0), ("CUDA", 9), ("Metal", 0), ("Metal", 9)]
 )
-def test_repacked_weights(tmp_path: Path, amx: str, backend: str, layers: int) -> None:
+def test_repacked_weights(amx: str, backend: str, layers: int) -> None:
     """Tied embeddings of a repacked type are loaded twice."""
     model = with_table(header("llama-tied"), "Q4_0")
-    path = tmp_path / "model.gguf"
-    write_ghost(model, "", path)
-    load, devices = load_command(path, n_gpu_layers=layers), cards(1, backend) if backend else []
-    with MemoryProbe() as probe:
-        exact = probe.estimate_memory(load, devices)
-    estimate = memory.estimate_pair(load, model, None, devices)
-    assert_close(estimate, exact)
+    load = load_command("x", n_gpu_layers=layers)
+    estimate = memory.estimate_pair(load, model, None, cards(1, backend) if backend else [])
     sizes = [tensor.n_bytes for tensor in model.tensors]
     table = next(t.n_bytes for t in model.tensors if t.name == "token_embd.weight")
     twice = layers > 0 or (amx == "hidden" and backend != "CUDA")
-    total = sum(part.weights for part in exact.target.on.values())
-    assert total == pytest.approx(sum(sizes) + twice * table, rel=1e-3)
+    found = sum(part.weights for part in estimate.target.on.values())
+    assert found == pytest.approx(sum(sizes) + twice * table, rel=1e-3)
 
 
 def with_table(model: Header, type_name: str) -> Header:
@@ -168,62 +191,6 @@ def with_table(model: Header, type_name: str) -> Header:
         tensors.append(tensor._replace(offset=at))
         at += -(-tensor.n_bytes // 32) * 32
     return replace(model, tensors=tuple(tensors))
-
-
-# Several devices and partial offload: within the error bound.
-
-
-@pytest.mark.parametrize(
-    ("backend", "layers"), [("CUDA", 0), ("CUDA", 1), ("CUDA", 9), ("Metal", 9)]
-)
-@pytest.mark.parametrize("name", FAMILIES)
-def test_partly_on_a_card(
-    probe: MemoryProbe, folder: Path, name: str, backend: str, layers: int
-) -> None:
-    """Metal has no pinned memory, so the CPU's weights may be repacked."""
-    assert_close(*both(probe, folder, name, cards(1, backend), n_gpu_layers=layers))
-
-
-@pytest.mark.parametrize("name", MIXTURES)
-def test_experts_in_the_computers_memory(probe: MemoryProbe, folder: Path, name: str) -> None:
-    assert_close(*both(probe, folder, name, cards(1), cpu_moe=True))
-
-
-@pytest.mark.parametrize("split", [(), (3.0, 1.0)])
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gemma4-e", "qwen3moe", "qwen35"])
-def test_over_two_cards(
-    probe: MemoryProbe, folder: Path, name: str, split: tuple[float, ...]
-) -> None:
-    estimate, exact = both(probe, folder, name, cards(2), tensor_split=split)
-    assert_close(estimate, exact)
-    assert {"CUDA0", "CUDA1"} <= parts(estimate.target).keys()
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_really_loaded(tmp_path: Path, count: int) -> None:
-    """With several GPUs the estimate is an upper bound of the real load."""
-    path = pretend_gpu.real(tmp_path, "llama")
-    devices = pretend_gpu.devices(count)
-    load = load_command(path)
-    taken, _ = pretend_gpu.loaded(load, pretend_gpu.cards(devices))
-    estimate = memory.estimate_pair(load, header("llama", small=True), None, devices)
-    for name in taken.on:
-        assert 0 <= estimate.of(name).total - taken.of(name).total <= estimate.error
-
-
-def test_a_pair(probe: MemoryProbe, folder: Path) -> None:
-    load = replace(
-        load_command(header_only(folder, "llama")),
-        draft=str(header_only(folder, "llama-tied")),
-        draft_settings=ContextSettings(n_ubatch=128, n_threads=1),
-    )
-    devices = cards(1)
-    estimate = memory.estimate_pair(load, header("llama"), header("llama-tied"), devices)
-    exact = probe.estimate_memory(load, devices)
-    assert estimate.draft is not None and exact.draft is not None
-    assert parts(estimate.target) == parts(exact.target)
-    assert parts(estimate.draft) == parts(exact.draft)
-    assert estimate.output == exact.output
 
 
 # Published logs of real GPUs.
@@ -245,7 +212,7 @@ def test_logs_of_real_cards(n_ctx: int, kv: float, compute: float) -> None:
     assert card.weights / MIB == pytest.approx(4403.49, abs=0.01)
     assert host.weights / MIB == pytest.approx(281.81, abs=0.01)
     assert card.kv / MIB == pytest.approx(kv, abs=0.01)
-    assert card.compute / MIB == pytest.approx(compute, rel=0.01)
+    assert compute <= card.compute / MIB <= 1.1 * compute
 
 
 # Invariants.
@@ -319,7 +286,7 @@ def test_an_unverified_architecture_has_a_larger_error() -> None:
     unknown = replace(known, architecture="olmo2", keys=renamed)
     first = memory.estimate_pair(load_command("x"), known, None, [])
     second = memory.estimate_pair(load_command("x"), unknown, None, [])
-    assert second.error > 64 * MIB > first.error
+    assert second.error > 64 * MIB > first.error > 0
     assert second.target.of(HOST).weights == first.target.of(HOST).weights
 
 
