@@ -114,9 +114,11 @@ def compare(
     ms = (time.perf_counter() - start) * 1000
     names = {*exact.target.on, *estimate.target.on}
     over = [estimate.of(name).total - exact.of(name).total for name in names]
-    sums = [sum(one.of(name).total for name in names) + one.output for one in (estimate, exact)]
+    mine, theirs = (
+        sum(one.of(name).total for name in names) + one.output for one in (estimate, exact)
+    )
     beyond = max(map(abs, over)) > estimate.error + exact.error
-    return Result(name, load, *sums, max(0, -min(over)), beyond, ms)
+    return Result(name, load, mine, theirs, max(0, -min(over)), beyond, ms)
 
 
 class RandomCases:

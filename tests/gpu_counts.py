@@ -61,7 +61,8 @@ def read() -> Iterator[GpuCount]:
 
 
 def _settings(body: dict[str, Any]) -> ContextSettings:
-    return from_json(ContextSettings, body)
+    settings: ContextSettings = from_json(ContextSettings, body)
+    return settings
 
 
 def _memory(body: dict[str, list[int]], output: int) -> MemoryByDevice:
