@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ def test_a_file_here_is_counted_by_llama_cpp(zoo: Zoo) -> None:
 def test_a_pair_of_the_catalogue_on_another_card_offline() -> None:
     said = document("qwen3-8b+qwen3-0.6b", "--gpu", "RTX 4070")
     (device,) = said["devices"]
-    assert said["method"] == "exact"
+    assert said["method"] == "analytic"
+    assert 0 < said["error"] < 0.3 * GIB
     assert said["source"] == "shape"
     assert device["verdict"] == "fits"
     assert 4.2 * GIB < device["target"]["weights"] < 4.6 * GIB
@@ -72,19 +74,21 @@ def test_a_model_of_which_nothing_is_known_offline_is_said_to_be_so() -> None:
     assert "localspec: " in done.err
 
 
-def test_exactly_from_a_remote_header(zoo: Zoo) -> None:
+@pytest.mark.parametrize(("gpu", "method"), [((), "exact"), (("--gpu", "RTX 4060"), "analytic")])
+def test_from_a_remote_header(zoo: Zoo, gpu: tuple[str, ...], method: str) -> None:
     """Nothing is downloaded but the header."""
     body = Path(zoo["chatty"]).read_bytes()
     with FakeHub() as hub:
         hub.add("tiny/chatty-GGUF", "chatty-Q8_0.gguf", body)
-        done = localspec(
-            "fit", "tiny/chatty-GGUF", "--gpu", "RTX 4060", "--json", env={"HF_ENDPOINT": hub.url}
-        )
+        done = localspec("fit", "tiny/chatty-GGUF", *gpu, "--json", env={"HF_ENDPOINT": hub.url})
     assert done.code == 0, done.err
     said = json.loads(done.out)
-    assert (said["source"], said["method"]) == ("hub", "exact")
-    here = document(str(zoo["chatty"]), "--gpu", "RTX 4060")
-    assert said["devices"][0]["target"] == here["devices"][0]["target"]
+    assert (said["source"], said["method"]) == ("hub", method)
+    here = document(str(zoo["chatty"]), *gpu)
+    for device, same in zip(
+        (*said["devices"], said["host"]), (*here["devices"], here["host"]), strict=True
+    ):
+        assert device["target"] == same["target"]
 
 
 def test_run_refuses_before_loading_what_cannot_fit(zoo: Zoo) -> None:
@@ -107,7 +111,7 @@ def test_stats_show_estimated_and_used_memory(zoo: Zoo) -> None:
     assert done.code == 0, done.err
     line = next(line for line in done.err.splitlines() if line.startswith("memory"))
     assert "estimated" in line
-    assert "(+0.0 MiB)" in line
+    assert re.search(r"\(-\d\.\d MiB\)", line)  # an upper bound
 
 
 # --- bars -------------------------------------------------------------------------------------
