@@ -171,7 +171,7 @@ class _DeviceBuffers:
             size *= 2  # q, k and v are contiguous copies of parts of one product
         if hparams.arch in _GATED_ATTENTION:
             size += 2 * q
-        if GGML_TYPES[params.kv_type][1] > 1:
+        if GGML_TYPES[params.kv_type][1] > 1 and not hparams.is_mla:
             size += q + result  # rotated, so that a quantised cache loses less
         cells = params.n_ctx_swa if layer.is_swa else params.n_ctx
         if params.flash_attn:

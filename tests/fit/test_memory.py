@@ -247,6 +247,14 @@ def test_integrated_graphics_only_where_there_is_no_card() -> None:
     assert set(parts(estimate.target)) == {HOST, shared.name}
 
 
+def test_a_draft_is_split_by_what_the_target_leaves() -> None:
+    """As in llama.cpp: it splits the draft by the memory then free on each GPU."""
+    load = replace(load_command("x", tensor_split=(1, 5)), draft="y")
+    draft = memory.estimate_pair(load, header("llama"), header("llama-tied"), cards(2)).draft
+    assert draft is not None
+    assert draft.of("CUDA0").kv > draft.of("CUDA1").kv
+
+
 def test_one_card_of_two() -> None:
     load = load_command("x", split_mode="none", main_gpu=1)
     estimate = memory.estimate_pair(load, header("llama"), None, cards(2))
