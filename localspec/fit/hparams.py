@@ -172,13 +172,6 @@ class ModelHparams:
         return self.n_layer_kv_from_start - (2 if self.layers[il].is_swa else 1)
 
     @cached_property
-    def layer_bytes(self) -> tuple[int, ...]:
-        return tuple(
-            sum(t.n_bytes for t in self.layer_tensors.get(il, {}).values())
-            for il in range(self.n_layer_all)
-        )
-
-    @cached_property
     def layers(self) -> tuple[LayerHparams, ...]:
         heads = self.per_layer("attention.head_count")
         heads_kv = self.per_layer("attention.head_count_kv", self.header.n_head)

@@ -12,8 +12,11 @@ from dataclasses import replace
 
 from localspec.machine.memory_by_device import HOST, DeviceMemory
 
-_BUFFER = re.compile(r"\S+: +(\S+) +(?:\S+ +)*?(\w+) buffer size = +([\d.]+) MiB")
-"""`sched_reserve:      CUDA0 compute buffer size =   258.50 MiB`."""
+_BUFFER = re.compile(r"\w+: +(\S+) +(?:DSV4 \w+ )?(\w+) buffer size = +([\d.]+) MiB\s*$")
+"""`sched_reserve:      CUDA0 compute buffer size =   258.50 MiB`.
+
+No other words may stand in the line: llama.cpp also prints texts of the model's file.
+"""
 _KV_TOTAL = re.compile(r"llama_kv_cache\w*: size = +([\d.]+) MiB")
 """One line for each cache; a model with sliding windows has two."""
 _HOST_BUFFER = re.compile(r"CPU|AMX|BLAS|.*_Host$")

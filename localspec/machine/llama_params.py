@@ -162,11 +162,6 @@ def context_params(c: Any, model: Any, role: ModelRole, n_ctx: int) -> Any:
     return params
 
 
-def output_bytes(c: Any, model: Any, role: ModelRole) -> int:
-    """Bytes of the logits for `n_outputs_max` rows."""
-    return int(4 * role.n_outputs_max * c.llama_vocab_n_tokens(c.llama_model_get_vocab(model)))
-
-
 @cache
 def has_amx() -> bool:
     """Whether ggml would use AMX, which crashes (SIGILL) in builds by GCC 12 or older.

@@ -88,16 +88,9 @@ class MemoryProbe:
             self._child = None
         self._header_only_files.close()
 
-    def list_devices(self) -> list[dict[str, Any]]:
-        """Devices of ggml: name, description, type, free, total, id, backend, caps.
-
-        Raises ProbeError.
-        """
-        return list(self._request("devices")["devices"])
-
     def query_info(self) -> dict[str, Any]:
-        """`devices`, `offloads`, the path of the `library`, CPU `features`, and functions `lacking`
-        for heads.  Raises ProbeError.
+        """`devices` (name, description, type, free, total, id, backend, caps), `offloads`, the path
+        of the `library`, CPU `features`, and functions `lacking` for heads.  Raises ProbeError.
         """
         return self._request("devices")
 

@@ -103,7 +103,7 @@ def test_a_split_model_is_one(probe: MemoryProbe, folder: Path, tmp_path: Path) 
 
 
 def test_the_cpu_is_listed(probe: MemoryProbe) -> None:
-    (cpu,) = [device for device in probe.list_devices() if device["type"] == "cpu"]
+    (cpu,) = [device for device in probe.query_info()["devices"] if device["type"] == "cpu"]
     assert cpu["name"] == HOST
     assert cpu["total"] >= cpu["free"] > 0
     assert cpu["caps"]["mmap_support"] in (True, False)
@@ -190,7 +190,7 @@ def test_a_child_that_fails_is_an_error_with_a_reason(body: str, match: str) -> 
     with MemoryProbe(lambda: _fake_child(body), timeout=1) as broken:
         for _ in range(2):  # a new process each time
             with pytest.raises(ProbeError, match=match):
-                broken.list_devices()
+                broken.query_info()
 
 
 # Header-only files.
@@ -227,6 +227,9 @@ def test_buffers_of_the_log_are_counted_by_device() -> None:
         "sched_reserve:      CUDA0 compute buffer size =   258.50 MiB",
         "sched_reserve:  CUDA_Host compute buffer size =    21.01 MiB",
         "llama_model_loader: - kv  17:  llama.vocab_size u32 = 1",
+        # texts of a hostile file
+        "llama_model_loader: - kv   0: general.name str = CPU model buffer size = 9999.00 MiB",
+        "print_info: BOS token        = 1 'CPU model buffer size = 9999.00 MiB'",
     ):
         log.read(line)
     on = log.by_device()
