@@ -35,7 +35,23 @@ def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
         for name, value in variables.items()
         if not name.startswith(_DROPPED_VARIABLES) or name.startswith(_KEPT_VARIABLES)
     }
+    # numpy's linear algebra is not used; its threads would spin for 0.1 s beside the loading.
+    allowed.setdefault("OPENBLAS_NUM_THREADS", "1")
     return allowed | {"GGML_NO_BACKTRACE": "1", "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+_started_early: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
+
+
+def engine_command() -> list[str]:
+    """The command that runs the engine."""
+    return [sys.executable, "-P", "-m", "localspec.engine", str(parent_pid_for_child())]
+
+
+def start_early(arguments: Sequence[str]) -> None:
+    """Start a child that `start` will soon be called for; without use it exits with the parent."""
+    with suppress(OSError):
+        _started_early[tuple(arguments)] = start(arguments)
 
 
 def start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -43,6 +59,8 @@ def start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
 
     Raises OSError if the system cannot start it.
     """
+    if (early := _started_early.pop(tuple(arguments), None)) is not None:
+        return early
     windows = sys.platform == "win32"
     process = subprocess.Popen(
         arguments,

@@ -11,8 +11,15 @@ PACKAGE = Path(__file__).resolve().parent
 
 
 def package_data_dir() -> Path:
-    """Files that ship with the package: the demo pair."""
+    """Files that ship with the package: the demo pair, and the starter's head."""
     return PACKAGE / "data"
+
+
+def find_bundled(file: str) -> Path:
+    """The model file with this name, in the folder that has it; else where a demo's would be."""
+    folders = (package_data_dir() / name for name in ("demo", "starter"))
+    found = [path for folder in folders if (path := folder / file).exists()]
+    return found[0] if found else package_data_dir() / "demo" / file
 
 
 def catalog_file() -> Path:

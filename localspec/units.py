@@ -1,4 +1,4 @@
-"""Formats memory sizes, speeds, shares and durations for display."""
+"""Formats memory sizes, speeds, shares, durations and counts for display."""
 
 from __future__ import annotations
 
@@ -40,6 +40,11 @@ def milliseconds(ms: float | None) -> str:
     if ms >= 1000:
         return f"{ms / 1000:.1f} s"
     return f"{ms:.0f} ms" if ms >= 10 else f"{ms:.2f} ms"
+
+
+def count(n: int, noun: str) -> str:
+    """1 chat, 2 chats."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def short_count(n: int) -> str:

@@ -2,7 +2,7 @@
 """Compare drafted and accepted tokens with llama.cpp's program: same files, prompts, length.
 
     scripts/bench_counts.py --target T.gguf --draft HEAD.gguf [--draft …] --gamma 1 3 5 \\
-        --speculative-simple build/bin/llama-speculative-simple --markdown
+        --llama-cpp build/bin
 
 Greedy, so the text is the target's and only the drafts can differ. Nothing is timed: other programs
 may run. If the draft is the target's own file, its MTP layer drafts.
@@ -19,18 +19,18 @@ one by one, up to where llama.cpp shortens its drafts to the remaining tokens. K
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import programs
-from bench_peers import table
 from programs import BenchError, Case, Settings
 from prompts import prompts_of
+from turns import table
 
 from localspec.machine.llama_params import has_amx
 
@@ -60,32 +60,32 @@ class Counts:
         return sum(a != b for a, b in zip(self.peer, self.ours, strict=True))
 
 
-def count(settings: Settings, case: Case) -> Counts:
+def count(settings: Settings, case: Case, gamma: int) -> Counts:
     """Raises BenchError."""
-    text, first, mine = ours(settings, case)
+    text, first, mine = ours(settings, case, gamma)
     for _ in range(programs.TRIES):  # the log may be truncated
-        said, theirs = peers(settings, replace(case, prompt=case.prompt + first))
+        said, theirs = peers(settings, replace(case, prompt=case.prompt + first), gamma)
         if text in said:
             break
-    n = compared(theirs, settings.tokens - case.gamma - 2)
+    n = compared(theirs, settings.tokens - gamma - 2)
     kind, same = programs.drafting(settings), text in said
-    return Counts(kind, case.gamma, case.name, theirs[:n], mine[:n], same)
+    return Counts(kind, gamma, case.name, theirs[:n], mine[:n], same)
 
 
-def ours(settings: Settings, case: Case) -> tuple[str, str, Rounds]:
+def ours(settings: Settings, case: Case, gamma: int) -> tuple[str, str, Rounds]:
     """localspec's answer, its first token and the rounds after it."""
-    command = programs.localspec_command(settings, case)
+    options = ("--draft", settings.draft or "", "--spec", "model", "--draft-max", str(gamma))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events"
-        document = json.loads(programs.call([*command, "--events", str(path)])[0])
+        document = programs.localspec_answer(settings, case, (*options, "--events", str(path)))
         events = map(json.loads, path.read_text(encoding="utf-8").splitlines())
         found = [(e["accepted"], e["drafted"]) for e in events if e["ev"] == "round"]
     return document["text"], document["tokens"][0]["text"], found[1:]
 
 
-def peers(settings: Settings, case: Case) -> tuple[str, Rounds]:
-    command = programs.speculative_simple_command(settings, case)
-    said, log = programs.call([*command, "--temp", "0", "--verbosity", "5"])
+def peers(settings: Settings, case: Case, gamma: int) -> tuple[str, Rounds]:
+    command = programs.speculative_simple_command(settings, case, gamma)
+    said, log = programs.call(settings, [*command, "--verbosity", "5"])
     found = [(int(kept), int(made)) for kept, made in _ROUND.findall(log + said)]
     if not found:
         raise BenchError(f"{command[0]} printed no rounds.")
@@ -102,14 +102,7 @@ def compared(rounds: Rounds, tokens: int) -> int:
     return len(rounds)
 
 
-def counts(every: list[Settings], prompts: dict[str, str]) -> Iterator[Counts]:
-    for settings in every:
-        for gamma in settings.gammas:
-            for name, prompt in prompts.items():
-                yield count(settings, Case(name, prompt, gamma))
-
-
-def report(found: list[Counts], *, markdown: bool) -> str:
+def report(found: list[Counts]) -> str:
     rows = [
         [
             *(one.kind, str(one.gamma), one.prompt, _share(one.peer), _share(one.ours)),
@@ -119,7 +112,7 @@ def report(found: list[Counts], *, markdown: bool) -> str:
     ]
     differing, every = sum(one.differing for one in found), sum(len(one.peer) for one in found)
     said = f"{every - differing:,} of {every:,} rounds are the same."
-    return f"{table([COLUMNS, *rows], markdown=markdown)}\n\n{said}"
+    return f"{table([COLUMNS, *rows])}\n\n{said}"
 
 
 def _share(rounds: Rounds) -> str:
@@ -136,31 +129,29 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--target", required=True, metavar="GGUF")
     parser.add_argument("--draft", required=True, action="append", metavar="GGUF")
-    parser.add_argument("--speculative-simple", required=True, metavar="PATH")
+    parser.add_argument("--llama-cpp", required=True, metavar="DIR", help="llama.cpp's programs")
     parser.add_argument("--gamma", type=int, nargs="+", default=[1, 3, 5], metavar="N")
     parser.add_argument("--tokens", type=int, default=96, metavar="N")
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSON: {name: text, …}")
-    parser.add_argument("--markdown", action="store_true")
     return parser.parse_args()
 
 
 def settings_of(args: argparse.Namespace, draft: str) -> Settings:
+    """Both compute alike: drafts of full length, no sampler but the best token."""
+    repack = [] if not has_amx() else ["--no-repack"]  # as localspec
+    same = "-fit off -fa on -ctk f16 -ctv f16 -ctkd f16 -ctvd f16"
+    drafts = "--spec-draft-n-min 0 --spec-draft-p-min 0 --samplers top_k --top-k 1"
     return Settings(
         target=args.target,
         draft=draft,
-        speculative_simple=args.speculative_simple,
-        llama_bench=None,
+        folder=args.llama_cpp,
         localspec=(sys.executable, "-m", "localspec"),
-        gammas=tuple(args.gamma),
         tokens=args.tokens,
         ctx=1024,
         threads=1,
         gpu_layers=0,
-        flash_attn="on",
-        repack=not has_amx(),
-        peer_defaults=False,
-        rounds=1,
-        load_before=None,
+        llama_cpp_options=(*same.split(), *drafts.split(), *repack),
+        localspec_options=("--flash-attn", "on", "--kv", "f16"),
     )
 
 
@@ -169,13 +160,14 @@ def main() -> int:
     found: list[Counts] = []
     try:
         prompts = prompts_of(args.prompts)
-        for one in counts([settings_of(args, draft) for draft in args.draft], prompts):
+        for draft, gamma, name in itertools.product(args.draft, args.gamma, prompts):
+            one = count(settings_of(args, draft), Case(name, prompts[name]), gamma)
             found.append(one)
             print(one.kind, one.gamma, one.prompt, one.differing, file=sys.stderr)
     except BenchError as error:
         print(f"bench_counts: {error}", file=sys.stderr)
         return 1
-    print(report(found, markdown=args.markdown))
+    print(report(found))
     return 0
 
 

@@ -1,130 +1,175 @@
 #!/usr/bin/env python3
-"""Compare drafts for one target: draft model, EAGLE-3, DSpark, …, each as `auto` would use it.
+"""What each draft reaches with a target, by `pair test`'s judgement and when it is run.
 
-    scripts/bench_drafts.py --target T.gguf --draft D.gguf --draft E.gguf --threads 1 --rounds 2
+    scripts/bench_drafts.py --target MODEL.gguf --draft D.gguf … [--length 3] [--temperature 0 0.8]
 
-Every prompt is answered plain and with each draft, alone (`model`: the controller chooses the draft
-length) and together with prompt lookup (`auto`), alternating, at temperature 0, through the Python
-API. Speed-ups are computed within a turn. Repetitive answers (under half of the 4-grams distinct)
-are reported separately: there prompt lookup wins with any draft. Let nothing else run meanwhile.
+The workloads of `localspec bench`, or prompts of a file, are answered plainly, then with each draft
+(`--spec model`, or `lookup`), always with the same seeds. Acceptance is accepted / drafted tokens;
+it does not depend on what else runs, the tokens per second after the first do. The last line says
+whether the two orders of the drafts by speed are the same.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from operator import eq
 from pathlib import Path
-from statistics import geometric_mean, median
-from typing import Literal
 
-from bench_peers import table
-from prompts import prompts_of
-
-from localspec import LLM
-from localspec.bench.metrics import distinct_4grams
-
-MIN_DISTINCT = 0.5
-"""Below this share of distinct 4-grams an answer is repetitive."""
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    name: str
-    llm: LLM
-    spec: Literal["off", "model", "auto"]
+from localspec.bench import draft_test, workloads
+from localspec.bench.draft_test import DraftRates
+from localspec.protocol.events import EngineExit, GenerationFinished, Round
+from localspec.protocol.wire import (
+    ChatMessage,
+    ContextSettings,
+    GenerateCommand,
+    LoadCommand,
+    ProbeCommand,
+    SamplingParams,
+    ScoreDraftCommand,
+)
+from localspec.worker.engine_process import EngineProcess
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    prompt: str
-    variant: str
-    speed: float
-    """Tokens per second after the first token."""
-    text: str
-    acceptance_rate: float | None
-    distinct: float
+@dataclass
+class RunCounts:
+    drafted: int = 0
+    accepted: int = 0
+    rounds: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    answers: list[list[int]] = field(default_factory=list)
+    """Their token ids."""
+
+    def add(self, engine: EngineProcess, request: GenerateCommand) -> None:
+        ids: list[int] = []
+        for event in engine.generate(request):
+            if isinstance(event, Round):
+                ids += [token.id for token in event.tokens]
+            if isinstance(event, EngineExit):
+                raise SystemExit(f"the engine exited: {event.how}")
+            if isinstance(event, GenerationFinished):
+                totals, speculation = event.totals, event.totals["speculation"]
+        self.answers.append(ids)
+        self.drafted += speculation["drafted"]
+        self.accepted += speculation["accepted"]
+        self.rounds += speculation["rounds"]
+        later = totals["tokens"] - 1
+        self.tokens += later
+        self.seconds += later / (totals["timings"]["tokens_per_second"] or 1e9)
 
 
-def measure(
-    variants: Sequence[Variant], prompts: dict[str, str], rounds: int, tokens: int
-) -> Iterator[Run]:
-    """Every variant with every prompt; the order is reversed in every second round."""
-    for turn in range(rounds):
-        for prompt, text in prompts.items():
-            for variant in variants[:: -1 if turn % 2 else 1]:
-                yield run(variant, prompt, text, tokens)
+@dataclass(frozen=True)
+class Found:
+    draft: str
+    kind: str
+    judged: DraftRates
+    run: RunCounts
+    plain: RunCounts
 
-
-def run(variant: Variant, prompt: str, text: str, tokens: int) -> Run:
-    answer = variant.llm.generate(
-        text, raw=True, temperature=0, max_tokens=tokens, spec=variant.spec
-    )
-    speed = answer.timings["tokens_per_second"] or 0.0
-    ids = [token.id for token in answer.tokens]
-    rate = answer.speculation["acceptance_rate"]
-    return Run(prompt, variant.name, speed, answer.text, rate, distinct_4grams(ids) or 1.0)
-
-
-def report(runs: Sequence[Run], *, markdown: bool) -> str:
-    """One row per variant: speed-ups over plain, for non-repetitive answers and for all."""
-    every = sorted({r.prompt for r in runs})
-    fresh = [p for p in every if all(r.distinct >= MIN_DISTINCT for r in runs if r.prompt == p)]
-    rows = [["", "acceptance rate", f"speed-up ({len(fresh)} answers)", f"all {len(every)}"]]
-    for variant in dict.fromkeys(r.variant for r in runs):
-        own = [r for r in runs if r.variant == variant]
-        rates = [r.acceptance_rate for r in own if r.acceptance_rate is not None]
-        mean = f"{sum(rates) / len(rates):.2f}" if rates else ""
-        rows.append([variant, mean, _gain(runs, variant, fresh), _gain(runs, variant, every)])
-    same = all(len({r.text for r in runs if r.prompt == p}) == 1 for p in every)
-    return table(rows, markdown=markdown) + f"\n\ntexts {'all the same' if same else 'DIFFER'}"
-
-
-def _gain(runs: Sequence[Run], variant: str, prompts: Sequence[str]) -> str:
-    """The geometric mean over prompts of the median of ratios within a turn."""
-    gains = []
-    for prompt in prompts:
-        ours, plain = (
-            [r.speed for r in runs if r.prompt == prompt and r.variant == w]
-            for w in (variant, "plain")
+    def row(self, temperature: float) -> str:
+        judged, run = self.judged, self.run
+        plain = self.plain.tokens / self.plain.seconds
+        cells = (
+            f"{self.draft} ({self.kind})",
+            f"{temperature:g}",
+            f"{judged.acceptance_rate or 0:.3f}",
+            f"{run.accepted / max(1, run.drafted):.3f}",
+            f"{judged.tokens_per_round:.2f}",
+            f"{1 + run.accepted / max(1, run.rounds):.2f}",
+            f"{judged.tokens_per_second:.1f}",
+            f"{run.tokens / run.seconds:.1f} ({run.tokens / run.seconds / plain:.2f} ×)",
+            f"{sum(map(eq, run.answers, self.plain.answers))} of {len(run.answers)}",
         )
-        gains.append(median(a / b for a, b in zip(ours, plain, strict=True)))
-    return f"{geometric_mean(gains):.2f} ({min(gains):.2f}-{max(gains):.2f})" if gains else ""
+        return f"| {' | '.join(cells)} |"
 
 
-def variants_of(llms: dict[str, LLM]) -> list[Variant]:
-    variants = [Variant("plain", next(iter(llms.values())), "off")]
-    for name, llm in llms.items():
-        variants += [Variant(name, llm, "model"), Variant(f"{name} + lookup", llm, "auto")]
-    return variants
+def load(target: Path, draft: Path | None, threads: int | None) -> EngineProcess:
+    settings = ContextSettings(n_ctx=2048, n_threads=threads)
+    engine = EngineProcess()
+    path = str(draft.resolve()) if draft else None
+    engine.load(LoadCommand(str(target.resolve()), path, settings, settings))
+    return engine
+
+
+def make_requests(
+    engine: EngineProcess, args: argparse.Namespace, t: float
+) -> list[GenerateCommand]:
+    prompts = [prompt for workload in workloads.load(args.workload) for prompt in workload.prompts]
+    if args.file is not None:
+        prompts = args.file.read_text("utf-8").splitlines()
+    is_chat = engine.ready.settings["chat"]["template"] is not None
+    return [
+        GenerateCommand(
+            text="" if is_chat else prompt,
+            messages=(ChatMessage("user", prompt),) if is_chat else (),
+            sampling=SamplingParams(temperature=t, seed=number),
+            max_tokens=args.tokens,
+            spec="off",
+            exact=False,
+        )
+        for number, prompt in enumerate(prompts)
+    ]
+
+
+def judge_and_run(
+    args: argparse.Namespace, draft: str, answers: Sequence[ScoreDraftCommand], plain: RunCounts
+) -> Found:
+    is_lookup = draft == "lookup"
+    engine = load(args.target, None if is_lookup else Path(draft), args.threads)
+    try:
+        kind = "lookup" if is_lookup else engine.ready.settings["draft_kind"]
+        commands = [replace(one, drafter="lookup" if is_lookup else "model") for one in answers]
+        scored = [(command, engine.score_draft(command)) for command in commands]
+        for _ in engine.probe(ProbeCommand()):
+            pass
+        assert engine.measured is not None
+        judged = draft_test.judge(draft, kind, scored, engine.measured).by_length[args.length]
+        run = RunCounts()
+        for answer in answers:
+            spec = "lookup" if is_lookup else "model"
+            run.add(engine, replace(answer.request, spec=spec, draft_length=args.length))
+        return Found(Path(draft).stem, kind, judged, run, plain)
+    finally:
+        engine.close()
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--target", type=Path, required=True)
+    parser.add_argument("--draft", action="append", required=True, help="a GGUF file, or lookup")
+    parser.add_argument("--length", type=int, default=3, help="draft tokens of a round")
+    parser.add_argument("--temperature", type=float, nargs="*", default=[0.0, 0.8])
+    parser.add_argument("--workload", action="append", default=[])
+    parser.add_argument("--file", type=Path, help="prompts to answer instead, one a line")
+    parser.add_argument("--tokens", type=int, default=48, help="of an answer, at most")
+    parser.add_argument("--threads", type=int, help="localspec's choice by default")
+    return parser.parse_args()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--target", required=True, metavar="GGUF")
-    parser.add_argument("--draft", required=True, action="append", metavar="GGUF")
-    parser.add_argument("--rounds", type=int, default=2, metavar="N")
-    parser.add_argument("--tokens", type=int, default=64, metavar="N")
-    parser.add_argument("--threads", type=int, default=1, metavar="N")
-    parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSON: {name: text, …}")
-    parser.add_argument("--markdown", action="store_true")
-    args = parser.parse_args()
-    runs = list[Run]()
-    with ExitStack() as open_:
-        llms = {
-            Path(draft).stem: open_.enter_context(
-                LLM(args.target, draft, ctx=1024, threads=args.threads, draft_threads=args.threads)
-            )
-            for draft in args.draft
-        }
-        for done in measure(variants_of(llms), prompts_of(args.prompts), args.rounds, args.tokens):
-            runs.append(done)
-            print(
-                f"{done.prompt} {done.variant}: {done.speed:.2f} tok/s", file=sys.stderr, flush=True
-            )
-    print(report(runs, markdown=args.markdown))
+    args = options()
+    titles = (
+        "draft | T | accepted, judged | run | a round, judged | run | tok/s, judged | run | same"
+    )
+    print(f"| {titles} |", "|---" * 9 + "|", sep="\n")
+    for temperature in args.temperature:
+        plain = RunCounts()
+        engine = load(args.target, None, args.threads)
+        requests = make_requests(engine, args, temperature)
+        answers = list(draft_test.record_answers(engine, requests, sys.maxsize))
+        for request in requests:
+            plain.add(engine, request)
+        engine.close()
+        found = []
+        for draft in args.draft:
+            found.append(judge_and_run(args, draft, answers, plain))
+            print(found[-1].row(temperature), flush=True)
+        judged = [one.draft for one in sorted(found, key=lambda f: -f.judged.tokens_per_second)]
+        run = [one.draft for one in sorted(found, key=lambda f: f.run.seconds / f.run.tokens)]
+        print(f"\nThe same order by speed: {'yes' if judged == run else f'no: {judged}, {run}'}\n")
     return 0
 
 

@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
 """Host time per round: everything outside llama_decode, by vocabulary size and mode.
 
-    .venv/bin/python scripts/bench_loop.py [--vocab 4096 32768 131072] [--rounds 300] [--parts]
-                                           [--probabilities]
+    .venv/bin/python scripts/bench_loop.py [--vocab 4096 49152 131072 262144] [--rounds 300]
+                                           [--parts] [--probabilities] [--target MODEL.gguf]
 
-A tiny random model of each vocabulary size drafts for itself, so almost every draft token is
-accepted and every row is verified: the most expensive case. Rows = draft length + 1 = 5.
+CPU time of the engine's thread, from one event written to the next; another program slows it only a
+little. "plain" drafts nothing. In "5 rows" a tiny random model of each vocabulary size drafts for
+itself, so almost every draft token is accepted and every row is verified: the most expensive case.
+`--target` measures a real model, plain: its passes leave the caches as cold as in use.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,13 +29,20 @@ import numpy as np
 from localspec.engine import drafters, speculative_loop
 from localspec.engine.drafters import draft_sampler
 from localspec.engine.llama import LlamaContext
+from localspec.engine.llama.library import C
 from localspec.engine.output_processor import OutputProcessor
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.speculative_loop import GenerationJob, speculative_decode
 from localspec.engine.token_probabilities import score_tokens
 from localspec.engine.verifiers import GumbelCoupledVerifier, make_verifier
 from localspec.protocol.events import Round
-from localspec.protocol.wire import ContextSettings, GenerateCommand, SamplingParams, VerifyMode
+from localspec.protocol.wire import (
+    ContextSettings,
+    GenerateCommand,
+    SamplingParams,
+    VerifyMode,
+    encode_output,
+)
 
 DRAFT_LENGTH = 4
 WIDTH = 64
@@ -74,17 +84,41 @@ def write_model(path: Path, n_vocab: int) -> None:
     out.close()
 
 
+class DecodeClock:
+    """CPU seconds of this thread inside llama_decode."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._decode = C.llama_decode
+
+    def __enter__(self) -> DecodeClock:
+        C.llama_decode = self._timed_decode
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        C.llama_decode = self._decode
+
+    def _timed_decode(self, *given: Any) -> int:
+        began = time.thread_time()
+        result: int = self._decode(*given)
+        self.seconds += time.thread_time() - began
+        return result
+
+
 def host_times(
-    models: tuple[LlamaContext, LlamaContext], mode: str, rounds: int, probabilities: bool
+    models: Sequence[LlamaContext], mode: str, rounds: int, probabilities: bool = False
 ) -> list[float]:
-    """Milliseconds per round outside llama_decode, text and statistics included."""
+    """Milliseconds per round outside llama_decode, text and events included.
+
+    Without a second model nothing is drafted.
+    """
     verify, sampling = MODES[mode]
-    target, draft = (PrefixCache(model) for model in models)
+    target, *drafts = (PrefixCache(model) for model in models)
     vocabulary = models[0].vocabulary
     verifier = make_verifier(verify, sampling.seed)
     prompt = [1, *range(300, 340)]
     inputs = drafters.DrafterInputs(
-        draft,
+        drafts[0] if drafts else None,
         verifier,
         sampling,
         len(prompt),
@@ -92,17 +126,22 @@ def host_times(
         lambda _: False,
         keep_logits=probabilities,
     )
-    tokens = rounds * (DRAFT_LENGTH + 1)
-    job = GenerationJob(prompt, sampling, tokens, DRAFT_LENGTH, lambda _: False, lambda: False)
+    length = DRAFT_LENGTH if drafts else 0
+    tokens = rounds * (length + 1)
+    job = GenerationJob(prompt, sampling, tokens, length, lambda _: False, lambda: False)
     job = replace(job, score_tokens=score_tokens if probabilities else None)
-    steps = speculative_decode(target, drafters.make("model", inputs), verifier, job)
+    drafter = drafters.make("model" if drafts else "none", inputs)
+    steps = speculative_decode(target, drafter, verifier, job)
+    events = OutputProcessor(GenerateCommand("", sampling), vocabulary, "").process(steps)
     times: list[float] = []
-    began, busy = time.perf_counter(), sum(m.decode_seconds for m in models)
-    for event in OutputProcessor(GenerateCommand("", sampling), vocabulary, "").process(steps):
-        now, used = time.perf_counter(), sum(m.decode_seconds for m in models)
-        if isinstance(event, Round) and event.drafted == DRAFT_LENGTH:
-            times.append((now - began - (used - busy)) * 1e3)
-        began, busy = now, used
+    with DecodeClock() as decoding, open(os.devnull, "wb", buffering=0) as output:
+        began, decoded = time.thread_time(), 0.0
+        for event in events:
+            output.write(encode_output(1, event))
+            now = time.thread_time()
+            if isinstance(event, Round) and event.drafted == length:
+                times.append((now - began - (decoding.seconds - decoded)) * 1e3)
+            began, decoded = now, decoding.seconds
     for model in models:
         model.truncate(0)
     return times
@@ -142,39 +181,53 @@ def timed_parts(spent: dict[str, float]) -> Iterator[None]:
             setattr(*place, real[name])
 
 
-def print_parts(
-    models: tuple[LlamaContext, LlamaContext], mode: str, rounds: int, probabilities: bool
-) -> None:
+def print_parts(models: Sequence[LlamaContext], mode: str, *given: Any) -> None:
     """Prints the mean milliseconds per round of each part."""
     spent: dict[str, float] = {}
     busy = sum(model.decode_seconds for model in models)
     with timed_parts(spent):
-        n = len(host_times(models, mode, rounds, probabilities))
+        n = len(host_times(models, mode, *given))
     spent["batches"] -= sum(model.decode_seconds for model in models) - busy
     print("           " + "  ".join(f"{k} {v / n * 1e3:.3f}" for k, v in spent.items()))
 
 
+def print_times(models: Sequence[LlamaContext], args: argparse.Namespace, n_vocab: int) -> None:
+    for mode in MODES:
+        for name, used in (("plain", models[:1]), (f"{DRAFT_LENGTH + 1} rows", models))[
+            : len(models)
+        ]:
+            times = host_times(used, mode, args.rounds, args.probabilities)
+            decile = statistics.quantiles(times, n=10)[-1]
+            print(f"  {n_vocab:>7,}  {mode:<26} {name:<7}", end="")
+            print(f" {statistics.median(times):.3f} ({decile:.3f})", flush=True)
+            if args.parts:
+                print_parts(used, mode, args.rounds, args.probabilities)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--vocab", type=int, nargs="+", default=[4096, 32768, 131072])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--vocab", type=int, nargs="*", default=[4096, 49152, 131072, 262144])
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--parts", action="store_true", help="show where the time goes")
     parser.add_argument("--probabilities", action="store_true", help="compute token probabilities")
+    parser.add_argument("--target", type=Path, metavar="GGUF", help="plain, of this model")
     args = parser.parse_args()
-    print(f"host ms per round, {DRAFT_LENGTH + 1} rows: median (90 %)")
+    print("host ms per round: median (90 %)")
     settings = replace(ContextSettings(), n_ctx=4096, n_threads=1, flash_attn="on")
+    if args.target:
+        target = LlamaContext(args.target, settings, outputs=1, rollback=0)
+        print_times([target], args, target.n_vocab)
+        target.close()
+        return
     for n_vocab in args.vocab:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "tiny.gguf"
             write_model(path, n_vocab)
             target = LlamaContext(path, settings, outputs=DRAFT_LENGTH + 1, rollback=DRAFT_LENGTH)
             draft = LlamaContext(path, settings, outputs=1, rollback=DRAFT_LENGTH)
-            for mode in MODES:
-                times = host_times((target, draft), mode, args.rounds, args.probabilities)
-                decile = statistics.quantiles(times, n=10)[-1]
-                print(f"  {n_vocab:>7,}  {mode:<26} {statistics.median(times):.3f} ({decile:.3f})")
-                if args.parts:
-                    print_parts((target, draft), mode, args.rounds, args.probabilities)
+            print_times([target, draft], args, n_vocab)
             target.close()
             draft.close()
 

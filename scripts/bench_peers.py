@@ -1,25 +1,34 @@
 #!/usr/bin/env python3
-"""Compare localspec with llama.cpp's own programs: same files, prompts, threads, draft length.
+"""Compare localspec with llama.cpp's own programs on any model, with or without a draft.
 
-    scripts/bench_peers.py --target T.gguf --draft D.gguf --threads 4 \\
-        --speculative-simple build/bin/llama-speculative-simple --llama-bench build/bin/llama-bench
+    scripts/bench_peers.py --target T.gguf --draft D.gguf --llama-cpp build/bin --gamma 1 3 5
 
-Build both programs from the llama.cpp source in the sdist of the installed llama-cpp-python, with
-the same compiler flags, or link them with its libraries. Let nothing else run meanwhile.
+`--llama-cpp` is the folder with llama-server, llama-speculative-simple and llama-completion, built
+from the llama.cpp source in the sdist of the installed llama-cpp-python with the same compiler
+flags; a missing program is left out. Let nothing else run meanwhile.
 
-Runs alternate in pairs; the order is reversed in every second round. Ratios are computed within a
-pair, and their medians are printed (above 1: localspec is faster). What is timed, by the sources:
+Every program reads the same text (no chat template) and samples with top-k 40, top-p 0.95 and min-p
+0.05; all else is its own default unless an option says otherwise. Every turn runs all programs on
+every prompt, each second turn in reverse order; one turn before is not counted. Ratios to
+llama-server without a draft (or to the row that `--base` names) are computed within a turn; their
+median is a prompt's. The table gives the geometric mean over prompts and the worst prompt; above 1
+is faster. What is timed, by the sources:
 
-- llama-speculative-simple, "decoded": from the first draft, including the first token. Both models
-  have read the prompt before. It stops one token after -n, so -n is one less.
-- localspec, tokens_per_second: after the first token. The draft model reads the prompt in its first
-  draft; that time is measured separately (a run with --events: the first draft against the median
-  of the later ones) and subtracted.
-- llama-bench: passes over random tokens, without sampling and text; one warm-up pass.
-- "whole answer": reading the prompt (both models) and all tokens, without loading.
+- llama-server keeps running; tokens per second by its own clock, after the first token. "Whole
+  answer" is the client's clock: reading the prompt and all tokens.
+- llama-speculative-simple loads each time; its clock starts when both models have read the prompt.
+- localspec loads each time; tokens per second after the first token. The draft model reads the
+  prompt in its first draft, so this rate includes it. Costs measured in one run serve the next.
 
-If the texts differ, two tokens were almost equally likely: the two programs read the prompt in
-batches of different widths, and floating-point sums then differ in the last digits.
+A whole answer has `--tokens` tokens: one that ends earlier is extended at its own speed. Answers
+that repeat themselves (under half of the 4-grams distinct) are easy to draft: if there are some, a
+table without them follows. Greedy texts that differ from localspec's plain one part where two
+tokens are almost equally likely. With `--json` an interrupted measurement goes on where it stopped.
+
+Tables of their own: `--threads-table 1 2` (localspec's default threads against these counts),
+`--prefill 512 2048` (tokens per second of reading a prompt), `--first-token` (from the start of the
+process to the first characters of the answer; `new` has no measurements yet, `known` those of runs
+before; compile the bytecode first: python -m compileall localspec).
 """
 
 from __future__ import annotations
@@ -30,170 +39,175 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
-from programs import BenchError, Case, Run, Settings, llama_bench, localspec, speculative_simple
-from prompts import prompts_of
+from programs import (
+    PLAIN,
+    BenchError,
+    Case,
+    LlamaServer,
+    Run,
+    Settings,
+    first_output,
+    localspec,
+    localspec_command,
+    localspec_prefill,
+    raw_program,
+    speculative_simple,
+)
+from prompts import prompts_of, workload_prompts
+from turns import PLAIN_NAME, Contestant, Measurement, Sample, answer_table, prompt_table, table
 
-from localspec.machine.llama_params import has_amx, resolve_n_threads
 from localspec.protocol.wire import DRAFT_MAX
 
-
-@dataclass(frozen=True)
-class Sample:
-    """One run of each program, back to back."""
-
-    case: Case
-    round: int
-    peer: Run
-    ours: Run
-
-    @property
-    def ratio(self) -> float:
-        return self.ours.speed / self.peer.speed
-
-    @property
-    def answer_ratio(self) -> float | None:
-        if self.peer.answer_s is None or self.ours.answer_s is None:
-            return None
-        return self.peer.answer_s / self.ours.answer_s
+FIRST_TOKEN_PROMPT = "The sea was calm that morning, and the old man"
 
 
-# --- measuring ------------------------------------------------------------------------------
+# --- contestants ----------------------------------------------------------------------------
 
 
-def measure(settings: Settings, prompts: dict[str, str]) -> Iterator[Sample]:
-    """Every case in every round; the order of the programs alternates by round."""
-    for n in range(settings.rounds):
-        for case, program in cases(settings, prompts):
-            if n % 2:
-                ours = localspec(settings, case)
-                peer = program(settings, case)
-            else:
-                peer = program(settings, case)
-                ours = localspec(settings, case)
-            yield Sample(case, n, peer, ours)
+def contestants_of(
+    settings: Settings, args: argparse.Namespace, open_: ExitStack
+) -> Iterator[Contestant]:
+    pairs = [replace(settings, draft=draft) for draft in args.draft]
+    if settings.has_program("llama-server"):
+        for pair in (replace(settings, draft=None), *pairs):
+            server = LlamaServer(pair)
+            open_.callback(server.close)
+            yield Contestant(f"llama-server{label(pair, args)}", server.complete)
+    if settings.has_program("llama-speculative-simple"):
+        for pair in pairs:
+            name = f"llama-speculative-simple{label(pair, args)}"
+            for gamma in (None, *args.gamma):
+                run = partial(speculative_simple, pair, gamma=gamma)
+                if gamma is None:
+                    yield Contestant(name, run)
+                else:
+                    yield Contestant(f"{name}, γ {gamma}", run, f"{name}, γ")
+    yield Contestant(PLAIN_NAME, partial(localspec, settings, options=PLAIN))
+    for pair in pairs or [settings]:
+        draft = ("--draft", pair.draft or "none")
+        name = f"localspec auto{label(pair, args)}"
+        yield Contestant(name, partial(localspec, pair, options=(*draft, "--spec", "auto")))
+        for gamma in args.fixed if pair.draft else ():
+            options = (*draft, "--spec", "model", "--draft-max", str(gamma))
+            family = f"localspec{label(pair, args)}, γ"
+            run = partial(localspec, pair, options=options)
+            yield Contestant(f"{family} {gamma}", run, family)
 
 
-def cases(
-    settings: Settings, prompts: dict[str, str]
-) -> Iterator[tuple[Case, Callable[[Settings, Case], Run]]]:
-    if settings.llama_bench:
-        for name, prompt in prompts.items():
-            # llama-bench starts at position 0: a short prompt keeps the context as short.
-            yield Case(name, prompt.strip().splitlines()[0], 0), llama_bench
-    if settings.speculative_simple:
-        for gamma in settings.gammas:
-            for name, prompt in prompts.items():
-                yield Case(name, prompt, gamma), speculative_simple
+def label(pair: Settings, args: argparse.Namespace) -> str:
+    if pair.draft is None:
+        return ""
+    return f" + {Path(pair.draft).stem}" if len(args.draft) > 1 else " + draft"
 
 
-# --- reporting ------------------------------------------------------------------------------
-
-
-def stated(settings: Settings) -> list[str]:
-    """The conditions of the measurement."""
-    same = f"flash attention {settings.flash_attn}, KV f16"
-    peer = f"{same}, draft min 0, p_min 0, greedy by top-k 1 alone"
-    if settings.peer_defaults:
-        peer = "its own defaults"
-    load = "unknown" if settings.load_before is None else f"{settings.load_before:.2f}"
+def thread_contestants(
+    settings: Settings, counts: Sequence[int], options: Sequence[str]
+) -> list[Contestant]:
     return [
-        f"target {Path(settings.target).name}, draft {Path(settings.draft).name}",
-        f"llama-cpp-python {version('llama-cpp-python')}, Python {platform.python_version()}, "
-        f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, load before {load}",
-        f"tokens {settings.tokens}, context {settings.ctx}, threads {settings.threads} for each "
-        f"model, layers on a GPU {settings.gpu_layers}, temperature 0, rounds {settings.rounds}",
-        f"localspec: {same}; llama.cpp: {peer}",
-        f"weights repacked for the CPU: {'allowed' if settings.repack else 'off'} in both",
+        Contestant(
+            "default" if n is None else str(n),
+            partial(localspec, replace(settings, threads=n), options=options),
+        )
+        for n in (None, *counts)
     ]
 
 
-SPECULATIVE = (
-    *("γ", "prompt", "llama.cpp tok/s", "localspec tok/s", "ratio", "whole answer"),
-    *("acceptance llama.cpp", "acceptance localspec", "same text"),
-)
-PLAIN = ("prompt", "llama-bench tok/s", "localspec tok/s", "ratio")
+# --- tables of their own --------------------------------------------------------------------
 
 
-def report(settings: Settings, samples: Sequence[Sample], *, markdown: bool) -> str:
-    plain = [s for s in samples if not s.case.gamma]
-    speculative = [s for s in samples if s.case.gamma]
-    parts = ["\n".join(f"- {line}" for line in stated(settings))]
-    if plain:
-        groups = [*_by_name(plain), ("all", plain)]
-        rows = [[name, *_speeds(group)] for name, group in groups]
-        parts.append(table([PLAIN, *rows], markdown=markdown))
-    if speculative:
-        parts.append(table([SPECULATIVE, *_speculative_rows(speculative)], markdown=markdown))
-    return "\n\n".join(parts if samples else [*parts, "Nothing was measured."])
+def thread_tables(
+    settings: Settings, cases: Sequence[Case], args: argparse.Namespace
+) -> Iterator[str]:
+    ways = {"plain": PLAIN}
+    if settings.draft:
+        ways["auto"] = ("--draft", settings.draft, "--spec", "auto")
+    for name, options in ways.items():
+        contestants = thread_contestants(settings, args.threads_table, options)
+        measured = Measurement(contestants, cases, "default")
+        measured.measure(args.rounds)
+        yield f"localspec {name}, by number of threads:"
+        yield table(list(answer_table(measured, settings.tokens)))
 
 
-def _speculative_rows(samples: Sequence[Sample]) -> Iterator[list[str]]:
-    for gamma in sorted({s.case.gamma for s in samples}):
-        group = [s for s in samples if s.case.gamma == gamma]
-        for name, few in [*_by_name(group), ("all", group)]:
-            yield [str(gamma), name, *_speculative(few)]
-    yield ["all", "all", *_speculative(samples)]
+def prefill_table(
+    settings: Settings, lengths: Sequence[int], text: str, rounds: int
+) -> Iterator[list[str]]:
+    """Raises BenchError."""
+    yield ["tokens", "llama-server, tok/s", "localspec, tok/s", "ratio"]
+    settings = replace(settings, ctx=max(settings.ctx, *(n + 64 for n in lengths)))
+    server = LlamaServer(replace(settings, draft=None))
+    try:
+        for length in lengths:
+            prompt = server.cut(text * (1 + 8 * length // len(text)), length)
+            pairs = []
+            for turn in range(rounds + 1):
+                ways = [
+                    partial(server.prefill, prompt),
+                    partial(localspec_prefill, settings, prompt),
+                ]
+                speeds = [way() for way in ways[:: -1 if turn % 2 else 1]]
+                pairs.append(speeds[:: -1 if turn % 2 else 1])
+            columns = [median(column) for column in zip(*pairs[1:], strict=True)]
+            ratio = median(ours / theirs for theirs, ours in pairs[1:])
+            yield [str(length), *(f"{speed:.0f}" for speed in columns), f"{ratio:.3f}"]
+    finally:
+        server.close()
 
 
-def _speculative(samples: Sequence[Sample]) -> list[str]:
-    answers = [s.answer_ratio for s in samples if s.answer_ratio is not None]
-    same = sum(s.ours.text in s.peer.text for s in samples)
-    return [
-        *_speeds(samples),
-        f"{median(answers):.3f}" if answers else "",
-        _acceptance_rate([s.peer for s in samples]),
-        _acceptance_rate([s.ours for s in samples]),
-        f"{same}/{len(samples)}",
-    ]
-
-
-def _speeds(samples: Sequence[Sample]) -> list[str]:
-    return [
-        f"{median(s.peer.speed for s in samples):.1f}",
-        f"{median(s.ours.speed for s in samples):.1f}",
-        f"{median(s.ratio for s in samples):.3f}",
-    ]
-
-
-def _acceptance_rate(runs: Sequence[Run]) -> str:
-    drafted = sum(run.drafted for run in runs)
-    return f"{sum(run.accepted for run in runs) / drafted:.1%}" if drafted else "-"
-
-
-def _by_name(samples: Sequence[Sample]) -> list[tuple[str, list[Sample]]]:
-    names = dict.fromkeys(s.case.name for s in samples)
-    return [(name, [s for s in samples if s.case.name == name]) for name in names]
-
-
-def table(rows: Sequence[Sequence[str]], *, markdown: bool) -> str:
-    """Aligned columns; a Markdown table with `markdown`."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    cells = [[text.ljust(w) for text, w in zip(row, widths, strict=True)] for row in rows]
-    if not markdown:
-        return "\n".join("  ".join(row).rstrip() for row in cells)
-    cells.insert(1, ["-" * w for w in widths])
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
-
-
-def write_json(path: Path, settings: Settings, samples: Sequence[Sample]) -> None:
-    document = {
-        "schema": 1,
-        "settings": asdict(settings),
-        "stated": stated(settings),
-        "samples": [
-            asdict(s) | {"ratio": s.ratio, "answer_ratio": s.answer_ratio} for s in samples
-        ],
-    }
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+def first_token_table(settings: Settings, rounds: int) -> Iterator[list[str]]:
+    """Raises BenchError."""
+    yield ["program", "first characters, s", "ratio", "CPU, s"]
+    draft = ("--draft", settings.draft or "none")
+    case = Case("", FIRST_TOKEN_PROMPT)
+    ours = localspec_command(replace(settings, tokens=16), case, (*draft, "--quiet"))
+    ours.remove("--json")
+    theirs = raw_program(settings, FIRST_TOKEN_PROMPT)
+    names = [*(Path(name).name for name in theirs[:1]), "localspec, new", "localspec, known"]
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    for turn in range(rounds + 1):
+        with tempfile.TemporaryDirectory() as new:
+            runs = [
+                *((name, theirs, FIRST_TOKEN_PROMPT, settings) for name in theirs[:1]),
+                ("localspec, new", ours, "", replace(settings, data_dir=new)),
+                ("localspec, known", ours, "", settings),
+            ]
+            for name, command, after, of in runs[:: -1 if turn % 2 else 1]:
+                pair = first_output(of, command, after.encode())
+                if turn:
+                    times[Path(name).name].append(pair)
+    base = next(iter(times.values()))
+    for name, pairs in times.items():
+        seconds, cpu = (median(part) for part in zip(*pairs, strict=True))
+        ratio = median(a[0] / b[0] for a, b in zip(pairs, base, strict=True))
+        yield [name, f"{seconds:.2f}", f"{ratio:.2f}", f"{cpu:.2f}"]
 
 
 # --- the command line -----------------------------------------------------------------------
+
+
+def stated(settings: Settings, args: argparse.Namespace) -> str:
+    """The conditions of the measurement."""
+    load = f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else "unknown"
+    drafts = ", ".join(Path(draft).name for draft in args.draft) or "none"
+    threads = settings.threads or "each program's default"
+    lines = [
+        f"target {Path(settings.target).name}, draft {drafts}",
+        f"llama-cpp-python {version('llama-cpp-python')}, Python {platform.python_version()}, "
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, load now {load}",
+        f"tokens {settings.tokens}, context {settings.ctx}, threads {threads}, turns {args.rounds}",
+        f"more options: llama.cpp {shlex.join(settings.llama_cpp_options) or 'none'}, "
+        f"localspec {shlex.join(settings.localspec_options) or 'none'}",
+    ]
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -201,72 +215,135 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--target", required=True, metavar="GGUF")
-    parser.add_argument("--draft", required=True, metavar="GGUF")
-    parser.add_argument("--speculative-simple", metavar="PATH", help="compare speculation with it")
-    parser.add_argument("--llama-bench", metavar="PATH", help="compare plain decoding with it")
-    parser.add_argument("--gamma", type=int, nargs="+", default=[3, 5, 8], metavar="N")
-    parser.add_argument("--threads", type=int, metavar="N", help="default: localspec's")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N")
-    parser.add_argument("--tokens", type=int, default=128, metavar="N")
-    parser.add_argument("--ctx", type=int, default=1024, metavar="N")
-    parser.add_argument("--gpu-layers", type=int, default=0, metavar="N", help="of both models")
-    parser.add_argument("--flash-attn", choices=["on", "off"], default="on")
+    parser.add_argument(
+        *("--draft",),
+        action="append",
+        default=[],
+        metavar="GGUF",
+        help="the target: its MTP layers",
+    )
+    parser.add_argument("--llama-cpp", required=True, metavar="DIR", help="llama.cpp's programs")
+    parser.add_argument("--gamma", type=int, nargs="*", default=[], metavar="N", help="llama.cpp's")
+    parser.add_argument("--fixed", type=int, nargs="*", default=[], metavar="N", help="localspec's")
+    parser.add_argument("--temperature", type=float, nargs="+", default=[0.0, 0.8], metavar="T")
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSON: {name: text, …}")
-    parser.add_argument("--peer-defaults", action="store_true", help="llama.cpp's own defaults")
-    parser.add_argument("--localspec", metavar="COMMAND", help="default: this Python's")
-    parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every run here")
+    parser.add_argument("--workload", nargs="*", metavar="NAME", help="those of localspec bench")
+    parser.add_argument("--base", metavar="NAME", help="compare with this row, not llama-server")
+    parser.add_argument("--by-prompt", action="store_true", help="also a row for each prompt")
+    parser.add_argument("--threads-table", type=int, nargs="+", metavar="N")
+    parser.add_argument("--prefill", type=int, nargs="+", metavar="TOKENS")
+    parser.add_argument("--first-token", action="store_true")
+    parser.add_argument("--rounds", type=int, default=4, metavar="N")
+    parser.add_argument("--tokens", type=int, default=96, metavar="N")
+    parser.add_argument("--ctx", type=int, default=1024, metavar="N")
+    parser.add_argument("--threads", type=int, metavar="N", help="default: each program's own")
+    parser.add_argument("--gpu-layers", type=int, metavar="N", help="of both models")
+    parser.add_argument("--llama-cpp-options", default="", metavar="WORDS")
+    parser.add_argument("--localspec-options", default="", metavar="WORDS")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the runs, also to go on with")
     args = parser.parse_args(argv)
-    if not (args.speculative_simple or args.llama_bench):
-        parser.error("give --speculative-simple, --llama-bench or both")
-    if not all(1 <= gamma <= DRAFT_MAX for gamma in args.gamma):
-        parser.error(f"--gamma takes 1 to {DRAFT_MAX}")
+    if not all(1 <= gamma <= DRAFT_MAX for gamma in [*args.gamma, *args.fixed]):
+        parser.error(f"a draft length is 1 to {DRAFT_MAX}")
     if args.tokens < 16 or args.rounds < 1:
         parser.error("at least 16 tokens and 1 round")
     return args
 
 
-def settings_of(args: argparse.Namespace) -> Settings:
-    default = (sys.executable, "-m", "localspec")
+def settings_of(args: argparse.Namespace, data_dir: str) -> Settings:
     return Settings(
         target=args.target,
-        draft=args.draft,
-        speculative_simple=args.speculative_simple,
-        llama_bench=args.llama_bench,
-        localspec=tuple(shlex.split(args.localspec)) if args.localspec else default,
-        gammas=tuple(args.gamma),
+        draft=args.draft[0] if args.draft else None,
+        folder=args.llama_cpp,
+        localspec=(sys.executable, "-m", "localspec"),
         tokens=args.tokens,
         ctx=args.ctx,
-        threads=resolve_n_threads(args.threads),
+        threads=args.threads,
         gpu_layers=args.gpu_layers,
-        flash_attn=args.flash_attn,
-        repack=not has_amx(),
-        peer_defaults=args.peer_defaults,
-        rounds=args.rounds,
-        load_before=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        llama_cpp_options=tuple(shlex.split(args.llama_cpp_options)),
+        localspec_options=tuple(shlex.split(args.localspec_options)),
+        data_dir=data_dir,
     )
+
+
+def report(settings: Settings, args: argparse.Namespace) -> Iterator[str]:
+    """Raises BenchError."""
+    prompts = prompts_of(args.prompts)
+    if args.workload is not None:
+        prompts = workload_prompts(args.workload)
+    cases = [
+        Case(name, text, temperature, seed)
+        for temperature in args.temperature
+        for seed, (name, text) in enumerate(prompts.items(), 1)
+    ]
+    if args.threads_table:
+        yield from thread_tables(settings, cases, args)
+    if args.prefill:
+        text = "\n".join(prompts.values())
+        yield table(list(prefill_table(settings, args.prefill, text, args.rounds)))
+    if args.first_token:
+        yield table(list(first_token_table(settings, args.rounds)))
+    if not (args.threads_table or args.prefill or args.first_token):
+        yield from answer_report(settings, cases, args)
+
+
+def answer_report(
+    settings: Settings, cases: Sequence[Case], args: argparse.Namespace
+) -> Iterator[str]:
+    """Raises BenchError."""
+    with ExitStack() as open_:
+        contestants = list(contestants_of(settings, args, open_))
+        names = [contestant.name for contestant in contestants]
+        base = args.base or ("llama-server" if "llama-server" in names else PLAIN_NAME)
+        if base not in names:
+            raise BenchError(f"No program is called {base}: {', '.join(names)}")
+        measured = Measurement(contestants, cases, base)
+        record = Record(args.json, settings, measured) if args.json else None
+        try:
+            measured.measure(args.rounds, record.write if record else lambda: None)
+        except KeyboardInterrupt:
+            print("bench_peers: interrupted; the runs so far:", file=sys.stderr)
+    yield table(list(answer_table(measured, settings.tokens)))
+    if varied := measured.varied():
+        yield f"Without answers that repeat themselves ({len(varied.cases)} prompts):"
+        yield table(list(answer_table(varied, settings.tokens)))
+    if args.by_prompt:
+        yield table(list(prompt_table(measured)))
+    for name, message in measured.failed.items():
+        yield f"{name} was left out: {message}"
+
+
+class Record:
+    """The runs of a measurement as JSON. Raises BenchError for another one's file."""
+
+    def __init__(self, path: Path, settings: Settings, measured: Measurement) -> None:
+        self._path, self._measured = path, measured
+        prompts = {case.name: case.prompt for case in measured.cases}
+        self._settings = asdict(replace(settings, data_dir=None)) | {"prompts": prompts}
+        if path.exists():
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if document["settings"] != json.loads(json.dumps(self._settings)):
+                raise BenchError(f"{path} has runs with other settings or prompts.")
+            for body in document["samples"]:
+                measured.samples.append(Sample(**body | {"run": Run(**body["run"])}))
+
+    def write(self) -> None:
+        samples = [asdict(sample) for sample in self._measured.samples]
+        document = {"schema": 2, "settings": self._settings, "samples": samples}
+        self._path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
-    settings = settings_of(args)
-    samples: list[Sample] = []
-    code = 0
-    try:
-        for sample in measure(settings, prompts_of(args.prompts)):
-            samples.append(sample)
-            kind = f"γ {sample.case.gamma}" if sample.case.gamma else "plain"
-            line = f"round {sample.round + 1}, {kind}, {sample.case.name}: {sample.ratio:.3f}"
-            print(line, file=sys.stderr)
-    except KeyboardInterrupt:
-        code = 130
-    except BenchError as error:
-        print(f"bench_peers: {error}", file=sys.stderr)
-        code = 1
-    print(report(settings, samples, markdown=args.markdown))
-    if args.json:
-        write_json(args.json, settings, samples)
-    return code
+    with tempfile.TemporaryDirectory() as data_dir:
+        settings = settings_of(args, data_dir)
+        print(stated(settings, args))
+        try:
+            for part in report(settings, args):
+                print(f"\n{part}", flush=True)
+        except BenchError as error:
+            print(f"bench_peers: {error}", file=sys.stderr)
+            return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -60,10 +60,10 @@ def drive(how: str, rate: float, tokens: int, chats: bool) -> None:
     if how == "run":
         greedy = ("--temperature", "0", "--max-tokens", str(tokens))
         cli.main(["run", "demo", "-p", PROMPT, *greedy])
+    from localspec.chat.session import ChatSession  # noqa: PLC0415
     from localspec.tui import app  # noqa: PLC0415  not needed by `run`
     from localspec.tui.app import LocalspecApp  # noqa: PLC0415
     from localspec.tui.app_options import AppOptions  # noqa: PLC0415
-    from localspec.tui.chat_session import ChatSession  # noqa: PLC0415
     from localspec.tui.engine_runner import EngineRunner  # noqa: PLC0415
     from localspec.tui.screens.chat import ChatScreen  # noqa: PLC0415
 

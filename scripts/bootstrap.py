@@ -25,7 +25,7 @@ from typing import BinaryIO
 import builds
 from compiler import as_root, require_compiler
 from lock import install_lock
-from progress import compile_note, progress
+from progress import COMPILE_CORE_SECONDS, clock, compile_note, progress
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ".".join(map(str, sys.version_info[:2]))
@@ -42,22 +42,22 @@ TTY_PERIOD, PLAIN_PERIOD = 0.5, 30.0
 class Venv:
     """The paths of a checkout's virtual environment."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, name: str = ".venv") -> None:
         windows = sys.platform == "win32"
         self.root = root
-        self.home = root / ".venv"
+        self.home = root / name
         self.python = self.home / ("Scripts/python.exe" if windows else "bin/python")
         self.packages = self.home / ("Lib" if windows else f"lib/python{PYTHON}") / "site-packages"
         self.stamp = self.home / "localspec-ready"
         self.log = self.home / "install.log"
         self.build = self.home / "localspec-backend"
         # Next to .venv: the lock must survive when .venv is deleted and created again.
-        self.lock = root / ".venv.lock"
+        self.lock = root / f"{name}.lock"
 
 
-def python_for(*extras: str, root: Path = ROOT) -> str:
+def python_for(*extras: str, venv: Venv | None = None) -> str:
     """The .venv's Python, after installing the project with `extras` if needed."""
-    venv = Venv(root)
+    venv = venv or Venv(ROOT)
     try:
         if not is_ready(venv, extras):
             with on_stop_signals(interrupt), install_lock(venv.lock, say):
@@ -160,7 +160,8 @@ def install_build(venv: Venv, uv: str | None, build: builds.LlamaCppBuild, reins
         return
 
     def run(command: Sequence[str], environ: Mapping[str, str]) -> bool:
-        return call_logged(venv, [*command[:4], *pip_options(command), *command[4:]], environ) == 0
+        words = [*command[:4], *pip_options(command), *command[4:]]
+        return call_logged(venv, words, environ, core_seconds=build.core_seconds) == 0
 
     if not builds.install(build, release, (str(venv.python), uv), run, say):
         if not (venv.packages / "llama_cpp").is_dir():
@@ -210,9 +211,17 @@ def run_logged(venv: Venv, command: Sequence[str]) -> None:
 
 
 def call_logged(
-    venv: Venv, command: Sequence[str], environ: Mapping[str, str] | None = None
+    venv: Venv,
+    command: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    phase: str = "",
+    core_seconds: int | None = COMPILE_CORE_SECONDS,
 ) -> int:
-    """Runs `command` with its output in the log; returns the exit code."""
+    """Runs `command` with its output in the log; returns the exit code.
+
+    `phase` is shown as progress; without it, progress is computed from the log and from how long
+    compiling takes (None: not measured).
+    """
     process, pending = None, list[int]()
     with venv.log.open("wb") as log:
         try:
@@ -221,7 +230,7 @@ def call_logged(
                 process = start(command, venv.root, log, environ)
             for number in pending:
                 signal.raise_signal(number)
-            return watch(process, venv.log)
+            return watch(process, venv.log, phase, core_seconds)
         except BaseException:
             if process:
                 stop(process)
@@ -258,14 +267,17 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 # --- Progress.
 
 
-def watch(process: subprocess.Popen[bytes], log: Path) -> int:
+def watch(process: subprocess.Popen[bytes], log: Path, phase: str, core_seconds: int | None) -> int:
     started = time.monotonic()
     live = sys.stderr.isatty()
     while True:
         try:
             code = process.wait(timeout=TTY_PERIOD if live else PLAIN_PERIOD)
         except subprocess.TimeoutExpired:
-            line = progress(time.monotonic() - started, log_text(log))
+            elapsed = time.monotonic() - started
+            line = f"{clock(elapsed)}, {phase}"
+            if not phase:
+                line = progress(elapsed, log_text(log), core_seconds)
             redraw(line) if live else say(line)
         else:
             if live:

@@ -3,10 +3,12 @@
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from progress import compile_time
+
 from localspec.machine import install_commands, llama_cpp_builds
 from localspec.machine.llama_cpp_builds import LlamaCppBuild
 
@@ -77,15 +79,22 @@ def pinned_release(project: Path) -> str:
 
 
 def install(
-    choice: LlamaCppBuild, version: str, tools: tuple[str, str | None], run: Run, say: Say
+    choice: LlamaCppBuild,
+    version: str,
+    tools: tuple[str, str | None],
+    run: Run,
+    say: Say,
+    environ: Mapping[str, str] = os.environ,
 ) -> bool:
     """Installs the prebuilt wheel, or compiles; False if only the default build remains.
 
-    `tools`: the .venv's Python, and uv if installed.
+    `tools`: the .venv's Python, and uv if installed.  The user's CMAKE_ARGS ask for a build from
+    source and are added to those of the backend.
     """
     python, uv = tools
     check = [python, "-c", IMPORT_CHECK]
-    if choice.wheel_index:
+    user_arguments = environ.get("CMAKE_ARGS", "")
+    if choice.wheel_index and not user_arguments:
         say(f"{choice.reason}: downloading the build for {title(choice)}")
         steps = [install_commands.wheel_command(choice, version, python, uv)]
         steps += (
@@ -94,14 +103,46 @@ def install(
         if all(run(step, {}) for step in (*steps, check)):
             return True
         say("that build is not available or does not load")
-    if choice.backend == "cpu" or choice.can_compile():
-        say(f"compiling llama.cpp for {title(choice)}; this takes a while")
-        build = install_commands.source_command(version, python, uv)
-        if run(build, {"CMAKE_ARGS": choice.cmake}) and run(check, {}):
-            return True
-    else:
-        say(f"cannot compile it: {' or '.join(choice.compilers)} is not installed")
-    return False
+    if problem := find_compile_problem(choice, environ):
+        say(f"cannot compile it: {problem}")
+        return False
+    say(f"compiling llama.cpp for {title(choice)}, {compile_time(choice.core_seconds)}")
+    build = install_commands.source_command(version, python, uv)
+    arguments = " ".join(filter(None, (choice.cmake, user_arguments)))
+    return run(build, {"CMAKE_ARGS": arguments}) and run(check, {})
+
+
+def find_compile_problem(choice: LlamaCppBuild, environ: Mapping[str, str]) -> str:
+    """Why a build from source would fail, as far as files show it; empty if they do not."""
+    if choice.backend != "cpu" and not choice.can_compile():
+        return f"{' or '.join(choice.compilers)} is not installed"
+    if choice.required_header is None:
+        return ""
+    name, needed = choice.required_header
+    for folder in include_folders(environ):
+        header = folder / name
+        if header.is_file():
+            is_current = needed in header.read_text(encoding="utf-8", errors="replace")
+            return (
+                ""
+                if is_current
+                else (
+                    f"{header} is too old: it lacks {needed}. Newer headers may be in any folder: "
+                    "CMAKE_ARGS=-DVulkan_INCLUDE_DIR=FOLDER (docs/gpu.md)"
+                )
+            )
+    return ""
+
+
+def include_folders(environ: Mapping[str, str]) -> Iterator[Path]:
+    """Where CMake looks for the headers of Vulkan, in its order."""
+    for argument in environ.get("CMAKE_ARGS", "").split():
+        name, _, value = argument.partition("=")
+        if name.partition(":")[0] == "-DVulkan_INCLUDE_DIR":
+            yield Path(value)
+    if sdk := environ.get("VULKAN_SDK"):
+        yield from (Path(sdk) / "include", Path(sdk) / "Include")
+    yield from (Path("/usr/local/include"), Path("/usr/include"))
 
 
 def title(choice: LlamaCppBuild) -> str:

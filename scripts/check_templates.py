@@ -2,10 +2,11 @@
 """Compare localspec's rendering of chat templates with that of transformers and llama.cpp.
 
     python scripts/check_templates.py DIR [--markdown docs/templates.md]
+    python scripts/check_templates.py --record tests/real/rendered.json NAME=MODEL.gguf …
 
 DIR contains real templates (*.jinja), such as vendor/llama.cpp/models/templates in the sdist of
 llama-cpp-python. Needs the extra `templates`. Exit code 1 if a text differs from that of
-transformers.
+transformers. The second form stores what transformers makes of the templates of models.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import difflib
+import json
 import os
 import re
 import sys
@@ -30,6 +32,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from localspec.models.chat_template import thinking_tags
 from localspec.models.chat_template.jinja_render import render
+from localspec.models.gguf import header
 from localspec.protocol.wire import ChatMessage, RenderResult
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -284,11 +287,39 @@ def _natives(found: dict[str, tuple[str, list[Outcome]]]) -> Iterator[str]:
             yield f"| {name} | {case} | {why} | {_code(added)} | {_code(missing)} |"
 
 
+def record(into: Path, models: Sequence[str]) -> None:
+    """Write the chats of CASES as transformers renders them, by model; errors are left out."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name, _, path in (model.partition("=") for model in models):
+        facts = header.read(Path(path))
+        texts = facts.tokenizer.texts or ()
+        tokens = {
+            f"{each}_token": texts[token].decode() if token >= 0 else ""
+            for each, token in (("bos", facts.tokenizer.bos), ("eos", facts.tokenizer.eos))
+        }
+        found[name] = []
+        for case in CASES[:2]:
+            messages = [{"role": m.role, "content": m.content} for m in case.messages]
+            rendered, _ = render_jinja_template(
+                [messages], chat_template=facts.chat_template, add_generation_prompt=True, **tokens
+            )
+            found[name].append({"messages": messages, "tokens": tokens, "text": rendered[0]})
+    command = "scripts/check_templates.py --record tests/real/rendered.json NAME=MODEL.gguf"
+    made = {"command": command, "transformers": metadata.version("transformers"), "models": found}
+    into.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--markdown", type=Path, help="also write the report to this file")
+    parser.add_argument("--record", nargs="+", metavar=("FILE", "NAME=MODEL.gguf"))
     arguments = parser.parse_args()
+    if arguments.record:
+        record(Path(arguments.record[0]), arguments.record[1:])
+        return 0
+    if arguments.folder is None:
+        parser.error("DIR or --record is needed")
     found: dict[str, tuple[str, list[Outcome]]] = {}
     for path in sorted(arguments.folder.glob("*.jinja")):
         source = path.read_text(encoding="utf-8")

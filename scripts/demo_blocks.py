@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from demo_heads import (
-    LENGTH,
-    SHAPE,
-    TARGET_LAYERS,
-    Read,
-    heads,
-    in_halves,
-    linear,
-    norm,
-    rotate_halves,
-    spread,
-)
-from demo_network import Block, Llama, rope_table
+from demo_heads import LENGTH, SHAPE, TARGET_LAYERS, Read, in_halves, norm, rotate_halves
+from demo_network import Block, Llama
 from demo_text import VOCAB
+from head_network import heads, linear, rope_table, spread
 from torch import Tensor, nn
 
 BLOCK = 8
@@ -34,7 +24,7 @@ class BlockLayer(Block):
         self.attn_q_norm, self.attn_k_norm = norm(SHAPE.head), norm(SHAPE.head)
 
     def key(self, x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-        return rotate_halves(self.attn_k_norm(heads(self.attn_k(x)).float()), table)
+        return rotate_halves(self.attn_k_norm(heads(self.attn_k(x), SHAPE).float()), table)
 
 
 class DFlash(nn.Module):
@@ -91,11 +81,14 @@ class DFlash(nn.Module):
         here = tuple(t[position][:, None] for t in self.table)
         for layer in self.blk:
             h = layer.attn_norm(x)
-            query = rotate_halves(layer.attn_q_norm(heads(layer.attn_q(h)).float()), here)
+            query = rotate_halves(layer.attn_q_norm(heads(layer.attn_q(h), SHAPE).float()), here)
             key = torch.cat((layer.key(context, whole), layer.key(h, here)), 2)
-            value = heads(torch.cat((layer.attn_v(context), layer.attn_v(h)), 1))
+            value = heads(torch.cat((layer.attn_v(context), layer.attn_v(h)), 1), SHAPE)
             a = F.scaled_dot_product_attention(
-                query.to(value.dtype), spread(key).to(value.dtype), spread(value), attn_mask=visible
+                query.to(value.dtype),
+                spread(key, SHAPE).to(value.dtype),
+                spread(value, SHAPE),
+                attn_mask=visible,
             )
             x = x + layer.attn_output(a.transpose(1, 2).flatten(-2))
             h = layer.ffn_norm(x)

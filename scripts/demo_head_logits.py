@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from demo_blocks import BLOCK, DFlash, DSpark
-from demo_heads import Eagle3, Read, read
+from demo_heads import DemoEagle3, Read, read
 from demo_network import Llama
 from demo_text import read_corpus
 from head_files import Source
@@ -25,7 +25,7 @@ CUTS = (24, 48, 72)
 GUESSES = 3
 
 
-def load_trained(path: Path, target: Llama) -> tuple[Eagle3 | DFlash, str]:
+def load_trained(path: Path, target: Llama) -> tuple[DemoEagle3 | DFlash, str]:
     source = Source(path)
     arch = source.value("general.architecture")
     names = {tensor.name for tensor in source.reader.tensors}
@@ -42,7 +42,7 @@ def seen_by(target: Llama, ids: Tensor) -> Read:
     return Read(ids, *read(target, ids), torch.empty(0))
 
 
-def unrolled(head: Eagle3, target: Llama, ids: Tensor) -> list[Tensor]:
+def unrolled(head: DemoEagle3, target: Llama, ids: Tensor) -> list[Tensor]:
     """Logits of greedy draft tokens after the last token."""
     found: list[Tensor] = []
     first = len(ids) - 2
@@ -79,7 +79,7 @@ def main() -> None:
     head, _ = load_trained(args.head, target)
     text = read_corpus().held_out[0]
     ids = torch.tensor(tokenizer_of(Source(args.target)).encode(text).ids[: CUTS[-1] + 1])
-    compute = unrolled if isinstance(head, Eagle3) else block
+    compute = unrolled if isinstance(head, DemoEagle3) else block
     logits = [torch.stack(compute(head, target, ids[: cut + 1])) for cut in CUTS]
     stored = torch.stack(logits).numpy().astype(np.float16)
     np.savez_compressed(args.out, ids=ids.numpy(), cuts=np.array(CUTS), logits=stored)

@@ -1,4 +1,4 @@
-"""Networks of the demo target's unrolled heads, EAGLE-3 and MTP, and parts common to all heads.
+"""The demo target's outputs, and the networks of its unrolled heads, EAGLE-3 and MTP.
 
 Parameters have the names of llama.cpp's tensors, so `state_dict` is the content of the file. A head
 shares the target's embeddings and output matrix, reads its hidden states and never changes it.
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from demo_network import TARGET, Llama, rope_table, rotate
+from demo_network import TARGET, Llama
+from head_network import Eagle3, heads, later, linear, rope_table, spread, unrolled
 from torch import Tensor, nn
 
 SHAPE = TARGET
@@ -85,22 +86,6 @@ def norm(size: int = SHAPE.n_embd) -> nn.RMSNorm:
     return nn.RMSNorm(size, SHAPE.eps)
 
 
-def linear(inputs: int, outputs: int) -> nn.Linear:
-    layer = nn.Linear(inputs, outputs, bias=False)
-    nn.init.normal_(layer.weight, std=0.02)
-    return layer
-
-
-def heads(x: Tensor) -> Tensor:
-    """[rows, tokens, heads × size] to [rows, heads, tokens, size]."""
-    return x.unflatten(-1, (-1, SHAPE.head)).transpose(1, 2)
-
-
-def spread(x: Tensor) -> Tensor:
-    """Repeats KV heads: one for each query head."""
-    return x.repeat_interleave(SHAPE.n_head // SHAPE.n_head_kv, 1)
-
-
 def rotate_halves(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
     """RoPE over the two halves of a head, the layout of llama.cpp's newer architectures."""
     cos, sin = (t[..., : x.shape[-2], :] for t in table)
@@ -113,87 +98,14 @@ def in_halves(weight: Tensor) -> Tensor:
     return weight.unflatten(0, (-1, SHAPE.head // 2, 2)).transpose(1, 2).flatten(0, 2)
 
 
-def later(x: Tensor) -> Tensor:
-    """Shifts the states by one row; the first row, which has no loss, stays."""
-    return torch.cat((x[:, :1], x[:, :-1]), 1)
-
-
-def unrolled(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
-    """Attention of the last of several steps, each with the states of the previous one as input.
-
-    At step j, row i is the j-th draft token after row i - j: it attends to the first step's rows
-    up to there, and to one row of each later step. Rows below j are undefined.
-    """
-    step, length = len(keys) - 1, query.shape[2]
-    if step == 0:
-        return F.scaled_dot_product_attention(query, keys[0], values[0], is_causal=True)
-    row = torch.arange(length)
-    known = row[None, :] <= row[:, None] - step
-    scale = SHAPE.head**-0.5
-    scores = [(query @ keys[0].transpose(-1, -2)).float().masked_fill(~known, -1e9)]
-    moved = []
-    for i in range(1, step + 1):
-        key, value = (t[i].roll(step - i, 2) for t in (keys, values))
-        scores.append((query.float() * key.float()).sum(-1, keepdim=True))
-        moved.append(value)
-    share = (torch.cat(scores, -1) * scale).softmax(-1).to(query.dtype)
-    total = share[..., :length] @ values[0]
-    for i, value in enumerate(moved):
-        total = total + share[..., length + i, None] * value
-    return total
-
-
-class Eagle3Block(nn.Module):
-    """A layer with the token's embedding and the state as input; it adds to the state."""
+class DemoEagle3(Eagle3):
+    """EAGLE-3 over windows: row p contains token p + 1 and predicts token p + 2."""
 
     def __init__(self) -> None:
-        super().__init__()
-        d, q, kv = SHAPE.n_embd, SHAPE.n_head * SHAPE.head, SHAPE.n_head_kv * SHAPE.head
-        self.attn_norm, self.attn_norm_2, self.ffn_norm = norm(), norm(), norm()
-        self.attn_q, self.attn_k, self.attn_v = (
-            linear(2 * d, q),
-            linear(2 * d, kv),
-            linear(2 * d, kv),
-        )
-        self.attn_output = linear(q, d)
-        self.ffn_gate, self.ffn_up = linear(d, SHAPE.n_ff), linear(d, SHAPE.n_ff)
-        self.ffn_down = linear(SHAPE.n_ff, d)
+        super().__init__(SHAPE, LENGTH)
 
-    def forward(
-        self, embedding: Tensor, state: Tensor, keys: list[Tensor], values: list[Tensor],
-        table: tuple[Tensor, Tensor],
-    ) -> Tensor:  # fmt: skip
-        h = torch.cat((self.attn_norm(embedding), self.attn_norm_2(state)), -1)
-        keys.append(spread(rotate(heads(self.attn_k(h)), table)))
-        values.append(spread(heads(self.attn_v(h))))
-        a = unrolled(rotate(heads(self.attn_q(h)), table), keys, values)
-        x = state + self.attn_output(a.transpose(1, 2).flatten(-2))
-        h = self.ffn_norm(x)
-        return x + self.ffn_down(F.silu(self.ffn_gate(h)) * self.ffn_up(h))
-
-
-class Eagle3(nn.Module):
-    """One layer over the hidden states: row p contains token p + 1 and predicts token p + 2."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = linear(len(TARGET_LAYERS) * SHAPE.n_embd, SHAPE.n_embd)
-        self.blk = nn.ModuleList([Eagle3Block()])
-        self.output_norm = norm()
-        self.table = rope_table(SHAPE, LENGTH)
-
-    @torch.no_grad()
     def start_from(self, target: Llama) -> None:
-        """Starts from the target's last layer over the last of TARGET_LAYERS."""
-        block, theirs = self.blk[0], target.blk[-1]
-        d = SHAPE.n_embd
-        self.fc.weight[:, -d:] += torch.eye(d)
-        self.output_norm.load_state_dict(target.output_norm.state_dict())
-        block.attn_norm_2.load_state_dict(theirs.attn_norm.state_dict())
-        for name in ("attn_q", "attn_k", "attn_v"):
-            getattr(block, name).weight[:, d:] = getattr(theirs, name).weight
-        for name in ("attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down"):
-            getattr(block, name).load_state_dict(getattr(theirs, name).state_dict())
+        self.start_from_layer(target.state_dict(), SHAPE.n_layer - 1)
 
     def inputs(self, target: Llama, seen: Read) -> tuple[Tensor, Tensor]:
         return target.token_embd(seen.ids[:, 1:-1]), seen.hidden_states[:, :-2]
@@ -201,18 +113,6 @@ class Eagle3(nn.Module):
     def targets_of(self, x: Tensor) -> Tensor:
         """Values of the token before each row's first draft token."""
         return x[:, 1:-1]
-
-    def forward(self, embedding: Tensor, hidden_states: Tensor, steps: int) -> list[Tensor]:
-        """The normed states of each step."""
-        state = self.fc(hidden_states).float()
-        keys: list[Tensor] = []
-        values: list[Tensor] = []
-        found = []
-        for _ in range(steps):
-            state = self.blk[0](embedding, state, keys, values, self.table)
-            found.append(self.output_norm(state).bfloat16())
-            state = later(state)
-        return found
 
 
 class MtpBlock(nn.Module):
@@ -242,9 +142,10 @@ class MtpBlock(nn.Module):
     ) -> Tensor:  # fmt: skip
         both = torch.cat((self.nextn["enorm"](embedding), self.nextn["hnorm"](state)), -1)
         x = self.nextn["eh_proj"](both).float()
-        q, k, v = map(heads, self.attn_qkv(self.attn_norm(x)).split(self.split, -1))
-        keys.append(spread(rotate_halves(k, table)))
-        values.append(spread(v))
+        joined = self.attn_qkv(self.attn_norm(x)).split(self.split, -1)
+        q, k, v = (heads(part, SHAPE) for part in joined)
+        keys.append(spread(rotate_halves(k, table), SHAPE))
+        values.append(spread(v, SHAPE))
         a = unrolled(rotate_halves(q, table), keys, values)
         x = x + self.attn_output(a.transpose(1, 2).flatten(-2))
         h = self.ffn_norm(x)

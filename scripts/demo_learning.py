@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from demo_blocks import BLOCK, RANK, DFlash, DSpark
-from demo_heads import Eagle3, Mtp, Reading
+from demo_heads import DemoEagle3, Mtp, Reading
 from demo_network import Llama
 from soft_loss import agree, soft_loss
 from torch import Tensor
@@ -46,7 +46,7 @@ class Batch:
 class Unrolled:
     """EAGLE-3 and MTP: the input of each step is the states of the previous one."""
 
-    def __init__(self, head: Eagle3 | Mtp, target: Llama) -> None:
+    def __init__(self, head: DemoEagle3 | Mtp, target: Llama) -> None:
         self.head, self.target = head, target
         self.table = target.token_embd.weight.bfloat16()
         self.run = torch.compile(head.forward, dynamic=False)
@@ -69,7 +69,7 @@ class Unrolled:
         return total, torch.autograd.grad(states, list(self.head.parameters()), pushes)
 
     @torch.no_grad()
-    def hits(self, head: Eagle3 | Mtp, reading: Reading, batch: Batch) -> Tensor:
+    def hits(self, head: DemoEagle3 | Mtp, reading: Reading, batch: Batch) -> Tensor:
         """[the target's own tokens, draft tokens]: 1 if the draft token is the target's choice."""
         with torch.autocast("cpu", torch.bfloat16):
             seen = reading.of(batch.windows)

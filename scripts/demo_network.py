@@ -3,48 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from demo_text import VOCAB
+from head_network import Shape, rope_table, rotate
 from torch import Tensor, nn
 
 CONTEXT = 1024
 
 
-@dataclass(frozen=True)
-class Shape:
-    """A llama-architecture network."""
-
-    n_embd: int
-    n_layer: int
-    n_head: int
-    n_head_kv: int
-    n_ff: int
-    eps: float = 1e-5
-    rope_base: float = 10000.0
-
-    @property
-    def head(self) -> int:
-        return 64
-
-
 TARGET = Shape(n_embd=384, n_layer=6, n_head=6, n_head_kv=2, n_ff=1024)
 DRAFT = Shape(n_embd=128, n_layer=3, n_head=2, n_head_kv=1, n_ff=352)
-
-
-def rope_table(shape: Shape, length: int) -> tuple[Tensor, Tensor]:
-    frequency = shape.rope_base ** (-torch.arange(0, shape.head, 2).float() / shape.head)
-    angle = torch.outer(torch.arange(length).float(), frequency)
-    return angle.cos(), angle.sin()
-
-
-def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-    """RoPE over adjacent pairs, the layout of llama.cpp's `llama` architecture."""
-    cos, sin = (t[: x.shape[-2]] for t in table)
-    even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
-    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2).type_as(x)
 
 
 class Block(nn.Module):

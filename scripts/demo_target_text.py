@@ -13,8 +13,9 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from demo_heads import LENGTH, heads
-from demo_network import Block, Llama, rotate
+from demo_heads import LENGTH
+from demo_network import Block, Llama
+from head_network import heads, rotate
 from torch import Tensor
 
 BEGUN = (48, 112, 160, 192)
@@ -42,7 +43,9 @@ class Memory:
 
     def attend(self, block: Block, x: Tensor, at: int, table: tuple[Tensor, Tensor]) -> Tensor:
         h = block.attn_norm(x)
-        query, key, value = (heads(f(h)) for f in (block.attn_q, block.attn_k, block.attn_v))
+        query, key, value = (
+            heads(f(h), block.shape) for f in (block.attn_q, block.attn_k, block.attn_v)
+        )
         end = at + x.shape[1]
         here = tuple(t[at:end] for t in table)
         self.keys[:, :, at:end], self.values[:, :, at:end] = rotate(key, here), value

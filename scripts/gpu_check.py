@@ -2,14 +2,14 @@
 """Check localspec on a GPU with one pair, through the command line, and print a report.
 
     scripts/gpu_check.py --target T.gguf --draft D.gguf [--into FILE] [--quick]
-        [--speculative-simple PATH --llama-bench PATH]
+        [--llama-cpp DIR] [--minutes N]
 
-The most important parts come first, in case the time runs out: equality with everything on the GPU;
-costs and speeds (`localspec bench`); a comparison with llama.cpp's programs, if given
-(bench_peers.py); equality with half of the layers on the GPU and the draft on the CPU; the memory
-estimate of `fit` against nvidia-smi; and the messages when memory runs out, before the load (exit
-4) and while the context is created (exit 11). Memory cannot run out during an answer: llama.cpp
-allocates all of it before the first token.
+In ten minutes: the memory estimate of `fit` against what llama.cpp allocates, and nvidia-smi where
+it is installed; the messages when memory runs out, before the load (exit 4) and while the context
+is created (exit 11); equality with everything on the GPU; costs and speeds (`localspec bench`);
+equality with half of the layers on the GPU and the draft on the CPU; a comparison with llama.cpp's
+programs, if given (bench_peers.py). Memory cannot run out during an answer: llama.cpp allocates all
+of it before the first token. A part that takes more than its share of the time is given up.
 
 Without a GPU, the parts that need one report that. --quick: a smoke test. Let nothing else run
 meanwhile.
@@ -23,8 +23,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +37,13 @@ from localspec.units import gib
 HERE = Path(__file__).resolve().parent
 ALL = ("--gpu-layers", "999", "--draft-gpu-layers", "999")
 PROMPT = "def fibonacci(n):"
-LIMIT_S = 1800.0
+MIN_PART_S = 20.0
+"""What a part gets even when the time is over."""
 REFUSED, OUT_OF_MEMORY = 4, 11
+MAX_CTX_FACTOR = 8
+"""localspec refuses contexts of more trained contexts."""
+SMALL_LIMIT = {"GGML_VK_FORCE_MAX_BUFFER_SIZE": "65536"}
+"""Makes any model too large for a Vulkan device."""
 
 
 class UnavailableError(Exception):
@@ -48,15 +55,23 @@ class Pair:
 
     def __init__(self, target: str, draft: str) -> None:
         self.target, self.draft = target, draft
+        self.deadline = 0.0
+        """Of the current part, by time.monotonic()."""
+
+    def run(self, words: Sequence[str], **environ: str) -> subprocess.CompletedProcess[bytes]:
+        left = max(1.0, self.deadline - time.monotonic())
+        env = {**os.environ, **environ}
+        return subprocess.run(words, capture_output=True, timeout=left, check=False, env=env)
 
     def words(self, verb: str, *more: str) -> list[str]:
         pair = [self.target, "--draft", self.draft]
         return [sys.executable, "-m", "localspec", verb, *pair, "--json", *more]
 
-    def call(self, verb: str, *more: str, wanted: Sequence[int] = (0,)) -> dict[str, Any]:
+    def call(
+        self, verb: str, *more: str, wanted: Sequence[int] = (0,), **environ: str
+    ) -> dict[str, Any]:
         """The JSON that a command prints. Raises UnavailableError for other exit codes."""
-        words = self.words(verb, *more)
-        done = subprocess.run(words, capture_output=True, timeout=LIMIT_S, check=False)
+        done = self.run(self.words(verb, *more), **environ)
         if done.returncode not in wanted:
             output = (done.stdout + done.stderr).decode("utf-8", "replace").strip()[-300:]
             raise UnavailableError(f"`{verb}` exited with {done.returncode}: {output}")
@@ -99,16 +114,14 @@ def speed(pair: Pair, quick: bool) -> Iterator[str]:
 
 
 def beside(pair: Pair, args: argparse.Namespace) -> Iterator[str]:
-    words = [sys.executable, str(HERE / "bench_peers.py"), "--gpu-layers", "999", "--markdown"]
-    words += ["--target", pair.target, "--draft", pair.draft]
-    for name in ("speculative_simple", "llama_bench"):
-        if path := getattr(args, name):
-            words += [f"--{name.replace('_', '-')}", path]
-    if len(words) == 9:
+    if args.llama_cpp is None:
         raise UnavailableError("llama.cpp's programs are not given")
+    words = [sys.executable, str(HERE / "bench_peers.py"), "--gpu-layers", "999"]
+    words += ["--target", pair.target, "--draft", pair.draft, "--llama-cpp", args.llama_cpp]
+    words += ["--gamma", *(("3",) if args.quick else ("2", "5", "8"))]
     if args.quick:
-        words += ["--rounds", "1", "--tokens", "16", "--gamma", "3"]
-    done = subprocess.run(words, capture_output=True, timeout=LIMIT_S, check=False)
+        words += ["--rounds", "1", "--tokens", "16"]
+    done = pair.run(words)
     if done.returncode:
         raise UnavailableError(done.stderr.decode("utf-8", "replace").strip()[-300:])
     yield done.stdout.decode()
@@ -117,51 +130,83 @@ def beside(pair: Pair, args: argparse.Namespace) -> Iterator[str]:
 # --- memory ---------------------------------------------------------------------------------
 
 
-def used() -> list[int]:
-    """Used bytes of each GPU, by nvidia-smi. Raises UnavailableError without it."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        raise UnavailableError("nvidia-smi is not installed")
-    words = [program, "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    done = subprocess.run(words, capture_output=True, timeout=30, check=False)
-    if done.returncode:
-        raise UnavailableError("nvidia-smi fails")
-    return [int(line) << 20 for line in done.stdout.decode().split()]
-
-
 def memory(pair: Pair, quick: bool) -> Iterator[str]:
     for ctx in ("1024",) if quick else ("1024", "4096", "16384"):
-        estimate, before = pair.call("fit", "--ctx", ctx), used()
+        estimate = pair.call("fit", "--ctx", ctx)
         if not estimate["devices"]:
             raise UnavailableError("no GPU")
-        tokens = "64" if quick else "400"
-        words = pair.words("run", *ALL, "--ctx", ctx, "-p", PROMPT, "--max-tokens", tokens)
-        most = before
-        with subprocess.Popen(words, stdout=subprocess.DEVNULL) as running:
-            while running.poll() is None:
-                most = [max(two) for two in zip(most, used(), strict=True)]
-                time.sleep(0.05)
-        for n, device in enumerate(estimate["devices"]):
-            measured = most[n] - before[n]
-            off = measured - device["total"]
-            share = f"{100 * off / measured:+.1f} %" if measured else "nothing allocated"
-            sizes = f"estimated {gib(device['total'])}, measured {gib(measured)}"
-            yield f"- context {ctx}, {device['description']}: {sizes} ({share})"
+        with tempfile.TemporaryDirectory() as folder:
+            events = Path(folder) / "events.jsonl"
+            before = used_by_driver()
+            words = pair.words("run", *ALL, "--ctx", ctx, "-p", PROMPT, "--max-tokens", "1")
+            done = pair.run([*words, "--spec", "off", "--events", str(events)])
+            if done.returncode:
+                raise UnavailableError(done.stderr.decode("utf-8", "replace").strip()[-300:])
+            lines = map(json.loads, events.read_text(encoding="utf-8").splitlines())
+            ready = next(line for line in lines if line.get("ev") == "ready")
+        for device in estimate["devices"]:
+            allocated = ready["memory"].get(device["name"], 0)
+            foretold = sum(sum(device[part].values()) for part in ("target", "draft"))
+            yield f"- context {ctx}, {device['description']}: {compare(foretold, allocated)}"
+        if before is not None:
+            total = sum(device["total"] for device in estimate["devices"])
+            yield f"  - nvidia-smi: {compare(total, peak(pair, words, before))}"
+
+
+def compare(estimated: int, measured: int) -> str:
+    if not measured:
+        return f"estimated {gib(estimated)}, nothing allocated"
+    share = 100 * (measured - estimated) / measured
+    return f"estimated {gib(estimated)}, allocated {gib(measured)} ({share:+.1f} %)"
+
+
+def used_by_driver() -> int | None:
+    """Used bytes of all GPUs by nvidia-smi; None without it."""
+    program = shutil.which("nvidia-smi")
+    words = [program or "", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    with suppress(OSError, subprocess.SubprocessError, ValueError):
+        done = subprocess.run(words, capture_output=True, timeout=30, check=True)
+        return sum(int(line) << 20 for line in done.stdout.decode().split())
+    return None
+
+
+def peak(pair: Pair, words: Sequence[str], before: int) -> int:
+    """The largest increase of used memory while a command runs."""
+    most = before
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        while running.poll() is None:
+            if time.monotonic() > pair.deadline:
+                running.kill()
+            most = max(most, used_by_driver() or 0)
+            time.sleep(0.05)
+    return most - before
 
 
 def shortage(pair: Pair) -> Iterator[str]:
-    """The error messages for a context twice as large as the GPU's memory."""
+    """The error messages for a context twice as large as the GPU's memory.
+
+    If localspec allows no such context for this model: a small limit on allocations.
+    """
     found = pair.call("fit", "--ctx", "1024")
     if not found["devices"]:
         raise UnavailableError("no GPU")
     device = found["devices"][0]
     bytes_per_token = (device["target"]["kv"] + device["draft"]["kv"]) / 1024
-    ctx = str(int(2 * device["total_memory"] / bytes_per_token))
+    ctx = int(2 * device["total_memory"] / max(1, bytes_per_token))
+    small = ("-p", PROMPT, "--max-tokens", "4")
+    if ctx > MAX_CTX_FACTOR * header.read(Path(pair.target)).n_ctx_train:
+        yield "- this model is too small to fill the GPU"
+        if not device["name"].startswith("Vulkan"):
+            raise UnavailableError("only Vulkan can limit allocations")
+        options = (*ALL, "--ctx", "1024", *small)
+        error = pair.call("run", *options, wanted=(OUT_OF_MEMORY,), **SMALL_LIMIT)["error"]
+        yield f"- no allocation of more than 64 KiB: {error['message']} {error['hint']}"
+        return
     for how, more, code in (
         ("refused before the load", (), REFUSED),
         ("--anyway: runs out while the context is created", ("--anyway",), OUT_OF_MEMORY),
     ):
-        options = (*ALL, "--ctx", ctx, "-p", PROMPT, "--max-tokens", "4", *more)
+        options = (*ALL, "--ctx", str(ctx), *small, *more)
         error = pair.call("run", *options, wanted=(code,))["error"]
         yield f"- {how}: {error['message']} {error['hint']}"
 
@@ -172,27 +217,33 @@ def shortage(pair: Pair) -> Iterator[str]:
 def parts(pair: Pair, args: argparse.Namespace) -> Iterator[tuple[str, Iterator[str]]]:
     half = str(header.read(Path(args.target)).n_layer // 2)
     split = ("--gpu-layers", half, "--draft-gpu-layers", "0")
-    yield "Equality, everything on the GPU", equality(pair, ALL, args.quick)
-    yield "Costs and speed", speed(pair, args.quick)
-    yield "Comparison with llama.cpp", beside(pair, args)
-    name = f"Equality, {half} layers on the GPU, the draft on the CPU"
-    yield name, equality(pair, split, args.quick)
     yield "Memory", memory(pair, args.quick)
     yield "Out of memory", shortage(pair)
+    yield "Equality, everything on the GPU", equality(pair, ALL, args.quick)
+    yield "Costs and speed", speed(pair, args.quick)
+    name = f"Equality, {half} layers on the GPU, the draft on the CPU"
+    yield name, equality(pair, split, args.quick)
+    yield "Comparison with llama.cpp", beside(pair, args)
 
 
 def report(pair: Pair, args: argparse.Namespace, say: Callable[[str], None]) -> int:
     """Prints each part when it is done; returns the number of unavailable ones."""
-    missing = 0
+    missing, end = 0, time.monotonic() + 60 * args.minutes
+    listed = list(parts(pair, args))
     say(f"# {Path(args.target).name} + {Path(args.draft).name}\n")
-    for name, lines in parts(pair, args):
+    for left, (name, lines) in zip(range(len(listed), 0, -1), listed, strict=True):
+        now = time.monotonic()
+        pair.deadline = now + max(MIN_PART_S, (end - now) / left)
         say(f"## {name}\n")
         try:
             for line in lines:
                 say(line)
-        except (UnavailableError, subprocess.TimeoutExpired) as error:
+        except UnavailableError as error:
             missing += 1
             say(f"- not available: {error}")
+        except subprocess.TimeoutExpired:
+            missing += 1
+            say(f"- given up after {time.monotonic() - now:.0f} s; --minutes gives more time")
         say("")
     return missing
 
@@ -203,12 +254,12 @@ def main() -> int:
     )
     parser.add_argument("--target", required=True, metavar="GGUF")
     parser.add_argument("--draft", required=True, metavar="GGUF")
-    parser.add_argument("--speculative-simple", metavar="PATH")
-    parser.add_argument("--llama-bench", metavar="PATH")
+    parser.add_argument("--llama-cpp", metavar="DIR", help="llama.cpp's programs")
     parser.add_argument(
         "--into", type=Path, metavar="FILE", help="also write the report to this file"
     )
     parser.add_argument("--quick", action="store_true", help="a smoke test")
+    parser.add_argument("--minutes", type=float, default=10.0, help="for all parts (default: 10)")
     args = parser.parse_args()
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")
     said: list[str] = []

@@ -1,4 +1,4 @@
-"""Enlarges heads of the demo target together with it: the same drafts at a real head's cost.
+"""Enlarges the heads of a model together with it: the same drafts at a real head's cost.
 
 Like growth.py for models: the layers of a head get the width, heads and FFN of the larger target,
 so a draft step costs as much as one of that target's layers. Embeddings and output stay those of

@@ -101,6 +101,10 @@ class Source:
     def number(self, key: str) -> int:
         return int(self.value(f"llama.{key}"))
 
+    @property
+    def is_tied(self) -> bool:
+        return "output.weight" not in self.raw
+
     def tensor(self, name: str) -> Array:
         values: Array = dequantize(self.raw[name].data, self.raw[name].tensor_type)
         return values
@@ -171,22 +175,23 @@ class Growth:
         return (kv * self.big.group + member) * HEAD + inside
 
     def tensors(self) -> Iterator[Tensor]:
-        yield self.rows("token_embd.weight", 0)
+        yield self.rows("token_embd.weight", "token_embd.weight")
         for layer in range(self.big.n_layer):
             yield from (self.norm(layer, name) for name in NORMS)
             yield from (self.matrix(layer, name) for name in MATRICES)
         last, width = "output_norm.weight", (self.big.n_embd,)
         yield Tensor(last, width, Kind.F32, lambda: self.scaled(last))
-        if self.turn:
-            yield self.rows("output.weight", self.turn)
+        if self.turn or not self.source.is_tied:
+            trained = "token_embd.weight" if self.source.is_tied else "output.weight"
+            yield self.rows("output.weight", trained, self.turn)
 
-    def rows(self, name: str, turn: int) -> Tensor:
-        """The embeddings, rotated by `turn` tokens and zero beyond the trained width."""
-        shape = (self.source.number("vocab_size"), self.big.n_embd)
+    def rows(self, name: str, trained: str, turn: int = 0) -> Tensor:
+        """A row per token, rotated by `turn` tokens and zero beyond the trained width."""
+        shape = (len(self.source.raw[trained].data), self.big.n_embd)
 
         def stored() -> Stored:
             full = blank(shape, noisy=False)
-            full[:, : self.small.n_embd] = np.roll(self.source.tensor("token_embd.weight"), turn, 0)
+            full[:, : self.small.n_embd] = np.roll(self.source.tensor(trained), turn, 0)
             return stored_as(self.kind, full)
 
         return Tensor(name, shape, self.kind, stored)
@@ -223,7 +228,7 @@ class Growth:
         epsilon = "llama.attention.layer_norm_rms_epsilon"
         return {
             "general.name": f"localspec bench: {self.source.value('general.name')}, grown",
-            "general.description": "the demo pair's function at a larger model's cost",
+            "general.description": "a smaller model's function at a larger one's cost",
             "general.file_type": FILE_TYPES[self.kind.name],
             "llama.embedding_length": self.big.n_embd,
             "llama.block_count": self.big.n_layer,

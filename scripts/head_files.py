@@ -1,8 +1,8 @@
-"""The GGUF files of the demo target's heads."""
+"""GGUF files of heads, made from those of their targets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,34 @@ class Source:
 
     def __init__(self, path: Path) -> None:
         self.reader = gguf.GGUFReader(path)
+        name = self.reader.fields.get("general.name")
+        self.name = str(name.contents()) if name else path.stem
 
     def value(self, key: str) -> Any:
         return self.reader.fields[key].contents()
 
-    def weights(self) -> dict[str, NDArray[np.float32]]:
-        return {t.name: dequantize(t.data, t.tensor_type) for t in self.reader.tensors}
+    def size(self, key: str) -> Any:
+        """A value of the model's architecture, such as `block_count`, or llama.cpp's default."""
+        field = self.reader.fields.get(f"{self.value('general.architecture')}.{key}")
+        if field is not None:
+            return field.contents()
+        if key in ("attention.key_length", "attention.value_length"):
+            return self.size("embedding_length") // self.size("attention.head_count")
+        defaults = {
+            "attention.head_count_kv": "attention.head_count",
+            "rope.dimension_count": "attention.key_length",
+        }
+        if key in defaults:
+            return self.size(defaults[key])
+        return {
+            "vocab_size": len(self.value("tokenizer.ggml.tokens")),
+            "rope.freq_base": 10000.0,
+        }[key]
+
+    def weights(self, wanted: Callable[[str], bool] = bool) -> dict[str, NDArray[np.float32]]:
+        """The tensors whose names are `wanted`, in single precision."""
+        found = (t for t in self.reader.tensors if wanted(t.name))
+        return {t.name: dequantize(t.data, t.tensor_type) for t in found}
 
     def copy_keys(self, out: gguf.GGUFWriter) -> None:
         for key, field in self.reader.fields.items():
@@ -49,10 +71,19 @@ def begin(path: Path, source: Source, arch: str, name: str, description: str) ->
         "attention.head_count_kv", "attention.key_length", "attention.value_length",
         "rope.dimension_count", "vocab_size",
     ):  # fmt: skip
-        out.add_uint32(f"{arch}.{key}", source.value(f"llama.{key}"))
+        out.add_uint32(f"{arch}.{key}", source.size(key))
     for key in ("attention.layer_norm_rms_epsilon", "rope.freq_base"):
-        out.add_float32(f"{arch}.{key}", source.value(f"llama.{key}"))
+        out.add_float32(f"{arch}.{key}", source.size(key))
     return out
+
+
+def add_eagle3_keys(out: gguf.GGUFWriter, layers: Sequence[int], n_embd: int) -> None:
+    """`layers`: those of the target whose inputs the head reads."""
+    out.add_block_count(1)
+    out.add_array("eagle3.target_layers", list(layers))
+    out.add_uint32("eagle3.target_hidden_size", n_embd)
+    out.add_bool("eagle3.norm_before_residual", False)
+    out.add_bool("eagle3.norm_before_fc", False)
 
 
 def add_tensors(out: gguf.GGUFWriter, weights: Mapping[str, NDArray[np.float32]]) -> None:
@@ -69,3 +100,24 @@ def finish(out: gguf.GGUFWriter) -> None:
     out.write_kv_data_to_file()
     out.write_tensors_to_file()
     out.close()
+
+
+def write_eagle3(
+    path: Path,
+    source: Source,
+    layers: Sequence[int],
+    weights: Mapping[str, NDArray[np.float32]],
+    vocabulary: NDArray[np.int64],
+    output_type: gguf.GGMLQuantizationType = Q8_0,
+) -> None:
+    """A head that drafts only the tokens `vocabulary`, by the target's own output rows."""
+    description = f"EAGLE-3 head: drafts for {source.name}"
+    out = begin(path, source, "eagle3", f"{source.name} EAGLE-3", description)
+    add_eagle3_keys(out, layers, source.size("embedding_length"))
+    add_tensors(out, weights)
+    tensors = {t.name: t for t in source.reader.tensors}
+    output = tensors.get("output.weight", tensors["token_embd.weight"])
+    rows = dequantize(output.data[vocabulary], output.tensor_type)
+    out.add_tensor("output.weight", quantize(rows, output_type), raw_dtype=output_type)
+    out.add_tensor("d2t", vocabulary)  # absolute ids; llama.cpp aborts unless they are I64
+    finish(out)

@@ -2,6 +2,12 @@
 """Make a benchmark pair: the demo pair's text and acceptance at a real model's cost.
 
     scripts/make_bench_pair.py OUT_DIR --size 1b --type BF16 --hopeless
+    scripts/make_bench_pair.py OUT_DIR --from MODEL.gguf --type Q8_0
+    scripts/make_bench_pair.py OUT_DIR --from MODEL.gguf --size 1b --type BF16 --head HEAD.gguf
+
+The second form makes a copy of a real model in another type, with llama.cpp's own quantization:
+the same text at another cost of a pass. The third enlarges a real model of up to 30 layers, such as
+SmolLM2 135M, and its EAGLE-3 heads: its own text, at the cost of a model that is read from memory.
 
 The trained weights are placed in a larger shape that computes the same function (growth.py).
 
@@ -58,10 +64,20 @@ SIZES = {
 """After Qwen2.5-0.5B, Llama-3.2-1B and Llama-3.2-3B (in heads of 64).  The first's FFN is widened
 from 4864 by the weight of the 151,936-token output which this vocabulary of 4,096 lacks."""
 
+DEEP_SIZES = {
+    "0.5b": Shape(1152, 30, 18, 6, 3328),
+    "1b": Shape(1536, 30, 24, 8, 5632),
+    "3b": Shape(2304, 30, 36, 12, 12288),
+}
+"""The size that a real model gets: 30 layers, three query heads for each KV head."""
+
 TOLERANCE = {"F16": 0.015, "BF16": 0.015, "Q8_0": 0.01, "Q4_0": 0.15}
 """Allowed distance of the logits from the trained ones: root mean square over standard deviation.
 About twice the rounding error; in F32 that is 1e-5. F16 and BF16 differ more than Q8_0 because the
 trained files are Q8_0, for which llama.cpp also rounds activations."""
+REAL_TOLERANCE = 0.06
+"""The same for a real model of any type: SmolLM2's own copy in BF16 is 0.028 from its Q4_1 file,
+which rounds activations more roughly."""
 
 
 # --- the check ------------------------------------------------------------------------
@@ -180,19 +196,32 @@ def make_pair(stem: str, shapes: Pair, kind: Kind, demo: Path, hopeless: bool) -
         yield make(Path(f"{stem}-hopeless.gguf"), draft, shapes.draft, kind, turn)
 
 
-def make_heads(stem: str, shape: Shape, kind: Kind, demo: Path, heads: list[Path]) -> None:
-    """Write STEM-NAME.gguf for each head demo-NAME.gguf."""
-    growth = Growth(trained_model(demo / "demo-target.gguf"), shape, kind)
+def make_heads(stem: str, target: Path, shape: Shape, kind: Kind, heads: list[Path]) -> None:
+    """Write STEM-NAME.gguf for each head NAME.gguf or demo-NAME.gguf of `target`."""
+    growth = Growth(trained_model(target), shape, kind)
     for head in heads:
         path = Path(f"{stem}-{head.stem.removeprefix('demo-')}.gguf")
         parameters = grow_heads.write(path, grow_heads.Head(head, growth))
         print(f"{path}: {path.stat().st_size / 1e6:,.0f} MB, {parameters / 1e6:,.1f} M parameters")
 
 
+def quantize(source: Path, target: Path, kind: str) -> None:
+    """Write a copy of a model with its matrices in another type, such as `bf16` or `Q8_0`."""
+    llama.llama_log_set(QUIET, ctypes.c_void_p())
+    params = llama.llama_model_quantize_default_params()
+    params.ftype = getattr(llama, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
+    params.allow_requantize, params.nthread = True, THREADS
+    part = target.with_suffix(".part")
+    if llama.llama_model_quantize(os.fsencode(source), os.fsencode(part), params):
+        raise SystemExit(f"llama.cpp cannot convert {source}")
+    part.rename(target)
+
+
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("out", type=Path, metavar="OUT_DIR")
-    parser.add_argument("--size", choices=list(SIZES), required=True)
+    parser.add_argument("--size", choices=list(SIZES))
+    parser.add_argument("--from", type=Path, dest="source", metavar="MODEL")
     parser.add_argument("--type", choices=list(TOLERANCE), default="BF16")
     parser.add_argument(
         "--hopeless", action="store_true", help="add a draft that is almost always wrong"
@@ -200,21 +229,50 @@ def options() -> argparse.Namespace:
     parser.add_argument("--pair", type=Path, default=DEMO, metavar="DIR", help="the trained pair")
     parser.add_argument("--head", type=Path, action="append", default=[], metavar="FILE")
     args = parser.parse_args()
-    if not (args.pair / "demo-target.gguf").exists():
+    if not (args.size or args.source):
+        parser.error("say --size, --from or both")
+    if args.source:
+        if args.hopeless or (args.head and not args.size):
+            parser.error("with --from: --hopeless never, --head only with --size")
+    elif not (args.pair / "demo-target.gguf").exists():
         parser.error(f"no demo-target.gguf in {args.pair}")
     return args
+
+
+def make_copy(args: argparse.Namespace) -> None:
+    path = args.out / f"{args.source.stem}-{args.type}.gguf"
+    quantize(args.source, path, args.type)
+    print(f"{path}: {path.stat().st_size / 1e6:,.0f} MB")
+
+
+def make_demo_sized(args: argparse.Namespace, stem: str) -> Iterator[Made]:
+    shapes, kind = SIZES[args.size], Kind[args.type]
+    yield from make_pair(stem, shapes, kind, args.pair, args.hopeless)
+    make_heads(stem, args.pair / "demo-target.gguf", shapes.target, kind, args.head)
+
+
+def make_real_sized(args: argparse.Namespace, stem: str) -> Iterator[Made]:
+    shape, kind = DEEP_SIZES[args.size], Kind[args.type]
+    path = args.out / f"{args.size}-target-{args.type}.gguf"
+    yield make(path, trained_model(args.source), shape, kind)
+    make_heads(stem, args.source, shape, kind, args.head)
 
 
 def main() -> int:
     args = options()
     args.out.mkdir(parents=True, exist_ok=True)
-    stem, shapes = f"{args.out}/{args.size}-{args.type}", SIZES[args.size]
-    tolerance = TOLERANCE[args.type]
+    if not args.size:
+        make_copy(args)
+        return 0
+    stem = f"{args.out}/{args.size}-{args.type}"
+    if args.source:
+        models, tolerance = make_real_sized(args, stem), max(TOLERANCE[args.type], REAL_TOLERANCE)
+    else:
+        models, tolerance = make_demo_sized(args, stem), TOLERANCE[args.type]
     made: list[Made] = []
-    for one in make_pair(stem, shapes, Kind[args.type], args.pair, args.hopeless):
+    for one in models:
         made.append(one)
         print(one.report(tolerance), flush=True)
-    make_heads(stem, shapes.target, Kind[args.type], args.pair, args.head)
     target, *drafts = made
     for draft in drafts:
         same = agreement(draft.logits, target.logits)

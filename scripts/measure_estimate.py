@@ -12,29 +12,32 @@ import argparse
 import random
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from localspec.fit import memory
+from localspec.machine import probe
 from localspec.machine.device import Device
 from localspec.machine.memory_by_device import MemoryEstimate
-from localspec.machine.probe import MemoryProbe, ProbeError
+from localspec.machine.probe import PairBuffers, PairRequest, ProbeError
+from localspec.models import synthetic_header
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests import gpu_counts, headshapes
-from tests.families import FAMILIES, write_ghost
+from tests.families import FAMILIES
 
 PAIRS: dict[str, Callable[[], tuple[Header, Header]]] = {
     name: partial(headshapes.pair, name) for name in (*headshapes.HEADS, "mtp-qwen35")
 }
 _DRAFTS = ("llama-tied", "qwen3", "gemma3", "granite")
 _MIB = 1 << 20
+_BATCH = 20
+"""Pairs counted by one child process."""
 TINY = 512 * _MIB
 """Pairs below this size are models for tests; their error is counted in MiB."""
 
@@ -87,19 +90,26 @@ def from_records() -> Iterator[Result]:
 
 def from_probe(n: int, seed: int, names: list[str]) -> Iterator[Result]:
     """Skips settings that llama.cpp refuses."""
-    with tempfile.TemporaryDirectory() as folder, MemoryProbe(timeout=60) as probe:
-        cases = RandomCases(Path(folder), random.Random(seed))
-        for i in range(n):
-            name = names[i % len(names)]
-            load, headers = cases.draw(name)
-            try:
-                counted = probe.count_buffers(load)
-            except ProbeError as error:
-                print(f"{name}: {error}", file=sys.stderr)
+    rng = random.Random(seed)
+    cases = [(name, draw(name, rng)) for name in (names[i % len(names)] for i in range(n))]
+    for batch in (cases[i : i + _BATCH] for i in range(0, n, _BATCH)):
+        for (name, (load, headers)), counted in zip(batch, count_batch(batch), strict=True):
+            if counted is None:
                 continue
             estimate = memory.estimate_pair(load, *headers, ())
             exact = memory.replace_counted(estimate, load, headers, counted)
             yield compare(name, load, headers, (), exact)
+
+
+def count_batch(batch: list[tuple[str, PairRequest]]) -> list[PairBuffers | None]:
+    """None for settings that llama.cpp refuses."""
+    try:
+        return list(probe.count_each([request for _, request in batch]))
+    except ProbeError as error:
+        if len(batch) > 1:
+            return [counted for one in batch for counted in count_batch([one])]
+        print(f"{batch[0][0]}: {error}", file=sys.stderr)
+        return [None]
 
 
 def compare(
@@ -121,67 +131,44 @@ def compare(
     return Result(name, load, mine, theirs, max(0, -min(over)), beyond, ms)
 
 
-class RandomCases:
-    def __init__(self, folder: Path, rng: random.Random) -> None:
-        self._folder, self._rng = folder, rng
-        self._files: dict[str, tuple[Path, Header]] = {}
+def draw(name: str, rng: random.Random) -> PairRequest:
+    """A family with random settings, sometimes with a draft model; or a target with its head."""
+    draft: Header | None = None
+    if name in PAIRS:
+        target, draft = PAIRS[name]()
+    else:
+        target = build(name, "full" if rng.random() < 0.8 else "small")
+        if rng.random() < 0.4:
+            draft = build(rng.choice(_DRAFTS), rng.choice(("full", "small")))
+    settings = random_settings(target, rng)
+    draft_settings = replace(settings, n_ctx=None, n_ubatch=rng.choice((128, 512)))
+    draft_max = rng.choice((1, 4, 8, 16, 16))
+    load = LoadCommand("t", "d" if draft else None, settings, draft_settings, draft_max)
+    return load, (target, draft)
 
-    def draw(self, name: str) -> tuple[LoadCommand, tuple[Header, Header | None]]:
-        rng = self._rng
-        draft: tuple[Path, Header] | None = None
-        if name in PAIRS:
-            target, draft = self._pair_files(name)
-        else:
-            target = self._file(name, "full" if rng.random() < 0.8 else "small")
-            if rng.random() < 0.4:
-                draft = self._file(rng.choice(_DRAFTS), rng.choice(("full", "small")))
-        settings = self._settings(target[1])
-        draft_settings = replace(settings, n_ctx=None, n_ubatch=rng.choice((128, 512)))
-        load = LoadCommand(
-            str(target[0]),
-            str(draft[0]) if draft else None,
-            settings,
-            draft_settings,
-            rng.choice((1, 4, 8, 16, 16)),
-        )
-        return load, (target[1], draft[1] if draft else None)
 
-    def _pair_files(self, name: str) -> tuple[tuple[Path, Header], tuple[Path, Header]]:
-        if name not in self._files:
-            target, head = PAIRS[name]()
-            for key, one in ((name, target), (f"{name}-head", head)):
-                path = self._folder / f"{key}.gguf"
-                self._files[key] = path, write_ghost(one, "", path)
-            if target == head:
-                self._files[f"{name}-head"] = self._files[name]
-        return self._files[name], self._files[f"{name}-head"]
+@cache
+def build(family: str, size: str) -> Header:
+    one = FAMILIES[family]
+    return synthetic_header.build(one.full if size == "full" else one.small, one.quantisation)
 
-    def _file(self, family: str, size: str) -> tuple[Path, Header]:
-        key = f"{family}-{size}"
-        if key not in self._files:
-            one = FAMILIES[family]
-            path = self._folder / f"{key}.gguf"
-            shape = one.full if size == "full" else one.small
-            self._files[key] = path, write_ghost(shape, one.quantisation, path)
-        return self._files[key]
 
-    def _settings(self, header: Header) -> ContextSettings:
-        rng = self._rng
-        flash = rng.choice(("auto", "auto", "on", "off"))
-        kv = rng.choice(("f16", "f16", "q8_0", "q4_0", "bf16", "f32"))
-        if flash == "off":
-            kv = rng.choice(("f16", "f16", "f32"))
-        longest = min(header.n_ctx_train, 16384 if flash == "off" else 131072)
-        n_ctx = rng.choice((512, 2048, 4096, 8192, 16384, 32768, longest))
-        return ContextSettings(
-            n_gpu_layers=0,
-            kv_type=kv,  # type: ignore[arg-type]
-            flash_attn=flash,  # type: ignore[arg-type]
-            n_ctx=min(n_ctx, longest),
-            n_ubatch=rng.choice((64, 128, 256, 512, 512, 512, 1024, 2048)),
-            n_threads=1,
-            swa_full=rng.random() < 0.3,
-        )
+def random_settings(header: Header, rng: random.Random) -> ContextSettings:
+    flash = rng.choice(("auto", "auto", "on", "off"))
+    kv = rng.choice(("f16", "f16", "q8_0", "q4_0", "bf16", "f32"))
+    if flash == "off":
+        kv = rng.choice(("f16", "f16", "f32"))
+    longest = min(header.n_ctx_train, 16384 if flash == "off" else 131072)
+    n_ctx = rng.choice((512, 2048, 4096, 8192, 16384, 32768, longest))
+    return ContextSettings(
+        n_gpu_layers=0,
+        kv_type=kv,  # type: ignore[arg-type]
+        flash_attn=flash,  # type: ignore[arg-type]
+        n_ctx=min(n_ctx, longest),
+        n_ubatch=rng.choice((64, 128, 256, 512, 512, 512, 1024, 2048)),
+        n_threads=1,
+        swa_full=rng.random() < 0.3,
+    )
 
 
 def table(results: list[Result]) -> str:

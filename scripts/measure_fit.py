@@ -21,8 +21,8 @@ os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from localspec.fit import memory
+from localspec.machine import probe
 from localspec.machine.memory_by_device import HOST
-from localspec.machine.probe import MemoryProbe
 from localspec.models.gguf import header as headers
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests import real_loads
@@ -58,19 +58,20 @@ def rows(folder: Path, names: tuple[str, ...]) -> Iterator[str]:
     """The table in Markdown, a line at a time."""
     yield "| setting | models | largest error | of all bytes |"
     yield "|---|---|---|---|"
-    with MemoryProbe() as probe:
-        for title, settings in SETTINGS.items():
-            found = [measure(probe, real_loads.real(folder, name), settings) for name in names]
-            worst = max(abs(counted - used) for counted, used in found)
-            share = max(abs(counted / used - 1) for counted, used in found)
-            yield f"| {title} | {len(found)} | {worst / 1024:,.0f} KiB | {100 * share:.2f} % |"
+    for title, settings in SETTINGS.items():
+        found = [measure(real_loads.real(folder, name), settings) for name in names]
+        worst = max(abs(counted - used) for counted, used in found)
+        share = max(abs(counted / used - 1) for counted, used in found)
+        yield f"| {title} | {len(found)} | {worst / 1024:,.0f} KiB | {100 * share:.2f} % |"
 
 
-def measure(probe: MemoryProbe, path: Path, settings: ContextSettings) -> tuple[int, int]:
+def measure(path: Path, settings: ContextSettings) -> tuple[int, int]:
     """Counted and allocated bytes."""
     load, header = LoadCommand(str(path), target_settings=settings), headers.read(path)
     estimate = memory.estimate_pair(load, header, None, [])
-    exact = memory.replace_counted(estimate, load, (header, None), probe.count_buffers(load))
+    exact = memory.replace_counted(
+        estimate, load, (header, None), probe.count_buffers(load, header)
+    )
     return exact.of(HOST).total, sum(part.total for part in real_loads.load(load).values())
 
 

@@ -69,7 +69,7 @@ class Answers:
     @property
     def ms(self) -> float:
         """Per token."""
-        took = sum(one.ms.draft + one.ms.verify + one.ms.host for one in self.rounds)
+        took = sum(one.ms.total for one in self.rounds)
         return took / sum(len(one.tokens) for one in self.rounds)
 
 
@@ -130,8 +130,8 @@ def trial(name: str, args: argparse.Namespace) -> Trial:
         worker.load(load)
         for _ in worker.probe(ProbeCommand(seconds=2.0 if args.quick else 6.0)):
             pass
-        measured = worker.measured
-        assert measured is not None
+        assert worker.measured is not None
+        measured = replace(worker.measured, other_load=0.0)
         answers = {gamma: Answers() for gamma in (0, *args.gamma)}
         lengths = []
         for prompt in list(prompts_of(None).values())[: args.prompts]:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
+import shutil
+import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+from localspec.bench.metrics import distinct_4grams
 from localspec.models import draft_heads
 from localspec.models.gguf import header
 
 LIMIT_S = 1800
 TRIES = 5
 """llama.cpp logs in a thread of its own; about one exit in thirty truncates the log."""
+TOP_K, TOP_P, MIN_P = 40, 0.95, 0.05
+"""Of every program, at temperatures above 0."""
 
 _ENCODED = re.compile(r"encoded +\d+ tokens in +([\d.]+) seconds")
 _DECODED = re.compile(r"decoded +(\d+) tokens in +[\d.]+ seconds, speed: +([\d.]+) t/s")
@@ -27,40 +33,51 @@ _DRAFTED = re.compile(r"n_drafted += (\d+)")
 _ACCEPTED = re.compile(r"n_accept += (\d+)")
 
 
+MIN_TOKENS = 8
+
+
 class BenchError(Exception):
     pass
 
 
+class ShortAnswerError(BenchError):
+    """An answer that ends after a few tokens says nothing of speed."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__(f"The answer has {tokens} tokens.")
+
+
 @dataclass(frozen=True)
 class Settings:
-    """Settings for both sides."""
+    """Settings for all programs; None leaves each program its own default."""
 
     target: str
-    draft: str
-    speculative_simple: str | None
-    llama_bench: str | None
+    draft: str | None
+    folder: str
+    """Where llama.cpp's programs are."""
     localspec: tuple[str, ...]
-    gammas: tuple[int, ...]
     tokens: int
     ctx: int
-    threads: int
-    gpu_layers: int
-    flash_attn: str
-    repack: bool
-    """Whether weights may be repacked for the CPU; follows localspec."""
-    peer_defaults: bool
-    rounds: int
-    load_before: float | None
-    """The system's load average before the run."""
+    threads: int | None = None
+    gpu_layers: int | None = None
+    llama_cpp_options: tuple[str, ...] = ()
+    localspec_options: tuple[str, ...] = ()
+    data_dir: str | None = None
+    """localspec's measurements; None: the user's own."""
+
+    def program(self, name: str) -> str:
+        return shutil.which(name, path=self.folder) or os.path.join(self.folder, name)
+
+    def has_program(self, name: str) -> bool:
+        return os.path.exists(self.program(name))
 
 
 @dataclass(frozen=True)
 class Case:
-    """A prompt and a draft length; γ 0 is plain decoding."""
-
     name: str
     prompt: str
-    gamma: int
+    temperature: float = 0.0
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,143 +85,290 @@ class Run:
     """One answer of one program."""
 
     speed: float
-    """Tokens per second while decoding."""
+    """Tokens per second after the first token."""
     tokens: int
-    answer_s: float | None = None
+    answer_s: float
     """Reading the prompt and decoding `Settings.tokens` tokens."""
     drafted: int = 0
     accepted: int = 0
     text: str = ""
+    distinct: float | None = None
+    """The share of distinct 4-grams of localspec's answers."""
 
 
-def call(command: Sequence[str]) -> tuple[str, str]:
-    """Runs a program; returns stdout and stderr. Raises BenchError."""
+def environment(settings: Settings) -> dict[str, str]:
     # llama.cpp's programs also take flags from these variables.
-    env = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
+    found = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
+    if settings.data_dir is not None:
+        found["LOCALSPEC_DATA_DIR"] = settings.data_dir
+        found["LOCALSPEC_CONFIG"] = os.path.join(settings.data_dir, "none.toml")
+    return found
+
+
+def call(settings: Settings, command: Sequence[str]) -> tuple[str, str]:
+    """Runs a program; returns stdout and stderr. Raises BenchError."""
+    env = environment(settings)
     try:
         done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, env=env, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BenchError(f"{command[0]}: {error}") from error
     out, err = (raw.decode("utf-8", "replace") for raw in (done.stdout, done.stderr))
     if done.returncode != 0:
-        last_lines = "\n".join((err or out).strip().splitlines()[-5:])
-        raise BenchError(f"{command[0]} exited with {done.returncode}:\n{last_lines}")
+        raise BenchError(f"{command[0]} exited with {done.returncode}:\n{last_lines(err or out)}")
     return out, err
 
 
-def speculative_simple(
-    settings: Settings, case: Case, sampling: Sequence[str] = ("--temp", "0")
-) -> Run:
-    command = [*speculative_simple_command(settings, case), *sampling]
-    for _ in range(TRIES):
-        out, log = call(command)
-        patterns = (_ENCODED, _DECODED, _DRAFTED, _ACCEPTED)
-        encoded, decoded, drafted, accepted = (pattern.search(log) for pattern in patterns)
-        if encoded and decoded and drafted and accepted:
-            speed = float(decoded[2])
-            answer_s = float(encoded[1]) + settings.tokens / speed
-            return Run(
-                speed, int(decoded[1]), answer_s, int(drafted[1]), int(accepted[1]), text=out
-            )
-    raise BenchError(f"{command[0]} printed no speed, {TRIES} times.")
+def last_lines(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[-5:])
+
+
+# --- llama.cpp ------------------------------------------------------------------------------
+
+
+def model_options(settings: Settings) -> list[str]:
+    """What llama-server and llama-speculative-simple have in common."""
+    options = ["-m", settings.target, "-c", str(settings.ctx)]
+    if settings.threads is not None:
+        options += ["-t", str(settings.threads), "-tb", str(settings.threads)]
+    if settings.gpu_layers is not None:
+        options += ["-ngl", str(settings.gpu_layers)]
+    if settings.draft is not None:
+        options += ["--spec-type", f"draft-{drafting(settings)}"]
+        if settings.draft != settings.target:
+            options += ["-md", settings.draft]
+        if settings.threads is not None:
+            options += ["-td", str(settings.threads), "-tbd", str(settings.threads)]
+        if settings.gpu_layers is not None:
+            options += ["-ngld", str(settings.gpu_layers)]
+    return options
 
 
 @cache
 def drafting(settings: Settings) -> str:
     """llama.cpp's name of the draft kind; a target that is its own draft is MTP."""
-    kind = draft_heads.file_draft_kind(header.read(Path(settings.draft)))
-    if settings.draft == settings.target:
+    if settings.draft is None or settings.draft == settings.target:
         return "mtp"
+    kind = draft_heads.file_draft_kind(header.read(Path(settings.draft)))
     return "simple" if kind == "model" else kind
 
 
-def speculative_simple_command(settings: Settings, case: Case) -> list[str]:
-    n, layers = str(settings.threads), str(settings.gpu_layers)
-    command = [
-        *(settings.speculative_simple or "", "-m", settings.target),
-        *([] if settings.draft == settings.target else ["-md", settings.draft]),
-        *("--spec-type", f"draft-{drafting(settings)}", "--spec-draft-n-max", str(case.gamma)),
-        *("-p", case.prompt, "--no-escape", "-n", str(settings.tokens - 1)),
-        *("-c", str(settings.ctx), "-fit", "off", "-ngl", layers, "-ngld", layers),
-        *("-t", n, "-tb", n, "-td", n, "-tbd", n),
-    ]
-    if not settings.repack:
-        command.append("--no-repack")
-    if settings.peer_defaults:
-        return command
-    return [
-        *(*command, "--spec-draft-n-min", "0", "--spec-draft-p-min", "0"),
-        *("-fa", settings.flash_attn),
-        *("-ctk", "f16", "-ctv", "f16", "-ctkd", "f16", "-ctvd", "f16"),
-        *("--samplers", "top_k", "--top-k", "1"),  # its shortest greedy chain
-    ]
+class LlamaServer:
+    """llama-server, started for the first answer and kept running until it is closed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 — closed with the server
+        self._port = 0
+
+    def complete(self, case: Case) -> Run:
+        began = time.perf_counter()
+        answer = self.post("/completion", self._request(case, self._settings.tokens))
+        total_s = time.perf_counter() - began
+        timings = answer["timings"]
+        if timings["predicted_n"] < MIN_TOKENS:
+            raise ShortAnswerError(timings["predicted_n"])
+        # The first token comes with the prompt's pass, as in localspec's tokens_per_second.
+        speed = (timings["predicted_n"] - 1) / (timings["predicted_ms"] / 1e3)
+        prompt_s = total_s - timings["predicted_ms"] / 1e3
+        return Run(
+            speed=speed,
+            tokens=timings["predicted_n"],
+            answer_s=prompt_s + (self._settings.tokens - 1) / speed,
+            drafted=timings.get("draft_n", 0),
+            accepted=timings.get("draft_n_accepted", 0),
+            text=answer["content"],
+        )
+
+    def prefill(self, prompt: str) -> float:
+        """Tokens per second."""
+        timings = self.post("/completion", self._request(Case("", prompt), 1))["timings"]
+        return float(timings["prompt_n"] / timings["prompt_ms"] * 1e3)
+
+    def cut(self, text: str, tokens: int) -> str:
+        """The beginning of a text that has this many tokens, or nearly."""
+        ids = self.post("/tokenize", {"content": text})["tokens"][:tokens]
+        return str(self.post("/detokenize", {"tokens": ids})["content"])
+
+    def _request(self, case: Case, tokens: int) -> dict[str, Any]:
+        sampling = {"temperature": case.temperature, "top_k": TOP_K, "top_p": TOP_P, "min_p": MIN_P}
+        limits = {"n_predict": tokens, "cache_prompt": False}
+        return {"prompt": case.prompt, "seed": case.seed, **sampling, **limits}
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if self._process is None:
+            self._start()
+        status, content = self._ask("POST", path, json.dumps(body))
+        if status != http.client.OK:
+            raise BenchError(f"llama-server: {content[:300]}")
+        answer: dict[str, Any] = json.loads(content)
+        return answer
+
+    def _start(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        command = [
+            *(self._settings.program("llama-server"), "--host", "127.0.0.1"),
+            *("--port", str(self._port)),
+            *model_options(self._settings),
+            *self._settings.llama_cpp_options,
+        ]
+        env = environment(self._settings)
+        try:
+            self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=env)
+        except OSError as error:
+            raise BenchError(f"{command[0]}: {error}") from error
+        limit = time.monotonic() + LIMIT_S
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > limit:
+                self._log.seek(0)
+                log = self._log.read().decode("utf-8", "replace")
+                raise BenchError(f"{command[0]} does not start:\n{last_lines(log)}")
+            time.sleep(0.1)
+
+    def _is_ready(self) -> bool:
+        try:
+            return self._ask("GET", "/health")[0] == http.client.OK
+        except BenchError:
+            return False
+
+    def _ask(self, method: str, path: str, body: str | None = None) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=LIMIT_S)
+        try:
+            connection.request(method, path, body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            return response.status, response.read().decode("utf-8", "replace")
+        except (OSError, http.client.HTTPException) as error:
+            raise BenchError(f"llama-server: {error}") from error
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
 
 
-def llama_bench(settings: Settings, _: Case) -> Run:
-    command = [
-        *(settings.llama_bench or "", "-m", settings.target, "-p", "0", "-r", "1", "-o", "json"),
-        *("-n", str(settings.tokens), "-t", str(settings.threads)),
-        *("-ngl", str(settings.gpu_layers), "--repack", str(int(settings.repack))),
-    ]
-    if not settings.peer_defaults:
-        command += ["-fa", settings.flash_attn, "-ctk", "f16", "-ctv", "f16"]
-    (result,) = json.loads(call(command)[0])
-    return Run(float(result["avg_ts"]), int(result["n_gen"]))
-
-
-def localspec(settings: Settings, case: Case) -> Run:
-    document = json.loads(call(localspec_command(settings, case))[0])
-    timings, speculation = document["timings"], document["speculation"]
-    if timings["tokens_per_second"] is None:
-        raise BenchError(f"{case.name}: the answer is empty; use another prompt.")
-    decode_ms = timings["decode_ms"]
-    reading_ms = draft_reading_ms(settings, case.prompt) if case.gamma else 0.0
-    return Run(
-        speed=timings["tokens_per_second"] * decode_ms / (decode_ms - reading_ms),
-        tokens=len(document["tokens"]),
-        answer_s=(timings["prefill_ms"] + decode_ms) / 1e3,
-        drafted=speculation["drafted"],
-        accepted=speculation["accepted"],
-        text=document["text"],
+def speculative_simple(settings: Settings, case: Case, gamma: int | None) -> Run:
+    """With gamma None, its default draft length."""
+    command = speculative_simple_command(settings, case, gamma)
+    for _ in range(TRIES):
+        out, log = call(settings, command)
+        patterns = (_ENCODED, _DECODED, _DRAFTED, _ACCEPTED)
+        encoded, decoded, drafted, accepted = (pattern.search(log) for pattern in patterns)
+        if encoded and decoded and drafted and accepted:
+            if int(decoded[1]) < MIN_TOKENS:
+                raise ShortAnswerError(int(decoded[1]))
+            speed = float(decoded[2])
+            return Run(
+                speed=speed,
+                tokens=int(decoded[1]),
+                answer_s=float(encoded[1]) + settings.tokens / speed,
+                drafted=int(drafted[1]),
+                accepted=int(accepted[1]),
+                text=out.partition(case.prompt.strip())[2],
+            )
+    raise BenchError(
+        f"{command[0]} printed no speed, {TRIES} times (at real-time priority it never does)."
     )
 
 
-def localspec_command(settings: Settings, case: Case, tokens: int | None = None) -> list[str]:
-    n, layers = str(settings.threads), str(settings.gpu_layers)
-    draft_options = ["--draft", "none", "--spec", "off"]
-    if case.gamma:
-        draft_options = [
-            "--draft",
-            settings.draft,
-            "--spec",
-            "model",
-            "--draft-max",
-            str(case.gamma),
-        ]
+def speculative_simple_command(settings: Settings, case: Case, gamma: int | None) -> list[str]:
+    """It stops one token after -n, so -n is one less."""
     return [
-        *(*settings.localspec, "run", settings.target, *draft_options, "--raw", "-p", case.prompt),
-        *("--temperature", "0", "--max-tokens", str(tokens or settings.tokens)),
-        *("--ctx", str(settings.ctx), "--threads", n, "--draft-threads", n),
-        *("--gpu-layers", layers, "--draft-gpu-layers", layers),
-        *("--flash-attn", settings.flash_attn, "--kv", "f16", "--json"),
+        settings.program("llama-speculative-simple"),
+        *model_options(settings),
+        *([] if gamma is None else ["--spec-draft-n-max", str(gamma)]),
+        *("-p", case.prompt, "--no-escape", "-n", str(settings.tokens - 1)),
+        *("--temp", str(case.temperature), "--seed", str(case.seed)),
+        *("--top-k", str(TOP_K), "--top-p", str(TOP_P), "--min-p", str(MIN_P)),
+        *settings.llama_cpp_options,
     ]
 
 
-@cache
-def draft_reading_ms(settings: Settings, prompt: str) -> float:
-    """The time in which localspec's draft model reads the prompt, within its first draft."""
-    command = localspec_command(settings, Case("", prompt, settings.gammas[0]), tokens=24)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "events"
-        found = []
-        for _ in range(3):
-            call([*command, "--events", str(path)])
-            events = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-            found.append(_excess_ms([e for e in events if e["ev"] == "round" and e["drafted"]]))
-    return max(0.0, median(found))
+# --- localspec ------------------------------------------------------------------------------
+
+PLAIN = ("--draft", "none", "--spec", "off")
 
 
-def _excess_ms(rounds: list[dict[str, Any]]) -> float:
-    """The first draft's time above the median of later drafts of the same length."""
-    later = [r["ms"]["draft"] for r in rounds[1:] if r["drafted"] == rounds[0]["drafted"]]
-    return float(rounds[0]["ms"]["draft"] - median(later)) if later else 0.0
+def localspec(settings: Settings, case: Case, options: Sequence[str]) -> Run:
+    document = localspec_answer(settings, case, options)
+    timings, speculation = document["timings"], document["speculation"]
+    if len(document["tokens"]) < MIN_TOKENS:
+        raise ShortAnswerError(len(document["tokens"]))
+    speed = timings["tokens_per_second"]
+    return Run(
+        speed=speed,
+        tokens=len(document["tokens"]),
+        answer_s=timings["prefill_ms"] / 1e3 + (settings.tokens - 1) / speed,
+        drafted=speculation["drafted"],
+        accepted=speculation["accepted"],
+        text=document["text"],
+        distinct=distinct_4grams([token["id"] for token in document["tokens"]]),
+    )
+
+
+def localspec_prefill(settings: Settings, prompt: str) -> float:
+    """Tokens per second."""
+    document = localspec_answer(replace(settings, tokens=1), Case("", prompt), PLAIN)
+    return float(document["prompt_tokens"] / document["timings"]["prefill_ms"] * 1e3)
+
+
+def localspec_answer(settings: Settings, case: Case, options: Sequence[str]) -> dict[str, Any]:
+    """The document that `localspec run --json` prints."""
+    answer: dict[str, Any] = json.loads(
+        call(settings, localspec_command(settings, case, options))[0]
+    )
+    return answer
+
+
+def localspec_command(settings: Settings, case: Case, options: Sequence[str]) -> list[str]:
+    command = [
+        *(*settings.localspec, "run", settings.target, *options, "--raw", "-p", case.prompt),
+        *("--temperature", str(case.temperature), "--seed", str(case.seed)),
+        *("--top-k", str(TOP_K), "--top-p", str(TOP_P), "--min-p", str(MIN_P)),
+        *("--max-tokens", str(settings.tokens), "--ctx", str(settings.ctx), "--json", "--private"),
+    ]
+    if settings.threads is not None:
+        command += ["--threads", str(settings.threads), "--draft-threads", str(settings.threads)]
+    if settings.gpu_layers is not None:
+        command += ["--gpu-layers", str(settings.gpu_layers)]
+        command += ["--draft-gpu-layers", str(settings.gpu_layers)]
+    return [*command, *settings.localspec_options]
+
+
+# --- the first characters -------------------------------------------------------------------
+
+
+def raw_program(settings: Settings, prompt: str) -> list[str]:
+    """llama.cpp's program that continues a text, which it writes first; empty without one."""
+    options = ["-m", settings.target, "-n", "16"]
+    if settings.has_program("llama-completion"):
+        words = [*options, "-p", prompt, "--temp", "0", "-no-cnv"]
+        return [settings.program("llama-completion"), *words, *settings.llama_cpp_options]
+    if settings.has_program("llama-simple"):
+        return [settings.program("llama-simple"), *options, prompt]
+    return []
+
+
+def first_output(settings: Settings, command: Sequence[str], after: bytes) -> tuple[float, float]:
+    """Seconds until output follows `after`, and CPU seconds until the end. Raises BenchError."""
+    cpu_before = sum(os.times()[2:4])
+    began, seconds, text = time.perf_counter(), 0.0, b""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment(settings),
+    ) as process:
+        assert process.stdout is not None
+        while part := os.read(process.stdout.fileno(), 65536):
+            text += part
+            if not seconds and after in text and text[text.find(after) + len(after) :].strip():
+                seconds = time.perf_counter() - began
+    if process.returncode or not seconds:
+        raise BenchError(f"{command[0]} failed: {text[-500:]!r}")
+    return seconds, sum(os.times()[2:4]) - cpu_before

@@ -16,8 +16,11 @@ PHASES = (
 """Pattern in pip's or uv's log -> the phase that it starts."""
 
 
-def progress(elapsed: float, text: str) -> str:
-    """Elapsed time, estimated total time while compiling, and the phase."""
+def progress(elapsed: float, text: str, core_seconds: int | None = COMPILE_CORE_SECONDS) -> str:
+    """Elapsed time, estimated total time while compiling, and the phase.
+
+    `core_seconds`: for compiling; None if not measured.
+    """
     begun, phase = max(
         (
             (match.start(), name)
@@ -28,22 +31,30 @@ def progress(elapsed: float, text: str) -> str:
     )
     if phase != COMPILING:
         return f"{clock(elapsed)}, {phase}"
-    total, share = max(estimate_seconds(), elapsed), ""
+    share, remaining = "", 1.0
     if steps := re.findall(r"^ *\[(\d+)/(\d+)\]", text[begun:], re.M):
         step, count = map(int, steps[-1])
-        share = f" ({step} of {count})"
-        total = elapsed + (1 - step / count) * estimate_seconds()
+        share, remaining = f" ({step} of {count})", 1 - step / count
+    if core_seconds is None:
+        return f"{clock(elapsed)}, {phase}{share}"
+    expected = estimate_seconds(core_seconds)
+    total = elapsed + remaining * expected if share else max(expected, elapsed)
     return f"{clock(elapsed)} of about {clock(total)}, {phase}{share}"
 
 
 def compile_note() -> str:
-    cores = os.cpu_count() or 1
-    minutes = max(1, round(estimate_seconds() / 60))
-    return f" and compiling llama.cpp; only the first time, about {minutes} min on {cores} cores"
+    return f" and compiling llama.cpp; only the first time, {compile_time(COMPILE_CORE_SECONDS)}"
 
 
-def estimate_seconds() -> float:
-    return DOWNLOAD_SECONDS + COMPILE_CORE_SECONDS / (os.cpu_count() or 1)
+def compile_time(core_seconds: int | None) -> str:
+    if core_seconds is None:
+        return "which takes longer than for the CPU; how long was not measured"
+    minutes = max(1, round(estimate_seconds(core_seconds) / 60))
+    return f"about {minutes} min on {os.cpu_count() or 1} cores"
+
+
+def estimate_seconds(core_seconds: int) -> float:
+    return DOWNLOAD_SECONDS + core_seconds / (os.cpu_count() or 1)
 
 
 def clock(seconds: float) -> str:

@@ -1,12 +1,15 @@
-"""Prompts of the benchmarks: held-out modules, or the user's own."""
+"""Prompts of the benchmarks: held-out modules, those of `localspec bench`, or the user's own."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from programs import BenchError
+
+from localspec.bench import workloads
 
 HEADS = {
     "textwrap": "class TextWrapper",
@@ -30,6 +33,15 @@ def prompts_of(path: Path | None) -> dict[str, str]:
     if not isinstance(found, dict) or not all(str(text).strip() for text in found.values()):
         raise BenchError(f"{path}: not a JSON object of names and texts.")
     return {name: str(text) for name, text in found.items()}
+
+
+def workload_prompts(names: Sequence[str]) -> dict[str, str]:
+    """The prompts of these workloads, of all without names."""
+    return {
+        f"{workload.name} {n}": prompt
+        for workload in workloads.load(names)
+        for n, prompt in enumerate(workload.prompts, 1)
+    }
 
 
 def _head(module: str, start: str) -> str:

@@ -71,18 +71,26 @@ async def answered(pilot: Pilot[None]) -> ChatScreen:
     assert isinstance(screen, ChatScreen)
     screen.session.settings = screen.session.settings.with_value("temperature", TEMPERATURE)
     screen.session.settings = screen.session.settings.with_value("max_tokens", LENGTH)
-    await pilot.press("f2")  # so that probabilities are recorded
-    screen.composer.replace_text(CODE)
-    await pilot.press("enter")
-    conversation = screen.session.conversation
-
-    def over() -> bool:
-        turns = conversation.turns  # another tuple each time
-        return bool(turns and turns[-1].finish_reason) and screen.phase == "ready"
-
-    await until(pilot, over)
+    for spec in ("off", "on"):  # plain first, so that the panel can compare
+        await ask(pilot, screen, f"/spec {spec}")
+        await ask(pilot, screen, "/clear")
+        if spec == "on":
+            await pilot.press("f2")  # so that probabilities are recorded
+        await ask(pilot, screen, CODE)
+        await until(pilot, lambda: has_answered(screen))
     await pilot.press("f2")
+    screen.app.clear_notifications()
     return screen
+
+
+async def ask(pilot: Pilot[None], screen: ChatScreen, text: str) -> None:
+    screen.composer.replace_text(text)
+    await pilot.press("enter")
+
+
+def has_answered(screen: ChatScreen) -> bool:
+    turns = screen.session.conversation.turns
+    return bool(turns and turns[-1].finish_reason) and screen.phase == "ready"
 
 
 def phase(pilot: Pilot[None]) -> str:

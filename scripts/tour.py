@@ -22,7 +22,9 @@ from localspec.fit import device_speed
 from localspec.fit.machine_profile import MachineProfile
 from localspec.machine.device import Device
 from localspec.models import catalog
-from localspec.models.hub.download import DownloadJob, DownloadPhase, DownloadState
+from localspec.models.hub.cached_file import DownloadJob
+from localspec.models.hub.download import DownloadPhase, DownloadState
+from localspec.models.reference import RepoFile
 from localspec.tui import app as tui_app
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
@@ -61,13 +63,12 @@ class FakeDownloads(DownloadManager):
 
 
 def _state(model: catalog.CatalogModel, share: float) -> DownloadState:
-    job, total = DownloadJob(str(model.repo), "main", str(model.file)), model.size or 0
+    total = model.size or 0
+    job = DownloadJob(str(model.repo), "main", RepoFile(model.file, total))
     if share == 1:
-        return DownloadState(job, DownloadPhase.DONE, total, total)
+        return DownloadState(job, DownloadPhase.DONE, total)
     left = (1 - share) * total
-    return DownloadState(
-        job, DownloadPhase.LOADING, int(total * share), total, rate=48e6, eta=left / 48e6
-    )
+    return DownloadState(job, DownloadPhase.LOADING, int(total * share), 48e6, left / 48e6)
 
 
 def _on_a_card(seen: MachineSurvey) -> MachineSurvey:

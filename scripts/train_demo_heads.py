@@ -23,13 +23,14 @@ import head_files
 import torch
 from demo_blocks import BLOCK, DFlash, DSpark
 from demo_files import load_weights
-from demo_heads import LENGTH, TARGET_LAYERS, Eagle3, Mtp, Reading
+from demo_heads import LENGTH, TARGET_LAYERS, DemoEagle3, Mtp, Reading
 from demo_learning import STEPS_UNROLLED, Batch, Blocks, Unrolled
 from demo_network import TARGET, Llama
 from demo_target_text import Plan, load_or_make, write_windows
 from demo_text import EOS, SEED, VOCAB, read_corpus, to_ids
 from demo_windows import HELD_OUT, Windows, begin_of, functions_of, windows_of
 from head_files import Source
+from head_training import Optimizer, average
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from train_demo_pair import keep_freed_memory
@@ -39,8 +40,6 @@ ALONE = 0.1
 """Share of the steps, at the start, without unrolling."""
 UNROLLED_EACH = 2
 """Every so many steps one is unrolled; it costs more than twice as much."""
-AVERAGE_DECAY = 0.02
-"""Per step, of the moving average of the weights; the average is written to the file."""
 
 # --- the data -------------------------------------------------------------------------
 
@@ -62,29 +61,6 @@ def tokenizer_of(source: Source) -> Tokenizer:
 # --- training -------------------------------------------------------------------------
 
 
-class Optimizer:
-    """Muon for the matrices, AdamW for tables and norms; linear warm-up, linear decay."""
-
-    def __init__(self, model: nn.Module, lr: float) -> None:
-        named = list(model.named_parameters())
-        matrices = [p for n, p in named if p.dim() == 2 and not n.startswith(("markov", "conf"))]
-        others = [p for n, p in named if p.dim() != 2 or n.startswith(("markov", "conf"))]
-        self.parts = [
-            torch.optim.Muon(matrices, lr=lr, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.98), weight_decay=0.01),
-        ]
-        self.model, self.lr = model, lr
-
-    def step(self, progress: float) -> None:
-        scale = min(1.0, (progress + 0.001) / 0.02, (1 - progress) / 0.5)
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        for part in self.parts:
-            for group in part.param_groups:
-                group["lr"] = self.lr * scale
-            part.step()
-            part.zero_grad(set_to_none=True)
-
-
 class Training:
     """Trains one head with a frozen target; each thread takes a part of the batch."""
 
@@ -92,7 +68,7 @@ class Training:
         self.work, self.threads = work, args.threads
         self.parameters = list(work.head.parameters())
         self.mean = deepcopy(work.head)
-        self.optimizer = Optimizer(work.head, args.lr)
+        self.optimizer = Optimizer(work.head, args.lr, tables=("markov", "conf"))
         self.pool = ThreadPoolExecutor(args.threads)
         self.warm = set[int]()
         self.done, self.alone = 0, ALONE if args.go_on is None else 0.0
@@ -106,10 +82,8 @@ class Training:
         found = list(self.pool.map(lambda part: self.work.gradients(reading, part, steps), parts))
         for p, *grads in zip(self.parameters, *(g for _, g in found), strict=True):
             p.grad = torch.stack(grads).sum(0)
-        self.optimizer.step(progress)
-        with torch.no_grad():
-            for mean, p in zip(self.mean.parameters(), self.parameters, strict=True):
-                mean.lerp_(p, max(AVERAGE_DECAY, 1 / (1 + self.done)))
+        self.optimizer.step(min(1.0, (progress + 0.001) / 0.02, (1 - progress) / 0.5))
+        average(self.mean, self.work.head, self.done)
         self.done += 1
         return sum(loss for loss, _ in found)
 
@@ -128,11 +102,7 @@ def write_head(path: Path, head: nn.Module, source: Source, kind: str) -> None:
 
 
 def add_eagle3(out: Any, head: nn.Module) -> None:
-    out.add_block_count(1)
-    out.add_array("eagle3.target_layers", list(TARGET_LAYERS))
-    out.add_uint32("eagle3.target_hidden_size", TARGET.n_embd)
-    out.add_bool("eagle3.norm_before_residual", False)
-    out.add_bool("eagle3.norm_before_fc", False)
+    head_files.add_eagle3_keys(out, TARGET_LAYERS, TARGET.n_embd)
 
 
 def add_block(out: Any, head: nn.Module) -> None:
@@ -175,7 +145,7 @@ def options(given: list[str] | None = None) -> argparse.Namespace:
 
 def new_head(kind: str, mask: int) -> nn.Module:
     if kind in ("eagle3", "mtp"):
-        return Eagle3() if kind == "eagle3" else Mtp()
+        return DemoEagle3() if kind == "eagle3" else Mtp()
     return DSpark(mask) if kind == "dspark" else DFlash(mask)
 
 

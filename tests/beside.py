@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.drafters.head_runner import BlockHeadRunner, HeadRunner
+from localspec.engine.drafters.autoregressive_head import HeadRunner
+from localspec.engine.drafters.block_head import BlockHeadRunner
 from localspec.engine.llama import (
     BlockHeadContext,
     FinalHiddenStates,
@@ -40,9 +41,9 @@ class Beside:
         head, batch = self.head, self.target.n_batch
         runner: HeadRunner | BlockHeadRunner
         if isinstance(head, BlockHeadContext):
-            runner = BlockHeadRunner(head, batch)
+            runner = BlockHeadRunner(head, "block", batch)
         else:
-            runner = HeadRunner(head, batch, self.first)
+            runner = HeadRunner(head, "head", batch, self.first)
         self.target.set_listener(self.source, runner)
         return runner
 

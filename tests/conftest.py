@@ -1,4 +1,4 @@
-"""Options and fixtures of all tests: --long, --amx, data folders and tiny models."""
+"""Options and fixtures of all tests: --long, --amx, --device, data folders and tiny models."""
 
 import gc
 import os
@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from localspec.machine import llama_params
+from localspec.machine import device_detection, llama_params
+from localspec.machine.cpu_and_ram import OtherCpuLoad
 from tests.zoo import Zoo
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 # Spinning threads would take the cores from the other tests' engines.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+os.environ["LOCALSPEC_STARTER"] = "0"  # the demo is the default; see tests/models/test_packages.py
 os.environ["LOCALSPEC_DATA_DIR"] = tempfile.mkdtemp(prefix="localspec-tests-")
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="localspec-tests-hub-")  # never the user's cache
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
@@ -28,6 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=["shown", "hidden"],
         help="simulate a CPU with AMX, for which llama.cpp repacks no weights, or one without",
     )
+    parser.addoption(
+        "--device",
+        choices=["vulkan", "cuda", "rocm", "metal"],
+        help="run tests/device on this backend; without it llama.cpp's GPUs are hidden",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,17 +44,25 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError("this CPU has AMX: ggml would use it and may crash")
         os.environ["LOCALSPEC_AMX"] = amx
         llama_params.has_amx.cache_clear()
+    if not config.getoption("--device"):
+        os.environ |= dict.fromkeys(device_detection.VISIBLE_DEVICES_VARIABLES, "-1")
+        os.environ["GGML_VK_VISIBLE_DEVICES"] = ""  # a number that is not there is an error
     config.addinivalue_line("markers", "long: slow, collected only with --long")
+    config.addinivalue_line("markers", "load: sees the real load of this computer")
     config.addinivalue_line("markers", "pictures: see tests/tui/conftest.py")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--long"):
-        return
-    slow = [item for item in items if item.get_closest_marker("long")]
-    if slow:
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in slow]
+    left_out = [item for item in items if not is_selected(config, item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def is_selected(config: pytest.Config, item: pytest.Item) -> bool:
+    if "device" in item.path.relative_to(config.rootpath).parts:
+        return bool(config.getoption("--device"))
+    return bool(config.getoption("--long") or not item.get_closest_marker("long"))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -63,6 +78,13 @@ def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gives each test its own data folder: a crash recorded by one must not affect the next."""
     monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path / "config.toml"))
+
+
+@pytest.fixture(autouse=True)
+def quiet_computer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measurements are trusted although other tests use the CPUs, except with the mark `load`."""
+    if request.node.get_closest_marker("load") is None:
+        monkeypatch.setattr(OtherCpuLoad, "read", lambda _: 0.0)
 
 
 @pytest.fixture(scope="session")

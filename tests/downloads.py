@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
+from localspec.models.hub.cached_file import DownloadJob
 from localspec.models.hub.cancellation import CancelToken, RetryPolicy
 from localspec.models.hub.client import HubClient
-from localspec.models.hub.download import DownloadJob, DownloadState, download_file
+from localspec.models.hub.download import DownloadState, download_file
+from localspec.models.reference import RepoFile
 from tests.fakehub import FakeHub
 
 MIB = 1 << 20
@@ -33,8 +35,11 @@ class Desk:
         self.client = HubClient(hub.url, token=False, retry_policy=patience)
         self.said: list[DownloadState] = []
 
-    def job(self, revision: str = "main", path: str = FILE) -> DownloadJob:
-        return DownloadJob(REPO, revision, path)
+    def job(self, path: str = FILE, ref: str | None = "main") -> DownloadJob:
+        """As it is planned now; a file that the hub does not have is one that it has lost."""
+        file = self.hub.repos[REPO].get(path)
+        size, digest = (len(file.data), file.etag) if file else (1, "0" * 64)
+        return DownloadJob(REPO, self.hub.commit, RepoFile(path, size, digest), ref)
 
     def fetch(self, job: DownloadJob | None = None, stop: CancelToken | None = None) -> Path:
         job = job or self.job()

@@ -93,6 +93,9 @@ class FakeHub:
         self.cdn = cdn
         self.commit = COMMIT
         self.repos: dict[str, dict[str, _File]] = {}
+        """The files of `commit`."""
+        self.earlier: dict[str, dict[str, dict[str, _File]]] = {}
+        """The files of earlier commits."""
         self.cards: dict[str, dict[str, Any]] = {}
         self.gated: dict[str, str] = {}
         """Repository to the token that opens it."""
@@ -112,6 +115,11 @@ class FakeHub:
         file = _File(data, lfs)
         self.repos.setdefault(repo, {})[path] = file
         return file.sha256
+
+    def begin_commit(self, commit: str) -> None:
+        """From now on the branch means `commit`; what is added is not in the one before."""
+        self.earlier[self.commit] = {repo: dict(files) for repo, files in self.repos.items()}
+        self.commit = commit
 
     def bodies(self) -> list[Seen]:
         """The requests for bytes of a file."""
@@ -195,10 +203,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._search(parse_qs(url.query))
         elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path):
             if self._allowed(found[1], found[2] or "main", False):
-                self._reply_json(self._info(found[1]))
+                self._reply_json(self._info(found[1]))  # always of the newest commit
         elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             if self._allowed(found[1], found[2], True):
-                self._file(found[1], found[3], fault)
+                self._file(found[1], found[2], found[3], fault)
         else:
             self._refuse(404, "", "No such endpoint")
 
@@ -231,14 +239,15 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(401, "RepoNotFound", "Repository not found")
         elif needed and is_file and token != f"Bearer {needed}":
             self._refuse(403 if token else 401, "GatedRepo", f"Access to {repo} is restricted.")
-        elif revision not in ("main", hub.commit):
+        elif revision not in ("main", hub.commit, *hub.earlier):
             self._refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         else:
             return True
         return False
 
     def _by_sha256(self, sha256: str) -> _File:
-        files = (file for files in self.hub.repos.values() for file in files.values())
+        commits = (self.hub.repos, *self.hub.earlier.values())
+        files = (file for repos in commits for files in repos.values() for file in files.values())
         return next(file for file in files if file.sha256 == sha256)
 
     def _info(self, repo: str) -> dict[str, Any]:
@@ -261,9 +270,9 @@ class _Handler(BaseHTTPRequestHandler):
         gated = self.hub.gated
         self._reply_json([{"id": repo, **about, "gated": repo in gated} for repo in found[:limit]])
 
-    def _file(self, repo: str, path: str, fault: Fault | None) -> None:
+    def _file(self, repo: str, revision: str, path: str, fault: Fault | None) -> None:
         hub = self.hub
-        file = hub.repos[repo].get(path)
+        file = hub.earlier.get(revision, hub.repos)[repo].get(path)
         if file is None:
             self._refuse(404, "EntryNotFound", "Entry not found")
             return

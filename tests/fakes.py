@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localspec.engine import drafters
+from localspec.engine.control.overlap_policy import OverlapPolicy
+from localspec.engine.control.overlapped_drafter import (
+    BackgroundWorker,
+    IsStopped,
+    OverlappedDrafter,
+)
+from localspec.engine.control.pass_costs import PassCosts
+from localspec.engine.drafters.constrained import ConstrainedDrafter
 from localspec.engine.drafters.model import ModelDrafter
 from localspec.engine.drafters.none import NoDrafter
-from localspec.engine.prefix_cache import PrefixCache
-from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy, Logits, Verifier
+from localspec.engine.prefix_cache import BranchCache, PrefixCache
+from localspec.engine.protocols import (
+    DecodeInterrupted,
+    Draft,
+    Drafter,
+    DraftStopPolicy,
+    Logits,
+    Verifier,
+)
 from localspec.engine.speculative_loop import (
     GenerationJob,
     LoopEnd,
     RoundResult,
     speculative_decode,
 )
+from localspec.errors import EngineError
 from localspec.protocol.events import FinishReason, Prefill
 from localspec.protocol.wire import SamplingParams
 
@@ -106,6 +125,63 @@ class StubbornModel(HistoryModel):
 
     def truncate(self, n_past: int) -> None:
         super().truncate(n_past if n_past == self.n_past else 0)
+
+
+class BranchingModel(HistoryModel):
+    """Its memory also holds branches. It checks that one thread at a time uses it."""
+
+    def __init__(self, seed: int, *, n_branches: int = 5, **more: int) -> None:
+        super().__init__(seed, **more)
+        self.n_branches = n_branches
+        self._forked: dict[int, list[int]] = {}
+        self._in_use = threading.Lock()
+
+    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
+        with self._one_caller():
+            return super().decode(tokens, outputs)
+
+    def truncate(self, n_past: int) -> None:
+        with self._one_caller():
+            super().truncate(n_past)
+
+    def fork(self, branch: int, n_past: int) -> None:
+        assert 0 < branch <= self.n_branches, f"branch {branch} of {self.n_branches}"
+        assert n_past <= self.n_past, f"a branch after {n_past} of {self.n_past}"
+        with self._one_caller():
+            self._forked[branch] = self.memory[:n_past]
+
+    def decode_branches(self, steps: Sequence[tuple[int, int]]) -> Logits:
+        assert len({branch for branch, _ in steps}) == len(steps) > 0, "a branch twice, or none"
+        with self._one_caller():
+            self._rows.fill(np.nan)
+            rows = []
+            for branch, token in steps:
+                assert 0 <= token < self.n_vocab, "a token it does not have"
+                memory = self._forked[branch] if branch else self.memory
+                memory.append(token)
+                assert len(memory) <= self.n_ctx, "a full context"
+                rows.append(self.row(memory))
+            self.reads.append(len(steps))
+            self.decode_seconds += 1e-6
+            self._rows = np.array(rows, np.float32)
+            return self._rows
+
+    def adopt(self, branch: int) -> None:
+        with self._one_caller():
+            self.memory = self._forked.get(branch, self.memory)
+            self._forked = {}
+
+    def drop_branches(self) -> None:
+        with self._one_caller():
+            self._forked = {}
+
+    @contextmanager
+    def _one_caller(self) -> Iterator[None]:
+        assert self._in_use.acquire(blocking=False), "two threads use a context"
+        try:
+            yield
+        finally:
+            self._in_use.release()
 
 
 class CheckpointModel(HistoryModel):
@@ -213,14 +289,119 @@ def model_drafter(
     start: int,
     *,
     n_vocab: int | None = None,
-    is_end: Callable[[int], bool] = lambda token: False,
+    **inputs: Any,
 ) -> ModelDrafter:
     """The production's drafter over a fake; `n_vocab` is the target's, if it differs."""
     reader = model if isinstance(model, PrefixCache) else PrefixCache(model)
     n_vocab = reader.model.n_vocab if n_vocab is None else n_vocab
+    inputs = {"is_eog": lambda token: False} | inputs
     return ModelDrafter(
-        reader, drafters.DrafterInputs(reader, verifier, sampling, start, n_vocab, is_end)
+        reader, drafters.DrafterInputs(reader, verifier, sampling, start, n_vocab, **inputs)
     )
+
+
+class ScheduledWorker:
+    """Runs its jobs when they are started or when they are finished, up to a number of checks."""
+
+    def __init__(self, schedule: Callable[[], tuple[bool, int]]) -> None:
+        """`schedule` gives for each job whether it runs at once, and its number of checks."""
+        self._schedule = schedule
+        self._job: Callable[[], None] | None = None
+        self._error: Exception | None = None
+
+    def start(self, job: Callable[[IsStopped], None]) -> None:
+        assert self._job is None, "a job before the end of the last one"
+        runs_at_once, n_checks = self._schedule()
+        stop = Stop(n_checks)
+        self._job = lambda: job(stop)
+        if runs_at_once:
+            self._run()
+
+    def finish(self) -> float:
+        self._run()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return 0.0
+
+    def _run(self) -> None:
+        job, self._job = self._job, None
+        try:
+            if job is not None:
+                job()
+        except (EngineError, DecodeInterrupted) as error:
+            self._error = error
+
+
+def overlapped_drafter(
+    model: BranchingModel | BranchCache,
+    verifier: Verifier,
+    what: GenerationJob,
+    worker: BackgroundWorker | None = None,
+    *,
+    fan: int = 3,
+    policy: OverlapPolicy | None = None,
+) -> OverlappedDrafter:
+    """The production's drafter over a fake, in every round with `fan` outcomes unless there is a
+    `policy`; by default its jobs end in time."""
+    cache = model if isinstance(model, BranchCache) else BranchCache(model)
+    inputs = drafters.DrafterInputs(
+        cache,
+        verifier,
+        what.sampling,
+        len(what.prompt),
+        cache.model.n_vocab,
+        what.is_eog,
+        what.cancelled,
+        constraint=what.constraint,
+        keep_logits=True,
+    )
+    policy = policy or FixedFan(fan)
+    worker = worker or ScheduledWorker(lambda: (True, 1000))
+    return OverlappedDrafter(ModelDrafter(cache, inputs), cache, inputs, policy, worker)
+
+
+class FixedFan(OverlapPolicy):
+    """Overlaps every round, with a fixed number of outcomes."""
+
+    def __init__(self, fan: int) -> None:
+        super().__init__(PassCosts())
+        self._n = fan
+
+    def choose_fan(self, n_drafted: int, n_branches: int) -> int:
+        return self._n if self._n == 1 or self._n <= n_branches else 1
+
+
+# --- grammars ---------------------------------------------------------------------------
+
+
+class ToyGrammar:
+    """A `GrammarState` given by a table: the allowed tokens of each state, and where they lead."""
+
+    def __init__(self, table: Mapping[int, Mapping[int, int]], state: int = 0) -> None:
+        self._table, self._state = table, state
+
+    def allows(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.isin(tokens, self.allowed_tokens())
+
+    def allowed_tokens(self) -> NDArray[np.int64]:
+        return np.array(list(self._table[self._state]), np.int64)
+
+    def forced_tokens(self) -> list[int]:
+        allowed, forced = self.allowed_tokens(), list[int]()
+        while len(allowed) == 1 and len(forced) < 9:
+            forced.append(int(allowed[0]))
+            allowed = self.after(forced).allowed_tokens()
+        return forced
+
+    def after(self, tokens: Sequence[int]) -> ToyGrammar:
+        state = self
+        for token in tokens:
+            state = state.advance(token)
+        return state
+
+    def advance(self, token: int) -> ToyGrammar:
+        return ToyGrammar(self._table, self._table[self._state][token])
 
 
 # --- running the loop -------------------------------------------------------------------
@@ -281,6 +462,9 @@ def run(
     steps: list[RoundResult] = []
     prefills: list[Prefill] = []
     ends: list[FinishReason] = []
+    inner = drafter._drafter if isinstance(drafter, ConstrainedDrafter) else drafter
+    if isinstance(inner, OverlappedDrafter):
+        what = inner.join_job(what)
     for event in speculative_decode(reader, drafter, verifier, what):
         assert not ends, "it continued after its end"
         if isinstance(event, RoundResult):

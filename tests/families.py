@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from localspec.models import synthetic_header
+from localspec.models.gguf import writer
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
-from localspec.models.synthetic_header import ModelShape
+from localspec.models.synthetic_header.model_shape import ModelShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,9 +375,9 @@ FAMILIES: dict[str, Family] = {
 def write_ghost(shape: ModelShape | Header, quantisation: str, path: Path) -> Header:
     """A sparse file with a correct header and no data."""
     header = synthetic_header.build(shape, quantisation) if isinstance(shape, ModelShape) else shape
-    begins = synthetic_header.serialize_header(header)
+    begins = writer.serialize_header(header)
     path.write_bytes(begins)
-    os.truncate(path, len(begins) + synthetic_header.data_size(header))
+    os.truncate(path, len(begins) + writer.data_size(header))
     return header
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from localspec.models import synthetic_header
+from localspec.models.gguf import writer
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
-from localspec.models.synthetic_header import ModelShape
+from localspec.models.synthetic_header.model_shape import ModelShape
 from tests.families import FAMILIES
 
 _Q8_0, _F32, _I64 = 8, 0, 27
@@ -76,7 +77,7 @@ def header(name: str) -> Header:
     found = replace(target, architecture=arch, name=name, keys=keys, tensors=tensors)  # type: ignore[arg-type]
     return replace(
         found,
-        size=len(synthetic_header.serialize_header(found)) + synthetic_header.data_size(found),
+        size=len(writer.serialize_header(found)) + writer.data_size(found),
     )
 
 

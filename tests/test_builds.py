@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ class Shell:
         self.ran: list[list[str]] = []
         self.environ: list[Mapping[str, str]] = []
         self.said: list[str] = []
+        self.user: dict[str, str] = {}
 
     def run(self, command: Sequence[str], environ: Mapping[str, str]) -> bool:
         self.ran.append(list(command))
@@ -41,7 +43,8 @@ class Shell:
         return not any(word in part for word in self.fails for part in command)
 
     def install(self, choice: LlamaCppBuild) -> bool:
-        return builds.install(choice, "0.3.36", ("python", None), self.run, self.said.append)
+        tools = ("python", None)
+        return builds.install(choice, "0.3.36", tools, self.run, self.said.append, self.user)
 
 
 @pytest.fixture
@@ -117,6 +120,47 @@ def test_without_a_wheel_that_loads_it_is_compiled() -> None:
     assert shell.install(compilable)
 
 
+VULKAN = LlamaCppBuild(
+    "vulkan",
+    "",
+    CUDA.wheel_index,
+    "-DGGML_VULKAN=on",
+    compilers=(sys.executable,),
+    required_header=("vulkan/vulkan_core.h", "VkLayerSettingEXT"),
+    core_seconds=960,
+)
+
+
+def test_the_users_cmake_arguments_are_kept_and_ask_for_a_build_from_source() -> None:
+    shell = Shell()
+    shell.user = {"CMAKE_ARGS": "-DGGML_NATIVE=off"}
+    assert shell.install(replace(VULKAN, required_header=None))
+    assert "--no-binary" in shell.ran[0]
+    assert shell.environ[0] == {"CMAKE_ARGS": "-DGGML_VULKAN=on -DGGML_NATIVE=off"}
+
+
+def test_headers_that_are_too_old_are_refused_before_minutes_are_spent(tmp_path: Path) -> None:
+    header = tmp_path / "vulkan" / "vulkan_core.h"
+    header.parent.mkdir()
+    header.write_text("typedef struct VkInstance_T* VkInstance;\n")
+    shell = Shell()
+    shell.user = {"CMAKE_ARGS": f"-DVulkan_INCLUDE_DIR={tmp_path}"}
+    assert not shell.install(VULKAN)
+    assert shell.ran == []
+    assert str(header) in shell.said[-1] and "docs/gpu.md" in shell.said[-1]
+    header.write_text("typedef struct VkLayerSettingEXT { int a; } VkLayerSettingEXT;\n")
+    assert shell.install(VULKAN)
+
+
+def test_the_time_of_a_build_is_that_of_its_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    shell = Shell("--only-binary")
+    shell.install(replace(VULKAN, required_header=None))
+    assert "about 9 min on 2 cores" in shell.said[-1]
+    shell.install(replace(VULKAN, required_header=None, core_seconds=None))
+    assert "how long was not measured" in shell.said[-1]
+
+
 def test_the_projects_own_version_is_installed() -> None:
     assert builds.pinned_release(SCRIPTS.parent / "pyproject.toml").startswith("0.3.")
 
@@ -159,7 +203,11 @@ def test_a_build_is_fetched_once_for_each_version(
     ran: list[Sequence[str]] = []
 
     def logged(
-        venv: bootstrap.Venv, command: Sequence[str], environ: Mapping[str, str] | None = None
+        venv: bootstrap.Venv,
+        command: Sequence[str],
+        environ: Mapping[str, str] | None = None,
+        *,
+        core_seconds: int | None,
     ) -> int:
         ran.append(command)
         return 0

@@ -53,43 +53,43 @@ def test_printable_text_is_left_alone(text: str) -> None:
     assert sanitize(printable, multiline=False) == re.sub("[\n\t]", " ", printable)
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("plain", "plain"),
-        ("\x1b[31mred\x1b[0m", "red"),
-        ("\x9b31mred", "red"),
-        ("\x1b]0;title\x07after", "after"),
-        ("\x1b]0;title\x1b\\after", "after"),
-        ("\x9d0;title\x9cafter", "after"),
-        ("\x1b]8;;http://a\x07link\x1b]8;;\x07", "link"),
-        ("\x1bP1$r\x1b\\after", "after"),
-        ("\x1b]52;c;bGVhaw==\x07", ""),
-        ("\x1b]0;never ended", ""),
-        ("\x1bc", ""),
-        ("\x1b(B", ""),
-        ("\x1b", ""),
-        ("\x1b\x1b[2J", ""),
-        ("one\r\ntwo\rthree", "one\ntwothree"),
-        ("a\x08b\x07c\x00", "abc"),
-        ("abc\u202edef", "abc\ufffddef"),
-        ("\ud83d", "\ufffd"),
-        ("a\u2028b", "ab"),
-        ("tab\tand\nline", "tab\tand\nline"),
-        ("naïve — 中文 😀", "naïve — 中文 😀"),
-    ],
-)
-def test_examples(text: str, shown: str) -> None:
-    assert sanitize(text) == shown
+EXAMPLES = [
+    ("plain", "plain"),
+    ("\x1b[31mred\x1b[0m", "red"),
+    ("\x9b31mred", "red"),
+    ("\x1b]0;title\x07after", "after"),
+    ("\x1b]0;title\x1b\\after", "after"),
+    ("\x9d0;title\x9cafter", "after"),
+    ("\x1b]8;;http://a\x07link\x1b]8;;\x07", "link"),
+    ("\x1bP1$r\x1b\\after", "after"),
+    ("\x1b]52;c;bGVhaw==\x07", ""),
+    ("\x1b]0;never ended", ""),
+    ("\x1bc", ""),
+    ("\x1b(B", ""),
+    ("\x1b", ""),
+    ("\x1b\x1b[2J", ""),
+    ("one\r\ntwo\rthree", "one\ntwothree"),
+    ("a\x08b\x07c\x00", "abc"),
+    ("abc\u202edef", "abc\ufffddef"),
+    ("\ud83d", "\ufffd"),
+    ("a\u2028b", "ab"),
+    ("tab\tand\nline", "tab\tand\nline"),
+    ("naïve — 中文 😀", "naïve — 中文 😀"),
+]
+
+
+def test_examples() -> None:
+    for text, shown in EXAMPLES:
+        assert sanitize(text) == shown, ascii(text)
 
 
 def test_one_line_stays_one_line() -> None:
     assert sanitize("a\nb\tc\r\nd", multiline=False) == "a b c d"
 
 
-@pytest.mark.parametrize("start", ["\x1b[", "\x9b", "\x1b]", "\x1bP", "\x1b", "\x1b[0"])
-@pytest.mark.parametrize("fill", ["0", " ", ";", "\x1b[", "\x1b]", "a"])
-@pytest.mark.timeout(10)
-def test_malice_takes_no_longer_than_other_text(start: str, fill: str) -> None:
-    assert not FORBIDDEN.search(sanitize(start + fill * 50_000))
-    assert not FORBIDDEN.search(sanitize((start + fill) * 25_000))
+@pytest.mark.timeout(60)
+def test_malice_takes_no_longer_than_other_text() -> None:
+    for start in ("\x1b[", "\x9b", "\x1b]", "\x1bP", "\x1b", "\x1b[0"):
+        for fill in ("0", " ", ";", "\x1b[", "\x1b]", "a"):
+            assert not FORBIDDEN.search(sanitize(start + fill * 50_000))
+            assert not FORBIDDEN.search(sanitize((start + fill) * 25_000))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec import launch
+from localspec import launch, paths
 from localspec.errors import (
     DoesNotFitError,
     IncompatiblePairError,
@@ -18,10 +18,15 @@ from localspec.errors import (
 from localspec.fit import device_speed, machine_profile
 from localspec.fit.advisor import SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
+from localspec.launch import start
+from localspec.machine import device_detection
 from localspec.machine.device import Device
+from localspec.machine.device_detection import MachineDevices
+from localspec.machine.measurements import MeasurementStore, make_key
 from localspec.models.resolver import NotDownloadedError
 from localspec.paths import package_data_dir
-from localspec.protocol.wire import LoadCommand
+from localspec.protocol.events import Event, Notice
+from localspec.protocol.wire import LoadCommand, MeasuredCosts
 from tests.zoo import Zoo
 
 DEMO = package_data_dir() / "demo"
@@ -133,13 +138,19 @@ def test_a_refused_pair_is_told_where_others_are(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize(
     ("draft", "words"),
-    [("renamed", "token 300 is"), ("wide", "565 tokens"), ("demo", "of type BPE")],
+    [("renamed", "token 257 is"), ("wide", "565 tokens")],
 )
 def test_a_bad_pair_is_refused_by_its_headers(zoo: Zoo, draft: str, words: str) -> None:
-    given = draft if draft == "demo" else str(zoo[draft])
     with pytest.raises(IncompatiblePairError, match=words) as refused:
-        launch.resolve_pair(str(zoo["target"]), given)
+        launch.resolve_pair(str(zoo["target"]), str(zoo[draft]))
     assert "--draft none" in refused.value.hint
+
+
+def test_a_draft_of_another_vocabulary_is_of_its_own_kind(zoo: Zoo) -> None:
+    pair = launch.resolve_pair(str(zoo["target"]), "demo")
+    launch.check_drafter(pair, "crossvocab")
+    with pytest.raises(UsageError, match="its draft is a model with another vocabulary"):
+        launch.check_drafter(pair, "eagle3")
 
 
 def test_a_padding_tail_and_the_very_same_file_go_together(zoo: Zoo) -> None:
@@ -169,3 +180,39 @@ def test_both_files_are_looked_at_before_anything_is_loaded(tmp_path: Path, zoo:
         launch.resolve_pair(str(text), "auto")
     with pytest.raises(ModelFileError, match=r"notes\.txt is a text file"):
         launch.resolve_pair(str(zoo["target"]), str(text))
+
+
+def test_threads_of_another_model_of_this_size_are_used(zoo: Zoo) -> None:
+    """Only counts that were compared with others, and not those of a model of another size."""
+    store = MeasurementStore(paths.data_dir() / "measured.sqlite")
+    request = SettingsRequest(LoadCommand(str(zoo["target"])))
+    advice = launch.choose_settings(request)
+    assert advice is not None
+    assert start._find_threads(store, advice) is None
+    load = advice.fit.load
+    reads = start._summarize_reads(load)
+    other = make_key(replace(load, target=str(zoo["cousin"])))
+    store.write_costs(other, MeasuredCosts(1.0, {"1": 1.0}, threads=3), reads)
+    assert start._find_threads(store, advice) is None, "not compared with other counts"
+    measured = MeasuredCosts(1.0, {"1": 1.0}, threads=3, threads_batch=2)
+    store.write_costs(other, measured, reads)
+    assert start._find_threads(store, advice) == (3, 2)
+    larger = replace(reads, target=replace(reads.target, read=8 * reads.target.read))
+    store.write_costs(other, measured, larger)
+    assert start._find_threads(store, advice) is None
+
+
+def test_a_gpu_that_is_gone_is_said_and_the_cpu_computes(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = Device("CPU", kind="cpu", free=8 << 30, total=8 << 30, unified=True)
+    note = "llama.cpp is built for vulkan, but finds no such device"
+    gone = MachineDevices((), cpu, note=note)
+    monkeypatch.setattr(device_detection, "detect_devices", lambda refresh=False: gone)
+    for layers, n_notices in ((-1, 1), (0, 0)):
+        notices: list[Event] = []
+        wish = SettingsRequest(LoadCommand(str(zoo["target"])), n_gpu_layers=layers)
+        start.start_engine(wish, notify=notices.append).close()
+        told = [notice for notice in notices if isinstance(notice, Notice)]
+        assert [notice.code for notice in told] == ["no-gpu"] * n_notices
+        assert all(note in notice.message and "doctor" in notice.hint for notice in told)

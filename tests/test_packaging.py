@@ -80,6 +80,8 @@ def test_a_wheel_contains_the_catalogue_and_the_demo_pair(wheel: Path) -> None:
         names = set(archive.namelist())
         assert archive.read("localspec/models.yaml") == (ROOT / "models.yaml").read_bytes()
     assert {f"localspec/data/demo/demo-{role}.gguf" for role in ("target", "draft")} <= names
+    starter = ("smollm2-135m-eagle3.gguf", "README.md", "LICENSE")
+    assert {f"localspec/data/starter/{name}" for name in starter} <= names
     assert not [name for name in names if name.startswith(("tests", "scripts", "docs"))]
     assert not [name for name in names if "__pycache__" in name]
 

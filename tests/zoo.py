@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +34,10 @@ def twice(x: int) -> int:
 """The answer of `chatty` and `no-system`."""
 THOUGHT_TEXT = "<think>They greet me; I greet back.</think>Hello there."
 """The answer of `thinker`."""
+CALL_TEXT = 'I look.<tool_call>{"name": "weather", "arguments": {"city":"Rome"}}</tool_call>'
+"""The answer of `caller`."""
 CHAT_CONTROLS = ("<|im_start|>", "<|im_end|>")
+FIM_CONTROLS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 CHAT_TEMPLATE = """\
 {{- bos_token }}
 {%- for message in messages %}
@@ -43,6 +46,17 @@ CHAT_TEMPLATE = """\
 {%- if add_generation_prompt %}
 {{- '<|im_start|>assistant\n' }}
 {%- endif %}"""
+CALLER_TEMPLATE = """\
+{%- if tools %}{{ '<|im_start|>system\n' + (tools | tojson) + '<|im_end|>\n' }}{% endif %}
+{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\n' + message.content }}
+{%- for call in message.tool_calls or [] %}
+{{- '<tool_call>{"name": "' + call.function.name + '", "arguments": ' }}
+{{- (call.function.arguments | tojson) + '}</tool_call>' }}
+{%- endfor %}
+{{- '<|im_end|>' + '\n' }}
+{%- endfor %}
+{{- '<|im_start|>assistant\n' }}"""
 THINKER_TEMPLATE = """\
 {%- for message in messages %}
 {%- set said = message.content.split('</think>')[-1] %}
@@ -127,8 +141,8 @@ def _chat(text: str, template: str, *controls: str) -> Model:
     return replace(model, template=template)
 
 
-def _renamed(token: int, text: str) -> Model:
-    model = tinygguf.llama(0)
+def _renamed(token: int, text: str, words: Sequence[str] = WORDS) -> Model:
+    model = tinygguf.llama(0, words=words)
     tokens = model.vocabulary()
     tokens[token] = text
     return replace(model, tokens=tokens)
@@ -176,14 +190,18 @@ MODELS: dict[str, Callable[[], Model]] = {
     "nan": lambda: _nan(None),
     "nan-later": lambda: _nan(2),
     "chatty": lambda: _chat(CHAT_TEXT, CHAT_TEMPLATE),
+    "caller": lambda: _chat(CALL_TEXT, CALLER_TEMPLATE, "<tool_call>", "</tool_call>"),
     "thinker": lambda: _chat(THOUGHT_TEXT, THINKER_TEMPLATE, "<think>", "</think>"),
+    "infiller": lambda: tinygguf.parrot(HELLO, controls=FIM_CONTROLS),
     "no-system": lambda: _chat(CHAT_TEXT, NO_SYSTEM_TEMPLATE),
     # vocabularies
     "f32": lambda: tinygguf.llama(0),
     "padded": lambda: tinygguf.llama(1, words=[*WORDS, "▁pad"]),
-    "wide": lambda: tinygguf.llama(1, words=[*WORDS, *(f"▁pad{i}" for i in range(200))]),
-    "renamed": lambda: _renamed(300, "▁other"),
-    "renamed-rudely": lambda: _renamed(301, f"{ESC}]52;c;cHduZWQ={BEL}rude"),
+    "reordered": lambda: _q8(tinygguf.llama(4, words=tuple(reversed(WORDS)))),
+    # without the token of one byte, so no draft by text either
+    "wide": lambda: _renamed(257, "▁byte", WORDS + tuple(f"▁pad{i}" for i in range(200))),
+    "renamed": lambda: _renamed(257, "▁other"),
+    "renamed-rudely": lambda: _renamed(256, f"{ESC}]52;c;cHduZWQ={BEL}rude"),
     "no-bytes": _without_bytes,
     "duplicate": _duplicate,
     "vocabulary-only": _vocabulary_only,

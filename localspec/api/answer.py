@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypedDict, cast
 
-from localspec.chat import thinking
+from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.settings import LoadedModel
+from localspec.chat.thinking import strip_thinking
 from localspec.protocol.events import (
     EngineReady,
     Event,
     FinishReason,
     GenerationFinished,
     Notice,
-    Prefill,
     Round,
     Token,
     TokenClass,
@@ -24,11 +25,14 @@ from localspec.protocol.wire import GenerateCommand, VerifyMode
 
 
 class AnswerTimings(TypedDict):
-    """Milliseconds. `tokens_per_second` counts from the first token; None for a single token."""
+    """Milliseconds. `tokens_per_second` counts from the first token; None for a single token.
+
+    `first_token_ms` is None if the answer was stopped before it.
+    """
 
     load_ms: float
     prefill_ms: float
-    first_token_ms: float
+    first_token_ms: float | None
     decode_ms: float
     tokens_per_second: float | None
 
@@ -126,58 +130,47 @@ class Answer:
         }
 
 
-@dataclass(slots=True)
-class AnswerBuilder:
-    """Builds an answer from engine events."""
+def split_pieces(event: Event) -> list[Piece]:
+    if isinstance(event, Round):
+        return [Piece(token.text, token) for token in event.tokens]
+    if isinstance(event, GenerationFinished) and event.tail:
+        return [Piece(event.tail)]
+    return []
 
-    tokens: list[Token] = field(default_factory=list)
-    notices: list[Notice] = field(default_factory=list)
-    finished: GenerationFinished | None = None
-    starts_in_thinking: bool = False
-    """Whether the chat template opened the thinking part before the answer."""
 
-    def add_event(self, event: Event) -> list[Piece]:
-        if isinstance(event, Round):
-            self.tokens += event.tokens
-            return [Piece(token.text, token) for token in event.tokens]
-        if isinstance(event, GenerationFinished):
-            self.finished = event
-            return [Piece(event.tail)] if event.tail else []
-        if isinstance(event, Notice):
-            self.notices.append(event)
-        elif isinstance(event, Prefill):
-            self.starts_in_thinking = self.starts_in_thinking or event.thinking
-        return []
-
-    @property
-    def text(self) -> str:
-        """The text so far."""
-        tail = self.finished.tail if self.finished else ""
-        return "".join(token.text for token in self.tokens) + tail
-
-    def build(self, request: GenerateCommand, ready: EngineReady, loaded: LoadedModel) -> Answer:
-        """Return the whole answer. An answer stopped before it began is empty and `cancelled`."""
-        finished = self.finished or GenerationFinished("cancelled", totals=_empty_totals())
-        totals, text = finished.totals, self.text
-        return Answer(
-            text=text,
-            said=thinking.strip_thinking(text, loaded.thinking_markers, self.starts_in_thinking),
-            tokens=tuple(self.tokens),
-            finish_reason=finished.reason,
-            model=ready.model,
-            draft=ready.draft,
-            seed=request.sampling.seed,
-            verify=request.verify,
-            prompt_tokens=totals["prompt_tokens"],
-            reused_tokens=totals["reused_tokens"],
-            timings=cast(AnswerTimings, {"load_ms": round(ready.load_ms, 3), **totals["timings"]}),
-            speculation=cast(AnswerSpeculation, totals["speculation"]),
-            notices=tuple(self.notices),
-        )
+def build_answer(
+    generated: GeneratedAnswer,
+    request: GenerateCommand,
+    ready: EngineReady,
+    loaded: LoadedModel,
+    load_notices: Sequence[Notice] = (),
+) -> Answer:
+    """Return the whole answer. An answer stopped before it began is empty and `cancelled`."""
+    finished = generated.finished or GenerationFinished("cancelled", totals=_empty_totals())
+    totals, turn = finished.totals, generated.turn
+    return Answer(
+        text=turn.answer,
+        said=strip_thinking(turn.answer, loaded.thinking_markers, turn.starts_in_thinking),
+        tokens=generated.tokens,
+        finish_reason=finished.reason,
+        model=ready.model,
+        draft=ready.draft,
+        seed=request.sampling.seed,
+        verify=request.verify,
+        prompt_tokens=totals["prompt_tokens"],
+        reused_tokens=totals["reused_tokens"],
+        timings=cast(AnswerTimings, {"load_ms": round(ready.load_ms, 3), **totals["timings"]}),
+        speculation=cast(AnswerSpeculation, totals["speculation"]),
+        notices=(*load_notices, *generated.notices),
+    )
 
 
 def _empty_totals() -> dict[str, Any]:
-    zeros = dict.fromkeys(("prefill_ms", "first_token_ms", "decode_ms"), 0.0)
-    timings = zeros | {"tokens_per_second": None}
+    timings = {
+        "prefill_ms": 0.0,
+        "first_token_ms": None,
+        "decode_ms": 0.0,
+        "tokens_per_second": None,
+    }
     counts = {"prompt_tokens": 0, "reused_tokens": 0}
     return counts | {"timings": timings, "speculation": RoundTotals().to_json()}

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import json
 import operator
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict, TypeVar, get_args
 
-from localspec import hints, launch
+from localspec import hint_rewriting, launch
 from localspec.chat.conversation import Conversation
-from localspec.chat.settings import ChatSettings, LoadedModel, build_request
+from localspec.chat.settings import ChatSettings, LoadedModel, build_request, check_json_schema
 from localspec.errors import LocalspecError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import ResolvedPair
@@ -21,19 +22,17 @@ from localspec.models.chat_template import builtin_templates
 from localspec.models.resolver import NotDownloadedError
 from localspec.protocol.events import EngineReady, Event, Notice
 from localspec.protocol.wire import (
-    DRAFT_MAX,
     ChatMessage,
-    ContextSettings,
     CountCommand,
     FlashAttention,
     GenerateCommand,
     KvType,
-    LoadCommand,
     SplitMode,
     VerifyMode,
 )
-from localspec.speculation import WITHOUT_DRAFT, Spec
+from localspec.speculation_methods import Spec
 from localspec.worker.engine_process import EngineProcess
+from localspec.worker_address import parse_addresses
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 MAX_SEED = 2**63 - 1
@@ -43,8 +42,6 @@ ChatMessages = Sequence[Mapping[str, str] | ChatMessage]
 _ROLES = ("system", "user", "assistant")
 _DEFAULT_MAX_TOKENS = 512
 """Default for a text; a chat's answer may fill the context."""
-_MAX_PULLS = 2
-"""The target, and a draft named separately."""
 
 
 class AnswerOptions(TypedDict, total=False):
@@ -70,13 +67,17 @@ class AnswerOptions(TypedDict, total=False):
     draft_max: int | None
     """Max draft tokens."""
     exact: bool | None
-    """Exact mode: compute near-ties again in a pass of their own."""
+    """Exact mode: compute near-ties again in a pass of their own. Default: the LLM's."""
     think: bool | None
     """Turn thinking on or off, if the chat template supports it."""
     raw: bool | None
     """Complete the text without a chat template."""
     probabilities: bool | None
     """Add to each token its probabilities and the alternatives."""
+    json_schema: str | Mapping[str, Any] | type | None
+    """Answer with JSON that satisfies this JSON Schema, or this class of Pydantic."""
+    grammar: str | None
+    """Answer with a text of this GBNF grammar."""
 
 
 class MachineOptions(TypedDict, total=False):
@@ -93,6 +94,12 @@ class MachineOptions(TypedDict, total=False):
     threads: int | None
     draft_threads: int | None
     flash_attn: FlashAttention | None
+    workers: Sequence[str] | None
+    """Addresses, `HOST` or `HOST:PORT`, of at most two computers that run `localspec worker`."""
+    exact: bool | None
+    """Exact mode, also the default of the answers. Default: where it costs little."""
+    overlap: bool | None
+    """Draft while the target verifies. Default: across devices, where it is worth it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +110,7 @@ class GenerationOptions:
     probabilities: bool = False
 
 
-_SEPARATE_OPTIONS = ("stop", "seed", "raw", "probabilities")
+_SEPARATE_OPTIONS = ("stop", "seed", "raw", "probabilities", "json_schema", "grammar")
 """Options that are not part of `ChatSettings`, or have another type there."""
 
 
@@ -119,7 +126,12 @@ def parse_answer_options(
     for name, value in options.items():
         if name not in _SEPARATE_OPTIONS:
             settings = settings.with_value(name, _to_setting_text(value))
-    settings = replace(settings, stop=_to_stop_strings(options.get("stop", ())))
+    settings = replace(
+        settings,
+        stop=_to_stop_strings(options.get("stop", ())),
+        json_schema=_to_json_schema(options.get("json_schema", "")),
+        grammar=str(options.get("grammar", "")),
+    )
     seed = options.get("seed", seed)
     return GenerationOptions(
         settings,
@@ -193,6 +205,18 @@ def _to_stop_strings(given: Any) -> tuple[str, ...]:
             "Possible: a text, or a list of texts; none of them empty.",
         )
     return texts
+
+
+def _to_json_schema(given: Any) -> str:
+    if hasattr(given, "model_json_schema"):  # a class of Pydantic
+        given = given.model_json_schema()
+    if isinstance(given, Mapping):
+        given = json.dumps(given)
+    if not isinstance(given, str):
+        raise UsageError(
+            f"json_schema cannot be {given!r}.", "Possible: a dict, JSON, or a Pydantic class."
+        )
+    return check_json_schema(given) if given else ""
 
 
 # --- prompts ------------------------------------------------------------------------------
@@ -309,18 +333,18 @@ def check_pair_arguments(spec: str, seed: int | None, template: str | None) -> N
 
 def resolve_files(model: str, draft: str, *, pull: bool) -> launch.ResolvedPair:
     """Resolve the pair's files, and download them if `pull`. Raises as `launch.resolve_pair`."""
-    for _ in range(_MAX_PULLS):
-        try:
-            return launch.resolve_pair(model, draft)
-        except NotDownloadedError as missing:
-            if not pull:
-                missing.hint += " — or use LLM(…, pull=True)."
-                raise
-            _pull_missing(missing.pull_reference)
-        except LocalspecError as error:
-            error.hint = hints.for_python(error.hint)
-            raise
-    return launch.resolve_pair(model, draft)
+
+    def pull_missing(missing: NotDownloadedError) -> None:
+        if not pull:
+            missing.hint += " — or use LLM(…, pull=True)."
+            raise missing
+        _pull(missing.pull_reference)
+
+    try:
+        return launch.resolve_or_pull(model, draft, pull_missing)
+    except LocalspecError as error:
+        error.hint = hint_rewriting.for_python(error.hint)
+        raise
 
 
 def check_drafter(choice: launch.ResolvedPair, spec: str) -> None:
@@ -328,11 +352,11 @@ def check_drafter(choice: launch.ResolvedPair, spec: str) -> None:
     try:
         launch.check_drafter(choice, spec)
     except UsageError as error:
-        error.hint = hints.for_python(error.hint)
+        error.hint = hint_rewriting.for_python(error.hint)
         raise
 
 
-def _pull_missing(reference: str) -> None:
+def _pull(reference: str) -> None:
     """Download a pair or model, after checking headers and disk space. Resumes old downloads."""
     # Late imports: most scripts use downloaded models.
     from localspec.models import pull_plan, resolver  # noqa: PLC0415
@@ -356,43 +380,34 @@ def build_load_request(
     Raises UsageError for a bad value, TypeError for an unknown name.
     """
     options = select_given(given, MachineOptions)
-    ctx = _int_option(options, "ctx", 1)
-    kv = check_choice("kv", options["kv"], KvType) if "kv" in options else None
-    layers = _int_option(options, "gpu_layers", 0)
-    draft_layers = _int_option(options, "draft_gpu_layers", 0)
-    threads = _int_option(options, "threads", 1)
-    target = ContextSettings(
-        n_gpu_layers=-1 if layers is None else layers,
+    checked = launch.LoadOptions(
+        ctx=_int_option(options, "ctx", 1),
+        kv=check_choice("kv", options["kv"], KvType) if "kv" in options else None,
+        gpu_layers=_int_option(options, "gpu_layers", 0),
+        draft_gpu_layers=_int_option(options, "draft_gpu_layers", 0),
         main_gpu=_int_option(options, "main_gpu", 0) or 0,
-        kv_type=kv or "f16",
+        split=_check_split(options.get("split", "layer")),
         cpu_moe=bool(options.get("cpu_moe")),
+        threads=_int_option(options, "threads", 1),
+        draft_threads=_int_option(options, "draft_threads", 1),
         flash_attn=check_choice("flash_attn", options.get("flash_attn", "auto"), FlashAttention),
-        n_ctx=ctx or pair.suggested_settings.ctx,
-        n_threads=threads,
-        **_split_settings(options.get("split", "layer")),
+        workers=tuple(map(str, parse_addresses(",".join(options.get("workers", ())) or None))),
+        exact=bool(options["exact"]) if "exact" in options else None,
+        overlap=bool(options["overlap"]) if "overlap" in options else None,
     )
-    draft = replace(
-        target,
-        cpu_moe=False,
-        n_gpu_layers=-1 if draft_layers is None else draft_layers,
-        n_threads=_int_option(options, "draft_threads", 1) or threads,
-    )
-    path = str(pair.draft) if pair.draft and spec not in WITHOUT_DRAFT else None
-    load = LoadCommand(str(pair.target), path, target, draft, DRAFT_MAX)
-    return SettingsRequest(
-        load, ctx=target.n_ctx, kv=kv, n_gpu_layers=layers, draft_n_gpu_layers=draft_layers
-    )
+    return checked.to_request(pair, spec)
 
 
 def _int_option(options: dict[str, Any], name: str, low: int) -> int | None:
     return check_int(name, options[name], low) if name in options else None
 
 
-def _split_settings(given: str | Sequence[float]) -> dict[str, Any]:
+def _check_split(given: str | Sequence[float]) -> SplitMode | tuple[float, ...]:
     if isinstance(given, str):
-        return {"split_mode": check_choice("split", given, SplitMode)}
+        mode: SplitMode = check_choice("split", given, SplitMode)
+        return mode
     try:
-        return {"tensor_split": tuple(float(share) for share in given)}
+        return tuple(float(share) for share in given)
     except (TypeError, ValueError):
         raise UsageError(
             f"split cannot be {given!r}.", "Possible: shares such as [3, 1]."

@@ -10,23 +10,28 @@ import atexit
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from localspec import hints
-from localspec.api.answer import Answer, AnswerBuilder, Piece
+from localspec import hint_rewriting
+from localspec.api.answer import Answer, Piece, build_answer, split_pieces
+from localspec.chat.answer import GeneratedAnswer
+from localspec.chat.context_window import run_request
 from localspec.chat.settings import LoadedModel
 from localspec.errors import LocalspecError, UsageError
 from localspec.launch import MeasuredEngine
-from localspec.protocol.events import EngineExit, EngineReady, Notice
+from localspec.protocol.events import EngineReady, Notice
 from localspec.protocol.wire import GenerateCommand
-from localspec.worker import crashes
 from localspec.worker.engine_process import EngineProcess
 
 _STOP_TIMEOUT = 2.0
 """Seconds for an answer to stop, before its engine process is closed."""
 _JOIN_TIMEOUT = 10.0
 """Seconds that `close` waits for the thread."""
+_TURN_POLL_SECONDS = 0.05
+"""Seconds between two checks whether one that waits for its turn was cancelled."""
 POLL_SECONDS = 0.5
 """Seconds between two checks of a waiting thread: on Windows, a wait blocks Ctrl+C."""
 
@@ -87,27 +92,47 @@ class AnswerJob(EngineJob[Answer]):
 
     def _generate_answer(self, engine: MeasuredEngine) -> Answer:
         request, loaded = self._build_request(engine.ready)
-        builder = AnswerBuilder(notices=self.notices)
+        generated = GeneratedAnswer()
+        events = run_request(engine, request, lambda: self.stop_requested)
         try:
-            self._receive_events(engine, request, builder)
+            for event in () if self.stop_requested else events:
+                generated.add(event)
+                for piece in split_pieces(event):
+                    self.pieces.put(piece)
+                self.on_update()
         except LocalspecError as error:
-            error.said = builder.text
+            error.said = generated.text
             raise
-        return builder.build(request, engine.ready, loaded)
+        return build_answer(generated, request, engine.ready, loaded, self.notices)
 
-    def _receive_events(
-        self, engine: MeasuredEngine, request: GenerateCommand, builder: AnswerBuilder
-    ) -> None:
-        if self.stop_requested:
-            return
-        for event in engine.generate(request):
-            for piece in builder.add_event(event):
-                self.pieces.put(piece)
-            self.on_update()
-            if isinstance(event, EngineExit):
-                raise crashes.exit_error(event)
-            if self.stop_requested:  # again: the first stop may have come before the engine began
-                engine.stop()
+
+class EngineTurns:
+    """Turns at an engine that others use too, such as a chat: first come, first served."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._tickets: deque[object] = deque()
+        """The first one has the turn."""
+
+    @property
+    def is_free(self) -> bool:
+        return not self._tickets
+
+    @contextmanager
+    def take(self, is_cancelled: Callable[[], bool] = lambda: False) -> Iterator[bool]:
+        """Wait for the turn, and keep it for the block. False if it was cancelled before."""
+        ticket = object()
+        with self._changed:
+            self._tickets.append(ticket)
+            while self._tickets[0] is not ticket and not is_cancelled():
+                self._changed.wait(_TURN_POLL_SECONDS)
+            has_turn = self._tickets[0] is ticket
+        try:
+            yield has_turn
+        finally:
+            with self._changed:
+                self._tickets.remove(ticket)
+                self._changed.notify_all()
 
 
 class EngineFactory(Protocol):
@@ -121,9 +146,16 @@ class EngineFactory(Protocol):
 class EngineThread:
     """Runs jobs in order. Loads the pair again if its process has exited."""
 
-    def __init__(self, load_engine: EngineFactory) -> None:
-        self._load_engine = load_engine
+    def __init__(
+        self,
+        load_engine: EngineFactory,
+        rewrite_hint: Callable[[str], str] = hint_rewriting.for_python,
+        turns: EngineTurns | None = None,
+    ) -> None:
+        """`turns`: at an engine that others use too; it is not closed here."""
+        self._load_engine, self._rewrite_hint = load_engine, rewrite_hint
         self._jobs: queue.SimpleQueue[EngineJob[Any] | None] = queue.SimpleQueue()
+        self._turns, self._owns_engine = turns or EngineTurns(), turns is None
         self._lock = threading.RLock()  # reentrant: garbage collection may call `stop` inside it
         self._current_job: EngineJob[Any] | None = None
         self._engine: MeasuredEngine | None = None
@@ -180,7 +212,7 @@ class EngineThread:
         if self._loading_worker is None:
             self._thread.join(_STOP_TIMEOUT)
         engine = self._loading_worker or self._engine
-        if engine is not None:
+        if engine is not None and self._owns_engine:
             engine.close()
         self._thread.join(_JOIN_TIMEOUT)
 
@@ -205,17 +237,24 @@ class EngineThread:
     def _run_job(self, job: EngineJob[Any]) -> None:
         error: BaseException | None = None
         try:
-            engine = self._ensure_engine(job)
-            with self._lock:
-                self._current_job = job
-            job.run(engine)
+            with self._turns.take(lambda: job.stop_requested or self.closed) as has_turn:
+                if has_turn:
+                    self._run_in_turn(job)
         except BaseException as failure:  # raised in the caller's thread
             error = _closed_error() if self.closed else failure
             if isinstance(error, LocalspecError):
-                error.hint = hints.for_python(error.hint)
-        with self._lock:
-            self._current_job = None
+                error.hint = self._rewrite_hint(error.hint)
         job.finish(error)
+
+    def _run_in_turn(self, job: EngineJob[Any]) -> None:
+        engine = self._ensure_engine(job)
+        with self._lock:
+            self._current_job = job
+        try:
+            job.run(engine)
+        finally:
+            with self._lock:
+                self._current_job = None
 
     def _ensure_engine(self, job: EngineJob[Any]) -> MeasuredEngine:
         if self._engine is not None and not self._engine.worker.alive:
@@ -239,7 +278,7 @@ class EngineThread:
     def _close_engine(self) -> None:
         with self._lock:
             engine, self._engine = self._engine, None
-        if engine is not None:
+        if engine is not None and self._owns_engine:
             engine.close()
 
 

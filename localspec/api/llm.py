@@ -22,7 +22,7 @@ from localspec.api.arguments import (
 from localspec.api.engine_thread import AnswerJob, EngineJob, EngineThread
 from localspec.api.stream import Stream
 from localspec.protocol.events import EngineReady, Notice
-from localspec.speculation import Spec
+from localspec.speculation_methods import Spec
 
 
 class LLM:
@@ -60,6 +60,7 @@ class LLM:
         **machine: Unpack[MachineOptions],
     ) -> None:
         self._name, self._spec, self._seed, self._template = model, spec, seed, template
+        self._exact = machine.get("exact")
         arguments.check_pair_arguments(spec, seed, template)
         self._pair = arguments.resolve_files(model, draft, pull=pull)
         arguments.check_drafter(self._pair, spec)
@@ -218,6 +219,8 @@ class LLM:
         return self._chat_request(prompt, options)
 
     def _parse_options(self, options: AnswerOptions) -> GenerationOptions:
+        if options.get("exact") is None:
+            options = {**options, "exact": self._exact}
         return parse_answer_options(options, self._pair.suggested_settings, self._spec, self._seed)
 
     def _run_answer(self, request: AnswerRequest) -> Answer:

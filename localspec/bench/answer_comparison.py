@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
 
 from localspec.protocol.events import EngineExit, Event, Round, Token
 from localspec.protocol.wire import (
@@ -13,9 +13,10 @@ from localspec.protocol.wire import (
     ProbeCommand,
     ReplayCommand,
     ReplayResult,
-    SamplingParams,
 )
 from localspec.worker import crashes
+
+ComparedPart = Literal["greedy", "seeded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Divergence:
 class PromptComparison:
     """The answers to one prompt: the plain one against each speculation variant."""
 
-    prompt: int
+    part: ComparedPart
     answers: int
     tokens: int
     drafted: int
@@ -78,53 +79,43 @@ class ComparisonTotals:
 
 
 def compare_prompt(
-    engine: ReplayEngine,
-    variants: Sequence[SpeculationVariant],
+    recorder: AnswerRecorder,
+    part: ComparedPart,
     prompt: int,
-    text: str,
-    sampling: SamplingParams,
-    *,
-    tokens: int,
+    plain_request: GenerateCommand,
+    variants: Sequence[SpeculationVariant],
 ) -> PromptComparison:
     """Answers the prompt plain and with each variant, and explains the differences."""
-    plain = record_answer(engine, GenerateCommand(text, sampling, tokens, spec="off"))
-    answers = [
-        (variant, record_answer(engine, _speculative_request(plain.request, variant)))
+    plain = recorder.record(plain_request)
+    answers = {
+        variant: recorder.record(
+            replace(plain_request, spec=variant.spec, draft_length=variant.draft_length)
+        )
         for variant in variants
-    ]
-    different = [(variant, answer) for variant, answer in answers if answer.ids != plain.ids]
+    }
+    different = {v: answer for v, answer in answers.items() if answer.ids != plain.ids}
     return PromptComparison(
-        prompt=prompt,
+        part=part,
         answers=len(answers),
-        tokens=sum(len(answer.ids) for _, answer in answers),
-        drafted=sum(answer.drafted for _, answer in answers),
-        divergences=_explain_divergences(engine, prompt, plain, different),
-    )
-
-
-def _speculative_request(plain: GenerateCommand, variant: SpeculationVariant) -> GenerateCommand:
-    return GenerateCommand(
-        plain.text,
-        plain.sampling,
-        plain.max_tokens,
-        spec=variant.spec,
-        draft_length=variant.draft_length,
+        tokens=sum(len(answer.ids) for answer in answers.values()),
+        drafted=sum(answer.drafted for answer in answers.values()),
+        divergences=_explain_divergences(recorder, prompt, plain, different),
     )
 
 
 def _explain_divergences(
-    engine: ReplayEngine,
+    recorder: AnswerRecorder,
     prompt: int,
     plain: RecordedAnswer,
-    different: list[tuple[SpeculationVariant, RecordedAnswer]],
+    different: Mapping[SpeculationVariant, RecordedAnswer],
 ) -> tuple[Divergence, ...]:
     if not different:
         return ()
-    plain_replay = replay_answer(engine, plain)  # passes of one token each
+    plain_replay = recorder.replay(plain)  # passes of one token each
     plain_reproduced = list(plain_replay.best) == plain.ids
     divergences = []
-    for variant, answer in different:
-        replay = replay_answer(engine, answer)
+    for variant, answer in different.items():
+        replay = recorder.replay(answer)
         same = [a == b for a, b in zip(plain.ids, answer.ids, strict=False)]
         position = same.index(False) if False in same else len(same)
         both_continue = position < len(same)
@@ -136,16 +127,11 @@ def _explain_divergences(
                 width=answer.pass_width_at(position),
                 margin=plain_replay.margin[position] if both_continue else None,
                 replayed=plain_reproduced and list(replay.best) == answer.ids,
-                plain=_token_at(plain, position),
-                speculative=_token_at(answer, position),
+                plain=next(iter(plain.tokens[position:]), None),
+                speculative=next(iter(answer.tokens[position:]), None),
             )
         )
     return tuple(divergences)
-
-
-def _token_at(answer: RecordedAnswer, position: int) -> Token | None:
-    tokens = answer.tokens
-    return tokens[position] if position < len(tokens) else None
 
 
 # --- Recording an answer, and replaying its passes without speculation.
@@ -162,42 +148,6 @@ class ReplayEngine(Protocol):
     def probe(self, probe: ProbeCommand) -> Iterator[Event]: ...
 
     def replay(self, replay: ReplayCommand) -> ReplayResult: ...
-
-
-class VerifyCancelled(Exception):  # noqa: N818  not an error
-    """The person cancelled the check."""
-
-
-class CancellableEngine:
-    """Raises VerifyCancelled from `generate` and `replay` once `should_stop` returns true."""
-
-    def __init__(self, engine: ReplayEngine, should_stop: Callable[[], bool]) -> None:
-        self._engine, self._should_stop = engine, should_stop
-
-    @property
-    def measured(self) -> MeasuredCosts | None:
-        return self._engine.measured
-
-    def generate(self, request: GenerateCommand) -> Iterator[Event]:
-        events = self._engine.generate(request)
-        try:
-            for event in events:
-                self._raise_if_cancelled()
-                yield event
-        finally:
-            if isinstance(events, Generator):  # stops the engine now, not at garbage collection
-                events.close()
-
-    def probe(self, probe: ProbeCommand) -> Iterator[Event]:
-        return self._engine.probe(probe)
-
-    def replay(self, replay: ReplayCommand) -> ReplayResult:
-        self._raise_if_cancelled()
-        return self._engine.replay(replay)
-
-    def _raise_if_cancelled(self) -> None:
-        if self._should_stop():
-            raise VerifyCancelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,30 +181,53 @@ class RecordedAnswer:
         return event.drafted + 1
 
 
-def record_answer(engine: ReplayEngine, request: GenerateCommand) -> RecordedAnswer:
-    """Generates from an empty KV cache: reused cells come from passes of other widths."""
-    engine.replay(ReplayCommand(request.text, (), (), ()))
-    rounds = []
-    for event in engine.generate(request):
-        if isinstance(event, EngineExit):
-            raise crashes.exit_error(event)
-        if isinstance(event, Round) and event.tokens:
-            rounds.append(event)
-    return RecordedAnswer(request, tuple(rounds))
+class VerifyCancelled(Exception):  # noqa: N818  not an error
+    """The person cancelled the check."""
 
 
-def replay_answer(engine: ReplayEngine, answer: RecordedAnswer) -> ReplayResult:
-    """The target's logits for each token, in passes of the same widths, without speculation.
+class AnswerRecorder:
+    """Records and replays answers; raises VerifyCancelled once `should_stop` returns true."""
 
-    The first round is the prompt's own pass, which a replay starts with.
-    """
-    later = answer.rounds[1:]
-    return engine.replay(
-        ReplayCommand(
-            answer.request.text,
-            tuple(answer.ids),
-            tuple(event.drafted + 1 for event in later),
-            tuple(len(event.tokens) for event in later),
-            answer.request.sampling,
+    def __init__(self, engine: ReplayEngine, should_stop: Callable[[], bool]) -> None:
+        self._engine, self._should_stop = engine, should_stop
+
+    def record(self, request: GenerateCommand) -> RecordedAnswer:
+        """Generates from an empty KV cache: reused cells come from passes of other widths."""
+        self._replay(ReplayCommand(request.text, (), (), ()))
+        rounds = []
+        events = self._engine.generate(request)
+        try:
+            for event in events:
+                self._raise_if_cancelled()
+                if isinstance(event, EngineExit):
+                    raise crashes.exit_error(event)
+                if isinstance(event, Round) and event.tokens:
+                    rounds.append(event)
+        finally:
+            if isinstance(events, Generator):  # stops the engine now, not at garbage collection
+                events.close()
+        return RecordedAnswer(request, tuple(rounds))
+
+    def replay(self, answer: RecordedAnswer) -> ReplayResult:
+        """The target's logits for each token, in passes of the same widths, without speculation.
+
+        The first round is the prompt's own pass, which a replay starts with.
+        """
+        later = answer.rounds[1:]
+        return self._replay(
+            ReplayCommand(
+                answer.request.text,
+                tuple(answer.ids),
+                tuple(event.drafted + 1 for event in later),
+                tuple(len(event.tokens) for event in later),
+                answer.request.sampling,
+            )
         )
-    )
+
+    def _replay(self, command: ReplayCommand) -> ReplayResult:
+        self._raise_if_cancelled()
+        return self._engine.replay(command)
+
+    def _raise_if_cancelled(self) -> None:
+        if self._should_stop():
+            raise VerifyCancelled

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from localspec import launch
-from localspec.bench import aggregation, paired_runs, results
-from localspec.bench.paired_runs import BenchRun, BenchSettings, RunProgress
+from localspec.bench import aggregation, paired_runs
+from localspec.bench.paired_runs import BenchRequest, BenchRun, RunProgress
 from localspec.bench.results import BenchReport
-from localspec.bench.workloads import Workload
 from localspec.errors import LocalspecError
 from localspec.protocol.events import Event
 from localspec.protocol.wire import MeasuredCosts, ProbeCommand
@@ -25,24 +24,6 @@ class BenchEngine(launch.Engine, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class BenchRequest:
-    name: str
-    workloads: tuple[Workload, ...]
-    temperatures: tuple[float, ...]
-    settings: BenchSettings
-    rounds: int | None = None
-    """None: as many as the time budget allows."""
-
-
-@dataclass(frozen=True, slots=True)
-class BenchEstimate:
-    answers: int
-    rounds: int
-    seconds: float
-    """A lower bound: plain passes only, without reading the prompts."""
-
-
-@dataclass(frozen=True, slots=True)
 class CostProbeProgress:
     """The costs of passes are being measured; `why` may be empty."""
 
@@ -50,8 +31,13 @@ class CostProbeProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class BenchStarted:
-    estimate: BenchEstimate
+class BenchEstimate:
+    """What will be run; as an event, the costs are measured and the answers begin."""
+
+    answers: int
+    rounds: int
+    seconds: float
+    """A lower bound: plain passes only, without reading the prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +56,12 @@ class BenchFinished:
     error: LocalspecError | None = None
 
 
-BenchEvent = CostProbeProgress | BenchStarted | RunProgress | RunFinished | BenchFinished
+BenchEvent = CostProbeProgress | BenchEstimate | RunProgress | RunFinished | BenchFinished
 
 
 def estimate_bench(request: BenchRequest, measured: MeasuredCosts | None) -> BenchEstimate:
     pass_seconds = measured.t1_ms / 1e3 if measured else _DEFAULT_PASS_SECONDS
-    answer_seconds = pass_seconds * request.settings.max_tokens
+    answer_seconds = pass_seconds * request.max_tokens
     per_round = len(paired_runs.schedule_runs(request.workloads, request.temperatures, 1))
     rounds = request.rounds or paired_runs.count_affordable_rounds(per_round, answer_seconds)
     return BenchEstimate(per_round * rounds, rounds, per_round * rounds * answer_seconds)
@@ -101,50 +87,22 @@ def run_benchmark(
                 engine.stop()
         estimate = estimate_bench(request, engine.measured)
         rounds = estimate.rounds
-        yield BenchStarted(estimate)
-        for progress in _stream_runs_with_progress(engine, request, estimate, should_stop, clock):
-            if isinstance(progress, RunFinished):
-                runs.append(progress.run)
-            yield progress
+        yield estimate
+        jobs = paired_runs.schedule_runs(request.workloads, request.temperatures, rounds)
+        began = clock()
+        for task, arm in jobs:
+            if should_stop():
+                break
+            run = yield from paired_runs.stream_run(engine, task, arm, request, clock)
+            if run is None:
+                break
+            runs.append(run)
+            seconds_left = (clock() - began) / len(runs) * (len(jobs) - len(runs))
+            yield RunFinished(run, len(runs), len(jobs), seconds_left)
     except LocalspecError as failure:
         error = failure
-    context = _build_context(engine, request, rounds)
     interrupted = should_stop() or error is not None
-    yield BenchFinished(aggregation.build_report(runs, context, interrupted=interrupted), error)
-
-
-def _stream_runs_with_progress(
-    engine: BenchEngine,
-    request: BenchRequest,
-    estimate: BenchEstimate,
-    should_stop: Callable[[], bool],
-    clock: Callable[[], float],
-) -> Iterator[RunProgress | RunFinished]:
-    jobs = paired_runs.schedule_runs(request.workloads, request.temperatures, estimate.rounds)
-    began, done = clock(), 0
-    if should_stop():
-        return
-    for event in paired_runs.stream_runs(engine, jobs, request.settings, clock):
-        if isinstance(event, RunProgress):
-            yield event
-            continue
-        done += 1
-        seconds_left = (clock() - began) / done * (len(jobs) - done)
-        yield RunFinished(event, done, len(jobs), seconds_left)
-        if should_stop():
-            return
-
-
-def _build_context(
-    engine: BenchEngine, request: BenchRequest, rounds: int
-) -> aggregation.BenchContext:
-    ready = engine.ready
-    return aggregation.BenchContext(
-        pair=request.name,
-        model=ready.model,
-        draft=ready.draft,
-        settings=request.settings,
-        machine=results.describe_machine(ready),
-        measured=engine.measured,
-        rounds=rounds,
+    report = aggregation.build_report(
+        runs, request, engine.ready, engine.measured, rounds=rounds, interrupted=interrupted
     )
+    yield BenchFinished(report, error)

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from localspec.bench.answer_comparison import (
-    CancellableEngine,
+    AnswerRecorder,
+    ComparedPart,
     ReplayEngine,
     SpeculationVariant,
     VerifyCancelled,
     compare_prompt,
 )
-from localspec.bench.sampling_check import SampleSize, TokenSample, draw_tokens
+from localspec.bench.sampling_check import VERIFY_MODES, TokenSample
 from localspec.bench.verify_report import (
-    VERIFY_MODES,
-    ComparisonResult,
-    SampleResult,
+    LONG_PROMPT_INDEX,
     VerifyEvent,
-    VerifyPart,
     VerifyProgress,
     WidthDifference,
 )
-from localspec.protocol.wire import ProbeCommand, SamplingParams, VerifyMode
+from localspec.errors import PromptTooLongError
+from localspec.protocol.wire import GenerateCommand, ProbeCommand, SamplingParams, VerifyMode
 
 VERIFY_PROMPTS = (
     'def fibonacci(n):\n    """Return the first n Fibonacci numbers."""\n',
@@ -37,11 +37,23 @@ VERIFY_PROMPTS = (
     "try:\n    value = int(text)\nexcept ValueError:\n    value = None\nelse:\n",
 )
 """Short, and different from the first words on."""
+LONG_PROMPT = "".join(f"# {n}\n{text}\n" for n in range(3) for text in VERIFY_PROMPTS)
+"""More than 600 tokens; skipped where the context is too small for it."""
 
-_MIN_PROMPTS = 2
+_MIN_PROMPTS = 3
+"""With the long one."""
 _SEEDS_PER_MODE = 1_000_000
 _CONFIRMATION_SEED_OFFSET = 5_000
 """Added to the seeds of a second sample."""
+_MAX_SAMPLED_TOKENS = 2000
+_MAX_SAMPLED_ANSWERS = 200
+"""A limit for answers that end immediately."""
+_SAMPLED_SETTINGS = (
+    SamplingParams(temperature=0.8),
+    SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0),
+)
+"""The settings of `run`, and without truncation, alternating."""
+_SAMPLED_DRAFT_LENGTH = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +64,13 @@ class VerifyEffort:
     prompts: Sequence[str] = VERIFY_PROMPTS
     min_sampled_tokens: int = 200
     """For each verification method."""
+    exact: bool | None = None
+    """Exact mode of the compared answers, as in `GenerateCommand`."""
+
+    def elapsed_share(self, began: float) -> float:
+        """Share of a part's time budget; above 1 once it is used up."""
+        elapsed = time.monotonic() - began
+        return elapsed / self.seconds_per_part if self.seconds_per_part else 2.0
 
 
 def check_lossless(
@@ -67,108 +86,91 @@ def check_lossless(
     engine fails or exits.
     """
     with suppress(VerifyCancelled):
-        yield from _run_parts(
-            CancellableEngine(engine, should_stop), has_draft_model, effort or VerifyEffort()
+        yield VerifyProgress("widths", "measuring rounding differences between passes")
+        for _ in engine.probe(ProbeCommand(seconds=1.0, difference=True)):
+            pass
+        measured = engine.measured
+        yield WidthDifference(
+            (measured.difference if measured else None) or 0.0,
+            measured.long_difference if measured else None,
         )
-
-
-def _run_parts(
-    engine: ReplayEngine, has_draft_model: bool, effort: VerifyEffort
-) -> Iterator[VerifyEvent]:
-    yield VerifyProgress("widths", "measuring rounding differences between passes")
-    for _ in engine.probe(ProbeCommand(seconds=1.0, difference=True)):
-        pass
-    measured = engine.measured
-    yield WidthDifference((measured.difference if measured else None) or 0.0)
-    yield from _check_equality(
-        engine,
-        "greedy",
-        SamplingParams(temperature=0),
-        _speculation_variants(has_draft_model),
-        effort,
-    )
-    yield from _check_equality(
-        engine,
-        "seeded",
-        SamplingParams(temperature=0.8),
-        _speculation_variants(has_draft_model)[::2],
-        effort,
-    )
-    for n, verify in enumerate(VERIFY_MODES):
-        yield from _check_sampling(
-            engine, verify, has_draft_model, effort, (n + 1) * _SEEDS_PER_MODE
-        )
+        recorder, effort = AnswerRecorder(engine, should_stop), effort or VerifyEffort()
+        variants = _speculation_variants(has_draft_model)
+        yield from _check_equality(recorder, "greedy", 0.0, variants, effort)
+        yield from _check_equality(recorder, "seeded", 0.8, variants[::2], effort)
+        spec = "model" if has_draft_model else "lookup"
+        for n, verify in enumerate(VERIFY_MODES):
+            yield from _check_sampling(recorder, verify, spec, effort, (n + 1) * _SEEDS_PER_MODE)
 
 
 def _speculation_variants(has_draft_model: bool) -> list[SpeculationVariant]:
     """Fixed draft lengths, for passes of different widths, and the adaptive controller."""
-    if not has_draft_model:
-        return [
-            SpeculationVariant("lookup", 5),
-            SpeculationVariant("lookup", 2),
-            SpeculationVariant("auto"),
-        ]
-    return [
-        SpeculationVariant("model", 5),
-        SpeculationVariant("model", 2),
-        SpeculationVariant("auto"),
-        SpeculationVariant("lookup", 5),
-    ]
+    spec = "model" if has_draft_model else "lookup"
+    variants = [SpeculationVariant(spec, 5), SpeculationVariant(spec, 2)]
+    variants.append(SpeculationVariant("auto"))
+    return [*variants, SpeculationVariant("lookup", 5)] if has_draft_model else variants
 
 
 def _check_equality(
-    engine: ReplayEngine,
-    part: VerifyPart,
-    sampling: SamplingParams,
+    recorder: AnswerRecorder,
+    part: ComparedPart,
+    temperature: float,
     variants: Sequence[SpeculationVariant],
     effort: VerifyEffort,
 ) -> Iterator[VerifyEvent]:
     began = time.monotonic()
     kind = "temperature 0" if part == "greedy" else "same seed"
-    for n, text in enumerate(effort.prompts):
-        elapsed = _elapsed_share(time.monotonic() - began, effort.seconds_per_part)
+    prompts = list(effort.prompts)
+    prompts.insert(LONG_PROMPT_INDEX, LONG_PROMPT)
+    for n, text in enumerate(prompts):
+        elapsed = effort.elapsed_share(began)
         if n >= _MIN_PROMPTS and elapsed > 1:
             return
-        share = max(n / len(effort.prompts), min(n / _MIN_PROMPTS, elapsed))
-        yield VerifyProgress(
-            part, f"{kind}: prompt {n + 1} of {len(effort.prompts)}", min(share, 1.0)
+        share = max(n / len(prompts), min(n / _MIN_PROMPTS, elapsed))
+        message = f"{kind}: prompt {n + 1} of {len(prompts)}"
+        yield VerifyProgress(part, message, min(share, 1.0))
+        sampling = SamplingParams(temperature, seed=n)
+        plain = GenerateCommand(
+            text, sampling, effort.tokens_per_answer, spec="off", exact=effort.exact
         )
-        seeded = SamplingParams(sampling.temperature, seed=n)
-        yield ComparisonResult(
-            part, compare_prompt(engine, variants, n, text, seeded, tokens=effort.tokens_per_answer)
-        )
+        with suppress(PromptTooLongError):
+            yield compare_prompt(recorder, part, n, plain, variants)
 
 
 def _check_sampling(
-    engine: ReplayEngine, verify: VerifyMode, has_draft_model: bool, effort: VerifyEffort, seed: int
+    recorder: AnswerRecorder, verify: VerifyMode, spec: str, effort: VerifyEffort, seed: int
 ) -> Iterator[VerifyEvent]:
     """Draws one sample; if its test rejects, a second one with other seeds decides."""
-    size = SampleSize(
-        effort.min_sampled_tokens,
-        tokens_per_answer=effort.tokens_per_answer,
-        seconds=effort.seconds_per_part,
-    )
-    spec = "model" if has_draft_model else "lookup"
     for is_confirmation in (False, True):
         sample = TokenSample(verify, is_confirmation=is_confirmation)
         first_seed = seed + is_confirmation * _CONFIRMATION_SEED_OFFSET
-        began = time.monotonic()
-        for _ in draw_tokens(engine, sample, spec, effort.prompts, size, first_seed):
-            elapsed = _elapsed_share(time.monotonic() - began, effort.seconds_per_part)
-            share = max(
-                sample.tokens / size.max_tokens,
-                min(sample.tokens / effort.min_sampled_tokens, elapsed),
-            )
-            message = f"sampling, {verify}: {sample.tokens} tokens"
-            yield VerifyProgress("sampled", message, min(share, 1.0), verify)
-            if sample.impossible:
-                yield SampleResult(sample)
-                return
-        yield SampleResult(sample)
-        if not sample.is_rejected(len(VERIFY_MODES)):
+        yield from _draw_sample(recorder, sample, spec, effort, first_seed)
+        yield sample
+        if sample.impossible or not sample.is_rejected:
             return
 
 
-def _elapsed_share(elapsed: float, seconds: float) -> float:
-    """Share of a part's time budget; above 1 once it is used up."""
-    return elapsed / seconds if seconds else 2.0
+def _draw_sample(
+    recorder: AnswerRecorder, sample: TokenSample, spec: str, effort: VerifyEffort, seed: int
+) -> Iterator[VerifyProgress]:
+    """Adds answers to the sample until it is large enough; seeds count up from `seed`."""
+    rng, began = random.Random(seed), time.monotonic()
+    for n in range(_MAX_SAMPLED_ANSWERS):
+        turn, setting = divmod(n, len(_SAMPLED_SETTINGS))
+        request = GenerateCommand(
+            effort.prompts[turn % len(effort.prompts)],
+            replace(_SAMPLED_SETTINGS[setting], seed=seed + n),
+            effort.tokens_per_answer,
+            verify=sample.verify,
+            spec=spec,
+            draft_length=_SAMPLED_DRAFT_LENGTH,
+        )
+        answer = recorder.record(request)
+        sample.add(answer, recorder.replay(answer), rng)
+        elapsed = effort.elapsed_share(began)
+        enough = min(sample.tokens / effort.min_sampled_tokens, elapsed)
+        share = max(sample.tokens / _MAX_SAMPLED_TOKENS, enough)
+        message = f"sampling, {sample.verify}: {sample.tokens} tokens"
+        yield VerifyProgress("sampled", message, min(share, 1.0), sample.verify)
+        if sample.impossible or share >= 1:
+            return

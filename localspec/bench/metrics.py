@@ -9,25 +9,8 @@ import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from localspec.fit.speedup_model import (
-    BestDraftLength,
-    SpeculationCosts,
-    best_draft_length,
-    expected_speedup,
-)
 from localspec.protocol.events import Round
 from localspec.protocol.wire import DRAFT_MAX
-
-__all__ = [
-    "BestDraftLength",
-    "PositionCounts",
-    "SpeculationCosts",
-    "best_draft_length",
-    "conditional_acceptance",
-    "count_by_position",
-    "cumulative_acceptance",
-    "expected_speedup",
-]
 
 _MIN_VERIFIED = 8
 """A position with fewer verified draft tokens uses the rate of the position before it."""

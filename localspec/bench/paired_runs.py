@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from localspec.bench.workloads import Workload
 from localspec.errors import EngineError
@@ -39,12 +38,19 @@ class BenchTask:
 
 
 @dataclass(frozen=True, slots=True)
-class BenchSettings:
-    """As `run` would use for this pair."""
+class BenchRequest:
+    """What to measure; `spec` and `why` as `run` would use for this pair."""
 
+    name: str
+    workloads: tuple[Workload, ...]
+    temperatures: tuple[float, ...]
     max_tokens: int
     spec: str = "auto"
     why: str = ""
+    rounds: int | None = None
+    """None: as many as the time budget allows."""
+    exact: bool | None = None
+    """Exact mode of all answers, as in `GenerateCommand`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,8 @@ class BenchRun:
     rounds: tuple[Round, ...]
     arrivals: tuple[float, ...]
     """Seconds from the request to each round, by the parent's clock."""
-    timings: dict[str, Any] = field(default_factory=dict)
+    tokens_per_second: float | None = None
+    """After the first token, by the engine's clock."""
     tail: str = ""
 
     @property
@@ -65,12 +72,6 @@ class BenchRun:
     def text(self) -> str:
         texts = (token.text for event in self.rounds for token in event.tokens)
         return "".join(texts) + self.tail
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """After the first token, by the engine's clock."""
-        rate = self.timings.get("tokens_per_second")
-        return float(rate) if rate else None
 
     @property
     def first_token_ms(self) -> float | None:
@@ -127,41 +128,15 @@ def count_affordable_rounds(answers: int, seconds_each: float) -> int:
     return min(max(int(_TIME_BUDGET_SECONDS / seconds) if seconds else _MAX_ROUNDS, 1), _MAX_ROUNDS)
 
 
-def collect_runs(
-    engine: Engine,
-    jobs: Sequence[tuple[BenchTask, Arm]],
-    settings: BenchSettings,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Iterator[BenchRun]:
-    """Each job's run; ends early after `engine.stop()`. Raises EngineError if the engine exits."""
-    return (run for run in stream_runs(engine, jobs, settings, clock) if isinstance(run, BenchRun))
-
-
-def stream_runs(
-    engine: Engine,
-    jobs: Sequence[tuple[BenchTask, Arm]],
-    settings: BenchSettings,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Iterator[RunProgress | BenchRun]:
-    """Like `collect_runs`, with the progress of each answer."""
-    for task, arm in jobs:
-        is_complete = False
-        for event in _stream_run(engine, task, arm, settings, clock):
-            is_complete = isinstance(event, BenchRun)
-            yield event
-        if not is_complete:
-            return
-
-
-def _stream_run(
-    engine: Engine, task: BenchTask, arm: Arm, settings: BenchSettings, clock: Callable[[], float]
-) -> Iterator[RunProgress | BenchRun]:
-    """Ends with the BenchRun, unless the answer was stopped."""
+def stream_run(
+    engine: Engine, task: BenchTask, arm: Arm, request: BenchRequest, clock: Callable[[], float]
+) -> Generator[RunProgress, None, BenchRun | None]:
+    """Returns the run, or None if `engine.stop()` ended it. Raises EngineError."""
     rounds: list[Round] = []
     arrivals: list[float] = []
     tokens = 0
     began = clock()
-    for event in engine.generate(_build_request(task, arm, settings)):
+    for event in engine.generate(_generate_command(task, arm, request)):
         if isinstance(event, Round):
             arrivals.append(clock() - began)
             rounds.append(event)
@@ -172,19 +147,20 @@ def _stream_run(
         elif isinstance(event, EngineExit):
             raise crashes.exit_error(event)
         elif isinstance(event, GenerationFinished):
-            if event.reason != "cancelled":
-                timings = event.totals.get("timings", {})
-                yield BenchRun(task, arm, tuple(rounds), tuple(arrivals), timings, event.tail)
-            return
+            if event.reason == "cancelled":
+                return None
+            rate = event.totals.get("timings", {}).get("tokens_per_second") or None
+            return BenchRun(task, arm, tuple(rounds), tuple(arrivals), rate, event.tail)
     raise EngineError("The engine ended an answer without a final event.", "This is a bug.")
 
 
-def _build_request(task: BenchTask, arm: Arm, settings: BenchSettings) -> GenerateCommand:
+def _generate_command(task: BenchTask, arm: Arm, request: BenchRequest) -> GenerateCommand:
     plain = arm == "plain"
     return GenerateCommand(
         text=task.text,
         sampling=SamplingParams(temperature=task.temperature, seed=task.seed),
-        max_tokens=settings.max_tokens,
-        spec="off" if plain else settings.spec,
-        why="" if plain else settings.why,
+        max_tokens=request.max_tokens,
+        spec="off" if plain else request.spec,
+        why="" if plain else request.why,
+        exact=request.exact,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from localspec.bench.results import BenchReport, WorkloadResult
 from localspec.sanitize import sanitize
-from localspec.units import gib, milliseconds, percent, token_rate
+from localspec.units import count, gib, milliseconds, percent, token_rate
 
 _MIN_GAIN, _MIN_BREAK_EVEN = 1.03, 0.97
 """A speed-up between these counts as no difference."""
@@ -39,7 +39,7 @@ def format_markdown(report: BenchReport) -> Iterator[str]:
         cost += f", draft cost ratio {report.c:.3f}"
     curve = ", ".join(f"v({w}) {v:.2f}" for w, v in report.verify_curve.items())
     yield cost + (f", {curve}" if curve else "")
-    yield f"- {format_count(report.rounds, 'round')}, {report.max_tokens} tokens per answer"
+    yield f"- {count(report.rounds, 'round')}, {report.max_tokens} tokens per answer"
     yield ""
     yield "| " + " | ".join(_COLUMNS) + " |"
     yield "|---" + "|--:" * (len(_COLUMNS) - 1) + "|"
@@ -72,10 +72,19 @@ def format_summary(report: BenchReport) -> Iterator[str]:
     """The lines below the table."""
     for mean in report.means:
         if mean.speedup is not None:
-            over = format_count(mean.workloads, "workload")
+            over = count(mean.workloads, "workload")
             yield f"{format_temperature(mean.temperature)}: {mean.speedup:.2f}× plain over {over}"
     yield from format_verdict(report)
-    yield from format_interference_warning(report)
+    yield from format_remarks(report)
+
+
+def format_remarks(report: BenchReport) -> Iterator[str]:
+    """What limits the result; nothing if all is well."""
+    if any(row.counted and (row.share_of_best or 0) > _MAX_PLAUSIBLE_SHARE for row in report.rows):
+        yield (
+            "Some runs are faster than their measured costs allow: other programs were running. "
+            "Repeat on an idle machine."
+        )
     left_out = sum(report.left_out.values())
     if left_out:
         reasons = ", ".join(f"{reason} ({n})" for reason, n in report.left_out.items())
@@ -115,29 +124,16 @@ def format_verdict(report: BenchReport) -> Iterator[str]:
         yield f"By the measured costs, the best fixed draft length would give {reach}."
 
 
-def format_interference_warning(report: BenchReport) -> Iterator[str]:
-    """Results better than the measured costs allow: the costs were measured on a busy machine."""
-    if any(row.counted and (row.share_of_best or 0) > _MAX_PLAUSIBLE_SHARE for row in report.rows):
-        yield (
-            "Some runs are faster than their measured costs allow: other programs were running. "
-            "Repeat on an idle machine."
-        )
-
-
 def format_machine(report: BenchReport) -> Iterator[str]:
     """Two lines: hardware, then software."""
     machine = report.machine
-    parts = [machine.cpu + (f", {format_count(machine.cores, 'core')}" if machine.cores else "")]
+    parts = [machine.cpu + (f", {count(machine.cores, 'core')}" if machine.cores else "")]
     parts += [gib(machine.memory)] if machine.memory else []
     yield " · ".join([*parts, *(device for device in machine.devices if device != "CPU")])
     engine = machine.engine.get("llama_cpp_python")
     parts = [machine.system] + ([f"llama-cpp-python {engine}"] if engine else [])
-    parts += [format_count(machine.threads, "thread")] if machine.threads else []
+    parts += [count(machine.threads, "thread")] if machine.threads else []
     yield " · ".join(parts)
-
-
-def format_count(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def format_tokens_per_pass(row: WorkloadResult) -> str:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import platform
 import re
-import subprocess
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import geometric_mean
 from typing import Any
 
-from localspec.bench.metrics import BestDraftLength
+from localspec.fit.speedup_model import BestDraftLength
+from localspec.machine import cpu_and_ram
 from localspec.protocol.events import EngineReady
-from localspec.sanitize import sanitize
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +112,33 @@ class BenchReport:
     rounds: int
     interrupted: bool
     rows: tuple[WorkloadResult, ...] = ()
-    means: tuple[MeanSpeedup, ...] = ()
-    speedup: float | None = None
-    """Geometric mean over all workloads that count."""
-    left_out: dict[str, int] = field(default_factory=dict)
-    """Reason -> number of trials."""
 
     @property
     def trials(self) -> int:
         return sum(len(row.trials) for row in self.rows)
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Reason -> number of trials."""
+        reasons = (trial.left_out for row in self.rows for trial in row.trials)
+        return dict(Counter(reason for reason in reasons if reason))
+
+    @property
+    def speedup(self) -> float | None:
+        """Geometric mean over all workloads that count."""
+        return _mean_speedup([row for row in self.rows if row.counted])
+
+    @property
+    def means(self) -> tuple[MeanSpeedup, ...]:
+        groups: dict[float, list[WorkloadResult]] = {}
+        for row in self.rows:
+            groups.setdefault(row.temperature, []).extend([row] if row.counted else [])
+        return tuple(MeanSpeedup(t, _mean_speedup(rows), len(rows)) for t, rows in groups.items())
+
+
+def _mean_speedup(rows: Sequence[WorkloadResult]) -> float | None:
+    speedups = [row.speedup.median for row in rows if row.speedup]
+    return geometric_mean(speedups) if speedups else None
 
 
 def report_to_json(report: BenchReport) -> dict[str, Any]:
@@ -136,14 +154,14 @@ def report_to_json(report: BenchReport) -> dict[str, Any]:
         "cost": {
             "c": report.c,
             "verify_curve": report.verify_curve,
-            "host_ms": _round_value(report.host_ms),
+            "host_ms": _round_floats(report.host_ms),
             "t1_ms": report.t1_ms,
         },
         "max_tokens": report.max_tokens,
         "rounds": report.rounds,
         "workloads": [_workload_to_json(row) for row in report.rows],
-        "means": [asdict(mean) | {"speedup": _round_value(mean.speedup)} for mean in report.means],
-        "speedup": _round_value(report.speedup),
+        "means": [_round_floats(asdict(mean)) for mean in report.means],
+        "speedup": _round_floats(report.speedup),
         "trials": report.trials,
         "left_out": report.left_out,
         "interrupted": report.interrupted,
@@ -151,46 +169,24 @@ def report_to_json(report: BenchReport) -> dict[str, Any]:
 
 
 def _workload_to_json(row: WorkloadResult) -> dict[str, Any]:
-    best = row.best
-    return {
-        "name": row.name,
-        "temperature": row.temperature,
-        "plain_tps": _round_value(row.plain_tps),
-        "spec_tps": _round_value(row.spec_tps),
-        "speedup": _round_fields(row.speedup),
-        "theory": {
-            "best": _round_value(best.speedup if best else None),
-            "reached": _round_value(row.share_of_best),
-            "draft_length": best.gamma if best else None,
-        },
-        "acceptance_rate": _round_value(row.acceptance_rate),
-        "mean_accepted_length": _round_value(row.mean_accepted_length),
-        "first_token_ms": _round_value(row.first_token_ms),
-        "latency_ms": _round_fields(row.latency_ms),
-        "plain_first_token_ms": _round_value(row.plain_first_token_ms),
-        "plain_latency_ms": _round_fields(row.plain_latency_ms),
-        "distinct_4grams": _round_value(row.distinct_4grams),
-        "copied": _round_value(row.copied),
-        "identical": row.identical,
-        "survival": [_round_value(share) for share in row.survival],
-        "counted": row.counted,
-        "trials": [_trial_to_json(trial) for trial in row.trials],
+    body = asdict(row)
+    best = body.pop("best") or {}
+    body["theory"] = {
+        "best": best.get("speedup"),
+        "reached": row.share_of_best,
+        "draft_length": best.get("gamma"),
     }
+    body["trials"] = [asdict(trial) | {"speedup": trial.speedup} for trial in row.trials]
+    rounded: dict[str, Any] = _round_floats(body)
+    return rounded | {"identical": row.identical, "counted": row.counted}
 
 
-def _trial_to_json(trial: Trial) -> dict[str, Any]:
-    fields = asdict(trial) | {"speedup": trial.speedup}
-    return {k: _round_value(v) if isinstance(v, float) else v for k, v in fields.items()}
-
-
-def _round_fields(
-    values: SpeedupSpread | LatencyPercentiles | None,
-) -> dict[str, float | None] | None:
-    return None if values is None else {k: _round_value(v) for k, v in asdict(values).items()}
-
-
-def _round_value(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
+def _round_floats(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _round_floats(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_round_floats(item) for item in value]
+    return round(value, 4) if isinstance(value, float) else value
 
 
 # --- The machine.
@@ -215,7 +211,7 @@ def describe_machine(ready: EngineReady) -> BenchMachine:
 
     target = ready.settings.get("target") or {}
     return BenchMachine(
-        cpu=sanitize(_TRADEMARK.sub("", _cpu_name()), multiline=False),
+        cpu=_TRADEMARK.sub("", " ".join(cpu_and_ram.read_cpu_name().split())) or "unknown CPU",
         cores=psutil.cpu_count(logical=False),
         memory=psutil.virtual_memory().total,
         system=f"{platform.system()} {platform.release()} {platform.machine()}".strip(),
@@ -223,17 +219,3 @@ def describe_machine(ready: EngineReady) -> BenchMachine:
         devices=tuple(ready.devices),
         threads=target.get("n_threads"),
     )
-
-
-def _cpu_name() -> str:
-    with suppress(OSError):
-        line = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
-        if line:
-            return " ".join(line[1].split())
-    if platform.system() == "Darwin":
-        with suppress(OSError, subprocess.SubprocessError):
-            command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
-            return subprocess.run(
-                command, capture_output=True, text=True, timeout=5, check=True
-            ).stdout.strip()
-    return platform.processor() or platform.machine() or "unknown CPU"

@@ -11,42 +11,23 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count, repeat
 
-from localspec.bench.answer_comparison import (
-    RecordedAnswer,
-    ReplayEngine,
-    record_answer,
-    replay_answer,
-)
-from localspec.protocol.wire import GenerateCommand, ReplayResult, SamplingParams, VerifyMode
+from localspec.bench.answer_comparison import RecordedAnswer
+from localspec.protocol.wire import ReplayResult, VerifyMode
 
+VERIFY_MODES: tuple[VerifyMode, ...] = ("coupled", "rejection", "block")
+"""The verification methods that are sampled."""
 SIGNIFICANCE_LEVEL = 1e-3
 """Of all tests together; a rejection counts only if a second sample is rejected too."""
+_LEVEL_PER_METHOD = SIGNIFICANCE_LEVEL / len(VERIFY_MODES)
 DETECTION_POWER = 0.9
 """Probability that both samples detect the reported shift."""
 _MIN_TOKENS_PER_BIN = 20
 """Expected tokens per bin; from there on the chi-square tail is accurate."""
 _MAX_BINS = 20
-_SAMPLING_SETTINGS = (
-    SamplingParams(temperature=0.8),
-    SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0),
-)
-"""The settings of `run`, and without truncation, alternating."""
-
-
-@dataclass(frozen=True, slots=True)
-class SampleSize:
-    """How many tokens to draw for one verification method."""
-
-    min_tokens: int = 200
-    max_tokens: int = 2000
-    tokens_per_answer: int = 64
-    seconds: float = 20.0
-    max_answers: int = 200
-    """A limit for answers that end immediately."""
 
 
 @dataclass(slots=True)
@@ -89,17 +70,18 @@ class TokenSample:
         values = (_uniformity_p_value(x, self.bins) for x in (self.by_id, self.by_rank))
         return min(1.0, 2 * min(values))
 
-    def is_rejected(self, n_tests: int) -> bool:
-        """`n_tests`: the verification methods tested together."""
+    @property
+    def is_rejected(self) -> bool:
         p = self.p_value
-        return self.impossible > 0 or (p is not None and p < SIGNIFICANCE_LEVEL / n_tests)
+        return self.impossible > 0 or (p is not None and p < _LEVEL_PER_METHOD)
 
-    def detectable_shift(self, n_tests: int) -> float | None:
+    @property
+    def detectable_shift(self) -> float | None:
         """The smallest total variation between the bins that both samples would detect."""
         if not self.bins:
             return None
         return smallest_detectable_shift(
-            self.tokens, self.bins, SIGNIFICANCE_LEVEL / (2 * n_tests), DETECTION_POWER**0.5
+            self.tokens, self.bins, _LEVEL_PER_METHOD / 2, DETECTION_POWER**0.5
         )
 
 
@@ -110,44 +92,7 @@ def _uniformity_p_value(values: Sequence[float], bins: int) -> float:
     return chi_square_tail(chi_square_statistic(counts), bins - 1)
 
 
-def draw_tokens(
-    engine: ReplayEngine,
-    sample: TokenSample,
-    spec: str,
-    texts: Sequence[str],
-    size: SampleSize,
-    seed: int,
-) -> Iterator[TokenSample]:
-    """Fills the sample and yields it after every answer; seeds count up from `seed`."""
-    rng = random.Random(seed)
-    until = time.monotonic() + size.seconds
-    for n in range(size.max_answers):
-        enough = sample.tokens >= size.min_tokens and time.monotonic() > until
-        if enough or sample.tokens >= size.max_tokens:
-            return
-        settings = _SAMPLING_SETTINGS[n % len(_SAMPLING_SETTINGS)]
-        sampling = SamplingParams(
-            settings.temperature, settings.top_k, settings.top_p, settings.min_p, seed=seed + n
-        )
-        text = texts[(n // len(_SAMPLING_SETTINGS)) % len(texts)]
-        request = GenerateCommand(
-            text,
-            sampling,
-            size.tokens_per_answer,
-            verify=sample.verify,
-            spec=spec,
-            draft_length=4,
-        )
-        answer = record_answer(engine, request)
-        sample.add(answer, replay_answer(engine, answer), rng)
-        yield sample
-
-
 # --- The chi-square distribution: tail probability and power.
-
-_TINY = 1e-300
-_TOLERANCE = 1e-15
-_MAX_ITERATIONS = 10_000
 
 
 def chi_square_statistic(counts: Sequence[int]) -> float:
@@ -156,14 +101,34 @@ def chi_square_statistic(counts: Sequence[int]) -> float:
     return sum((count - expected) ** 2 for count in counts) / expected
 
 
-def chi_square_tail(x: float, degrees: float) -> float:
+def chi_square_tail(x: float, degrees: int) -> float:
     """The probability of a statistic of `x` or more."""
-    return _upper_gamma(degrees / 2, x / 2)
+    return next(_chi_square_tails(x, degrees))
 
 
-def chi_square_critical_value(alpha: float, degrees: float) -> float:
+def _chi_square_tails(x: float, degrees: int) -> Iterator[float]:
+    """The tails of `degrees`, `degrees + 2`, `degrees + 4`, …
+
+    Q(a + 1, h) = Q(a, h) + h^a e^-h / Γ(a + 1), from Q(0, h) = 0 or Q(1/2, h) = erfc(√h), with
+    a = degrees / 2 and h = x / 2.
+    """
+    if x <= 0:
+        yield from repeat(1.0)
+    h = x / 2
+    first = degrees % 2 / 2
+    tail = math.erfc(math.sqrt(h)) if first else 0.0
+    for a in count(first):
+        if a >= degrees / 2:
+            yield tail
+        tail += math.exp(a * math.log(h) - h - math.lgamma(a + 1))
+
+
+def chi_square_critical_value(alpha: float, degrees: int) -> float:
     """The statistic that is exceeded with probability `alpha`."""
-    return _find_root(lambda x: chi_square_tail(x, degrees) - alpha)
+    high = 1.0
+    while chi_square_tail(high, degrees) > alpha:
+        high *= 2
+    return _find_root(lambda x: chi_square_tail(x, degrees) - alpha, high)
 
 
 def chi_square_power(noncentrality: float, x: float, degrees: int) -> float:
@@ -172,12 +137,11 @@ def chi_square_power(noncentrality: float, x: float, degrees: int) -> float:
     A noncentral chi-square is a central one with 2 J more degrees of freedom, J Poisson.
     """
     half = noncentrality / 2
-    weight, seen, total = math.exp(-half), 0.0, 0.0
-    for j in range(_MAX_ITERATIONS):
-        total += weight * chi_square_tail(x, degrees + 2 * j)
-        seen += weight
-        if seen > 1 - 1e-12:
+    weight, total = math.exp(-half), 0.0
+    for j, tail in enumerate(_chi_square_tails(x, degrees)):
+        if j > half and weight < 1e-15:
             break
+        total += weight * tail
         weight *= half / (j + 1)
     return total
 
@@ -199,49 +163,10 @@ def smallest_detectable_shift(n: int, bins: int, alpha: float, target_power: flo
     return math.sqrt(noncentrality / (4 * n))
 
 
-def _find_root(f: Callable[[float], float], upper_bound: float | None = None) -> float:
-    """The zero of a decreasing function of x > 0, by bisection."""
-    low, high = 0.0, upper_bound or 1.0
-    while upper_bound is None and f(high) > 0:
-        low, high = high, high * 2
+def _find_root(f: Callable[[float], float], high: float) -> float:
+    """The zero of a decreasing function between 0 and `high`, by bisection."""
+    low = 0.0
     for _ in range(80):
         middle = (low + high) / 2
         low, high = (middle, high) if f(middle) > 0 else (low, middle)
     return (low + high) / 2
-
-
-def _upper_gamma(a: float, x: float) -> float:
-    """The regularised upper incomplete gamma function Q(a, x)."""
-    if x <= 0:
-        return 1.0
-    front = math.exp(a * math.log(x) - x - math.lgamma(a))
-    return (
-        1.0 - front * _gamma_series(a, x) if x < a + 1 else front * _gamma_continued_fraction(a, x)
-    )
-
-
-def _gamma_series(a: float, x: float) -> float:
-    """Sum of x^n / (a (a+1) … (a+n)); converges fast for small x."""
-    term = total = 1.0 / a
-    for n in range(1, _MAX_ITERATIONS):
-        term *= x / (a + n)
-        total += term
-        if term < total * _TOLERANCE:
-            break
-    return total
-
-
-def _gamma_continued_fraction(a: float, x: float) -> float:
-    """The continued fraction of Q(a, x), by Lentz's method; converges fast for large x."""
-    b = x + 1.0 - a
-    c, d = 1.0 / _TINY, 1.0 / b
-    product = d
-    for n in range(1, _MAX_ITERATIONS):
-        factor = n * (a - n)
-        b += 2.0
-        d = 1.0 / (b + factor * d or _TINY)
-        c = b + factor / c or _TINY
-        product *= d * c
-        if abs(d * c - 1.0) < _TOLERANCE:
-            break
-    return product

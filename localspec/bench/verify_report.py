@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import textwrap
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -11,10 +12,10 @@ from localspec.bench.sampling_check import DETECTION_POWER, SIGNIFICANCE_LEVEL, 
 from localspec.protocol.events import EngineReady, Token
 from localspec.protocol.wire import VerifyMode
 from localspec.sanitize import sanitize
-from localspec.units import percent
+from localspec.units import count, percent
 
-VERIFY_MODES: tuple[VerifyMode, ...] = ("coupled", "rejection", "block")
-"""The verification methods that are sampled."""
+LONG_PROMPT_INDEX = 1
+"""The prompt of more than 600 tokens, among those that are compared."""
 NEAR_TIE_FACTOR = 4
 """A near-tie is at most this many times the rounding difference between pass widths."""
 
@@ -37,25 +38,17 @@ class WidthDifference:
     """Largest difference of a logit between passes of different widths."""
 
     difference: float
+    long_difference: float | None = None
+    """That after 640 tokens of context; None if it was not measured."""
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonResult:
-    part: VerifyPart
-    comparison: PromptComparison
-
-
-@dataclass(frozen=True, slots=True)
-class SampleResult:
-    sample: TokenSample
-
-
-VerifyEvent = VerifyProgress | WidthDifference | ComparisonResult | SampleResult
+VerifyEvent = VerifyProgress | WidthDifference | PromptComparison | TokenSample
 
 
 @dataclass
 class VerifyReport:
     difference: float | None = None
+    long_difference: float | None = None
     greedy: ComparisonTotals = field(default_factory=ComparisonTotals)
     seeded: ComparisonTotals = field(default_factory=ComparisonTotals)
     samples: dict[VerifyMode, TokenSample] = field(default_factory=dict)
@@ -64,16 +57,23 @@ class VerifyReport:
 
     def add(self, event: VerifyEvent) -> None:
         if isinstance(event, WidthDifference):
-            self.difference = event.difference
-        elif isinstance(event, ComparisonResult):
-            (self.greedy if event.part == "greedy" else self.seeded).add(event.comparison)
-        elif isinstance(event, SampleResult):
-            self.samples[event.sample.verify] = event.sample
+            self.difference, self.long_difference = event.difference, event.long_difference
+        elif isinstance(event, PromptComparison):
+            (self.greedy if event.part == "greedy" else self.seeded).add(event)
+        elif isinstance(event, TokenSample):
+            self.samples[event.verify] = event
 
     @property
     def near_tie_limit(self) -> float:
-        """The widest near-tie, in logits."""
+        """The widest near-tie in a short context, in logits."""
         return NEAR_TIE_FACTOR * (self.difference or 0.0)
+
+    def is_near_tie(self, divergence: Divergence) -> bool:
+        """Whether rounding explains the difference, in a context of that length."""
+        limit = self.near_tie_limit
+        if divergence.prompt == LONG_PROMPT_INDEX:
+            limit = max(limit, NEAR_TIE_FACTOR * (self.long_difference or 0.0))
+        return divergence.is_near_tie(limit)
 
     @property
     def divergences(self) -> list[Divergence]:
@@ -87,23 +87,21 @@ class VerifyReport:
     @property
     def verdict(self) -> LosslessVerdict | None:
         """None if the check is not complete and has found nothing wrong so far."""
-        explained = all(each.is_near_tie(self.near_tie_limit) for each in self.divergences)
-        rejected = any(s.is_rejected(len(VERIFY_MODES)) for s in self._decisive_samples())
-        if not explained or rejected:
+        explained = all(self.is_near_tie(each) for each in self.divergences)
+        # A first rejection needs confirmation; an impossible token does not.
+        decisive = [s for s in self.samples.values() if s.is_confirmation or s.impossible]
+        if not explained or any(sample.is_rejected for sample in decisive):
             return "divergent"
         if not self.is_complete:
             return None
         return "near-ties" if self.divergences else "lossless"
-
-    def _decisive_samples(self) -> Iterable[TokenSample]:
-        """A first rejection needs confirmation; an impossible token does not."""
-        return (s for s in self.samples.values() if s.is_confirmation or s.impossible)
 
     def to_json(self) -> dict[str, Any]:
         """Described in docs/json.md."""
         return {
             "verdict": self.verdict,
             "difference": self.difference,
+            "long_difference": self.long_difference,
             "limit": None if self.difference is None else self.near_tie_limit,
             "guesses": self.drafted,
             "greedy": self._totals_to_json(self.greedy),
@@ -117,15 +115,11 @@ class VerifyReport:
         return asdict(totals) | {"divergences": divergences}
 
     def _divergence_to_json(self, divergence: Divergence) -> dict[str, Any]:
-        return {
-            "prompt": divergence.prompt,
-            "spec": divergence.variant.spec,
-            "draft_length": divergence.variant.draft_length,
-            "position": divergence.position,
-            "margin": divergence.margin,
-            "width": divergence.width,
-            "replayed": divergence.replayed,
-            "near_tie": divergence.is_near_tie(self.near_tie_limit),
+        body = asdict(divergence)
+        variant: dict[str, Any] = body.pop("variant")
+        return variant | {
+            **body,
+            "near_tie": self.is_near_tie(divergence),
             "plain": _token_to_json(divergence.plain),
             "speculative": _token_to_json(divergence.speculative),
         }
@@ -137,11 +131,7 @@ def _token_to_json(token: Token | None) -> dict[str, Any] | None:
 
 def _samples_to_json(samples: list[TokenSample]) -> dict[str, Any]:
     p_values = [sample.p_value for sample in samples if sample.p_value is not None]
-    shifts = [
-        shift
-        for sample in samples
-        if (shift := sample.detectable_shift(len(VERIFY_MODES))) is not None
-    ]
+    shifts = [shift for sample in samples if (shift := sample.detectable_shift) is not None]
     return {
         "test": "chi-square of the probability integral transform",
         "p": min(1.0, min(p_values) * len(p_values)) if p_values else None,
@@ -160,7 +150,7 @@ def _sample_to_json(sample: TokenSample) -> dict[str, Any]:
         "impossible": sample.impossible,
         "bins": sample.bins,
         "p": sample.p_value,
-        "shift": sample.detectable_shift(len(VERIFY_MODES)),
+        "shift": sample.detectable_shift,
         "again": sample.is_confirmation,
     }
 
@@ -168,23 +158,42 @@ def _sample_to_json(sample: TokenSample) -> dict[str, Any]:
 # --- The report as text.
 
 _MAX_DIVERGENCES_SHOWN = 12
-NOTHING_DRAFTED = "No tokens were drafted, so nothing was verified: this model runs plain."
-_VERDICT_TEXT = {
-    "lossless": "lossless here. With speculation, every token is the same as without.",
-    "near-ties": "near-ties only. Some answers differ, but only where two tokens are almost "
-    "equally likely:\na pass over several tokens rounds differently from a pass over one. "
-    "This is not a bug.",
-    "divergent": "DIVERGENT here. Speculation changed the model's output, and rounding does not "
-    "explain it.\nPlease report this, with the output of --json; --spec off is safe.",
-    None: "not finished. No problem found so far.",
+_WIDTH = 79
+_VERDICT_TEXTS: dict[LosslessVerdict | None, tuple[str, str]] = {
+    "lossless": (
+        "No differences",
+        "The model writes the same with speculation as without: all compared answers are "
+        "identical, token by token.",
+    ),
+    "near-ties": (
+        "Near-ties only",
+        "Some answers differ, but only where two tokens were almost equally probable: a pass "
+        "over several tokens rounds differently from a pass over one. This is not an error: the "
+        "distribution is the same. Exact mode (--exact) keeps the text the same, too.",
+    ),
+    "divergent": (
+        "DIFFERS",
+        "Speculation changed the model's output, and rounding does not explain it. Without "
+        "speculation (/spec off, --spec off) output is safe. Please report this with the JSON: "
+        "--json prints it, j copies it.",
+    ),
+    None: ("Not finished", "No problem found so far."),
 }
+
+
+def format_verdict(report: VerifyReport) -> tuple[str, str]:
+    """The verdict in two words, and what it means."""
+    label, meaning = _VERDICT_TEXTS[report.verdict]
+    if report.is_complete and not report.drafted:
+        meaning = "No tokens were drafted, so nothing was verified: this model runs plain."
+    return label, meaning
 
 
 def format_report(report: VerifyReport, ready: EngineReady) -> Iterator[str]:
     pair = ready.model + (f" with {ready.draft}" if ready.draft else ", no draft model")
-    yield f"{sanitize(pair, multiline=False)}: {_VERDICT_TEXT[report.verdict]}"
-    if report.is_complete and not report.drafted:
-        yield NOTHING_DRAFTED
+    label, meaning = format_verdict(report)
+    yield f"{sanitize(pair, multiline=False)}: {label}"
+    yield from textwrap.wrap(meaning, _WIDTH)
     yield ""
     for name, result in format_rows(report):
         yield f"{name:<14} {result}"
@@ -210,7 +219,7 @@ def format_rows(report: VerifyReport) -> Iterator[tuple[str, str]]:
 def format_divergences(report: VerifyReport) -> Iterator[str]:
     """One line for each of the first divergences."""
     for each in report.divergences[:_MAX_DIVERGENCES_SHOWN]:
-        yield _format_divergence(each, report.near_tie_limit)
+        yield _format_divergence(each, is_near_tie=report.is_near_tie(each))
     if len(report.divergences) > _MAX_DIVERGENCES_SHOWN:
         yield f"… and {len(report.divergences) - _MAX_DIVERGENCES_SHOWN} more; the JSON has all."
 
@@ -218,11 +227,18 @@ def format_divergences(report: VerifyReport) -> Iterator[str]:
 def _format_width_difference(report: VerifyReport) -> str:
     if report.difference is None:
         return "not measured"
-    if not report.difference:
-        return "passes over 1 to 8 tokens agree to the last bit"
+    text = "passes over 1 to 16 tokens agree to the last bit"
+    if report.difference:
+        text = (
+            f"logits differ by up to {report.difference:.2g} between passes over 1 to 16 tokens; "
+            f"up to {report.near_tie_limit:.2g} counts as a near-tie"
+        )
+    if report.long_difference is None:
+        return text
+    if not report.long_difference:
+        return f"{text}; after 640 tokens of context, too" if not report.difference else text
     return (
-        f"logits differ by up to {report.difference:.2g} between passes over 1 to 8 tokens; "
-        f"up to {report.near_tie_limit:.2g} counts as a near-tie"
+        f"{text}; after 640 tokens of context logits differ by up to {report.long_difference:.2g}"
     )
 
 
@@ -231,25 +247,25 @@ def _format_totals(totals: ComparisonTotals) -> str:
         return "not compared"
     different = len(totals.divergences)
     result = "all same as plain" if not different else f"{different} differ from plain"
-    prompts = f"{totals.prompts} prompt{'s' * (totals.prompts != 1)}"
+    prompts = count(totals.prompts, "prompt")
     return f"{prompts}, {totals.answers} answers, {totals.tokens:,} tokens: {result}"
 
 
 def _format_sample(sample: TokenSample) -> str:
     rate = percent(sample.accepted / sample.drafted) if sample.drafted else "–"
     text = f"{sample.tokens:,} tokens, acceptance rate {rate}: "
-    shift = sample.detectable_shift(len(VERIFY_MODES))
+    shift = sample.detectable_shift
     if sample.impossible:
         return text + f"{sample.impossible} of probability 0"
     if sample.p_value is None or shift is None:
         return text + "too few for a test"
-    if sample.is_rejected(len(VERIFY_MODES)):
+    if sample.is_rejected:
         return text + f"not the model's distribution (p = {sample.p_value:.1g}, twice)"
     result = f"the model's distribution (p = {sample.p_value:.2g}; "
     return text + result + f"a shift of {percent(shift)} would have been detected)"
 
 
-def _format_divergence(divergence: Divergence, limit: float) -> str:
+def _format_divergence(divergence: Divergence, *, is_near_tie: bool) -> str:
     variant = divergence.variant.spec + (
         f", draft length {divergence.variant.draft_length}"
         if divergence.variant.draft_length
@@ -258,14 +274,14 @@ def _format_divergence(divergence: Divergence, limit: float) -> str:
     text = (
         f"prompt {divergence.prompt + 1}, token {divergence.position + 1} ({variant}): "
         f"{_quote_token(divergence.speculative)} instead of {_quote_token(divergence.plain)}, "
-        f"in a pass over {divergence.width} token{'s' * (divergence.width != 1)}; "
+        f"in a pass over {count(divergence.width, 'token')}; "
     )
     if not divergence.replayed:
         return text + "not reproduced by the same passes without speculation. A bug."
     if divergence.margin is None:
         return text + "one answer ends where the other continues. A bug."
     text += f"logits {divergence.margin:.2g} apart: "
-    if divergence.is_near_tie(limit):
+    if is_near_tie:
         return text + "a near-tie."
     return text + f"more than {NEAR_TIE_FACTOR} times the rounding difference. A bug."
 

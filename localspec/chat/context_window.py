@@ -11,12 +11,22 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from localspec.chat import settings
+from localspec.chat.answer import AnswerDelta, GeneratedAnswer
 from localspec.chat.conversation import Conversation, DroppedTurns, Turn, build_messages
 from localspec.chat.settings import ChatSettings, LoadedModel, OverflowPolicy
+from localspec.chat.speculation_stats import SpeculationStats
 from localspec.chat.thinking import strip_thinking
 from localspec.errors import LocalspecError, PromptTooLongError
-from localspec.protocol.events import Event, GenerationFinished, Notice, Prefill, Round
+from localspec.protocol.events import (
+    EngineExit,
+    Event,
+    GenerationFinished,
+    Notice,
+    Prefill,
+    Round,
+)
 from localspec.protocol.wire import ChatMessage, CountCommand, GenerateCommand
+from localspec.worker import crashes
 
 _MIN_ANSWER_TOKENS = 256
 """Tokens reserved for an answer, if the context has at least eight times as many."""
@@ -29,12 +39,31 @@ _SUMMARY_PROMPT = (
 )
 
 
-class ChatEngine(Protocol):
-    """A loaded pair that can also count tokens."""
-
+class AnsweringEngine(Protocol):
     def generate(self, request: GenerateCommand) -> Iterator[Event]: ...
 
+    def stop(self) -> None: ...
+
+
+class ChatEngine(AnsweringEngine, Protocol):
+    """A loaded pair that can also count tokens."""
+
     def count(self, count: CountCommand) -> int: ...
+
+
+def run_request(
+    engine: AnsweringEngine, request: GenerateCommand, is_stopped: Callable[[], bool]
+) -> Iterator[Event]:
+    """Yield the events of one request. Raises after the event if the engine has exited.
+
+    Stops the engine again after an event: the first stop may have come before the request.
+    """
+    for event in engine.generate(request):
+        yield event
+        if isinstance(event, EngineExit):
+            raise crashes.exit_error(event)
+        if is_stopped() and not isinstance(event, GenerationFinished):
+            engine.stop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,54 +73,21 @@ class RequestOptions:
     probabilities: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ContextUsage:
-    """Context tokens that the next question would use."""
-
-    used: int
-    n_ctx: int
-    dropped_turns: int = 0
-    """Turns that are no longer sent."""
-    has_summary: bool = False
-    """Whether a summary replaces the dropped turns."""
-
-    @property
-    def remaining(self) -> int:
-        """Tokens left for the answer."""
-        return max(0, self.n_ctx - self.used)
-
-
-def measure_context_usage(
-    engine: ChatEngine, conversation: Conversation, options: RequestOptions, next_question: str = ""
-) -> ContextUsage:
-    """Count exactly what would be sent with `next_question`. Not for use during an answer.
-
-    Raises what the engine raises.
-    """
-    used = engine.count(build_count(conversation, options, next_question=next_question))
-    dropped = conversation.dropped
-    dropped = dropped if dropped.is_prefix_of(conversation.turns) else DroppedTurns()
-    return ContextUsage(used, options.loaded.n_ctx, dropped.turns, bool(dropped.summary))
-
-
 def build_count(
-    conversation: Conversation,
-    options: RequestOptions,
-    dropped: DroppedTurns | None = None,
-    next_question: str | None = None,
+    conversation: Conversation, options: RequestOptions, dropped: DroppedTurns | None = None
 ) -> CountCommand:
-    """Build the command that counts the prompt of the last turn, or of `next_question` after it.
+    """Build the command that counts the prompt of the last turn.
 
     `dropped` replaces the conversation's own dropped turns, to see the effect in advance.
     """
-    messages = conversation.messages(dropped, next_question)
+    messages = conversation.messages(dropped)
     if options.loaded.has_chat_template:
         return CountCommand(
             messages=messages,
             template=options.loaded.template_override,
             think=options.settings.think,
         )
-    return CountCommand(conversation.prompt_text(dropped, next_question), said=messages)
+    return CountCommand(conversation.prompt_text(dropped), said=messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +111,9 @@ OverflowChooser = Callable[[ContextOverflow], OverflowPolicy]
 class AnswerGenerator:
     """Generates one answer to the last turn of a conversation.
 
-    Sets `conversation.dropped` when it leaves out turns. Calls `is_stopped` between two engine
-    requests, to see whether the user has stopped the answer.
+    Adds the events to `stats`, whose current answer this is. Sets `conversation.dropped` when it
+    leaves out turns. Calls `is_stopped` between two engine requests, to see whether the user has
+    stopped the answer.
     """
 
     def __init__(
@@ -126,20 +123,23 @@ class AnswerGenerator:
         options: RequestOptions,
         choose_policy: OverflowChooser = lambda _: "stop",
         is_stopped: Callable[[], bool] = lambda: False,
+        stats: SpeculationStats | None = None,
     ) -> None:
         self._engine, self._conversation, self._options = engine, conversation, options
         self._choose_policy, self._is_stopped = choose_policy, is_stopped
-        self._tokens = list(conversation.turns[-1].tokens)
-        self._rounds = 0
-        """Rounds reported so far."""
+        self._stats = stats or SpeculationStats()
         self.request = self._build_request()
         """The last request sent to the engine."""
 
-    def stream_events(self) -> Iterator[Event]:
+    def stream(self) -> Iterator[AnswerDelta]:
         """Yield the engine's events, and a notice whenever turns are left out.
 
-        Raises PromptTooLongError if the question does not fit, and what the engine raises.
+        Raises PromptTooLongError if the question does not fit, and as `run_request`.
         """
+        for event in self._stream_events():
+            yield self._stats.add(event)
+
+    def _stream_events(self) -> Iterator[Event]:
         if not self._has_room() and not (yield from self._make_room_for_question()):
             yield GenerationFinished("cancelled")
             return
@@ -158,7 +158,7 @@ class AnswerGenerator:
             options.loaded,
             probabilities=options.probabilities,
         )
-        return replace(request, begun=tuple(self._tokens))
+        return replace(request, begun=tuple(token.id for token in self._answer.tokens))
 
     def _generate_until_full(self) -> Generator[Event, None, GenerationFinished | None]:
         """Yield events until the answer ends or the context is full.
@@ -168,12 +168,10 @@ class AnswerGenerator:
         """
         self.request = self._build_request()
         end: GenerationFinished | None = None
-        first_round = self._rounds
-        for event in self._engine.generate(self.request):
+        first_round = len(self._answer.rounds)
+        for event in run_request(self._engine, self.request, self._is_stopped):
             if isinstance(event, Round):
-                self._tokens += [token.id for token in event.tokens]
                 event = replace(event, n=first_round + event.n)  # noqa: PLW2901
-                self._rounds = event.n + 1
             if isinstance(event, GenerationFinished) and event.reason == "context":
                 end = event
             else:
@@ -181,6 +179,10 @@ class AnswerGenerator:
         return end
 
     # --- making room ----------------------------------------------------------------------
+
+    @property
+    def _answer(self) -> GeneratedAnswer:
+        return self._stats.answer
 
     @property
     def _n_ctx(self) -> int:
@@ -201,7 +203,11 @@ class AnswerGenerator:
 
     def _count_tokens(self, dropped: DroppedTurns | None = None) -> int:
         command = build_count(self._conversation, self._options, dropped)
-        return self._engine.count(command) + len(self._tokens)
+        return self._engine.count(command) + self._answer.totals.tokens
+
+    def _count_without_earlier_turns(self) -> int:
+        """Tokens that no policy can free."""
+        return self._count_tokens(DroppedTurns.from_turns(self._earlier_turns()))
 
     def _has_room(self) -> bool:
         """Whether the question can be sent unchanged.
@@ -224,7 +230,7 @@ class AnswerGenerator:
         if not self._options.loaded.has_chat_template:  # a summary needs a chat model
             choices = ("drop", "stop")
         return ContextOverflow(
-            self._count_tokens(), self._n_ctx, turns, bool(self._tokens), choices
+            self._count_tokens(), self._n_ctx, turns, bool(self._answer.rounds), choices
         )
 
     def _make_room_for_question(self) -> Generator[Event, None, bool]:
@@ -232,13 +238,17 @@ class AnswerGenerator:
         overflow = self._describe_overflow()
         if (yield from self._make_room(overflow)) or self._is_stopped():
             return not self._is_stopped()
+        what, used = "The conversation exceeds", overflow.used
+        if (alone := self._count_without_earlier_turns()) >= overflow.n_ctx:
+            what, used = "This message alone exceeds", alone
         raise PromptTooLongError(
-            f"The conversation exceeds the context ({overflow.used:,} / {overflow.n_ctx:,} tokens)."
+            f"{what} the context ({used:,} / {overflow.n_ctx:,} tokens).",
+            "Shorten it, or load the model with a larger context.",
         )
 
     def _make_room(self, overflow: ContextOverflow) -> Generator[Event, None, bool]:
         """Apply the overflow policy. Returns whether there is room now."""
-        if not overflow.droppable_turns:
+        if not overflow.droppable_turns or self._count_without_earlier_turns() >= self._n_ctx:
             return False
         policy = self._options.settings.overflow
         policy = self._choose_policy(overflow) if policy == "ask" else policy
@@ -266,7 +276,7 @@ class AnswerGenerator:
         older, first = self._earlier_turns(), self._dropped_count() + 1
         if first > len(older):
             return None
-        shortest = self._count_tokens(DroppedTurns.from_turns(older)) + spare
+        shortest = self._count_without_earlier_turns() + spare
         limits = (self._n_ctx * 3 // 4, self._n_ctx - self._answer_reserve, self._n_ctx - 1)
         limit = next((tokens for tokens in limits if shortest <= tokens), None)
         if limit is None:

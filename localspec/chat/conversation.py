@@ -77,13 +77,6 @@ class Turn:
             self, answer="".join(text), finish_reason=reason, events=(*self.events, *events)
         )
 
-    def without_end(self) -> Turn:
-        """Return the turn without its end, so that its answer can continue."""
-        ends = [event for event in self.events if isinstance(event, GenerationFinished)]
-        answer = self.answer.removesuffix(ends[-1].tail) if ends else self.answer
-        events = tuple(event for event in self.events if not isinstance(event, GenerationFinished))
-        return replace(self, answer=answer, finish_reason=None, events=events)
-
 
 @dataclass(frozen=True, slots=True)
 class DroppedTurns:
@@ -128,10 +121,22 @@ class Conversation:
     ) -> None:
         """`turns` and `head` restore a saved chat. A turn's parent has a smaller id."""
         self.seed = seed
-        self.system = system
+        self._system = system
+        self.system_since = 0
+        """The last turn that was asked before the system prompt was set; 0: none."""
         self._turns = {turn.id: turn for turn in turns}
         self._path = self._path_to(head)
         self.dropped = DroppedTurns()
+
+    @property
+    def system(self) -> str:
+        """The system prompt."""
+        return self._system
+
+    @system.setter
+    def system(self, text: str) -> None:
+        if text != self._system:
+            self._system, self.system_since = text, max(self._turns, default=0)
 
     # --- reading --------------------------------------------------------------------------
 
@@ -158,6 +163,11 @@ class Conversation:
         """The turn and its siblings, in order."""
         return self._children_of(self._turns[turn_id].parent)
 
+    def format_branch(self, turn_id: int) -> str:
+        """`2 of 3` for a turn that has siblings; empty for one without."""
+        ids = [branch.id for branch in self.branches(turn_id)]
+        return f"{ids.index(turn_id) + 1} of {len(ids)}" if len(ids) > 1 else ""
+
     def undone_turns(self) -> tuple[Turn, ...]:
         """The turns that follow the head, in order: those that `undo` removed from the path."""
         return self._children_of(self.head)
@@ -168,9 +178,11 @@ class Conversation:
         """Append a turn after the head."""
         return self._append(Turn(question, attachments=tuple(attachments), parent=self.head))
 
-    def add_events(self, events: Sequence[Event]) -> Turn:
-        """Add engine events to the last turn."""
-        return self._replace_last(self._path[-1].with_events(events))
+    def update_turn(self, turn: Turn) -> None:
+        """Store a turn's answer so far. Does nothing if the turn was removed from the chat."""
+        if turn.id in self._turns:
+            self._turns[turn.id] = turn
+            self._path = tuple(turn if old.id == turn.id else old for old in self._path)
 
     def retry(self) -> Turn:
         """Regenerate the last answer with a new seed, as a new branch.
@@ -190,13 +202,6 @@ class Conversation:
     def set_model(self, model: str) -> Turn:
         """Set the name of the model that answers the last turn."""
         return self._replace_last(replace(self._path[-1], model=model))
-
-    def resume_answer(self) -> Turn:
-        """Remove the end of the last answer, so that the engine can continue it.
-
-        Raises IndexError if there is no turn.
-        """
-        return self._replace_last(self._path[-1].without_end())
 
     def edit_turn(self, turn_id: int, question: str) -> Turn:
         """Ask another question in place of a turn, with the same files, as a new branch."""
@@ -266,39 +271,36 @@ class Conversation:
     @property
     def answer_seed(self) -> int:
         """The seed of the last turn's answer: new for a retry, the same for a replay."""
-        parts = (self.seed, len(self._path), self._path[-1].attempt)
+        return self.derive_seed()
+
+    def derive_seed(self, chat_seed: int | None = None) -> int:
+        """`answer_seed`, from another seed than the chat's own."""
+        seed = self.seed if chat_seed is None else chat_seed
+        parts = (seed, len(self._path), self._path[-1].attempt)
         digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") >> 1
 
-    def messages(
-        self, dropped: DroppedTurns | None = None, next_question: str | None = None
-    ) -> tuple[ChatMessage, ...]:
+    def messages(self, dropped: DroppedTurns | None = None) -> tuple[ChatMessage, ...]:
         """The chat model's prompt: the sent turns and the last question.
 
-        `dropped` replaces the conversation's own dropped turns. `next_question` is appended after
-        the last turn.
+        `dropped` replaces the conversation's own dropped turns.
         """
-        return build_messages(self.system, *self._select_turns(dropped, next_question))
+        return build_messages(self.system, *self._select_turns(dropped))
 
-    def prompt_text(
-        self, dropped: DroppedTurns | None = None, next_question: str | None = None
-    ) -> str:
+    def prompt_text(self, dropped: DroppedTurns | None = None) -> str:
         """The completion model's prompt: the same turns as one text."""
         text = self.system
-        _, turns, last = self._select_turns(dropped, next_question)
+        _, turns, last = self._select_turns(dropped)
         for turn in turns:
             text = _join_on_new_line(text, _plain_question(turn)) + turn.answer
         return _join_on_new_line(text, _plain_question(last))
 
-    def _select_turns(
-        self, dropped: DroppedTurns | None, next_question: str | None
-    ) -> tuple[str, Sequence[Turn], Turn]:
+    def _select_turns(self, dropped: DroppedTurns | None) -> tuple[str, Sequence[Turn], Turn]:
         """Return the summary of the dropped turns, the answered turns, and the question."""
-        last = Turn(next_question) if next_question is not None else self._path[-1]
-        before = self._path if next_question is not None else self._path[:-1]
+        before = self._path[:-1]
         dropped = self.dropped if dropped is None else dropped
         dropped = dropped if dropped.is_prefix_of(before) else DroppedTurns()
-        return dropped.summary, before[dropped.turns :], last
+        return dropped.summary, before[dropped.turns :], self._path[-1]
 
 
 def build_messages(

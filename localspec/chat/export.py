@@ -24,7 +24,6 @@ from localspec.protocol import events
 from localspec.sanitize import sanitize
 
 _CODE_BLOCK = re.compile(r"^```([^\n`]*)\n(.*?)(?:^```[ \t]*$\n?|\Z)", re.DOTALL | re.MULTILINE)
-ThinkingMarkers = tuple[str, str] | None
 
 _HTML_PAGE = """\
 <!DOCTYPE html>
@@ -106,52 +105,41 @@ def save_file(path: Path, text: str, *, overwrite: bool) -> None:
 
 def render_text(chat: SavedChat) -> str:
     """The selected path, without thinking."""
-    pair = chat.list_entry.pair
-    return conversation_to_text(chat.conversation, pair.name, pair.thinking)
-
-
-def conversation_to_text(
-    conversation: Conversation, model: str, markers: ThinkingMarkers = None
-) -> str:
-    name = sanitize(model, multiline=False)
-    blocks = [f"System: {sanitize(conversation.system)}"] if conversation.system else []
-    for question, answer, by in _turn_texts(conversation, markers):
-        blocks += [f"You: {question}"] if question else []
-        blocks += [f"{by or name}: {answer}"]
-    return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
+    blocks = (f"{speaker}: {text}".rstrip("\n") for speaker, text in _speeches(chat, "Answer"))
+    return "\n\n".join(blocks) + "\n"
 
 
 def render_markdown(chat: SavedChat) -> str:
     """The selected path, without thinking."""
-    pair = chat.list_entry.pair
-    text = conversation_to_markdown(chat.conversation, pair.name or "model", pair.thinking)
-    turns = chat.conversation.turns
-    return f"{text}\n*(interrupted)*\n" if turns and turns[-1].finish_reason is None else text
-
-
-def conversation_to_markdown(
-    conversation: Conversation, model: str, markers: ThinkingMarkers = None
-) -> str:
-    name = sanitize(model, multiline=False)
+    name = sanitize(chat.list_entry.pair.name, multiline=False) or "model"
     blocks = [f"# A chat with {name}"]
-    if conversation.system:
-        blocks += ["## System", sanitize(conversation.system)]
-    for question, answer, by in _turn_texts(conversation, markers):
-        blocks += ["## You", question] if question else []
-        blocks += [f"## {by or name}", answer]
-    return "\n\n".join(block.strip("\n") for block in blocks) + "\n"
+    for speaker, text in _speeches(chat, "model"):
+        blocks += [f"## {speaker}", text.strip("\n")]
+    turns = chat.conversation.turns
+    if turns and turns[-1].finish_reason is None:
+        blocks.append("*(interrupted)*")
+    return "\n\n".join(blocks) + "\n"
 
 
-def _turn_texts(conversation: Conversation, markers: ThinkingMarkers) -> list[tuple[str, str, str]]:
-    """Return question, answer and model name of each turn; the name may be empty."""
-    return [
-        (
-            sanitize(format_question(turn)),
-            sanitize(strip_thinking(turn.answer, markers, turn.starts_in_thinking)),
-            sanitize(turn.model, multiline=False),
-        )
-        for turn in conversation.turns
-    ]
+def _speeches(chat: SavedChat, default_name: str) -> Iterator[tuple[str, str]]:
+    """Yield each speaker and what was said. `default_name`: of a model that is unknown."""
+    conversation, pair = chat.conversation, chat.list_entry.pair
+    n_before = _turns_before_system(conversation)
+    for n, turn in enumerate(conversation.turns):
+        if n == n_before:
+            yield "System", sanitize(conversation.system)
+        if question := sanitize(format_question(turn)):
+            yield "You", question
+        answer = strip_thinking(turn.answer, pair.thinking, turn.starts_in_thinking)
+        name = sanitize(turn.model or pair.name, multiline=False)
+        yield name or default_name, sanitize(answer)
+
+
+def _turns_before_system(conversation: Conversation) -> int | None:
+    """Turns of the path before the first that had the system prompt; None if none had it."""
+    ids = [turn.id for turn in conversation.turns]
+    after = [n for n, id_ in enumerate(ids) if id_ > conversation.system_since]
+    return after[0] if conversation.system and after else None
 
 
 # --- JSON ---------------------------------------------------------------------------------
@@ -212,9 +200,11 @@ def render_html(chat: SavedChat) -> str:
     """The selected path as one self-contained page; thinking is collapsed."""
     title = _escape(chat.list_entry.title, multiline=False) or "A chat"
     name = _escape(chat.list_entry.pair.name, multiline=False) or "model"
-    system = chat.conversation.system
-    blocks = [f"<h2>System</h2>\n{_text_html(system)}"] if system else []
-    for turn in chat.conversation.turns:
+    blocks: list[str] = []
+    n_before = _turns_before_system(chat.conversation)
+    for n, turn in enumerate(chat.conversation.turns):
+        if n == n_before:
+            blocks.append(f"<h2>System</h2>\n{_text_html(chat.conversation.system)}")
         blocks += _question_html(turn)
         blocks.append(f"<h2>{_escape(turn.model, multiline=False) or name}</h2>")
         blocks += _answer_html(turn, chat)

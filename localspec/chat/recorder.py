@@ -6,19 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.conversation import Conversation, Turn
 from localspec.chat.history import ChatHistory, ChatLocation, ChatMetadata, ChatPair, SavedChat
 from localspec.chat.history.file_lock import FileLock
 from localspec.chat.settings import ChatSettings
-from localspec.errors import InUseError, LocalspecError, NotFoundError
-from localspec.protocol.events import (
-    EngineExit,
-    EngineReady,
-    Event,
-    GenerationFinished,
-    Notice,
-    Round,
-)
+from localspec.errors import InUseError, LocalspecError, NotFoundError, UsageError
+from localspec.protocol.events import Event, Notice
 
 CHECKPOINT_TOKENS = 64
 CHECKPOINT_SECONDS = 1.0
@@ -32,7 +26,7 @@ _MAX_TITLE_LENGTH = 200
 class ChatRecorder:
     """Saves a conversation to the history; without a history it saves nothing.
 
-    The thread that runs the answer calls `record_events`; another thread calls everything else.
+    The thread that runs the answer calls `record_progress`; another may call everything else.
     A failed save is not raised: a notice reports it once, and the next save tries again.
     """
 
@@ -50,6 +44,8 @@ class ChatRecorder:
         self.settings = saved_chat.settings if saved_chat else ChatSettings()
         self.lock_error: InUseError | None = None
         """Set if the chat is open in another window: then it is read-only here."""
+        self.title = saved_chat.list_entry.title if saved_chat else ""
+        """As saved, also after a rename; empty before the first message."""
         self._history = history if history is None or history.write_error is None else None
         self._location: ChatLocation | None = None
         self._chat_lock: FileLock | None = None
@@ -61,7 +57,13 @@ class ChatRecorder:
         self._unsaved_turns: dict[int, Turn] = {}
         """Turns that the next save writes in full."""
         self._saved_metadata: ChatMetadata | None = None
-        self._pending: PendingAnswer | None = None
+        self._answer: GeneratedAnswer | None = None
+        """The answer being recorded."""
+        self._replaces_answer = False
+        """Whether it replaces a saved answer of the same turn."""
+        self._saved_events = self._saved_tokens = 0
+        """Of that answer."""
+        self._saved_at = 0.0
         if saved_chat is not None and self._history is not None:
             self._attach(self._history, saved_chat)
 
@@ -85,45 +87,49 @@ class ChatRecorder:
     def is_saving(self) -> bool:
         return self._history is not None
 
-    def start_new_chat(self, conversation: Conversation) -> ChatRecorder:
-        """Close this recorder and return one for a new chat."""
+    def start_new_chat(self, conversation: Conversation, *, private: bool = False) -> ChatRecorder:
+        """Close this recorder and return one for a new chat. `private`: it is not saved."""
         self.close()
-        new = ChatRecorder(conversation, self._history, self.pair, notify=self.notify)
+        history = None if private else self._history
+        new = ChatRecorder(conversation, history, self.pair, notify=self.notify)
         new.settings = self.settings
         return new
 
     # --- a turn -----------------------------------------------------------------------------
 
-    def record_question(self, turn: Turn) -> None:
-        """Save a question, before it is sent and shown.
+    def record_question(
+        self, turn: Turn, thinking_markers: tuple[str, str] | None = None
+    ) -> GeneratedAnswer:
+        """Save a question, before it is sent and shown. Returns its answer, to be recorded.
 
         Raises InUseError if the chat is open in another window.
         """
         if self.lock_error is not None:
             raise self.lock_error
-        if not turn.answer:
-            turn = self.conversation.set_model(self.pair.name)
+        turn = self.conversation.set_model(self.pair.name)
         with self._lock:
             self._flush()
             is_saved = turn.id in self._saved_lengths
-            self._pending = PendingAnswer(turn, replaces_answer=is_saved and not turn.answer)
+            answer = GeneratedAnswer(turn, thinking_markers)
+            self._answer, self._replaces_answer = answer, is_saved
+            self._mark_saved(answer)
             if not is_saved:
                 self._unsaved_turns[turn.id] = turn
             self._save()
+        return answer
 
-    def record_events(self, events: Sequence[Event]) -> None:
-        """Take the answer's events, and save them whenever a checkpoint is due."""
+    def record_progress(self, *, force: bool = False) -> None:
+        """Put the answer so far into the conversation and the history, if a checkpoint is due."""
         with self._lock:
-            answer = self._pending
-            if answer is None or self._history is None:
+            answer, now = self._answer, time.monotonic()
+            if answer is None:
                 return
-            answer.add_events(events)
-            due = (
-                answer.unsaved_tokens >= CHECKPOINT_TOKENS
-                or time.monotonic() - answer.saved_at >= CHECKPOINT_SECONDS
+            is_due = (
+                answer.totals.tokens - self._saved_tokens >= CHECKPOINT_TOKENS
+                or now - self._saved_at >= CHECKPOINT_SECONDS
             )
-            if answer.is_finished or (due and time.monotonic() >= self._retry_at):
-                self._save_checkpoint(answer, force=answer.is_finished)
+            if answer.has_ended or (is_due and now >= self._retry_at):
+                self._save_checkpoint(answer, force=answer.has_ended)
 
     def finish_answer(self) -> None:
         """Save the rest of an answer that has ended, failed or been stopped."""
@@ -134,7 +140,7 @@ class ChatRecorder:
     def discard_turn(self, turn: Turn) -> None:
         """Delete a turn that was refused, after the conversation was restored."""
         with self._lock:
-            self._pending = None
+            self._answer = None
             ids = {remaining.id for remaining in self.conversation.all_turns}
             if turn.id in ids:
                 return
@@ -150,6 +156,7 @@ class ChatRecorder:
                 self._release_lock()
                 if self._try_save(lambda: history.remove_chats([location.chat_id])):
                     self._location = self._saved_metadata = None
+                    self.title = ""
 
     def save_metadata(self) -> None:
         """Save the branch, system prompt and settings if they have changed."""
@@ -158,6 +165,13 @@ class ChatRecorder:
                 self._location is not None and self._build_metadata() != self._saved_metadata
             ):
                 self._save()
+
+    def rename(self, title: str) -> None:
+        """Raises UsageError if nothing is saved yet, and as `ChatHistory.rename_chat`."""
+        if self._history is None or self._location is None:
+            raise UsageError("This chat is not saved yet.", "Send a message first.")
+        self._history.rename_chat(self._location.chat_id, title)
+        self.title = " ".join(title.split())[:_MAX_TITLE_LENGTH]
 
     def close(self) -> None:
         """Save the rest and release the chat, so that another window can open it."""
@@ -168,29 +182,37 @@ class ChatRecorder:
     # --- saving -----------------------------------------------------------------------------
 
     def _flush(self, *, force: bool = False) -> None:
-        """Save the pending answer and stop tracking it."""
-        answer = self._pending
-        if answer is not None and self._history is not None:
+        """Save the rest of the current answer and stop recording it."""
+        answer = self._answer
+        if answer is not None:
             self._save_checkpoint(answer, force=force)
-            if answer.unsaved_events and (force or not answer.replaces_answer):
-                self._unsaved_turns[answer.turn.id] = answer.current_turn
-        self._pending = None
+            if self._unsaved_events(answer) and (force or not self._replaces_answer):
+                self._unsaved_turns[answer.turn.id] = answer.turn
+        self._answer = None
 
-    def _save_checkpoint(self, answer: PendingAnswer, *, force: bool) -> None:
-        history, location, turn = self._history, self._location, answer.turn
-        events = answer.unsaved_events
-        if history is None or not events:
-            return
-        if answer.replaces_answer or location is None or turn.id in self._unsaved_turns:
-            current = answer.current_turn
+    def _unsaved_events(self, answer: GeneratedAnswer) -> Sequence[Event]:
+        return answer.turn.events[self._saved_events :]
+
+    def _mark_saved(self, answer: GeneratedAnswer) -> None:
+        self._saved_events, self._saved_tokens = len(answer.turn.events), answer.totals.tokens
+        self._saved_at = time.monotonic()
+
+    def _save_checkpoint(self, answer: GeneratedAnswer, *, force: bool) -> None:
+        turn, events = answer.turn, self._unsaved_events(answer)
+        self.conversation.update_turn(turn)
+        history, location = self._history, self._location
+        if not events or history is None:
+            self._mark_saved(answer)
+        elif self._replaces_answer or location is None or turn.id in self._unsaved_turns:
             # A restarted answer replaces the saved one only when it is as long.
-            if force or len(current.answer) >= self._saved_lengths.get(turn.id, 0):
-                self._unsaved_turns[turn.id] = current
+            if force or len(turn.answer) >= self._saved_lengths.get(turn.id, 0):
+                self._unsaved_turns[turn.id] = turn
                 if self._save():
-                    answer.mark_saved()
+                    self._replaces_answer = False
+                    self._mark_saved(answer)
         elif self._try_save(lambda: history.append_events(location, turn.id, events)):
-            self._saved_lengths[turn.id] = len(answer.current_turn.answer)
-            answer.mark_saved()
+            self._saved_lengths[turn.id] = len(turn.answer)
+            self._mark_saved(answer)
 
     def _save(self) -> bool:
         """Write the metadata and all unsaved turns. Returns whether that succeeded."""
@@ -205,6 +227,7 @@ class ChatRecorder:
         if not self._try_save(work):
             return False
         self._saved_metadata = metadata
+        self.title = self.title or metadata.title
         self._unsaved_turns.clear()
         self._saved_lengths |= {turn.id: len(turn.answer) for turn in turns}
         if location is None:
@@ -240,10 +263,11 @@ class ChatRecorder:
         if self._location is None:
             return False
         self._location = self._saved_metadata = None
+        self.title = ""
         self._release_lock()
         self._unsaved_turns = {turn.id: turn for turn in self.conversation.all_turns}
-        if self._pending is not None:
-            self._unsaved_turns[self._pending.turn.id] = self._pending.current_turn
+        if self._answer is not None:
+            self._unsaved_turns[self._answer.turn.id] = self._answer.turn
         return self._save()
 
     def _acquire_lock(self, history: ChatHistory) -> None:
@@ -270,6 +294,7 @@ class ChatRecorder:
             chat.head,
             chat.dropped,
             len(chat.turns),
+            chat.system_since,
         )
 
 
@@ -280,40 +305,3 @@ def make_title(conversation: Conversation) -> str:
         if text.strip():
             return " ".join(text[: 4 * _MAX_TITLE_LENGTH].split())[:_MAX_TITLE_LENGTH]
     return ""
-
-
-class PendingAnswer:
-    """An answer being written, and its events that are not saved yet."""
-
-    def __init__(self, turn: Turn, *, replaces_answer: bool) -> None:
-        self.turn = turn
-        self.replaces_answer = replaces_answer
-        """Whether it replaces a saved answer of the same turn."""
-        self.unsaved_tokens = 0
-        self.is_finished = False
-        self.saved_at = time.monotonic()
-        self._events: list[Event] = []
-        self._saved_count = 0
-
-    def add_events(self, events: Sequence[Event]) -> None:
-        for event in events:
-            if isinstance(event, Round):
-                self.unsaved_tokens += len(event.tokens)
-            self.is_finished = self.is_finished or isinstance(
-                event, GenerationFinished | EngineExit
-            )
-            if not isinstance(event, EngineReady):
-                self._events.append(event)
-
-    @property
-    def unsaved_events(self) -> list[Event]:
-        return self._events[self._saved_count :]
-
-    @property
-    def current_turn(self) -> Turn:
-        return self.turn.with_events(self._events)
-
-    def mark_saved(self) -> None:
-        self.replaces_answer = False
-        self._saved_count, self.unsaved_tokens = len(self._events), 0
-        self.saved_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""The table of slash commands, and the parsing and completion of command lines."""
+"""The table of slash commands, and the parsing of command lines."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import difflib
 import re
 from dataclasses import dataclass
 
-from localspec.chat.settings import CHAT_SETTING_FIELDS, value_choices
-from localspec.speculation import SPECS
+from localspec.chat.settings import CHAT_SETTING_FIELDS
+from localspec.speculation_methods import SPECS
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,13 @@ class UnknownCommand:
     suggestion: str = ""
     """The most similar command, or empty."""
 
+    @property
+    def message(self) -> str:
+        hint = (
+            f"Did you mean {self.suggestion}?" if self.suggestion else "/help lists the commands."
+        )
+        return f"Unknown command: {self.text}. {hint}"
+
 
 _ON_OFF = ("on", "off")
 _SPEC_CHOICES = ("on", *SPECS)
@@ -52,7 +59,22 @@ COMMANDS = (
     SlashCommand("clear", "Clear the conversation; keep the system prompt and the settings."),
     SlashCommand("new", "Start a new chat with default settings and a new seed."),
     SlashCommand("private", "Start a new chat that is not saved."),
-    SlashCommand("regen", "Regenerate the last answer with a new seed.", aliases=("retry",)),
+    SlashCommand(
+        "regen",
+        "Regenerate the last answer with a new seed; NAME: with another model.",
+        "[NAME [DRAFT]]",
+        ("retry",),
+    ),
+    SlashCommand(
+        "model",
+        "Answer with another model; without NAME, list those on this computer; -: the previous.",
+        "[NAME [DRAFT]]",
+        ("models",),
+    ),
+    SlashCommand("draft", "Use another draft model.", "NAME|auto|none", choices=("auto", "none")),
+    SlashCommand(
+        "ctx", "Show the context; N: load the model again with N tokens.", "[N|auto]", (), ("auto",)
+    ),
     SlashCommand("undo", "Remove the last message and its answer."),
     SlashCommand("edit", "Edit the last message and regenerate the answer.", "[TEXT]"),
     SlashCommand(
@@ -69,6 +91,13 @@ COMMANDS = (
         "Change a setting for the next answer.",
         "NAME VALUE",
         choices=tuple(CHAT_SETTING_FIELDS),
+    ),
+    SlashCommand(
+        "preset",
+        "Use a system prompt and settings that were saved by name; without NAME, list them.",
+        "[NAME|save NAME|delete NAME]",
+        ("presets",),
+        ("save", "delete"),
     ),
     SlashCommand("show", "Show the model, the settings and the context."),
     SlashCommand(
@@ -87,11 +116,18 @@ COMMANDS = (
         (*_ON_OFF, "show"),
     ),
     SlashCommand("tokens", "Mark accepted, bonus and corrected tokens.", "on|off", (), _ON_OFF),
-    SlashCommand("copy", "Copy the last answer."),
+    SlashCommand(
+        "copy",
+        "Copy the last answer; N: that of turn N; code N: a code block; all: the chat.",
+        "[N|code [N]|all]",
+        (),
+        ("code", "all"),
+    ),
     SlashCommand("read", "Attach a file to your next message.", "FILE"),
     SlashCommand(
         "save", "Save the chat to a file: .md, .html, .json or .txt.", "FILE", ("export",)
     ),
+    SlashCommand("rename", "Give the chat another title.", "TITLE", ("title",)),
     SlashCommand("anyway", "Load the pair even if it may not fit in memory."),
     SlashCommand("bench", "Benchmark this pair, plain and speculative."),
     SlashCommand("keys", "Show the key bindings."),
@@ -128,21 +164,3 @@ def parse(text: str) -> CommandCall | UnknownCommand | None:
 def unescape(text: str) -> str:
     """Remove the escape of a message that looks like a command: `//help` sends `/help`."""
     return text[1:] if text.startswith("//") and parse(text[1:]) is not None else text
-
-
-def complete(prefix: str) -> list[str]:
-    """Return the complete lines that `prefix` can become."""
-    if not prefix.startswith("/"):
-        return []
-    name, space, rest = prefix[1:].partition(" ")
-    if not space:
-        return [f"/{word}" for word in sorted(_BY_NAME) if word.startswith(name.lower())]
-    command = _BY_NAME.get(name.lower())
-    if command is None:
-        return []
-    if command.name == "set" and " " in rest:
-        setting, _, value = rest.partition(" ")
-        return [
-            f"/{name} {setting} {word}" for word in value_choices(setting) if word.startswith(value)
-        ]
-    return [f"/{name} {word}" for word in command.choices if word.startswith(rest)]

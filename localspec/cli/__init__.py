@@ -16,12 +16,13 @@ try:
 except ImportError as missing:  # too early for _print_error
     sys.exit(f"localspec: {missing}.\n  Install localspec again: pip install localspec")
 
-from localspec import __version__, errors
+from localspec import __version__, child_process, errors
 from localspec.cli import global_options
 from localspec.sanitize import sanitize
 
 _COMMANDS = {
     "run": "Answer a prompt or chat, with speculation.",
+    "serve": "Serve a model to other programs (OpenAI's API).",
     "bench": "Measure a pair on this computer: plain and speculative.",
     "replay": "Show a recorded answer round by round.",
     "verify": "Check that speculation does not change the output.",
@@ -31,6 +32,8 @@ _COMMANDS = {
     "rm": "Remove models from this computer.",
     "search": "Search the Hugging Face hub for models.",
     "pair": "List and suggest pairs; check compatibility.",
+    "make-draft": "Make a draft model from some layers of a model.",
+    "worker": "Offer this computer's devices to localspec on another one.",
     "fit": "Estimate whether a pair fits, and how fast it is.",
     "history": "List, search, show, rename and remove saved chats.",
     "export": "Export a chat as Markdown, HTML or JSON.",
@@ -68,7 +71,7 @@ class _LazyGroup(click.Group):
         if name not in _COMMANDS:
             return None
         return global_options.add_to_command(
-            importlib.import_module(f"localspec.cli.{name}").command
+            importlib.import_module(f"localspec.cli.{name.replace('-', '_')}").command
         )
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -110,13 +113,21 @@ def _apply_config(argv: Sequence[str]) -> dict[str, dict[str, object]]:
     """
     from localspec import config  # noqa: PLC0415  late: --help does not need these 5 ms
 
-    view = config.resolve_strict()
-    settings = config.Config.from_effective(view)
+    settings = config.load()
     if not {"-q", "--quiet"} & {*argv}:
-        for warning in view.warnings:
+        for warning in settings.warnings:
             click.echo(f"localspec: {warning}", err=True)
-    run: dict[str, object] = {"temperature": settings.temperature, "spec": settings.spec}
-    return {"run": run, "pull": {"limit": settings.download_limit}}
+    names = ("temperature", "spec", "exact")
+    answers = {name: settings.get(f"answers.{name}") for name in names}
+    workers = {"workers": settings.get("run.workers")}
+    return {
+        "run": answers | workers,
+        "serve": answers | workers,
+        "bench": workers,
+        "verify": workers,
+        "fit": workers,
+        "pull": {"limit": settings.get("downloads.limit")},
+    }
 
 
 def _run_tui(context: click.Context) -> int:
@@ -134,6 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit with its exit code."""
     _prepare_streams()
     argv = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None and argv[:1] == ["run"] and "--help" not in argv:
+        child_process.start_early(child_process.engine_command())  # both import meanwhile
     try:
         code = localspec.main(argv, "localspec", standalone_mode=False, obj=argv) or 0
         sys.stdout.flush()
@@ -201,14 +214,14 @@ def _print_error(error: errors.LocalspecError, argv: list[str]) -> int:
     message, hint = sanitize(error.message, multiline=False), sanitize(error.hint, multiline=False)
     with suppress(OSError):  # the stream may be closed
         if _is_json_requested(argv):
-            body = {"code": errors.error_code(error), "message": message, "hint": hint}
+            body = {"code": error.code, "message": message, "hint": hint}
             partial = {"text": error.said} if error.said else {}
             click.echo(json.dumps({"schema": 1, "error": body} | partial))
         else:
             click.echo(f"localspec: {message}" + (f"\n  {hint}" if hint else ""), err=True)
         if error.detail and ("-v" in argv or "--verbose" in argv):
             click.echo("\n".join(sanitize(line) for line in error.detail), err=True)
-    return errors.exit_code(error)
+    return error.exit_code
 
 
 def _print_usage_error(error: click.ClickException, argv: list[str]) -> int:

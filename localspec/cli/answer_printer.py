@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import click
 
-from localspec.chat.thinking import AnswerPart, ThinkingSplitter
+from localspec.api.answer import build_answer
+from localspec.chat.answer import AnswerDelta, GeneratedAnswer
+from localspec.chat.settings import LoadedModel
+from localspec.chat.thinking import AnswerPart
 from localspec.cli import global_options, speculation_text
-from localspec.launch import HEAD_NOTICE
+from localspec.launch import EXACT_NOTICE, HEAD_NOTICE
 from localspec.protocol.events import (
     EngineReady,
     Event,
@@ -19,11 +22,9 @@ from localspec.protocol.events import (
     Notice,
     Prefill,
     Round,
-    SpeculationPlan,
     Token,
-    token_to_json,
 )
-from localspec.protocol.round_totals import RoundTotals
+from localspec.protocol.wire import GenerateCommand
 from localspec.sanitize import sanitize
 from localspec.units import gib, short_count
 
@@ -31,6 +32,7 @@ _UNANSWERED_HINT = (
     "localspec: The answer ended while the model was still thinking.\n"
     "  Use a higher --max-tokens N, or limit thinking: --think-budget N, or --think off"
 )
+_SHOWN_NOTICES = (EXACT_NOTICE, HEAD_NOTICE)
 _LONG_PREFILL_TOKENS = 512
 """Prefill progress is shown from this many tokens."""
 
@@ -49,38 +51,23 @@ class PrintOptions:
 class AnswerPrinter:
     """Prints one answer of `localspec run -p`, as text or as one JSON document."""
 
-    def __init__(self, options: PrintOptions) -> None:
-        self._options = options
-        self._tokens: list[Token] = []
-        self._rounds: list[Round] = []
+    def __init__(self, options: PrintOptions, ready: EngineReady) -> None:
+        self._options, self._ready = options, ready
         self._at_line_start = True
-        self._ready: EngineReady | None = None
-        self._plan: SpeculationPlan | None = None
-        self.finished: GenerationFinished | None = None
+        self.answer = GeneratedAnswer()
+        for notice in ready.notices:
+            self._print_notice(notice)
 
     def on_event(self, event: Event) -> None:
-        if isinstance(event, EngineReady):
-            self._ready = event
-            for notice in event.notices:
-                self._print_notice(notice)
-        elif isinstance(event, Notice):
+        self.answer.add(event)
+        if isinstance(event, Notice):
             self._print_notice(event)
-        elif isinstance(event, SpeculationPlan):
-            self._plan = event
         elif isinstance(event, Round):
-            self._tokens += event.tokens
-            if self._options.mark_tokens and self._options.plain:
-                self._rounds.append(event)
             for token in event.tokens:
                 self._write(self._format_token(token))
             sys.stdout.flush()
         elif isinstance(event, GenerationFinished):
-            self.finished = event
             self._write(sanitize(event.tail))
-
-    @property
-    def text(self) -> str:
-        return "".join(token.text for token in self._tokens)
 
     def _format_token(self, token: Token) -> str:
         """Sanitized text; our own colour codes are added after sanitizing."""
@@ -94,8 +81,8 @@ class AnswerPrinter:
             self._at_line_start = text.endswith("\n")
 
     def _print_notice(self, notice: Notice) -> None:
-        # A script gets no info notices, except that a head was found and drafts.
-        is_relevant = notice.level != "info" or notice.code == HEAD_NOTICE or sys.stderr.isatty()
+        # A script gets no info notices, except about what changes its answers' speed.
+        is_relevant = notice.level != "info" or notice.code in _SHOWN_NOTICES or sys.stderr.isatty()
         if not self._options.quiet and is_relevant:
             click.echo(f"localspec: {sanitize(notice.message, multiline=False)}", err=True)
 
@@ -104,55 +91,39 @@ class AnswerPrinter:
             click.echo()
             self._at_line_start = True
 
-    def print_result(self, seed: int, verify: str) -> None:
+    def print_result(self, request: GenerateCommand, loaded: LoadedModel) -> None:
         self.end_line()
-        if self._options.as_json:
-            click.echo(json.dumps(self._to_json(seed, verify)))
-        elif self.finished is not None:
-            if self._options.mark_tokens and not self._options.quiet:
-                self._print_token_legend()
-            if self.finished.totals.get("thinking", {}).get("open") and not self._options.quiet:
-                click.echo(_UNANSWERED_HINT, err=True)
-            if self._options.show_stats:
-                totals, plain = self.finished.totals, self._options.plain
-                for line in speculation_text.format_stats(self._plan, totals, seed, plain=plain):
-                    click.echo(sanitize(line), err=True)
-                if line := format_memory(self._ready):
-                    click.echo(line, err=True)
+        answer, options = self.answer, self._options
+        if options.as_json:
+            built = build_answer(answer, request, self._ready, loaded)
+            click.echo(json.dumps(built.document()))
+            return
+        if options.mark_tokens and not options.quiet:
+            self._print_token_legend()
+        if answer.ended_in_thinking and not options.quiet:
+            click.echo(_UNANSWERED_HINT, err=True)
+        if options.show_stats and answer.finished is not None:
+            totals, seed = answer.finished.totals, request.sampling.seed
+            for line in speculation_text.format_stats(
+                answer.plan, totals, seed, plain=options.plain
+            ):
+                click.echo(sanitize(line), err=True)
+            if line := format_memory(self._ready):
+                click.echo(line, err=True)
 
     def _print_token_legend(self) -> None:
         """The legend of the marks; in plain mode the rounds instead."""
-        if not self._options.plain:
-            click.echo(
-                speculation_text.format_legend(self._options.colour),
-                err=True,
-                color=self._options.colour,
-            )
-        for event in self._rounds:
-            click.echo(speculation_text.format_round(event, plain=True), err=True)
-
-    def _to_json(self, seed: int, verify: str) -> dict[str, Any]:
-        assert self._ready is not None and self.finished is not None
-        totals = self.finished.totals
-        timings = {"load_ms": round(self._ready.load_ms, 3), **totals["timings"]}
-        return {
-            "schema": 1,
-            "text": self.text + self.finished.tail,
-            "tokens": [token_to_json(token) for token in self._tokens],
-            "finish_reason": self.finished.reason,
-            "model": self._ready.model,
-            "draft": self._ready.draft,
-            "seed": seed,
-            "verify": verify,
-            "prompt_tokens": totals["prompt_tokens"],
-            "timings": timings,
-            "speculation": totals["speculation"],
-        }
+        if self._options.plain:
+            for event in self.answer.rounds:
+                click.echo(speculation_text.format_round(event, plain=True), err=True)
+        else:
+            legend = speculation_text.format_legend(self._options.colour)
+            click.echo(legend, err=True, color=self._options.colour)
 
 
-def format_memory(ready: EngineReady | None) -> str:
+def format_memory(ready: EngineReady) -> str:
     """Memory used and estimated; empty if llama.cpp does not report it."""
-    if ready is None or not (used := ready.memory.get("used")):
+    if not (used := ready.memory.get("used")):
         return ""
     estimated = ready.memory.get("predicted")
     if not estimated:
@@ -176,14 +147,12 @@ class ChatAnswerPrinter:
         self,
         style: ChatOutputStyle,
         name: str,
-        markers: tuple[str, str] | None,
         *,
         mark_tokens: bool = False,
         show_thinking: bool = False,
     ) -> None:
-        self._style, self._name, self._markers = style, name, markers
+        self._style, self._name = style, name
         self._mark_tokens, self._show_thinking = mark_tokens, show_thinking
-        self._splitter = ThinkingSplitter(markers)
         self._thinking: list[str] = []
         self._thinking_folded = False
         """Whether the line `thinking …` is not ended yet."""
@@ -191,27 +160,21 @@ class ChatAnswerPrinter:
         self._at_line_start = True
         self._progress_width = 0
         """Characters of the progress line on the screen."""
-        self._rounds: list[Round] = []
-        self.totals = RoundTotals()
-        self.plan: SpeculationPlan | None = None
-        self.finished: GenerationFinished | None = None
 
-    def on_event(self, event: Event) -> None:
-        if isinstance(event, Round):
-            self._clear_progress()
-            self.totals.add(event)
-            self._write_round(event)
-        elif isinstance(event, Prefill):
+    def print_delta(self, delta: AnswerDelta) -> None:
+        event = delta.event
+        if isinstance(event, Prefill):
             self._show_prefill(event)
-        elif isinstance(event, SpeculationPlan):
-            self.plan = event
         elif isinstance(event, Notice):
             self.start_new_line()
             self._write_stderr(f"localspec: {sanitize(event.message, multiline=False)}\n")
-        elif isinstance(event, GenerationFinished):
+        elif isinstance(event, Round | GenerationFinished):
             self._clear_progress()
-            self.finished = event
-            self._write_text(event.tail)
+        if self._mark_tokens and not self._style.plain:
+            self._write_marked(event)
+        else:
+            for part in delta.parts:
+                self._write_part(part)
         sys.stdout.flush()
 
     def start_new_line(self) -> None:
@@ -220,34 +183,23 @@ class ChatAnswerPrinter:
         if not self._at_line_start:
             self._write_stderr("\n")
 
-    def finish(self) -> None:
+    def finish(self, rounds: Sequence[Round]) -> None:
         """End the line and print what is pending, also after an error."""
         self._clear_progress()
-        for part in self._splitter.flush():
-            self._write_part(part)
         self._close_thinking_fold()
         if not self._at_line_start:
             self._write_answer("\n")
         sys.stdout.flush()
         if self._mark_tokens and self._style.plain:
-            for event in self._rounds:
+            for event in rounds:
                 self._write_stderr(speculation_text.format_round(event, plain=True) + "\n")
 
-    def _write_round(self, event: Round) -> None:
-        if self._mark_tokens and self._style.plain:
-            self._rounds.append(event)
-        if self._mark_tokens and not self._style.plain:
+    def _write_marked(self, event: Event) -> None:
+        if isinstance(event, Round):
             for token in event.tokens:
                 self._write_answer(speculation_text.mark_token(token, self._style.colour))
-        else:
-            self._write_text("".join(token.text for token in event.tokens))
-
-    def _write_text(self, text: str) -> None:
-        if self._mark_tokens and not self._style.plain:
-            self._write_answer(sanitize(text))
-            return
-        for part in self._splitter.feed(text):
-            self._write_part(part)
+        elif isinstance(event, GenerationFinished):
+            self._write_answer(sanitize(event.tail))
 
     def _write_part(self, part: AnswerPart) -> None:
         if part.is_thinking and not self._show_thinking:
@@ -306,8 +258,6 @@ class ChatAnswerPrinter:
         self._started = True
 
     def _show_prefill(self, event: Prefill) -> None:
-        if not self._started:
-            self._splitter = ThinkingSplitter(self._markers, event.thinking)
         if (
             self._style.plain
             or self._style.quiet

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-import signal
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from localspec import launch
-from localspec.bench import paired_runs, report_text, results, workloads
+from localspec.bench import report_text, workloads
 from localspec.bench.benchmark import (
+    BenchEstimate,
     BenchEvent,
     BenchFinished,
-    BenchRequest,
-    BenchStarted,
     CostProbeProgress,
     RunFinished,
     run_benchmark,
 )
+from localspec.bench.paired_runs import BenchRequest
 from localspec.bench.report_text import (
     format_identical,
     format_machine,
@@ -31,8 +27,10 @@ from localspec.bench.report_text import (
     format_temperature,
     format_tokens_per_pass,
 )
-from localspec.bench.results import BenchReport, WorkloadResult
-from localspec.cli import completion, global_options, options, speculation_text
+from localspec.bench.results import BenchReport, WorkloadResult, report_to_json
+from localspec.cli import options, speculation_text
+from localspec.cli.interrupts import stop_on_interrupt
+from localspec.cli.progress_line import ProgressLine
 from localspec.sanitize import sanitize
 from localspec.units import milliseconds, percent
 
@@ -41,7 +39,6 @@ _PROGRESS_INTERVAL = 30.0
 
 
 @click.command("bench")
-@click.argument("pair", required=False, shell_complete=completion.complete_model_or_pair)
 @click.option(
     "--workload", multiple=True, metavar="NAME", help="Run only this workload; repeatable."
 )
@@ -67,12 +64,10 @@ _PROGRESS_INTERVAL = 30.0
     metavar="X",
     help="Second temperature to measure, after 0.",
 )
-@click.option("--draft", default="auto", metavar="REF|auto|none", help="Draft model.")
-@options.MACHINE
+@options.EXACT
+@options.OVERLAP
+@options.MEASURING
 @click.option("--markdown", is_flag=True, help="Print a Markdown report to share.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
-@click.option("-v", "--verbose", is_flag=True, help="After an error, print the last log lines.")
 def command(pair: str | None, **given: Any) -> int:
     """Measure the speed of PAIR, plain and speculative.
 
@@ -85,111 +80,58 @@ def command(pair: str | None, **given: Any) -> int:
     """
     chosen = workloads.load(given["workload"])
     choice = options.resolve_or_pull(pair, given["draft"])
-    settings = paired_runs.BenchSettings(given["max_tokens"], choice.spec, choice.spec_reason)
-    temperatures = tuple(dict.fromkeys((0.0, given["temperature"])))
-    request = BenchRequest(pair or "demo", tuple(chosen), temperatures, settings, given["rounds"])
-    progress = _BenchProgressLine(quiet=given["quiet"])
-    progress.show_message("loading")
-    engine = launch.start_engine(options.build_load_request(choice, given | {"spec": "auto"}))
+    request = BenchRequest(
+        pair or "demo",
+        tuple(chosen),
+        tuple(dict.fromkeys((0.0, given["temperature"]))),
+        given["max_tokens"],
+        choice.spec,
+        choice.spec_reason,
+        given["rounds"],
+        given["exact"],
+    )
+    progress = ProgressLine(quiet=given["quiet"], interval=_PROGRESS_INTERVAL)
+    progress.show("loading")
+    load_request = options.build_load_request(choice, given | {"spec": "auto"})
+    engine = launch.start_engine(load_request, notify=options.make_notice_printer(given["quiet"]))
     try:
-        with _stop_on_interrupt(engine) as is_stopped:
-            finished = _run_to_end(engine, request, is_stopped, progress)
+        with stop_on_interrupt(engine.stop) as is_stopped:
+            for event in run_benchmark(engine, request, is_stopped):
+                _show_progress(progress, event)
+            assert isinstance(event, BenchFinished), "the last event"
             progress.clear()
-            return _show_result(finished, given, was_stopped=is_stopped())
+            _print_report(event, given)
+            return 130 if is_stopped() else 0
     finally:
         progress.clear()
         engine.close()
 
 
-def _run_to_end(
-    engine: launch.MeasuredEngine,
-    request: BenchRequest,
-    should_stop: Callable[[], bool],
-    progress: _BenchProgressLine,
-) -> BenchFinished:
-    for event in run_benchmark(engine, request, should_stop):
-        if isinstance(event, BenchFinished):
-            return event
-        progress.show_event(event)
-    raise AssertionError("no BenchFinished event")
-
-
-def _show_result(finished: BenchFinished, given: dict[str, Any], *, was_stopped: bool) -> int:
-    if finished.error is None or (finished.report.rows and not given["as_json"]):
-        _print_report(finished.report, given)  # with --json the error is the document
-    if finished.error is not None:
-        raise finished.error
-    return 130 if was_stopped else 0
-
-
-def _print_report(report: results.BenchReport, given: dict[str, Any]) -> None:
+def _print_report(finished: BenchFinished, given: dict[str, Any]) -> None:
+    """Raises the error of an incomplete benchmark; with --json the error is the document."""
+    report, error = finished.report, finished.error
     if given["as_json"]:
-        click.echo(json.dumps(results.report_to_json(report)))
-        return
-    lines = report_text.format_markdown(report) if given["markdown"] else format_bench_table(report)
+        lines = [] if error else [json.dumps(report_to_json(report))]
+    elif error is not None and not report.rows:
+        lines = []
+    elif given["markdown"]:
+        lines = [to_ascii(line) for line in report_text.format_markdown(report)]
+    else:
+        lines = [to_ascii(line) for line in format_bench_table(report)]
     for line in lines:
-        click.echo(to_ascii(line))
+        click.echo(line)
+    if error is not None:
+        raise error
 
 
-@contextmanager
-def _stop_on_interrupt(engine: launch.MeasuredEngine) -> Iterator[Callable[[], bool]]:
-    """Ctrl+C stops the current answer and the benchmark; a second Ctrl+C quits at once."""
-    is_stopped = False
-
-    def stop(*_: int | FrameType | None) -> None:
-        nonlocal is_stopped
-        is_stopped = True
-        engine.stop()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield lambda: is_stopped
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-class _BenchProgressLine:
-    """Progress on stderr: a redrawn line on a terminal, else a line now and then."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
-        self._redraws = global_options.can_redraw()
-        self._shown = False
-        self._last_write = time.monotonic()
-
-    def show_event(self, event: BenchEvent) -> None:
-        if isinstance(event, CostProbeProgress):
-            self.show_message(event.why or "measuring passes")
-        elif isinstance(event, BenchStarted):
-            answers, seconds = event.estimate.answers, event.estimate.seconds
-            self._write(f"{answers} answers, {_format_time_left(seconds)}", always=True)
-        elif isinstance(event, RunFinished):
-            left = _format_time_left(event.seconds_left)
-            self._write(
-                f"{event.done} of {event.total} answers, {left}   {event.run.task.workload}"
-            )
-
-    def show_message(self, message: str) -> None:
-        if self._redraws:
-            self._write(message)
-
-    def _write(self, text: str, *, always: bool = False) -> None:
-        now = time.monotonic()
-        if self._quiet or not (
-            self._redraws or always or now - self._last_write > _PROGRESS_INTERVAL
-        ):
-            return
-        self._last_write, self._shown = now, True
-        if self._redraws:
-            click.echo(f"\r{text[:79]:<79}", nl=False, err=True)
-        else:
-            click.echo(f"localspec: {text}", err=True)
-
-    def clear(self) -> None:
-        if self._shown and self._redraws:
-            click.echo("\r" + " " * 79 + "\r", nl=False, err=True)
-            self._shown = False
+def _show_progress(line: ProgressLine, event: BenchEvent) -> None:
+    if isinstance(event, CostProbeProgress):
+        line.show(event.why or "measuring passes")
+    elif isinstance(event, BenchEstimate):
+        line.show(f"{event.answers} answers, {_format_time_left(event.seconds)}", is_step=True)
+    elif isinstance(event, RunFinished):
+        left = _format_time_left(event.seconds_left)
+        line.show(f"{event.done} of {event.total} answers, {left}   {event.run.task.workload}")
 
 
 def _format_time_left(seconds: float) -> str:

@@ -9,46 +9,80 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from types import FrameType
+from typing import Protocol, TextIO
 
 import click
 
 from localspec import launch
-from localspec.chat import settings, slash_commands
-from localspec.chat.context_window import AnswerGenerator, ContextOverflow, RequestOptions
-from localspec.chat.conversation import Attachment, ConversationSnapshot
+from localspec.chat import session_commands, slash_commands
+from localspec.chat.context_window import ChatEngine, ContextOverflow
+from localspec.chat.session import ChatSession
 from localspec.chat.settings import OverflowPolicy
 from localspec.chat.slash_commands import CommandCall, UnknownCommand
 from localspec.cli import slash_handlers, speculation_text
 from localspec.cli.answer_printer import ChatAnswerPrinter
-from localspec.cli.chat_state import ChatLaunchOptions, ChatState
 from localspec.cli.readline_prompt import ReadlinePrompt
+from localspec.cli.slash_handlers import LinearChatView
 from localspec.cli.speculation_text import AnswerStats
 from localspec.errors import LocalspecError, PromptTooLongError
-from localspec.protocol.events import (
-    EngineExit,
-    EngineReady,
-    Event,
-    GenerationFinished,
-    Round,
-    encode,
-)
+from localspec.fit.advisor import SettingsRequest
+from localspec.protocol.events import EngineReady, Event, encode
 from localspec.sanitize import sanitize
 from localspec.units import short_count
-from localspec.worker import crashes
 
 _UNANSWERED_HINT = "/set think_budget N limits thinking to N tokens; /think off turns it off."
+_NOT_SENT_HINT = "Your message was not sent. Press Up to edit it."
 _CONTEXT_FULL_HINT = "/undo removes the last turn, /clear all turns; --ctx N sets a larger context."
+
+
+@dataclass(frozen=True, slots=True)
+class ChatLaunchOptions:
+    """What is needed to load the pair, at the start and after a crash."""
+
+    build_load_request: Callable[[ChatSession], SettingsRequest]
+    """For the pair and the context size of the session."""
+    raw: bool = False
+    template: str | None = None
+    show_stats: bool = False
+    probabilities: bool = False
+    on_event: Callable[[Event], None] = lambda _: None
+    events_file: TextIO | None = None
+    """Receives every event as a JSON line."""
+    recap: tuple[str, ...] = ()
+    """Lines to show when a saved chat is continued."""
+
+
+class LoadedEngine(launch.Engine, ChatEngine, Protocol):
+    def close(self) -> None: ...
+
+
+class EngineLoader(Protocol):
+    """Blocks until the pair is loaded and measured."""
+
+    def __call__(
+        self, request: SettingsRequest, *, probe: bool, notify: Callable[[Event], None]
+    ) -> LoadedEngine: ...
 
 
 class ChatLoop:
     """A chat on a terminal.  The conversation survives a crash of the engine."""
 
-    def __init__(self, launch_options: ChatLaunchOptions, state: ChatState) -> None:
-        self._launch_options, self.state = launch_options, state
-        self._engine: launch.MeasuredEngine | None = None
-        self._message_prompt = ReadlinePrompt("You: " if state.style.plain else "> ")
+    def __init__(
+        self,
+        launch_options: ChatLaunchOptions,
+        view: LinearChatView,
+        load_engine: EngineLoader = launch.start_engine,
+        read_line: Callable[[str], str] = input,
+    ) -> None:
+        self._launch_options, self._view, self._load_engine = launch_options, view, load_engine
+        self.session: ChatSession = view.session
+        self._print = view.print_line
+        self._engine: LoadedEngine | None = None
+        self._loaded_key: object = None
+        """The `ChatSession.load_key` of the last load."""
+        self._message_prompt = ReadlinePrompt("You: " if view.style.plain else "> ", read_line)
         self._interrupts = InterruptHandler()
         self._quit_hint_shown = False
 
@@ -59,37 +93,28 @@ class ChatLoop:
         """
         with exit_cleanly_on_signals():
             try:
-                self._start_engine()
-                assert self.state.ready is not None
-                on_loaded(self.state.ready)
+                on_loaded(self._start_engine().ready)
                 self._print_welcome()
                 while (code := self._run_turn()) is None:
                     pass
                 return code
             finally:
-                self.state.recorder.close()
+                self.session.close()
+                self._print_notices()
                 self._close_engine()
 
-    def _start_engine(self) -> launch.MeasuredEngine:
-        options, choice = self._launch_options, self._launch_options.choice
-        probe = self.state.settings.spec == "auto" and choice.spec == "auto"
-        self._engine = launch.start_engine(
-            options.load_request, probe=probe, notify=options.on_event
-        )
-        ready = self._engine.ready
-        self.state.ready = ready
-        self.state.loaded = settings.LoadedModel.from_ready(
-            ready, choice.spec, choice.spec_reason, raw=options.raw, template=options.template
-        )
-        self.state.recorder.pair = replace(
-            self.state.recorder.pair,
-            name=self.state.model_name,
-            thinking=self.state.loaded.thinking_markers,
-        )
-        self._write_event(ready)
-        for notice in ready.notices:
+    def _start_engine(self) -> LoadedEngine:
+        options, session = self._launch_options, self.session
+        probe = session.settings.spec == "auto" and session.choice.spec == "auto"
+        request = options.build_load_request(session)
+        engine = self._load_engine(request, probe=probe, notify=options.on_event)
+        self._engine, self._view.ready = engine, engine.ready
+        self._loaded_key = session.load_key
+        session.attach_engine(engine, raw=options.raw, template=options.template)
+        self._write_event(engine.ready)
+        for notice in engine.ready.notices:
             self._print(f"localspec: {sanitize(notice.message, multiline=False)}")
-        return self._engine
+        return engine
 
     def _close_engine(self) -> None:
         if self._engine is not None:
@@ -97,26 +122,38 @@ class ChatLoop:
             self._engine = None
 
     def _print_welcome(self) -> None:
-        state = self.state
-        assert state.ready is not None
-        draft = sanitize(state.ready.draft or "", multiline=False).removesuffix(".gguf")
-        joint = ", drafted by " if state.style.plain else " with "
-        pair = f"{state.model_name}{joint}{draft}" if draft else state.model_name
-        if state.style.plain:
+        view, loaded = self._view, self.session.loaded
+        assert loaded is not None
+        pair = self._describe_pair()
+        if view.style.plain:
             self._print(f"Chat with {pair}. Type /help for commands, /exit to quit.")
         else:
-            n_ctx = short_count(state.loaded.n_ctx)
-            self._print(f"{pair} · context {n_ctx} · /help lists the commands, Ctrl+D quits")
-        if not state.loaded.has_chat_template:
-            self._print("Text-completion model: type the beginning; an empty Enter continues.")
-        for line in state.recap:
+            self._print(f"{pair} · /help lists the commands, Ctrl+D quits")
+        if loaded.has_chat_template:
+            self._print("Ask a question, for example: What is a bicycle?")
+        else:
+            example = self.session.example_beginning
+            self._print(f"Text-completion model: type the beginning, for example {example}")
+            self._print("An empty Enter continues.")
+        for line in self._launch_options.recap:
             self._print(line)
-        if state.mark_tokens and not state.style.plain:
-            self._print(speculation_text.format_legend(state.style.colour))
+        if view.mark_tokens and not view.style.plain:
+            self._print(speculation_text.format_legend(view.style.colour))
+
+    def _describe_pair(self) -> str:
+        view, session = self._view, self.session
+        assert view.ready is not None and session.loaded is not None
+        draft = sanitize(view.ready.draft or "", multiline=False).removesuffix(".gguf")
+        joint = ", drafted by " if view.style.plain else " with "
+        pair = f"{session.model_name}{joint}{draft}" if draft else session.model_name
+        return pair if view.style.plain else f"{pair} · context {short_count(session.loaded.n_ctx)}"
+
+    # --- input ----------------------------------------------------------------------------
 
     def _run_turn(self) -> int | None:
         """Read one message and handle it; returns an exit code to end the chat."""
-        initial_text, self.state.initial_text = self.state.initial_text, ""
+        initial_text, self._view.initial_text = self._view.initial_text, ""
+        self._print_notices()
         try:
             text = self._message_prompt.read_message(initial_text)
         except EOFError:
@@ -125,14 +162,8 @@ class ChatLoop:
         except KeyboardInterrupt:
             return self._handle_interrupt()
         self._quit_hint_shown = False
-        snapshot, attachments = self.state.conversation.take_snapshot(), self.state.attachments
         try:
-            next_step = self._handle_input(text)
-            if next_step == "quit":
-                return 0
-            if next_step == "answer":
-                return self._answer_turn(snapshot, attachments)
-            self.state.update_recorder().save_metadata()
+            return self._handle_input(text)
         except LocalspecError as error:
             self._print_error(error)
         except KeyboardInterrupt:  # e.g. while the model reloads
@@ -148,169 +179,156 @@ class ChatLoop:
         self._print("Press Ctrl+C again or Ctrl+D to quit.")
         return None
 
-    def _handle_input(self, text: str) -> slash_handlers.NextStep:
-        state = self.state
+    def _handle_input(self, text: str) -> int | None:
         command = slash_commands.parse(text)
-        if isinstance(command, CommandCall):
-            return slash_handlers.run_command(command, state, self._print)
         if isinstance(command, UnknownCommand):
-            near = f" Did you mean {command.suggestion}?" if command.suggestion else ""
-            self._print(f"Unknown command {command.text}.{near} /help lists the commands.")
-            return "ask"
-        if not text.strip() and not state.attachments:
-            return self._handle_empty_input()
-        state.conversation.ask(slash_commands.unescape(text).rstrip("\r"), state.attachments)
-        state.attachments = ()
-        return "answer"
+            self._print(command.message)
+        elif isinstance(command, CommandCall):
+            return self._run_command(command)
+        else:
+            question, session = slash_commands.unescape(text).rstrip("\r"), self.session
+            is_empty = not question.strip() and not session.pending_attachments
+            if is_empty and session.is_interrupted:
+                return self._answer(session.regenerate)
+            if session.can_ask(question):
+                return self._answer(lambda: session.ask(question), _NOT_SENT_HINT)
+            self._print("Type a message, or /help for the commands.")
+        return None
 
-    def _handle_empty_input(self) -> slash_handlers.NextStep:
-        """An empty Enter: retry after a crash, continue a text completion, else show a hint."""
-        state = self.state
-        if state.engine_died:
-            state.conversation.restart_answer()
-            return "answer"
-        if not state.loaded.has_chat_template and state.conversation.turns:
-            state.conversation.ask("")
-            return "answer"
-        self._print("Type a message, or /help for the commands.")
-        return "ask"
+    def _run_command(self, call: CommandCall) -> int | None:
+        session, argument = self.session, call.argument.strip()
+        if call.name == "exit":
+            return 0
+        if call.name == "regen":
+            session.require_turns()
+            if argument:
+                self._run_session_command(CommandCall("model", argument))
+            return self._answer(session.regenerate)
+        if call.name == "edit" and argument:
+            session.require_turns()
+            return self._answer(lambda: session.edit_last(argument), _NOT_SENT_HINT)
+        is_changing = bool(argument) and call.name in session_commands.SESSION_COMMANDS
+        if call.name in slash_handlers.HANDLERS and not is_changing:
+            session_commands.check_argument(call)
+            slash_handlers.HANDLERS[call.name](call, self._view)
+        else:
+            self._run_session_command(call)
+        return None
 
-    def _answer_turn(
-        self, snapshot: ConversationSnapshot, attachments: tuple[Attachment, ...]
-    ) -> int | None:
-        """Answer the last turn; restore `snapshot` if the request is refused."""
-        state, turn = self.state, self.state.conversation.turns[-1]
-        state.update_recorder().record_question(turn)
-        engine = self._engine or self._restart_engine(snapshot)
+    def _run_session_command(self, call: CommandCall) -> None:
+        session = self.session
+        choice, settings = session.choice, session.settings
+        result = session_commands.run_command(session, call)
+        self._print(result.message)
+        self._view.initial_text = result.input_text or ""
+        if session.load_key == self._loaded_key:
+            return
+        self._print("Loading the model …")
+        self._close_engine()
+        try:
+            self._start_engine()
+        except (LocalspecError, KeyboardInterrupt):  # the chat goes on as before
+            if choice != session.choice:
+                session.change_pair(choice)
+            session.settings = settings
+            session.save_metadata()
+            self._print(f"The chat goes on with {session.pair_name}.")
+            raise
+        self._print(self._describe_pair())
+
+    # --- answers --------------------------------------------------------------------------
+
+    def _answer(self, start_turn: Callable[[], None], not_sent_hint: str = "") -> int | None:
+        """Start a turn and print its answer.  Loads the model first, after a crash."""
+        if self._engine is None:
+            self._print("Reloading the model …")
+        session, view = self.session, self._view
+        try:
+            engine = self._engine or self._start_engine()
+            start_turn()
+        except LocalspecError as error:
+            self._print_error(error, not_sent_hint)
+            return None
         printer = ChatAnswerPrinter(
-            state.style,
-            state.model_name,
-            state.loaded.thinking_markers,
-            mark_tokens=state.mark_tokens,
-            show_thinking=state.settings.show_thinking,
+            view.style,
+            session.model_name,
+            mark_tokens=view.mark_tokens,
+            show_thinking=session.settings.show_thinking,
         )
-        events: list[Event] = []
         failure: LocalspecError | None = None
         try:
-            stopped_ms = self._stream_answer(engine, printer, events)
+            stopped_ms = self._stream_answer(engine, printer)
         except KeyboardInterrupt:
             return 130
         except LocalspecError as error:
             failure, stopped_ms = error, None
         finally:
-            printer.finish()
-        if failure is not None and not any(isinstance(event, Round) for event in events):
-            state.conversation.restore(snapshot)
-            state.recorder.discard_turn(turn)
-            state.attachments = attachments
-            raise failure
-        state.conversation.add_events(events)
-        state.recorder.finish_answer()
+            printer.finish(session.answer.rounds)
         if failure is not None:
-            self._print_error(failure)
-        self._finish_answer(engine, printer, events, stopped_ms)
+            self._print_error(failure, not_sent_hint if session.withdrawn_question else "")
+            if session.is_interrupted:
+                self._close_engine()
+                self._print(
+                    "The chat is kept. Press Enter or type /retry to reload and answer again."
+                )
+        else:
+            self._print_status(engine, stopped_ms)
         return None
 
-    def _restart_engine(self, snapshot: ConversationSnapshot) -> launch.MeasuredEngine:
-        """Reload after a crash.  On failure the chat is unchanged and an empty Enter retries."""
-        conversation = self.state.conversation
-        self.state.engine_died = True
-        self._print("Reloading the model …")
-        try:
-            return self._start_engine()
-        except BaseException:
-            if len(conversation.turns) == len(snapshot.path):
-                turn = conversation.turns[-1]
-                conversation.restore(snapshot)
-                self.state.recorder.discard_turn(turn)
-            raise
-
-    def _stream_answer(
-        self, engine: launch.MeasuredEngine, printer: ChatAnswerPrinter, events: list[Event]
-    ) -> float | None:
+    def _stream_answer(self, engine: LoadedEngine, printer: ChatAnswerPrinter) -> float | None:
         """Stream the answer; returns the ms from Ctrl+C to the end, None without Ctrl+C."""
-        state = self.state
-        options = RequestOptions(state.settings, state.loaded, self._launch_options.probabilities)
 
         def choose(overflow: ContextOverflow) -> OverflowPolicy:
             printer.start_new_line()
             return ask_overflow_choice(overflow, self._print)
 
-        stopped_ms, interrupts = None, self._interrupts
-        with interrupts.intercept(engine.stop):
-            generator = AnswerGenerator(
-                engine, state.conversation, options, choose, lambda: interrupts.is_pressed
-            )
-            for event in generator.stream_events():
-                events.append(event)
-                self._write_event(event)
-                state.recorder.record_events((event,))
-                printer.on_event(event)
-                if isinstance(event, GenerationFinished):
-                    stopped_ms = interrupts.elapsed_ms
-                elif interrupts.is_pressed:  # the first stop may have come before the start
-                    engine.stop()
+        stopped_ms, session = None, self.session
+        with self._interrupts.intercept(session.stop):
+            for delta in session.stream_answer(
+                engine, choose, probabilities=self._launch_options.probabilities
+            ):
+                self._write_event(delta.event)
+                printer.print_delta(delta)
+                if session.answer.finished is not None:
+                    stopped_ms = self._interrupts.elapsed_ms
         return stopped_ms
 
-    def _finish_answer(
-        self,
-        engine: launch.MeasuredEngine,
-        printer: ChatAnswerPrinter,
-        events: list[Event],
-        stopped_ms: float | None,
-    ) -> None:
-        """Print the status line of an answer, or explain a crash."""
-        state = self.state
-        state.engine_died = bool(events) and isinstance(events[-1], EngineExit)
-        for event in events[-1:]:
-            if isinstance(event, EngineExit):
-                self._close_engine()
-                self._print_error(crashes.exit_error(event))
-                self._print(
-                    "The chat is kept. Press Enter or type /retry to reload and answer again."
-                )
-        if printer.finished is None:
-            return
-        measured = engine.worker.measured
-        state.last_answer = AnswerStats(
-            printer.finished,
-            printer.totals,
-            printer.plan,
-            1e3 / measured.t1_ms if measured else None,
-            state.loaded.n_ctx,
-            stopped_ms,
+    def _print_status(self, engine: LoadedEngine, stopped_ms: float | None) -> None:
+        """Print the status line of an answer, and hints about its end."""
+        session, style = self.session, self._view.style
+        assert session.loaded is not None
+        session.update_costs(engine)
+        stats = AnswerStats(
+            session.answer, session.stats.plain_speed, session.loaded.n_ctx, stopped_ms
         )
-        if state.style.plain:
-            self._print(speculation_text.format_status_sentences(state.last_answer))
+        self._view.last_answer = stats
+        if style.plain:
+            self._print(speculation_text.format_status_sentences(stats))
         else:
-            line = speculation_text.format_status_line(state.last_answer)
-            self._print(click.style(line, dim=True) if state.style.colour else line)
-        if state.last_answer.is_context_full:
+            line = speculation_text.format_status_line(stats)
+            self._print(click.style(line, dim=True) if style.colour else line)
+        if stats.is_context_full:
             self._print(_CONTEXT_FULL_HINT)
-        if state.last_answer.ended_in_thinking:
+        if session.answer.ended_in_thinking:
             self._print(_UNANSWERED_HINT)
         if self._launch_options.show_stats:
-            slash_handlers.run_command(CommandCall("stats"), state, self._print)
+            slash_handlers.HANDLERS["stats"](CommandCall("stats"), self._view)
 
     def _write_event(self, event: Event) -> None:
         if self._launch_options.events_file is not None:
             self._launch_options.events_file.write(encode(event) + "\n")
 
-    def _print(self, line: str) -> None:
-        sys.stdout.flush()
-        click.echo(line, err=True, color=self.state.style.colour)
+    def _print_notices(self) -> None:
+        """Notices about saving."""
+        for notice in self.session.take_notices():
+            text = sanitize(f"{notice.message} {notice.hint}", multiline=False)
+            self._print(f"localspec: {text}")
 
-    def _print_error(self, error: LocalspecError) -> None:
+    def _print_error(self, error: LocalspecError, next_step: str = "") -> None:
         self._print(f"localspec: {sanitize(error.message, multiline=False)}")
-        for hint in (sanitize(error.hint, multiline=False), *_extra_hints(error)):
-            if hint:
-                self._print(f"  {hint}")
-
-
-def _extra_hints(error: LocalspecError) -> tuple[str, ...]:
-    if isinstance(error, PromptTooLongError):
-        return (_CONTEXT_FULL_HINT, "Your message was not sent. Press Up to edit it.")
-    return ()
+        full = _CONTEXT_FULL_HINT if isinstance(error, PromptTooLongError) else ""
+        for hint in filter(None, (sanitize(error.hint, multiline=False), full, next_step)):
+            self._print(f"  {hint}")
 
 
 _CHOICE_TEXT: dict[OverflowPolicy, str] = {

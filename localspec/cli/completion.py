@@ -32,11 +32,11 @@ def complete_model_or_pair(
     _: click.Context, __: click.Parameter, prefix: str
 ) -> list[CompletionItem]:
     """Ids of pairs and models; the shell adds file names."""
-    return _completion_items(prefix, pairs=True, models=True)
+    return _completion_items(prefix, pairs=True)
 
 
 def complete_model(_: click.Context, __: click.Parameter, prefix: str) -> list[CompletionItem]:
-    return _completion_items(prefix, pairs=False, models=True)
+    return _completion_items(prefix, pairs=False)
 
 
 def complete_chat(_: click.Context, __: click.Parameter, prefix: str) -> list[CompletionItem]:
@@ -54,7 +54,7 @@ def complete_chat(_: click.Context, __: click.Parameter, prefix: str) -> list[Co
     ]
 
 
-def _completion_items(prefix: str, *, pairs: bool, models: bool) -> list[CompletionItem]:
+def _completion_items(prefix: str, *, pairs: bool) -> list[CompletionItem]:
     from localspec.models import catalog  # noqa: PLC0415  late, as above
 
     files = [CompletionItem(prefix, type="file")]
@@ -63,7 +63,7 @@ def _completion_items(prefix: str, *, pairs: bool, models: bool) -> list[Complet
     except LocalspecError:  # of a damaged models.yaml: no error text in the typed line
         return files
     titles = [(id_, pair.title) for id_, pair in loaded.pairs.items() if pairs]
-    titles += [(id_, model.title) for id_, model in loaded.models.items() if models]
+    titles += [(id_, model.title) for id_, model in loaded.models.items()]
     return files + [
         CompletionItem(id_, help=title) for id_, title in titles if id_.startswith(prefix)
     ]

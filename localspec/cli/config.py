@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -13,12 +12,10 @@ from localspec import config, paths
 from localspec.cli import global_options
 from localspec.cli.table import format_columns
 from localspec.config import toml_file
-from localspec.config.effective import EffectiveConfig, EffectiveSetting
+from localspec.config.effective import EffectiveConfig
 from localspec.config.schema import SETTINGS, SettingDefinition, find_nearest_key
 from localspec.errors import UsageError
 from localspec.sanitize import sanitize
-
-JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 def _complete_key(_: click.Context, __: click.Parameter, prefix: str) -> list[CompletionItem]:
@@ -54,7 +51,7 @@ def command() -> None:
     \b
     localspec config list
     localspec config set screen.theme high-contrast
-    localspec config set keys.chat.send ctrl+s
+    localspec config set keys.chat.send alt+s
     localspec config set downloads.limit --default
     """
 
@@ -68,7 +65,7 @@ def path() -> int:
 
 @command.command("list")
 @click.option("--keys", "all_keys", is_flag=True, help="Include all key bindings of the app.")
-@JSON_OPTION
+@global_options.JSON
 @click.pass_context
 def list_(context: click.Context, all_keys: bool, as_json: bool) -> int:
     """List every setting and the source of its value.
@@ -79,9 +76,8 @@ def list_(context: click.Context, all_keys: bool, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(_config_to_json(view, all_keys)))
     else:
-        for line in format_columns(
-            [("KEY", "VALUE", "SOURCE", "DESCRIPTION"), *_list_rows(view, all_keys)]
-        ):
+        rows = [_list_row(view, key) for key in (*view.settings, *_list_keys(view, all_keys))]
+        for line in format_columns([("KEY", "VALUE", "SOURCE", "DESCRIPTION"), *rows]):
             click.echo(line)
         _print_problems(view)
         click.echo(sanitize(str(view.file.path), multiline=False), err=True)
@@ -90,20 +86,14 @@ def list_(context: click.Context, all_keys: bool, as_json: bool) -> int:
 
 @command.command("get")
 @KEY_ARGUMENT
-@JSON_OPTION
+@global_options.JSON
 @click.pass_context
 def get(context: click.Context, key: str, as_json: bool) -> int:
     """Print the value of KEY; an empty line if it is not set."""
     view = _load_view(context)
     _print_problems(view)
-    if key.startswith("keys."):
-        id_ = _find_key_id(key)
-        body = {"key": key, **_key_to_json(view, id_)}
-        value = body["value"]
-    else:
-        setting = view.settings[_find_setting(key).key]
-        body = _setting_to_json(setting)
-        value = setting.definition.value_type.format(setting.current)
+    definition, body = _check_key(key), _value_to_json(view, key)
+    value = definition.value_type.format(body["value"]) if definition else body["value"]
     click.echo(
         json.dumps({"schema": 1} | body) if as_json else sanitize(str(value), multiline=False)
     )
@@ -122,9 +112,10 @@ def set_(context: click.Context, key: str, value: str | None, use_default: bool)
     """
     if (value is None) != use_default:
         raise UsageError("Give VALUE or --default.", "See: localspec config set --help")
-    parsed = None if value is None else _parse_value(key, value)
-    if parsed is None:
-        _find_key_id(key) if key.startswith("keys.") else _find_setting(key)
+    definition = _check_key(key)
+    parsed: object = value
+    if value is not None:
+        parsed = toml_file.parse_value(definition, value) if definition else _parse_key(key, value)
     toml_file.set_value(key, parsed)
     setting = _load_view(context).settings.get(key)
     if setting is not None and setting.is_overridden:
@@ -155,45 +146,36 @@ def _key_actions() -> dict[str, str]:
     return {key.id: key.description for key in KEY_BINDINGS}
 
 
-def _find_setting(key: str) -> SettingDefinition:
-    if key in SETTINGS:
-        return SETTINGS[key]
-    nearest = find_nearest_key(key, frozenset(_key_actions()))
+def _check_key(key: str) -> SettingDefinition | None:
+    """The setting, or None for a key binding.  Raises UsageError for an unknown key."""
+    actions = frozenset(_key_actions()) if key not in SETTINGS else frozenset()
+    if key in SETTINGS or (key.startswith("keys.") and key.removeprefix("keys.") in actions):
+        return SETTINGS.get(key)
+    nearest = find_nearest_key(key, actions)
     hint = f"Did you mean {nearest}?" if nearest else "See: localspec config list"
     raise UsageError(f"There is no setting {sanitize(key, multiline=False)[:60]!r}.", hint)
 
 
-def _find_key_id(key: str) -> str:
-    id_ = key.removeprefix("keys.")
-    if id_ not in _key_actions():
-        _find_setting(key)
-    return id_
-
-
-def _parse_value(key: str, text: str) -> object:
-    """The value as stored in the file.  Raises UsageError with the possible values."""
-    if key.startswith("keys."):
-        return _parse_key(_find_key_id(key), text)
-    return toml_file.parse_value(_find_setting(key), text)
-
-
-def _parse_key(id_: str, text: str) -> str:
+def _parse_key(key: str, text: str) -> str:
+    """The keys as stored in the file.  Raises UsageError with the possible values."""
     from localspec.tui import key_bindings  # noqa: PLC0415  late, as above
 
     keys = ",".join(part.strip() for part in text.split(","))
+    id_ = key.removeprefix("keys.")
     if problem := key_bindings.check_keys(id_, keys, config.resolve().key_bindings):
         raise UsageError(problem, "All keys: localspec config list --keys")
     return keys
 
 
-def _list_rows(view: EffectiveConfig, all_keys: bool) -> Iterator[tuple[str, ...]]:
-    for key, setting in view.settings.items():
-        definition = setting.definition
-        yield key, definition.display(setting.current), setting.origin_text, definition.label
-    actions = _key_actions()
-    for id_ in actions if all_keys else view.key_bindings:
-        binding = _key_to_json(view, id_)
-        yield f"keys.{id_}", str(binding["value"]), str(binding["from"]), actions.get(id_, "")
+def _list_keys(view: EffectiveConfig, all_keys: bool) -> list[str]:
+    return [f"keys.{id_}" for id_ in (_key_actions() if all_keys else view.key_bindings)]
+
+
+def _list_row(view: EffectiveConfig, key: str) -> tuple[str, ...]:
+    body, definition = _value_to_json(view, key), SETTINGS.get(key)
+    if definition is None:
+        return key, body["value"], body["from"], body["about"]
+    return key, definition.display(body["value"]), body["from"], definition.label
 
 
 def _print_problems(view: EffectiveConfig) -> None:
@@ -202,37 +184,38 @@ def _print_problems(view: EffectiveConfig) -> None:
 
 
 def _config_to_json(view: EffectiveConfig, all_keys: bool) -> dict[str, Any]:
-    ids = _key_actions() if all_keys else view.key_bindings
     return {
         "schema": 1,
         "path": str(view.file.path),
-        "values": [_setting_to_json(setting) for setting in view.settings.values()],
-        "keys": [{"key": f"keys.{id_}", **_key_to_json(view, id_)} for id_ in ids],
+        "values": [_value_to_json(view, key) for key in view.settings],
+        "keys": [_value_to_json(view, key) for key in _list_keys(view, all_keys)],
         "faults": list(view.errors),
         "warnings": list(view.warnings),
     }
 
 
-def _setting_to_json(setting: EffectiveSetting) -> dict[str, Any]:
-    return {
-        "key": setting.definition.key,
-        "value": setting.current,
-        "default": setting.definition.default,
-        "origin": setting.origin,
-        "from": setting.origin_text,
-        "about": setting.definition.help,
-    }
+def _value_to_json(view: EffectiveConfig, key: str) -> dict[str, Any]:
+    """Of a setting or a key binding."""
+    if (setting := view.settings.get(key)) is not None:
+        return {
+            "key": key,
+            "value": setting.current,
+            "default": setting.definition.default,
+            "origin": setting.origin,
+            "from": setting.origin_text,
+            "about": setting.definition.help,
+        }
+    from localspec.tui.key_bindings import BINDINGS_BY_ID  # noqa: PLC0415  late, as above
 
-
-def _key_to_json(view: EffectiveConfig, id_: str) -> dict[str, Any]:
-    from localspec.tui.key_bindings import KEY_BINDINGS  # noqa: PLC0415  late, as above
-
-    default = next((key.keys for key in KEY_BINDINGS if key.id == id_), "")
+    id_ = key.removeprefix("keys.")
+    binding = BINDINGS_BY_ID.get(id_)
+    default = binding.keys if binding else ""
     configured = view.key_bindings.get(id_)
     return {
+        "key": key,
         "value": configured or default,
         "default": default,
         "origin": "config.toml" if configured else "default",
         "from": view.file.path.name if configured else "default",
-        "about": _key_actions().get(id_, ""),
+        "about": binding.description if binding else "",
     }

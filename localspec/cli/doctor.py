@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from localspec.cli import pull
+from localspec.cli import global_options, pull
 from localspec.doctor import Finding, checks, findings, llama_build
 from localspec.doctor.command_runner import CommandRunner
 from localspec.doctor.findings import RepairAction
@@ -19,7 +19,7 @@ from localspec.errors import LocalspecError, UsageError
 @click.option("--dismiss", metavar="FINDING", help="Do not show FINDING at start again.")
 @click.option("--fix", is_flag=True, help="Fix what can be fixed; asks before each fix.")
 @click.option("-y", "--yes", is_flag=True, help="With --fix: do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@global_options.JSON
 def command(dismiss: str | None, fix: bool, yes: bool, as_json: bool) -> int:
     """Check the engine, devices, disk, chats, settings, terminal and models.
 

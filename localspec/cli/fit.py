@@ -10,19 +10,21 @@ from typing import Any
 
 import click
 
-from localspec.cli import completion, global_options
-from localspec.fit import advisor, machine_profile
+from localspec.cli import completion, global_options, options
+from localspec.errors import LocalspecError
+from localspec.fit import advisor, machine_profile, report
 from localspec.fit.advisor import MemorySaving, SettingsAdvice, SettingsAdvisor, SettingsRequest
-from localspec.fit.exact_fit import confirm_fit
+from localspec.fit.counted_fit import confirm_fit
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_headers import PairHeaders, resolve_headers
 from localspec.fit.report import DeviceFit, FitReport
 from localspec.fit.speed_estimate import UseCase
+from localspec.launch.workers import describe_transfer
 from localspec.machine.memory_by_device import DeviceMemory
-from localspec.machine.probe import MemoryProbe
+from localspec.machine.rpc import preflight
 from localspec.models import draft_heads, resolver
 from localspec.models.catalog.entries import USE_CASES
-from localspec.protocol.wire import LoadCommand
+from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.sanitize import sanitize
 from localspec.units import gib, token_rate_range
 
@@ -40,7 +42,7 @@ from localspec.units import gib, token_rate_range
 )
 @click.option(
     "--kv",
-    type=click.Choice(["f16", "q8_0", "q4_0"]),
+    type=click.Choice(["f16", "q8_0/f16", "q8_0", "q4_0"]),
     help="Type of the KV cache.  [default: what fits]",
 )
 @click.option("--gpu", metavar="NAME", help='Estimate for another GPU, such as "RTX 4060".')
@@ -57,8 +59,9 @@ from localspec.units import gib, token_rate_range
     show_default=True,
     help="Kind of text that the speed is estimated for.",
 )
+@options.WORKERS
 @global_options.ENDPOINT
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@global_options.JSON
 def command(ref: str, as_json: bool, **given: Any) -> int:
     """Estimate whether the model or pair REF fits this computer, without downloading it.
 
@@ -75,12 +78,19 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
         subject = subject.add_found_head()
     subject.check_head()
     machine = _machine_profile(given["gpu"], given["vram"])
+    can_skip = options.can_skip_workers()
+    workers = preflight.check_all(given["workers"], _print_skipped if can_skip else None)
+    machine = machine_profile.with_workers(machine, workers)
     use = UseCase(given["use"])
     advisor = SettingsAdvisor(*subject.headers, machine, use)
-    load = LoadCommand(subject.target.name, subject.draft.name if subject.draft else None)
-    advice = advisor.advise(SettingsRequest(load, given["ctx"], given["kv"]))
-    with MemoryProbe() as probe:
-        fit = confirm_fit(advice.fit, subject, machine, probe, use)
+    target_settings = ContextSettings(workers=machine.workers)
+    draft_name = subject.draft.name if subject.draft else None
+    load = LoadCommand(subject.target.name, draft_name, target_settings)
+    request = SettingsRequest(load, given["ctx"], given["kv"], can_skip_workers=can_skip)
+    advice = advisor.advise(request)
+    if not advice.fit.load.target_settings.workers:
+        machine = machine_profile.without_workers(machine)
+    fit = confirm_fit(advice.fit, subject, machine, use)
     advice = replace(advice, fit=fit)
     savings = advisor.list_memory_savings(fit)
     if as_json:
@@ -89,7 +99,13 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
         unicode, plain = sys.stdout.encoding.lower() == "utf-8", global_options.is_plain()
         for line in format_fit(advice, savings, subject, unicode, plain=plain):
             click.echo(line)
+        if transfer := describe_transfer(fit, workers):
+            click.echo(transfer)
     return 4 if fit.verdict == "no" else 0
+
+
+def _print_skipped(error: LocalspecError) -> None:
+    click.echo(f"localspec: {error.message} Going on without it.", err=True)
 
 
 def _load_subject(ref: str, draft: str | None, endpoint: str | None) -> PairHeaders:
@@ -99,7 +115,7 @@ def _load_subject(ref: str, draft: str | None, endpoint: str | None) -> PairHead
         request = replace(request, draft=None)
     named_draft = (draft_request.draft or draft_request.target) if draft_request else None
     models = [request.target, named_draft or request.draft]
-    if all(model is None or model.path or model.find_local() for model in models):
+    if all(model is None or model.find_path() for model in models):
         return resolve_headers(request, named_draft, None)
     from localspec.cli.pull import run_cancellable  # noqa: PLC0415  late: slow to import
     from localspec.models.hub.client import HubClient  # noqa: PLC0415
@@ -148,7 +164,7 @@ def format_fit(
     fit = advice.fit
     yield sanitize(subject.name, multiline=False)
     for device_fit in (*fit.device_fits, fit.host):
-        if device_fit.total:
+        if device_fit.needed:
             yield from _format_device(device_fit, unicode, plain=plain)
     yield from _format_speed(fit)
     if fit.load.draft and (head := _head_reason(subject)):
@@ -178,20 +194,22 @@ def _head_reason(subject: PairHeaders) -> str:
 def _format_device(device_fit: DeviceFit, unicode: bool, *, plain: bool) -> Iterator[str]:
     device = device_fit.device
     name = sanitize(device.description or device.name, multiline=False)
-    total = device.total or device.free or device_fit.total
+    total = device.total or device.free or device_fit.needed
     free = device.free if device.free is not None else total
     yield ""
     reserve = f"{gib(device_fit.reserve)} reserved for other programs"
+    if report.is_in_system_memory(device) and device.kind != "cpu":
+        reserve = "shared with this computer"
     yield f"{name}: {gib(free)} free of {gib(total)}, {reserve}"
     if plain:
-        yield "  " + ", ".join(
-            f"{name} {gib(size)}" for name, size in _memory_parts(device_fit) if size
-        )
+        parts = device_fit.memory_parts.items()
+        yield "  " + ", ".join(f"{name} {gib(size)}" for name, size in parts if size)
     else:
         yield f"  {memory_bar(device_fit, _BAR_WIDTH, unicode)}"
         yield f"  {_bar_legend(device_fit, unicode)}"
     verdict = _VERDICT_TEXT[device_fit.verdict]
-    yield f"  {verdict}: needs {gib(device_fit.total)}{_format_headroom(device_fit)}"
+    shared = " with the GPU's" if device_fit.sharing else ""
+    yield f"  {verdict}: needs {gib(device_fit.needed)}{shared}{_format_headroom(device_fit)}"
 
 
 def _format_headroom(device_fit: DeviceFit) -> str:
@@ -207,10 +225,10 @@ def _format_headroom(device_fit: DeviceFit) -> str:
 
 def memory_bar(device_fit: DeviceFit, width: int, unicode: bool = True) -> str:
     """A bar of the device's memory, with one cell character per part (see _BAR_CELLS)."""
-    free = max(device_fit.device.free or device_fit.total, 1)
+    free = max(device_fit.device.free or device_fit.needed, 1)
     characters, bar = _BAR_CELLS[unicode], ""
     used = 0
-    for (_, size), character in zip(_memory_parts(device_fit), characters, strict=False):
+    for size, character in zip(device_fit.memory_parts.values(), characters, strict=False):
         used += size
         end = min(width, round(width * used / free))
         if size and end <= len(bar) < width:  # every part gets at least one cell
@@ -219,35 +237,24 @@ def memory_bar(device_fit: DeviceFit, width: int, unicode: bool = True) -> str:
     return f"[{bar}{characters[-1] * (width - len(bar))}]"
 
 
-def _memory_parts(device_fit: DeviceFit) -> tuple[tuple[str, int], ...]:
-    compute = (
-        device_fit.target.compute
-        + device_fit.draft.compute
-        + device_fit.output
-        + device_fit.overhead
-    )
-    return (
-        ("target", device_fit.target.weights),
-        ("draft", device_fit.draft.weights),
-        ("KV", device_fit.target.kv + device_fit.draft.kv),
-        ("compute buffers", compute),
-    )
-
-
 def _bar_legend(device_fit: DeviceFit, unicode: bool) -> str:
-    parts = zip(_memory_parts(device_fit), _BAR_CELLS[unicode], strict=False)
+    parts = zip(device_fit.memory_parts.items(), _BAR_CELLS[unicode], strict=False)
     return "  ".join(f"{cell} {name} {gib(size)}" for (name, size), cell in parts if size)
 
 
 def _format_speed(fit: FitReport) -> Iterator[str]:
     speed = fit.speed
     yield ""
+    if fit.verdict == "no":
+        yield "Speed: none, because it does not fit."
+        return
     if speed.plain is None:
         yield f"Speed: unknown, {speed.explanation}."
         return
     yield f"Plain               {token_rate_range(speed.plain)}"
     if speed.speculative is not None:
-        label = "With speculation" if fit.load.draft else "With prompt lookup"
+        has_draft = fit.memory_estimate.draft is not None
+        label = "With speculation" if has_draft else "With prompt lookup"
         yield f"{label:18}  {token_rate_range(speed.speculative)}{_format_speedups(fit)}"
     yield f"Speed estimate: {sanitize(speed.explanation, multiline=False)}."
 
@@ -266,7 +273,7 @@ def _format_method(fit: FitReport, subject: PairHeaders) -> str:
     sources = " and ".join(dict.fromkeys(_SOURCE_TEXT[part.source] for part in parts))
     memory = fit.memory_estimate
     counted = "counted by llama.cpp" if memory.method == "exact" else "calculated by localspec"
-    error = f", ± {gib(memory.error)}" if memory.error else ""
+    error = f", ± {gib(fit.error)}" if fit.error else ""
     note = f" ({sanitize(memory.note, multiline=False)})" if memory.note else ""
     return f"{counted} from {sources}{error}{note}"
 
@@ -292,7 +299,7 @@ def fit_to_json(
         "devices": [_device_to_json(device_fit) for device_fit in fit.device_fits],
         "host": _device_to_json(fit.host),
         "method": fit.memory_estimate.method,
-        "error": fit.memory_estimate.error,
+        "error": fit.error,
         "speed": {
             "plain": fit.speed.plain,
             "speculative": fit.speed.speculative,
@@ -325,6 +332,7 @@ def _device_to_json(device_fit: DeviceFit) -> dict[str, Any]:
         "output": device_fit.output,
         "overhead": device_fit.overhead,
         "total": device_fit.total,
+        "shared": device_fit.needed - device_fit.total,
         "verdict": device_fit.verdict,
     }
 

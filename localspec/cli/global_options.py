@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import click
 
@@ -21,29 +22,25 @@ def get_flags(context: click.Context) -> dict[str, str]:
     return flags
 
 
-def _folder_option(variable: str) -> click.Option:
+def _folder_option(name: str, variable: str, about: str) -> click.Option:
     def set_variable(context: click.Context, __: click.Parameter, value: str | None) -> None:
         if value:
             os.environ[variable] = os.path.abspath(os.path.expanduser(value))
             get_flags(context)[variable] = name
 
-    name, about = {
-        "LOCALSPEC_MODELS_DIR": ("--models-dir", "Also use the .gguf files in DIR."),
-        "LOCALSPEC_DATA_DIR": ("--data-dir", "Folder for chats, measurements and logs."),
-    }[variable]
-    return click.Option(
-        [name],
-        metavar="DIR",
-        type=click.Path(),
-        expose_value=False,
-        callback=set_variable,
-        help=about,
-    )
+    return _global_option(name, set_variable, about, metavar="DIR", type=click.Path())
+
+
+def _global_option(name: str, callback: Any, about: str, **more: Any) -> click.Option:
+    return click.Option([name], expose_value=False, callback=callback, help=about, **more)
 
 
 def _set_offline(context: click.Context, __: click.Parameter, value: bool) -> None:
     if value:
+        from localspec import config  # noqa: PLC0415  late: slow to import
+
         os.environ["HF_HUB_OFFLINE"] = "1"
+        os.environ[f"{config.OPTION_PREFIX}HF_HUB_OFFLINE"] = "--offline"
         get_flags(context)["HF_HUB_OFFLINE"] = "--offline"
 
 
@@ -63,25 +60,15 @@ def can_redraw() -> bool:
 
 
 def _global_options() -> tuple[click.Option, ...]:
-    offline = click.Option(
-        ["--offline"],
-        is_flag=True,
-        expose_value=False,
-        callback=_set_offline,
-        help="Do not use the network.  Also: HF_HUB_OFFLINE=1.",
-    )
-    plain = click.Option(
-        ["--plain"],
-        is_flag=True,
-        expose_value=False,
-        callback=_set_plain,
-        help="Words only, for screen readers.  Also: TERM=dumb.",
-    )
+    models = "Also use the .gguf files in DIR."
+    data = "Folder for chats, measurements and logs."
+    offline = "Do not use the network.  Also: HF_HUB_OFFLINE=1."
+    plain = "Words only, for screen readers.  Also: TERM=dumb."
     return (
-        offline,
-        plain,
-        _folder_option("LOCALSPEC_MODELS_DIR"),
-        _folder_option("LOCALSPEC_DATA_DIR"),
+        _global_option("--offline", _set_offline, offline, is_flag=True),
+        _global_option("--plain", _set_plain, plain, is_flag=True),
+        _folder_option("--models-dir", "LOCALSPEC_MODELS_DIR", models),
+        _folder_option("--data-dir", "LOCALSPEC_DATA_DIR", data),
     )
 
 
@@ -101,3 +88,4 @@ def add_to_command(command: click.Command) -> click.Command:
 ENDPOINT = click.option(
     "--endpoint", metavar="URL", help="A mirror of the Hugging Face hub.  Also: HF_ENDPOINT."
 )
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

@@ -12,15 +12,15 @@ import click
 
 from localspec.chat import export
 from localspec.chat.history import ChatHistory, ChatListEntry
-from localspec.cli import completion, pull
+from localspec.cli import completion, global_options, pull
 from localspec.cli.resume import find_chat_id
 from localspec.cli.table import format_columns
 from localspec.errors import UsageError
 from localspec.sanitize import sanitize
+from localspec.units import count
 
 _TITLE_WIDTH = 60
 
-JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 CHAT_ARGUMENT = click.argument("chat", default="last", shell_complete=completion.complete_chat)
 
 
@@ -53,7 +53,7 @@ def command() -> None:
 @click.option(
     "-n", "--most", type=click.IntRange(1), metavar="N", help="List only N chats.  [default: all]"
 )
-@JSON_OPTION
+@global_options.JSON
 def list_(most: int | None, as_json: bool) -> int:
     """List the chats, most recently used first."""
     with open_history() as history:
@@ -97,7 +97,7 @@ def _shorten_title(title: str) -> str:
 
 @command.command("search")
 @click.argument("text", nargs=-1, required=True)
-@JSON_OPTION
+@global_options.JSON
 def search(text: tuple[str, ...], as_json: bool) -> int:
     """Find chats with all words of TEXT in one turn or in the title."""
     with open_history() as history:
@@ -122,7 +122,7 @@ def search(text: tuple[str, ...], as_json: bool) -> int:
 
 @command.command("show")
 @CHAT_ARGUMENT
-@JSON_OPTION
+@global_options.JSON
 def show(chat: str, as_json: bool) -> int:
     """Print CHAT (a number, or `last`)."""
     with open_history() as history:
@@ -130,16 +130,11 @@ def show(chat: str, as_json: bool) -> int:
     if as_json:
         click.echo(export.render_json(saved))
         return 0
-    pair = saved.list_entry.pair
-    click.echo(
-        export.conversation_to_text(saved.conversation, pair.name or "Answer", pair.thinking),
-        nl=False,
-    )
+    click.echo(export.render_text(saved), nl=False)
     turns = saved.conversation.turns
     more = len(saved.conversation.all_turns) - len(turns)
     if more:
-        count = f"{more} more turn{'s' * (more != 1)}"
-        click.echo(f"\n{count} in other branches: --json shows them.", err=True)
+        click.echo(f"\n{count(more, 'more turn')} in other branches: --json shows them.", err=True)
     if turns and turns[-1].finish_reason is None:
         click.echo("\nThe last answer was interrupted.", err=True)
     return 0
@@ -159,7 +154,7 @@ def rename(chat: str, title: str) -> int:
 @click.argument("chats", nargs=-1, metavar="[CHAT]...", shell_complete=completion.complete_chat)
 @click.option("--all", "everything", is_flag=True, help="Remove all chats.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@JSON_OPTION
+@global_options.JSON
 def remove(chats: tuple[str, ...], everything: bool, yes: bool, as_json: bool) -> int:
     """Remove chats permanently; their text is erased from the files of localspec."""
     if bool(chats) == everything:
@@ -179,7 +174,7 @@ def remove(chats: tuple[str, ...], everything: bool, yes: bool, as_json: bool) -
     if as_json:
         click.echo(json.dumps({"schema": 1, "removed": removed_ids, "wiped": wiped}))
     else:
-        click.echo(f"{len(entries)} chat{'s' * (len(entries) != 1)} removed.")
+        click.echo(f"{count(len(entries), 'chat')} removed.")
     if not wiped:
         why = "another localspec is reading the file, or the disk is full"
         click.echo(f"Text is left in the file, because {why}.", err=True)

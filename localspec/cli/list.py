@@ -8,23 +8,16 @@ from pathlib import Path
 
 import click
 
+from localspec.cli import global_options
 from localspec.cli.table import format_columns
 from localspec.models import local_files, resolver
 from localspec.models.catalog import CatalogPair
-from localspec.models.local_files.local_model import LocalModel
+from localspec.models.local_files.local_model import ORIGIN_TITLES, LocalModel
 from localspec.units import gb
-
-SOURCE_NAMES = {
-    "hub": "downloaded",
-    "folder": "models folder",
-    "lmstudio": "LM Studio",
-    "ollama": "Ollama",
-    "llama.cpp": "llama.cpp",
-}
 
 
 @click.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@global_options.JSON
 def command(as_json: bool) -> int:
     """List the models on this computer, and the pairs that are ready to run.
 
@@ -54,7 +47,7 @@ def command(as_json: bool) -> int:
 
 def _model_row(model: LocalModel, names: dict[Path, str]) -> tuple[str, str, str, str]:
     checked = "verified" if model.verified else "not verified"
-    return names[model.path], gb(model.size), SOURCE_NAMES[model.origin], checked
+    return names[model.path], gb(model.size), ORIGIN_TITLES[model.origin], checked
 
 
 def _list_to_json(

@@ -3,49 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, get_args
 
 import click
 from click.core import ParameterSource
 
-from localspec import config, launch
-from localspec.cli import completion
+from localspec import launch
+from localspec.chat.settings import CHAT_SETTING_FIELDS, ChatSettings, check_json_schema
+from localspec.cli import completion, global_options
+from localspec.errors import NotFoundError, StorageError, UsageError
 from localspec.fit.advisor import SettingsRequest
-from localspec.launch import recent_pairs
 from localspec.models.chat_template import builtin_templates
 from localspec.models.resolver import NotDownloadedError
-from localspec.protocol.wire import (
-    DRAFT_MAX,
-    ContextSettings,
-    LoadCommand,
-    VerifyMode,
-)
-from localspec.speculation import SPECS, WITHOUT_DRAFT
+from localspec.protocol.events import Event, Notice
+from localspec.protocol.wire import DRAFT_MAX, SamplingParams, SplitMode, VerifyMode
+from localspec.sanitize import sanitize
+from localspec.speculation_methods import SPECS
+from localspec.worker_address import parse_addresses
 
 
-def _parse_layers(_: click.Context, option: click.Parameter, value: str) -> int:
+def _parse_layers(_: click.Context, option: click.Parameter, value: str) -> int | None:
     if value == "auto":
-        return -1
+        return None
     if not value.isdecimal():
         raise click.BadParameter("give a number of layers, or auto", param=option)
     return min(int(value), 10_000)
 
 
-def _parse_split(
-    _: click.Context, option: click.Parameter, value: str
-) -> dict[str, str | tuple[float, ...]]:
-    if value in ("none", "layer", "row"):
-        return {"split_mode": value}
+def _parse_workers(_: click.Context, option: click.Parameter, value: str | None) -> tuple[str, ...]:
     try:
-        return {"tensor_split": tuple(float(share) for share in value.split(","))}
+        return tuple(map(str, parse_addresses(value)))
+    except UsageError as error:
+        raise click.BadParameter(f"{error.message} {error.hint}", param=option) from None
+
+
+def _parse_split(_: click.Context, option: click.Parameter, value: str) -> str | tuple[float, ...]:
+    if value in get_args(SplitMode):
+        return value
+    try:
+        return tuple(float(share) for share in value.split(","))
     except ValueError:
         raise click.BadParameter(
             "give none, layer, row, or shares such as 3,1", param=option
         ) from None
 
 
-def _option_group(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _read_json_schema(_: click.Context, option: click.Parameter, value: str) -> str:
+    if not value or value.lstrip().startswith("{"):
+        return check_json_schema(value) if value else ""
+    return check_json_schema(_read_file(value))
+
+
+def _read_grammar(_: click.Context, option: click.Parameter, value: str) -> str:
+    return _read_file(value) if value else ""
+
+
+def _read_file(path: str) -> str:
+    name = sanitize(path, multiline=False)
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise NotFoundError(f"There is no file {name}.", "Check the path.") from error
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{name} cannot be read as text.", "Give a text file.") from error
+
+
+Option = Callable[[Any], Any]
+"""A decorator of click."""
+
+
+def _option_group(*options: Option) -> Option:
     def add(function: Any) -> Any:
         for option in reversed(options):
             function = option(function)
@@ -54,33 +83,80 @@ def _option_group(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return add
 
 
+class _ChatSettingParam(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A value that `/set` accepts for the chat setting of this name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        setting = CHAT_SETTING_FIELDS[self.name]
+        try:
+            return setting.parse(str(value).strip().lower())
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is not possible. Possible: {setting.hint}.", param, ctx)
+
+
+def _number(name: str, metavar: str, about: str) -> Option:
+    """A numeric chat setting; its default is that of `SamplingParams`, unless `about` has one."""
+    default = None if "[default:" in about else getattr(SamplingParams(), name, None)
+    return click.option(
+        f"--{name.replace('_', '-')}",
+        type=_ChatSettingParam(name),
+        default=default,
+        show_default=default is not None,
+        metavar=metavar,
+        help=about,
+    )
+
+
+def _layers(option: str, model: str) -> Option:
+    return click.option(
+        option,
+        default="auto",
+        show_default=True,
+        metavar="N|auto",
+        callback=_parse_layers,
+        help=f"Layers of the {model} on the GPU.",
+    )
+
+
+def _flag(option: str, about: str) -> Option:
+    return click.option(option, is_flag=True, help=about)
+
+
+WORKERS = click.option(
+    "--workers",
+    metavar="HOST[:PORT],…|none",
+    callback=_parse_workers,
+    help="Other computers that run localspec worker; at most two share the model.",
+)
+
+_TEMPLATES = tuple(builtin_templates.STOP_STRINGS)
+
 PROMPT = _option_group(
     click.argument("model", required=False, shell_complete=completion.complete_model_or_pair),
     click.option(
         "-p",
         "--prompt",
         metavar="TEXT",
-        help="The prompt.  [default: read standard input; on a terminal, start a chat]",
+        help="The prompt; what is piped follows it after a blank line.  [default: read standard "
+        "input; on a terminal, start a chat]",
     ),
     click.option("--system", default="", metavar="TEXT", help="System prompt."),
     click.option(
-        "--raw", is_flag=True, help="Use no chat template: the model continues the prompt."
+        "--preset",
+        metavar="NAME",
+        help="Use the system prompt and the settings of a preset (config.toml, /preset save).",
     ),
+    _flag("--raw", "Use no chat template: the model continues the prompt."),
     click.option(
         "--template",
-        type=click.Choice(list(builtin_templates.STOP_STRINGS)),
+        type=click.Choice(_TEMPLATES),
         metavar="NAME",
-        help=(
-            "Use this chat template instead of the model's own: "
-            f"{', '.join(builtin_templates.STOP_STRINGS)}."
-        ),
+        help=f"Use this chat template instead of the model's own: {', '.join(_TEMPLATES)}.",
     ),
-    click.option(
-        "--max-tokens",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Max tokens of an answer.  [default: 512; in a chat, no limit]",
-    ),
+    _number("max_tokens", "N", "Max tokens of an answer.  [default: 512; in a chat, no limit]"),
     click.option(
         "--stop", multiple=True, metavar="TEXT", help="Stop before this text; repeatable."
     ),
@@ -89,52 +165,32 @@ PROMPT = _option_group(
         type=click.Choice(["on", "off"]),
         help="Turn thinking on or off, if the model's template supports it.",
     ),
+    _number("think_budget", "N", "End the thinking after N tokens."),
     click.option(
-        "--think-budget",
-        type=click.IntRange(0),
-        metavar="N",
-        help="End the thinking after N tokens.",
+        "--json-schema",
+        default="",
+        metavar="FILE|JSON",
+        callback=_read_json_schema,
+        help="Answer with JSON that satisfies this JSON Schema.",
+    ),
+    click.option(
+        "--grammar",
+        default="",
+        metavar="FILE",
+        callback=_read_grammar,
+        help="Answer with a text of this GBNF grammar.",
     ),
 )
 SAMPLING = _option_group(
-    click.option(
-        "--temperature",
-        type=click.FloatRange(0),
-        metavar="X",
-        help="Sampling temperature; 0 is greedy.  [default: the pair's own, else 0.8]",
+    _number(
+        "temperature",
+        "X",
+        "Sampling temperature; 0 is greedy.  [default: the pair's own, else 0.8]",
     ),
-    click.option(
-        "--top-k",
-        type=click.IntRange(0),
-        default=40,
-        show_default=True,
-        metavar="N",
-        help="Sample from the N most probable tokens; 0 turns it off.",
-    ),
-    click.option(
-        "--top-p",
-        type=click.FloatRange(0, 1, min_open=True),
-        default=0.95,
-        show_default=True,
-        metavar="X",
-        help="Sample from the most probable tokens that sum up to X; 1 turns it off.",
-    ),
-    click.option(
-        "--min-p",
-        type=click.FloatRange(0, 1),
-        default=0.05,
-        show_default=True,
-        metavar="X",
-        help="Skip tokens below X times the highest probability; 0 turns it off.",
-    ),
-    click.option(
-        "--repeat-penalty",
-        type=click.FloatRange(0, min_open=True),
-        default=1.0,
-        show_default=True,
-        metavar="X",
-        help="Penalty for repeated tokens; 1 turns it off.",
-    ),
+    _number("top_k", "N", "Sample from the N most probable tokens; 0 turns it off."),
+    _number("top_p", "X", "Sample from the most probable tokens that sum up to X; 1 turns it off."),
+    _number("min_p", "X", "Skip tokens below X times the highest probability; 0 turns it off."),
+    _number("repeat_penalty", "X", "Penalty for repeated tokens; 1 turns it off."),
     click.option(
         "--seed",
         type=click.IntRange(0, 2**63 - 1),
@@ -142,14 +198,31 @@ SAMPLING = _option_group(
         help="Seed of the sampling.  [default: random; --stats shows it]",
     ),
 )
+_DRAFT = click.option(
+    "--draft",
+    default="auto",
+    metavar="REF|auto|none",
+    shell_complete=completion.complete_model,
+    help="Draft model.  [default: auto, the one of the pair]",
+)
+EXACT = click.option(
+    "--exact",
+    type=_ChatSettingParam("exact"),
+    is_flag=False,
+    flag_value="on",
+    default="auto",
+    metavar="[on|off|auto]",
+    help="Exact mode: the same text as without speculation; auto: where that costs little.",
+)
+OVERLAP = click.option(
+    "--overlap",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    callback=lambda _context, _option, value: {"on": True, "off": False}.get(value),
+    help="Draft while the target verifies; auto: across devices, where it is worth it.",
+)
 SPECULATION = _option_group(
-    click.option(
-        "--draft",
-        default="auto",
-        metavar="REF|auto|none",
-        shell_complete=completion.complete_model,
-        help="Draft model.  [default: auto, the one of the pair]",
-    ),
+    _DRAFT,
     click.option(
         "--spec",
         type=click.Choice(SPECS),
@@ -157,12 +230,7 @@ SPECULATION = _option_group(
         metavar="NAME",
         help=f"Draft source: {', '.join(SPECS[:-1])} or {SPECS[-1]}.",
     ),
-    click.option(
-        "--draft-max",
-        type=click.IntRange(0, DRAFT_MAX),
-        metavar="N",
-        help="Max draft tokens per round.  [default: 5]",
-    ),
+    _number("draft_max", "N", f"Max draft tokens per round, 0 to {DRAFT_MAX}.  [default: 5]"),
     click.option(
         "--verify",
         type=click.Choice(get_args(VerifyMode)),
@@ -170,9 +238,8 @@ SPECULATION = _option_group(
         show_default=True,
         help="Verification method; each keeps the model's own distribution.",
     ),
-    click.option(
-        "--exact", is_flag=True, help="Exact mode: recompute near-ties one token at a time."
-    ),
+    EXACT,
+    OVERLAP,
 )
 MACHINE = _option_group(
     click.option(
@@ -183,25 +250,11 @@ MACHINE = _option_group(
     ),
     click.option(
         "--kv",
-        type=click.Choice(["f16", "q8_0", "q4_0"]),
-        help="Type of the KV cache.  [default: what fits]",
+        type=click.Choice(["f16", "q8_0/f16", "q8_0", "q4_0"]),
+        help="Type of the KV cache (keys/values).  [default: what fits]",
     ),
-    click.option(
-        "--gpu-layers",
-        default="auto",
-        show_default=True,
-        metavar="N|auto",
-        callback=_parse_layers,
-        help="Layers of the target on the GPU.",
-    ),
-    click.option(
-        "--draft-gpu-layers",
-        default="auto",
-        show_default=True,
-        metavar="N|auto",
-        callback=_parse_layers,
-        help="Layers of the draft model on the GPU.",
-    ),
+    _layers("--gpu-layers", "target"),
+    _layers("--draft-gpu-layers", "draft model"),
     click.option(
         "--main-gpu",
         type=click.IntRange(0),
@@ -218,12 +271,12 @@ MACHINE = _option_group(
         callback=_parse_split,
         help="How several GPUs share the model; SHARES: 3,1.",
     ),
-    click.option("--cpu-moe", is_flag=True, help="Keep the experts of a MoE model in RAM."),
+    _flag("--cpu-moe", "Keep the experts of a MoE model in RAM."),
     click.option(
         "--threads",
         type=int,
         metavar="N",
-        help="CPU threads.  [default: physical cores minus one]",
+        help="CPU threads.  [default: measured; at first one per performance core]",
     ),
     click.option(
         "--draft-threads",
@@ -238,22 +291,25 @@ MACHINE = _option_group(
         show_default=True,
         help="Flash attention.",
     ),
-    click.option("--anyway", is_flag=True, help="Load even if the memory estimate says no."),
+    WORKERS,
+    _flag("--anyway", "Load even if the memory estimate says no."),
+)
+MEASURING = _option_group(
+    click.argument("pair", required=False, shell_complete=completion.complete_model_or_pair),
+    _DRAFT,
+    MACHINE,
+    global_options.JSON,
+    click.option("-q", "--quiet", is_flag=True, help="Print no progress."),
+    click.option("-v", "--verbose", is_flag=True, help="After an error, print the last log lines."),
 )
 OUTPUT = _option_group(
-    click.option(
-        "--tokens", is_flag=True, help="Mark each token as accepted, bonus, corrected or plain."
-    ),
-    click.option("--stats", is_flag=True, help="Print statistics on standard error."),
+    _flag("--tokens", "Mark each token as accepted, bonus, corrected or plain."),
+    _flag("--stats", "Print statistics on standard error."),
     click.option(
         "--json", "as_json", is_flag=True, help="Print one JSON document instead of text."
     ),
     click.option("--events", type=click.Path(dir_okay=False), help="Write every event to FILE."),
-    click.option(
-        "--probabilities",
-        is_flag=True,
-        help="Record each token's probabilities in --events and --json.",
-    ),
+    _flag("--probabilities", "Record each token's probabilities in --events and --json."),
     click.option("-q", "--quiet", is_flag=True, help="Print no notices."),
     click.option(
         "-v",
@@ -261,7 +317,7 @@ OUTPUT = _option_group(
         is_flag=True,
         help="Print what is loaded; after an error, the last log lines.",
     ),
-    click.option("--no-color", is_flag=True, help="No colours.  Also: NO_COLOR=1."),
+    _flag("--no-color", "No colours.  Also: NO_COLOR=1."),
 )
 
 HISTORY = _option_group(
@@ -274,44 +330,52 @@ HISTORY = _option_group(
         shell_complete=completion.complete_chat,
         help="Continue the last chat, or the one with this number.",
     ),
-    click.option("--private", is_flag=True, help="Do not save this chat."),
+    _flag("--private", "Do not save this chat."),
 )
 
 YES = click.option("-y", "--yes", is_flag=True, help="Download missing models without asking.")
 
 
 def build_load_request(choice: launch.ResolvedPair, given: dict[str, Any]) -> SettingsRequest:
-    target = ContextSettings(
-        n_gpu_layers=given["gpu_layers"],
-        main_gpu=given["main_gpu"],
-        kv_type=given["kv"] or "f16",
-        cpu_moe=given["cpu_moe"],
-        flash_attn=given["flash_attn"],
-        n_ctx=given["ctx"] or choice.suggested_settings.ctx,
-        n_threads=given["threads"],
-        **given["split"],
-    )
-    draft = replace(
-        target,
-        cpu_moe=False,
-        n_gpu_layers=given["draft_gpu_layers"],
-        n_threads=given["draft_threads"] or given["threads"],
-    )
-    uses_draft = given["spec"] not in WITHOUT_DRAFT
-    path = str(choice.draft) if choice.draft and uses_draft else None
-    return SettingsRequest(
-        LoadCommand(str(choice.target), path, target, draft, DRAFT_MAX),
-        ctx=target.n_ctx,
-        kv=given["kv"],
-        n_gpu_layers=None if target.n_gpu_layers < 0 else target.n_gpu_layers,
-        draft_n_gpu_layers=None if draft.n_gpu_layers < 0 else draft.n_gpu_layers,
-        draft_note=launch.describe_detected_head(choice) if path else "",
-        skip_memory_check=given["anyway"],
-    )
+    """Of the options of MACHINE, `spec`, and of `exact` and `overlap` where the command has them.
+
+    Raises UsageError if drafting cannot overlap with the verification method.
+    """
+    if given.get("overlap") and (method := given.get("verify")) in ("rejection", "block"):
+        raise UsageError(
+            f"Overlapped drafting does not work with --verify {method}.",
+            "Use --verify coupled or match with --overlap on.",
+        )
+    names = {field.name for field in fields(launch.LoadOptions)}
+    options = {name: value for name, value in given.items() if name in names}
+    load_options = launch.LoadOptions(**options, can_skip_workers=can_skip_workers())
+    return load_options.to_request(choice, given["spec"])
 
 
-_MAX_DOWNLOADS = 2
-"""A target and its draft model."""
+def can_skip_workers() -> bool:
+    """Whether they come from config.toml, for all models, and not from the command line."""
+    context = click.get_current_context()
+    return context.get_parameter_source("workers") is ParameterSource.DEFAULT_MAP
+
+
+def build_settings(choice: launch.ResolvedPair, given: dict[str, Any]) -> ChatSettings:
+    """Of the options of SAMPLING and SPECULATION; the catalogue's where they are open."""
+    suggested = ChatSettings.from_catalog(choice.suggested_settings)
+    temperature, draft_max = given["temperature"], given["draft_max"]
+    return replace(
+        suggested,
+        sampling=SamplingParams(
+            temperature=suggested.sampling.temperature if temperature is None else temperature,
+            top_k=given["top_k"],
+            top_p=given["top_p"],
+            min_p=given["min_p"],
+            repeat_penalty=given["repeat_penalty"],
+        ),
+        spec=given["spec"],
+        draft_length=suggested.draft_length if draft_max is None else draft_max,
+        verify=given["verify"],
+        exact=given["exact"],
+    )
 
 
 def resolve_or_pull(
@@ -321,40 +385,20 @@ def resolve_or_pull(
 
     Raises NotDownloadedError if there is no terminal to ask on, or the answer is no.
     """
-    for _ in range(_MAX_DOWNLOADS):
-        try:
-            return launch.resolve_pair(model, draft)
-        except NotDownloadedError as missing:
-            _pull_missing(missing, yes, quiet)
-    return launch.resolve_pair(model, draft)
 
+    def pull_missing(missing: NotDownloadedError) -> None:
+        from localspec.cli import pull  # noqa: PLC0415  late: most runs download nothing
+        from localspec.models.hub.client import HubClient  # noqa: PLC0415
 
-def resolve_default(model: str | None, draft: str) -> tuple[str, str]:
-    """Without a model: the pair of config.toml, else of the last run, else the demo.
+        if not yes and not pull.can_prompt_user():
+            raise missing
+        if not quiet:
+            click.echo(f"localspec: {missing.message}", err=True)
+        pull_options = pull.PullOptions(yes=yes, quiet=quiet and yes)
+        if pull.pull_models([missing.pull_reference], HubClient(), pull_options) is None:
+            raise missing
 
-    config.toml comes first; otherwise the last run would override it after its first use.
-    """
-    if model is not None:
-        return model, draft
-    if (configured := config.load().pair) is not None:
-        return configured, draft
-    last_model, last_draft = recent_pairs.load_last() or ("demo", "auto")
-    return last_model, last_draft if draft == "auto" else draft
-
-
-def _pull_missing(missing: NotDownloadedError, yes: bool, quiet: bool) -> None:
-    from localspec.cli import pull  # noqa: PLC0415  late: most runs download nothing
-    from localspec.models.hub.client import HubClient  # noqa: PLC0415
-
-    if not yes and not pull.can_prompt_user():
-        raise missing
-    if not quiet:
-        click.echo(f"localspec: {missing.message}", err=True)
-    result = pull.pull_models(
-        [missing.pull_reference], HubClient(), pull.PullOptions(yes=yes, quiet=quiet and yes)
-    )
-    if not result.confirmed:
-        raise missing
+    return launch.resolve_or_pull(model, draft, pull_missing)
 
 
 def resolve_drafter(choice: launch.ResolvedPair, spec: str) -> str:
@@ -364,3 +408,11 @@ def resolve_drafter(choice: launch.ResolvedPair, spec: str) -> str:
         return launch.preferred_drafter(choice, spec)
     launch.check_drafter(choice, spec)
     return spec
+
+
+def make_notice_printer(quiet: bool) -> Callable[[Event], None]:
+    def print_event(event: Event) -> None:
+        if isinstance(event, Notice) and not quiet:
+            click.echo(f"localspec: {event.message} {event.hint}", err=True)
+
+    return print_event

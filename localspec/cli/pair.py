@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import click
 
-from localspec.cli import completion, global_options, pull
+from localspec.cli import completion, global_options, options, pull
 from localspec.cli.table import format_columns
 from localspec.errors import UsageError
 from localspec.fit import machine_profile
-from localspec.models import catalog, draft_heads, local_files, pull_plan, resolver
+from localspec.models import catalog, local_files, pull_plan, resolver
 from localspec.models.catalog.entries import USE_CASES
 from localspec.models.hub.cancellation import CancelToken
 from localspec.models.hub.client import HubClient
 from localspec.models.pull_plan import PlannedPair, PullPlanner
-from localspec.suggest import PairSuggestion, SuggestionCriteria, suggest
+from localspec.pair_suggestions import PairSuggestion, SuggestionCriteria, suggest
 from localspec.units import gb, gib
 
 _MAX_SHOWN = 5
@@ -36,7 +37,7 @@ def command() -> None:
 )
 @click.option("--use", type=click.Choice(USE_CASES), help="Prefer pairs for this use.")
 @click.option("--all", "everything", is_flag=True, help=f"List all, not only {_MAX_SHOWN}.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@global_options.JSON
 def _suggest(
     ref: str | None, vram: float | None, use: str | None, everything: bool, as_json: bool
 ) -> int:
@@ -62,7 +63,7 @@ def _suggest(
             click.echo(f"   {reason}")
     if len(suggestions) > len(shown):
         click.echo(f"{len(suggestions) - len(shown)} more with --all", err=True)
-    if suggestions:
+    if suggestions and suggestions[0].verdict != "no":
         click.echo(f"Download one: localspec pull {suggestions[0].pair.id}", err=True)
     else:
         click.echo("No pair fits.", err=True)
@@ -73,7 +74,7 @@ def _suggest(
 @click.argument("target", shell_complete=completion.complete_model_or_pair)
 @click.argument("draft", required=False, shell_complete=completion.complete_model)
 @global_options.ENDPOINT
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@global_options.JSON
 def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) -> int:
     """Check whether DRAFT is compatible with TARGET.
 
@@ -104,8 +105,38 @@ def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) 
     return 0 if match.compatibility.is_compatible else 5
 
 
+@command.command("test")
+@click.argument("target", shell_complete=completion.complete_model)
+@click.argument("drafts", nargs=-1, required=True, shell_complete=completion.complete_model)
+@click.option("--workload", multiple=True, metavar="NAME", help="Answer only this; repeatable.")
+@click.option(
+    "--file", type=click.File(encoding="utf-8"), help="Answer the prompts in FILE, one a line."
+)
+@click.option("--chats", is_flag=True, help="Take the first answers of your kept chats.")
+@click.option("--tokens", type=click.IntRange(16), default=1000, show_default=True, metavar="N")
+@click.option("--temperature", type=click.FloatRange(0, 2), default=0.0, show_default=True)
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
+@options.MACHINE
+@global_options.JSON
+def _test(target: str, drafts: tuple[str, ...], as_json: bool, **given: Any) -> int:
+    """Judge DRAFTS for TARGET in seconds: what would each reach, and with which draft length?
+
+    TARGET answers prompts once, or has answered your kept chats. Each draft reads these answers,
+    which tells how many of its tokens would have been accepted, for every draft length. A draft is
+    a model, a head, or `lookup` for prompt lookup.
+    """
+    from localspec.cli import pair_test  # noqa: PLC0415  late: it imports the launcher
+
+    judgements = pair_test.run(target, drafts, given)
+    if as_json:
+        click.echo(json.dumps(pair_test.to_json(target, given, judgements)))
+    else:
+        click.echo("\n".join(pair_test.format_judgements(judgements)))
+    return 0
+
+
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@global_options.JSON
 def _list(as_json: bool) -> int:
     """List all pairs of the catalogue."""
     pairs = catalog.load().pairs.values()
@@ -132,8 +163,6 @@ def _list(as_json: bool) -> int:
     for pair in pairs:
         size = gb(pair.size) if pair.size else "–"
         note = "installed" if pair.id in ready else ""
-        if pair.draft_kind not in ("model", "lookup", *draft_heads.SUPPORTED_KINDS):
-            note = "not supported yet"
         table.append((pair.id, size, pair.draft_kind, pair.status, note))
     for line in format_columns(table):
         click.echo(line)

@@ -5,28 +5,27 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 import click
 
 from localspec.cli import completion, global_options
+from localspec.cli.interrupts import stop_on_interrupt
 from localspec.errors import UsageError
 from localspec.models import catalog, draft_heads, pull_plan, resolver
 from localspec.models.hub.cancellation import CancelToken, OperationCancelledError
 from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import DownloadPhase, DownloadState, download_file
-from localspec.models.hub.hub_cache import cache_root
 from localspec.models.hub.resumable_transfer import RateLimiter
+from localspec.models.local_files.local_model import ORIGIN_TITLES
 from localspec.models.pull_plan import PlannedModel, PullPlan
-from localspec.models.resolver import ResolvedModel
+from localspec.models.resolver import ModelRequest
 from localspec.sanitize import sanitize
 from localspec.units import bytes_per_second, duration, gb, percent
 
@@ -45,7 +44,7 @@ from localspec.units import bytes_per_second, duration, gb, percent
     "--limit", type=click.FloatRange(0, min_open=True), metavar="MB/S", help="Limit the speed."
 )
 @global_options.ENDPOINT
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@global_options.JSON
 @click.option("-q", "--quiet", is_flag=True, help="Print no plan and no progress.")
 def command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> int:
     """Download each REF: a pair or a model of the catalogue, or user/repo:QUANT.
@@ -57,40 +56,33 @@ def command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> int:
     localspec pull qwen3-8b+qwen3-0.6b
     localspec pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M --dry-run
     """
-    result = pull_models(refs, HubClient(endpoint), PullOptions(**given))
-    if not result.confirmed:
+    plan = pull_models(refs, HubClient(endpoint), PullOptions(**given))
+    if plan is None:
         click.echo("Nothing was downloaded.", err=True)
         return 1
     if given["as_json"]:
-        document = plan_to_json(result.plan)
-        for model in document["models"]:
-            path = result.paths.get(model["name"])
-            model["path"] = str(path) if path else None
+        document = _plan_to_json(plan)
         click.echo(json.dumps({"schema": 1, "dry_run": given["dry_run"]} | document))
     elif not given["dry_run"]:
-        for ref in refs:
-            _print_next_step(ref, {item.resolved: item for item in result.plan.models})
+        items = {item.resolved: item for item in plan.models}
+        for request in map(resolver.resolve, refs):
+            _print_next_step(request, items[request.target])
     return 0
 
 
-def _print_next_step(ref: str, items: Mapping[ResolvedModel, PlannedModel]) -> None:
+def _print_next_step(request: ModelRequest, item: PlannedModel) -> None:
     """How to run the model, and which draft would make it faster."""
-    request = resolver.resolve(ref)
-    item = items.get(request.target)
-    header = item.header if item else None
-    if header is not None and draft_heads.file_draft_kind(header) != "model":
+    if item.header is not None and draft_heads.file_draft_kind(item.header) != "model":
         click.echo("This draft head is used automatically when its target runs.", err=True)
         return
-    supported = ("model", "lookup", *draft_heads.SUPPORTED_KINDS)
-    if request.pair is None or request.pair.draft_kind in supported:
-        click.echo(sanitize(f"Ready: localspec run {shlex.quote(ref)}", multiline=False))
+    click.echo(_clean_line(f"Ready: localspec run {shlex.quote(request.name)}"))
     if request.pair is not None:
         return
     model = request.target.catalog_model
     pairs = catalog.pairs_for(catalog.load(), model) if model else ()
     if (pair := next((pair for pair in pairs if pair.draft_kind == "model"), None)) is not None:
         click.echo(f"Faster with a draft model: localspec pull {pair.id}", err=True)
-    for line in format_sidecar_heads(item) if item else ():
+    for line in format_sidecar_heads(item):
         click.echo(f"In the same repository: {line}", err=True)
 
 
@@ -102,7 +94,6 @@ _PHASE_TEXT = {
     DownloadPhase.CHECKING: "checking the downloaded part",
     DownloadPhase.VERIFYING: "verifying",
 }
-_OTHER_APPS = {"lmstudio": "LM Studio", "ollama": "Ollama", "llama.cpp": "llama.cpp"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +106,8 @@ class PullOptions:
     """MB per second; None is unlimited."""
 
 
-@dataclass(frozen=True, slots=True)
-class PullResult:
-    plan: PullPlan
-    paths: dict[str, Path]
-    """The first file of each model, by the name of the model."""
-    confirmed: bool = True
-    """False if the user declined the download."""
-
-
-def pull_models(references: Sequence[str], hub: HubClient, options: PullOptions) -> PullResult:
-    """Plan, ask and download.
+def pull_models(references: Sequence[str], hub: HubClient, options: PullOptions) -> PullPlan | None:
+    """Plan, ask and download; None if the user declined.
 
     Raises before the first byte of weights if a pair is incompatible or the disk is too small.
     On Ctrl+C prints how to resume and raises KeyboardInterrupt.
@@ -137,18 +119,17 @@ def pull_models(references: Sequence[str], hub: HubClient, options: PullOptions)
         for line in format_plan(plan):
             click.echo(line, err=not options.dry_run)
     plan.check()
-    installed = {item.resolved.name: item.path for item in plan.models if item.path}
     if options.dry_run:
-        return PullResult(plan, installed)
+        return plan
     if plan.missing_bytes and not options.yes and not _confirm_download(options):
-        return PullResult(plan, installed, confirmed=False)
+        return None
     try:
-        paths = run_cancellable(lambda stop: dict(_fetch_all(hub, plan, options, stop)))
+        run_cancellable(lambda stop: _fetch_all(hub, plan, options, stop))
     except KeyboardInterrupt:
         resume = _clean_line(shlex.join(["localspec", "pull", *references]))
         click.echo(f"localspec: stopped. To resume: {resume}", err=True)
         raise
-    return PullResult(plan, paths)
+    return plan
 
 
 def run_cancellable(function: Callable[[CancelToken], _T]) -> _T:
@@ -156,26 +137,12 @@ def run_cancellable(function: Callable[[CancelToken], _T]) -> _T:
 
     Cancelling also interrupts a stalled connection.
     """
-    stop = CancelToken()
-
-    def cancel(*_: int | FrameType | None) -> None:
-        stop.cancel()
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl+C quits at once
-
-    with _on_interrupt(cancel):
-        try:
-            return function(stop)
-        except OperationCancelledError:
-            raise KeyboardInterrupt from None
-
-
-@contextmanager
-def _on_interrupt(handler: Callable[..., None]) -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, handler)
+    token = CancelToken()
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+        with stop_on_interrupt(token.cancel):
+            return function(token)
+    except OperationCancelledError:
+        raise KeyboardInterrupt from None
 
 
 def can_prompt_user() -> bool:
@@ -189,29 +156,16 @@ def _confirm_download(options: PullOptions) -> bool:
     return click.confirm("Download?", default=True, err=True)
 
 
-def _fetch_all(
-    hub: HubClient, plan: PullPlan, options: PullOptions, stop: CancelToken
-) -> Iterator[tuple[str, Path]]:
-    """Download the files; yields the name and first file of each model.
-
-    Files that are already downloaded are verified again.
-    """
-    n_files = sum(len(item.files) for item in plan.models)
+def _fetch_all(hub: HubClient, plan: PullPlan, options: PullOptions, stop: CancelToken) -> None:
+    """Download the files; those that are already downloaded are verified again."""
+    files = [file for item in plan.models for file in item.files]
     limiter = RateLimiter(options.limit * 1e6 if options.limit else None)
-    number = 0
-    for item in plan.models:
-        paths = [item.path] if item.path else []
-        for index, file in enumerate(item.files):
-            number += 1
-            if file.origin and file.origin != "hub":
-                continue
-            name = file.job.path.rpartition("/")[2]
-            with DownloadProgressLine(name, (number, n_files), quiet=options.quiet) as progress:
-                path = download_file(
-                    hub, file.job, progress.update, cancel=stop, rate_limiter=limiter
-                )
-            paths = [path] if index == 0 else paths
-        yield item.resolved.name, paths[0]
+    for number, file in enumerate(files, 1):
+        if file.origin in ("", "hub"):
+            name = file.job.file.path.rpartition("/")[2]
+            line = DownloadProgressLine(name, (number, len(files)), quiet=options.quiet)
+            with closing(line):
+                download_file(hub, file.job, line.update, cancel=stop, rate_limiter=limiter)
 
 
 def format_plan(plan: PullPlan) -> Iterator[str]:
@@ -234,43 +188,31 @@ def format_plan(plan: PullPlan) -> Iterator[str]:
 def format_sidecar_heads(item: PlannedModel) -> Iterator[str]:
     """The draft heads in the repository of a model: size, and how to download each."""
     for file in item.sidecar_heads:
-        kind = draft_heads.kind_from_file_name(file.path)
-        head = f"{draft_heads.KIND_TITLES[kind]} head, {gb(file.size)}"
-        if kind in draft_heads.SUPPORTED_KINDS:
-            ref = shlex.quote(f"hf://{item.repo}/{file.path}")
-            yield f"{head}: localspec pull {_clean_line(ref)}"
-        else:
-            yield f"{head}: {_clean_line(file.path)} (not supported yet)"
+        title = draft_heads.KIND_TITLES[draft_heads.kind_from_file_name(file.path)]
+        ref = shlex.quote(f"hf://{item.repo}/{file.path}")
+        yield f"{title} head, {gb(file.size)}: localspec pull {_clean_line(ref)}"
 
 
 def format_pair_verdict(match: pull_plan.PlannedPair) -> Iterator[str]:
     """Whether a pair is compatible, why, and warnings."""
-    result = match.compatibility
-    verdict = "Compatible" if result.is_compatible else "Incompatible"
-    yield f"{verdict}: {_clean_line(result.detail)}."
+    summary = match.compatibility.summary
+    yield f"{summary[:1].upper()}{_clean_line(summary[1:])}."
     for warning in match.warnings:
         yield f"  {warning}"
 
 
-def plan_to_json(plan: PullPlan) -> dict[str, Any]:
+def _plan_to_json(plan: PullPlan) -> dict[str, Any]:
     return {
         "models": [
-            {
-                "name": item.resolved.name,
-                "repo": item.repo,
-                "revision": item.revision,
-                "file": item.file,
-                "bytes": item.size,
+            model_to_json(item, item.resolved.find_path())
+            | {
                 "missing": item.missing_bytes,
-                "licence": item.licence,
-                "gated": item.gated,
-                "path": str(item.path) if item.path else None,
                 "files": [
                     {
-                        "file": file.job.path,
-                        "bytes": file.size,
-                        "missing": file.size - file.present_bytes,
-                        "sha256": file.job.sha256,
+                        "file": file.job.file.path,
+                        "bytes": file.job.file.size,
+                        "missing": file.job.file.size - file.present_bytes,
+                        "sha256": file.job.file.sha256,
                     }
                     for file in item.files
                 ],
@@ -281,7 +223,20 @@ def plan_to_json(plan: PullPlan) -> dict[str, Any]:
         "bytes": plan.size,
         "missing": plan.missing_bytes,
         "free": plan.free_bytes,
-        "cache": str(cache_root()),
+        "cache": str(plan.cache_dir),
+    }
+
+
+def model_to_json(item: PlannedModel, path: Path | None) -> dict[str, Any]:
+    return {
+        "name": item.resolved.name,
+        "repo": item.repo,
+        "revision": item.revision,
+        "file": item.file,
+        "bytes": item.size,
+        "licence": item.licence,
+        "gated": item.gated,
+        "path": str(path) if path else None,
     }
 
 
@@ -301,11 +256,11 @@ def match_to_json(match: pull_plan.PlannedPair) -> dict[str, Any]:
 def _plan_row(item: PlannedModel) -> tuple[str, str, str, str]:
     parts = len(item.files)
     file = f"{item.file} and {parts - 1} more" if parts > 1 else item.file
-    app = next((_OTHER_APPS[f.origin] for f in item.files if f.origin in _OTHER_APPS), "")
+    origins = [file.origin for file in item.files if file.origin not in ("", "hub", "folder")]
     downloaded = (item.size or 0) - item.missing_bytes
-    state = f"from {app}" if app else "downloaded" if not item.missing_bytes else ""
-    if item.missing_bytes and downloaded:
-        state = f"{gb(downloaded)} downloaded"
+    state = f"from {ORIGIN_TITLES[origins[0]]}" if origins else "downloaded"
+    if item.missing_bytes:
+        state = f"{gb(downloaded)} downloaded" if downloaded else ""
     licence = f"licence: {item.licence or 'see its page'}" if item.repo else ""
     details = ", ".join(filter(None, (licence, "gated" if item.gated else "", state)))
     name = f"{item.repo}/{file}" if item.repo else file
@@ -317,7 +272,7 @@ def _format_notes(item: PlannedModel) -> Iterator[str]:
     if item.header is not None and item.header.unsupported_reason:
         yield f"not supported: {item.header.unsupported_reason}"
     if item.header is not None and (kind := draft_heads.file_draft_kind(item.header)) != "model":
-        unsupported = "" if draft_heads.is_supported_head(item.header) else "; not supported yet"
+        unsupported = "; not supported yet" if draft_heads.unsupported_kind(item.header) else ""
         yield f"draft head ({draft_heads.KIND_TITLES[kind]}), only for its own target{unsupported}"
 
 
@@ -358,20 +313,14 @@ class DownloadProgressLine:
         return True
 
     def _format_line(self, state: DownloadState) -> str:
-        name = f"{self._position}{self._name}"
+        name, size = f"{self._position}{self._name}", state.job.file.size
+        share = percent(state.done_bytes / size if size else None)
         if state.phase is not DownloadPhase.LOADING:
-            share = (
-                f" {percent(state.done_bytes / state.total_bytes)}"
-                if state.total_bytes and state.done_bytes
-                else ""
-            )
-            return f"{name}  {_PHASE_TEXT.get(state.phase, state.phase)}{share} …"
-        if state.total_bytes is None:
-            return f"{name}  {gb(state.done_bytes)}"
-        share = percent(state.done_bytes / state.total_bytes if state.total_bytes else None)
+            done = f" {share}" if state.done_bytes else ""
+            return f"{name}  {_PHASE_TEXT.get(state.phase, state.phase)}{done} …"
         speed = f"  {bytes_per_second(state.rate)}" if state.rate else ""
         left = f"  {duration(state.eta)} left" if state.eta is not None else ""
-        return f"{name}  {share}  {gb(state.done_bytes)} of {gb(state.total_bytes)}{speed}{left}"
+        return f"{name}  {share}  {gb(state.done_bytes)} of {gb(size)}{speed}{left}"
 
     def _draw(self, line: str) -> None:
         """Redraw the line, cut to the width of the terminal: a wrapped line cannot be redrawn."""
@@ -382,22 +331,11 @@ class DownloadProgressLine:
         self._last_line = line
 
     def _finish(self, state: DownloadState) -> None:
-        self._clear()
+        self.close()
         status = "verified" if self._downloaded else "already downloaded, verified"
         click.echo(f"{self._position}{self._name}  {gb(state.done_bytes)}, {status}", err=True)
 
-    def _clear(self) -> None:
+    def close(self) -> None:
         if self._redraws and self._last_line:
             click.echo("\r\x1b[K", err=True, nl=False)
             self._last_line = ""
-
-    def __enter__(self) -> DownloadProgressLine:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._clear()

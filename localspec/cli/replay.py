@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from localspec.chat import events_file
+from localspec.chat.answer import GeneratedAnswer
 from localspec.cli import global_options, speculation_text
-from localspec.protocol.events import EngineReady, Event, GenerationFinished, Notice, Round
+from localspec.protocol.events import EngineReady, Event, Notice
 from localspec.sanitize import sanitize
 
 
@@ -71,11 +72,10 @@ def _print_answers(events: list[Event], *, plain: bool, colour: bool) -> None:
         click.echo(speculation_text.format_legend(colour), err=True, color=colour)
 
 
-def _print_answer(answer: tuple[Event, ...], *, plain: bool, colour: bool) -> None:
-    rounds = [event for event in answer if isinstance(event, Round)]
-    for event in rounds:
-        click.echo(speculation_text.format_round(event, plain=plain, colour=colour), color=colour)
-    finished = next(
-        (event for event in reversed(answer) if isinstance(event, GenerationFinished)), None
-    )
-    click.echo(speculation_text.format_answer_summary(rounds, finished))
+def _print_answer(events: tuple[Event, ...], *, plain: bool, colour: bool) -> None:
+    answer = GeneratedAnswer()
+    for event in events:
+        answer.add(event)
+    for round_ in answer.rounds:
+        click.echo(speculation_text.format_round(round_, plain=plain, colour=colour), color=colour)
+    click.echo(speculation_text.format_answer_summary(answer))

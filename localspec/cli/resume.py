@@ -9,15 +9,14 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from localspec import config
-from localspec.chat.conversation import Conversation, Turn, format_question
-from localspec.chat.history import ChatHistory, ChatPair, SavedChat
-from localspec.chat.recorder import ChatRecorder
+from localspec import config, launch
+from localspec.chat.conversation import Turn, format_question
+from localspec.chat.history import ChatHistory, SavedChat
+from localspec.chat.session import ChatSession
 from localspec.chat.settings import ChatSettings
 from localspec.chat.thinking import strip_thinking
-from localspec.cli import options
 from localspec.errors import LocalspecError, NotFoundError, UsageError
-from localspec.protocol.events import Notice
+from localspec.launch import recent_pairs
 from localspec.protocol.wire import SamplingParams
 from localspec.sanitize import sanitize
 
@@ -39,42 +38,42 @@ def resume_chat(is_chat: bool, chat: str | None) -> SavedChat | None:
 
 
 def resolve_pair(model: str | None, draft: str, saved_chat: SavedChat | None) -> tuple[str, str]:
-    """The named pair; else that of the saved chat, of config.toml, of the last run, or the demo."""
+    """The named pair; else the saved chat's, else as `recent_pairs.resolve_default`."""
     pair = saved_chat.list_entry.pair if saved_chat else None
     if model is None and pair is not None and pair.model:
         return pair.model, pair.draft if draft == "auto" else draft
-    return options.resolve_default(model, draft)
+    return recent_pairs.resolve_default(model, draft)
 
 
-def create_recorder(
-    pair: tuple[str, str],
-    conversation: Conversation,
+def create_session(
+    choice: launch.ResolvedPair,
     saved_chat: SavedChat | None,
+    settings: ChatSettings,
     given: dict[str, Any],
-) -> ChatRecorder:
-    """The recorder of this chat.  Raises InUseError if another window has the chat open."""
-    if saved_chat and given["system"]:
-        conversation.system = given["system"]
-
-    def print_notice(notice: Notice) -> None:
-        text = sanitize(f"{notice.message} {notice.hint}", multiline=False)
-        click.echo(f"localspec: {text}", err=True)
-
-    recorder = ChatRecorder(
-        conversation,
-        _open_history(private=given["private"], quiet=given["quiet"]),
-        ChatPair(*pair),
-        saved_chat=saved_chat,
-        notify=print_notice,
+) -> ChatSession:
+    """The session of this chat.  Raises InUseError if another window has the chat open."""
+    history = _open_history(private=given["private"], quiet=given["quiet"])
+    session = ChatSession(
+        choice,
+        given["seed"],
+        history,
+        saved_chat,
+        settings=settings,
+        system=given["system"],
     )
-    if recorder.lock_error is not None:
-        raise recorder.lock_error
-    return recorder
+    if session.recorder.lock_error is not None:
+        raise session.recorder.lock_error
+    if saved_chat is not None:
+        merged = merge_settings(saved_chat.settings, settings)
+        session.settings = settings if given["preset"] else merged
+        if given["system"]:
+            session.conversation.system = given["system"]
+    return session
 
 
 def _open_history(*, private: bool, quiet: bool = False) -> ChatHistory | None:
     """The history to save in; None for a private chat, or with a warning if it cannot be opened."""
-    if private or config.load().private_chats:
+    if private or not config.load().get("chats.keep"):
         return None
     try:
         history = ChatHistory.open()
@@ -148,13 +147,8 @@ def format_recap(chat: SavedChat, *, plain: bool) -> Iterator[str]:
         yield from _format_turn(
             turn, chat, "You: " if plain else "> ", f"{name}: " if plain else ""
         )
-    if is_interrupted(chat):
+    if turns and turns[-1].finish_reason is None:
         yield "The last answer was interrupted. Press Enter or type /retry to generate it again."
-
-
-def is_interrupted(chat: SavedChat) -> bool:
-    turns = chat.conversation.turns
-    return bool(turns) and turns[-1].finish_reason is None
 
 
 def _format_turn(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from localspec.cli import completion, pull
+from localspec.cli import completion, global_options, pull
 from localspec.errors import NotFoundError, StorageError, UsageError
 from localspec.models import local_files, resolver
 from localspec.models.catalog import CatalogModel
@@ -21,7 +21,7 @@ from localspec.units import gb
 @click.argument("ref", required=False, shell_complete=completion.complete_model_or_pair)
 @click.option("--leftovers", is_flag=True, help="Remove the files of unfinished downloads.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@global_options.JSON
 def command(ref: str | None, leftovers: bool, yes: bool, as_json: bool) -> int:
     """Remove the model or pair REF from this computer.
 

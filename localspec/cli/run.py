@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
-import signal
+import stat
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any, TextIO
 
 import click
 
 from localspec import config, launch
+from localspec.chat import presets
+from localspec.chat.context_window import run_request
 from localspec.chat.conversation import Conversation
 from localspec.chat.history import SavedChat
-from localspec.chat.recorder import ChatRecorder
+from localspec.chat.session import ChatSession
 from localspec.chat.settings import ChatSettings, LoadedModel, build_request
 from localspec.cli import global_options, options, resume
 from localspec.cli.answer_printer import AnswerPrinter, PrintOptions
+from localspec.cli.interrupts import stop_on_interrupt
 from localspec.errors import LocalspecError, StorageError, UsageError
+from localspec.fit.advisor import SettingsRequest
 from localspec.launch import recent_pairs
-from localspec.protocol.events import EngineExit, EngineReady, Event, Notice, encode
-from localspec.protocol.wire import GenerateCommand, SamplingParams
+from localspec.protocol.events import EngineReady, encode
+from localspec.protocol.wire import GenerateCommand
 from localspec.sanitize import sanitize
-from localspec.worker import crashes
 
 _MAX_PROMPT_BYTES = 64 * 1024 * 1024
 _DEFAULT_MAX_TOKENS = 512
+_PIPE_NOTICE_SECONDS = 2.0
+"""A pipe that nobody writes to or closes would look like a slow model."""
 
 
 @click.command("run")
@@ -45,7 +51,8 @@ def command(model: str | None, **given: Any) -> int:
     """Answer a prompt with MODEL, or start a chat if there is no prompt.
 
     MODEL is a pair or a model of the catalogue, user/repo:QUANT, or the path of a .gguf file.
-    Without MODEL: the pair set in config.toml, else the pair of the last run, else the demo.
+    Without MODEL: the pair set in config.toml, else the pair of the last run, else SmolLM2 135M if
+    its package is installed, else the demo.
     Chats are saved; see `localspec history`.
 
     \b
@@ -60,18 +67,23 @@ def command(model: str | None, **given: Any) -> int:
     text = "" if is_chat else _read_prompt(given["prompt"])
     if given["raw"] and given["template"]:
         raise UsageError("--raw uses no template.", "Leave out --raw or --template.")
+    if given["json_schema"] and given["grammar"]:
+        raise UsageError("--json-schema and --grammar cannot be used together.", "Give one.")
+    if given["preset"]:
+        given["system"] = given["system"] or presets.find(given["preset"]).system or ""
     model, draft = resume.resolve_pair(model, given["draft"], saved_chat)
     if not given["quiet"] and sys.stderr.isatty():
         _warn_unused_gpu()
     choice = options.resolve_or_pull(model, draft, yes=given["yes"], quiet=given["quiet"])
     pair_refs = launch.make_portable_refs(model, draft)
     recent_pairs.save_last(*pair_refs)
+    choice = replace(choice, requested_refs=pair_refs)
+    recent_pairs.add_if_path(choice)
     given["spec"] = options.resolve_drafter(choice, given["spec"])
-    conversation = saved_chat.conversation if saved_chat else _new_conversation(given)
     with _open_events_file(given["events"]) as events_file:
         if is_chat:
-            recorder = resume.create_recorder(pair_refs, conversation, saved_chat, given)
-            return _run_chat(choice, recorder, saved_chat, events_file, given)
+            return _run_chat(choice, saved_chat, events_file, given)
+        conversation = _new_conversation(given)
         conversation.ask(text)
         return _run_once(choice, conversation, events_file, given)
 
@@ -97,49 +109,46 @@ def _is_chat(given: dict[str, Any]) -> bool:
 
 def _run_chat(
     choice: launch.ResolvedPair,
-    recorder: ChatRecorder,
     saved_chat: SavedChat | None,
     events_file: TextIO | None,
     given: dict[str, Any],
 ) -> int:
+    # Late imports: only a chat needs them.
     from localspec.cli.answer_printer import ChatOutputStyle  # noqa: PLC0415
-    from localspec.cli.chat_loop import ChatLoop  # noqa: PLC0415  late: only a chat needs it
-    from localspec.cli.chat_state import ChatLaunchOptions, ChatState  # noqa: PLC0415
+    from localspec.cli.chat_loop import ChatLaunchOptions, ChatLoop  # noqa: PLC0415
+    from localspec.cli.slash_handlers import LinearChatView  # noqa: PLC0415
+
+    session = resume.create_session(choice, saved_chat, _build_chat_settings(given, choice), given)
+    style = ChatOutputStyle(global_options.is_plain(), _use_colour(given), given["quiet"])
+
+    def print_line(line: str) -> None:
+        sys.stdout.flush()
+        click.echo(line, err=True, color=style.colour)
+
+    def build_load_request(session: ChatSession) -> SettingsRequest:
+        changed = given | {"ctx": session.settings.ctx}
+        return options.build_load_request(session.choice, changed)
 
     launch_options = ChatLaunchOptions(
-        options.build_load_request(choice, given),
-        choice,
+        build_load_request,
         raw=given["raw"],
         template=given["template"],
         show_stats=given["stats"],
         probabilities=given["probabilities"],
-        on_event=_make_notice_printer(given["quiet"]),
+        on_event=options.make_notice_printer(given["quiet"]),
         events_file=events_file,
+        recap=tuple(resume.format_recap(saved_chat, plain=style.plain)) if saved_chat else (),
     )
-    style = ChatOutputStyle(global_options.is_plain(), _use_colour(given), given["quiet"])
-    initial = _build_chat_settings(given, choice)
-    state = ChatState(
-        recorder.conversation,
-        initial,
-        style,
-        recorder,
-        given["system"],
-        given["tokens"],
-        initial_settings=initial,
-    )
-    if saved_chat:
-        state.settings = resume.merge_settings(saved_chat.settings, initial)
-        state.engine_died = resume.is_interrupted(saved_chat)
-        state.recap = tuple(resume.format_recap(saved_chat, plain=style.plain))
-    return ChatLoop(launch_options, state).run(_print_ready if given["verbose"] else lambda _: None)
+    view = LinearChatView(session, style, print_line, given["tokens"])
+    return ChatLoop(launch_options, view).run(_print_ready if given["verbose"] else lambda _: None)
 
 
 def _build_chat_settings(given: dict[str, Any], choice: launch.ResolvedPair) -> ChatSettings:
     preferences = config.load()
     return replace(
         _build_settings(given, choice),
-        overflow=preferences.overflow,
-        show_thinking=preferences.show_thinking,
+        overflow=preferences.get("chats.overflow"),
+        show_thinking=preferences.get("chats.show_thinking"),
     )
 
 
@@ -159,10 +168,8 @@ def _run_once(
         _use_colour(given),
         global_options.is_plain(),
     )
-    probe = settings.spec == choice.spec == "auto"
     load_request = options.build_load_request(choice, given)
-    print_notice = _make_notice_printer(given["quiet"])
-    engine = launch.start_engine(load_request, probe=probe, notify=print_notice)
+    engine = launch.start_engine(load_request, notify=options.make_notice_printer(given["quiet"]))
     try:
         if given["verbose"]:
             _print_ready(engine.ready)
@@ -179,7 +186,7 @@ def _run_once(
         # build_request derives a seed per turn; one answer uses the seed of --seed itself.
         sampling = replace(request.sampling, seed=conversation.seed)
         request = replace(request, sampling=sampling)
-        return _stream_answer(engine, request, print_options, events_file)
+        return _stream_answer(engine, request, loaded, print_options, events_file)
     finally:
         engine.close()
 
@@ -187,58 +194,54 @@ def _run_once(
 def _stream_answer(
     engine: launch.Engine,
     request: GenerateCommand,
+    loaded: LoadedModel,
     print_options: PrintOptions,
     events_file: TextIO | None,
 ) -> int:
-    printer = AnswerPrinter(print_options)
-    interrupted = False
-
-    def stop(*_: int | FrameType | None) -> None:
-        nonlocal interrupted
-        interrupted = True
-        engine.stop()
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl+C quits
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        for event in _events_with_ready(engine, request):
-            if events_file is not None:
-                events_file.write(encode(event) + "\n")
-            printer.on_event(event)
-            if interrupted:  # again: the first may have come before the engine started
-                engine.stop()
-            if isinstance(event, EngineExit):
-                raise crashes.exit_error(event)
-    except LocalspecError as error:
-        error.said = printer.text
-        raise
-    finally:
-        printer.end_line()
-        signal.signal(signal.SIGINT, before)
-    printer.print_result(request.sampling.seed, request.verify)
-    return 130 if interrupted else 0
-
-
-def _events_with_ready(engine: launch.Engine, request: GenerateCommand) -> Iterator[Event]:
-    yield engine.ready
-    yield from engine.generate(request)
+    printer = AnswerPrinter(print_options, engine.ready)
+    with stop_on_interrupt(engine.stop) as is_stopped:
+        events = run_request(engine, request, is_stopped)
+        try:
+            for event in itertools.chain((engine.ready,), events):
+                if events_file is not None:
+                    events_file.write(encode(event) + "\n")
+                printer.on_event(event)
+        except LocalspecError as error:
+            error.said = printer.answer.text
+            raise
+        finally:
+            printer.end_line()
+    printer.print_result(request, loaded)
+    return 130 if is_stopped() else 0
 
 
 def _read_prompt(given: str | None) -> str:
-    if given is not None:
-        text = given
-    elif sys.stdin is None or sys.stdin.isatty():
+    """The prompt of -p, then a blank line and what is piped."""
+    if given is None and (sys.stdin is None or sys.stdin.isatty()):
         raise UsageError("There is no prompt.", 'Give one: localspec run demo -p "import os"')
-    else:
-        text = _read_pipe(sys.stdin.buffer)
+    piped = _read_pipe(sys.stdin.buffer) if given is None or _is_piped(sys.stdin) else ""
+    text = "\n\n".join(filter(None, (given, piped)))
     if not text:
         raise UsageError("The prompt is empty.", 'Give one: localspec run demo -p "import os"')
     return text
 
 
+def _is_piped(stdin: TextIO | None) -> bool:
+    """Whether someone writes to standard input: a pipe, a file or a socket, not a device."""
+    try:
+        mode = os.fstat(stdin.fileno()).st_mode if stdin is not None else 0
+    except (OSError, ValueError):  # closed, or no file at all
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+
+
 def _read_pipe(stdin: IO[bytes]) -> str:
     """Standard input as text; blank lines alone count as empty."""
+    notice = threading.Timer(_PIPE_NOTICE_SECONDS, _print_pipe_notice)
+    notice.daemon = True
+    notice.start()
     data = stdin.read(_MAX_PROMPT_BYTES + 1)
+    notice.cancel()
     if len(data) > _MAX_PROMPT_BYTES:
         raise UsageError(
             f"The prompt is longer than {_MAX_PROMPT_BYTES >> 20} MiB.", "No context is that large."
@@ -246,26 +249,25 @@ def _read_pipe(stdin: IO[bytes]) -> str:
     return data.decode("utf-8", "replace") if data.strip() else ""
 
 
+def _print_pipe_notice() -> None:
+    if sys.stderr.isatty():
+        click.echo("localspec: Reading standard input. To use only -p: < /dev/null", err=True)
+
+
 def _build_settings(given: dict[str, Any], choice: launch.ResolvedPair) -> ChatSettings:
-    suggested = ChatSettings.from_catalog(choice.suggested_settings)
-    temperature, draft_max = given["temperature"], given["draft_max"]
-    return ChatSettings(
-        SamplingParams(
-            temperature=suggested.sampling.temperature if temperature is None else temperature,
-            top_k=given["top_k"],
-            top_p=given["top_p"],
-            min_p=given["min_p"],
-            repeat_penalty=given["repeat_penalty"],
-        ),
+    settings = replace(
+        options.build_settings(choice, given),
         max_tokens=given["max_tokens"],
         stop=given["stop"],
-        spec=given["spec"],
-        draft_length=suggested.draft_length if draft_max is None else draft_max,
-        verify=given["verify"],
-        exact=given["exact"],
         think=None if given["think"] is None else given["think"] == "on",
         think_budget=given["think_budget"],
+        ctx=given["ctx"],
+        grammar=given["grammar"],
+        json_schema=given["json_schema"],
     )
+    if given["preset"]:
+        settings = resume.merge_settings(presets.find(given["preset"]).apply(settings), settings)
+    return settings
 
 
 def _use_colour(given: dict[str, Any]) -> bool:
@@ -289,23 +291,6 @@ def _open_events_file(path: str | None) -> Iterator[TextIO | None]:
         ) from error
     with file:
         yield file
-
-
-def _make_notice_printer(quiet: bool) -> Callable[[Event], None]:
-    """Prints notices; prints one line when the first measurement of a pair begins."""
-    measuring_shown = False
-
-    def print_event(event: Event) -> None:
-        nonlocal measuring_shown
-        if isinstance(event, Notice):
-            if not quiet:
-                click.echo(f"localspec: {event.message} {event.hint}", err=True)
-            return
-        if not quiet and not measuring_shown and sys.stderr.isatty():
-            click.echo("localspec: measuring this pair on this computer (first run) …", err=True)
-        measuring_shown = True
-
-    return print_event
 
 
 def _print_ready(ready: EngineReady) -> None:

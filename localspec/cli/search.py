@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import click
 
@@ -23,15 +24,14 @@ from localspec.units import short_count
     help="Number of results.",
 )
 @global_options.ENDPOINT
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@global_options.JSON
 def command(text: tuple[str, ...], limit: int, endpoint: str | None, as_json: bool) -> int:
     """Search the Hugging Face hub for repositories with GGUF files, most downloaded first."""
     hub = HubClient(endpoint)
     repositories = pull.run_cancellable(lambda stop: hub.search(" ".join(text), limit, stop))
     if as_json:
-        click.echo(
-            json.dumps({"schema": 1, "repos": [_repository_to_json(r) for r in repositories]})
-        )
+        repos = [asdict(r) | {"updated": r.updated and r.updated.isoformat()} for r in repositories]
+        click.echo(json.dumps({"schema": 1, "repos": repos}))
         return 0
     if not repositories:
         click.echo("No results. Try fewer words.", err=True)
@@ -53,13 +53,3 @@ def _repository_row(repository: HubSearchResult) -> tuple[str, ...]:
         changed,
         "gated" if repository.gated else "",
     )
-
-
-def _repository_to_json(repository: HubSearchResult) -> dict[str, object]:
-    return {
-        "repo": repository.repo,
-        "downloads": repository.downloads,
-        "likes": repository.likes,
-        "updated": repository.updated.isoformat() if repository.updated else None,
-        "gated": repository.gated,
-    }

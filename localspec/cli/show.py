@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -26,47 +25,48 @@ from localspec.units import gb
 Fact = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _ReferenceDetails:
-    items: list[PlannedModel]
-    match: PlannedPair | None
-    files: list[RepoFile]
-    """Models of the repository, if the reference names no single file."""
-
-
 @click.command("show")
 @click.argument("ref", shell_complete=completion.complete_model_or_pair)
 @click.option("--template", is_flag=True, help="Print only the chat template.")
 @global_options.ENDPOINT
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@global_options.JSON
 def command(ref: str, template: bool, endpoint: str | None, as_json: bool) -> int:
     """Show the details of the model or pair REF, without downloading it.
 
     Reads the header of the file, here or on the hub. For a repository, also lists its models.
     """
     request, hub = resolver.resolve(ref), HubClient(endpoint)
-    details = pull.run_cancellable(
+    items, files = pull.run_cancellable(
         lambda stop: _resolve_details(request, PullPlanner(hub, stop, refresh=False))
     )
+    match = pull_plan.check_pair(*items) if len(items) == 2 else None
     if template:
-        click.echo(_read_template(details.items[0]))
+        click.echo(_read_template(items[0]))
     elif as_json:
-        click.echo(json.dumps(_details_to_json(details)))
+        document = {
+            "schema": 1,
+            "models": [_item_to_json(item) for item in items],
+            "pair": pull.match_to_json(match) if match else None,
+            "files": [{"file": file.path, "bytes": file.size} for file in files],
+        }
+        click.echo(json.dumps(document))
     else:
-        for line in _format_details(details):
+        for line in _format_details(items, match, files):
             click.echo(line)
     return 0
 
 
-def _resolve_details(request: ModelRequest, planner: PullPlanner) -> _ReferenceDetails:
+def _resolve_details(
+    request: ModelRequest, planner: PullPlanner
+) -> tuple[list[PlannedModel], list[RepoFile]]:
+    """The models, and those of the repository if the reference names no single file."""
     items = [_plan_item(planner, model) for model in request.models]
-    match = pull_plan.check_pair(*items) if len(items) == 2 else None
     source = request.target.source
     files: list[RepoFile] = []
     if isinstance(source, HubReference) and source.tag is None and source.file is None:
         with suppress(OfflineError):
             files = _join_split_files(planner.repo_info(source.repo, source.revision).files)
-    return _ReferenceDetails(items, match, files)
+    return items, files
 
 
 def _plan_item(planner: PullPlanner, model: ResolvedModel) -> PlannedModel:
@@ -76,20 +76,16 @@ def _plan_item(planner: PullPlanner, model: ResolvedModel) -> PlannedModel:
     except OfflineError:
         if (entry := model.catalog_model) is None:
             raise
-        return PlannedModel(
-            model, entry.repo, None, entry.file, size=entry.size, licence=entry.licence
-        )
+        return PlannedModel(model, entry.file, entry.size, repo=entry.repo)
 
 
 def _join_split_files(files: Sequence[RepoFile]) -> list[RepoFile]:
     """The models of a repository; the parts of a split model become one entry."""
     models = []
-    for file in files:
-        if not reference.is_model(file.path) or reference.parse_file_name(file.path).index != 1:
-            continue
+    for file in reference.list_models(files):
         with suppress(NotFoundError):  # some of its parts are missing
             parts = reference.choose_files(files, file=file.path)
-            models.append(RepoFile(file.path, sum(part.size for part in parts), file.sha256))
+            models.append(RepoFile(file.path, sum(part.size for part in parts), file.digest))
     return models
 
 
@@ -102,24 +98,23 @@ def _read_template(item: PlannedModel) -> str:
     return sanitize(text)
 
 
-def _format_details(details: _ReferenceDetails) -> Iterator[str]:
-    for number, item in enumerate(details.items):
+def _format_details(
+    items: Sequence[PlannedModel], match: PlannedPair | None, files: Sequence[RepoFile]
+) -> Iterator[str]:
+    for number, item in enumerate(items):
         if number:
             yield ""
-        facts = [
-            *_file_facts(item),
-            *(_header_facts(item.header) if item.header else _catalog_facts(item)),
-        ]
-        yield from format_columns(facts)
+        facts = _header_facts(item.header) if item.header else _catalog_facts(item)
+        yield from format_columns([*_file_facts(item), *facts])
         if head_lines := list(pull.format_sidecar_heads(item)):
             yield ""
             yield from head_lines
-    if details.match is not None:
+    if match is not None:
         yield ""
-        yield from pull.format_pair_verdict(details.match)
-    if details.files:
+        yield from pull.format_pair_verdict(match)
+    if files:
         yield ""
-        yield from format_columns([(gb(file.size), file.path) for file in details.files])
+        yield from format_columns([(gb(file.size), file.path) for file in files])
 
 
 def _file_facts(item: PlannedModel) -> Iterator[Fact]:
@@ -188,25 +183,8 @@ def _pair_ids(model: CatalogModel | None) -> list[str]:
     return [p.id for p in pairs if model.id in (p.target.id, p.draft.id if p.draft else "")]
 
 
-def _details_to_json(details: _ReferenceDetails) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "models": [_item_to_json(item) for item in details.items],
-        "pair": pull.match_to_json(details.match) if details.match else None,
-        "files": [{"file": file.path, "bytes": file.size} for file in details.files],
-    }
-
-
 def _item_to_json(item: PlannedModel) -> dict[str, Any]:
-    return {
-        "name": item.resolved.name,
-        "repo": item.repo,
-        "revision": item.revision,
-        "file": item.file,
-        "bytes": item.size,
-        "licence": item.licence,
-        "gated": item.gated,
-        "path": str(item.path) if item.path else None,
+    return pull.model_to_json(item, item.path) | {
         "pairs": _pair_ids(item.resolved.catalog_model),
         "beside": [
             {

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import click
 
-from localspec.protocol.events import GenerationFinished, Round, SpeculationPlan, Token, TokenClass
-from localspec.protocol.round_totals import RoundTotals
+from localspec.chat.answer import GeneratedAnswer
+from localspec.chat.speculation_stats import Speedup, format_acceptance, measure_speedup
+from localspec.protocol.events import FinishReason, Round, SpeculationPlan, Token, TokenClass
 from localspec.sanitize import sanitize
-from localspec.units import milliseconds, percent, short_count, token_rate
+from localspec.units import count, milliseconds, percent, short_count, token_rate
 
 TOKEN_GLYPHS: dict[TokenClass, str] = {
     "accepted": "ˢ",
@@ -89,14 +90,17 @@ def format_stats(
         yield f"{plan.state.upper()}  {plan.why}"
     if speculation["drafted"]:
         n_rounds, counts = speculation["rounds"], speculation["histogram"]
+        n_passes = n_rounds + speculation["paused_rounds"]
         yield (
-            f"acceptance rate {percent(speculation['acceptance_rate'])}"
-            f" ({speculation['accepted']} of {speculation['drafted']})"
-            f" · {speculation['mean_accepted_length']:.1f} tokens per pass"
-            f" · {n_rounds} round{'s' * (n_rounds != 1)}"
+            f"{_acceptance_text(speculation['accepted'], speculation['drafted'])}"
+            f" · {totals['tokens'] / n_passes:.1f} tokens per target pass"
+            f" · {_count_passes(n_passes)}, {n_rounds} with a draft"
         )
         histogram = _format_histogram_words(counts) if plain else _format_histogram(counts)
         yield f"accepted tokens per round  {histogram}"
+    if overlap := speculation.get("overlap"):
+        share = percent(overlap["hits"] / overlap["rounds"])
+        yield f"overlapped drafting: {share} of {overlap['rounds']} drafts begun in time"
     if n_ties := speculation["guarded"]:
         yield f"exact mode: {n_ties} near-tie{'s' * (n_ties != 1)} recomputed"
     yield (
@@ -106,10 +110,18 @@ def format_stats(
     )
 
 
+def _count_passes(n: int) -> str:
+    return f"{n} pass{'es' * (n != 1)}"
+
+
+def _acceptance_text(accepted: int, drafted: int) -> str:
+    return f"acceptance rate {format_acceptance(accepted, drafted)}"
+
+
 def _format_histogram(counts: list[int]) -> str:
     """`counts[n]`: rounds in which n draft tokens were accepted."""
     highest = max(counts, default=0) or 1
-    bars = (f"{i} {_format_bar(count / highest)} {count}" for i, count in enumerate(counts))
+    bars = (f"{i} {_format_bar(n / highest)} {n}" for i, n in enumerate(counts))
     return "  ".join(bars)
 
 
@@ -135,12 +147,12 @@ def _format_marked_round(event: Round, colour: bool) -> str:
     accepted = f"{event.accepted}/{event.drafted}" if event.drafted else ""
     shown = " ".join(mark_token(_escape_whitespace(token), colour) for token in event.tokens)
     return (
-        f"{event.n:>5}  {source:<7} {accepted:>5}  {milliseconds(_round_ms(event)):>8}  {shown}"
+        f"{event.n:>5}  {source:<7} {accepted:>5}  {milliseconds(event.ms.total):>8}  {shown}"
     ).rstrip()
 
 
 def _format_spoken_round(event: Round) -> str:
-    start = f"Round {event.n}, {milliseconds(_round_ms(event))}:"
+    start = f"Round {event.n}, {milliseconds(event.ms.total)}:"
     texts = [json.dumps(sanitize(token.text), ensure_ascii=False) for token in event.tokens]
     if not event.drafted:
         return f"{start} nothing drafted. Plain {', '.join(texts)}."
@@ -158,34 +170,25 @@ def _escape_whitespace(token: Token) -> Token:
     return replace(token, text=sanitize(token.text).translate(_WHITESPACE_ESCAPES))
 
 
-def _round_ms(event: Round) -> float:
-    return event.ms.draft + event.ms.verify + event.ms.host
-
-
-def format_answer_summary(rounds: Sequence[Round], finished: GenerationFinished | None) -> str:
-    """Totals of the rounds of an answer; `finished` is None if the recording is incomplete."""
-    totals = RoundTotals()
-    for event in rounds:
-        totals.add(event)
+def format_answer_summary(answer: GeneratedAnswer) -> str:
+    """Totals of the rounds of a recorded answer, which may be incomplete."""
+    totals, rounds = answer.totals, answer.rounds
     later_rounds = rounds[1:]  # as in tokens_per_second: after the first token
-    seconds = sum(map(_round_ms, later_rounds)) / 1e3
+    seconds = sum(event.ms.total for event in later_rounds) / 1e3
     rate = sum(len(event.tokens) for event in later_rounds) / seconds if seconds > 0 else None
-    n_tokens, n_passes = totals.tokens, len(rounds)
-    parts = [f"{n_tokens} token{'s' * (n_tokens != 1)} in {n_passes} pass{'es' * (n_passes != 1)}"]
+    n_passes = len(rounds)
+    parts = [f"{count(totals.tokens, 'token')} in {_count_passes(n_passes)}"]
     if totals.drafted:
-        counts = f"{totals.accepted} of {totals.drafted}"
-        parts.append(f"acceptance rate {percent(totals.acceptance_rate)} ({counts})")
-        parts.append(f"{totals.mean_accepted_length:.1f} tokens per speculative pass")
+        parts.append(_acceptance_text(totals.accepted, totals.drafted))
+        parts.append(f"{totals.tokens_per_pass:.1f} tokens per target pass")
     parts.append(token_rate(rate))
-    end = _FINISH_TEXT[finished.reason] if finished else "The recording ends here."
+    end = _FINISH_TEXT[answer.finished.reason] if answer.finished else "The recording ends here."
     return f"{', '.join(parts)}. {end}"
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerStats:
-    finished: GenerationFinished
-    totals: RoundTotals
-    plan: SpeculationPlan | None
+    answer: GeneratedAnswer
     plain_tokens_per_second: float | None
     """Tokens per second without speculation; None until it is measured."""
     n_ctx: int
@@ -193,54 +196,40 @@ class AnswerStats:
     """Milliseconds from Ctrl+C to the end; None if the answer was not stopped."""
 
     @property
-    def tokens_per_second(self) -> float | None:
-        rate = self.finished.totals.get("timings", {}).get("tokens_per_second")
-        return float(rate) if isinstance(rate, int | float) else None
-
-    @property
-    def speedup(self) -> float | None:
-        if (
-            not self.tokens_per_second
-            or not self.plain_tokens_per_second
-            or not self.totals.drafted
-        ):
+    def speedup(self) -> Speedup | None:
+        if not self.answer.totals.drafted:
             return None
-        return self.tokens_per_second / self.plain_tokens_per_second
+        return measure_speedup(self.answer.rounds, self.plain_tokens_per_second)
 
     @property
-    def context_tokens(self) -> int:
-        totals = self.finished.totals
-        return int(totals.get("prompt_tokens", 0)) + int(totals.get("tokens", self.totals.tokens))
-
-    @property
-    def ended_in_thinking(self) -> bool:
-        return bool(self.finished.totals.get("thinking", {}).get("open"))
+    def finish_reason(self) -> FinishReason | None:
+        return self.answer.finished.reason if self.answer.finished else None
 
     @property
     def is_context_full(self) -> bool:
-        return self.finished.reason == "context"
+        return self.finish_reason == "context"
 
 
 def format_status_line(stats: AnswerStats) -> str:
-    """E.g. `2.1× plain · acceptance rate 62 % · 79 tok/s · context 1.2k / 16k`."""
+    """E.g. `2.1× plain speed · acceptance rate 62 % of 134 · 79 tok/s · context 1.2k / 16k`."""
     parts = []
     if stats.stopped_ms is not None:
         parts.append(f"stopped in {milliseconds(stats.stopped_ms)}")
-    if stats.finished.reason == "length":
+    if stats.finish_reason == "length":
         parts.append("stopped at the max-token limit")
     if stats.is_context_full:
         parts.append("context full")
-    if stats.ended_in_thinking:
+    if stats.answer.ended_in_thinking:
         parts.append("stopped while thinking")
     if stats.speedup is not None:
-        parts.append(f"{stats.speedup:.1f}× plain")
-    if stats.totals.drafted:
-        parts.append(f"acceptance rate {percent(stats.totals.acceptance_rate)}")
-    elif stats.plan is not None:
-        parts.append(f"speculation {stats.plan.state}")
-    if stats.tokens_per_second is not None:
-        parts.append(token_rate(stats.tokens_per_second))
-    parts.append(f"context {short_count(stats.context_tokens)} / {short_count(stats.n_ctx)}")
+        parts.append(f"{stats.speedup} plain speed")
+    if stats.answer.totals.drafted:
+        parts.append(_acceptance_text(stats.answer.totals.accepted, stats.answer.totals.drafted))
+    elif stats.answer.plan is not None:
+        parts.append(f"speculation {stats.answer.plan.state}")
+    if stats.answer.tokens_per_second is not None:
+        parts.append(token_rate(stats.answer.tokens_per_second))
+    parts.append(f"context {short_count(stats.answer.context_tokens)} / {short_count(stats.n_ctx)}")
     return " · ".join(parts)
 
 
@@ -249,32 +238,33 @@ def format_status_sentences(stats: AnswerStats) -> str:
     parts = []
     if stats.stopped_ms is not None:
         parts.append(f"Stopped in {stats.stopped_ms:.0f} milliseconds.")
-    if stats.finished.reason == "length":
+    if stats.finish_reason == "length":
         parts.append("Stopped at the max-token limit.")
     if stats.is_context_full:
         parts.append("The context is full.")
-    if stats.ended_in_thinking:
+    if stats.answer.ended_in_thinking:
         parts.append("Stopped while thinking.")
-    if stats.totals.drafted:
-        accepted = f"{stats.totals.accepted} of {stats.totals.drafted} draft tokens accepted"
-        speedup = "" if stats.speedup is None else f", {stats.speedup:.1f} times plain speed"
+    if stats.answer.totals.drafted:
+        accepted = (
+            f"{stats.answer.totals.accepted} of {stats.answer.totals.drafted} draft tokens accepted"
+        )
+        speedup = "" if stats.speedup is None else f", {stats.speedup.in_words} plain speed"
         parts.append(f"{accepted}{speedup}.")
-    if stats.tokens_per_second is not None:
-        parts.append(f"{stats.tokens_per_second:.0f} tokens per second.")
-    parts.append(f"Context: {stats.context_tokens} of {stats.n_ctx} tokens.")
+    if stats.answer.tokens_per_second is not None:
+        parts.append(f"{stats.answer.tokens_per_second:.0f} tokens per second.")
+    parts.append(f"Context: {stats.answer.context_tokens} of {stats.n_ctx} tokens.")
     return " ".join(parts)
 
 
 def format_stats_sentences(stats: AnswerStats) -> list[str]:
     """`/stats` as sentences for a screen reader."""
     lines = []
-    if stats.plan is not None:
-        lines.append(f"Speculation: {stats.plan.state}, {stats.plan.why}.")
-    for accepted, n_rounds in enumerate(stats.totals.histogram):
+    if stats.answer.plan is not None:
+        lines.append(f"Speculation: {stats.answer.plan.state}, {stats.answer.plan.why}.")
+    for accepted, n_rounds in enumerate(stats.answer.totals.histogram):
         if n_rounds:
             rounds = f"{n_rounds} round{'s' * (n_rounds != 1)}"
             lines.append(f"{rounds} with {accepted} accepted token{'s' * (accepted != 1)}.")
-    length = stats.totals.mean_accepted_length
-    if length is not None:
-        lines.append(f"{length:.1f} tokens per speculative pass.")
+    if (per_pass := stats.answer.totals.tokens_per_pass) is not None:
+        lines.append(f"{per_pass:.1f} tokens per target pass.")
     return [*lines, format_status_sentences(stats)]

@@ -9,10 +9,11 @@ from importlib import metadata
 import click
 
 from localspec import __version__
+from localspec.cli import global_options
 
 
 @click.command("version")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@global_options.JSON
 def command(as_json: bool) -> None:
     """Show versions."""
     versions = {

@@ -15,6 +15,8 @@ from localspec.sanitize import sanitize
 
 Origin = Literal["command line", "environment", "config.toml", "default"]
 
+OPTION_PREFIX = "LOCALSPEC_OPTION_"
+"""Before a variable's name: which command-line option set that variable."""
 _MAX_SHOWN_LENGTH = 40
 
 
@@ -40,12 +42,15 @@ class EffectiveConfig:
     settings: Mapping[str, EffectiveSetting]
     key_bindings: Mapping[str, str] = field(default_factory=dict)
     """The user's keys, by action id."""
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The tables of [presets], by name; their values are not checked here."""
     errors: tuple[str, ...] = ()
     """Invalid values, each with file, line and column, or with the variable."""
     warnings: tuple[str, ...] = ()
     """Unknown keys, each with the most similar known key."""
 
     def get(self, key: str) -> Any:
+        """The value of a setting; its type is that of the definition."""
         return self.settings[key].current
 
 
@@ -64,7 +69,9 @@ def resolve(
     settings = {key: resolver.resolve(definition) for key, definition in SETTINGS.items()}
     key_bindings = resolver.read_key_bindings()
     warnings = tuple(_unknown_keys(contents, key_ids))
-    return EffectiveConfig(contents, settings, key_bindings, tuple(resolver.errors), warnings)
+    presets = resolver.read_presets()
+    errors = tuple(resolver.errors)
+    return EffectiveConfig(contents, settings, key_bindings, presets, errors, warnings)
 
 
 class _SettingResolver:
@@ -80,7 +87,8 @@ class _SettingResolver:
     def resolve(self, setting: SettingDefinition) -> EffectiveSetting:
         text = self._environ.get(setting.env_var, "")
         if text.strip():
-            source = self._flags.get(setting.env_var, setting.env_var)
+            given = self._environ.get(f"{OPTION_PREFIX}{setting.env_var}", setting.env_var)
+            source = self._flags.get(setting.env_var, given)
             origin: Origin = "environment" if source == setting.env_var else "command line"
             try:
                 return EffectiveSetting(setting, setting.value_type.parse(text), origin, source)
@@ -124,6 +132,14 @@ class _SettingResolver:
             ConfigDiagnostic(message, self._file.find_line(key)).format(self._file.path)
         )
 
+    def read_presets(self) -> dict[str, Mapping[str, Any]]:
+        presets = self._file.document.get("presets", {})
+        tables = presets if isinstance(presets, Mapping) else {}
+        for name, table in tables.items():
+            if not isinstance(table, Mapping):
+                self._add_error(f"presets.{name} must be a table: [presets.{name}]", "presets")
+        return {name: table for name, table in tables.items() if isinstance(table, Mapping)}
+
     def read_key_bindings(self) -> dict[str, str]:
         """Read [keys]. An unquoted id with a dot is a nested table in TOML."""
         document = self._file.document
@@ -146,7 +162,7 @@ def _unknown_keys(config_file: ConfigFile, key_ids: frozenset[str]) -> Iterator[
     """Yield a warning for each unknown key. The file keeps them: a newer localspec may use them."""
     for key, _ in toml_file.iterate_values(config_file.document):
         key_id = key.removeprefix("keys.")
-        is_known = key in SETTINGS or key in TABLES
+        is_known = key in SETTINGS or key in TABLES or key.startswith("presets.")
         if is_known or (key_id != key and (not key_ids or key_id in key_ids)):
             continue
         near = find_nearest_key(key, key_ids)

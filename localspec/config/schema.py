@@ -5,153 +5,119 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
-from localspec.speculation import SPECS
+from localspec.errors import UsageError
+from localspec.speculation_methods import SPECS
+from localspec.worker_address import parse_addresses
 
-THEMES = ("localspec-dark", "localspec-light", "high-contrast", "monochrome")
+THEMES = ("localspec-dark", "localspec-light", "high-contrast", "monochrome", "ansi")
 OVERFLOW_POLICIES = ("ask", "stop", "drop", "summarise")
 
 
-class SettingType(Protocol):
+@dataclass(frozen=True, slots=True)
+class SettingType:
     """The type of a setting's value."""
 
-    @property
-    def expects(self) -> str:
-        """The possible values, as text after `must be`."""
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The possible texts, if they can be listed."""
-
-    def validate(self, value: object) -> object:
-        """Check a value of the file and return it. Raises ValueError."""
+    expects: str
+    """The possible values, as text after `must be`."""
+    validate: Callable[[object], object]
+    """Check a value of the file and return it. Raises ValueError."""
+    read: Callable[[str], object]
+    """Convert a text to a value for `validate`. Raises ValueError."""
+    choices: tuple[str, ...] = ()
+    """The possible texts, if they can be listed."""
 
     def parse(self, text: str) -> object:
         """Parse the text of a user, a variable or a command. Raises ValueError."""
+        return self.validate(self.read(text))
 
     def format(self, value: object) -> str:
         """Return the text that `parse` accepts; empty for None."""
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, int | float):
+            return f"{value:g}"
+        return "" if value is None else str(value)
 
 
-@dataclass(frozen=True, slots=True)
-class BoolType:
-    expects: str = "true or false"
-    choices: tuple[str, ...] = ("true", "false")
-
-    def validate(self, value: object) -> bool:
-        if not isinstance(value, bool):
+def _check(is_valid: Callable[[Any], bool]) -> Callable[[object], object]:
+    def validate(value: object) -> object:
+        if not is_valid(value):
             raise ValueError
         return value
 
-    def parse(self, text: str) -> bool:
-        word = text.strip().lower()
-        if word in ("true", "on", "yes", "1"):
-            return True
-        if word in ("false", "off", "no", "0"):
+    return validate
+
+
+_BOOL_WORDS = dict.fromkeys(("true", "on", "yes", "1"), True) | dict.fromkeys(
+    ("false", "off", "no", "0"), False
+)
+BOOL = SettingType(
+    "true or false",
+    _check(lambda value: isinstance(value, bool)),
+    lambda text: _BOOL_WORDS.get(text.strip().lower()),
+    ("true", "false"),
+)
+
+
+def choice_type(choices: tuple[str, ...]) -> SettingType:
+    *most, last = (f'"{word}"' for word in choices)
+    return SettingType(
+        f"{', '.join(most)} or {last}",
+        _check(lambda value: isinstance(value, str) and value in choices),
+        lambda text: text.strip().lower(),
+        choices,
+    )
+
+
+def number_type(expects: str, *, zero: bool = True) -> SettingType:
+    """A number from 0, or above it without `zero`."""
+
+    def is_valid(value: object) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int | float):
             return False
+        return math.isfinite(value) and (value > 0 or (zero and value == 0))
+
+    return SettingType(expects, _check(is_valid), _read_number)
+
+
+def _read_number(text: str) -> float:
+    value = float(text.strip().replace(",", "."))
+    return int(value) if value.is_integer() and "e" not in text.lower() else value
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip()) and value.isprintable()
+
+
+def _validate_workers(value: object) -> str:
+    """The computers need not be reachable."""
+    if not isinstance(value, str):
         raise ValueError
-
-    def format(self, value: object) -> str:
-        return "true" if value else "false"
-
-
-@dataclass(frozen=True, slots=True)
-class ChoiceType:
-    choices: tuple[str, ...]
-
-    @property
-    def expects(self) -> str:
-        *most, last = (f'"{word}"' for word in self.choices)
-        return f"{', '.join(most)} or {last}"
-
-    def validate(self, value: object) -> str:
-        if not isinstance(value, str) or value not in self.choices:
-            raise ValueError
-        return value
-
-    def parse(self, text: str) -> str:
-        return self.validate(text.strip().lower())
-
-    def format(self, value: object) -> str:
-        return str(value)
+    try:
+        parse_addresses(value)
+    except UsageError as error:
+        raise ValueError from error
+    return value.strip()
 
 
-@dataclass(frozen=True, slots=True)
-class NumberType:
-    """A number from `minimum`, or above it if `exclusive`."""
-
-    expects: str
-    minimum: float = 0.0
-    exclusive: bool = False
-    choices: tuple[str, ...] = ()
-
-    def validate(self, value: object) -> float:
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not self._is_in_range(value)
-        ):
-            raise ValueError
-        return value
-
-    def _is_in_range(self, value: float) -> bool:
-        return math.isfinite(value) and (
-            value > self.minimum if self.exclusive else value >= self.minimum
-        )
-
-    def parse(self, text: str) -> float:
-        value = float(text.strip().replace(",", "."))
-        return self.validate(
-            int(value) if value.is_integer() and "e" not in text.lower() else value
-        )
-
-    def format(self, value: object) -> str:
-        return f"{value:g}" if isinstance(value, int | float) else ""
+def _validate_folder(value: object) -> str:
+    """The folder need not exist: its disk may be disconnected."""
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError
+    if not os.path.isabs(path := os.path.expanduser(value)):
+        raise ValueError
+    return path
 
 
-@dataclass(frozen=True, slots=True)
-class TextType:
-    """One line of text, not empty."""
-
-    expects: str
-    choices: tuple[str, ...] = ()
-
-    def validate(self, value: object) -> str:
-        if not isinstance(value, str) or not value.strip() or not value.isprintable():
-            raise ValueError
-        return value
-
-    def parse(self, text: str) -> str:
-        return self.validate(text.strip())
-
-    def format(self, value: object) -> str:
-        return "" if value is None else str(value)
-
-
-@dataclass(frozen=True, slots=True)
-class FolderType:
-    """An absolute path. The folder need not exist: its disk may be disconnected."""
-
-    expects: str = 'the absolute path of a folder, in quotes: "~/models"'
-    choices: tuple[str, ...] = ()
-
-    def validate(self, value: object) -> str:
-        if not isinstance(value, str) or "\0" in value:
-            raise ValueError
-        if not os.path.isabs(path := os.path.expanduser(value)):
-            raise ValueError
-        return path
-
-    def parse(self, text: str) -> str:
-        if not text.strip() or "\0" in text:
-            raise ValueError
-        return os.path.abspath(os.path.expanduser(text.strip()))
-
-    def format(self, value: object) -> str:
-        return "" if value is None else str(value)
+FOLDER = SettingType(
+    'the absolute path of a folder, in quotes: "~/models"',
+    _validate_folder,
+    lambda text: os.path.abspath(os.path.expanduser(text.strip())) if text.strip() else "",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +170,7 @@ TABLES: Mapping[str, str] = {
     "run": "Running",
     "chats": "Chats",
     "answers": "Answers",
+    "presets": "",
     "models": "Models and the network",
     "network": "",
     "downloads": "",
@@ -216,21 +183,25 @@ SETTINGS: Mapping[str, SettingDefinition] = {
     for setting in (
         SettingDefinition(
             "screen.theme",
-            ChoiceType(THEMES),
+            choice_type(THEMES),
             THEMES[0],
             "theme",
-            "Colours of the app. Monochrome uses underlines and symbols instead.",
+            "Colours of the app; ansi: the terminal's own. Monochrome uses underlines and symbols.",
         ),
         SettingDefinition(
             "screen.ascii",
-            BoolType(),
+            BOOL,
             False,
             "plain ASCII",
             "For terminals and fonts without line, arrow and block characters.",
         ),
         SettingDefinition(
             "run.pair",
-            TextType("a pair, a model or a file, in quotes, as after `localspec run`"),
+            SettingType(
+                "a pair, a model or a file, in quotes, as after `localspec run`",
+                _check(_is_text),
+                str.strip,
+            ),
             None,
             "default model",
             "The pair or model that `localspec run` opens without arguments.",
@@ -239,8 +210,22 @@ SETTINGS: Mapping[str, SettingDefinition] = {
             takes_effect="at the next start",
         ),
         SettingDefinition(
+            "run.workers",
+            SettingType(
+                'one or two computers, in quotes: "gpu-box, 192.168.1.20:50053"',
+                _validate_workers,
+                str.strip,
+            ),
+            None,
+            "other computers",
+            "They run localspec worker, and share models that are too large or too slow here.",
+            unset_label="none",
+            cli_flags="--workers",
+            takes_effect="when a model is loaded",
+        ),
+        SettingDefinition(
             "chats.keep",
-            BoolType(),
+            BOOL,
             True,
             "save chats",
             "On this computer only. Off: new chats are not saved.",
@@ -250,7 +235,7 @@ SETTINGS: Mapping[str, SettingDefinition] = {
         ),
         SettingDefinition(
             "chats.overflow",
-            ChoiceType(OVERFLOW_POLICIES),
+            choice_type(OVERFLOW_POLICIES),
             "ask",
             "when the context is full",
             "Ask; stop; drop the oldest turns; or replace them by a summary.",
@@ -258,7 +243,7 @@ SETTINGS: Mapping[str, SettingDefinition] = {
         ),
         SettingDefinition(
             "chats.show_thinking",
-            BoolType(),
+            BOOL,
             False,
             "show thinking",
             "Expand the model's thinking by default.",
@@ -266,7 +251,7 @@ SETTINGS: Mapping[str, SettingDefinition] = {
         ),
         SettingDefinition(
             "answers.temperature",
-            NumberType("0 or more"),
+            number_type("0 or more"),
             None,
             "temperature",
             "0 is greedy. Overrides the pair's own default.",
@@ -276,7 +261,7 @@ SETTINGS: Mapping[str, SettingDefinition] = {
         ),
         SettingDefinition(
             "answers.spec",
-            ChoiceType(SPECS),
+            choice_type(SPECS),
             "auto",
             "speculation",
             "auto: the fastest drafter; off: no speculation; or one drafter, if the pair has it.",
@@ -284,8 +269,17 @@ SETTINGS: Mapping[str, SettingDefinition] = {
             takes_effect="for new chats",
         ),
         SettingDefinition(
+            "answers.exact",
+            choice_type(("auto", "on", "off")),
+            "auto",
+            "exact mode",
+            "The same text with speculation as without; auto: where that costs little.",
+            cli_flags="--exact",
+            takes_effect="for new chats",
+        ),
+        SettingDefinition(
             "models.folder",
-            FolderType(),
+            FOLDER,
             None,
             "model folder",
             "Its .gguf files are listed together with those of the Hugging Face cache.",
@@ -295,7 +289,7 @@ SETTINGS: Mapping[str, SettingDefinition] = {
         ),
         SettingDefinition(
             "network.offline",
-            BoolType(),
+            BOOL,
             False,
             "offline mode",
             "Never use the network, not even for requested downloads.",
@@ -305,7 +299,7 @@ SETTINGS: Mapping[str, SettingDefinition] = {
         ),
         SettingDefinition(
             "downloads.limit",
-            NumberType("a number of MB/s above 0", exclusive=True),
+            number_type("a number of MB/s above 0", zero=False),
             None,
             "download limit (MB/s)",
             "Maximum speed of all downloads together.",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from localspec import paths
-from localspec.config.schema import SETTINGS, FolderType, SettingDefinition
+from localspec.config.schema import FOLDER, SETTINGS, SettingDefinition
 from localspec.errors import NotFoundError, StorageError, UsageError
 from localspec.sanitize import sanitize
 
@@ -132,7 +132,7 @@ def parse_value(definition: SettingDefinition, text: str) -> object:
         shown = sanitize(text, multiline=False)[:60]
         message = f"{definition.key} cannot be {shown!r}."
         raise UsageError(message, f"It must be {definition.value_type.expects}.") from None
-    if isinstance(definition.value_type, FolderType) and not os.path.isdir(str(value)):
+    if definition.value_type is FOLDER and not os.path.isdir(str(value)):
         raise UsageError(
             f"There is no folder {sanitize(str(value), multiline=False)}.", "Create it first."
         )
@@ -140,7 +140,7 @@ def parse_value(definition: SettingDefinition, text: str) -> object:
 
 
 def set_value(key: str, value: object) -> None:
-    """Set `table.name`, or remove it from the file if `value` is None.
+    """Set `table.name`, or remove it from the file if `value` is None. A dict becomes a table.
 
     Keeps comments, order and unknown keys. Raises UsageError if the file has errors; then it is not
     changed. Raises StorageError if it cannot be written.
@@ -152,7 +152,7 @@ def set_value(key: str, value: object) -> None:
     if contents.error is not None:
         error = contents.error.format(contents.path)
         raise UsageError(f"{error}. Nothing was changed.", "Fix it: localspec config edit")
-    if value is None and key not in dict(iterate_values(contents.document)):
+    if value is None and _find_value(contents.document, key) is None:
         return
     try:
         document = tomlkit.parse(contents.text)
@@ -218,8 +218,18 @@ def _find_table(table: _Table, name: str) -> tuple[_Table, str]:
 
 def _is_applied(document: Mapping[str, Any], key: str, value: object) -> bool:
     """Whether the new text has the intended value. Checked before it replaces the old text."""
+    return bool(_find_value(document, key) == value)
+
+
+def _find_value(document: Mapping[str, Any], key: str) -> Any:
+    """The value or the table of a dotted key; None if there is none."""
     values = dict(iterate_values(document))
-    return key not in values if value is None else values.get(key) == value
+    if key in values:
+        return values[key]
+    table: Any = document
+    for name in key.split("."):
+        table = table.get(name) if isinstance(table, Mapping) else None
+    return table
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -256,15 +266,21 @@ def open_in_editor() -> Path:
     Raises NotFoundError if no editor is found, StorageError if the file cannot be written.
     """
     path = paths.config_file()
-    command = _editor_command()
+    _editor_command()  # raises before a file is created
     if not path.exists():
         write_atomically(path, render_template())
+    run_editor(path)
+    return path
+
+
+def run_editor(path: Path) -> None:
+    """Open a file in the user's editor and wait. Raises NotFoundError."""
+    command = _editor_command()
     try:
         subprocess.run([*command, str(path)], check=False)
     except OSError as error:
         message = f"{command[0]} cannot be started: {error.strerror}."
         raise NotFoundError(message, f"Set VISUAL or EDITOR, or open {path} yourself.") from error
-    return path
 
 
 def render_template() -> str:
@@ -278,7 +294,7 @@ def render_template() -> str:
         default = "" if setting.default is None else setting.value_type.format(setting.default)
         quoted = f'"{default}"' if isinstance(setting.default, str) else default
         lines += [f"# {setting.help}", f"# {setting.name} = {quoted or '…'}"]
-    return "\n".join([*lines, "", "[keys]", '# "chat.send" = "ctrl+s"', ""])
+    return "\n".join([*lines, "", "[keys]", '# "chat.send" = "alt+s"', ""])
 
 
 def _editor_command() -> list[str]:

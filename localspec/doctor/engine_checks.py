@@ -10,15 +10,24 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from localspec import __version__
+from localspec import __version__, paths
 from localspec.doctor import llama_build
 from localspec.doctor.findings import Finding, Level
-from localspec.machine import device_detection, install_commands, llama_cpp_builds, llama_cpp_info
+from localspec.machine import (
+    device_detection,
+    install_commands,
+    installed_llama_cpp,
+    llama_cpp_builds,
+    probe,
+)
+from localspec.machine.cpu_cores import read_cpu_cores
 from localspec.machine.device import Device
 from localspec.machine.llama_cpp_builds import LlamaCppBuild
+from localspec.machine.measurements import MeasurementStore
 from localspec.machine.probe import ProbeError
+from localspec.machine.rpc import side_library
 from localspec.models import draft_heads
-from localspec.units import gib
+from localspec.units import count, gib
 from localspec.worker import crashes
 
 _LINUX_CPU_FLAGS = {
@@ -45,6 +54,10 @@ _FAST_FEATURES = ("AVX2", "FMA", "F16C", "AVX512", "DOTPROD")
 """Features worth a local build if the CPU has them and the installed build does not use them."""
 _MIN_FREE_MEMORY = 2 << 30
 
+NO_DEVICE_FIX = (
+    "Check the driver (nvidia-smi, rocminfo or vulkaninfo --summary), and that "
+    f"{', '.join(device_detection.VISIBLE_DEVICES_VARIABLES)} name devices that are there"
+)
 _LOADER_FIXES = (
     (
         r"libcudart|libcublas|cudart64|cublas64",
@@ -60,14 +73,18 @@ _LOADER_FIXES = (
 def check_engine() -> Iterator[Finding]:
     yield _check_versions()
     try:
-        info = llama_cpp_info.query(refresh=True)
+        info = probe.query_llama_cpp()
     except (ProbeError, OSError) as error:
         yield _explain_load_failure(str(error))
         return
     backend = "can use a GPU" if info.supports_gpu_offload else "can use the CPU only"
+    if not info.supports_gpu_offload and (built_for := installed_llama_cpp.find_gpu_backends()):
+        backend = f"was built for {' and '.join(built_for)} and finds no such device"
     yield Finding("library", "engine", "ok", f"{info.library_path} {backend}")
     yield _check_heads(info.missing_head_functions)
     yield from _check_cpu_features(info.features, _read_cpu_flags())
+    yield _describe_threads()
+    yield _describe_rpc()
     if (mismatch := llama_build.find_mismatch()) is not None:
         yield mismatch
     yield from _check_crashes()
@@ -93,9 +110,7 @@ def _explain_load_failure(error: str) -> Finding:
         if re.search(pattern, error):
             return Finding("library-missing", "engine", "error", f"llama.cpp fails: {error}", fix)
     with suppress(metadata.PackageNotFoundError):
-        release = metadata.version(install_commands.PACKAGE)
-        plain = LlamaCppBuild("cpu", "", compilers=("c++",))
-        fix = install_commands.shell_line(plain, release, sys.executable)
+        fix = _cpu_build_line()
         if re.search(r"code (-4|-?1073741795|3221225501|132)\b|SIGILL", error):
             what = "llama.cpp was built for another CPU: it stopped at an illegal instruction"
             return Finding("illegal-instruction", "engine", "error", what, fix)
@@ -108,8 +123,7 @@ def _explain_load_failure(error: str) -> Finding:
 def _check_crashes() -> Iterator[Finding]:
     if loops := crashes.find_crash_loops():
         causes = {crashes.describe_cause(exit_) for exits in loops for exit_ in exits}
-        n = len(loops)
-        what = f"{n} pair{'s' * (n > 1)} crashed repeatedly: {', '.join(sorted(causes))}"
+        what = f"{count(len(loops), 'pair')} crashed repeatedly: {', '.join(sorted(causes))}"
         fix = "Try a smaller context or no draft; localspec doctor --fix clears the crash count"
         yield Finding("crash-loops", "engine", "notice", what, fix)
 
@@ -125,6 +139,31 @@ def _check_heads(missing: Sequence[str]) -> Finding:
     return Finding("no-heads", "engine", "notice", what, fix)
 
 
+def _describe_rpc() -> Finding:
+    """Whether models can be spread over two computers."""
+    if (library := side_library.find()) is not None:
+        return Finding("workers", "engine", "ok", f"llama.cpp's RPC backend: {library}")
+    compiler = side_library.find_compiler()
+    how = "it is built when first used" if compiler else "it needs a C++ compiler to be built"
+    return Finding("workers", "engine", "ok", f"llama.cpp's RPC backend: not here, {how}")
+
+
+def _describe_threads() -> Finding:
+    """CPU threads of a model, and why so many."""
+    cores = read_cpu_cores()
+    text = f"{cores.physical} physical cores"
+    if cores.performance < cores.physical:
+        text += f" ({cores.performance} performance cores)"
+    for record in MeasurementStore(paths.data_dir() / "measured.sqlite").read_all():
+        costs = record.measured
+        if costs is None or costs.threads is None or costs.threads_batch is None:
+            continue
+        counts = f"{costs.threads} a token, {costs.threads_batch} for prompts and drafts"
+        return Finding("threads", "engine", "ok", f"{text}; CPU threads: {counts} (measured)")
+    count = f"{cores.default_threads} until a model is measured"
+    return Finding("threads", "engine", "ok", f"{text}; CPU threads: {count}")
+
+
 def _check_cpu_features(features: str, cpu_flags: frozenset[str]) -> Iterator[Finding]:
     """Compares the build's CPU features with the CPU's own."""
     built = re.findall(r"(\w+) = 1", features)
@@ -132,17 +171,21 @@ def _check_cpu_features(features: str, cpu_flags: frozenset[str]) -> Iterator[Fi
     if not cpu_flags:  # no /proc/cpuinfo
         return
     missing = [name for name in built if _LINUX_CPU_FLAGS.get(name, name) not in cpu_flags | {name}]
-    choice, release = LlamaCppBuild("cpu", ""), metadata.version(install_commands.PACKAGE)
-    line = install_commands.shell_line(choice, release, sys.executable)
     if missing:
         what = f"built for CPU features this CPU lacks: {', '.join(missing)}; it may crash"
-        yield Finding("other-cpu", "engine", "error", what, line)
+        yield Finding("other-cpu", "engine", "error", what, _cpu_build_line())
     unused = [
         name for name in _FAST_FEATURES if name not in built and _LINUX_CPU_FLAGS[name] in cpu_flags
     ]
     if unused:
         what = f"built without {', '.join(unused)}, which this CPU has: slower than it could be"
-        yield Finding("slow-build", "engine", "notice", what, line)
+        yield Finding("slow-build", "engine", "notice", what, _cpu_build_line())
+
+
+def _cpu_build_line() -> str:
+    """The shell line that compiles the installed release for this CPU."""
+    release = metadata.version(install_commands.PACKAGE)
+    return install_commands.shell_line(LlamaCppBuild("cpu", ""), release, sys.executable)
 
 
 def _read_cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
@@ -157,7 +200,7 @@ def _read_cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 def check_devices() -> Iterator[Finding]:
     detected = device_detection.detect_devices(refresh=True)
     if detected.note:
-        yield Finding("devices-unknown", "devices", "warning", detected.note)
+        yield Finding("devices-unknown", "devices", "warning", detected.note, NO_DEVICE_FIX)
     for device in detected.devices:
         is_uncertain = device.note or device.free is None
         level: Level = "notice" if is_uncertain else "ok"

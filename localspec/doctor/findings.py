@@ -11,6 +11,7 @@ from typing import Literal
 
 from localspec.machine import install_commands
 from localspec.sanitize import sanitize
+from localspec.units import count
 
 Level = Literal["ok", "notice", "warning", "error"]
 
@@ -110,4 +111,4 @@ def format_counts(findings: Sequence[Finding]) -> str:
     """Such as "1 error, 2 warnings"; empty without problems."""
     levels = [finding.level for finding in findings]
     counts = [(level, levels.count(level)) for level in WORST_FIRST if level in levels]
-    return ", ".join(f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts)
+    return ", ".join(count(n, level) for level, n in counts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import shutil
 import sys
@@ -10,7 +9,7 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from localspec import paths
+from localspec import data_files, paths
 from localspec.doctor.findings import CommandLine, Finding, redact
 from localspec.machine import install_commands, installed_llama_cpp, llama_cpp_builds
 from localspec.machine.llama_cpp_builds import LlamaCppBuild
@@ -32,9 +31,10 @@ def find_unused_gpu() -> Finding | None:
 def find_mismatch() -> Finding | None:
     """A CPU-only build on a computer with a usable GPU; None also if the detection fails."""
     with suppress(OSError, ValueError):
-        if installed_llama_cpp.find_gpu_backends() != () or not _has_gpu_build(
-            llama_cpp_builds.detect_hardware(run=lambda _: "")
-        ):
+        if installed_llama_cpp.find_gpu_backends() != ():
+            return None
+        from_files = llama_cpp_builds.detect_hardware(run=lambda _: "")
+        if llama_cpp_builds.choose_build(from_files).backend == "cpu":
             return None
         choice = llama_cpp_builds.choose_build(llama_cpp_builds.detect_hardware())
         if choice.backend != "cpu":
@@ -84,10 +84,6 @@ def reinstall_commands(choice: LlamaCppBuild) -> tuple[CommandLine, ...]:
     return tuple(CommandLine(tuple(line), environ) for line in lines)
 
 
-def _has_gpu_build(hardware: llama_cpp_builds.SystemHardware) -> bool:
-    return llama_cpp_builds.choose_build(hardware).backend != "cpu"
-
-
 def _is_source_checkout() -> bool:
     root = paths.PACKAGE.parent
     return (root / "scripts" / "run").is_file() and Path(sys.prefix).parent == root
@@ -95,13 +91,12 @@ def _is_source_checkout() -> bool:
 
 # --- Dismissed findings.
 
+_DISMISSED_FILE = "dismissed.json"
+
 
 def dismiss(finding_id: str) -> None:
     """Stops reporting this finding at start; without effect if the file cannot be written."""
-    dismissed = sorted({*_load_dismissed(), finding_id})
-    with suppress(OSError):
-        _dismissed_file().parent.mkdir(parents=True, exist_ok=True)
-        _dismissed_file().write_text(json.dumps(dismissed) + "\n", encoding="utf-8")
+    data_files.write_json(_DISMISSED_FILE, sorted({*_load_dismissed(), finding_id}))
 
 
 def is_dismissed(finding_id: str) -> bool:
@@ -109,12 +104,6 @@ def is_dismissed(finding_id: str) -> bool:
 
 
 def _load_dismissed() -> list[str]:
-    with suppress(OSError, ValueError):
-        dismissed = json.loads(_dismissed_file().read_text(encoding="utf-8"))
-        if isinstance(dismissed, list):
-            return [id_ for id_ in dismissed if isinstance(id_, str)]
-    return []
-
-
-def _dismissed_file() -> Path:
-    return paths.data_dir() / "dismissed.json"
+    dismissed = data_files.read_json(_DISMISSED_FILE)
+    ids = dismissed if isinstance(dismissed, list) else []
+    return [id_ for id_ in ids if isinstance(id_, str)]

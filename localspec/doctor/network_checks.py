@@ -26,11 +26,15 @@ def check_network(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
 
 
 def _check_offline(environ: Mapping[str, str]) -> Iterator[Finding]:
+    setting = config.resolve(environ).settings["network.offline"]
+    if setting.origin == "command line":
+        what, fix = f"offline: {setting.origin_text} was given", "leave it out, to download models"
+        yield Finding("offline", "network", "notice", what, fix)
+        return
     for name in _OFFLINE_VARIABLES:
         if environ.get(name, "").lower() in _TRUE_VALUES:
             fix = f"unset {name}, to download models"
             yield Finding("offline", "network", "notice", f"offline: {name} is set", fix)
-    setting = config.resolve(environ).settings["network.offline"]
     if setting.current and not setting.is_overridden:
         what = f"offline: network.offline is set in {setting.origin_text}"
         fix = "localspec config set network.offline false, to download models"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from localspec import paths
+from localspec import config, paths
 from localspec.chat.history import repair
 from localspec.doctor import llama_build
 from localspec.doctor.findings import CommandLine, Finding, RepairAction
@@ -21,11 +21,10 @@ from localspec.machine import install_commands, llama_cpp_builds
 from localspec.machine.llama_cpp_builds import LlamaCppBuild
 from localspec.models import local_files
 from localspec.sanitize import sanitize
-from localspec.units import gb
+from localspec.units import count, gb
 from localspec.worker import crashes
 
 _CPU_CHOICE = LlamaCppBuild("cpu", "", compilers=("c++", "cl"))
-_TRUE_VALUES = ("1", "on", "yes", "true")
 
 
 def find_repair(finding: Finding) -> RepairAction | None:
@@ -41,8 +40,11 @@ def find_repair(finding: Finding) -> RepairAction | None:
 
 def _install_action(commands: Callable[[], tuple[CommandLine, ...]]) -> RepairAction | None:
     """None if offline, or if LLAMA_CPP_LIB_PATH selects the user's own build."""
-    offline = os.environ.get("HF_HUB_OFFLINE", "").lower() in _TRUE_VALUES
-    if offline or os.environ.get("LLAMA_CPP_LIB_PATH") or not (lines := commands()):
+    if (
+        config.resolve().get("network.offline")
+        or os.environ.get("LLAMA_CPP_LIB_PATH")
+        or not (lines := commands())
+    ):
         return None
     command_text = "\n\n".join(sanitize(str(line)) for line in lines)
     compiles = any("--no-binary" in line.argv for line in lines)
@@ -88,11 +90,8 @@ def _remove_leftovers() -> RepairAction | None:
     leftovers = local_files.find_leftovers()
     if not leftovers:
         return None
-    n, size = len(leftovers), gb(sum(file.size for file in leftovers))
-    question = (
-        f"Remove {n} incomplete download{'s' * (n > 1)}, {size}? "
-        "Downloading again would start from zero."
-    )
+    downloads, size = count(len(leftovers), "incomplete download"), sum(f.size for f in leftovers)
+    question = f"Remove {downloads}, {gb(size)}? Downloading again would start from zero."
     return RepairAction(
         "remove them", question, lambda: f"Freed {gb(local_files.delete_leftovers(leftovers))}."
     )
@@ -133,8 +132,9 @@ def _repair_chats() -> RepairAction:
         result = repair.repair_file(paths.chats_file())
         if result is None:
             return "Another localspec has just repaired the file."
-        n, damaged = result.recovered_chats, sanitize(str(result.damaged_copy), multiline=False)
-        return f"{n} chat{'s' * (n != 1)} recovered. The damaged file is kept as {damaged}"
+        damaged = sanitize(str(result.damaged_copy), multiline=False)
+        recovered = f"{count(result.recovered_chats, 'chat')} recovered."
+        return f"{recovered} The damaged file is kept as {damaged}"
 
     question = "Copy all readable chats to a new file? The damaged file is kept."
     return RepairAction("repair it", question, repair_file)

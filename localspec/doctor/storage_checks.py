@@ -16,9 +16,9 @@ from localspec.doctor.findings import Finding
 from localspec.errors import LocalspecError, UsageError
 from localspec.models import catalog, local_files
 from localspec.models.gguf import header
-from localspec.models.hub import hub_cache
+from localspec.models.local_files import hub_cache
 from localspec.models.local_files.local_model import LocalModel
-from localspec.units import gb
+from localspec.units import count, gb
 
 _MIN_FREE_DISK = 10 * 10**9
 """Bytes; an 8B model with its draft model takes about 6 GB."""
@@ -85,8 +85,8 @@ def _check_symlinks(cache: Path) -> Iterator[Finding]:
 def _check_leftovers() -> Iterator[Finding]:
     leftovers = local_files.find_leftovers()
     if leftovers:
-        n, size = len(leftovers), gb(sum(file.size for file in leftovers))
-        what = f"{size} in {n} incomplete download{'s' * (n > 1)}"
+        size = gb(sum(file.size for file in leftovers))
+        what = f"{size} in {count(len(leftovers), 'incomplete download')}"
         fix = "localspec pull resumes them; localspec rm --leftovers deletes them"
         yield Finding("leftovers", "disk", "notice", what, fix)
 
@@ -129,8 +129,8 @@ def _check_database(path: Path) -> Iterator[Finding]:
         if version == schema.SCHEMA_VERSION and size <= _MAX_CHECKED_BYTES:
             schema.check_integrity(connection)
         (n,) = connection.execute("SELECT count(*) FROM chats").fetchone()
-    count = f"{n} saved chat{'s' * (n > 1)}, {gb(size)}" if n else "no saved chats"
-    yield Finding("chats", "chats", "ok", count)
+    what = f"{count(n, 'saved chat')}, {gb(size)}" if n else "no saved chats"
+    yield Finding("chats", "chats", "ok", what)
     if version > schema.SCHEMA_VERSION:
         what = "a newer localspec wrote the chats: they are read-only here"
         yield Finding("chats-newer", "chats", "warning", what, "Update localspec")
@@ -140,8 +140,8 @@ def _check_damaged_copies(path: Path) -> Iterator[Finding]:
     """Reports the disk space of damaged databases that were repaired."""
     copies = sorted(path.parent.glob(f"{path.name}.corrupt-*"))
     if copies:
-        n, size = len(copies), gb(sum(copy.stat().st_size for copy in copies))
-        what = f"{n} damaged chat database{'s' * (n > 1)} kept, {size}: {path.parent}"
+        size = gb(sum(copy.stat().st_size for copy in copies))
+        what = f"{count(len(copies), 'damaged chat database')} kept, {size}: {path.parent}"
         yield Finding("chats-aside", "chats", "ok", what)
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from localspec import child_process, errors
@@ -18,6 +19,21 @@ if TYPE_CHECKING:
     from localspec.engine.session import Session
 
 _HEARTBEAT_SECONDS = 1.0
+_IDLE_SECONDS = 0.3
+"""Seconds without a command after which nobody waits."""
+_MEASURED = object()
+
+
+def _import_session() -> type[Session]:
+    # Late, so that the handshake does not wait for llama.cpp.
+    try:
+        from localspec.engine.session import Session  # noqa: PLC0415
+    except AttributeError as error:  # a function that another version of llama-cpp-python has
+        raise errors.EngineError(
+            f"llama.cpp cannot be used: {error}",
+            "Reinstall it: pip install --force-reinstall --no-cache-dir llama-cpp-python",
+        ) from error
+    return Session
 
 
 class CommandServer:
@@ -32,6 +48,8 @@ class CommandServer:
         self._current = 0
         self._newest_number = 0
         """Number of the newest command received."""
+        self._is_measuring = False
+        """Between commands: a command interrupts it."""
         self._stop_up_to = 0
         """Commands up to this number were asked to stop."""
 
@@ -39,8 +57,10 @@ class CommandServer:
         self._send(0, wire.HelloReply(wire.PROTOCOL_VERSION, os.getpid()))
         threading.Thread(target=self._read_commands, daemon=True).start()
         threading.Thread(target=self._send_heartbeats, daemon=True).start()
+        with suppress(errors.LocalspecError):  # raised again by the first command
+            _import_session()  # while the parent prepares its first command
         while True:
-            number, command = self._queue.get()
+            number, command = self._next_command()
             if isinstance(command, wire.ByeCommand):
                 return
             heartbeat.record_progress()
@@ -50,20 +70,34 @@ class CommandServer:
                     self._send(number, event)
                     self._apply_stop()
             except errors.LocalspecError as error:
-                self._send(
-                    number, wire.FailureReply(errors.error_code(error), error.message, error.hint)
-                )
+                self._send(number, wire.FailureReply(error.code, error.message, error.hint))
             else:
                 self._send(number, wire.DoneReply())
             self._current = 0
 
-    def _run_command(self, command: wire.EngineCommand) -> Iterator[wire.EngineOutput]:
-        # Imported here so that the handshake does not wait for llama.cpp.
-        from localspec.engine.session import Session  # noqa: PLC0415
+    def _next_command(self) -> tuple[int, wire.EngineCommand]:
+        """Wait for a command; meanwhile measure the pair if that is due."""
+        if self._session is not None:
+            with suppress(queue.Empty):
+                return self._queue.get(timeout=_IDLE_SECONDS)
+            self._measure_until_command(self._session)
+        return self._queue.get()
 
+    def _measure_until_command(self, session: Session) -> None:
+        self._is_measuring = True
+        try:
+            with closing(session.measure_when_idle()) as measuring:
+                while self._queue.empty() and next(measuring, _MEASURED) is not _MEASURED:
+                    pass
+        except errors.LocalspecError as error:  # the next command will meet it too
+            print(f"localspec: measuring failed: {error}", file=sys.stderr, flush=True)
+        finally:
+            self._is_measuring = False
+
+    def _run_command(self, command: wire.EngineCommand) -> Iterator[wire.EngineOutput]:
         if isinstance(command, wire.LoadCommand):
             self._close_session()
-            self._session = Session(command)
+            self._session = _import_session()(command)
             yield self._session.ready
         elif self._session is None:
             raise errors.UsageError("No model is loaded.", "Load a model first.")
@@ -74,12 +108,13 @@ class CommandServer:
             yield from self._session.probe(command)
         elif isinstance(command, wire.ReplayCommand):
             yield self._session.replay(command)
-        elif isinstance(command, wire.RenderCommand):
-            yield self._session.render(command)
-        elif isinstance(command, wire.CountCommand):
-            yield self._session.count(command)
+        elif isinstance(command, wire.ScoreDraftCommand):
+            yield self._session.score_draft(command)
+            yield from self._session.measured_costs()
         elif isinstance(command, wire.InspectCommand):
             yield from self._session.inspect(command)
+        else:
+            yield from _convert_text(self._session, command)
 
     def _apply_stop(self) -> None:
         """Stop the current command if a stop arrived for it, perhaps before it began."""
@@ -104,25 +139,47 @@ class CommandServer:
                 self._apply_stop()
             else:
                 self._newest_number = number
+                if self._is_measuring and self._session is not None:
+                    self._session.stop()
                 self._queue.put((number, command))
         os._exit(0)
 
     def _send_heartbeats(self) -> None:
+        at, cpu_seconds = time.monotonic(), time.process_time()
         while True:
             time.sleep(_HEARTBEAT_SECONDS)
-            if self._current:
-                self._send(
-                    self._current, wire.HeartbeatReply(round(heartbeat.seconds_since_progress(), 1))
-                )
+            now, cpu_now = time.monotonic(), time.process_time()
+            busy = (cpu_now - cpu_seconds) / (now - at)
+            at, cpu_seconds = now, cpu_now
+            number = self._current
+            if self._is_measuring and not self._queue.empty():  # it waits for a pass of that
+                number = self._newest_number
+            if number:
+                stuck = heartbeat.seconds_since_progress()
+                self._send(number, wire.HeartbeatReply(round(stuck, 1), round(busy, 2)))
 
     def _send(self, number: int, output: wire.EngineOutput) -> None:
+        """Raises UsageError if the line is longer than the parent accepts."""
         data = memoryview(wire.encode_output(number, output))
+        if len(data) > wire.MAX_LINE_BYTES:
+            raise errors.UsageError("The result is too long.", "Shorten the text.")
         with self._lock:
             try:
                 while data:
                     data = data[os.write(self._outputs, data) :]
             except OSError:  # the parent has closed the pipe
                 os._exit(0)
+
+
+def _convert_text(session: Session, command: wire.EngineCommand) -> Iterator[wire.EngineOutput]:
+    if isinstance(command, wire.RenderCommand):
+        yield session.render(command)
+    elif isinstance(command, wire.CountCommand):
+        yield session.count(command)
+    elif isinstance(command, wire.TokenizeCommand):
+        yield session.tokenize(command)
+    elif isinstance(command, wire.DetokenizeCommand):
+        yield session.detokenize(command)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from localspec.engine.thinking_budget import ThinkingBudget
 from localspec.errors import UsageError
-from localspec.models.chat_template import builtin_templates, thinking_tags
+from localspec.models.chat_template import builtin_templates, thinking_tags, tool_calls
 from localspec.models.chat_template.render_process import MAX_SOURCE_CHARS, TemplateRenderer
 from localspec.protocol.events import Event, Notice, Prefill
 from localspec.protocol.wire import (
@@ -17,6 +17,7 @@ from localspec.protocol.wire import (
     CountCommand,
     GenerateCommand,
     InspectCommand,
+    RenderCommand,
     RenderResult,
 )
 
@@ -53,16 +54,21 @@ class Prompt:
     notices: tuple[Notice, ...] = ()
     opens_thinking: bool = False
     """Whether the prompt ends inside a thinking part."""
+    tokens: tuple[int, ...] = ()
+    """The prompt's tokens, if the request has them instead of a text."""
     stop: tuple[str, ...] = ()
     """Stop strings of a built-in template: the model may have no token for its end of turn."""
+    has_answer_prefix: bool = False
+    """Whether it ends with the beginning of the answer itself."""
 
     def mark_thinking(self, events: Iterator[Event]) -> Iterator[Event]:
         """Mark the prefill events if the answer begins inside a thinking part."""
-        for event in events:
-            if self.opens_thinking and isinstance(event, Prefill):
-                yield replace(event, thinking=True)
-            else:
-                yield event
+        if not self.opens_thinking:
+            return events
+        return (
+            replace(event, thinking=True) if isinstance(event, Prefill) else event
+            for event in events
+        )
 
 
 class PromptBuilder:
@@ -87,39 +93,49 @@ class PromptBuilder:
         else:
             self._template = "own"
             self._renderer = TemplateRenderer(source, self._special_texts)
+        self._tool_format = tool_calls.detect_format(source) if self._template == "own" else None
         if self._tags is not None:
             vocabulary.show_control_tokens("".join(thinking_tags.with_answer_prefix(self._tags)))
 
     def ready_settings(self) -> dict[str, Any]:
         """The `chat` part of `EngineReady.settings`."""
         tags = list(thinking_tags.with_answer_prefix(self._tags)) if self._tags else None
-        return {"template": self._template, "thinking": tags}
+        return {"template": self._template, "thinking": tags, "tools": self._tool_format}
 
     def build_prompt(self, command: GenerateCommand | CountCommand | InspectCommand) -> Prompt:
         """The prompt of a request: its chat rendered, or its text if there are no messages."""
         if not command.messages:
-            return Prompt(command.text, command.said)
-        rendered = self.render(command.messages, command.template, command.think)
+            tokens = command.prompt_tokens if isinstance(command, GenerateCommand) else ()
+            return Prompt(command.text, command.said, tokens=tokens)
+        if command.tools and self._tool_format is not None:
+            self._vocabulary.show_control_tokens(tool_calls.control_texts(self._tool_format))
+        rendered = self.render(command)
         question = command.messages[-1].content.strip()
         own = rendered.template == "own"
         text = rendered.text
         if self._bos:  # the tokenizer adds it
             text = text.removeprefix(self._bos)
+        opens_thinking = own and thinking_tags.is_open(text, question, self._tags)
+        prefix = command.answer_prefix if isinstance(command, GenerateCommand) else ""
+        if prefix and opens_thinking and self._tags is not None:
+            text, opens_thinking = f"{text}\n{self._tags.close}\n\n", False
         return Prompt(
-            text,
+            text + prefix,
             command.messages,
             rendered.notices,
-            own and thinking_tags.is_open(text, question, self._tags),
-            () if own else builtin_templates.STOP_STRINGS[rendered.template],
+            opens_thinking,
+            stop=() if own else builtin_templates.STOP_STRINGS[rendered.template],
+            has_answer_prefix=bool(prefix),
         )
 
     def render(
-        self, messages: Sequence[ChatMessage], template: str | None, think: bool | None
+        self, command: GenerateCommand | CountCommand | InspectCommand | RenderCommand
     ) -> RenderResult:
         """The text of a chat. Raises UsageError if it is empty or there is no template."""
+        messages = command.messages
         if not messages:
             raise UsageError("The chat is empty.", "Enter a message.")
-        name = template or self._template
+        name = command.template or self._template
         if name is None:
             raise UsageError(
                 "This model has no chat template: it only continues text.",
@@ -129,7 +145,7 @@ class PromptBuilder:
                 ),
             )
         if name == "own" and self._renderer is not None:
-            return self._renderer.render(messages, think)
+            return self._renderer.render(messages, command.think, command.tools)
         # Imported here: jinja2 is rarely needed in this process.
         from localspec.models.chat_template.jinja_render import render_builtin  # noqa: PLC0415
 
@@ -148,6 +164,13 @@ class PromptBuilder:
             piece=vocabulary.piece,
             closing_tokens=closing,
         )
+
+    def answer_marker(self, prompt: Prompt) -> bytes:
+        """The text after which an answer without its thinking part begins; empty if at once."""
+        if prompt.has_answer_prefix:
+            return b""
+        marker = thinking_tags.answer_marker(self._tags, is_open=prompt.opens_thinking)
+        return marker.strip().encode()
 
     def new_notices(self, notices: Sequence[Notice]) -> list[Notice]:
         """The notices whose code was not reported before."""

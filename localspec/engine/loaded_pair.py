@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from localspec.engine import llama
+from localspec.engine import draft_scoring, llama
 from localspec.engine.chat_prompt import Prompt, PromptBuilder, reuse_answer_tokens
-from localspec.engine.drafters.head_runner import BlockHeadRunner, HeadRunner
-from localspec.errors import PromptTooLongError, UsageError
+from localspec.engine.drafters.autoregressive_head import HeadRunner
+from localspec.engine.drafters.block_head import BlockHeadRunner
+from localspec.engine.vocabulary_map import SpelledVocabulary, VocabularyMap
+from localspec.errors import LocalspecError, PromptTooLongError, UsageError
 from localspec.machine import llama_params
 from localspec.machine.llama_params import ModelRole
 from localspec.models import draft_heads, pair_compatibility
-from localspec.models.gguf import header
+from localspec.models.gguf import header, token_bytes
 from localspec.protocol.events import EngineReady, Notice
-from localspec.protocol.wire import ContextSettings, LoadCommand
+from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand
 
 
 class LoadedPair:
@@ -27,8 +29,15 @@ class LoadedPair:
         self.head_runner: HeadRunner | BlockHeadRunner | None = None
         """Feeds the target's hidden states to the head, if the draft is one."""
         self.draft_kind = "model"
-        """`model`, or the kind of head."""
+        """`model`, `crossvocab` (a model with another vocabulary), or the kind of head."""
+        self.vocabularies: VocabularyMap | None = None
+        """If the draft model has another vocabulary than the target."""
+        self._load = load
+        self._scored_draft: llama.LlamaContext | None = None
+        self._draft_prompts: PromptBuilder | None = None
+        """Renders chats for such a draft model."""
         self.notices: list[Notice] = []
+        self.has_workers = bool(load.target_settings.workers)
         self._is_self_mtp = load.draft is not None and _is_own_mtp_layer(load.target, load.draft)
         role = llama_params.target_role(load)
         self.target = _open_context(Path(load.target), role, with_mtp=self._is_self_mtp)
@@ -52,6 +61,19 @@ class LoadedPair:
     @property
     def models(self) -> list[llama.LlamaContext | llama.HeadContext]:
         return [model for model in (self.target, self.draft) if model is not None]
+
+    @property
+    def can_overlap(self) -> bool:
+        """Whether the draft model may draft while the target verifies."""
+        draft = self.draft if self.draft_kind == "model" else None
+        return isinstance(draft, llama.LlamaContext) and not draft.needs_checkpoints
+
+    @property
+    def uses_two_devices(self) -> bool:
+        """Whether most of the target and most of the draft are on different devices."""
+        used = [model.memory_by_device() for model in self.models]
+        main = [max(memory, key=lambda name: memory[name], default="") for memory in used]
+        return len({*main}) == 2
 
     @property
     def draft_description(self) -> str:
@@ -78,10 +100,10 @@ class LoadedPair:
 
     def _load_head(self, path: Path, load: LoadCommand) -> None:
         gguf, model = header.read(path), self.target.model
-        target = draft_heads.HeadTarget(
+        target = pair_compatibility.HeadTarget(
             model.architecture, model.n_layer, model.n_embd, self.target.vocabulary
         )
-        verdict = draft_heads.check_head(target, gguf, path)
+        verdict = pair_compatibility.check_head(target, gguf, path)
         if not verdict.is_compatible:
             raise pair_compatibility.incompatible_pair_error(
                 verdict, Path(load.target).name, path.name
@@ -94,7 +116,7 @@ class LoadedPair:
         settings, width, batch = load.draft_settings, source.width, self.target.n_batch
         if self.draft_kind == "eagle3":
             self.draft = head = llama.HeadContext(path, settings, self.target, target_width=width)
-            self.head_runner = HeadRunner(head, batch)
+            self.head_runner = HeadRunner(head, self.draft_kind, batch)
         else:
             self.draft = block = llama.BlockHeadContext(
                 path,
@@ -103,7 +125,7 @@ class LoadedPair:
                 target_width=width,
                 form=draft_heads.read_block_format(gguf),
             )
-            self.head_runner = BlockHeadRunner(block, batch)
+            self.head_runner = BlockHeadRunner(block, self.draft_kind, batch)
         self.target.set_listener(source, self.head_runner)
 
     def _load_mtp_layer(self, path: Path | None, load: LoadCommand) -> None:
@@ -114,20 +136,26 @@ class LoadedPair:
         self.draft = head = llama.HeadContext(
             path, settings, self.target, target_width=width, is_mtp=True
         )
-        self.head_runner = HeadRunner(head, self.target.n_batch, first_position=0)
+        self.head_runner = HeadRunner(head, "mtp", self.target.n_batch, first_position=0)
         self.target.set_listener(source, self.head_runner)
 
     def _load_draft_model(self, path: Path, load: LoadCommand) -> None:
-        self.draft = draft = _open_context(path, llama_params.draft_role(load, self.target.n_ctx))
         is_target = path.resolve() == Path(load.target).resolve()
-        if not is_target:
-            verdict = pair_compatibility.check_vocabularies(
-                self.target.vocabulary, draft.vocabulary
+        verdict = pair_compatibility.check_compatibility(
+            header.read(Path(load.target)), header.read(path), path
+        )
+        if not verdict.is_compatible:
+            raise pair_compatibility.incompatible_pair_error(
+                verdict, Path(load.target).name, path.name
             )
-            if not verdict.is_compatible:
-                raise pair_compatibility.incompatible_pair_error(
-                    verdict, Path(load.target).name, path.name
-                )
+        is_cross = verdict.verdict == "cross-vocabulary"
+        role = llama_params.draft_role(load, self.target.n_ctx, n_outputs=2 if is_cross else 1)
+        self.draft = draft = _open_context(path, role)
+        if is_cross:
+            self._map_vocabularies(Path(load.target), path, draft)
+            self.notices.append(
+                Notice("info", "cross-vocabulary", f"{path.name} has {verdict.summary}.")
+            )
         if is_target or draft.model.n_bytes() > self.target.model.n_bytes():
             what = "the target itself" if is_target else "larger than its target"
             message = f"The draft model is {what}, so speculation gains nothing."
@@ -146,6 +174,36 @@ class LoadedPair:
                     "so it is not used as a draft model.",
                 )
             )
+
+    def _map_vocabularies(self, target: Path, path: Path, draft: llama.LlamaContext) -> None:
+        self.draft_kind = "crossvocab"
+        self.vocabularies = VocabularyMap(
+            _spelled_vocabulary(target, self.target), _spelled_vocabulary(path, draft)
+        )
+        self._draft_prompts = PromptBuilder(draft.vocabulary, draft.model.chat_template())
+
+    def open_scored_draft(self) -> llama.LlamaContext:
+        """The draft model once more, with a row of logits for every token that it reads.
+
+        Raises UsageError if there is none.
+        """
+        if self._load.draft is None or self.draft is None:
+            raise UsageError("There is no draft to be judged.")
+        if self._scored_draft is None:
+            role = llama_params.draft_role(self._load, self.target.n_ctx, draft_scoring.READ_WIDTH)
+            self._scored_draft = _open_context(Path(self._load.draft), role)
+        return self._scored_draft
+
+    def draft_prompt(self, request: GenerateCommand) -> list[int] | None:
+        """The draft's own prompt of a chat; None if it reads the target's text."""
+        if self._draft_prompts is None or self.draft is None or not request.messages:
+            return None
+        try:
+            prompt = self._draft_prompts.build_prompt(replace(request, template=None))
+        except LocalspecError:  # no template, or one that refuses this chat
+            return None
+        assert isinstance(self.draft, llama.LlamaContext)
+        return self.draft.vocabulary.tokenize(prompt.text)
 
     def _add_warnings(self) -> None:
         target = self.target
@@ -183,6 +241,7 @@ class LoadedPair:
                 "draft_kind": self.draft_kind if draft else None,
                 "draft_max": self.max_draft,
                 "chat": self.prompt_builder.ready_settings(),
+                "fim": self.target.vocabulary.infill_tokens(),
             },
             memory={"predicted": None, "used": None, "weights": weights} | self._used_memory(),
             load_ms=load_ms,
@@ -199,8 +258,15 @@ class LoadedPair:
         return {"used": total, **used} if used else {}
 
     def tokenize_prompt(self, prompt: Prompt) -> list[int]:
-        """The tokens of a prompt; earlier answers keep the tokens they were generated with."""
+        """The tokens of a prompt; earlier answers keep the tokens they were generated with.
+
+        Raises UsageError if the request's own tokens are not of this model.
+        """
         vocabulary = self.target.vocabulary
+        if prompt.tokens:
+            if not all(0 <= token < vocabulary.n_tokens for token in prompt.tokens):
+                raise UsageError("The prompt contains tokens that this model does not have.")
+            return list(prompt.tokens)
         return reuse_answer_tokens(vocabulary.tokenize(prompt.text), prompt.messages, vocabulary)
 
     def checked_prompt_tokens(self, rendered_prompt: Prompt) -> list[int]:
@@ -223,12 +289,12 @@ class LoadedPair:
             )
         return tokens
 
-    def set_n_threads(self, n: int) -> None:
-        for model in self.models:
-            model.set_n_threads(n)
-
     def close(self) -> None:
         self.prompt_builder.close()
+        if self._draft_prompts is not None:
+            self._draft_prompts.close()
+        if self._scored_draft is not None:
+            self._scored_draft.close()
         for model in reversed(self.models):
             model.close()
         self.draft = None
@@ -240,12 +306,23 @@ def _is_own_mtp_layer(target: str, draft: str) -> bool:
     return same and draft_heads.has_own_mtp_layer(header.read(Path(target)))
 
 
+def _spelled_vocabulary(path: Path, context: llama.LlamaContext) -> SpelledVocabulary:
+    tokenizer, vocabulary = header.read(path).tokenizer, context.vocabulary
+    return SpelledVocabulary(
+        token_bytes.read_token_bytes(tokenizer),
+        vocabulary.tokenize_plain,
+        (vocabulary.bos,) if vocabulary.add_bos else (),
+        tuple(sorted(tokenizer.eog_ids)),
+    )
+
+
 def _open_context(path: Path, role: ModelRole, *, with_mtp: bool = False) -> llama.LlamaContext:
     return llama.LlamaContext(
         path,
         role.settings,
         outputs=role.n_outputs_max,
         rollback=role.n_rs_seq,
+        n_branches=role.n_branches,
         within_trained=role.limit_to_trained_ctx,
         with_mtp=with_mtp,
     )

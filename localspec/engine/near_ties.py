@@ -14,8 +14,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.protocols import Distribution, Logits
-from localspec.engine.sampling import compute_distribution, gumbel_noise, top_k_ids
+from localspec.engine.protocols import Distribution, GrammarState, Logits
+from localspec.engine.sampling import (
+    compute_distribution,
+    find_allowed,
+    gumbel_noise,
+    top_k_ids,
+)
 from localspec.protocol.wire import SamplingParams
 
 _EXTRA_CANDIDATES = 24
@@ -33,12 +38,30 @@ class NearTieCheck:
         self._sampling = sampling
         self._tolerance = 2.0 * max_logit_error * max(penalty, 1.0 / penalty)
         """The gap between two logits may change by this much."""
+        self.n_found = 0
 
-    def __call__(self, row: Logits, recent: Sequence[int], index: int) -> bool:
+    def __call__(
+        self,
+        row: Logits,
+        recent: Sequence[int],
+        index: int,
+        grammar: GrammarState | None = None,
+    ) -> bool:
         """Whether the choice after `recent`, at position `index` of the answer, is a near-tie."""
         if self._tolerance <= 0.0:
             return False
+        is_near_tie = self._is_near_tie(row, recent, index, grammar)
+        self.n_found += is_near_tie
+        return is_near_tie
+
+    def _is_near_tie(
+        self, row: Logits, recent: Sequence[int], index: int, grammar: GrammarState | None
+    ) -> bool:
         sampling = self._sampling
+        if grammar is not None:
+            allowed = find_allowed(row, self._n_examined(), grammar)
+            row, logits = np.full_like(row, -np.inf), row
+            row[allowed] = logits[allowed]
         distribution = compute_distribution(row, sampling, recent)
         greedy = sampling.temperature <= 0 or sampling.top_k == 1
         best = (
@@ -46,13 +69,21 @@ class NearTieCheck:
             if greedy
             else pick_coupled_token(distribution, sampling, index)
         )
-        if sampling.repeat_penalty == 1.0 and (
+        if not sampling.changes_logits and (
             self._has_clear_argmax(row, best)
             if greedy
             else self._has_clear_winner(row, index, best)
         ):
             return False
         return decision_margin(row, sampling, recent, index, best) <= self._tolerance
+
+    def _n_examined(self) -> int:
+        """How many of the largest logits decide; 0 for all."""
+        sampling = self._sampling
+        if sampling.changes_logits:
+            return 0
+        k = 1 if sampling.temperature <= 0 else sampling.top_k
+        return k and k + _EXTRA_CANDIDATES
 
     def _has_clear_argmax(self, row: Logits, best: int) -> bool:
         ids = top_k_ids(row, 2)
@@ -66,6 +97,8 @@ class NearTieCheck:
             return False
         ids = top_k_ids(row, k + _EXTRA_CANDIDATES)
         x = row[ids].astype(np.float64)
+        if x[k] == -math.inf:  # a grammar allows few tokens
+            return False
         chosen = int((ids == best).nonzero()[0][0])
         if x[k - 1] - x[-1] <= limit or chosen >= k or x[chosen] - x[k] <= limit:
             return False

@@ -108,6 +108,7 @@ class OutputProcessor:
             tokens=tuple(tokens),
             ms=step.ms,
             guarded=step.guarded,
+            overlap=step.draft.overlap,
         )
 
     def _piece(self, token: int) -> bytes:
@@ -131,6 +132,7 @@ class OutputProcessor:
     def _to_finished(self, reason: FinishReason) -> GenerationFinished:
         now = time.perf_counter()
         first = self._first_token_at or now
+        prefill_ms = round((first - self._started_at) * 1e3, 3)
         n_later = self._totals.tokens - 1
         decode = now - first
         totals: dict[str, Any] = {
@@ -138,8 +140,8 @@ class OutputProcessor:
             "prompt_tokens": self._prompt_tokens,
             "reused_tokens": self._reused_tokens,
             "timings": {
-                "prefill_ms": round((first - self._started_at) * 1e3, 3),
-                "first_token_ms": round((first - self._started_at) * 1e3, 3),
+                "prefill_ms": prefill_ms,
+                "first_token_ms": None if self._first_token_at is None else prefill_ms,
                 "decode_ms": round(decode * 1e3, 3),
                 "tokens_per_second": round(n_later / decode, 3) if n_later > 0 and decode else None,
             },
@@ -192,14 +194,17 @@ class IncrementalDetokenizer:
     """
 
     def __init__(self, stops: tuple[str, ...] = ()) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._undecoded = b""
         self._stops = tuple(stop for stop in stops if stop)
         self._held_back = ""
         self.hit_stop = False
 
     def push(self, piece: bytes) -> str:
         """The text that this piece completes; a stop string ends it and sets `hit_stop`."""
-        self._held_back += self._decoder.decode(piece)
+        decoded = self._decode(piece)
+        if not self._stops:
+            return decoded
+        self._held_back += decoded
         # The stop string that is complete first, as if the bytes had come one by one.
         matches = [
             (at + len(stop), at) for stop in self._stops if (at := self._held_back.find(stop)) >= 0
@@ -219,7 +224,13 @@ class IncrementalDetokenizer:
         """The remaining text; an unfinished character becomes U+FFFD."""
         if self.hit_stop:
             return ""
-        text, self._held_back = self._held_back + self._decoder.decode(b"", final=True), ""
+        text, self._held_back = self._held_back + self._decode(b"", is_final=True), ""
+        return text
+
+    def _decode(self, piece: bytes, *, is_final: bool = False) -> str:
+        data = self._undecoded + piece
+        text, n_decoded = codecs.utf_8_decode(data, "replace", is_final)
+        self._undecoded = data[n_decoded:]
         return text
 
 

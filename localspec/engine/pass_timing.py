@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
 import numpy as np
-import psutil
 
-from localspec.engine.protocols import LanguageModel
+from localspec.engine.protocols import DecodeInterrupted, LanguageModel
 from localspec.engine.sampling import top_k_ids
 from localspec.protocol.wire import DRAFT_MAX
 
@@ -20,10 +20,15 @@ WIDTHS = (1, 4, 2, 8, 5)
 _ANY_TOKEN = 1
 """The content does not affect the time."""
 _REPEATS = 5
-_FASTER_RATIO = 0.9
+_THREAD_REPEATS = 4
+_FASTER_RATIO = 0.95
 """Another number of threads must reduce the time to this share."""
-_N_SAMPLE_TOKENS = 8
+N_COMPARED_TOKENS = 16
 """Tokens over which widths are compared."""
+_COMPARED_WIDTHS = (2, 3, 5, 8, 16)
+LONG_CONTEXT = 640
+"""Tokens after which widths are compared again: ggml's CPU may differ from 257 on."""
+_READ_STEP = 64
 
 
 @dataclass
@@ -50,84 +55,149 @@ def measure_passes(
 ) -> Iterator[PassTimes]:
     """Yield the times so far after each measurement, until `seconds` are over.
 
-    Width 1 is always measured. `max_draft` is the longest draft that may be verified. Both
-    memories are empty afterwards.
+    Width 1 is always measured. `max_draft` is the longest draft that may be verified. Passes
+    continue the texts in memory and are removed again.
     """
     times = PassTimes({}, [])
     widths = [w for w in WIDTHS if w <= max_draft + 1]
-    try:
-        for model in filter(None, (target, draft)):
-            model.truncate(0)
-            model.decode([_ANY_TOKEN] * 2, 0)  # warm-up: the weights may still be on disk
-        until = time.perf_counter() + seconds
-        for repeat in range(_REPEATS):
-            for width in widths:
-                times.verify.setdefault(width, []).append(_time_pass(target, width))
-                if draft is not None and width in (1, 4):
-                    times.draft.append(_time_pass(draft, 1))
-                if time.perf_counter() > until and (repeat or 1 in times.verify):
-                    yield times
-                    return
-                yield times
-    finally:
-        for model in filter(None, (target, draft)):
-            model.truncate(0)
+    for model in filter(None, (target, draft)):
+        time_pass(model, 1)  # warm-up: the weights may still be on disk
+    until = time.perf_counter() + seconds
+    for repeat in range(_REPEATS):
+        for width in widths:
+            times.verify.setdefault(width, []).append(time_pass(target, width))
+            if draft is not None and width in (1, 4):
+                times.draft.append(time_pass(draft, 1))
+            yield times
+            if time.perf_counter() > until and (repeat or 1 in times.verify):
+                return
 
 
-def _time_pass(model: LanguageModel, width: int) -> float:
+def time_pass(model: LanguageModel, width: int) -> float:
+    """Milliseconds of a pass after the text in memory, which stays as it was."""
     start = model.n_past
     began = time.perf_counter()
-    rows = model.decode([_ANY_TOKEN] * width, width)
-    for row in rows:
-        int(row.argmax())
-    ms = (time.perf_counter() - began) * 1e3
-    model.truncate(start)
-    return ms
+    try:
+        rows = model.decode([_ANY_TOKEN] * width, width)
+        for row in rows:
+            int(row.argmax())
+        return (time.perf_counter() - began) * 1e3
+    finally:
+        model.truncate(start)
 
 
 class ThreadedModel(LanguageModel, Protocol):
     n_threads: int
+    n_threads_batch: int
 
-    def set_n_threads(self, n: int) -> None: ...
+    def set_n_threads(self, n: int, n_batch: int) -> None: ...
 
 
-def choose_n_threads(target: ThreadedModel, draft: ThreadedModel | None) -> int:
-    """All physical cores, if target and draft together are always faster with them; else as loaded.
+@dataclass
+class ThreadTimes:
+    """Milliseconds of passes of all models by thread count: one token wide, and wider."""
 
-    Both are measured together, because their thread pools compete. One slow run rules the larger
-    number out: if another program uses a core, a full pool can be a hundred times slower.
+    narrow: dict[int, list[float]]
+    wide: dict[int, list[float]]
+
+    def best(self) -> tuple[int, int]:
+        """Thread counts for one-token and for wider passes.
+
+        The minimum of each is compared: other programs only slow a pass down. The first count,
+        the default, is kept unless another is clearly faster.
+        """
+        return _fastest(self.narrow), _fastest(self.wide)
+
+
+def _fastest(times: dict[int, list[float]]) -> int:
+    best = min(times, key=lambda n: min(times[n]))
+    default = next(iter(times))
+    return best if min(times[best]) < _FASTER_RATIO * min(times[default]) else default
+
+
+def measure_threads(
+    target: ThreadedModel, draft: ThreadedModel | None, counts: Sequence[int], width: int
+) -> Iterator[ThreadTimes]:
+    """Yield the times so far after each pass; the models' thread counts are as before afterwards.
+
+    `width` is that of the wider passes.
     """
     models = [model for model in (target, draft) if model is not None]
-    current = target.n_threads
-    ms_by_threads: dict[int, list[float]] = {}
-    for model in models:
-        model.truncate(0)
-    for _ in range(_REPEATS):
-        for n in {current, psutil.cpu_count(logical=False) or current}:
-            for model in models:
-                model.set_n_threads(n)
-            times = [_time_pass(model, 1) for model in (*models, *models)]
-            # The first pass of each model is a warm-up.
-            ms_by_threads.setdefault(n, []).append(sum(times[len(models) :]))
-    best = min(ms_by_threads, key=lambda n: median(ms_by_threads[n]))
-    is_faster = max(ms_by_threads[best]) < _FASTER_RATIO * min(ms_by_threads[current])
-    return best if is_faster else current
+    before = [(model.n_threads, model.n_threads_batch) for model in models]
+    times = ThreadTimes({n: [] for n in counts}, {n: [] for n in counts})
+    try:
+        for _ in range(_THREAD_REPEATS):
+            for n in counts:
+                for model in models:
+                    model.set_n_threads(n, n)
+                time_pass(models[-1], 1)  # the threads start in the first pass
+                times.narrow[n].append(sum(time_pass(model, 1) for model in models))
+                yield times
+                times.wide[n].append(time_pass(target, width))
+                yield times
+    finally:
+        for model, (n, n_batch) in zip(models, before, strict=True):
+            model.set_n_threads(n, n_batch)
 
 
-def measure_logit_difference(target: LanguageModel, max_draft: int) -> float:
-    """The largest difference of a top-64 logit between one-token and wider passes."""
-    rng = np.random.default_rng(0)
-    tokens = [int(t) for t in rng.integers(0, target.n_vocab, _N_SAMPLE_TOKENS)]
+def measure_logit_difference(
+    target: LanguageModel, max_draft: int, n_cells: int = 0, seconds: float = math.inf
+) -> float | None:
+    """The largest difference of a top-64 logit between one-token and wider passes.
+
+    Measured after a text of `n_cells` tokens. None if the text does not fit, if reading it would
+    take longer than `seconds`, or if the person stops it. Empties the memory.
+    """
+    text = _random_tokens(target, n_cells + N_COMPARED_TOKENS)
+    if len(text) > target.n_ctx:
+        return None
     target.truncate(0)
-    alone = [target.decode([token], 1)[0].copy() for token in tokens]
-    difference = 0.0
-    for width in (w for w in (2, 3, 5, 8) if w <= min(max_draft, DRAFT_MAX) + 1):
+    try:
+        if not _read_text(target, text[:n_cells], seconds):
+            return None
+        return max(compare_widths(target, max_draft))
+    except DecodeInterrupted:
+        return None
+    finally:
         target.truncate(0)
-        for start in range(0, len(tokens), width):
-            part = tokens[start : start + width]
-            rows = target.decode(part, len(part))
-            for row, expected in zip(rows, alone[start:], strict=False):
-                ids = top_k_ids(expected, min(64, len(expected)))
-                difference = max(difference, float(np.abs(row[ids] - expected[ids]).max()))
-    target.truncate(0)
-    return difference
+
+
+def _random_tokens(target: LanguageModel, n: int) -> list[int]:
+    return [int(t) for t in np.random.default_rng(0).integers(0, target.n_vocab, n)]
+
+
+def _read_text(target: LanguageModel, tokens: Sequence[int], seconds: float) -> bool:
+    """False, after its first part, if reading would take longer."""
+    step = min(_READ_STEP, target.n_batch)
+    for start in range(0, len(tokens), step):
+        began = time.perf_counter()
+        target.decode(tokens[start : start + step], 0)
+        if (time.perf_counter() - began) * len(tokens) / step > seconds:
+            return False
+    return True
+
+
+def compare_widths(target: LanguageModel, max_draft: int) -> Iterator[float]:
+    """Yield the largest difference of a top-64 logit so far, after each pass.
+
+    The passes continue the text in memory, and are removed again. Wider passes read the keys and
+    values that the passes before them wrote, as in an answer.
+    """
+    start = target.n_past
+    tokens, difference = _random_tokens(target, N_COMPARED_TOKENS), 0.0
+    try:
+        alone = []
+        for token in tokens:
+            alone.append(target.decode([token], 1)[0].copy())
+            yield difference
+        for width in (w for w in _COMPARED_WIDTHS if w <= min(max_draft, DRAFT_MAX) + 1):
+            target.truncate(start)
+            for first in range(0, len(tokens), width):
+                part = tokens[first : first + width]
+                rows = target.decode(part, len(part))
+                for row, expected in zip(rows, alone[first:], strict=False):
+                    ids = top_k_ids(expected, min(64, len(expected)))
+                    difference = max(difference, float(np.abs(row[ids] - expected[ids]).max()))
+                yield difference
+    finally:
+        target.truncate(start)

@@ -1,10 +1,16 @@
-"""A model with the tokens in its KV cache: reuses the prefix that a new text shares."""
+"""A model with the tokens in its KV cache: reuses the prefix that a new text shares.
+
+A draft's cache also holds branches: continuations of the text that were decoded ahead of time.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
 
-from localspec.engine.protocols import LanguageModel, Logits
+from localspec.engine.protocols import BranchingModel, LanguageModel, Logits
 
 _UNSTABLE_TAIL = 8
 """Tokens at the end of a prompt that the next turn may tokenize differently."""
@@ -26,13 +32,21 @@ class PrefixCache:
     def n_cached(self) -> int:
         return len(self._cached_tokens)
 
-    def rewind_to(self, tokens: Sequence[int]) -> int:
+    def count_shared(self, tokens: Sequence[int]) -> int:
+        """How many tokens of the cache are a prefix of `tokens`."""
+        return common_prefix_length(self._cached_tokens, tokens, 0)
+
+    def rewind_to(self, tokens: Sequence[int], n_unchanged: int | None = None) -> int:
         """Drop cached tokens that are not a prefix of `tokens`; return how many remain.
 
+        The same list as in the last call must have grown only, or have kept its first `n_unchanged`
+        tokens.
         At least the last token is left to decode. A memory that cannot be truncated is emptied
         or restored to a checkpoint, so fewer tokens may remain than the texts share.
         """
         start = self._n_matched if tokens is self._last_text else 0
+        if n_unchanged is not None:
+            start = min(start, n_unchanged)
         shared = min(common_prefix_length(self._cached_tokens, tokens, start), self.model.n_past)
         kept = min(shared, len(tokens) - 1)
         if kept < self.model.n_past:
@@ -41,6 +55,12 @@ class PrefixCache:
         del self._cached_tokens[kept:]
         self._last_text, self._n_matched = tokens, kept
         return kept
+
+    def truncate(self, n_kept: int) -> None:
+        """Drop all cached tokens but the first `n_kept`, of a memory that can be truncated."""
+        self.model.truncate(n_kept)
+        del self._cached_tokens[n_kept:]
+        self._n_matched = min(self._n_matched, n_kept)
 
     def prefill_until(
         self, tokens: Sequence[int], max_left: int, cancelled: Callable[[], bool], min_left: int = 1
@@ -76,6 +96,118 @@ class PrefixCache:
         rows = self.model.decode(tokens, outputs)
         self._cached_tokens.extend(tokens)
         return rows
+
+
+@dataclass(slots=True)
+class Branch:
+    """A supposed continuation of the text: the outcome of a round, and draft tokens after it."""
+
+    number: int
+    """In the model; 0 if it continues the text and its draft there."""
+    outcome: list[int]
+    """The tokens that the round is supposed to emit."""
+    decoded: list[int] = field(default_factory=list)
+    """The outcome's last token and the draft tokens after it, as far as they are decoded."""
+    rows: list[Logits] = field(default_factory=list)
+    """Logits after each decoded token."""
+
+
+class BranchCache(PrefixCache):
+    """A draft model's cache, with branches for the outcomes of a round that is being verified.
+
+    If one comes true, `rewind_to` makes it the text, and `decode` returns the rows that it has.
+    """
+
+    def __init__(self, model: BranchingModel) -> None:
+        super().__init__(model)
+        self._model = model
+        self.branches: list[Branch] = []
+        self._branch_text: Sequence[int] = ()
+        self._n_text = self._n_drafted = 0
+        self._ready: deque[tuple[int, Logits]] = deque()
+        """Tokens in the model's memory after the cached ones, and the logits after each."""
+        self.n_served = 0
+        """Rows that `decode` returned without a pass."""
+
+    @property
+    def n_branches(self) -> int:
+        return self._model.n_branches
+
+    def rewind_to(self, tokens: Sequence[int], n_unchanged: int | None = None) -> int:
+        self._ready.clear()
+        if not self.branches:
+            return super().rewind_to(tokens, n_unchanged)
+        new = tokens[self._n_text :] if tokens is self._branch_text else ()
+        branch = next((b for b in self.branches if b.outcome == new and b.decoded), None)
+        if branch is None:
+            self.drop_branches()
+            return super().rewind_to(tokens, n_unchanged)
+        self._model.adopt(branch.number)
+        self.branches = []
+        self._cached_tokens[self._n_text :] = branch.outcome[:-1]
+        self._last_text, self._n_matched = tokens, self.n_cached
+        self._ready.extend(zip(branch.decoded, branch.rows, strict=True))
+        return self.n_cached
+
+    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
+        if self._ready:
+            token, row = self._ready.popleft()
+            if len(tokens) == outputs == 1 and tokens[0] == token:
+                self._cached_tokens.append(token)
+                self.n_served += 1
+                return row[None]
+            self._ready.clear()
+            self.model.truncate(self.n_cached)
+        return super().decode(tokens, outputs)
+
+    def begin_branches(self, tokens: Sequence[int], drafted: Sequence[int]) -> None:
+        """Prepare for branches after `tokens`, which are cached, and prefixes of `drafted`.
+
+        All draft tokens but the last are decoded afterwards.
+        """
+        self.drop_branches()
+        self._ready.clear()
+        self._branch_text, self._n_text, self._n_drafted = tokens, len(tokens), len(drafted)
+        n = len(tokens) + common_prefix_length(self._cached_tokens[len(tokens) :], drafted[:-1])
+        self.truncate(n)
+        if uncached := drafted[n - len(tokens) : -1]:
+            super().decode(uncached, 0)
+
+    def add_branch(self, outcome: list[int]) -> Branch:
+        """A branch for a round's outcome.
+
+        The first one after all of the draft continues the text in the model. For it and its
+        like, the draft's last token must be decoded before (see `decode_branches`).
+        """
+        numbers = {branch.number for branch in self.branches}
+        free = 0 if len(outcome) > self._n_drafted else 1
+        branch = Branch(next(i for i in count(free) if i not in numbers), outcome)
+        if branch.number:
+            self._model.fork(branch.number, self._n_text + len(outcome) - 1)
+        self.branches.append(branch)
+        return branch
+
+    def decode_branches(
+        self, steps: Sequence[tuple[Branch, int]], text_token: int | None = None
+    ) -> Logits | None:
+        """Append a token to each branch, and `text_token` to the text; return the row after it."""
+        batch = [(branch.number, token) for branch, token in steps]
+        if text_token is not None:
+            batch.append((0, text_token))
+        rows = self._model.decode_branches(batch).copy()
+        for (branch, token), row in zip(steps, rows, strict=False):
+            branch.decoded.append(token)
+            branch.rows.append(row)
+        if text_token is None:
+            return None
+        self._cached_tokens.append(text_token)
+        last: Logits = rows[-1]
+        return last
+
+    def drop_branches(self) -> None:
+        if self.branches:
+            self._model.drop_branches()
+            self.branches = []
 
 
 def common_prefix_length(a: Sequence[int], b: Sequence[int], start: int = 0) -> int:

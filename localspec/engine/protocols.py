@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from localspec.protocol.events import Overlap
 
 Logits = NDArray[np.float32]
 """One row of logits, shape (n_vocab,), or several, shape (rows, n_vocab)."""
@@ -44,6 +47,7 @@ class Draft:
     """Why this source and length were chosen, or why nothing was drafted."""
     logits: Sequence[Logits | None] | None = None
     """Copies of the draft model's logits for each draft token, if requested; None from lookup."""
+    overlap: Overlap = ""
 
 
 class DecodeInterrupted(Exception):  # noqa: N818  not an error
@@ -87,6 +91,34 @@ class LanguageModel(Protocol):
 
     def truncate(self, n_past: int) -> None:
         """Keep the first n_past tokens, or fewer if the memory cannot be truncated there."""
+        ...
+
+
+class BranchingModel(LanguageModel, Protocol):
+    """A language model whose memory also holds branches: continuations of a prefix of the text.
+
+    Branches are numbered from 1; number 0 is the text itself.
+    """
+
+    @property
+    def n_branches(self) -> int:
+        """How many branches the memory can hold."""
+        ...
+
+    def fork(self, branch: int, n_past: int) -> None:
+        """Start a branch with the first n_past tokens of the text."""
+        ...
+
+    def decode_branches(self, steps: Sequence[tuple[int, int]]) -> Logits:
+        """Append one token to each branch: pairs of branch and token; return one row for each."""
+        ...
+
+    def adopt(self, branch: int) -> None:
+        """Make a branch the text, and drop the others."""
+        ...
+
+    def drop_branches(self) -> None:
+        """Free the memory of all branches."""
         ...
 
 
@@ -196,6 +228,26 @@ class Drafter(Protocol):
         ...
 
 
+class GrammarState(Protocol):
+    """What a grammar allows after a text. A state never changes."""
+
+    def allows(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of the tokens may come next; end tokens may where the text is complete."""
+        ...
+
+    def allowed_tokens(self) -> NDArray[np.int64]:
+        """All tokens that may come next."""
+        ...
+
+    def forced_tokens(self) -> list[int]:
+        """The next tokens of which each is the only one allowed, where no search is needed."""
+        ...
+
+    def advance(self, token: int) -> GrammarState:
+        """The state after `token`, which must be allowed."""
+        ...
+
+
 DistributionAt = Callable[[int], Distribution]
 """The target's distribution of the token after the first i draft tokens."""
 
@@ -213,3 +265,14 @@ class Verifier(Protocol):
         `index` is the position of the first draft token in the answer.
         """
         ...
+
+
+@dataclass(slots=True)
+class DraftWait:
+    """How long a round waited for a draft pass that ran beside the target's."""
+
+    seconds: float = 0.0
+
+
+OverlapRound = Callable[[Sequence[int], Draft], AbstractContextManager[DraftWait]]
+"""Drafts on, after a text and its draft, while the target verifies; idle when it is left."""

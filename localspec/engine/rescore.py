@@ -83,7 +83,7 @@ class _ReplayScores:
     def add(
         self, row: Logits, sampling: SamplingParams, text: Sequence[int], index: int, token: int
     ) -> None:
-        recent = list(text[-sampling.repeat_last_n :]) if sampling.repeat_penalty != 1.0 else []
+        recent = list(text[-sampling.repeat_last_n :]) if sampling.has_penalties else []
         distribution = compute_distribution(row, sampling, recent)
         best = pick_coupled_token(distribution, sampling, index)
         prob = distribution.prob(token)

@@ -4,32 +4,44 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
+from functools import partial
 
-from localspec import speculation
-from localspec.engine import drafters, pass_timing
+from localspec import speculation_methods
+from localspec.engine import draft_scoring, drafters
 from localspec.engine.chat_prompt import Prompt
-from localspec.engine.control.acceptance_stats import AcceptanceStats, PairStats
+from localspec.engine.constraints.grammars import Grammars
+from localspec.engine.constraints.output_constraint import OutputConstraint
+from localspec.engine.control.acceptance_stats import PairStats, stats_key
 from localspec.engine.control.controller import Controller, DraftInput
+from localspec.engine.control.overlapped_drafter import DraftOverlap, OverlappedDrafter
 from localspec.engine.control.pass_costs import PassCosts
+from localspec.engine.draft_scoring import ScoredAnswer
+from localspec.engine.drafters.constrained import ConstrainedDrafter
+from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.llama import LlamaContext
 from localspec.engine.loaded_pair import LoadedPair
 from localspec.engine.near_ties import NearTieCheck
 from localspec.engine.output_processor import OutputProcessor, to_alternatives
-from localspec.engine.prefix_cache import PrefixCache
+from localspec.engine.prefix_cache import BranchCache, PrefixCache
+from localspec.engine.prober import PairProber
 from localspec.engine.protocols import Drafter, Verifier
 from localspec.engine.rescore import replay_passes, rescore
-from localspec.engine.speculative_loop import GenerationJob, speculative_decode
+from localspec.engine.speculative_loop import GenerationJob, TokenScorer, speculative_decode
+from localspec.engine.thinking_budget import ThinkingBudget
 from localspec.engine.token_probabilities import score_tokens
 from localspec.engine.verifiers import make_verifier
 from localspec.errors import LocalspecError, UsageError
-from localspec.protocol.events import Event, SpeculationPlan, TokenScore
+from localspec.protocol.events import Event, Notice, SpeculationPlan, TokenScore
 from localspec.protocol.wire import (
     DEFAULT_DRAFT_LENGTH,
     DRAFT_MAX,
     CountCommand,
     CountResult,
+    DetokenizeCommand,
+    DetokenizeResult,
+    DraftScore,
     GenerateCommand,
     InspectCommand,
     InspectResult,
@@ -40,9 +52,17 @@ from localspec.protocol.wire import (
     RenderResult,
     ReplayCommand,
     ReplayResult,
+    ScoreDraftCommand,
+    TokenizeCommand,
+    TokenizeResult,
 )
 
 _DRAFT_INPUTS: dict[str, DraftInput] = {"model": "tokens", "dspark": "blocks", "dflash": "blocks"}
+
+_MAX_READING_SECONDS = 3.0
+"""To read the text after which exact mode compares widths."""
+_MAX_NEAR_TIE_SHARE = 0.01
+"""Share of the time of answers that near-ties may cost, unless exact mode is on."""
 
 
 class Session:
@@ -51,26 +71,33 @@ class Session:
     def __init__(self, load: LoadCommand) -> None:
         began = time.perf_counter()
         self._stop_requested = False
-        self._lookup_drafter: Drafter | None = None
+        self._lookup_drafter: LookupDrafter | None = None
         survival = load.measured.survival if load.measured else {}
-        self._pair_stats = {
-            name: PairStats(AcceptanceStats(counts)) for name, counts in survival.items()
-        }
+        self._pair_stats = {name: PairStats.from_saved(saved) for name, saved in survival.items()}
         self._logit_difference = load.measured.difference if load.measured else None
+        self._long_difference = load.measured.long_difference if load.measured else None
+        self._is_long_context_slow = False
+        self._measures_when_idle = load.measure_when_idle
+        self._near_tie_ms = self._checked_ms = 0.0
+        """Of the answers in which near-ties were computed again: the time of these, and of all."""
         self._pair = LoadedPair(load, self._is_cancelled)
         self._target, self._draft = self._pair.target, self._pair.draft
         self._costs = self._make_costs(load.measured)
         self._prompt_builder = self._pair.prompt_builder
+        self._grammars = Grammars(self._target.vocabulary)
         save_checkpoint = self._target.save_checkpoint if self._target.needs_checkpoints else None
         self._target_cache = PrefixCache(self._target, save_checkpoint)
         self._draft_cache = (
-            PrefixCache(self._draft) if isinstance(self._draft, LlamaContext) else None
+            BranchCache(self._draft) if isinstance(self._draft, LlamaContext) else None
+        )
+        self._overlap = DraftOverlap(
+            self._draft_cache if self._pair.can_overlap else None,
+            load.overlap,
+            across_devices=self._pair.uses_two_devices,
         )
         self._max_draft = self._pair.max_draft
         self._max_width = load.draft_max + 1
-        self._may_choose_threads = load.target_settings.n_threads is None
-        if self._may_choose_threads and load.measured and load.measured.threads:
-            self._pair.set_n_threads(load.measured.threads)
+        self._prober = PairProber(load, self._target, self._draft, self._max_draft)
         self.ready = self._pair.ready_event(load, (time.perf_counter() - began) * 1e3)
 
     def stop(self) -> None:
@@ -92,32 +119,78 @@ class Session:
         thinking = self._prompt_builder.make_thinking_budget(prompt, request.think_budget)
         thinking.restore_tokens(request.begun)
         verifier = make_verifier(request.verify, request.sampling.seed)
-        inputs = self._drafter_inputs(request, verifier, len(prompt_tokens))
-        controller = self._make_controller(request, inputs) if name == "auto" else None
-        drafter = controller or self._get_drafter(name, inputs)
-        job = GenerationJob(
+        constraint = self._make_constraint(request, prompt, prompt_tokens)
+        inputs = self._drafter_inputs(request, verifier, len(prompt_tokens), constraint, name)
+        overlapped, controller = self._overlap.make_drafter(inputs, request, self._costs), None
+        if name == "auto":
+            controller = self._make_controller(request, inputs, prompt_tokens, overlapped)
+        drafter = controller or overlapped or self._get_drafter(name, inputs)
+        if constraint is not None and name != "none":
+            drafter = ConstrainedDrafter(drafter, constraint)
+        near_tie_check = self._make_near_tie_check(request)
+        job = self._make_job(request, prompt_tokens, controller, thinking, constraint)
+        job = replace(job, is_near_tie=near_tie_check)
+        yield plan
+        yield from self._new_notices(request, prompt)
+        job = overlapped.join_job(job) if overlapped else job
+        loop = speculative_decode(self._target_cache, drafter, verifier, job)
+        plan_change = controller.plan_change if controller else lambda: None
+        output = OutputProcessor(request, vocabulary, plan.why, plan_change, thinking)
+        began = time.perf_counter()
+        yield from prompt.mark_thinking(output.process(loop))
+        self._record_answer(near_tie_check, time.perf_counter() - began)
+
+    def _record_answer(self, near_tie_check: NearTieCheck | None, seconds: float) -> None:
+        self._prober.record_answer(self._costs.plain_ms)
+        if near_tie_check is not None:
+            self._near_tie_ms += near_tie_check.n_found * self._costs.plain_ms
+            self._checked_ms += seconds * 1e3
+
+    def _make_job(
+        self,
+        request: GenerateCommand,
+        prompt_tokens: list[int],
+        controller: Controller | None,
+        thinking: ThinkingBudget,
+        constraint: OutputConstraint | None,
+    ) -> GenerationJob:
+        return GenerationJob(
             prompt_tokens,
             request.sampling,
             request.max_tokens,
             self._draft_length(request, DRAFT_MAX if controller else DEFAULT_DRAFT_LENGTH),
-            vocabulary.is_eog,
+            self._target.vocabulary.is_eog,
             self._is_cancelled,
             controller.record_round if controller else lambda _: None,
-            self._make_near_tie_check(request) if request.exact else None,
-            score_tokens if request.probabilities else None,
-            request.begun,
-            thinking,
+            score_tokens=_make_scorer(request),
+            resumed_tokens=request.begun,
+            thinking=thinking,
+            constraint=constraint,
         )
-        yield plan
-        yield from self._prompt_builder.new_notices(prompt.notices)
-        loop = speculative_decode(self._target_cache, drafter, verifier, job)
-        plan_change = controller.plan_change if controller else lambda: None
-        output = OutputProcessor(request, vocabulary, plan.why, plan_change, thinking)
-        yield from prompt.mark_thinking(output.process(loop))
+
+    def _make_constraint(
+        self, request: GenerateCommand, prompt: Prompt, prompt_tokens: list[int]
+    ) -> OutputConstraint | None:
+        if not (request.grammar or request.json_schema):
+            return None
+        constraint = OutputConstraint(
+            self._grammars.start(request.grammar, request.json_schema),
+            len(prompt_tokens),
+            self._prompt_builder.answer_marker(prompt),
+            self._target.vocabulary.piece,
+        )
+        constraint.commit([*prompt_tokens, *request.begun])
+        return constraint
 
     def _drafter_inputs(
-        self, request: GenerateCommand, verifier: Verifier, prompt_length: int
+        self,
+        request: GenerateCommand,
+        verifier: Verifier,
+        prompt_length: int,
+        constraint: OutputConstraint | None,
+        drafter: str,
     ) -> drafters.DrafterInputs:
+        needs_draft = drafter not in drafters.DRAFT_FREE
         return drafters.DrafterInputs(
             draft_cache=self._draft_cache,
             head_runner=self._pair.head_runner,
@@ -127,12 +200,22 @@ class Session:
             n_vocab=self._target.n_vocab,
             is_eog=self._target.vocabulary.is_eog,
             cancelled=self._is_cancelled,
+            constraint=constraint,
+            prediction=self._tokenize_prediction(request.prediction),
             keep_logits=request.probabilities,
+            vocabularies=self._pair.vocabularies,
+            draft_prompt=self._pair.draft_prompt(request) if needs_draft else None,
         )
+
+    def _tokenize_prediction(self, text: str) -> tuple[int, ...]:
+        if not text:
+            return ()
+        vocabulary = self._target.vocabulary
+        return tuple(vocabulary.tokenize(text, add_special=False, parse_special=False))
 
     def render(self, command: RenderCommand) -> RenderResult:
         """A chat as the prompt text that `generate` would use."""
-        return self._prompt_builder.render(command.messages, command.template, command.think)
+        return self._prompt_builder.render(command)
 
     def count(self, command: CountCommand) -> CountResult:
         """The number of tokens of a text, or of a chat's prompt."""
@@ -140,30 +223,64 @@ class Session:
             len(self._pair.tokenize_prompt(self._prompt_builder.build_prompt(command)))
         )
 
+    def tokenize(self, command: TokenizeCommand) -> TokenizeResult:
+        vocabulary = self._target.vocabulary
+        tokens = vocabulary.tokenize(
+            command.text, add_special=command.add_special, parse_special=command.parse_special
+        )
+        pieces = map(self._token_bytes, tokens if command.pieces else ())
+        return TokenizeResult(tuple(tokens), tuple(piece.decode("latin-1") for piece in pieces))
+
+    def detokenize(self, command: DetokenizeCommand) -> DetokenizeResult:
+        """Control tokens become their names. Raises EngineError for an unknown token."""
+        data = b"".join(map(self._token_bytes, command.tokens))
+        return DetokenizeResult(data.decode("utf-8", "replace"))
+
+    def _token_bytes(self, token: int) -> bytes:
+        vocabulary = self._target.vocabulary
+        return vocabulary.piece(token) or vocabulary.token_text(token)
+
     def probe(self, command: ProbeCommand) -> Iterator[SpeculationPlan | MeasuredCosts]:
-        """Measure pass costs for about `command.seconds`; the memories are empty afterwards."""
+        """Measure threads, and pass costs for about `command.seconds`; empties the memories."""
         self._stop_requested = False
-        times: pass_timing.PassTimes | None = None
-        shown = 0
-        if self._may_choose_threads:
-            yield SpeculationPlan("probing", "comparing thread counts")
-            self._pair.set_n_threads(pass_timing.choose_n_threads(self._target, self._draft))
-        for times in pass_timing.measure_passes(
-            self._target, self._draft, self._max_draft, command.seconds
-        ):
-            if len(times.verify) != shown:
-                shown = len(times.verify)
-                yield SpeculationPlan("probing", f"timing passes, width {max(times.verify)}")
+        self._prober.empty_memories()
+        shown = ""
+        for step in self._prober.measure(command.seconds):
+            if step != shown:
+                shown = step
+                yield SpeculationPlan("probing", step)
             if self._stop_requested:
                 break
-        assert times is not None
         if command.difference:
             yield SpeculationPlan("probing", "comparing logits across pass widths")
-            self._logit_difference = pass_timing.measure_logit_difference(
-                self._target, self._max_draft
-            )
-        self._costs = self._make_costs(MeasuredCosts(times.t1(), times.verify_curve(), times.c()))
+            self._logit_difference = self._prober.measure_logit_difference()
+            self._long_difference = self._prober.measure_long_difference()
+        self._prober.empty_memories()
+        self._costs = self._make_costs(self._prober.costs)
         yield from self.measured_costs()
+
+    def measure_when_idle(self) -> Generator[None]:
+        """Measure the pair if that is due, between commands; may be closed at every yield."""
+        self._stop_requested = False
+        for costs in self._prober.measure_when_idle():
+            if costs is not None:
+                self._costs = self._make_costs(costs)
+            yield
+        yield from self._compare_widths_when_idle()
+
+    def _compare_widths_when_idle(self) -> Iterator[None]:
+        """Compare pass widths after the text in memory, if its length has not been compared."""
+        is_long = self._prober.has_long_text
+        is_wanted = self._measures_when_idle or (is_long and self._is_long_context_slow)
+        known = self._long_difference if is_long else self._logit_difference
+        if not is_wanted or known is not None:
+            return
+        for difference in self._prober.compare_widths_when_idle():
+            if is_long:
+                self._long_difference = difference
+            else:
+                self._logit_difference = difference
+            yield
 
     def measured_costs(self) -> Iterator[MeasuredCosts]:
         """The pair's costs so far; nothing if none were measured."""
@@ -173,10 +290,12 @@ class Session:
         yield MeasuredCosts(
             t1_ms=round(plain, 4),
             curve=self._costs.verify_curve(),
-            c=round(self._costs.c, 5) if self._draft else None,
-            threads=self._target.n_threads,
+            c=round(self._costs.c, 5) if self._draft and self._costs.is_draft_measured else None,
+            threads=self._prober.threads,
+            threads_batch=self._prober.threads_batch,
             difference=self._logit_difference,
-            survival={name: stats.acceptance.counts() for name, stats in self._pair_stats.items()},
+            long_difference=self._long_difference,
+            survival={name: stats.saved() for name, stats in self._pair_stats.items()},
         )
 
     def replay(self, command: ReplayCommand) -> ReplayResult:
@@ -188,6 +307,39 @@ class Session:
             command,
             self._is_cancelled,
         )
+
+    def score_draft(self, command: ScoreDraftCommand) -> DraftScore:
+        """Compare a draft with a recorded answer, and count its tokens as those of a run. May empty
+        the target's memory.
+        """
+        self._stop_requested = False
+        request = command.request
+        verifier = make_verifier(request.verify, request.sampling.seed)
+        answer = ScoredAnswer(
+            self._pair.checked_prompt_tokens(self._prompt_builder.build_prompt(request)),
+            command.tokens,
+            request.sampling,
+            verifier,
+            self._target.n_vocab,
+        )
+        if command.drafter == "lookup":
+            return draft_scoring.score_lookup(answer)
+        score = self._score_draft(request, verifier, answer)
+        self._get_stats(request).acceptance.record_score(score.accepted)
+        return score
+
+    def _score_draft(
+        self, request: GenerateCommand, verifier: Verifier, answer: ScoredAnswer
+    ) -> DraftScore:
+        kind = self._pair.draft_kind
+        inputs = self._drafter_inputs(request, verifier, len(answer.prompt), None, kind)
+        if inputs.head_runner is not None:
+            drafter = drafters.make(kind, inputs)
+            return draft_scoring.score_head(self._target, inputs.head_runner, drafter, answer)
+        draft = self._pair.open_scored_draft()
+        if inputs.vocabularies is None:
+            return draft_scoring.score_model(draft, answer)
+        return draft_scoring.score_across(draft, inputs.vocabularies, answer, inputs.draft_prompt)
 
     def inspect(self, command: InspectCommand) -> Iterator[InspectResult]:
         """Score an answer's tokens; the memory ends as after generating the answer."""
@@ -206,7 +358,9 @@ class Session:
 
     def _make_costs(self, measured: MeasuredCosts | None) -> PassCosts:
         return PassCosts(
-            measured, drafts_blocks=_DRAFT_INPUTS.get(self._pair.draft_kind) == "blocks"
+            measured,
+            drafts_blocks=_DRAFT_INPUTS.get(self._pair.draft_kind) == "blocks",
+            prices_changes=self._pair.has_workers,
         )
 
     def _choose_drafter(self, request: GenerateCommand) -> tuple[str, SpeculationPlan]:
@@ -222,53 +376,103 @@ class Session:
         if name == "auto":
             draft = f"{self._pair.draft_description} and " if self._draft else ""
             return name, SpeculationPlan("probing", f"{draft}prompt lookup, when it helps")
-        speculation.check(name, self._pair.draft_kind if self._draft else None)
+        speculation_methods.check(name, self._pair.draft_kind if self._draft else None)
         if name not in drafters.DRAFT_FREE:  # `model` also selects a head
             name = self._pair.draft_kind
         return name, SpeculationPlan("on", request.why or f"max draft tokens {length}, {name}")
 
-    def _make_near_tie_check(self, request: GenerateCommand) -> NearTieCheck:
-        """The near-tie check of exact mode; the first call measures, which empties the memory."""
-        if request.sampling.temperature > 0 and request.verify != "coupled":
-            raise UsageError(
-                f"Exact mode does not work with --verify {request.verify} above temperature 0.",
-                "Use --verify coupled with --exact.",
-            )
+    def _make_near_tie_check(self, request: GenerateCommand) -> NearTieCheck | None:
+        """None if exact mode is off, or if it is `auto` and computing near-ties again is dear.
+
+        With exact mode on, the first call measures, which empties the memory.
+        """
+        is_possible = request.sampling.temperature <= 0 or request.verify == "coupled"
+        if request.exact:
+            if not is_possible:
+                what = f"--verify {request.verify} above temperature 0"
+                raise UsageError(
+                    f"Exact mode does not work with {what}.", "Use --verify coupled with --exact."
+                )
+            self._measure_logit_differences()
+        is_dear = self._near_tie_ms > _MAX_NEAR_TIE_SHARE * self._checked_ms
+        if request.exact is False or not is_possible or (is_dear and not request.exact):
+            return None
+        error = self._logit_difference or 0.0
+        if not self._target.splits_attention:  # else computing near-ties again does not help
+            error = max(error, self._long_difference or 0.0)
+        return NearTieCheck(request.sampling, 2 * error) if error else None
+
+    def _measure_logit_differences(self) -> None:
+        """Those unknown; in a long context only if that is quick: else when nobody waits."""
         if self._logit_difference is None:
-            self._logit_difference = pass_timing.measure_logit_difference(
-                self._target, self._max_draft
+            self._logit_difference = self._prober.measure_logit_difference()
+        is_wanted = not self._is_long_context_slow and not self._target.splits_attention
+        if self._long_difference is None and is_wanted:
+            self._long_difference = self._prober.measure_long_difference(_MAX_READING_SECONDS)
+            self._is_long_context_slow = self._long_difference is None
+
+    def _new_notices(self, request: GenerateCommand, prompt: Prompt) -> list[Notice]:
+        """Those not reported before."""
+        notices = list(prompt.notices)
+        if request.exact and self._target.splits_attention:
+            message = (
+                "Exact mode holds up to 256 tokens: the keys of this model are stored in f16, and "
+                "from there on this CPU's attention computes one token differently from several."
             )
-        return NearTieCheck(request.sampling, 2 * self._logit_difference)
+            hint = "Load the model again with exact mode on and no KV type of your own."
+            notices.append(Notice("warning", "exact-keys", message, hint))
+        return self._prompt_builder.new_notices(notices)
 
     def _draft_length(self, request: GenerateCommand, default: int) -> int:
         requested = request.draft_length
         return min(default if requested is None else requested, self._max_draft)
 
     def _make_controller(
-        self, request: GenerateCommand, inputs: drafters.DrafterInputs
+        self,
+        request: GenerateCommand,
+        inputs: drafters.DrafterInputs,
+        prompt: list[int],
+        overlapped: OverlappedDrafter | None,
     ) -> Controller:
-        """The controller, with the statistics of this verification method."""
-        method = "greedy" if request.sampling.temperature <= 0 else request.verify
-        stats = self._pair_stats.setdefault(method, PairStats())
+        stats = self._get_stats(request)
         kind = self._pair.draft_kind
-        draft = drafters.make(kind, inputs) if self._draft else None
+        draft = overlapped or (drafters.make(kind, inputs) if self._draft else None)
         lookup = self._get_drafter("lookup", inputs)
         draft_input = _DRAFT_INPUTS.get(kind, "states")
-        return Controller(draft, lookup, self._costs, stats, draft_input=draft_input)
+        n_read = 0
+        if self._draft_cache:
+            draft_prompt = prompt if inputs.draft_prompt is None else inputs.draft_prompt
+            unread = len(draft_prompt) - self._draft_cache.count_shared(draft_prompt)
+            n_read = max(0, len(prompt) - unread)
+        return Controller(
+            draft, lookup, self._costs, stats, draft_input=draft_input, n_draft_read=n_read
+        )
+
+    def _get_stats(self, request: GenerateCommand) -> PairStats:
+        key = stats_key(request.sampling, request.verify)
+        return self._pair_stats.setdefault(key, PairStats())
 
     def _get_drafter(self, name: str, inputs: drafters.DrafterInputs) -> Drafter:
         if name != "lookup":
             return drafters.make(name, inputs)
         if self._lookup_drafter is None:  # kept, because it has indexed the chat so far
-            self._lookup_drafter = drafters.make(name, inputs)
+            self._lookup_drafter = LookupDrafter()
+        self._lookup_drafter.set_prediction(inputs.prediction)
         return self._lookup_drafter
 
     def _is_cancelled(self) -> bool:
         return self._stop_requested
 
     def close(self) -> None:
+        self._overlap.close()
         self._pair.close()
         self._draft = None
+
+
+def _make_scorer(request: GenerateCommand) -> TokenScorer | None:
+    if not request.probabilities:
+        return None
+    return partial(score_tokens, n_alternatives=request.n_alternatives)
 
 
 def _check_request(request: GenerateCommand, n_vocab: int) -> None:
@@ -281,9 +485,15 @@ def _check_request(request: GenerateCommand, n_vocab: int) -> None:
         error = UsageError(what, "The defaults are 0.95, 0.05 and 40.")
     elif not (math.isfinite(sampling.repeat_penalty) and sampling.repeat_penalty > 0):
         error = UsageError("The repeat penalty must be above 0.", "1 is off; 1.1 is common.")
+    elif not math.isfinite(sampling.presence_penalty + sampling.frequency_penalty):
+        error = UsageError("A penalty must be a number.", "0 is off; -2 to 2 is common.")
+    elif not all(0 <= id_ < n_vocab and math.isfinite(b) for id_, b in sampling.logit_bias):
+        error = UsageError("The logit bias names tokens that this model does not have.")
     elif request.max_tokens < 1:
         error = UsageError("Max tokens must be at least 1.", "Use --max-tokens 1 or more.")
     elif not all(0 <= token < n_vocab for token in request.begun):
         error = UsageError("The begun answer contains tokens that this model does not have.")
+    elif request.grammar and request.json_schema:
+        error = UsageError("A grammar and a JSON Schema cannot be used together.", "Give one.")
     if error is not None:
         raise error

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 
+from localspec.engine.constraints.output_constraint import OutputConstraint
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import (
     DecodeInterrupted,
     Distribution,
     Draft,
     Drafter,
+    DraftWait,
+    GrammarState,
     Logits,
+    OverlapRound,
     Verifier,
 )
 from localspec.engine.sampling import compute_distribution
@@ -22,6 +27,14 @@ from localspec.engine.thinking_budget import ThinkingBudget
 from localspec.engine.token_probabilities import TokenProbabilities
 from localspec.protocol.events import FinishReason, Prefill, RoundTimes
 from localspec.protocol.wire import SamplingParams
+
+TokenScorer = Callable[[Logits, Sequence[int], Draft], tuple[TokenProbabilities, ...]]
+
+_NO_OVERLAP = nullcontext(DraftWait())
+
+
+def _draft_nothing(_tokens: Sequence[int], _draft: Draft) -> AbstractContextManager[DraftWait]:
+    return _NO_OVERLAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +49,25 @@ class GenerationJob:
     cancelled: Callable[[], bool]
     on_round: Callable[[RoundResult], None] = lambda _: None
     """Called with every round, before it is yielded."""
-    is_near_tie: Callable[[Logits, Sequence[int], int], bool] | None = None
-    """Exact mode: called with a row, the recent tokens and the position in the answer."""
-    score_tokens: (
-        Callable[[Logits, Sequence[int], Draft], tuple[TokenProbabilities, ...]] | None
-    ) = None
+    is_near_tie: Callable[[Logits, Sequence[int], int, GrammarState | None], bool] | None = None
+    """Exact mode: called with a row, recent tokens, position in the answer, and the grammar."""
+    score_tokens: TokenScorer | None = None
     """Computes the probabilities of a round's tokens from their rows of logits."""
     resumed_tokens: tuple[int, ...] = ()
     """Tokens of the answer from an earlier run; `max_tokens` includes them."""
     thinking: ThinkingBudget | None = None
+    constraint: OutputConstraint | None = None
+    """The grammar that the answer follows; `resumed_tokens` are committed to it."""
+    overlap: OverlapRound = _draft_nothing
+    """Entered around each target pass that verifies a draft."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RoundResult:
-    """One round: the draft, how many of its tokens were accepted, and the emitted tokens."""
+    """One round: the draft, how many of its tokens were accepted, and the emitted tokens.
+
+    Not frozen, because that costs time in every round.
+    """
 
     draft: Draft
     accepted: int
@@ -103,6 +121,8 @@ def _run_rounds(
         else:
             step = _run_round(target, drafter, verifier, job, tokens, limit)
             job.on_round(step)
+        if job.constraint is not None and not job.is_eog(tokens[-1]):
+            job.constraint.commit(tokens)
         yield step
         if (ended := _check_end(tokens, end, target, job)) is not None:
             yield ended
@@ -139,18 +159,17 @@ def _run_round(
 ) -> RoundResult:
     began, verified = time.perf_counter(), target.model.decode_seconds
     draft = drafter.propose(tokens, limit) if limit > 0 else Draft()
-    max_left = target.model.n_batch - len(draft.tokens)
-    for _ in target.prefill_until(tokens, max_left, job.cancelled):
-        pass  # runs only after a memory that cannot be truncated was emptied
-    if len(tokens) - target.n_cached > max_left:
-        raise DecodeInterrupted
-    uncached = tokens[target.n_cached :]
-    rows = target.decode([*uncached, *draft.tokens], len(draft.tokens) + 1)
-    width = len(uncached) + len(draft.tokens)
+    _prefill_until(target, tokens, target.model.n_batch - len(draft.tokens), job)
+    batch = [*tokens[target.n_cached :], *draft.tokens]
+    with job.overlap(tokens, draft) as wait:
+        rows = target.decode(batch, len(draft.tokens) + 1)
     accepted, new, rows, guarded = _verify_draft(target, verifier, job, tokens, draft, rows)
-    new = new[: next((i + 1 for i, t in enumerate(new) if job.is_eog(t)), len(new))]
+    for i, token in enumerate(new, 1):
+        if job.is_eog(token):
+            del new[i:]
+            break
     if job.thinking is not None:
-        new = new[: job.thinking.consume_tokens(new)]
+        del new[job.thinking.consume_tokens(new) :]
     probabilities: tuple[TokenProbabilities, ...] = ()
     if job.score_tokens is not None:
         scoring_began = time.perf_counter()
@@ -159,9 +178,26 @@ def _run_round(
     tokens += new
     target.rewind_to(tokens)
     verify = target.model.decode_seconds - verified
-    host = time.perf_counter() - began - verify - draft.decode_seconds
-    times = RoundTimes(draft.decode_seconds * 1e3, verify * 1e3, host * 1e3)
-    return RoundResult(draft, min(accepted, len(new)), new, times, width, guarded, probabilities)
+    drafting = draft.decode_seconds + wait.seconds
+    host = time.perf_counter() - began - verify - drafting
+    times = RoundTimes(drafting * 1e3, verify * 1e3, host * 1e3)
+    n_accepted = min(accepted, len(new))
+    return RoundResult(draft, n_accepted, new, times, len(batch), guarded, probabilities)
+
+
+def _prefill_until(
+    target: PrefixCache, tokens: list[int], max_left: int, job: GenerationJob
+) -> None:
+    """Decode all but `max_left` tokens of the text: some, if the memory had to be emptied.
+
+    Raises DecodeInterrupted if cancelled.
+    """
+    if len(tokens) - target.n_cached <= max_left:
+        return
+    for _ in target.prefill_until(tokens, max_left, job.cancelled):
+        pass
+    if len(tokens) - target.n_cached > max_left:
+        raise DecodeInterrupted
 
 
 def _verify_draft(
@@ -196,10 +232,7 @@ def _recheck_alone(
     """
     before = rows.copy() if job.score_tokens is not None else rows[:0]
     target.rewind_to(text)
-    for _ in target.prefill_until(text, 1, job.cancelled):
-        pass  # runs only after a memory that cannot be truncated was emptied
-    if len(text) - target.n_cached > 1:
-        raise DecodeInterrupted
+    _prefill_until(target, text, 1, job)
     row = target.decode(text[-1:], 1)
     _, token = verifier.verify(
         _TargetDistributions(row, job, text, []), Draft(), len(text) - len(job.prompt)
@@ -224,12 +257,17 @@ class _TargetDistributions:
         self._tokens, self._drafted = tokens, drafted
         self._is_near_tie = job.is_near_tie if drafted else None
         self._index = len(tokens) - len(job.prompt)
+        self._constraint = job.constraint
 
     def __call__(self, i: int) -> Distribution:
         recent: list[int] = []
-        if self._sampling.repeat_penalty != 1.0:
+        if self._sampling.has_penalties:
             recent = [*self._tokens[-self._sampling.repeat_last_n :], *self._drafted[:i]]
-        row = self._rows[i]
-        if self._is_near_tie is not None and self._is_near_tie(row, recent, self._index + i):
+        row, grammar = self._rows[i], None
+        if self._constraint is not None:
+            grammar = self._constraint.state_after(self._tokens, self._drafted[:i])
+        if self._is_near_tie is not None and self._is_near_tie(
+            row, recent, self._index + i, grammar
+        ):
             raise _NearTieFound(i)
-        return compute_distribution(row, self._sampling, recent)
+        return compute_distribution(row, self._sampling, recent, grammar)

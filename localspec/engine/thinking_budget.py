@@ -36,6 +36,8 @@ class ThinkingBudget:
 
     def consume_tokens(self, tokens: Sequence[int]) -> int:
         """Process tokens until the budget is used up; return how many were processed."""
+        if self._is_finished:
+            return len(tokens)
         for i, token in enumerate(tokens):
             self._consume_piece(self._piece(token))
             if self._is_exhausted:

@@ -15,7 +15,7 @@ from localspec.engine.protocols import Draft, Logits
 from localspec.engine.sampling import top_k_ids
 
 N_ALTERNATIVES = 3
-"""Number of the target's next-best tokens that are reported."""
+"""Default number of the target's next-best tokens that are reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class TokenProbabilities:
 
 
 def score_tokens(
-    rows: Logits, tokens: Sequence[int], draft: Draft
+    rows: Logits, tokens: Sequence[int], draft: Draft, n_alternatives: int = N_ALTERNATIVES
 ) -> tuple[TokenProbabilities, ...]:
     """Probabilities of each of a round's tokens, from the row of logits that decided it."""
     draft_rows = draft.logits or []
@@ -49,16 +49,16 @@ def score_tokens(
     for i, token in enumerate(tokens):
         draft_token = draft.tokens[i] if i < len(draft.tokens) else token
         draft_row = draft_rows[i] if i < len(draft_rows) else None
-        scores.append(_score_token(rows[i], token, draft_token, draft_row))
+        scores.append(_score_token(rows[i], token, draft_token, draft_row, n_alternatives))
     return tuple(scores)
 
 
 def _score_token(
-    row: Logits, token: int, draft_token: int, draft_row: Logits | None
+    row: Logits, token: int, draft_token: int, draft_row: Logits | None, n_alternatives: int
 ) -> TokenProbabilities:
     log_total = _log_sum_exp(row)
     draft_log_total = 0.0 if draft_row is None else _log_sum_exp(draft_row)
-    likeliest = top_k_ids(row, min(N_ALTERNATIVES + 2, len(row))).tolist()
+    likeliest = top_k_ids(row, min(n_alternatives + 2, len(row))).tolist()
 
     def candidate(id_: int, is_rejected: bool = False) -> TokenCandidate:
         p_draft = None if draft_row is None else _probability(draft_row, id_, draft_log_total)
@@ -71,7 +71,7 @@ def _score_token(
         if id_ not in (token, draft_token)
     ]
     rejected = [candidate(draft_token, is_rejected=True)] if draft_token != token else []
-    return TokenProbabilities(candidate(token), (*rejected, *others[:N_ALTERNATIVES]))
+    return TokenProbabilities(candidate(token), (*rejected, *others[:n_alternatives]))
 
 
 def _log_sum_exp(row: Logits) -> float:

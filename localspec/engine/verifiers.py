@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.engine.protocols import Distribution, DistributionAt, Draft, Verifier
-from localspec.engine.sampling import gumbel_argmax, one_hot
+from localspec.engine.sampling import gumbel_argmax, gumbel_noise, one_hot
 from localspec.protocol.wire import VerifyMode
 
 
@@ -64,6 +64,13 @@ class GumbelCoupledVerifier:
             return int(distribution.ids[0])
         return gumbel_argmax(self._seed, index, distribution)
 
+    def rank_draft_tokens(
+        self, distribution: Distribution, index: int, n: int
+    ) -> NDArray[np.int64]:
+        """The n likeliest tokens, given the noise of position `index`; best first."""
+        noise = gumbel_noise(self._seed, index, distribution.ids)
+        return distribution.ids[(np.log(distribution.probs) + noise).argsort()[::-1][:n]]
+
     def verify(self, distribution_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
         for i, token in enumerate(draft.tokens):
             own = self.sample_draft_token(distribution_at(i), index + i)
@@ -84,6 +91,12 @@ class SampleAndMatchVerifier:
 
     def sample_draft_token(self, distribution: Distribution, index: int) -> int:
         return int(distribution.ids[distribution.probs.argmax()])
+
+    def rank_draft_tokens(
+        self, distribution: Distribution, index: int, n: int
+    ) -> NDArray[np.int64]:
+        """The n likeliest tokens, best first."""
+        return distribution.ids[distribution.probs.argsort()[::-1][:n]]
 
     def verify(self, distribution_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
         for i, token in enumerate(draft.tokens):
@@ -194,6 +207,9 @@ def residual_probs(p: Distribution, q: Distribution, share: float = 1.0) -> NDAr
     total = left.sum()
     return left / total if total > 0 else p.probs
 
+
+RankingVerifier = GumbelCoupledVerifier | SampleAndMatchVerifier
+"""Drafting with these draws nothing at random, so it may happen at any time."""
 
 _RANDOM_VERIFIERS: dict[VerifyMode, Callable[[RandomSource], Verifier]] = {
     "rejection": RejectionVerifier,

@@ -6,19 +6,33 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from localspec.fit import report
+from localspec.fit import machine_profile, report
+from localspec.fit.hparams import ModelHparams
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.report import DeviceFit, FitReport
 from localspec.fit.speed_estimate import UseCase
+from localspec.machine import llama_params
 from localspec.machine.llama_params import CTX_STEP, DEFAULT_CTX
+from localspec.machine.memory_by_device import HOST
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import KvType, LoadCommand
 from localspec.units import gib
 
 _LONG_CTX_FREE_SHARE = 0.25
 """A context longer than the default is chosen only if this share of usable memory stays free."""
-_KV_TYPE_SCORES = {"f16": 1.0, "bf16": 1.0, "f32": 1.0, "q8_0": 0.98, "q4_0": 0.92}
+_KV_TYPE_SCORES = {
+    "f16": 1.0,
+    "bf16": 1.0,
+    "f32": 1.0,
+    "q8_0/f16": 0.99,
+    "q8_0": 0.98,
+    "q4_0": 0.92,
+}
 """Quality of answers by KV cache type, relative to f16."""
+_Q8_0_BLOCK = 32
+_CHEAP_EXACT_KV: KvType = "q8_0/f16"
+"""With it a round takes no longer than with f16."""
+"""Heads that are no multiple of it cannot have keys in q8_0."""
 _TIGHT_SCORE = 0.9
 _SWA_CUT_SCORE = 0.97
 """Without swa_full a rollback may change the last bits of later logits."""
@@ -28,6 +42,8 @@ _GPU_BYTES_PER_S, _CPU_BYTES_PER_S = 400e9, 40e9
 """Bandwidths that rank settings if the real ones are unknown."""
 CONTEXT_SIZES = (32768, 16384, DEFAULT_CTX, 4096, 2048)
 """Sizes the search tries."""
+_MIN_WORKER_GAIN = 1.25
+"""Speed-up by workers, as estimated, that is worth sending them the model at each load."""
 _SMALL_UBATCH = 128
 """Of the draft model: it reads prompts in smaller steps and needs a quarter of the buffers."""
 _HEAD_DESCRIPTIONS = {
@@ -52,12 +68,17 @@ class SettingsRequest:
     load: LoadCommand
     ctx: int | None = None
     kv: KvType | None = None
+    """None: f16, or the type that exact mode needs."""
     n_gpu_layers: int | None = None
     draft_n_gpu_layers: int | None = None
     draft_note: str = ""
     """A remark to show about a draft that was chosen automatically."""
+    exact: bool | None = None
+    """None: where that costs little."""
     skip_memory_check: bool = False
     """Load even if the estimate exceeds the memory."""
+    can_skip_workers: bool = False
+    """Use workers only if they can be reached, and if the pair does not fit here or is slower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +99,8 @@ class MemorySaving:
 class SettingsAdvice:
     fit: FitReport
     explanation: str
+    exact_note: str = ""
+    """The KV cache that exact mode needs, if it was asked for and takes another than f16."""
 
     @property
     def fits(self) -> bool:
@@ -101,6 +124,16 @@ class SettingsAdvisor:
 
     def advise(self, request: SettingsRequest) -> SettingsAdvice:
         """The best settings that fit; if none do, the default ones.  Raises UsageError."""
+        if request.can_skip_workers:
+            variants = self._with_and_without_workers(request)
+            advices = [advisor.advise(variant) for advisor, variant in variants]
+            return max(advices, key=lambda advice: _rank_with_workers(advice.fit))
+        advice = self._choose(request)
+        if request.exact is False or request.kv is not None:
+            return advice
+        return self._make_attention_exact(request, advice)
+
+    def _choose(self, request: SettingsRequest) -> SettingsAdvice:
         first = self.estimate_fit(self._default_settings(request))
         if first.verdict in ("fits", "unknown"):
             fit = self._extend_context(request, first) if first.verdict == "fits" else first
@@ -110,8 +143,58 @@ class SettingsAdvisor:
             best = first
         return SettingsAdvice(best, explain_choice(best, first, self.target.n_layer))
 
+    def _make_attention_exact(
+        self, request: SettingsRequest, advice: SettingsAdvice
+    ) -> SettingsAdvice:
+        """Another KV type for the target if the CPU's attention depends on the width of a pass."""
+        load = advice.fit.load
+        kv_by_device = {
+            name for name, part in advice.fit.memory_estimate.target.on.items() if part.kv
+        }
+        is_split = HOST in kv_by_device and llama_params.may_split_attention(load.target_settings)
+        if not is_split:
+            return advice
+        kv_type, cost = self._width_invariant_kv_type(has_gpu=len(kv_by_device) > 1)
+        if request.exact is None and kv_type != _CHEAP_EXACT_KV:
+            return advice
+        fit = self.estimate_fit(with_target_settings(load, kv_type=kv_type))
+        first = self.estimate_fit(self._default_settings(request))
+        note = (
+            f"Exact mode: the KV cache is {kv_type}, because this CPU's attention then computes "
+            f"passes of every width alike. With a small model {cost}."
+        )
+        explanation = explain_choice(fit, first, self.target.n_layer)
+        return SettingsAdvice(fit, explanation, note if request.exact else "")
+
+    def _width_invariant_kv_type(self, *, has_gpu: bool) -> tuple[KvType, str]:
+        """The fastest type that model and devices can use, and its cost (docs/benchmarks.md)."""
+        hparams = ModelHparams(self.target)
+        widths = {layer.n_embd_head_k for layer in hparams.layers if layer.has_kv}
+        has_one_type = hparams.is_mla or hparams.arch == "deepseek4"  # llama.cpp refuses two types
+        if has_one_type or any(width % _Q8_0_BLOCK for width in widths):
+            return "bf16", "a pass takes 20 to 30 % longer"
+        # CUDA has no kernel for keys and values of different types.
+        kv_type: KvType = "q8_0" if has_gpu else _CHEAP_EXACT_KV
+        return kv_type, "a prompt is read about 15 % more slowly"
+
+    def _with_and_without_workers(
+        self, request: SettingsRequest
+    ) -> Iterator[tuple[SettingsAdvisor, SettingsRequest]]:
+        request = replace(request, can_skip_workers=False)
+        alone = machine_profile.without_workers(self.machine)
+        local_load = with_target_settings(request.load, workers=())
+        yield (
+            SettingsAdvisor(self.target, self.draft, alone, self.use),
+            replace(request, load=local_load),
+        )
+        if self.machine.workers:
+            yield self, request
+
     def quick_fit(self, request: SettingsRequest) -> FitReport:
         """The first of a few common settings that fits, or else is tight: for long lists."""
+        if request.can_skip_workers:
+            variants = self._with_and_without_workers(request)
+            return max((a.quick_fit(variant) for a, variant in variants), key=_rank_with_workers)
         defaults = self._default_settings(request)
         tries = [defaults]
         if not request.kv and defaults.target_settings.flash_attn != "off":
@@ -254,20 +337,26 @@ def estimate_tokens_per_second(fit: FitReport) -> float:
     return plain * (_TYPICAL_DRAFT_SPEEDUP if fit.load.draft else 1.0)
 
 
+def _rank_with_workers(fit: FitReport) -> tuple[bool, float]:
+    """What fits, then the fastest; without workers unless they gain enough."""
+    weight = 1 / _MIN_WORKER_GAIN if fit.load.target_settings.workers else 1.0
+    return fit.verdict != "no", weight * estimate_tokens_per_second(fit)
+
+
 def _min_free_share(fit: FitReport) -> float:
     """The smallest share of usable memory that stays free on any device."""
     shares = [
         (device_fit.headroom or 0) / max(1, (device_fit.device.free or 0) - device_fit.reserve)
         for device_fit in fit.all_fits
-        if device_fit.total
+        if device_fit.needed
     ]
     return min(shares, default=0.0)
 
 
 def _saved_bytes(before: FitReport, after: FitReport) -> int:
     name = before.tightest.device.name
-    totals = {device_fit.device.name: device_fit.total for device_fit in after.all_fits}
-    return before.tightest.total - totals.get(name, 0)
+    needed = {device_fit.device.name: device_fit.needed for device_fit in after.all_fits}
+    return before.tightest.needed - needed.get(name, 0)
 
 
 def with_both_settings(load: LoadCommand, **changes: object) -> LoadCommand:
@@ -380,12 +469,12 @@ def _describe_outcome(fit: FitReport, default_fit: FitReport) -> str:
     device = describe_device(tightest)
     if fit.verdict == "no":
         free = gib(tightest.device.free or 0)
-        return f"needs {gib(tightest.total)} of {device}, which has {free} free"
+        return f"needs {gib(tightest.needed)} of {device}, which has {free} free"
     if fit is default_fit or default_fit.verdict == "fits":
         spare = tightest.headroom or 0
         return f"fits {device}, {gib(spare)} to spare" if spare > 0 else f"fills {device}"
     device = describe_device(default_fit.tightest)
-    needs = f"{gib(default_fit.tightest.total)} of {device}, more than available"
+    needs = f"{gib(default_fit.tightest.needed)} of {device}, more than available"
     if default_fit.load.draft and not fit.load.draft:
         return f"with a draft model it needs {needs}"
     return f"the default settings need {needs}"

@@ -17,11 +17,17 @@ from localspec.fit.device_speed import (
     HardwareSpeed,
 )
 from localspec.fit.pass_cost import PassReads
-from localspec.machine.measurements import ModelReads, PairMeasurement, PairReads
+from localspec.machine.measurements import (
+    ModelReads,
+    PairMeasurement,
+    PairReads,
+    find_files,
+    is_trusted,
+)
 from localspec.machine.memory_by_device import HOST
 from localspec.models import draft_heads
 from localspec.models.gguf.header import Header
-from localspec.protocol.wire import LoadCommand
+from localspec.protocol.wire import LoadCommand, MeasuredCosts
 
 _MIN_SIZE_RATIO = 1.5
 """Minimum ratio of largest to smallest model for a fit of the fixed time."""
@@ -30,6 +36,8 @@ _MAX_FIXED_SHARE = 0.3
 _SINGLE_SIZE_ERROR = 0.15
 """Relative error for other model sizes if only one size was measured."""
 _MAX_ERROR = 0.5
+_MIN_VERIFIED = 50
+"""Verified draft tokens from which an acceptance rate is used."""
 _CPU_CACHE_BYTES = 64e6
 """A pair that reads less may stay in the CPU cache, so it does not show memory bandwidth."""
 _FALLBACK_BASIS = "from other models measured here"
@@ -73,38 +81,65 @@ def _summarize_model(reads: PassReads) -> ModelReads:
 def calibrate(
     hardware: HardwareSpeed, records: Iterable[PairMeasurement], threads: int | None = None
 ) -> HardwareSpeed:
-    """Adds the speeds measured on this machine.
+    """Adds the speeds measured on this machine, while no other program used the CPUs much, and the
+    acceptance rates of pairs.
 
     `threads`: CPU threads to be used; None for those of the latest record.
     """
-    usable = [record for record in records if record.reads and record.measured]
-    if threads is None:
-        threads = next((record.measured.threads for record in usable if record.measured), None)
-    usable = _without_tiny_pairs([one for one in usable if _is_comparable(one, threads)])
+    records = tuple(records)
+    usable = [
+        (record.reads, record.measured)
+        for record in records
+        if record.reads is not None
+        and record.measured is not None
+        and is_trusted(record.measured)
+        and _pair_bytes(record.reads) >= _CPU_CACHE_BYTES
+    ]
+    if threads is None and usable:
+        threads = usable[0][1].threads
+    usable = [record for record in usable if _is_comparable(*record, threads)]
     curves = _mean_verify_curves(usable)
+    passes = _measured_passes(usable)
     speeds = {
-        key: _measured_speed(
-            points, hardware.nominal_speeds.get(key[0], UNKNOWN_SPEED), curves.get(key, {}), key
-        )
-        for key, points in _measured_passes(usable).items()
+        key: _measured_speed(points, _nominal(hardware, key[0]), curves.get(key, {}), key[1])
+        for key, points in passes.items()
     }
+    for device in dict.fromkeys(device for device, _ in passes):
+        keys = [key for key in passes if key[0] == device]
+        points = [point for key in keys for point in passes[key]]
+        curve = next((curves[key] for key in keys if key in curves), {})
+        speeds[device, ""] = _fallback_speed(points, _nominal(hardware, device), curve)
     if threads is not None:
         speeds = {key: _with_thread_count(speed, key, threads) for key, speed in speeds.items()}
-    return replace(hardware, measured_speeds=speeds | _fallback_speeds(speeds))
+    return replace(hardware, measured_speeds=speeds, acceptance=_measured_acceptance(records))
 
 
-def _is_comparable(record: PairMeasurement, threads: int | None) -> bool:
+def _measured_acceptance(
+    records: Iterable[PairMeasurement],
+) -> dict[tuple[str, ...], dict[str, float]]:
+    """Accepted of verified tokens of each pair's draft, by paths; the latest record counts."""
+    found: dict[tuple[str, ...], dict[str, float]] = {}
+    for record in records:
+        survival = record.measured.survival if record.measured else {}
+        rates = {}
+        for name in ("greedy", "coupled"):
+            counts = survival.get(name, {}).get("place", {}).values()
+            accepted, drafted = (sum(count) for count in zip((0, 0), *counts, strict=True))
+            if drafted >= _MIN_VERIFIED:
+                rates[name] = accepted / drafted
+        if rates and len(paths := find_files(record.key)) == 2:
+            found.setdefault(paths, rates)
+    return found
+
+
+def _is_comparable(reads: PairReads, measured: MeasuredCosts, threads: int | None) -> bool:
     """CPU speeds are comparable only at the same number of threads."""
-    assert record.reads is not None
-    assert record.measured is not None
-    models = filter(None, (record.reads.target, record.reads.draft))
-    return record.measured.threads == threads or all(HOST not in reads.devices for reads in models)
+    models = filter(None, (reads.target, reads.draft))
+    return measured.threads == threads or all(HOST not in model.devices for model in models)
 
 
-def _without_tiny_pairs(records: list[PairMeasurement]) -> list[PairMeasurement]:
-    """Drops pairs that fit into the CPU cache, unless there are no others."""
-    large = [one for one in records if one.reads and _pair_bytes(one.reads) >= _CPU_CACHE_BYTES]
-    return large or records
+def _nominal(hardware: HardwareSpeed, device: str) -> DeviceSpeed:
+    return hardware.nominal_speeds.get(device, UNKNOWN_SPEED)
 
 
 def _pair_bytes(reads: PairReads) -> int:
@@ -112,28 +147,23 @@ def _pair_bytes(reads: PairReads) -> int:
 
 
 def _measured_passes(
-    records: Sequence[PairMeasurement],
+    records: Iterable[tuple[PairReads, MeasuredCosts]],
 ) -> dict[tuple[str, str], list[MeasuredPass]]:
     """By device and weight type; for each size the fastest, as other programs slow the rest."""
     fastest: defaultdict[tuple[str, str], dict[int, float]] = defaultdict(dict)
-    for reads, ms in _timed_models(records):
-        if len(reads.devices) == 1 and reads.read > 0 and _is_valid_time(ms):
-            by_size = fastest[reads.devices[0], reads.family]
-            dense_ms = ms / pass_cost.moe_slowdown(reads.moe)
-            by_size[reads.read] = min(dense_ms, by_size.get(reads.read, dense_ms))
+    for reads, measured in records:
+        timed = [(reads.target, measured.t1_ms)]
+        if reads.draft is not None and measured.c is not None:
+            timed.append((reads.draft, measured.c * measured.t1_ms))
+        for model, ms in timed:
+            if len(model.devices) == 1 and model.read > 0 and _is_valid_time(ms):
+                by_size = fastest[model.devices[0], model.family]
+                dense_ms = ms / pass_cost.moe_slowdown(model.moe)
+                by_size[model.read] = min(dense_ms, by_size.get(model.read, dense_ms))
     return {
         key: [MeasuredPass(size, ms) for size, ms in by_size.items()]
         for key, by_size in fastest.items()
     }
-
-
-def _timed_models(records: Sequence[PairMeasurement]) -> Iterable[tuple[ModelReads, float]]:
-    for record in records:
-        assert record.reads is not None
-        assert record.measured is not None
-        yield record.reads.target, record.measured.t1_ms
-        if record.reads.draft is not None and record.measured.c is not None:
-            yield record.reads.draft, record.measured.c * record.measured.t1_ms
 
 
 def _is_valid_time(ms: object) -> bool:
@@ -141,7 +171,7 @@ def _is_valid_time(ms: object) -> bool:
 
 
 def _mean_verify_curves(
-    records: Sequence[PairMeasurement],
+    records: Iterable[tuple[PairReads, MeasuredCosts]],
 ) -> dict[tuple[str, str], dict[int, float]]:
     """Geometric mean of the measured verify curves, by device and weight type.
 
@@ -150,12 +180,10 @@ def _mean_verify_curves(
     logs: defaultdict[tuple[str, str], defaultdict[int, list[float]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    for record in records:
-        assert record.reads is not None
-        assert record.measured is not None
-        target = record.reads.target
+    for reads, measured in records:
+        target = reads.target
         if len(target.devices) == 1 and not target.moe:
-            for width, v in record.measured.curve.items():
+            for width, v in measured.curve.items():
                 if width.isdecimal() and _is_valid_time(v):
                     logs[target.devices[0], target.family][int(width)].append(log(v))
     return {
@@ -208,7 +236,7 @@ def _measured_speed(
     points: Sequence[MeasuredPass],
     nominal: DeviceSpeed,
     verify_curve: Mapping[int, float],
-    key: tuple[str, str],
+    weight_type: str,
 ) -> DeviceSpeed:
     line = fit_line(points, nominal.fixed_ms)
     return replace(
@@ -218,30 +246,23 @@ def _measured_speed(
         fixed_ms=line.fixed_ms,
         verify_curve=verify_curve,
         error=min(max(line.error, CALIBRATED_ERROR), _MAX_ERROR),
-        basis=f"{len(points)} {key[1]} model{'s' * (len(points) != 1)} measured here",
+        basis=f"{len(points)} {weight_type} model{'s' * (len(points) != 1)} measured here",
         measured=True,
         largest_measured=max(point.weight_bytes for point in points),
     )
 
 
+def _fallback_speed(
+    points: Sequence[MeasuredPass], nominal: DeviceSpeed, verify_curve: Mapping[int, float]
+) -> DeviceSpeed:
+    """For weight types that were not measured on this device: from all that were."""
+    curve = verify_curve if nominal.kind == "gpu" else {}  # a CPU's depends on the type
+    speed = _measured_speed(points, nominal, curve, "")
+    error = max(TABLE_ERROR, speed.error)
+    return replace(speed, error=error, basis=_FALLBACK_BASIS, measured=False)
+
+
 def _with_thread_count(speed: DeviceSpeed, key: tuple[str, str], threads: int) -> DeviceSpeed:
-    if key[0] != HOST:
+    if key[0] != HOST or not speed.measured:
         return speed
     return replace(speed, basis=f"{speed.basis}, {threads} thread{'s' * (threads != 1)}")
-
-
-def _fallback_speeds(
-    measured: Mapping[tuple[str, str], DeviceSpeed],
-) -> dict[tuple[str, str], DeviceSpeed]:
-    """Speeds under the weight type "", for types that were not measured on that device."""
-    speeds: dict[tuple[str, str], DeviceSpeed] = {}
-    for (device, _), speed in measured.items():
-        if (device, "") not in speeds:
-            speeds[device, ""] = replace(
-                speed,
-                error=max(TABLE_ERROR, speed.error),
-                verify_curve=speed.verify_curve if speed.kind == "gpu" else {},
-                basis=_FALLBACK_BASIS,
-                measured=False,
-            )
-    return speeds

@@ -171,22 +171,24 @@ class _DeviceBuffers:
             size *= 2  # q, k and v are contiguous copies of parts of one product
         if hparams.arch in _GATED_ATTENTION:
             size += 2 * q
-        if GGML_TYPES[params.kv_type][1] > 1 and not hparams.is_mla:
-            size += q + result  # rotated, so that a quantised cache loses less
+        if not hparams.is_mla:  # rotated, so that a quantised cache loses less
+            keys, values = (GGML_TYPES[kv_type][1] > 1 for kv_type in params.kv_types)
+            size += q * keys + result * values
         cells = params.n_ctx_swa if layer.is_swa else params.n_ctx
         if params.flash_attn:
-            converts = params.kv_type == _F32 or (
-                params.kv_type != _F16 and self.placement.backend_rules[self.backend].f16_copies
-            )
-            # CUDA keeps f16 copies of a cache in another type behind the result.
-            return size + result + converts * 2 * (k_width + v_width) * cells
+            copies = self.placement.backend_rules[self.backend].f16_copies
+            for kv_type, width in zip(params.kv_types, (k_width, v_width), strict=True):
+                # CUDA keeps f16 copies of a cache in another type behind the result.
+                if kv_type == _F32 or (kv_type != _F16 and copies):
+                    size += 2 * width * cells
+            return size + result
         size += 2 * result  # the second time permuted
         scores = column * layer.n_head * cells
         # Seen with gpt-oss on the CPU: hidden states between layers split the free memory.
         twice = self._is_partial and params.hidden_state_layers and "attn_sinks.weight" in tensors
         size += scores * (2 if twice else 1)
         if params.v_token_major or hparams.is_mla:  # V has to be transposed
-            size += (4 if params.kv_type == _F32 else 2) * v_width * cells
+            size += (4 if params.kv_types[1] == _F32 else 2) * v_width * cells
         return size
 
     def _feed_forward_bytes(self, il: int) -> int:

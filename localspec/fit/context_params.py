@@ -8,6 +8,7 @@ from localspec.fit.hparams import ModelHparams
 from localspec.machine import llama_params
 from localspec.machine.llama_params import CTX_STEP, MIN_BATCH, ModelRole
 from localspec.models import draft_heads
+from localspec.models.gguf.tensors import GGML_TYPES
 from localspec.protocol.wire import LoadCommand
 
 _NO_FLASH_ATTN = ("grok",)
@@ -22,7 +23,8 @@ class ContextParams:
     n_outputs_max: int
     n_rs_seq: int
     """Snapshots of the recurrent state for rollback."""
-    kv_type: int
+    kv_types: tuple[int, int]
+    """ggml_type of keys and of values."""
     flash_attn: bool
     flash_attn_auto: bool = False
     """Turn flash attention off if it would not run on the layer's device."""
@@ -90,6 +92,7 @@ def _context_params(hparams: ModelHparams, role: ModelRole, n_ctx_requested: int
         if settings.swa_full and role.n_outputs_max > 1
         else _round_up(min(n_ctx, hparams.n_swa + n_ubatch))
     )
+    kv_types = llama_params.KV_TYPES[settings.kv_type]
     flash = settings.flash_attn != "off" and hparams.arch not in _NO_FLASH_ATTN
     return ContextParams(
         n_ctx=n_ctx,
@@ -97,8 +100,8 @@ def _context_params(hparams: ModelHparams, role: ModelRole, n_ctx_requested: int
         n_ubatch=n_ubatch,
         n_outputs_max=role.n_outputs_max,
         n_rs_seq=role.n_rs_seq if hparams.can_rollback else 0,
-        kv_type=llama_params.KV_TYPES[settings.kv_type],
-        flash_attn_auto=settings.flash_attn == "auto" and not settings.kv_type.startswith("q"),
+        kv_types=kv_types,
+        flash_attn_auto=settings.flash_attn == "auto" and GGML_TYPES[kv_types[1]][1] == 1,
         flash_attn=flash,
         v_token_major=flash,
     )

@@ -28,7 +28,7 @@ ASSUMED_ERROR = 0.5
 """The same if the bandwidth is only typical of such computers."""
 
 _MAX_EXTRAPOLATION = 10
-"""A measured speed applies to models up to this many times larger."""
+"""A measured speed is accurate for models up to this many times larger."""
 
 UNQUANTIZED_TYPES = ("F32", "F16", "BF16")
 _TYPICAL_VERIFY_CURVES: dict[tuple[CurveKind, bool], Mapping[int, float]] = {
@@ -94,6 +94,14 @@ TYPICAL_CPU_SPEED = DeviceSpeed(
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkLine:
+    """The line to a worker, as measured before loading."""
+
+    round_trip_ms: float
+    bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
 class HardwareSpeed:
     """Speeds of all devices of a machine."""
 
@@ -101,24 +109,27 @@ class HardwareSpeed:
     """Devices that layers can be offloaded to."""
     nominal_speeds: Mapping[str, DeviceSpeed]
     """By device name; the CPU under HOST."""
+    lines: Mapping[str, NetworkLine] = field(default_factory=dict)
+    """By name of a worker's device."""
     measured_speeds: Mapping[tuple[str, str], DeviceSpeed] = field(default_factory=dict)
     """By device and weight type; the type "" applies to types not measured."""
+    acceptance: Mapping[tuple[str, ...], Mapping[str, float]] = field(default_factory=dict)
+    """Rates that drafts reached here, by the paths of the pair; by `greedy` and `coupled`."""
 
     def find_speed(self, device: str, weight_type: str, n_bytes: float = 0) -> DeviceSpeed:
         """The speed for a model with this weight type that reads `n_bytes` per token here.
 
-        Speeds measured with far smaller models do not apply: those may fit into a cache.
+        Once a device was measured, all models are estimated from its measurements: those of a list
+        are comparable.
         """
-        nominal = self.nominal_speeds.get(device, UNKNOWN_SPEED)
         for key in ((device, weight_type), (device, "")):
             if (speed := self.measured_speeds.get(key)) is None:
                 continue
             if n_bytes <= _MAX_EXTRAPOLATION * speed.largest_measured:
                 return speed
-            if nominal.bandwidth is None:
-                basis = f"{speed.basis}, far smaller"
-                return replace(speed, error=ASSUMED_ERROR, measured=False, basis=basis)
-        return nominal
+            basis = f"{speed.basis}, far smaller"
+            return replace(speed, error=ASSUMED_ERROR, measured=False, basis=basis)
+        return self.nominal_speeds.get(device, UNKNOWN_SPEED)
 
 
 def from_devices(devices: Sequence[Device], cpu: DeviceSpeed = UNKNOWN_CPU_SPEED) -> HardwareSpeed:
@@ -129,6 +140,8 @@ def from_devices(devices: Sequence[Device], cpu: DeviceSpeed = UNKNOWN_CPU_SPEED
 
 
 def _nominal_speed(device: Device) -> DeviceSpeed:
+    if device.worker and device.backend == HOST:
+        return TYPICAL_CPU_SPEED
     kind: CurveKind = "metal" if device.backend in ("Metal", "MTL") else "gpu"
     spec = gpu_catalog.match_device(device)
     if spec is None:

@@ -214,10 +214,6 @@ class ModelHparams:
         return self.number("ssm.state_size") * self.number("ssm.inner_size")
 
 
-def word_set(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 _cache: OrderedDict[tuple[int, bool], ModelHparams] = OrderedDict()
 _CACHE_SIZE = 256
 

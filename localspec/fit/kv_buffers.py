@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from localspec.fit.context_params import ContextParams
 from localspec.fit.hparams import LayerHparams, ModelHparams
 from localspec.fit.layer_placement import LayerPlacement
 from localspec.fit.model_buffers import padding_bytes
 from localspec.models.gguf.tensors import GGML_TYPES
+
+_F16 = 1
 
 
 def estimate(
@@ -35,15 +39,10 @@ def _layer_bytes(
     backend: int,
 ) -> int:
     size = 0
-    if layer.has_kv:
-        cells = params.n_ctx_swa if layer.is_swa else params.n_ctx
-        widths = [layer.n_head_kv * layer.n_embd_head_k]
-        if not hparams.is_mla:
-            widths.append(value_width(hparams, layer, params))
-        for width in widths:
-            size += _pad_and_align(
-                row_bytes(params.kv_type, width) * cells, params.kv_type, width, placement, backend
-            )
+    cells = _cells(layer, params)
+    for kv_type, width in _rows(hparams, layer, params):
+        n_bytes = row_bytes(kv_type, width) * cells
+        size += _pad_and_align(n_bytes, kv_type, width, placement, backend)
     if layer.is_recurrent:
         for width in (hparams.n_embd_r, hparams.n_embd_s):
             size += _pad_and_align(4 * width * (1 + params.n_rs_seq), 0, width, placement, backend)
@@ -52,13 +51,30 @@ def _layer_bytes(
 
 def layer_cache_bytes(hparams: ModelHparams, layer: LayerHparams, params: ContextParams) -> int:
     """K and V of one layer, without alignment; 0 for a layer without a cache."""
-    if not layer.has_kv:
+    return _cells(layer, params) * sum(row_bytes(*row) for row in _rows(hparams, layer, params))
+
+
+def f16_copy_bytes(hparams: ModelHparams, params: ContextParams) -> int:
+    """K and V of the largest layer in f16, if they are stored in a quantised type."""
+    if all(GGML_TYPES[kv_type][1] == 1 for kv_type in params.kv_types):
         return 0
-    widths = [layer.n_head_kv * layer.n_embd_head_k]
-    if not hparams.is_mla:
-        widths.append(value_width(hparams, layer, params))
-    cells = params.n_ctx_swa if layer.is_swa else params.n_ctx
-    return cells * sum(row_bytes(params.kv_type, width) for width in widths)
+    in_f16 = replace(params, kv_types=(_F16, _F16))
+    return max(layer_cache_bytes(hparams, layer, in_f16) for layer in set(hparams.layers))
+
+
+def _cells(layer: LayerHparams, params: ContextParams) -> int:
+    return params.n_ctx_swa if layer.is_swa else params.n_ctx
+
+
+def _rows(
+    hparams: ModelHparams, layer: LayerHparams, params: ContextParams
+) -> list[tuple[int, int]]:
+    """Type and width of K and V; a compressed cache has one row per token."""
+    if not layer.has_kv:
+        return []
+    k_width = layer.n_head_kv * layer.n_embd_head_k
+    widths = (k_width,) if hparams.is_mla else (k_width, value_width(hparams, layer, params))
+    return list(zip(params.kv_types, widths, strict=False))
 
 
 def value_width(hparams: ModelHparams, layer: LayerHparams, params: ContextParams) -> int:

@@ -73,10 +73,13 @@ class LayerPlacement:
 
 
 def offload_devices(settings: ContextSettings, devices: Sequence[Device]) -> tuple[Device, ...]:
-    """The devices llama.cpp offloads to; integrated GPUs only if there is no other."""
-    gpus = tuple(d for d in devices if d.kind == "gpu") or tuple(
-        d for d in devices if d.kind == "igpu"
-    )
+    """The devices llama.cpp offloads to; integrated GPUs only if there is no other.
+
+    Workers come first (machine/rpc/client.py); models without workers do not use theirs.
+    """
+    local = tuple(d for d in devices if not d.worker)
+    gpus = tuple(d for d in local if d.kind == "gpu") or tuple(d for d in local if d.kind == "igpu")
+    gpus = (*(d for d in devices if d.worker and d.worker in settings.workers), *gpus)
     if settings.split_mode == "none" and gpus:
         if not 0 <= settings.main_gpu < len(gpus):
             return ()
@@ -94,6 +97,8 @@ def place_layers(
     chosen = offload_devices(settings, devices)
     rules = tuple(ALLOCATION_RULES.get(d.backend, AllocationRules()) for d in chosen)
     layers = _assign_layers(hparams.n_layer_all, settings, chosen, used_bytes)
+    if chosen and chosen[-1].worker and settings.output_layer == "local":
+        layers = (*layers[:-1], len(chosen))
     full = bool(chosen) and len(chosen) not in layers
     pipelined = full and len(chosen) > 1 and all(rule.pipeline for rule in rules)
     pipelined = pipelined and settings.split_mode == "layer" and not settings.cpu_moe

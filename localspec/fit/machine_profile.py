@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from localspec import paths
 from localspec.fit import calibration, device_speed
-from localspec.fit.device_speed import TYPICAL_CPU_SPEED, HardwareSpeed
+from localspec.fit.device_speed import TYPICAL_CPU_SPEED, HardwareSpeed, NetworkLine
 from localspec.machine import device_detection, gpu_catalog, measurements
 from localspec.machine.device import Device
+from localspec.machine.gpu_catalog import GpuSpec
+from localspec.machine.measurements import MemoryMeasurement
 from localspec.machine.memory_by_device import HOST
+from localspec.machine.rpc.preflight import WorkerReport
 from localspec.units import gib
 
 _GIB = 1 << 30
@@ -21,35 +25,97 @@ class MachineProfile:
     """GPUs, real or simulated."""
     cpu: Device
     hardware: HardwareSpeed
+    past_loads: tuple[MemoryMeasurement, ...] = ()
+    """Estimated and used memory of models that were loaded here."""
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """Addresses of the workers that offer devices."""
+        return tuple(dict.fromkeys(device.worker for device in self.devices if device.worker))
 
 
 def detect(refresh: bool = False) -> MachineProfile:
     """This computer, with the speeds measured on it."""
     detected = device_detection.detect_devices(refresh)
-    return _profile(detected.devices, detected.cpu, keep_gpu_measurements=True)
+    records = measurements.MeasurementStore(paths.data_dir() / "measured.sqlite").read_all()
+    nominal = device_speed.from_devices(detected.devices, TYPICAL_CPU_SPEED)
+    hardware = calibration.calibrate(nominal, records)
+    past_loads = tuple(record.memory for record in records if record.memory)
+    return MachineProfile(detected.devices, detected.cpu, hardware, past_loads)
+
+
+def with_workers(machine: MachineProfile, workers: Sequence[WorkerReport]) -> MachineProfile:
+    """The same computer with the devices of its workers first."""
+    if not workers:
+        return machine
+    remote = tuple(device for worker in workers for device in _remote_devices(worker))
+    lines = {
+        device.name: NetworkLine(worker.round_trip_ms, worker.bytes_per_second)
+        for worker in workers
+        for device in remote
+        if device.worker == str(worker.address)
+    }
+    devices = (*remote, *machine.devices)
+    nominal_remote = device_speed.from_devices(remote).nominal_speeds
+    nominal = {**nominal_remote, **machine.hardware.nominal_speeds}
+    hardware = replace(machine.hardware, devices=devices, nominal_speeds=nominal, lines=lines)
+    return replace(machine, devices=devices, hardware=hardware)
+
+
+def without_workers(machine: MachineProfile) -> MachineProfile:
+    devices = tuple(device for device in machine.devices if not device.worker)
+    hardware = replace(machine.hardware, devices=devices, lines={})
+    return replace(machine, devices=devices, hardware=hardware)
+
+
+def _remote_devices(worker: WorkerReport) -> Iterator[Device]:
+    """Named as in llama.cpp's log.  A limit applies to all devices together."""
+    left = worker.status.memory_limit
+    for index, device in enumerate(worker.status.devices):
+        free = device.free if left is None else min(device.free, left)
+        left = None if left is None else left - free
+        yield Device(
+            f"RPC{index}[{worker.address}]",
+            f"{device.description} of {worker.address.host}",
+            kind="gpu",
+            free=free,
+            total=device.total,
+            backend=HOST if device.kind == "cpu" else "RPC",
+            worker=str(worker.address),
+        )
 
 
 def with_gpu(name: str, vram_gib: float | None = None) -> MachineProfile:
     """This computer with that GPU instead of its own.  Raises NotFoundError."""
-    return _profile(
-        (gpu_catalog.find(name).as_device(vram_gib),), device_detection.detect_devices().cpu
-    )
+    return with_catalog_gpu(detect(), gpu_catalog.find(name), vram_gib)
 
 
 def with_vram(vram_gib: float) -> MachineProfile:
     """This computer with a GPU of unknown speed and this much memory."""
     size = int(vram_gib * _GIB)
-    gpu = Device("GPU0", f"a GPU with {gib(size)}", "gpu", size, size, "CUDA", simulated=True)
-    return _profile((gpu,), device_detection.detect_devices().cpu)
+    name = f"a GPU with {gib(size)}"
+    gpu = Device("GPU0", name, "gpu", size, size, "CUDA", simulated=True)
+    return _replace_gpu(detect(), gpu)
 
 
-def _profile(
-    gpus: tuple[Device, ...], cpu: Device, keep_gpu_measurements: bool = False
+def with_catalog_gpu(
+    machine: MachineProfile, spec: GpuSpec, vram_gib: float | None = None
 ) -> MachineProfile:
-    records = measurements.MeasurementStore(paths.data_dir() / "measured.sqlite").read_all()
-    hardware = calibration.calibrate(device_speed.from_devices(gpus, TYPICAL_CPU_SPEED), records)
-    if not keep_gpu_measurements:  # they were made on the real GPU
-        speeds = hardware.measured_speeds
-        cpu_speeds = {key: speed for key, speed in speeds.items() if key[0] == HOST}
-        hardware = replace(hardware, measured_speeds=cpu_speeds)
-    return MachineProfile(gpus, cpu, hardware)
+    """The same computer with another GPU; one that shares system memory brings its own."""
+    gpu = spec.as_device(vram_gib)
+    machine = _replace_gpu(machine, gpu)
+    if not gpu.unified:
+        return machine
+    system_memory = int((vram_gib or spec.vram_gib[0]) * _GIB)
+    rest = system_memory - (gpu.total or 0)
+    cpu = replace(machine.cpu, description="the rest of its memory", free=rest, total=rest, note="")
+    return replace(machine, cpu=cpu)
+
+
+def _replace_gpu(machine: MachineProfile, gpu: Device) -> MachineProfile:
+    """Of the measured speeds only the CPU's remain."""
+    hardware = machine.hardware
+    cpu_speed = hardware.nominal_speeds.get(HOST, TYPICAL_CPU_SPEED)
+    measured = {key: speed for key, speed in hardware.measured_speeds.items() if key[0] == HOST}
+    hardware = replace(device_speed.from_devices((gpu,), cpu_speed), measured_speeds=measured)
+    return replace(machine, devices=(gpu,), hardware=hardware)

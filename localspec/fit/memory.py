@@ -18,7 +18,7 @@ from localspec.fit import (
     model_buffers,
 )
 from localspec.fit.context_params import ContextParams
-from localspec.fit.hparams import ModelHparams, word_set
+from localspec.fit.hparams import ModelHparams
 from localspec.machine.device import Device
 from localspec.machine.memory_by_device import (
     DRAFT_DROPPED_NOTE,
@@ -32,10 +32,11 @@ from localspec.models import draft_heads
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
 
-VERIFIED_ARCHITECTURES = word_set(
-    "llama mistral3 smollm3 qwen2 qwen3 qwen3moe gemma2 gemma3 gemma4 gpt-oss phi3 deepseek2 "
-    "mamba2 qwen35 qwen35moe granite granitehybrid lfm2 lfm2moe eagle3 dflash"
-)
+VERIFIED_ARCHITECTURES = frozenset({
+    "llama", "mistral3", "smollm3", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "gemma4",
+    "gpt-oss", "phi3", "deepseek2", "mamba2", "qwen35", "qwen35moe", "granite", "granitehybrid",
+    "lfm2", "lfm2moe", "eagle3", "dflash",
+})  # fmt: skip
 """Architectures compared with llama.cpp itself by scripts/measure_estimate.py."""
 _MIB = 1024 * 1024
 _BASE_ERROR = 16 * _MIB
@@ -60,6 +61,10 @@ class _PairModels:
     draft: ModelHparams | None
     draft_params: ContextParams | None
     is_draft_dropped: bool
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        return tuple(model.arch for model in (self.target, self.draft) if model is not None)
 
 
 def _resolve_models(load: LoadCommand, target: Header, draft: Header | None) -> _PairModels:
@@ -102,8 +107,35 @@ def estimate_pair(
             models.draft, draft_params, load.draft_settings, devices, used_bytes
         )
     note = DRAFT_DROPPED_NOTE if models.is_draft_dropped else ""
-    estimate = MemoryEstimate(target_memory, draft_memory, "analytic", note=note)
+    estimate = MemoryEstimate(
+        target_memory,
+        draft_memory,
+        "analytic",
+        note=note,
+        architectures=models.architectures,
+        scratch=_scratch_by_device(models, (target_memory, draft_memory), devices),
+    )
     return replace(estimate, error=_error_bound(estimate, models, load))
+
+
+def _scratch_by_device(
+    models: _PairModels,
+    memory: tuple[MemoryByDevice, MemoryByDevice | None],
+    devices: Sequence[Device],
+) -> dict[str, int]:
+    """Vulkan copies a quantised cache to f16, layer by layer, for batches of 64 rows and more."""
+    parts = [(models.target, models.params, memory[0])]
+    if models.draft is not None and models.draft_params is not None and memory[1] is not None:
+        parts.append((models.draft, models.draft_params, memory[1]))
+    return {
+        device.name: sum(
+            kv_buffers.f16_copy_bytes(model, params)
+            for model, params, on in parts
+            if on.of(device.name).kv
+        )
+        for device in devices
+        if device.backend == "Vulkan"
+    }
 
 
 def replace_counted(
@@ -133,7 +165,7 @@ def replace_counted(
     error = states
     if len(_device_names(estimate) - {HOST}) > 1:
         error += _ACTIVATION_COPIES * 4 * models.params.n_ubatch * models.target.n_embd
-    return MemoryEstimate(target, draft, "exact", error, estimate.note)
+    return replace(estimate, target=target, draft=draft, method="exact", error=error)
 
 
 def _replace_model(memory: MemoryByDevice, counted: ModelBuffers) -> MemoryByDevice:
@@ -185,8 +217,7 @@ def _error_bound(estimate: MemoryEstimate, models: _PairModels, load: LoadComman
     """Bytes by which the real memory of any device may differ from the estimate."""
     names = _device_names(estimate)
     largest = max((estimate.of(name).compute for name in names), default=0)
-    known = [model.arch for model in (models.target, models.draft) if model is not None]
-    if not VERIFIED_ARCHITECTURES.issuperset(known):
+    if not VERIFIED_ARCHITECTURES.issuperset(models.architectures):
         return _UNVERIFIED_BASE_ERROR + int(_SHARED_COMPUTE_ERROR * largest)
     gpus = names - {HOST}
     on_cpu = estimate.of(HOST).kv > 0 or load.target_settings.cpu_moe or load.draft_settings.cpu_moe

@@ -42,18 +42,7 @@ class PairHeaders:
 
     def check_head(self) -> None:
         """Raises IncompatiblePairError if the draft is a head that does not fit the target."""
-        target, draft = self.headers
-        if (
-            draft is None
-            or draft_heads.draft_kind_for_target(target, draft) == "model"
-            or draft_heads.is_own_mtp_layer(target, draft)
-        ):
-            return
-        if (
-            verdict := draft_heads.check_head_without_vocabulary(
-                draft_heads.target_from_header(target), draft
-            )
-        ) is not None:
+        if (verdict := pair_compatibility.find_head_mismatch(*self.headers)) is not None:
             raise pair_compatibility.incompatible_pair_error(
                 verdict, self.target.name, self.draft.name if self.draft else ""
             )
@@ -65,10 +54,10 @@ class PairHeaders:
             return self
         if draft_heads.has_own_mtp_layer(target.header):
             return replace(self, draft=target)
-        path = target.path and draft_heads.find_sidecar(target.path, target.header)
+        path = target.path and pair_compatibility.find_sidecar(target.path, target.header)
         if not path:
             return self
-        return replace(self, draft=PairMember(path.name, read_model_header(path), "file", path))
+        return replace(self, draft=PairMember(path.name, header.read_model(path), "file", path))
 
     @property
     def headers(self) -> tuple[Header, Header | None]:
@@ -100,24 +89,9 @@ def from_catalog(pair: CatalogPair) -> PairHeaders | None:
     return PairHeaders(target, draft)
 
 
-def read_model_header(path: Path) -> Header:
-    """The header of a local file, with the tensors of all its parts.  Raises like `header.read`."""
-    first = header.read(path)
-    if first.split is None:
-        return first
-    ending = f"-{1:05d}-of-{first.split.count:05d}.gguf"
-    stem = path.name.removesuffix(ending)
-    rest = [
-        header.read(path.with_name(f"{stem}-{n:05d}-of-{first.split.count:05d}.gguf"))
-        for n in range(2, first.split.count + 1)
-    ]
-    return synthetic_header.merge_split_headers([first, *rest])
-
-
 def _resolve_member(request: ResolvedModel, planner: PullPlanner | None) -> PairMember:
-    stored = request.find_local()
-    if (path := stored.path if stored else request.path) is not None:
-        return PairMember(request.name, read_model_header(path), "file", path)
+    if (path := request.find_path()) is not None:
+        return PairMember(request.name, header.read_model(path), "file", path)
     synthetic = _synthetic_member(request.catalog_model) if request.catalog_model else None
     if planner is not None:
         try:

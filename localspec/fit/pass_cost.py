@@ -67,6 +67,7 @@ class PassReads:
     """The most common quantisation by bytes, such as Q4_K."""
     n_expert: int = 0
     n_expert_used: int = 0
+    n_embd: int = 0
 
     @property
     def weights(self) -> float:
@@ -84,12 +85,6 @@ class PassReads:
         """Distinct experts used by a batch of `width` tokens, relative to one token."""
         share = self.n_expert_used / self.n_expert
         return float((1 - (1 - share) ** width) / share)
-
-
-def has_all_tensors(header: Header) -> bool:
-    """False for the first file of a split model: its header lists only its own tensors."""
-    split = header.split
-    return split is None or split.count <= 1 or len(header.tensors) >= split.n_tensors
 
 
 def count_reads(
@@ -118,7 +113,7 @@ def count_reads(
         for name, part in zip(placement.backend_names, reads, strict=True)
         if part.weights
     }
-    return PassReads(by_device, _most_common(types), n_expert, n_used)
+    return PassReads(by_device, _most_common(types), n_expert, n_used, hparams.n_embd)
 
 
 def count_head_reads(
@@ -228,14 +223,22 @@ def _add_cache_reads(
 def _kv_read_bytes(
     hparams: ModelHparams, layer: LayerHparams, settings: ContextSettings, context: int
 ) -> float:
-    _, block, block_bytes = GGML_TYPES[llama_params.KV_TYPES[settings.kv_type]]
+    widths = (layer.n_embd_head_k, 0 if hparams.is_mla else layer.n_embd_head_v)
+    n_bytes = 0.0
+    for kv_type, width in zip(llama_params.KV_TYPES[settings.kv_type], widths, strict=True):
+        _, block, block_bytes = GGML_TYPES[kv_type]
+        n_bytes += width * block_bytes / block
     cells = min(context, hparams.n_swa) if layer.is_swa else context
-    value_width = 0 if hparams.is_mla else layer.n_embd_head_v
-    return layer.n_head_kv * (layer.n_embd_head_k + value_width) * cells * block_bytes / block
+    return layer.n_head_kv * cells * n_bytes
 
 
 def _most_common(types: Counter[str]) -> str:
     return types.most_common(1)[0][0] if types else ""
+
+
+_REQUEST_BYTES = 5000
+_ACTIVATION_BYTES = 4
+"""Of a number of a hidden state on the wire."""
 
 
 def find_speed(reads: PassReads, device: str, hardware: HardwareSpeed) -> DeviceSpeed:
@@ -255,20 +258,24 @@ def estimate_ms(reads: PassReads, hardware: HardwareSpeed, width: int = 1) -> fl
     """Milliseconds of a pass of `width` tokens.  Requires known bandwidths (`explain_unknown`)."""
     ms = sum(_device_ms(reads, device, hardware, width) for device in reads.devices)
     ms += _DEVICE_CROSSING_MS * (len(reads.devices) - 1)
-    return ms * moe_slowdown(reads.is_moe)
+    return ms * moe_slowdown(reads.is_moe) + _network_ms(reads, hardware, width)
+
+
+def _network_ms(reads: PassReads, hardware: HardwareSpeed, width: int) -> float:
+    """A round trip to each worker in the chain, with the activations of each token there and back.
+
+    The width is as that of the pass before; a change sends the graph again.
+    """
+    ms = 0.0
+    for line in (hardware.lines[name] for name in reads.devices if name in hardware.lines):
+        n_bytes = _REQUEST_BYTES + 2 * _ACTIVATION_BYTES * width * reads.n_embd
+        ms += line.round_trip_ms + 1e3 * n_bytes / line.bytes_per_second
+    return ms
 
 
 def moe_slowdown(is_moe: bool) -> float:
     """Factor on the time estimated from bytes."""
     return _MOE_SLOWDOWN if is_moe else 1.0
-
-
-def estimate_context_ms(reads: PassReads, hardware: HardwareSpeed, width: int = 1) -> float:
-    """The share of `estimate_ms` spent on the KV cache and recurrent states."""
-    return sum(
-        _device_context_ms(part, find_speed(reads, name, hardware), width, reads.weight_type)
-        for name, part in reads.by_device.items()
-    )
 
 
 def estimate_verify_curve(

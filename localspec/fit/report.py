@@ -11,6 +11,7 @@ from localspec.fit import memory, speed_estimate
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.speed_estimate import SpeedEstimate, UseCase
 from localspec.machine.device import Device, reserve_bytes
+from localspec.machine.measurements import MemoryMeasurement
 from localspec.machine.memory_by_device import HOST, DeviceMemory, MemoryEstimate
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import LoadCommand
@@ -33,6 +34,14 @@ _BACKEND_RUNTIME_BYTES = {
 when llama.cpp reports free memory."""
 _ENGINE_PROCESS_BYTES = 160 * _MIB
 """The engine process without the model: Python, llama.cpp, vocabulary."""
+_MIN_PAST_LOADS = 3
+"""Loads after which the error is narrowed."""
+_MIN_ERROR_SHARE = 0.25
+"""The error is narrowed to this share at most: other settings use other terms of the formula."""
+_DEVIATION_MARGIN = 2.0
+"""Factor on the largest deviation seen."""
+_COMPARABLE_SHARE = 0.25
+"""Loads of at least this share of the memory say how far an estimate is too low."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +57,51 @@ class DeviceFit:
     overhead: int = 0
     """Memory of the backend, and a safety margin."""
     error: int = 0
+    sharing: tuple[DeviceFit, ...] = ()
+    """GPUs that allocate in this memory: integrated ones, and Apple's."""
 
     @property
     def total(self) -> int:
+        """Allocated by this device itself."""
         return self.target.total + self.draft.total + self.output + self.overhead
+
+    @property
+    def needed(self) -> int:
+        """Allocated in its memory, with what other devices allocate there."""
+        return self.total + sum(each.total for each in self.sharing)
+
+    @property
+    def memory_parts(self) -> dict[str, int]:
+        """Bytes by what uses them; together `needed`."""
+        fits = (self, *self.sharing)
+        weights = sum(each.target.weights for each in fits)
+        draft_weights = sum(each.draft.weights for each in fits)
+        kv = sum(each.target.kv + each.draft.kv for each in fits)
+        return {
+            "target": weights,
+            "draft": draft_weights,
+            "KV": kv,
+            "compute buffers": self.needed - weights - draft_weights - kv,
+        }
 
     @property
     def headroom(self) -> int | None:
         """Bytes left above the reserve, negative if missing; None if free memory is unknown."""
-        return None if self.device.free is None else self.device.free - self.reserve - self.total
+        return None if self.device.free is None else self.device.free - self.reserve - self.needed
+
+    @property
+    def missing(self) -> int:
+        """Bytes beyond the free memory."""
+        return max(0, self.needed - (self.device.free or self.needed))
 
     @property
     def verdict(self) -> FitVerdict:
         """tight: uses the reserve, or nearly; no: exceeds the free memory."""
-        if not self.total:
+        if not self.needed:
             return "fits"
         if self.device.free is None or self.headroom is None:
             return "unknown"
-        if self.total > self.device.free:
+        if self.needed > self.device.free:
             return "no"
         return (
             "fits" if self.headroom >= _TIGHT_SHARE * (self.device.free - self.reserve) else "tight"
@@ -95,20 +131,28 @@ class FitReport:
 
     @property
     def tightest(self) -> DeviceFit:
-        """The device with the least headroom; system memory counts only if it is missing some."""
-        known = [each for each in self.all_fits if each.total and each.headroom is not None]
-        gpus = [each for each in known if each is not self.host]
+        """The device with the least headroom; system memory counts only if it is missing some, or
+        if a GPU shares it."""
+        known = [each for each in self.all_fits if each.needed and each.headroom is not None]
+        gpus = [each for each in known if each is not self.host or each.sharing]
         short = [each for each in known if (each.headroom or 0) < 0]
         return min(short or gpus or known, key=lambda each: each.headroom or 0, default=self.host)
 
     @property
     def missing_bytes(self) -> int:
         """Bytes beyond the free memory, over all devices."""
-        return sum(max(0, each.total - (each.device.free or each.total)) for each in self.all_fits)
+        shared = self.host.sharing
+        own = sum(each.missing for each in self.device_fits if each not in shared)
+        return own + max(self.host.missing, sum(each.missing for each in shared))
 
     @property
     def total(self) -> int:
         return sum(each.total for each in self.all_fits)
+
+    @property
+    def error(self) -> int:
+        """Bytes by which the estimate of a device may be off."""
+        return max(each.error for each in self.all_fits)
 
 
 def estimate_fit(
@@ -144,24 +188,67 @@ def from_memory_estimate(
     if memory_estimate.draft is None:
         draft = None
     speed = speed_estimate.estimate_speed(load, target, draft, machine.hardware, use)
-    device_fits = tuple(_device_fit(device, memory_estimate) for device in machine.devices)
-    host = _device_fit(replace(machine.cpu, name=HOST), memory_estimate)
+    loads = machine.past_loads
+    device_fits = tuple(_device_fit(device, memory_estimate, loads) for device in machine.devices)
+    host = _device_fit(replace(machine.cpu, name=HOST), memory_estimate, loads)
     host = replace(
-        host, output=memory_estimate.output, overhead=host.overhead + _ENGINE_PROCESS_BYTES
+        host,
+        output=memory_estimate.output,
+        overhead=host.overhead + _ENGINE_PROCESS_BYTES,
+        sharing=tuple(each for each in device_fits if is_in_system_memory(each.device)),
     )
     return FitReport(load, device_fits, host, memory_estimate, speed)
 
 
-def _device_fit(device: Device, memory_estimate: MemoryEstimate) -> DeviceFit:
+def _device_fit(
+    device: Device, memory_estimate: MemoryEstimate, past_loads: Sequence[MemoryMeasurement]
+) -> DeviceFit:
     target = memory_estimate.target.of(device.name)
     draft = memory_estimate.draft.of(device.name) if memory_estimate.draft else DeviceMemory()
     used = target.total + draft.total
     overhead = int((_COMPUTE_SAFETY - 1) * (target.compute + draft.compute))
+    scratch = memory_estimate.scratch.get(device.name, 0)
+    error = memory_estimate.error
     if used and device.simulated:
         overhead += _BACKEND_RUNTIME_BYTES.get(device.backend, 0)
-    return DeviceFit(
-        device, reserve_bytes(device), target, draft, 0, overhead, memory_estimate.error
-    )
+    elif used:
+        overhead = max(overhead, _missing_in_past_loads(device.name, used, past_loads))
+        error = int(error * _error_factor(device.name, memory_estimate, past_loads))
+    return DeviceFit(device, reserve_bytes(device), target, draft, 0, overhead + scratch, error)
+
+
+def _missing_in_past_loads(
+    device: str, estimated: int, past_loads: Sequence[MemoryMeasurement]
+) -> int:
+    """Bytes by which an estimate of this size is too low, in the worst comparable load here."""
+    shares = [
+        load.used[device] / load.predicted[device] - 1
+        for load in past_loads
+        if device in load.used and load.predicted.get(device, 0) > _COMPARABLE_SHARE * estimated
+    ]
+    return int(estimated * max(0.0, max(shares, default=0.0)))
+
+
+def _error_factor(
+    device: str, estimate: MemoryEstimate, past_loads: Sequence[MemoryMeasurement]
+) -> float:
+    """Corrects the error by how much of it the same architectures needed on this device."""
+    needed = [
+        abs(load.used[device] - load.predicted[device]) / load.error
+        for load in past_loads
+        if load.architectures == estimate.architectures
+        and load.error > 0
+        and device in load.used.keys() & load.predicted.keys()
+    ]
+    worst = _DEVIATION_MARGIN * max(needed, default=0.0)
+    if len(needed) < _MIN_PAST_LOADS:
+        return max(1.0, worst)
+    return max(_MIN_ERROR_SHARE, worst)
+
+
+def is_in_system_memory(device: Device) -> bool:
+    """Whether its memory is this computer's own.  A simulated one brings its own."""
+    return device.unified and not device.simulated and not device.worker
 
 
 def worst_verdict(verdicts: Iterable[FitVerdict]) -> FitVerdict:

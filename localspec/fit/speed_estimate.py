@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import hypot
 
-from localspec.fit import expected_acceptance, pass_cost, speedup_model
 from localspec.fit import hparams as model_hparams
-from localspec.fit.device_speed import CALIBRATED_ERROR, HardwareSpeed
-from localspec.fit.expected_acceptance import FloatRange
+from localspec.fit import pass_cost, speedup_model
+from localspec.fit.device_speed import HardwareSpeed
 from localspec.fit.pass_cost import PassReads
 from localspec.fit.speedup_model import SpeculationCosts
 from localspec.models import draft_heads
 from localspec.models.gguf.header import Header
-from localspec.protocol.wire import LoadCommand, MeasuredCosts
+from localspec.protocol.wire import DRAFT_MAX, LoadCommand
+
+FloatRange = tuple[float, float]
 
 _HOST_MS = 0.8
 """Time a drafting round takes outside llama.cpp (docs/benchmarks.md)."""
@@ -32,6 +33,54 @@ _TYPICAL_BLOCK_ROWS = 6
 _WORST_SPEEDUP = 0.97
 """Lower limit: the engine pauses speculation after a few rounds if it does not help."""
 
+_WORKLOADS = ("chat", "code", "writing", "documents")
+_TYPICAL_RATES: dict[str, FloatRange] = {
+    "chat": (0.50, 0.75),
+    "code": (0.65, 0.92),
+    "writing": (0.40, 0.65),
+    "documents": (0.55, 0.85),
+}
+"""Acceptance rates at temperature 0, for a draft model of the target's family, from a poor to
+a good match.  Reports range from 0.4 (prose) to 0.95 (code)."""
+_TYPICAL_HEAD_RATES: dict[str, dict[str, FloatRange]] = {
+    "eagle3": {
+        "chat": (0.50, 0.75), "code": (0.62, 0.88), "writing": (0.40, 0.65),
+        "documents": (0.55, 0.82),
+    },
+    "mtp": {
+        "chat": (0.58, 0.85), "code": (0.68, 0.93), "writing": (0.48, 0.75),
+        "documents": (0.60, 0.88),
+    },
+    "dflash": {
+        "chat": (0.40, 0.75), "code": (0.60, 0.90), "writing": (0.25, 0.60),
+        "documents": (0.45, 0.82),
+    },
+    "dspark": {
+        "chat": (0.50, 0.82), "code": (0.62, 0.93), "writing": (0.30, 0.66),
+        "documents": (0.52, 0.85),
+    },
+}  # fmt: skip
+"""The same for heads.
+
+Upper ends are from their authors: DSpark's paper, table 1, temperature 1, 7 draft tokens (EAGLE-3,
+DFlash and DSpark emit 2.3-2.6, 2.8-3.1 and 3.3-3.6 tokens a pass in chats, 3.7-4.2, 4.2-4.7 and
+4.9-5.4 for code); vLLM #20780; DeepSeek-V3 (0.85 to 0.90 for MTP).  Lower ends are from users: MTP
+0.48 to 0.93, EAGLE-3 0.55 with gpt-oss, block heads 1.3 tokens a pass for prose.
+"""
+_MEASURED_ERROR = 0.08
+"""Of a rate measured with this pair: other texts are accepted otherwise."""
+_COPIED_SHARES: dict[str, FloatRange] = {
+    "chat": (0.0, 0.10),
+    "code": (0.05, 0.30),
+    "writing": (0.0, 0.05),
+    "documents": (0.05, 0.50),
+}
+"""Share of an answer that repeats earlier text, which prompt lookup can draft."""
+_COPY_ACCEPTANCE = 0.85
+"""Acceptance rate of prompt lookup where the text repeats."""
+_TEMPERATURE_LOSS = 0.18
+"""Relative loss at temperature 1: 0.75 became 0.62, 0.65 became 0.53 (Leviathan et al., T5)."""
+
 
 @dataclass(frozen=True, slots=True)
 class UseCase:
@@ -47,12 +96,8 @@ class UseCase:
 class WorkloadSpeed:
     """Effect of speculation on one kind of text."""
 
-    acceptance_rate: FloatRange
-    """With prompt lookup: the share of the text that is repeated."""
     speedup: FloatRange
     tokens_per_second: FloatRange
-    gamma: int
-    """The fastest draft length in the middle of the range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +106,6 @@ class SpeedEstimate:
 
     plain: FloatRange | None = None
     speculative: FloatRange | None = None
-    best_gamma: int = 0
     by_workload: Mapping[str, WorkloadSpeed] = field(default_factory=dict)
     explanation: str = ""
     calibrated: bool = False
@@ -72,8 +116,6 @@ class SpeedEstimate:
 
 @dataclass(frozen=True, slots=True)
 class _PairCosts:
-    target: PassReads
-    draft: PassReads | None
     t1_ms: float
     error: float
     """Relative error of `t1_ms`."""
@@ -81,13 +123,16 @@ class _PairCosts:
     costs: SpeculationCosts
     max_draft: int
     calibrated: bool
-    bases: tuple[str, ...]
-    head_kind: str = ""
-    """Empty for a draft model."""
+    basis: str
 
     @property
     def tokens_per_second(self) -> float:
         return 1e3 / self.t1_ms
+
+    @property
+    def plain(self) -> FloatRange:
+        """Tokens per second without speculation."""
+        return self.tokens_per_second * (1 - self.error), self.tokens_per_second * (1 + self.error)
 
 
 def estimate_speed(
@@ -97,11 +142,8 @@ def estimate_speed(
     hardware: HardwareSpeed,
     use: UseCase | None = None,
 ) -> SpeedEstimate:
-    """Estimates the speed with these settings; `load.measured` takes precedence if present."""
+    """Estimates the speed with these settings, from the speeds of the devices."""
     use = use or UseCase()
-    for header in (target, draft):
-        if header is not None and not pass_cost.has_all_tensors(header):
-            return SpeedEstimate(explanation="only the first part of the split model was read")
     target_reads = pass_cost.count_reads(
         target, load.target_settings, hardware.devices, use.context
     )
@@ -113,12 +155,56 @@ def estimate_speed(
         if reason := pass_cost.explain_unknown(reads, hardware):
             return SpeedEstimate(explanation=reason)
     pair = _estimate_costs(load, target_reads, draft_reads, hardware, use)
-    if head_kind and draft is not None:
-        pair = _with_head_costs(pair, head_kind, draft, hardware)
+    if head_kind in ("dflash", "dspark") and draft is not None and draft_reads is not None:
+        pair = _with_block_costs(pair, draft, draft_reads, hardware)
     hparams = model_hparams.from_header(target)
     if hparams.has_recurrent_state and not hparams.can_rollback:
-        return _plain_only(pair, "no speculation: its recurrent state cannot be rolled back")
-    return _estimate_pair_speed(load.measured, pair, use)
+        reason = "no speculation: its recurrent state cannot be rolled back"
+        return _speed_estimate(pair, pair.plain, {}, reason)
+    rates, basis = _find_rates(load, hardware, use, head_kind)
+    by_workload = {
+        name: _expect_drafting(pair, rates[name]) if draft_reads else _expect_lookup(pair, name)
+        for name in _WORKLOADS
+    }
+    expected = by_workload.get(use.workload, by_workload["chat"]).tokens_per_second
+    basis = basis if draft else "typical gains of prompt lookup"
+    return _speed_estimate(pair, expected, by_workload, basis)
+
+
+def _find_rates(
+    load: LoadCommand, hardware: HardwareSpeed, use: UseCase, head_kind: str
+) -> tuple[Mapping[str, FloatRange], str]:
+    """Acceptance rates by workload, and what they are based on."""
+    by_temperature = hardware.acceptance.get((load.target, load.draft or ""), {})
+    measured = by_temperature.get("coupled") if use.temperature > 0 else None
+    if measured is None and "greedy" in by_temperature:
+        measured = by_temperature["greedy"] * _temperature_factor(use.temperature)
+    if measured is not None:
+        rates = max(0.0, measured - _MEASURED_ERROR), min(1.0, measured + _MEASURED_ERROR)
+        basis = f"acceptance rate of {measured:.2f} measured with this pair"
+        return dict.fromkeys(_WORKLOADS, rates), basis
+    typical = {name: _typical_rate(name, use.temperature, head_kind) for name in _WORKLOADS}
+    if not head_kind:
+        return typical, f"typical acceptance rate for {use.workload}"
+    title = draft_heads.KIND_TITLES[head_kind]
+    return typical, f"acceptance rate as reported for {title} heads ({use.workload})"
+
+
+def _speed_estimate(
+    pair: _PairCosts,
+    speculative: FloatRange,
+    by_workload: Mapping[str, WorkloadSpeed],
+    basis: str,
+) -> SpeedEstimate:
+    return SpeedEstimate(
+        plain=pair.plain,
+        speculative=speculative,
+        by_workload=by_workload,
+        explanation=f"{pair.basis}; {basis}",
+        calibrated=pair.calibrated,
+        costs=pair.costs,
+        t1_ms=pair.t1_ms,
+    )
 
 
 def _draft_reads(
@@ -134,19 +220,13 @@ def _draft_reads(
     return pass_cost.count_reads(headers[1], settings, devices, use.context)
 
 
-def _with_head_costs(
-    pair: _PairCosts, head_kind: str, header: Header, hardware: HardwareSpeed
+def _with_block_costs(
+    pair: _PairCosts, head: Header, reads: PassReads, hardware: HardwareSpeed
 ) -> _PairCosts:
-    """An autoregressive head needs a pass per draft token, a block head one pass for all."""
-    pair = replace(pair, head_kind=head_kind)
-    if head_kind not in ("dflash", "dspark") or pair.draft is None:
-        return pair
-    longest = min(pair.max_draft, max(1, header.hparam("block_size", _DEFAULT_BLOCK_SIZE) - 1))
-    width = min(longest, _TYPICAL_BLOCK_ROWS)
-    block_cost = pass_cost.estimate_ms(pair.draft, hardware, width) / pass_cost.estimate_ms(
-        pair.draft, hardware
-    )
-    host = pair.costs.host + pair.costs.c * block_cost
+    """A block head needs one pass for all draft tokens."""
+    longest = min(pair.max_draft, max(1, head.hparam("block_size", _DEFAULT_BLOCK_SIZE) - 1))
+    block_ms = pass_cost.estimate_ms(reads, hardware, min(longest, _TYPICAL_BLOCK_ROWS))
+    host = pair.costs.host + block_ms / pair.t1_ms
     costs = SpeculationCosts(0.0, pair.costs.verify_curve, host)
     return replace(pair, max_draft=longest, costs=costs)
 
@@ -158,7 +238,6 @@ def _estimate_costs(
     hardware: HardwareSpeed,
     use: UseCase,
 ) -> _PairCosts:
-    """Costs from device speeds, unless this pair itself was measured."""
     speeds = {name: pass_cost.find_speed(target, name, hardware) for name in target.devices}
     if all(speed.verify_curve and speed.measured for speed in speeds.values()):
         speedup_error = _SPEEDUP_ERROR_CALIBRATED
@@ -170,154 +249,66 @@ def _estimate_costs(
     t1 = pass_cost.estimate_ms(target, hardware)
     c = pass_cost.estimate_ms(draft, hardware) / t1 if draft else 0.0
     curve = pass_cost.estimate_verify_curve(target, hardware, load.draft_max + 1)
-    pair = _PairCosts(
-        target=target,
-        draft=draft,
+    return _PairCosts(
         t1_ms=t1,
         error=pass_cost.relative_error(target, hardware),
         speedup_error=speedup_error,
         costs=SpeculationCosts(c, curve, host / t1),
         max_draft=load.draft_max,
         calibrated=all(speed.measured for speed in speeds.values()),
-        bases=tuple(f"{name}: {speed.basis}" for name, speed in speeds.items()),
-    )
-    if load.measured is None or load.measured.t1_ms <= 0:
-        return pair
-    return _with_measured_costs(pair, load.measured, hardware, host)
-
-
-def _with_measured_costs(
-    pair: _PairCosts, measured: MeasuredCosts, hardware: HardwareSpeed, host_ms: float
-) -> _PairCosts:
-    """The pair's own passes, plus the time for its context: they were measured with a short one."""
-    t1 = measured.t1_ms + pass_cost.estimate_context_ms(pair.target, hardware)
-    c = pair.costs.c
-    if pair.draft and measured.c is not None:
-        draft_context_ms = pass_cost.estimate_context_ms(pair.draft, hardware)
-        c = (measured.c * measured.t1_ms + draft_context_ms) / t1
-    curve = _verify_curve_with_context(measured, pair.target, hardware) or pair.costs.verify_curve
-    return replace(
-        pair,
-        t1_ms=t1,
-        error=CALIBRATED_ERROR,
-        speedup_error=_SPEEDUP_ERROR_CALIBRATED,
-        costs=SpeculationCosts(c, curve, host_ms / t1),
-        calibrated=True,
-        bases=("this pair's own passes measured here",),
+        basis=", ".join(f"{name}: {speed.basis}" for name, speed in speeds.items()),
     )
 
 
-def _verify_curve_with_context(
-    measured: MeasuredCosts, target: PassReads, hardware: HardwareSpeed
-) -> dict[int, float]:
-    """The measured verify curve, plus the time for the context of `target`."""
-    t1 = measured.t1_ms
-    t1_context = t1 + pass_cost.estimate_context_ms(target, hardware)
-    return {
-        width: (v * t1 + pass_cost.estimate_context_ms(target, hardware, width)) / t1_context
-        for width, v in ((int(text), v) for text, v in measured.curve.items())
-    }
-
-
-def _estimate_pair_speed(
-    measured: MeasuredCosts | None, pair: _PairCosts, use: UseCase
-) -> SpeedEstimate:
-    by_workload = {
-        name: _expect_drafting(pair, name, use.temperature)
-        if pair.draft
-        else _expect_lookup(pair, name)
-        for name in expected_acceptance.WORKLOADS
-    }
-    expected = by_workload.get(use.workload, by_workload["chat"])
-    rates = expected_acceptance.measured_rates(measured, use.temperature) if pair.draft else []
-    if rates:
-        low, high = expected_acceptance.prefix_probs_range(rates)
-        middle = expected_acceptance.prefix_probs(rates)
-        expected = _expect_from_probs(pair, (rates[0], rates[0]), (low, middle, high))
-        basis = f"acceptance rate of the first draft token {100 * rates[0]:.0f} %, measured here"
-    elif not pair.draft:
-        basis = "typical gains of prompt lookup"
-    elif pair.head_kind:
-        title = draft_heads.KIND_TITLES[pair.head_kind]
-        basis = f"acceptance rate as reported for {title} heads ({use.workload})"
-    else:
-        basis = f"typical acceptance rate for {use.workload}"
-    return SpeedEstimate(
-        plain=_plain_range(pair),
-        speculative=expected.tokens_per_second,
-        best_gamma=expected.gamma,
-        by_workload=by_workload,
-        explanation=f"{', '.join(pair.bases)}; {basis}",
-        calibrated=pair.calibrated,
-        costs=pair.costs,
-        t1_ms=pair.t1_ms,
-    )
-
-
-def _plain_only(pair: _PairCosts, reason: str) -> SpeedEstimate:
-    plain = _plain_range(pair)
-    return SpeedEstimate(
-        plain=plain,
-        speculative=plain,
-        explanation=f"{', '.join(pair.bases)}; {reason}",
-        calibrated=pair.calibrated,
-        costs=pair.costs,
-        t1_ms=pair.t1_ms,
-    )
-
-
-def _plain_range(pair: _PairCosts) -> FloatRange:
-    return pair.tokens_per_second * (1 - pair.error), pair.tokens_per_second * (1 + pair.error)
-
-
-def _expect_drafting(pair: _PairCosts, workload: str, temperature: float) -> WorkloadSpeed:
-    low, high = expected_acceptance.typical_rate(workload, temperature, pair.head_kind)
-    probs = [
-        expected_acceptance.uniform_prefix_probs(rate) for rate in (low, (low + high) / 2, high)
-    ]
-    return _expect_from_probs(pair, (low, high), probs)
-
-
-def _expect_from_probs(
-    pair: _PairCosts, acceptance_rate: FloatRange, prefix_probs: Sequence[Sequence[float]]
-) -> WorkloadSpeed:
-    """`prefix_probs`: the lowest, the middle and the highest."""
-    lowest, middle, highest = prefix_probs
-    low, high = _best_draft_speedup(pair, lowest), _best_draft_speedup(pair, highest)
-    gamma = speedup_model.best_draft_length(pair.costs, middle[: pair.max_draft]).gamma
-    error = pair.speedup_error if pair.max_draft else 0.0
-    return _workload_speed(pair, acceptance_rate, ((low, error), (high, error)), gamma)
-
-
-def _best_draft_speedup(pair: _PairCosts, prefix_probs: Sequence[float]) -> float:
+def _expect_drafting(pair: _PairCosts, rates: FloatRange) -> WorkloadSpeed:
     """The best speed-up of drafting in every round, even if plain decoding is faster."""
-    lengths = range(1, min(pair.max_draft, len(prefix_probs)) + 1)
-    return max(
-        (speedup_model.expected_speedup(pair.costs, prefix_probs, n) for n in lengths), default=1.0
-    )
+    error = pair.speedup_error if pair.max_draft else 0.0
+    ends = []
+    for rate in rates:
+        probs = _prefix_probs(rate, pair.max_draft)
+        speedups = [
+            speedup_model.expected_speedup(pair.costs, probs, n) for n in range(1, len(probs) + 1)
+        ]
+        ends.append((max(speedups, default=1.0), error))
+    return _workload_speed(pair, ends[0], ends[1])
+
+
+def _typical_rate(workload: str, temperature: float, head_kind: str) -> FloatRange:
+    """`head_kind` is empty for a draft model."""
+    low, high = _TYPICAL_HEAD_RATES.get(head_kind, _TYPICAL_RATES)[workload]
+    factor = _temperature_factor(temperature)
+    return low * factor, high * factor
+
+
+def _temperature_factor(temperature: float) -> float:
+    return 1 - _TEMPERATURE_LOSS * min(max(temperature, 0.0), 1.0)
+
+
+def _prefix_probs(rate: float, max_draft: int) -> list[float]:
+    """Probabilities that the first 1, 2, … tokens are all accepted, at one rate for all."""
+    return [rate**j for j in range(1, min(max_draft, DRAFT_MAX) + 1)]
 
 
 def _expect_lookup(pair: _PairCosts, workload: str) -> WorkloadSpeed:
     """Prompt lookup speeds up the repeated share of the text, at no drafting cost."""
-    shares = expected_acceptance.copied_share(workload)
     costs = SpeculationCosts(0.0, pair.costs.verify_curve, pair.costs.host)
-    probs = expected_acceptance.uniform_prefix_probs(expected_acceptance.COPY_ACCEPTANCE)
-    best = speedup_model.best_draft_length(costs, probs[: pair.max_draft])
+    best = speedup_model.best_draft_length(costs, _prefix_probs(_COPY_ACCEPTANCE, pair.max_draft))
     error = pair.speedup_error if best.gamma else 0.0
-    low, high = ((1 / (1 - share + share / best.speedup), error * share) for share in shares)
-    return _workload_speed(pair, shares, (low, high), best.gamma)
+    low, high = (
+        (1 / (1 - share + share / best.speedup), error * share)
+        for share in _COPIED_SHARES[workload]
+    )
+    return _workload_speed(pair, low, high)
 
 
-def _workload_speed(
-    pair: _PairCosts, acceptance_rate: FloatRange, ends: tuple[FloatRange, FloatRange], gamma: int
-) -> WorkloadSpeed:
-    """`ends`: the lowest and the highest speed-up, each with its relative error.
+def _workload_speed(pair: _PairCosts, lowest: FloatRange, highest: FloatRange) -> WorkloadSpeed:
+    """`lowest` and `highest`: a speed-up and its relative error.
 
     Never much slower than plain decoding, as the engine pauses speculation that does not help.
     """
-    (low, low_error), (high, high_error) = ends
-    tok_s, plain = pair.tokens_per_second, _plain_range(pair)
+    (low, low_error), (high, high_error) = lowest, highest
+    tok_s, plain = pair.tokens_per_second, pair.plain
     slowest = max(tok_s * low * (1 - hypot(pair.error, low_error)), plain[0] * _WORST_SPEEDUP)
     fastest = max(tok_s * high * (1 + hypot(pair.error, high_error)), plain[1])
     speedup = max(low * (1 - low_error), _WORST_SPEEDUP), max(high * (1 + high_error), 1.0)
-    return WorkloadSpeed(acceptance_rate, speedup, (slowest, fastest), gamma)
+    return WorkloadSpeed(speedup, (slowest, fastest))

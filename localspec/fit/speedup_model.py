@@ -7,11 +7,12 @@ is (1 − α^(γ+1)) / (1 − α) / (γ·c + v(γ + 1) + o).  γ = 0 is plain de
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from localspec.protocol.wire import DRAFT_MAX
+from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +62,25 @@ def best_draft_length(costs: SpeculationCosts, prefix_probs: Sequence[float]) ->
     lengths = range(min(DRAFT_MAX, len(prefix_probs)) + 1)
     gamma = max(lengths, key=lambda n: expected_speedup(costs, prefix_probs, n))
     return BestDraftLength(gamma, expected_speedup(costs, prefix_probs, gamma))
+
+
+NEVER_PAYS = 1.01
+"""A break-even rate that no draft reaches."""
+
+
+def break_even_rate(measured: MeasuredCosts) -> float | None:
+    """The acceptance rate from which drafting pays, to a hundredth; NEVER_PAYS; None if unknown.
+
+    Without a draft model, that of prompt lookup, whose drafts take no time.
+    """
+    curve = {int(width): v for width, v in measured.curve.items() if width.isdecimal()}
+    if len(curve) < 2:
+        return None
+    costs = SpeculationCosts(measured.c or 0.0, curve)
+
+    def pays(percent: int) -> bool:
+        probs = [(percent / 100) ** j for j in range(1, DRAFT_MAX + 1)]
+        return best_draft_length(costs, probs).speedup > 1
+
+    percent = bisect_left(range(101), True, key=pays)
+    return percent / 100 if percent <= 100 else NEVER_PAYS

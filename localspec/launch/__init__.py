@@ -1,16 +1,18 @@
 """Resolving model arguments to files, and starting the engine."""
 
+from localspec.launch.load_options import LoadOptions
 from localspec.launch.resolve import (
     ResolvedPair,
     check_drafter,
-    describe_detected_head,
     make_portable_refs,
     preferred_drafter,
     resolve_file,
+    resolve_or_pull,
     resolve_pair,
     with_detected_head,
 )
 from localspec.launch.start import (
+    EXACT_NOTICE,
     HEAD_NOTICE,
     SETTINGS_NOTICE,
     Engine,
@@ -20,17 +22,19 @@ from localspec.launch.start import (
 )
 
 __all__ = [
+    "EXACT_NOTICE",
     "HEAD_NOTICE",
     "SETTINGS_NOTICE",
     "Engine",
+    "LoadOptions",
     "MeasuredEngine",
     "ResolvedPair",
     "check_drafter",
     "choose_settings",
-    "describe_detected_head",
     "make_portable_refs",
     "preferred_drafter",
     "resolve_file",
+    "resolve_or_pull",
     "resolve_pair",
     "start_engine",
     "with_detected_head",

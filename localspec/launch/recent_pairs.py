@@ -2,70 +2,61 @@
 
 from __future__ import annotations
 
-import json
 import os
-import tempfile
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
-from localspec import paths
+from localspec import config, data_files
 from localspec.launch import ResolvedPair
+from localspec.models import resolver
+from localspec.models.local_files import opened_files
 
-_MAX_PAIRS = 12
+_LAST_FILE = "last.json"
 
 
 def load() -> list[ResolvedPair]:
     """Load the pairs whose files still exist, latest first; empty if the list is damaged."""
-    try:
-        entries = json.loads(_recent_path().read_text(encoding="utf-8"))
-        pairs = [_parse_entry(entry) for entry in entries]
-    except (OSError, ValueError, TypeError, KeyError):
-        return []
-    return [p for p in pairs if p.target.is_file() and (p.draft is None or p.draft.is_file())]
+    return [ResolvedPair(target, draft) for target, draft in opened_files.load_pairs()]
 
 
 def add(pair: ResolvedPair) -> None:
     """Put a pair first. Does nothing if the list cannot be written."""
-    pairs = [pair, *(old for old in load() if old != pair)][:_MAX_PAIRS]
-    body = [{"target": str(p.target), "draft": str(p.draft) if p.draft else None} for p in pairs]
-    _write_json(_recent_path(), body)
+    opened_files.add_pair((pair.target, pair.draft))
+
+
+def add_if_path(pair: ResolvedPair) -> None:
+    """Like `add`, for a pair that was opened by the path of its target.
+
+    From then on it is listed, and its files can be opened by their names.
+    """
+    if os.path.isabs(pair.portable_refs[0]):
+        add(pair)
+
+
+def resolve_default(model: str | None, draft: str) -> tuple[str, str]:
+    """Without a model: the pair of config.toml, else of the last run, else the default pair.
+
+    config.toml comes first; otherwise the last run would override it after its first use.
+    """
+    if model is not None:
+        return model, draft
+    if (configured := config.load().get("run.pair")) is not None:
+        return configured, draft
+    if (last := load_last()) is not None:
+        return last[0], last[1] if draft == "auto" else draft
+    return resolver.default_pair_id(), draft
 
 
 def save_last(model: str, draft: str) -> None:
     """Save the arguments of the last run. `draft` is a reference, `auto` or `none`."""
     if load_last() != (model, draft):
-        _write_json(_last_path(), {"model": model, "draft": draft})
+        data_files.write_json(_LAST_FILE, {"model": model, "draft": draft})
 
 
 def load_last() -> tuple[str, str] | None:
     """Load the arguments of the last run; None if there was none or a file no longer exists."""
     try:
-        entry = json.loads(_last_path().read_text(encoding="utf-8"))
+        entry = data_files.read_json(_LAST_FILE)
         model, draft = str(entry["model"]), str(entry["draft"])
-    except (OSError, ValueError, TypeError, KeyError):
+    except (TypeError, KeyError):
         return None
     missing = [ref for ref in (model, draft) if os.path.isabs(ref) and not os.path.isfile(ref)]
     return None if missing else (model, draft)
-
-
-def _write_json(path: Path, body: Any) -> None:
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".recent-")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(body, file)
-        Path(name).replace(path)
-
-
-def _parse_entry(entry: dict[str, str | None]) -> ResolvedPair:
-    target, draft = entry["target"], entry["draft"]
-    return ResolvedPair(Path(str(target)), Path(draft) if draft else None)
-
-
-def _recent_path() -> Path:
-    return paths.data_dir() / "recent.json"
-
-
-def _last_path() -> Path:
-    return paths.data_dir() / "last.json"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from localspec import speculation
+from localspec import speculation_methods
 from localspec.errors import (
     IncompatiblePairError,
     ModelFileError,
@@ -14,6 +15,9 @@ from localspec.models import catalog, draft_heads, pair_compatibility, resolver
 from localspec.models.gguf import header
 from localspec.models.resolver import ModelRequest, NotDownloadedError, ResolvedModel
 from localspec.sanitize import sanitize
+
+_MAX_DOWNLOADS = 2
+"""A target and its draft model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,13 @@ class ResolvedPair:
             return self.requested_refs
         return make_portable_refs(str(self.target), str(self.draft) if self.draft else "none")
 
+    @property
+    def head_notice(self) -> str:
+        """One line about an automatically found head; empty if the draft was named explicitly."""
+        if not self.detected_head or self.draft is None:
+            return ""
+        return draft_heads.sidecar_notice(self.detected_head, self.draft.name)
+
 
 def resolve_pair(model: str | None, draft: str) -> ResolvedPair:
     """Resolve a model argument and a --draft argument (a reference, `auto` or `none`).
@@ -45,7 +56,7 @@ def resolve_pair(model: str | None, draft: str) -> ResolvedPair:
     Checks the headers of all files. Raises NotFoundError (NotDownloadedError if it can be
     downloaded), AccessError, ModelFileError or IncompatiblePairError.
     """
-    pair = _resolve_files(resolver.resolve(model or "demo"), draft)
+    pair = _resolve_files(resolver.resolve(model or resolver.default_pair_id()), draft)
     header.check_loadable(pair.target)
     _check_is_model(pair.target)
     if draft == "auto":
@@ -54,6 +65,18 @@ def resolve_pair(model: str | None, draft: str) -> ResolvedPair:
         header.check_loadable(pair.draft)
         _check_pair(pair.target, pair.draft)
     return pair
+
+
+def resolve_or_pull(
+    model: str | None, draft: str, pull: Callable[[NotDownloadedError], None]
+) -> ResolvedPair:
+    """Like `resolve_pair`; `pull` downloads a missing target or draft, or raises."""
+    for _ in range(_MAX_DOWNLOADS):
+        try:
+            return resolve_pair(model, draft)
+        except NotDownloadedError as missing:
+            pull(missing)
+    return resolve_pair(model, draft)
 
 
 def make_portable_refs(model: str, draft: str) -> tuple[str, str]:
@@ -100,43 +123,40 @@ def _find_catalog_draft(target: ResolvedModel) -> Path | None:
     if target.catalog_model is None:
         return None
     for pair in catalog.pairs_for(catalog.load(), target.catalog_model):
-        if pair.draft is not None and pair.draft_kind in ("model", *draft_heads.SUPPORTED_KINDS):
-            draft = resolver.from_catalog(pair.draft)
-            local = draft.find_local()
-            path = local.path if local else draft.path
+        if pair.draft is not None:
+            path = resolver.from_catalog(pair.draft).find_path()
             if path and (
                 pair.draft_kind == "model"
-                or draft_heads.is_head_for(header.read(target.require_path()), path)
+                or pair_compatibility.is_head_for(header.read(target.require_path()), path)
             ):
                 return path
     return None
 
 
-def describe_detected_head(pair: ResolvedPair) -> str:
-    """One line about an automatically found head; empty if the draft was named explicitly."""
-    return (
-        draft_heads.sidecar_notice(pair.detected_head, pair.draft.name)
-        if pair.detected_head and pair.draft
-        else ""
-    )
-
-
 def draft_kind(pair: ResolvedPair) -> str | None:
-    """Return `model` or the head type; None without a draft. Raises as `resolve_pair`."""
+    """Return `model`, `crossvocab` (a model with another vocabulary) or the head type.
+
+    None without a draft. Raises as `resolve_pair`.
+    """
     if pair.draft is None:
         return None
-    return draft_heads.draft_kind_for_target(header.read(pair.target), header.read(pair.draft))
+    target, draft = header.read(pair.target), header.read(pair.draft)
+    kind = draft_heads.draft_kind_for_target(target, draft)
+    verdict = pair_compatibility.check_compatibility(target, draft, pair.draft).verdict
+    return "crossvocab" if kind == "model" and verdict == "cross-vocabulary" else kind
 
 
 def check_drafter(pair: ResolvedPair, spec: str) -> None:
     """Raise UsageError if the pair has no such drafter."""
-    if spec not in speculation.ALWAYS:
-        speculation.check(spec, draft_kind(pair))
+    if spec not in speculation_methods.ALWAYS:
+        speculation_methods.check(spec, draft_kind(pair))
 
 
 def preferred_drafter(pair: ResolvedPair, spec: str) -> str:
     """Return the user's general preference, or `auto` if this pair has no such drafter."""
-    if spec in speculation.ALWAYS or spec in speculation.available(draft_kind(pair)):
+    if spec in speculation_methods.ALWAYS or spec in speculation_methods.available(
+        draft_kind(pair)
+    ):
         return spec
     return "auto"
 
@@ -148,7 +168,7 @@ def with_detected_head(pair: ResolvedPair) -> ResolvedPair:
     target = header.read(pair.target)
     if draft_heads.has_own_mtp_layer(target):  # the head is part of the target file
         return replace(pair, draft=pair.target, detected_head="mtp")
-    if (draft := draft_heads.find_sidecar(pair.target, target)) is None:
+    if (draft := pair_compatibility.find_sidecar(pair.target, target)) is None:
         return pair
     return replace(pair, draft=draft, detected_head=draft_heads.file_draft_kind(header.read(draft)))
 
@@ -163,7 +183,7 @@ def _check_is_model(target: Path) -> None:
 
 def _check_pair(target: Path, draft: Path) -> None:
     """Raise IncompatiblePairError if the headers do not match, before an engine is started."""
-    verdict = draft_heads.check_compatibility(header.read(target), header.read(draft), draft)
+    verdict = pair_compatibility.check_compatibility(header.read(target), header.read(draft), draft)
     if not verdict.is_compatible:
         error = pair_compatibility.incompatible_pair_error(verdict, target.name, draft.name)
         suggestion = "Compatible pairs: localspec pair suggest MODEL"

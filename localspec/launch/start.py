@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -14,17 +15,23 @@ from localspec.errors import (
     ModelFileError,
     OutOfMemoryError,
 )
-from localspec.fit import calibration, exact_fit, machine_profile, pair_headers
+from localspec.fit import calibration, counted_fit, machine_profile
 from localspec.fit.advisor import SettingsAdvice, SettingsAdvisor, SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.report import FitReport
+from localspec.launch.workers import check_workers, describe_transfer
 from localspec.machine import device_detection, measurements
-from localspec.machine.memory_by_device import HOST
-from localspec.machine.probe import MemoryProbe, ProbeError
+from localspec.machine.cpu_and_ram import OtherCpuLoad
+from localspec.machine.measurements import MemoryMeasurement
+from localspec.machine.probe import ProbeError
+from localspec.machine.rpc.preflight import WorkerReport
+from localspec.models import local_files
+from localspec.models.gguf import header
 from localspec.models.gguf.header import Header
 from localspec.protocol.events import EngineReady, Event, Notice, TokenScore
 from localspec.protocol.wire import (
     CountCommand,
+    DraftScore,
     GenerateCommand,
     InspectCommand,
     LoadCommand,
@@ -32,6 +39,7 @@ from localspec.protocol.wire import (
     ProbeCommand,
     ReplayCommand,
     ReplayResult,
+    ScoreDraftCommand,
 )
 from localspec.sanitize import sanitize
 from localspec.units import gib
@@ -42,7 +50,13 @@ SETTINGS_NOTICE = "settings"
 """Code of the notice about the chosen settings."""
 HEAD_NOTICE = "head"
 """Code of the notice about an automatically found head."""
+EXACT_NOTICE = "exact"
+"""Code of the notice about the KV cache that exact mode chose."""
 
+_WEIGHT_BEFORE = 0.8
+"""Weight of earlier times in a pass cost after one more pass (engine/control/pass_costs.py)."""
+_SIZE_CLASS = 2.0
+"""Models that read up to this many times as many bytes use the same thread counts."""
 _SAVE_INTERVAL = 1.0
 """Seconds between two writes: a write takes longer than a short answer."""
 
@@ -73,34 +87,74 @@ def start_engine(
 ) -> MeasuredEngine:
     """Load the pair in a separate process, with the costs measured in earlier runs.
 
-    With `probe`, measures pass costs if there are none yet. `notify` receives the events of that
-    measurement, and before them a warning if the pair crashed repeatedly. `on_worker` receives the
-    process before it loads, so that another thread can close it. Raises as `choose_settings`, and
-    the errors of the engine.
+    With `probe`, the engine measures thread counts and pass costs while it waits for commands, if
+    they were not measured on a quiet computer. `notify` receives warnings, `on_worker` the process
+    before it loads, so that another thread can close it. Raises as `choose_settings`, and the
+    errors of the engine.
     """
     settings = request if isinstance(request, SettingsRequest) else SettingsRequest(request)
-    advice = choose_settings(settings) if isinstance(request, SettingsRequest) else None
+    settings, workers = check_workers(settings, notify)
+    advice = choose_settings(settings, workers) if isinstance(request, SettingsRequest) else None
+    if advice and (transfer := describe_transfer(advice.fit, workers)):
+        notify(Notice("info", "workers", transfer))
     load = advice.fit.load if advice else settings.load
-    if (crash_notice := crashes.crash_loop_notice(load)) is not None:
-        notify(crash_notice)
+    _warn(load, notify)
+    local_files.verify_packaged(Path(load.target))
     store = measurements.MeasurementStore(paths.data_dir() / "measured.sqlite")
     key = measurements.make_key(load)
-    costs = store.read_costs(key)
-    worker = EngineProcess()
+    costs, worker = store.read_costs(key), EngineProcess()
     on_worker(worker)
     try:
-        _load_pair(worker, replace(load, measured=costs), advice)
-        if probe and costs is None:
-            for event in worker.probe(ProbeCommand()):
-                notify(event)
+        is_measured = costs is not None and _is_complete(costs, load)
+        command = replace(
+            load,
+            measured=costs,
+            threads=None if is_measured else _find_threads(store, advice),
+            measure_when_idle=probe and not is_measured,
+        )
+        _load_pair(worker, command, advice)
+        return MeasuredEngine(worker, store, key, costs, advice, head_notice=settings.draft_note)
     except BaseException:
         worker.close()
         raise
-    head_notice = settings.draft_note if load.draft else ""
-    return MeasuredEngine(worker, store, key, costs, advice, head_notice=head_notice)
 
 
-def choose_settings(request: SettingsRequest) -> SettingsAdvice | None:
+def _warn(load: LoadCommand, notify: Callable[[Event], None]) -> None:
+    """Before loading: of a GPU that is missing, and of a pair that crashed repeatedly."""
+    if (no_gpu := device_detection.detect_devices().note) and load.target_settings.n_gpu_layers:
+        hint = "Layers are on the CPU. localspec doctor says what to check."
+        notify(Notice("warning", "no-gpu", f"No GPU: {no_gpu}.", hint))
+    if (crash_notice := crashes.crash_loop_notice(load)) is not None:
+        notify(crash_notice)
+
+
+def _is_complete(costs: MeasuredCosts, load: LoadCommand) -> bool:
+    """Whether thread counts and pass costs were measured, on a quiet computer."""
+    has_threads = costs.threads_batch is not None or load.target_settings.n_threads is not None
+    return measurements.is_trusted(costs) and has_threads and len(costs.curve) > 1
+
+
+def _find_threads(
+    store: measurements.MeasurementStore, advice: SettingsAdvice | None
+) -> tuple[int, int] | None:
+    """Thread counts that were best for the latest model of about this size on these devices."""
+    if advice is None or advice.fit.load.target_settings.workers:
+        return None
+    target = _summarize_reads(advice.fit.load).target
+    for record in store.read_all():
+        costs, reads = record.measured, record.reads
+        if costs is None or reads is None or not costs.threads or not costs.threads_batch:
+            continue
+        ratio = reads.target.read / max(target.read, 1)
+        is_similar = 1 / _SIZE_CLASS <= ratio <= _SIZE_CLASS
+        if is_similar and reads.target.devices == target.devices:
+            return costs.threads, costs.threads_batch
+    return None
+
+
+def choose_settings(
+    request: SettingsRequest, workers: Sequence[WorkerReport] = ()
+) -> SettingsAdvice | None:
     """Choose the settings that were left open, to fit this machine.
 
     Returns None if a file's header is not plausible: then llama.cpp decides whether to load it.
@@ -108,21 +162,20 @@ def choose_settings(request: SettingsRequest) -> SettingsAdvice | None:
     far too long.
     """
     load = request.load
-    target = pair_headers.read_model_header(Path(load.target))
-    draft = pair_headers.read_model_header(Path(load.draft)) if load.draft else None
-    machine = machine_profile.detect(refresh=True)
+    target = header.read_model(Path(load.target))
+    draft = header.read_model(Path(load.draft)) if load.draft else None
+    machine = machine_profile.with_workers(machine_profile.detect(refresh=True), workers)
     advisor = SettingsAdvisor(target, draft, machine)
     try:
         advice = advisor.advise(request)
     except ModelFileError:
         return None
+    if not advice.fit.load.target_settings.workers:
+        machine = machine_profile.without_workers(machine)
+        advisor = SettingsAdvisor(target, draft, machine)
     advice = replace(advice, fit=_count_if_close(advice.fit, (target, draft), machine))
     fit = advice.fit
-    if (
-        fit.verdict == "no"
-        and fit.missing_bytes > fit.memory_estimate.error
-        and not request.skip_memory_check
-    ):
+    if fit.verdict == "no" and fit.missing_bytes > fit.error and not request.skip_memory_check:
         raise _does_not_fit_error(advisor, fit, Path(load.target).name)
     return advice
 
@@ -131,11 +184,10 @@ def _count_if_close(
     fit: FitReport, headers: tuple[Header, Header | None], machine: MachineProfile
 ) -> FitReport:
     """llama.cpp's own count, if the error of the estimate could change the verdict."""
-    if not exact_fit.is_too_close(fit):
+    if not counted_fit.is_too_close(fit):
         return fit
     try:
-        with MemoryProbe() as probe:
-            return exact_fit.count_fit(fit, fit.load, headers, machine, probe)
+        return counted_fit.count_fit(fit, headers, machine)
     except (ProbeError, OSError):
         return fit
 
@@ -146,7 +198,7 @@ def _does_not_fit_error(advisor: SettingsAdvisor, fit: FitReport, name: str) -> 
     where = sanitize(device.description or device.name, multiline=False)
     where = "this computer" if device.kind == "cpu" else where
     name = sanitize(name, multiline=False)
-    message = f"{name} needs {gib(tightest.total)}; {where} has {gib(free)} free."
+    message = f"{name} needs {gib(tightest.needed)}; {where} has {gib(free)} free."
     options = [
         saving.flags
         for saving in advisor.list_memory_savings(fit)
@@ -171,21 +223,22 @@ def _load_pair(worker: EngineProcess, load: LoadCommand, advice: SettingsAdvice 
             raise
         fit = advice.fit.tightest
         before, now = fit.device.free or 0, device_detection.query_free(fit.device.name) or 0
-        estimate = f"Estimated {gib(fit.total)}, with {gib(before)} free; now {gib(now)} free."
+        estimate = f"Estimated {gib(fit.needed)}, with {gib(before)} free; now {gib(now)} free."
         raise OutOfMemoryError(f"{error.message} {estimate}", error.hint) from error
 
 
 def _summarize_reads(load: LoadCommand) -> measurements.PairReads:
     """Bytes the pair reads per token: its measurements also price other models."""
-    headers = [
-        pair_headers.read_model_header(Path(path)) for path in (load.target, load.draft) if path
-    ]
+    headers = [header.read_model(Path(path)) for path in (load.target, load.draft) if path]
     hardware = machine_profile.detect().hardware
     return calibration.summarize_reads(load, headers[0], (*headers, None)[1], hardware)
 
 
 class MeasuredEngine:
-    """An engine that saves its measurements after answers, at most once per `_SAVE_INTERVAL`."""
+    """An engine that saves its measurements after answers, at most once per `_SAVE_INTERVAL`.
+
+    Costs measured while other programs used the CPUs do not replace trusted ones.
+    """
 
     def __init__(
         self,
@@ -198,9 +251,15 @@ class MeasuredEngine:
         head_notice: str = "",
     ) -> None:
         self._worker, self._store, self._key, self._initial = worker, store, key, initial
-        self._pair_reads = _summarize_reads(advice.fit.load) if advice else None
+        is_local = advice is not None and not advice.fit.load.target_settings.workers
+        self._pair_reads = _summarize_reads(advice.fit.load) if advice and is_local else None
         self._saved_at = -_SAVE_INTERVAL
-        self._saved = None if worker.measured is None else self._save(worker.measured)
+        self._saved: MeasuredCosts | None = None
+        self._trusted = initial if initial and measurements.is_trusted(initial) else None
+        self._cpu_load = OtherCpuLoad(worker.pid, os.getpid())
+        self._other_load: float | None = None
+        if initial is not None:  # an unknown load counts as a busy computer
+            self._other_load = 1.0 if initial.other_load is None else initial.other_load
         self.ready = self._add_prediction(worker.ready, advice) if advice else worker.ready
         if head_notice and self.ready.draft:
             notice = Notice("info", HEAD_NOTICE, head_notice)
@@ -208,21 +267,19 @@ class MeasuredEngine:
 
     def _add_prediction(self, ready: EngineReady, advice: SettingsAdvice) -> EngineReady:
         """Add the memory estimate and the reason for the settings; save estimate and real use."""
-        fit = advice.fit
-        names = {
-            name
-            for memory in (fit.memory_estimate.target, fit.memory_estimate.draft)
-            if memory
-            for name in memory.on
-        }
-        predicted = {name: fit.memory_estimate.of(name).total for name in names}
-        predicted[HOST] = predicted.get(HOST, 0) + fit.memory_estimate.output
+        estimate = advice.fit.memory_estimate
+        predicted = estimate.total_by_device
         used = {name: size for name, size in ready.memory.items() if name in predicted and size}
         if used:
-            self._store.write_memory(self._key, measurements.MemoryMeasurement(predicted, used))
+            memory_used = MemoryMeasurement(
+                predicted, used, error=estimate.error, architectures=estimate.architectures
+            )
+            self._store.write_memory(self._key, memory_used)
         memory = ready.memory | {"predicted": sum(predicted.values())}
-        reason = Notice("info", SETTINGS_NOTICE, f"Chosen: {advice.explanation}.")
-        return replace(ready, memory=memory, notices=(*ready.notices, reason))
+        notices = [Notice("info", SETTINGS_NOTICE, f"Chosen: {advice.explanation}.")]
+        if advice.exact_note:
+            notices.append(Notice("info", EXACT_NOTICE, advice.exact_note))
+        return replace(ready, memory=memory, notices=(*ready.notices, *notices))
 
     @property
     def worker(self) -> EngineProcess:
@@ -233,7 +290,12 @@ class MeasuredEngine:
         return self._worker.measured or self._initial
 
     def generate(self, request: GenerateCommand) -> Iterator[Event]:
+        self._cpu_load.start()
+        began = time.monotonic()
         yield from self._worker.generate(request)
+        if (measured := self._worker.measured) is not None:
+            n_passes = (time.monotonic() - began) * 1e3 / measured.t1_ms
+            self._record_load(_WEIGHT_BEFORE**n_passes)
         if time.monotonic() - self._saved_at >= _SAVE_INTERVAL:
             self._save_if_changed()
 
@@ -244,20 +306,42 @@ class MeasuredEngine:
         return self._worker.inspect(inspect)
 
     def probe(self, probe: ProbeCommand) -> Iterator[Event]:
-        return self._worker.probe(probe)
+        self._cpu_load.start()
+        yield from self._worker.probe(probe)
+        self._record_load(0.0)
+        self._save_if_changed()
 
     def replay(self, replay: ReplayCommand) -> ReplayResult:
         return self._worker.replay(replay)
+
+    def score_draft(self, command: ScoreDraftCommand) -> DraftScore:
+        return self._worker.score_draft(command)
 
     def _save_if_changed(self) -> None:
         measured = self._worker.measured
         if measured is not None and measured is not self._saved:
             self._save(measured)
 
-    def _save(self, costs: MeasuredCosts) -> MeasuredCosts:
+    def _save(self, measured: MeasuredCosts) -> None:
+        costs = replace(measured, other_load=self._other_load)
+        if measurements.is_trusted(costs):
+            self._trusted = costs
+        elif self._trusted is not None:  # only times depend on the load
+            costs = replace(
+                self._trusted,
+                survival=measured.survival,
+                difference=measured.difference,
+                long_difference=measured.long_difference,
+            )
         self._store.write_costs(self._key, costs, self._pair_reads)
-        self._saved, self._saved_at = costs, time.monotonic()
-        return costs
+        self._saved, self._saved_at = measured, time.monotonic()
+
+    def _record_load(self, weight_before: float) -> None:
+        """`weight_before`: of the times measured earlier, in the costs of now."""
+        if (load := self._cpu_load.read()) is None:
+            return
+        before = load if self._other_load is None else self._other_load
+        self._other_load = round(load + weight_before * (before - load), 3)
 
     def stop(self) -> None:
         self._worker.stop()

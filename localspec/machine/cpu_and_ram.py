@@ -1,9 +1,10 @@
-"""System memory, its limits (containers, Apple GPUs), and the name of the CPU."""
+"""System memory, its limits (containers, Apple GPUs), and the CPU: its name and its load."""
 
 from __future__ import annotations
 
 import ctypes
 import platform
+import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,10 @@ _CGROUP_FILES = (  # cgroup v2, then v1: limit, usage, statistics, the key of ev
         "total_inactive_file",
     ),
 )
+
+
+_MIN_LOAD_SECONDS = 0.05
+"""CPU times advance in steps of a hundredth of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,7 @@ def _read_stat(path: Path, name: str) -> int:
 
 
 def read_cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """From /proc/cpuinfo, else from the platform; may be empty."""
+    """From /proc/cpuinfo or sysctl, else from the platform; may be empty."""
     try:
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, value = line.partition(":")
@@ -93,4 +98,47 @@ def read_cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
                 return sanitize(value.strip(), multiline=False)
     except OSError:
         pass
-    return sanitize(platform.processor(), multiline=False)
+    name = platform.processor() or platform.machine()
+    if sys.platform == "darwin":
+        command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+        with suppress(OSError, subprocess.SubprocessError):
+            name = subprocess.run(
+                command, capture_output=True, text=True, timeout=5, check=True
+            ).stdout.strip()
+    return sanitize(name, multiline=False)
+
+
+MAX_OTHER_LOAD = 1 / 8
+"""A measurement is trusted if other programs used at most this share of all CPUs meanwhile."""
+
+
+class OtherCpuLoad:
+    """CPU time of programs other than the given processes, from `start` to `read`."""
+
+    def __init__(self, *pids: int) -> None:
+        self._pids = pids
+        self._before: tuple[float, float] | None = None
+
+    def start(self) -> None:
+        self._before = self._read_seconds()
+
+    def read(self) -> float | None:
+        """The share of all CPUs, 0 to 1; None if the time was too short or a process has ended."""
+        before, now = self._before, self._read_seconds()
+        if before is None or now is None or now[1] - before[1] < _MIN_LOAD_SECONDS:
+            return None
+        return min(1.0, max(0.0, (now[0] - before[0]) / (now[1] - before[1])))
+
+    def _read_seconds(self) -> tuple[float, float] | None:
+        """Seconds of other programs, and of all CPUs, since the system started."""
+        import psutil  # noqa: PLC0415  not needed for --help
+
+        times = psutil.cpu_times()._asdict()
+        # `user` contains the time of guests.
+        total = sum(time for name, time in times.items() if not name.startswith("guest"))
+        idle = times["idle"] + times.get("iowait", 0.0)
+        try:
+            own = [psutil.Process(pid).cpu_times() for pid in self._pids]
+        except psutil.Error:
+            return None
+        return total - idle - sum(each.user + each.system for each in own), total

@@ -34,6 +34,8 @@ class Device:
     driver: str | None = None
     simulated: bool = False
     """A GPU that this computer does not have."""
+    worker: str = ""
+    """Address of the worker that offers it; empty: of this computer."""
     note: str = ""
     """Which sources disagree, and which one counts."""
 

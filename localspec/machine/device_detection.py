@@ -6,12 +6,14 @@ None, never guessed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
-from localspec.machine import cpu_and_ram, gpu_drivers, installed_llama_cpp, llama_cpp_info
+from localspec.machine import cpu_and_ram, gpu_drivers, installed_llama_cpp, probe
 from localspec.machine.cpu_and_ram import HostMemory
 from localspec.machine.device import Device
 from localspec.machine.gpu_drivers import DriverGpu, parse_pci_address
@@ -23,8 +25,17 @@ _MAX_UNIFIED_SHARE = 0.75
 _FREE_TOLERANCE = 0.1
 """Sources that differ by more than this share of the total disagree."""
 _UNIFIED_BACKENDS = ("Metal", "MTL")
+_SOFTWARE_DEVICES = ("llvmpipe", "SwiftShader")
+"""Vulkan drivers that compute on the CPU, by the start of the description."""
 _GENERIC_BACKENDS = ("Vulkan", "SYCL", "OpenCL")
 """Used for a GPU only if its vendor's backend does not list it."""
+
+VISIBLE_DEVICES_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "GGML_VK_VISIBLE_DEVICES",
+)
+"""Environment variables that choose among devices; an empty one hides all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +45,7 @@ class MachineDevices:
     cpu: Device
     supports_gpu_offload: bool = False
     note: str = ""
-    """Why detection failed; empty if it did not."""
+    """Why no GPU was found where one was expected; empty otherwise."""
 
 
 _lock = Lock()
@@ -45,7 +56,7 @@ def detect_devices(refresh: bool = False) -> MachineDevices:
     """Cached unless `refresh`; takes under a second.  Never raises."""
     with _lock:
         if refresh or not _cached:
-            _cached[:] = [_detect(refresh)]
+            _cached[:] = [_detect()]
         return _cached[0]
 
 
@@ -56,34 +67,39 @@ def query_free(name: str) -> int | None:
     return next((device.free for device in devices if device.name == name), None)
 
 
-def _detect(refresh: bool) -> MachineDevices:
+def _detect() -> MachineDevices:
     try:
         ram = cpu_and_ram.read_host_memory()
     except Exception as error:  # psutil on an unusual system
         note = f"system memory is unknown: {error}"
         return MachineDevices((), Device("CPU", kind="cpu"), note=sanitize(note, multiline=False))
-    if installed_llama_cpp.find_gpu_backends() == ():  # a CPU-only build has no GPUs to list
+    backends = installed_llama_cpp.find_gpu_backends()
+    if backends == ():  # a CPU-only build has no GPUs to list
         return MachineDevices((), cpu_device(ram, cpu_and_ram.read_cpu_name()))
     try:
-        info = llama_cpp_info.query(refresh)
-        return reconcile(info.devices, info.supports_gpu_offload, ram, _read_drivers())
+        info = probe.query_llama_cpp()
+        found = reconcile(info.devices, info.supports_gpu_offload, ram, _read_drivers())
+        if found.devices or not backends or _are_gpus_hidden():
+            return found
+        note = f"llama.cpp is built for {' and '.join(backends)}, but finds no such device"
+        return replace(found, note=note)
     except Exception as error:  # the CPU is usable even if the list of devices is not
         reason = sanitize(str(error) or type(error).__name__, multiline=False)
         note = f"llama.cpp does not list its devices: {reason}"
         return MachineDevices((), cpu_device(ram), note=note)
 
 
+def _are_gpus_hidden() -> bool:
+    """Whether the user wants none to be found."""
+    return any(os.environ.get(name) in ("", "-1") for name in VISIBLE_DEVICES_VARIABLES)
+
+
 def _read_drivers() -> tuple[DriverGpu, ...]:
     gpus: list[DriverGpu] = []
-    readers: tuple[Callable[[], tuple[DriverGpu, ...]], ...] = (
-        gpu_drivers.read_nvml,
-        gpu_drivers.read_sysfs,
-    )
-    for read in readers:
-        try:
-            gpus += read()
-        except Exception:  # drivers only cross-check, and fail in many ways
-            continue
+    with suppress(Exception):  # drivers only cross-check, and fail in many ways
+        gpus += gpu_drivers.read_nvml()
+    with suppress(Exception):
+        gpus += gpu_drivers.read_sysfs()
     return tuple(gpus)
 
 
@@ -123,15 +139,18 @@ def parse_device(reported: Mapping[str, Any]) -> Device:
     total, free = int(reported.get("total") or 0), int(reported.get("free") or 0)
     backend = sanitize(str(reported.get("backend") or ""), multiline=False)
     kind = reported.get("type")
+    description = sanitize(str(reported.get("description") or ""), multiline=False).strip()
+    is_software = description.startswith(_SOFTWARE_DEVICES)
     return Device(
         name=sanitize(str(reported["name"]), multiline=False),
-        description=sanitize(str(reported.get("description") or ""), multiline=False).strip(),
+        description=description,
         kind=kind if kind in ("gpu", "igpu", "cpu") else "accel",
         free=min(free, total) if total else None,
         total=total or None,
         backend="Metal" if backend in _UNIFIED_BACKENDS else backend,
         id=parse_pci_address(reported.get("id")),
-        unified=kind == "igpu" or backend in _UNIFIED_BACKENDS,
+        unified=kind == "igpu" or is_software or backend in _UNIFIED_BACKENDS,
+        note="computes on the CPU: for tests only" if is_software else "",
     )
 
 

@@ -18,18 +18,6 @@ KINDS = ("cpu", "gpu", "igpu", "accel")
 """ggml_backend_dev_type, by number; later types have no memory."""
 
 
-class GgmlDeviceCaps(ctypes.Structure):
-    """ggml_backend_dev_caps."""
-
-    _fields_ = [
-        ("async_", c_bool),
-        ("host_buffer", c_bool),
-        ("buffer_from_host_ptr", c_bool),
-        ("events", c_bool),
-        ("mmap_support", c_bool),
-    ]
-
-
 class GgmlDeviceProps(ctypes.Structure):
     """ggml_backend_dev_props."""
 
@@ -40,7 +28,7 @@ class GgmlDeviceProps(ctypes.Structure):
         ("memory_total", c_size_t),
         ("type", c_int),
         ("device_id", c_char_p),
-        ("caps", GgmlDeviceCaps),
+        ("caps", c_bool * 5),
     ]
 
 
@@ -79,19 +67,22 @@ class GgmlLibrary:
             "total": int(props.memory_total),
             "id": _text(props.device_id) or None,
             "backend": _text(self.backend_reg_name(registry)) if registry else "",
-            "caps": {name: bool(getattr(props.caps, name)) for name, *_ in GgmlDeviceCaps._fields_},
         }
 
 
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "backend_dev_count": (c_size_t,),
     "backend_dev_get": (c_void_p, c_size_t),
-    "backend_dev_name": (c_char_p, c_void_p),
-    "backend_dev_description": (c_char_p, c_void_p),
     "backend_dev_type": (c_int, c_void_p),
     "backend_dev_get_props": (None, c_void_p, POINTER(GgmlDeviceProps)),
     "backend_dev_backend_reg": (c_void_p, c_void_p),
     "backend_reg_name": (c_char_p, c_void_p),
+    "backend_reg_by_name": (c_void_p, c_char_p),
+    "backend_reg_dev_count": (c_size_t, c_void_p),
+    "backend_reg_dev_get": (c_void_p, c_void_p, c_size_t),
+    "backend_reg_get_proc_address": (c_void_p, c_void_p, c_char_p),
+    "backend_load": (c_void_p, c_char_p),
+    "backend_register": (None, c_void_p),
     "backend_cpu_buffer_type": (c_void_p,),
 }
 """Result type, then argument types."""

@@ -30,18 +30,9 @@ _REMARK = re.compile(r"\([^)]*\)")
 """Added by a driver: (RADV NAVI31)."""
 _SIZE = re.compile(r"\b(\d+(?:\.\d+)?)\s*(?:gib|gb|g)\b")
 _LAPTOP = re.compile(r"\b(?:notebook|mobile)\b")
-_IGNORED_WORDS = {
-    "nvidia",
-    "geforce",
-    "amd",
-    "radeon",
-    "intel",
-    "graphics",
-    "gpu",
-    "apple",
-    "chip",
-    "with",
-}
+_IGNORED_WORDS = set(
+    ["nvidia", "geforce", "amd", "radeon", "intel", "graphics", "gpu", "apple", "chip", "with"]
+)
 _OPTIONAL_WORDS = {"rtx", "gtx", "rx", "arc", "pro", "ai"}
 """Words people leave out, as in "4060"."""
 
@@ -58,9 +49,6 @@ class GpuSpec:
     """Sizes sold, the most common first."""
     bandwidth: float
     """Peak, GB/s."""
-    tflops: float
-    """FP16, shaders only."""
-    sources: str = ""
     unconfirmed: frozenset[str] = frozenset()
     """Names of fields whose values are not confirmed."""
     aliases: tuple[str, ...] = ()
@@ -115,8 +103,6 @@ def _parse_gpu(group: dict[str, Any], entry: dict[str, Any]) -> GpuSpec:
         kind=group["kind"],
         vram_gib=tuple(map(float, entry["vram"])),
         bandwidth=float(entry["bandwidth"]),
-        tflops=float(entry["tflops"]),
-        sources=str(entry["sources"]),
         unconfirmed=frozenset(entry.get("unsure", ())),
         aliases=tuple(entry.get("aliases", ())),
     )

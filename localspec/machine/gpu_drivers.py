@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from ctypes import c_char, c_int, c_uint, c_ulonglong, c_void_p
+from ctypes import c_char, c_uint, c_ulonglong, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ _PCI_ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a
 _NVML_SUCCESS = 0
 _MAX_GPUS = 64
 DRM_DIR = Path("/sys/class/drm")
-_VENDORS = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
+_VENDORS = ("0x10de", "0x1002", "0x8086")
+"""NVIDIA, AMD, Intel."""
 _CARD_DIR = re.compile(r"card\d+\Z")
 
 
@@ -39,10 +40,6 @@ class DriverGpu:
     """By all programs."""
     driver: str | None = None
     drives_display: bool | None = None
-    compute_capability: tuple[int, int] | None = None
-    """CUDA compute capability."""
-    vendor: str = ""
-    """nvidia, amd, intel."""
 
 
 def parse_pci_address(text: str | None) -> str | None:
@@ -51,12 +48,6 @@ def parse_pci_address(text: str | None) -> str | None:
     if not match:
         return None
     return f"{int(match[1] or '0', 16):04x}:{match[2]}"
-
-
-class NvmlMemory(ctypes.Structure):
-    """nvmlMemory_t; `used` includes memory reserved by the driver."""
-
-    _fields_ = [("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong)]
 
 
 class NvmlMemoryV2(ctypes.Structure):
@@ -150,22 +141,16 @@ def _nvml_gpu(nvml: Any, handle: c_void_p, driver: str) -> DriverGpu:
         used=used,
         driver=driver or None,
         drives_display=_nvml_display(nvml, handle),
-        compute_capability=_nvml_compute_capability(nvml, handle),
-        vendor="nvidia",
     )
 
 
 def _nvml_memory(nvml: Any, handle: c_void_p) -> tuple[int | None, int | None, int | None]:
-    """Total, free and used by programs."""
+    """Total, free and used by programs; unknown for drivers before R510."""
     info = NvmlMemoryV2(version=_NVML_MEMORY_V2)
-    with suppress(AttributeError):  # drivers before R510 have only version 1
+    with suppress(AttributeError):
         status = nvml.nvmlDeviceGetMemoryInfo_v2(handle, ctypes.byref(info))
         if status == _NVML_SUCCESS and info.total:
             return info.total, info.free, max(0, info.total - info.free - info.reserved)
-    info_v1 = NvmlMemory()
-    status = nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(info_v1))
-    if status == _NVML_SUCCESS and info_v1.total:
-        return info_v1.total, info_v1.free, None
     return None, None, None
 
 
@@ -174,14 +159,6 @@ def _nvml_display(nvml: Any, handle: c_void_p) -> bool | None:
     with suppress(AttributeError):
         if nvml.nvmlDeviceGetDisplayActive(handle, ctypes.byref(active)) == _NVML_SUCCESS:
             return bool(active.value)
-    return None
-
-
-def _nvml_compute_capability(nvml: Any, handle: c_void_p) -> tuple[int, int] | None:
-    major, minor = c_int(), c_int()
-    get_capability = nvml.nvmlDeviceGetCudaComputeCapability
-    if get_capability(handle, ctypes.byref(major), ctypes.byref(minor)) == _NVML_SUCCESS:
-        return major.value, minor.value
     return None
 
 
@@ -203,8 +180,7 @@ def read_sysfs(root: Path = DRM_DIR) -> tuple[DriverGpu, ...]:
 
 def _sysfs_gpu(folder: Path) -> DriverGpu | None:
     device = folder / "device"
-    vendor = _VENDORS.get(_read_text(device / "vendor"))
-    if vendor is None:
+    if _read_text(device / "vendor") not in _VENDORS:
         return None
     uevent = dict(line.split("=", 1) for line in _read_lines(device / "uevent") if "=" in line)
     total = _read_int(device / "mem_info_vram_total") or _read_int(folder / "lmem_total_bytes")
@@ -218,7 +194,6 @@ def _sysfs_gpu(folder: Path) -> DriverGpu | None:
         used=used if has_both else None,
         driver=uevent.get("DRIVER"),
         drives_display=_sysfs_display(folder),
-        vendor=vendor,
     )
 
 

@@ -36,6 +36,13 @@ def find_gpu_backends() -> tuple[str, ...] | None:
     return tuple(b for b in _GPU_BACKENDS if any(f"ggml-{b}" in name for name in names))
 
 
+def library_bytes() -> int:
+    """Size of all its libraries, which tells builds of one version apart; 0 if unknown."""
+    folder = library_folder()
+    sizes = [path.stat().st_size for path in folder.iterdir() if path.is_file()] if folder else []
+    return sum(sizes)
+
+
 def preload_cuda_libraries() -> tuple[str, ...]:
     """Loads the CUDA libraries that a CUDA build needs and its wheel does not contain.
 
@@ -52,6 +59,16 @@ def preload_cuda_libraries() -> tuple[str, ...]:
             else:
                 ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     return tuple(path.name for path in libraries)
+
+
+def skip_package_init() -> None:
+    """Make `import llama_cpp.llama_cpp` skip the package's own interface, which loads slowly.
+
+    Call it before the first import of llama_cpp.
+    """
+    spec = util.find_spec("llama_cpp")
+    if spec and spec.submodule_search_locations and "llama_cpp" not in sys.modules:
+        sys.modules["llama_cpp"] = util.module_from_spec(spec)
 
 
 def find_cuda_libraries(nvidia: Path) -> Iterator[Path]:

@@ -61,6 +61,10 @@ class LlamaCppBuild:
     """Packages the wheel needs but does not contain."""
     compilers: tuple[str, ...] = ()
     """A source build needs one of these programs."""
+    required_header: tuple[str, str] | None = None
+    """A header file that a source build includes, and a name that it must define."""
+    core_seconds: int | None = None
+    """How long a source build computes; None: not measured."""
 
     def can_compile(self, which: Callable[[str], str | None] = shutil.which) -> bool:
         return any(map(which, self.compilers))
@@ -191,6 +195,7 @@ def _best_build(hardware: SystemHardware) -> LlamaCppBuild:
 def _make_build(hardware: SystemHardware, backend: str, reason: str) -> LlamaCppBuild:
     entry = load_table()[backend]
     index, libraries = entry.get("index", {}).get(hardware.system), ()
+    header = entry.get("header")
     if backend == "cuda" and (wheel := _find_cuda_wheel(hardware)) is not None:
         index, libraries = wheel["index"], tuple(wheel["libraries"])
     return LlamaCppBuild(
@@ -200,6 +205,8 @@ def _make_build(hardware: SystemHardware, backend: str, reason: str) -> LlamaCpp
         cmake=entry["cmake"],
         libraries=libraries,
         compilers=tuple(entry.get("compiler", ())),
+        required_header=(header["file"], header["has"]) if header else None,
+        core_seconds=entry.get("core_seconds"),
     )
 
 

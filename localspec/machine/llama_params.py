@@ -10,14 +10,23 @@ import os
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from localspec.errors import UsageError
+from localspec.machine.cpu_cores import read_cpu_cores
 from localspec.machine.ggml import GgmlLibrary
+from localspec.machine.rpc import client as rpc_client
 from localspec.protocol.wire import ContextSettings, LoadCommand
 
-KV_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2}
-"""ggml_type."""
+KV_TYPES = {
+    "f32": (0, 0),
+    "f16": (1, 1),
+    "bf16": (30, 30),
+    "q8_0/f16": (8, 1),
+    "q8_0": (8, 8),
+    "q4_0": (2, 2),
+}
+"""ggml_type of keys and of values."""
 FLASH_ATTN_TYPES = {"auto": -1, "on": 1, "off": 0}
 """llama_flash_attn_type."""
 SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}
@@ -27,12 +36,18 @@ DEFAULT_CTX = 8192
 CTX_STEP = 256
 """llama.cpp rounds context sizes up to multiples of it."""
 MIN_BATCH = 32
+N_BRANCHES = 5
+"""Outcomes of a round for which overlapped drafting may draft at once."""
 HEAD_BATCH = 64
 """Batch size of a head: llama.cpp computes logits for every row of it."""
 _MAX_CTX_FACTOR = 8
 """A context larger than this many trained contexts is a mistake; llama.cpp would allocate it."""
 _EXPERT_PATTERN = rb"\.ffn_(up|down|gate_up|gate)_(ch|)exps"
 """The pattern of llama.cpp's --cpu-moe: weights of experts."""
+_OUTPUT_PATTERN = rb"^(output|token_embd)\.weight$"
+
+
+_Value = TypeVar("_Value")
 
 
 class _TensorBuftOverride(ctypes.Structure):
@@ -52,6 +67,8 @@ class ModelRole:
     """Tokens of the last pass that can be rolled back if the model is recurrent."""
     limit_to_trained_ctx: bool = False
     load_mtp: bool = False
+    n_branches: int = 0
+    """Sequences beside the text, for overlapped drafting."""
 
 
 def target_role(load: LoadCommand, *, load_mtp: bool = False) -> ModelRole:
@@ -59,13 +76,23 @@ def target_role(load: LoadCommand, *, load_mtp: bool = False) -> ModelRole:
     return replace(role, load_mtp=load_mtp)
 
 
-def draft_role(load: LoadCommand, n_ctx: int) -> ModelRole:
+def draft_role(load: LoadCommand, n_ctx: int, n_outputs: int = 1) -> ModelRole:
     """A draft model for a target with `n_ctx` tokens.
 
     Its context may be shorter than the target's: drafting then ends earlier.
     """
     settings = replace(load.draft_settings, n_ctx=load.draft_settings.n_ctx or n_ctx)
-    return ModelRole(settings, 1, load.draft_max, limit_to_trained_ctx=True)
+    role = ModelRole(settings, n_outputs, load.draft_max, limit_to_trained_ctx=True)
+    if not _may_overlap(load):
+        return role
+    return replace(role, n_branches=N_BRANCHES, n_outputs_max=max(n_outputs, N_BRANCHES + 1))
+
+
+def _may_overlap(load: LoadCommand) -> bool:
+    """Whether drafting is to overlap verification, or target and draft use different devices."""
+    target, draft = load.target_settings, load.draft_settings
+    differ = bool(target.workers) or target.n_gpu_layers != draft.n_gpu_layers
+    return differ if load.overlap is None else load.overlap
 
 
 def head_role(load: LoadCommand, n_ctx: int) -> ModelRole:
@@ -92,8 +119,14 @@ def model_params(c: Any, settings: ContextSettings) -> LlamaModelParams:
     if settings.tensor_split:
         keep_alive.append(tensor_split_array(c, settings.tensor_split))
         params.tensor_split = keep_alive[-1]
-    if settings.cpu_moe:
-        keep_alive.append(_experts_on_cpu(c))
+    patterns = [_EXPERT_PATTERN] * settings.cpu_moe
+    if (devices := rpc_client.choose_devices(c._lib, settings.workers)) is not None:
+        keep_alive.append(devices.array)
+        params.devices = ctypes.cast(devices.array, ctypes.c_void_p)
+        if devices.is_last_remote and settings.output_layer == "local":
+            patterns.append(_OUTPUT_PATTERN)
+    if patterns:
+        keep_alive.append(_tensors_on_cpu(c, patterns))
         params.tensor_buft_overrides = ctypes.cast(keep_alive[-1], ctypes.c_void_p)
     return LlamaModelParams(params, tuple(keep_alive))
 
@@ -109,11 +142,10 @@ def tensor_split_array(c: Any, split: tuple[float, ...]) -> Any:
     return (ctypes.c_float * n_devices)(*split)
 
 
-def _experts_on_cpu(c: Any) -> Any:
+def _tensors_on_cpu(c: Any, patterns: list[bytes]) -> Any:
     cpu = GgmlLibrary(c._lib).backend_cpu_buffer_type()
-    return (_TensorBuftOverride * 2)(
-        _TensorBuftOverride(_EXPERT_PATTERN, cpu), _TensorBuftOverride(None, None)
-    )
+    overrides = [_TensorBuftOverride(pattern, cpu) for pattern in patterns]
+    return (_TensorBuftOverride * (len(overrides) + 1))(*overrides, _TensorBuftOverride(None, None))
 
 
 def limit_to_trained(c: Any, model: Any, role: ModelRole) -> ModelRole:
@@ -150,11 +182,12 @@ def context_params(c: Any, model: Any, role: ModelRole, n_ctx: int) -> Any:
     params.n_ctx = -(-n_ctx // CTX_STEP) * CTX_STEP
     batch = max(settings.n_ubatch, role.n_outputs_max, MIN_BATCH)
     params.n_batch = params.n_ubatch = min(batch, params.n_ctx)
-    params.n_seq_max = 1
+    params.n_seq_max = 1 + role.n_branches
+    params.kv_unified = role.n_branches > 0  # else each sequence gets a share of the context
     params.n_outputs_max = role.n_outputs_max
     params.n_outputs_max_per_seq = role.n_outputs_max
     params.n_rs_seq = role.n_rs_seq if is_recurrent(c, model) else 0
-    params.type_k = params.type_v = _enum_value(KV_TYPES, settings.kv_type, "KV type")
+    params.type_k, params.type_v = _enum_value(KV_TYPES, settings.kv_type, "KV type")
     params.flash_attn_type = _enum_value(FLASH_ATTN_TYPES, settings.flash_attn, "flash attention")
     params.swa_full = settings.swa_full and role.n_outputs_max > 1
     params.n_threads = params.n_threads_batch = resolve_n_threads(settings.n_threads)
@@ -178,16 +211,24 @@ def has_amx() -> bool:
         return False
 
 
+def may_split_attention(settings: ContextSettings) -> bool:
+    """Whether ggml's CPU computes one token's attention differently from that of several tokens.
+
+    From 512 cells on, which is 257 tokens because llama.cpp takes cells by 256, its flash attention
+    gives each thread a part of the cells if the pass has one token, and keys and values are both
+    f16, to which f32 is converted (use_split_kv_path in ops.cpp).
+    """
+    has_f16_cache = settings.kv_type in ("f16", "f32")
+    return has_f16_cache and settings.flash_attn != "off" and settings.n_threads != 1
+
+
 def resolve_n_threads(requested: int | None) -> int:
-    """By default physical cores - 1: two full thread pools would stall each other and the UI."""
     if requested is not None:
         return max(1, min(requested, 4 * (os.cpu_count() or 1)))
-    import psutil  # noqa: PLC0415  not needed for estimates
-
-    return max(1, (psutil.cpu_count(logical=False) or os.cpu_count() or 2) - 1)
+    return read_cpu_cores().default_threads
 
 
-def _enum_value(table: dict[str, int], value: str, what: str) -> int:
+def _enum_value(table: dict[str, _Value], value: str, what: str) -> _Value:
     if value not in table:
         raise UsageError(f"Unknown {what}: {value!r}", f"Use one of: {', '.join(table)}.")
     return table[value]

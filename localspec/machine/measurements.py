@@ -9,13 +9,16 @@ import json
 import platform
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
+from localspec.machine import device_detection, installed_llama_cpp
+from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD
+from localspec.protocol.json_dataclasses import from_json
 from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
 
 SCHEMA_VERSION = 2
@@ -27,16 +30,22 @@ _TABLES = (
     "memory (key TEXT PRIMARY KEY, said TEXT NOT NULL, at REAL NOT NULL)",
 )
 _SELECT_ALL = """
-SELECT measured.key, measured.said, measured.at, about.said, memory.said, memory.at
+SELECT measured.key, measured.said, about.said, memory.said, measured.at
 FROM measured LEFT JOIN about USING (key) LEFT JOIN memory USING (key)
 UNION ALL
-SELECT memory.key, NULL, NULL, NULL, memory.said, memory.at
+SELECT memory.key, NULL, NULL, memory.said, 0
 FROM memory WHERE key NOT IN (SELECT key FROM measured)
+ORDER BY 5 DESC
 """
 _BUSY_TIMEOUT = 1.0
 """Seconds to wait while another process writes."""
 
 _Result = TypeVar("_Result")
+
+
+def is_trusted(costs: MeasuredCosts) -> bool:
+    """Whether the computer was quiet.  Unknown of very short answers and of earlier versions."""
+    return costs.other_load is not None and costs.other_load <= MAX_OTHER_LOAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +74,10 @@ class MemoryMeasurement:
 
     predicted: Mapping[str, int]
     used: Mapping[str, int]
-    measured_at: float = 0.0
-    """Seconds since 1970."""
+    error: int = 0
+    """Bytes by which the estimate allowed itself to be off; 0 is also unknown."""
+    architectures: tuple[str, ...] = ()
+    """Of target and draft; empty is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +88,6 @@ class PairMeasurement:
     measured: MeasuredCosts | None
     reads: PairReads | None
     memory: MemoryMeasurement | None
-    measured_at: float = 0.0
-    """Seconds since 1970."""
 
 
 class MeasurementStore:
@@ -88,21 +97,19 @@ class MeasurementStore:
         self._path = path
 
     def read_costs(self, key: str) -> MeasuredCosts | None:
-        return self._read("measured", key, lambda text, _: _parse_costs(text))
-
-    def read_memory(self, key: str) -> MemoryMeasurement | None:
-        return self._read("memory", key, _parse_memory)
+        rows = self._select("SELECT said FROM measured WHERE key = ?", key)
+        return _parse(MeasuredCosts, rows[0][0]) if rows else None
 
     def read_all(self) -> tuple[PairMeasurement, ...]:
-        """Measurements on this machine with this engine build, the latest first."""
-        try:
-            with self._open() as db:
-                rows = db.execute(_SELECT_ALL).fetchall()
-        except (sqlite3.Error, OSError):
-            return ()
+        """Measurements with this machine's devices and engine build, the latest first."""
         environment = _environment()
-        records = [_parse_row(row) for row in rows if _is_from_environment(row[0], environment)]
-        return tuple(sorted(records, key=lambda record: record.measured_at, reverse=True))
+        return tuple(
+            PairMeasurement(
+                key, _parse(MeasuredCosts, costs), _parse(PairReads, reads), _parse_memory(memory)
+            )
+            for key, costs, reads, memory, _ in self._select(_SELECT_ALL)
+            if _is_from_environment(key, environment)
+        )
 
     def write_costs(
         self, key: str, measured: MeasuredCosts, reads: PairReads | None = None
@@ -115,16 +122,14 @@ class MeasurementStore:
 
     def write_memory(self, key: str, memory: MemoryMeasurement) -> bool:
         """Returns False if writing failed."""
-        body = {"predicted": dict(memory.predicted), "used": dict(memory.used)}
-        return self._write(key, {"memory": body})
+        return self._write(key, {"memory": asdict(memory)})
 
-    def _read(self, table: str, key: str, parse: Callable[[str, float], _Result]) -> _Result | None:
+    def _select(self, query: str, *values: str) -> list[tuple[Any, ...]]:
         try:
             with self._open() as db:
-                row = db.execute(f"SELECT said, at FROM {table} WHERE key = ?", (key,)).fetchone()
+                return db.execute(query, values).fetchall()
         except (sqlite3.Error, OSError):
-            return None
-        return None if row is None else parse(*row)
+            return []
 
     def _write(self, key: str, rows: Mapping[str, Any]) -> bool:
         try:
@@ -168,54 +173,33 @@ class MeasurementStore:
         return db
 
 
-def _parse_costs(text: str | None) -> MeasuredCosts | None:
+def _parse(kind: type[_Result], text: str | None) -> _Result | None:
+    """None if there is no such entry, or an invalid one."""
     try:
-        return None if text is None else MeasuredCosts(**json.loads(text))
-    except (ValueError, TypeError):
+        return None if text is None else from_json(kind, json.loads(text))
+    except (ValueError, TypeError, AttributeError):
         return None
 
 
-def _parse_pair_reads(text: str | None) -> PairReads | None:
-    try:
-        body = json.loads(text or "null")
-        target, draft = _parse_model_reads(body["target"]), body["draft"]
-        return PairReads(target, None if draft is None else _parse_model_reads(draft))
-    except (ValueError, TypeError, KeyError):
+def _parse_memory(text: str | None) -> MemoryMeasurement | None:
+    memory = _parse(MemoryMeasurement, text)
+    if memory is None or not all(isinstance(b, Mapping) for b in (memory.predicted, memory.used)):
         return None
+    return memory
 
 
-def _parse_model_reads(body: Any) -> ModelReads:
-    return ModelReads(
-        read=int(body["read"]),
-        devices=tuple(map(str, body["devices"])),
-        family=str(body["family"]),
-        moe=bool(body["moe"]),
-    )
-
-
-def _parse_memory(text: str | None, at: float | None) -> MemoryMeasurement | None:
+def find_files(key: str) -> tuple[str, ...]:
+    """The paths of a measured pair, target first; none if a file has changed since."""
     try:
-        body = json.loads(text or "null")
-        sides = (body["predicted"], body["used"])
-        predicted, used = ({str(k): int(v) for k, v in side.items()} for side in sides)
-        return MemoryMeasurement(predicted, used, at or 0.0)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
-
-
-def _parse_row(row: tuple[Any, ...]) -> PairMeasurement:
-    key, measured, at, about, memory, loaded = row
-    return PairMeasurement(
-        key,
-        _parse_costs(measured),
-        _parse_pair_reads(about),
-        _parse_memory(memory, loaded),
-        at or 0.0,
-    )
+        files = json.loads(key)["files"]
+        paths = tuple(str(path) for path, *_ in files)
+        return paths if files == [_file_identity(path) for path in paths] else ()
+    except (ValueError, TypeError, KeyError, OSError):
+        return ()
 
 
 def make_key(load: LoadCommand) -> str:
-    """Everything measurements depend on: files, machine, engine build, settings.
+    """Everything measurements depend on: files, machine, devices, engine build, settings.
 
     Raises OSError if a file is missing.
     """
@@ -231,21 +215,32 @@ def make_key(load: LoadCommand) -> str:
 
 def _cost_settings(settings: ContextSettings) -> dict[str, Any]:
     """Without n_ctx: the cost of a pass does not depend on the allocated context."""
-    return {name: value for name, value in asdict(settings).items() if name != "n_ctx"}
+    left_out = {"n_ctx"} if settings.workers else {"n_ctx", "workers", "output_layer"}
+    return {name: value for name, value in asdict(settings).items() if name not in left_out}
 
 
 def _environment() -> dict[str, Any]:
-    return {
+    """Of a build for the CPU only without "gpu", as in files of earlier versions."""
+    environment: dict[str, Any] = {
         "machine": [platform.node(), platform.machine(), platform.processor()],
         "engine": metadata.version("llama-cpp-python"),
     }
+    if backends := installed_llama_cpp.find_gpu_backends():
+        devices = device_detection.detect_devices().devices
+        environment["gpu"] = {
+            "backends": list(backends),
+            "build": installed_llama_cpp.library_bytes(),
+            "devices": sorted([device.name, device.description] for device in devices),
+        }
+    return environment
 
 
 def _is_from_environment(key: str, environment: Mapping[str, Any]) -> bool:
     try:
         parts = json.loads(key)
-        return all(parts[name] == value for name, value in environment.items())
-    except (ValueError, TypeError, KeyError):
+        names = {"gpu", *environment}
+        return all(parts.get(name) == environment.get(name) for name in names)
+    except (ValueError, AttributeError):
         return False
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 HOST = "CPU"
@@ -61,6 +61,10 @@ class MemoryEstimate:
     """Bytes by which the real memory of a device may differ."""
     note: str = ""
     """A remark for the user, such as why it is not exact."""
+    architectures: tuple[str, ...] = ()
+    """Of target and draft."""
+    scratch: Mapping[str, int] = field(default_factory=dict)
+    """What backends allocate at the first prompt, by device; llama.cpp does not count it."""
 
     def of(self, device: str) -> DeviceMemory:
         return self.target.of(device) + (self.draft.of(device) if self.draft else DeviceMemory())
@@ -68,3 +72,9 @@ class MemoryEstimate:
     @property
     def output(self) -> int:
         return self.target.output + (self.draft.output if self.draft else 0)
+
+    @property
+    def total_by_device(self) -> dict[str, int]:
+        """With the output buffer in system memory."""
+        names = {HOST, *self.target.on, *(self.draft.on if self.draft else ())}
+        return {name: self.of(name).total + self.output * (name == HOST) for name in names}

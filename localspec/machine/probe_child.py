@@ -9,20 +9,21 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from localspec import child_process
 from localspec.errors import UsageError
-from localspec.machine import installed_llama_cpp, llama_params, probed_model
+from localspec.machine import head_functions, installed_llama_cpp, llama_params
 from localspec.machine.buffer_log import BufferLog
 from localspec.machine.ggml import GgmlLibrary
-from localspec.machine.probed_model import ModelOpenError, ProbedHead, ProbedModel, ProbedMtpHead
+from localspec.machine.llama_params import ModelRole
 from localspec.protocol.json_dataclasses import from_json
 from localspec.protocol.wire import LoadCommand
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 installed_llama_cpp.preload_cuda_libraries()
+installed_llama_cpp.skip_package_init()
 import llama_cpp.llama_cpp as C  # noqa: E402, N812
 
 _MAX_ADDRESS_SPACE = 8 * 1024**3
@@ -32,6 +33,10 @@ _MAX_CPU_SECONDS = 30
 _LOG_LEVEL_ERROR = 4
 """GGML_LOG_LEVEL_ERROR."""
 _MAX_ERRORS = 20
+
+
+class ModelOpenError(Exception):
+    """llama.cpp rejects the model or the settings."""
 
 
 class ProbeServer:
@@ -49,7 +54,8 @@ class ProbeServer:
         try:
             if request["op"] == "devices":
                 return self._handle_devices()
-            return self._handle_count(request)
+            with ExitStack() as stack:
+                return self._handle_count(request, stack)
         except ModelOpenError as error:  # the first logged error is the cause
             return {"failed": self._errors[0] if self._errors else str(error)}
         except UsageError as error:
@@ -62,32 +68,34 @@ class ProbeServer:
             "devices": [self._ggml.describe(device) for device in self._ggml.devices()],
             "offloads": bool(C.llama_supports_gpu_offload()),
             "library": str(C._lib._name),
-            "lacking": probed_model.missing_head_functions(C),
+            "lacking": head_functions.list_missing(C._lib),
             "features": C.llama_print_system_info().decode("utf-8", "replace"),
         }
 
-    def _handle_count(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _handle_count(self, request: Mapping[str, Any], stack: ExitStack) -> dict[str, Any]:
         """Opens both models at once, as the engine does."""
         load: LoadCommand = from_json(LoadCommand, request["load"])
         head_kind: str = request["head"]
-        with ExitStack() as stack:
-            role = llama_params.target_role(load, load_mtp=head_kind == "mtp")
-            target = stack.enter_context(closing(ProbedModel(C, load.target, role)))
-            reply: dict[str, Any] = {"target": self._take_counts(), "draft": None}
-            if load.draft is None:
-                return reply
-            if head_kind:
-                role = llama_params.head_role(load, target.n_ctx)
-                draft: ProbedModel = (
-                    ProbedHead(C, load.draft, role, target)
-                    if request["separate"]
-                    else ProbedMtpHead(C, role, target)
-                )
-            else:
-                draft = ProbedModel(C, load.draft, llama_params.draft_role(load, target.n_ctx))
-            stack.enter_context(closing(draft))
-            counts = self._take_counts()
-            return reply if draft.is_recurrent else reply | {"draft": counts}
+        role = llama_params.target_role(load, load_mtp=head_kind == "mtp")
+        target = _open_model(load.target, role, stack)
+        context = _create_context(target, role, stack)
+        reply: dict[str, Any] = {"target": self._take_counts(), "draft": None}
+        if load.draft is None:
+            return reply
+        n_ctx = int(C.llama_n_ctx(context))
+        if not head_kind:
+            role = llama_params.draft_role(load, n_ctx)
+            draft = _open_model(load.draft, role, stack)
+            _create_context(draft, llama_params.limit_to_trained(C, draft, role), stack)
+            is_used = not llama_params.is_recurrent(C, draft)
+            return reply | {"draft": self._take_counts() if is_used else None}
+        role = llama_params.head_role(load, n_ctx)
+        if request["separate"]:
+            head = _open_model(load.draft, role, stack)
+            _create_context(head, role, stack, target=context)
+        else:
+            _create_context(target, role, stack, C.LLAMA_CONTEXT_TYPE_MTP, target=context)
+        return reply | {"draft": self._take_counts()}
 
     def _take_counts(self) -> dict[str, Any]:
         """Bytes of the buffers logged since the last call."""
@@ -103,6 +111,40 @@ class ProbeServer:
         self._buffers.read(line)
         if level == _LOG_LEVEL_ERROR and len(self._errors) < _MAX_ERRORS:
             self._errors.append(line)
+
+
+def _open_model(path: str, role: ModelRole, stack: ExitStack) -> Any:
+    params = llama_params.model_params(C, role.settings).params
+    # Without data llama.cpp aborts in other load modes.
+    params.no_alloc, params.load_mode = True, C.LLAMA_LOAD_MODE_NONE
+    params.load_mtp = role.load_mtp
+    model = C.llama_model_load_from_file(os.fsencode(path), params)
+    if not model:
+        raise ModelOpenError("llama.cpp cannot load the model")
+    stack.callback(C.llama_model_free, model)
+    return model
+
+
+def _create_context(
+    model: Any,
+    role: ModelRole,
+    stack: ExitStack,
+    context_type: int = C.LLAMA_CONTEXT_TYPE_DEFAULT,
+    target: Any = None,
+) -> Any:
+    """`target`: the context that a head reads."""
+    trained = int(C.llama_model_n_ctx_train(model))
+    n_ctx = role.settings.n_ctx or 0
+    if target is None:
+        n_ctx = llama_params.resolve_n_ctx(role.settings, trained, "this model")
+    params = llama_params.context_params(C, model, role, n_ctx)
+    if target is not None:
+        params.ctx_other, params.ctx_type = target, context_type
+    context = C.llama_init_from_model(model, params)
+    if not context:
+        raise ModelOpenError("llama.cpp cannot create a context with these settings")
+    stack.callback(C.llama_free, context)
+    return context
 
 
 def _limit_memory() -> None:
@@ -125,22 +167,16 @@ def _limit_time() -> None:
             resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
 
 
-def _write_reply(out: int, body: Mapping[str, Any]) -> None:
-    rest = memoryview(json.dumps(body, separators=(",", ":")).encode() + b"\n")
-    while rest:
-        rest = rest[os.write(out, rest) :]
-
-
 def main() -> None:
     child_process.set_up_child(int(sys.argv[1]))
     out = child_process.take_over_stdout()
     server = ProbeServer()
     _limit_memory()
-    _write_reply(out, {"re": 0})
-    for line in sys.stdin.buffer:
-        request = json.loads(line)
-        _limit_time()
-        _write_reply(out, {"re": request["id"]} | server.handle(request))
+    with os.fdopen(out, "w", encoding="utf-8") as replies:
+        for line in sys.stdin.buffer:
+            _limit_time()
+            replies.write(json.dumps(server.handle(json.loads(line))) + "\n")
+            replies.flush()
 
 
 if __name__ == "__main__":

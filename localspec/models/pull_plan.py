@@ -3,36 +3,31 @@ compatibility of pairs by their headers."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.errors import ChecksumError, ModelFileError, OfflineError, StorageError
+from localspec.errors import ChecksumError, ModelFileError, OfflineError
 from localspec.models import (
     draft_heads,
     local_files,
     pair_compatibility,
     reference,
     safe_names,
-    synthetic_header,
 )
 from localspec.models.catalog import CatalogModel
 from localspec.models.gguf import header
 from localspec.models.gguf.header import Header
-from localspec.models.hub import hub_cache
+from localspec.models.gguf.writer import merge_split_headers
+from localspec.models.hub.cached_file import CachedFile, DownloadJob
 from localspec.models.hub.cancellation import CancelToken
 from localspec.models.hub.client import HubClient, RepoInfo
-from localspec.models.hub.download import DownloadJob
-from localspec.models.hub.hub_cache import CachedFile
+from localspec.models.local_files import hub_cache
 from localspec.models.local_files.local_model import LocalModel
 from localspec.models.pair_compatibility import CompatibilityResult
 from localspec.models.reference import HubReference, RepoFile
 from localspec.models.resolver import ModelRequest, ResolvedModel
 from localspec.units import gb
-
-_RESERVE_BYTES = 512 << 20
-"""Disk space that a download leaves free; for small downloads, 1/16 of their size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +35,6 @@ class PlannedFile:
     """One file of a model, and how much of it is already downloaded."""
 
     job: DownloadJob
-    size: int
     present_bytes: int
     path: Path | None = None
     """The complete file; None if it must be downloaded."""
@@ -53,14 +47,14 @@ class PlannedModel:
     """One model: its files and metadata.  Without `files` the model is already downloaded."""
 
     resolved: ResolvedModel
-    repo: str | None
-    revision: str | None
-    """The commit."""
     file: str
+    size: int | None
+    repo: str | None = None
+    revision: str | None = None
+    """The commit."""
     files: tuple[PlannedFile, ...] = ()
     path: Path | None = None
-    size: int | None = None
-    licence: str | None = None
+    repo_licence: str | None = None
     gated: bool = False
     header: Header | None = None
     """None if it could not be read."""
@@ -69,8 +63,13 @@ class PlannedModel:
     """Draft heads in the same repository."""
 
     @property
+    def licence(self) -> str | None:
+        entry = self.resolved.catalog_model
+        return self.repo_licence or (entry.licence if entry else None)
+
+    @property
     def missing_bytes(self) -> int:
-        return sum(file.size - file.present_bytes for file in self.files)
+        return sum(file.job.file.size - file.present_bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +107,9 @@ class PullPlan:
                 raise pair_compatibility.incompatible_pair_error(
                     pair.compatibility, pair.target.file, pair.draft.file
                 )
-        if self.missing_bytes and self.free_bytes < self.missing_bytes + min(
-            _RESERVE_BYTES, self.missing_bytes // 16
-        ):
-            raise StorageError(
-                (
-                    f"The download needs {gb(self.missing_bytes)}, and "
-                    f"{self.cache_dir} has {gb(self.free_bytes)} free."
-                ),
-                "Free some space, or set HF_HUB_CACHE to a folder on another disk.",
-            )
+        hub_cache.check_free_space(
+            "The download", self.missing_bytes, self.free_bytes, self.cache_dir
+        )
 
 
 def build(
@@ -136,25 +128,18 @@ def build(
             if (pair := check_pair(target, draft)) is not None:
                 pairs.append(pair)
     cache = hub_cache.cache_root()
-    return PullPlan(planner.models, tuple(pairs), cache, free_bytes(cache))
+    return PullPlan(planner.models, tuple(pairs), cache, hub_cache.free_bytes(cache))
 
 
 def check_pair(target: PlannedModel, draft: PlannedModel) -> PlannedPair | None:
     """None if a header could not be read."""
     if target.header is None or draft.header is None:
         return None
-    verdict = draft_heads.check_compatibility(target.header, draft.header, draft.path)
+    verdict = pair_compatibility.check_compatibility(target.header, draft.header, draft.path)
     warnings = pair_compatibility.list_warnings(target.header, draft.header)
     if draft_heads.draft_kind_for_target(target.header, draft.header) != "model":
         warnings = ()  # these warnings apply to draft models only
     return PlannedPair(target, draft, verdict, warnings)
-
-
-def free_bytes(folder: Path) -> int:
-    """Free space on the disk of a folder that may not exist yet."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
 
 
 class PullPlanner:
@@ -189,10 +174,10 @@ class PullPlanner:
         if model.header.split is None or model.repo is None or model.revision is None:
             return model.header
         splits = [
-            self._hub.read_header(model.repo, model.revision, file.job.path, self._cancel)
+            self._hub.read_header(model.repo, model.revision, file.job.file.path, self._cancel)
             for file in model.files[1:]
         ]
-        return synthetic_header.merge_split_headers([model.header, *splits])
+        return merge_split_headers([model.header, *splits])
 
     def repo_info(self, repo: str, revision: str | None) -> RepoInfo:
         """Cached: one request per repository and revision."""
@@ -205,14 +190,12 @@ class PullPlanner:
         source = resolved.source
         if not isinstance(source, HubReference):
             return _plan_path(resolved, resolved.require_path())
-        pinned = source.revision and safe_names.COMMIT_HASH.fullmatch(source.revision)
-        if (pinned or not self._refresh) and (local := resolved.find_local()):
+        if (_is_pinned(source) or not self._refresh) and (local := resolved.find_local()):
             return _plan_local_model(resolved, local)
         try:
             repo_info = self.repo_info(source.repo, source.revision)
         except OfflineError:
-            local = resolved.find_local()
-            if local is None:
+            if (local := resolved.find_local()) is None:
                 raise
             return _plan_local_model(resolved, local)
         return self._plan_hub_model(resolved, source, repo_info)
@@ -223,27 +206,22 @@ class PullPlanner:
         chosen = reference.choose_files(repo_info.files, source.tag, source.file)
         notes = _check_catalog_entry(resolved.catalog_model, chosen)
         files = tuple(_plan_file(source, repo_info.revision, file) for file in chosen)
-        first = files[0]
-        if first.path is not None:
-            first_header = header.read(first.path)
-        else:
-            first_header = self._hub.read_header(
-                source.repo, repo_info.revision, first.job.path, self._cancel
-            )
+        path, file = files[0].path, chosen[0].path
         return PlannedModel(
-            resolved=resolved,
+            resolved,
+            file,
+            size=sum(file.size for file in chosen),
             repo=source.repo,
             revision=repo_info.revision,
-            file=chosen[0].path,
             files=files,
-            path=first.path,
-            size=sum(file.size for file in files),
-            licence=repo_info.licence
-            or (resolved.catalog_model.licence if resolved.catalog_model else None),
+            path=path,
+            repo_licence=repo_info.licence,
             gated=repo_info.gated,
-            header=first_header,
+            header=header.read(path)
+            if path
+            else self._hub.read_header(source.repo, repo_info.revision, file, self._cancel),
             notes=notes,
-            sidecar_heads=reference.find_heads(repo_info.files, chosen[0].path),
+            sidecar_heads=reference.find_heads(repo_info.files, file),
         )
 
 
@@ -263,22 +241,24 @@ def _check_catalog_entry(model: CatalogModel | None, chosen: Sequence[RepoFile])
     return ()
 
 
+def _is_pinned(source: HubReference) -> bool:
+    return bool(source.revision and safe_names.COMMIT_HASH.fullmatch(source.revision))
+
+
 def _plan_file(source: HubReference, commit: str, file: RepoFile) -> PlannedFile:
-    job = DownloadJob(source.repo, source.revision or "main", file.path, file.size, file.sha256)
-    cache = hub_cache.cache_root()
-    cached_path = hub_cache.find_cached(cache, source.repo, commit, file.path)
-    if cached_path is not None and cached_path.stat().st_size == file.size:
-        return PlannedFile(job, file.size, file.size, cached_path, "hub")
-    if file.sha256 is not None:
-        cached = CachedFile(cache, source.repo, commit, file.path, file.sha256, file.size)
-        if _file_size(cached.blob_path) == file.size:  # of another revision
-            return PlannedFile(job, file.size, file.size, cached.blob_path, "hub")
-        if partial := _file_size(cached.partial_path):
-            return PlannedFile(job, file.size, min(partial, file.size))
-    local = local_files.find(source.repo, file.path)
-    if local is not None and local.origin != "hub" and local.size == file.size:
-        return PlannedFile(job, file.size, file.size, local.path, local.origin)
-    return PlannedFile(job, file.size, 0)
+    ref = None if _is_pinned(source) else source.revision or "main"
+    job = DownloadJob(source.repo, commit, file, ref)
+    cached = CachedFile(hub_cache.cache_root(), job)
+    for path in (cached.pointer_path, cached.blob_path):  # the blob may be of another commit
+        if _file_size(path) == file.size:
+            return PlannedFile(job, file.size, path, "hub")
+    if partial := _file_size(cached.partial_path):
+        return PlannedFile(job, min(partial, file.size))
+    for local in local_files.iter_files():
+        is_same = (local.repo, local.file, local.size) == (source.repo, file.path, file.size)
+        if is_same and local.origin != "hub":
+            return PlannedFile(job, file.size, local.path, local.origin)
+    return PlannedFile(job, 0)
 
 
 def _file_size(path: Path) -> int:
@@ -287,26 +267,17 @@ def _file_size(path: Path) -> int:
 
 def _plan_path(resolved: ResolvedModel, path: Path) -> PlannedModel:
     header.check_magic(path)
-    return PlannedModel(
-        resolved=resolved,
-        repo=None,
-        revision=None,
-        file=path.name,
-        path=path,
-        size=path.stat().st_size,
-        licence=resolved.catalog_model.licence if resolved.catalog_model else None,
-        header=header.read(path),
-    )
+    size = path.stat().st_size
+    return PlannedModel(resolved, path.name, size, path=path, header=header.read(path))
 
 
-def _plan_local_model(resolved: ResolvedModel, local_model: LocalModel) -> PlannedModel:
+def _plan_local_model(resolved: ResolvedModel, local: LocalModel) -> PlannedModel:
     return PlannedModel(
-        resolved=resolved,
-        repo=local_model.repo,
-        revision=local_model.revision,
-        file=local_model.file,
-        path=local_model.path,
-        size=local_model.size,
-        licence=resolved.catalog_model.licence if resolved.catalog_model else None,
-        header=header.read(local_model.path),
+        resolved,
+        local.file,
+        local.size,
+        repo=local.repo,
+        revision=local.revision,
+        path=local.path,
+        header=header.read(local.path),
     )

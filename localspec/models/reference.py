@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from localspec.errors import NotFoundError, UsageError
 from localspec.models import safe_names
 from localspec.sanitize import sanitize
 
 _DEFAULT_TAGS = ("Q4_K_M", "Q8_0")
-HEAD_PREFIXES = ("eagle3-", "dspark-", "dflash-", "mtp-")
+HEAD_PREFIXES = ("mtp-", "eagle3-", "dspark-", "dflash-")
 """File name prefixes of heads in their target's repository, best first."""
 COMPANION_MARKERS = ("mmproj", "imatrix", *HEAD_PREFIXES)
 """Parts of the names of files that are not models by themselves."""
@@ -31,18 +32,14 @@ _MAX_LENGTH = 4096
 
 @dataclass(frozen=True, slots=True)
 class RepoFile:
-    """A file of a repository; `sha256` is None if the hub does not publish it."""
-
     path: str
     size: int
-    sha256: str | None = None
+    digest: str = ""
+    """sha256, or git's sha1 of a file that is stored in git; empty if it is not published."""
 
-
-@dataclass(frozen=True, slots=True)
-class PathReference:
-    """A file on this computer, as typed."""
-
-    path: str
+    @property
+    def sha256(self) -> str | None:
+        return self.digest if len(self.digest) == 64 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,7 @@ class NameReference:
     tag: str | None = None
 
 
-Reference = PathReference | HubReference | NameReference
+Reference = Path | HubReference | NameReference
 
 
 def parse(text: str) -> Reference:
@@ -79,14 +76,14 @@ def parse(text: str) -> Reference:
             "Download the file, then use its path.",
         )
     if _looks_like_path(text):
-        return PathReference(text)
+        return Path(text)
     if "/" in text:
         stem = text.partition(":")[0].partition("@")[0]
-        return _parse_hub(text, text) if safe_names.is_repo_id(stem) else PathReference(text)
+        return _parse_hub(text, text) if safe_names.is_repo_id(stem) else Path(text)
     name, colon, tag = text.partition(":")
     if _NAME_PATTERN.match(name) and (not colon or _TAG_PATTERN.match(tag)):
         return NameReference(name, tag or None)
-    return PathReference(text)
+    return Path(text)
 
 
 def is_safe_gguf_path(path: str) -> bool:
@@ -130,13 +127,21 @@ def choose_files(
     the first model.  Raises NotFoundError, with the available files.
     """
     safe = [f for f in files if is_safe_gguf_path(f.path)]
-    first = _find_named(safe, file) if file is not None else _first_by_tag(safe, tag)
-    if first is None:
+    if file is not None:
+        chosen = next((f for f in safe if f.path == file), None)
+    else:
+        chosen = _first_by_tag(list_models(safe), tag)
+    if chosen is None:
         wanted = (
             f"file {_quote(file)}" if file else f"GGUF for {_quote(tag)}" if tag else "GGUF file"
         )
         raise NotFoundError(f"The repository has no {wanted}.", _list_choices(safe, bool(file)))
-    return _all_splits(safe, first)
+    return _all_splits(safe, chosen)
+
+
+def list_models(files: Sequence[RepoFile]) -> list[RepoFile]:
+    """The models of a repository; of a split one the first split."""
+    return [f for f in files if is_model(f.path) and parse_file_name(f.path).index == 1]
 
 
 def find_companion(files: Sequence[RepoFile], model: str, marker: str) -> RepoFile | None:
@@ -167,8 +172,7 @@ def find_heads(files: Sequence[RepoFile], model: str) -> tuple[RepoFile, ...]:
     return tuple(head for head in heads if head is not None)
 
 
-def _first_by_tag(files: Sequence[RepoFile], tag: str | None) -> RepoFile | None:
-    models = [f for f in files if is_model(f.path) and parse_file_name(f.path).index == 1]
+def _first_by_tag(models: Sequence[RepoFile], tag: str | None) -> RepoFile | None:
     for wanted in (tag,) if tag else _DEFAULT_TAGS:
         pattern = re.compile(re.escape(wanted) + "[.-]", re.IGNORECASE)
         for model in models:
@@ -177,39 +181,25 @@ def _first_by_tag(files: Sequence[RepoFile], tag: str | None) -> RepoFile | None
     return models[0] if models and not tag else None
 
 
-def _find_named(files: Sequence[RepoFile], name: str) -> RepoFile | None:
-    """The named file, or the first split of the model that the named split belongs to."""
-    named = next((f for f in files if f.path == name), None)
-    if named is None or parse_file_name(name).index == 1:
-        return named
-    return next(
-        (f for f in files if _is_same_model(f, named) and parse_file_name(f.path).index == 1),
-        named,
-    )
-
-
-def _is_same_model(a: RepoFile, b: RepoFile) -> bool:
-    name_a, name_b = parse_file_name(a.path), parse_file_name(b.path)
-    return (name_a.stem, name_a.count) == (name_b.stem, name_b.count)
-
-
-def _all_splits(files: Sequence[RepoFile], first: RepoFile) -> tuple[RepoFile, ...]:
-    about = parse_file_name(first.path)
-    if about.count <= 1:
-        return (first,)
-    splits = {parse_file_name(f.path).index: f for f in files if _is_same_model(f, first)}
-    missing = [n for n in range(1, min(about.count, len(splits) + 1) + 1) if n not in splits]
+def _all_splits(files: Sequence[RepoFile], split: RepoFile) -> tuple[RepoFile, ...]:
+    """All splits of the model that a split belongs to."""
+    name = parse_file_name(split.path)
+    if name.count <= 1:
+        return (split,)
+    parsed = [(parse_file_name(f.path), f) for f in files]
+    splits = {n.index: f for n, f in parsed if (n.stem, n.count) == (name.stem, name.count)}
+    missing = [n for n in range(1, min(name.count, len(splits) + 1) + 1) if n not in splits]
     if missing:
-        name = f"{about.stem}-{missing[0]:05}-of-{about.count:05}.gguf"
+        path = f"{name.stem}-{missing[0]:05}-of-{name.count:05}.gguf"
         raise NotFoundError(
-            f"The repository has {len(splits)} of {about.count} parts: {_quote(name)} is missing.",
+            f"The repository has {len(splits)} of {name.count} parts: {_quote(path)} is missing.",
             "Choose another file.",
         )
-    return tuple(splits[n] for n in range(1, about.count + 1))
+    return tuple(splits[n] for n in range(1, name.count + 1))
 
 
 def _list_choices(files: Sequence[RepoFile], by_file: bool) -> str:
-    models = [f.path for f in files if is_model(f.path) and parse_file_name(f.path).index == 1]
+    models = [f.path for f in list_models(files)]
     names = models if by_file else [parse_file_name(path).tag or path for path in models]
     choices = list(dict.fromkeys(names))
     if not choices:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import NotFoundError, UsageError
 from localspec.models import catalog, local_files, reference
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
-from localspec.models.local_files.local_model import LocalModel
-from localspec.models.reference import HubReference, NameReference, PathReference, RepoFile
+from localspec.models.local_files.local_model import ORIGIN_TITLES, LocalModel
+from localspec.models.reference import HubReference, NameReference, RepoFile
 from localspec.sanitize import sanitize
+from localspec.units import gb
 
 
 class NotDownloadedError(NotFoundError):
@@ -28,11 +30,9 @@ class NotDownloadedError(NotFoundError):
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """One model and its source."""
-
     name: str
     """A reference that resolves to it."""
-    source: PathReference | HubReference
+    source: Path | HubReference
     catalog_model: CatalogModel | None = None
 
     @property
@@ -44,36 +44,25 @@ class ResolvedModel:
         """The absolute path if the source is a path: the worker has another working directory."""
         if isinstance(self.source, HubReference):
             return None
-        return Path(os.path.abspath(os.path.expanduser(self.source.path)))
+        return Path(os.path.abspath(os.path.expanduser(self.source)))
 
     def find_local(self) -> LocalModel | None:
         """The downloaded model, with all its splits; None for a path or if it is incomplete."""
         source = self.source
-        if isinstance(source, PathReference):
+        if isinstance(source, Path):
             return None
-        if source.file is None:
-            model = local_files.find_model(source.repo, source.tag)
-            file = model.file if model else None
-        else:
-            file = source.file
-        local = local_files.find(source.repo, file, source.revision) if file else None
-        if local is None:
-            return None
-        return next(
-            (m for m in local_files.list_models() if local.path in (m.path, *m.parts)), None
-        )
+        return local_files.find(source.repo, source.tag, source.file, source.revision)
+
+    def find_path(self) -> Path | None:
+        """The file to open, or None if it must be downloaded; a typed path may not exist."""
+        local = self.find_local()
+        return local.path if local else self.path
 
     def require_path(self) -> Path:
-        """The file to open; a path that was typed may not exist.
-
-        Raises NotDownloadedError if the model must be downloaded first.
-        """
-        if (path := self.path) is not None:
-            return path
-        local = self.find_local()
-        if local is None:
+        """`find_path`, or NotDownloadedError."""
+        if (path := self.find_path()) is None:
             raise NotDownloadedError(self.title, self.name)
-        return local.path
+        return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +89,27 @@ def resolve(text: str) -> ModelRequest:
     if entry is not None:
         return _from_entry(entry)
     if text and "\0" not in text and os.path.isfile(os.path.expanduser(text)):
-        return ModelRequest(text, ResolvedModel(text, PathReference(text)))
+        return ModelRequest(text, ResolvedModel(text, Path(text)))
     parsed = reference.parse(text)
     if not isinstance(parsed, NameReference):
         return ModelRequest(text, ResolvedModel(text, parsed))
     return _resolve_name(catalogue, parsed, text)
 
 
+def default_pair_id(catalogue: Catalog | None = None) -> str:
+    """The first pair whose target is in an installed Python package, else the demo."""
+    packaged = {(model.repo, model.file) for model in local_files.list_packaged()}
+    for pair in (catalogue or catalog.load()).pairs.values():
+        has_draft_here = pair.draft is None or pair.draft.repo is None
+        if has_draft_here and (pair.target.repo, pair.target.file) in packaged:
+            return pair.id
+    return "demo"
+
+
 def from_catalog(model: CatalogModel) -> ResolvedModel:
     if model.repo is None:
-        return ResolvedModel(model.id, PathReference(str(model.path)), model)
+        assert model.path is not None
+        return ResolvedModel(model.id, model.path, model)
     source = HubReference(model.repo, file=model.file, revision=model.revision)
     return ResolvedModel(model.id, source, model)
 
@@ -135,26 +135,35 @@ def ready_pairs(local_models: Sequence[LocalModel]) -> list[CatalogPair]:
     return [pair for pair in pairs if is_available(pair.target) and is_available(pair.draft)]
 
 
+def list_installed() -> list[tuple[str, str]]:
+    """References that open without a download, with titles: pairs, then models without heads."""
+    models = local_files.list_models()
+    pairs = [(pair.id, sanitize(pair.title, multiline=False)) for pair in ready_pairs(models)]
+    return pairs + [
+        (shortest_reference(model, models), f"{gb(model.size)}, {ORIGIN_TITLES[model.origin]}")
+        for model in models
+        if reference.is_model(model.path.name)
+    ]
+
+
 def shortest_reference(local_model: LocalModel, local_models: Sequence[LocalModel]) -> str:
-    """The shortest reference to a file: an id, `user/repo:QUANT`, an hf:// address or a path."""
-    for model in catalog.load().models.values():
+    """An id, `user/repo:QUANT`, an hf:// address, or else the file's name or path."""
+    catalogue = catalog.load()
+    for model in catalogue.models.values():
         if (model.repo, model.file) == (local_model.repo, local_model.file) and model.repo:
             return model.id
     if local_model.repo is None:
-        return str(local_model.path)
+        name = local_model.path.name.removesuffix(".gguf")
+        is_name = isinstance(reference.parse(name), NameReference)
+        named = _find_by_name(catalogue, name, local_models) if is_name else None
+        return name if named is local_model else str(local_model.path)
     tag = reference.parse_file_name(local_model.file).tag
-    repo_files = [RepoFile(m.file, m.size) for m in local_models if m.repo == local_model.repo]
-    if tag and _first_by_tag(repo_files, tag) == local_model.file:
-        return f"{local_model.repo}:{tag}"
+    files = [RepoFile(m.file, m.size) for m in local_models if m.repo == local_model.repo]
+    single = [file for file in files if reference.parse_file_name(file.path).count == 1]
+    with suppress(NotFoundError):
+        if tag and reference.choose_files(single, tag)[0].path == local_model.file:
+            return f"{local_model.repo}:{tag}"
     return f"hf://{local_model.repo}/{local_model.file}"
-
-
-def _first_by_tag(files: Sequence[RepoFile], tag: str) -> str | None:
-    single = [f for f in files if reference.parse_file_name(f.path).count == 1]
-    try:
-        return reference.choose_files(single, tag)[0].path
-    except NotFoundError:
-        return None
 
 
 def _from_entry(entry: CatalogModel | CatalogPair) -> ModelRequest:
@@ -169,7 +178,12 @@ def _from_entry(entry: CatalogModel | CatalogPair) -> ModelRequest:
 
 
 def _resolve_name(catalogue: Catalog, name_reference: NameReference, text: str) -> ModelRequest:
-    """By a part of a catalogue id, else by a part of a local file's name."""
+    """By a local file's name, else by a part of a catalogue id, else by a part of a file's name."""
+    name = name_reference.name
+    if name_reference.tag is None and (
+        local := _find_by_name(catalogue, name, local_files.list_models())
+    ):
+        return ModelRequest(text, ResolvedModel(text, local.path))
     try:
         entry = catalog.find(catalogue, name_reference.name)
     except NotFoundError as not_found:
@@ -183,6 +197,16 @@ def _resolve_name(catalogue: Catalog, name_reference: NameReference, text: str) 
     return ModelRequest(text, ResolvedModel(text, HubReference(entry.repo, tag=name_reference.tag)))
 
 
+def _find_by_name(
+    catalogue: Catalog, name: str, local_models: Sequence[LocalModel]
+) -> LocalModel | None:
+    """The only file without a repository of this name, unless the name is an id."""
+    if name in catalogue.models or name in catalogue.pairs:
+        return None
+    matches = [m for m in local_models if m.path.name.removesuffix(".gguf") == name]
+    return matches[0] if len(matches) == 1 and matches[0].repo is None else None
+
+
 def _resolve_local_name(name: str, text: str, not_found: NotFoundError) -> ModelRequest:
     """Raises `not_found` if no file's name contains `name`."""
     part = name.lower()
@@ -194,4 +218,4 @@ def _resolve_local_name(name: str, text: str, not_found: NotFoundError) -> Model
         names = [sanitize(shortest_reference(m, models), multiline=False) for m in matches[:8]]
         message = f"{sanitize(name, multiline=False)} matches several files."
         raise NotFoundError(message, f"Choose one: {', '.join(names)}.")
-    return ModelRequest(text, ResolvedModel(text, PathReference(str(matches[0].path))))
+    return ModelRequest(text, ResolvedModel(text, matches[0].path))

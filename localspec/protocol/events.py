@@ -7,6 +7,7 @@ unknown fields are ignored and unknown events skipped. Documented in docs/events
 from __future__ import annotations
 
 import json
+import json.encoder
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -15,6 +16,9 @@ SCHEMA_VERSION = 1
 TokenClass = Literal["accepted", "bonus", "correction", "plain"]
 FinishReason = Literal["eog", "stop", "length", "context", "cancelled", "error"]
 SpeculationState = Literal["on", "probing", "paused", "off"]
+Overlap = Literal["", "hit", "miss"]
+"""Whether a draft was continued during the target pass before, and if so, whether what was drafted
+then could be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,10 @@ class RoundTimes:
     draft: float
     verify: float
     host: float
+
+    @property
+    def total(self) -> float:
+        return self.draft + self.verify + self.host
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +137,7 @@ class Round:
     ms: RoundTimes
     guarded: int = 0
     """Exact mode: near-ties, which were recomputed in a pass of one token."""
+    overlap: Overlap = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +177,40 @@ _FIELDS = {
 }
 _EVENT_NAMES = {kind: name for name, kind in _EVENT_TYPES.items()}
 
+_quote = json.encoder.encode_basestring_ascii
 _to_compact_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def encode(event: Event) -> str:
     """One line of JSON, without a line feed."""
+    if isinstance(event, Round):
+        return _encode_round(event)
     kind = type(event)
     body: dict[str, Any] = {"v": SCHEMA_VERSION, "ev": _EVENT_NAMES[kind]}
     for name in _FIELDS[kind]:
         body[name] = _to_json_value(getattr(event, name))
     return _to_compact_json(body)
+
+
+def _encode_round(event: Round) -> str:
+    """Without dictionaries, because nothing else is encoded for every token."""
+    tokens = ",".join(
+        [
+            f'{{"id":{token.id},"text":{_quote(token.text)},"class":"{token.kind}"}}'
+            if token.p_target is None
+            else _to_compact_json(token_to_json(token))
+            for token in event.tokens
+        ]
+    )
+    source = "null" if event.source is None else _quote(event.source)
+    ms = event.ms
+    overlap = f',"overlap":"{event.overlap}"' if event.overlap else ""
+    return (
+        f'{{"v":{SCHEMA_VERSION},"ev":"round","n":{event.n},"source":{source},'
+        f'"reason":{_quote(event.reason)},"drafted":{event.drafted},"accepted":{event.accepted},'
+        f'"tokens":[{tokens}],"ms":{{"draft":{ms.draft!r},"verify":{ms.verify!r},'
+        f'"host":{ms.host!r}}},"guarded":{event.guarded}{overlap}}}'
+    )
 
 
 def decode(line: str) -> Event | None:

@@ -26,11 +26,17 @@ class RoundTotals:
     host_ms: float = 0.0
     guarded: int = 0
     """Near-ties recomputed in exact mode."""
+    overlapped: int = 0
+    """Rounds whose draft was continued during the target pass before."""
+    overlap_hits: int = 0
+    """Those in which what was drafted then could be used."""
 
     def add(self, event: Round) -> None:
         self.tokens += len(event.tokens)
         self.host_ms += event.ms.host
         self.guarded += event.guarded
+        self.overlapped += event.overlap != ""
+        self.overlap_hits += event.overlap == "hit"
         if not event.drafted:
             self.plain_rounds += 1
             return
@@ -54,12 +60,19 @@ class RoundTotals:
         return self.emitted_speculating / self.rounds if self.rounds else None
 
     @property
+    def tokens_per_pass(self) -> float | None:
+        """Over all passes of the target; a plain pass gives 1."""
+        passes = self.rounds + self.plain_rounds
+        return self.tokens / passes if passes else None
+
+    @property
     def host_ms_per_round(self) -> float | None:
         passes = self.rounds + self.plain_rounds
         return self.host_ms / passes if passes else None
 
     def to_json(self) -> dict[str, Any]:
         """The `speculation` object of `run --json`."""
+        overlap = {"rounds": self.overlapped, "hits": self.overlap_hits}
         return {
             "rounds": self.rounds,
             "drafted": self.drafted,
@@ -71,7 +84,7 @@ class RoundTotals:
             "host_ms_per_round": _rounded(self.host_ms_per_round),
             "paused_rounds": self.plain_rounds,
             "guarded": self.guarded,
-        }
+        } | ({"overlap": overlap} if self.overlapped else {})
 
 
 def _rounded(value: float | None) -> float | None:

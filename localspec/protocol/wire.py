@@ -19,9 +19,11 @@ MAX_LINE_BYTES = 4 * 1024 * 1024
 """Maximum length of a reply line, far longer than any event."""
 
 VerifyMode = Literal["coupled", "rejection", "block", "match"]
-KvType = Literal["f32", "bf16", "f16", "q8_0", "q4_0"]
+KvType = Literal["f32", "bf16", "f16", "q8_0/f16", "q8_0", "q4_0"]
+"""Type of keys and values; keys/values if they differ."""
 FlashAttention = Literal["auto", "on", "off"]
 SplitMode = Literal["none", "layer", "row"]
+OutputLayer = Literal["local", "remote"]
 
 DRAFT_MAX = 16
 """Maximum draft length; determines n_outputs_max and n_rs_seq when a pair is loaded."""
@@ -32,7 +34,10 @@ DEFAULT_DRAFT_LENGTH = 5
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """Sampling parameters with llama.cpp's defaults. `top_k` 0 and `repeat_penalty` 1 are off."""
+    """Sampling parameters with llama.cpp's defaults. `top_k` 0 and `repeat_penalty` 1 are off.
+
+    The penalties count the last `repeat_last_n` tokens, those of the prompt included.
+    """
 
     temperature: float = 0.8
     top_k: int = 40
@@ -41,6 +46,22 @@ class SamplingParams:
     repeat_penalty: float = 1.0
     repeat_last_n: int = 64
     seed: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """Token ids, and what is added to their logits."""
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the distribution depends on earlier tokens."""
+        is_neutral = self.repeat_penalty == 1.0 and not (
+            self.presence_penalty or self.frequency_penalty
+        )
+        return self.repeat_last_n > 0 and not is_neutral
+
+    @property
+    def changes_logits(self) -> bool:
+        return bool(self.logit_bias) or self.has_penalties
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +87,10 @@ class ContextSettings:
     another order, so logits differ in the last bits and a greedy answer may change. A prompt that
     shares its beginning with the last one is decoded again if that has left the window.
     """
+    workers: tuple[str, ...] = ()
+    """Addresses (host:port) of workers whose devices come before this computer's GPUs."""
+    output_layer: OutputLayer = "local"
+    """With workers: where logits are computed. A remote layer sends 4 bytes x vocabulary a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +99,21 @@ class MeasuredCosts:
 
     `t1_ms` is a target pass of one token, host time included; `curve` the verify curve by width, in
     units of t1; `c` a draft pass in units of t1, None without a draft model; `difference` the
-    largest difference of a logit between widths, None until measured; `survival` the controller's
-    acceptance counts.
+    largest difference of a logit between widths, None until measured, and `long_difference` that
+    after 640 tokens of context; `threads` are those of one-token passes, `threads_batch` those of
+    wider passes, None unless both were compared with other counts; `survival` the controller's
+    acceptance counts; `other_load` the CPU share of other programs meanwhile, added by the parent.
     """
 
     t1_ms: float
     curve: dict[str, float]
     c: float | None = None
     threads: int | None = None
+    threads_batch: int | None = None
     difference: float | None = None
+    long_difference: float | None = None
     survival: dict[str, Any] = field(default_factory=dict)
+    other_load: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +127,35 @@ class LoadCommand:
     draft_max: int = DRAFT_MAX
     measured: MeasuredCosts | None = None
     """Measurements of earlier runs of this pair."""
+    threads: tuple[int, int] | None = None
+    """Measured as best for another model of this size: for one-token and for wider passes."""
+    overlap: bool | None = None
+    """Draft on while the target verifies. None: across devices, where it is worth it."""
+    measure_when_idle: bool = False
+    """Measure threads and costs while no command is pending."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool in an answer; `arguments` is a JSON object, as text."""
+
+    id: str
+    name: str
+    arguments: str
 
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message of a chat; the roles are `system`, `user` and `assistant`."""
+    """One message of a chat; the roles are `system`, `user`, `assistant` and `tool`."""
 
     role: str
     content: str
     tokens: tuple[int, ...] = ()
     """Of an answer: the generated tokens, so that they match the KV cache."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Of an answer."""
+    tool_call_id: str = ""
+    """Of a tool's result: the call it belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,24 +168,22 @@ class GenerateCommand:
     stop: tuple[str, ...] = ()
     verify: VerifyMode = "coupled"
     spec: str = "auto"
-    """`auto`, `off`, or a drafter's name: one of `speculation.SPECS`."""
+    """`auto`, `off`, or a drafter's name: one of `speculation_methods.SPECS`."""
     draft_length: int | None = None
     """Max draft tokens per round if `spec` is `auto`; the draft length if it names a drafter.
-
-    None: adaptive, or DEFAULT_DRAFT_LENGTH.
-    """
-    exact: bool = False
-    """Exact mode: recompute near-ties in a pass of one token."""
+    None: adaptive, or DEFAULT_DRAFT_LENGTH."""
+    exact: bool | None = None
+    """Exact mode: recompute near-ties in a pass of one token. None: if that costs little."""
+    overlap: bool | None = None
+    """Draft on while the target verifies. None: as the pair was loaded."""
     why: str = ""
     """The caller's reason for `spec`, reported as `SpeculationPlan.why`."""
     messages: tuple[ChatMessage, ...] = ()
     said: tuple[ChatMessage, ...] = ()
     """Without `messages`: parts of `text` in order; answers carry their tokens."""
     begun: tuple[int, ...] = ()
-    """Tokens of the answer so far; generation continues after them.
-
-    They count towards `max_tokens`, and their text is not sent again.
-    """
+    """Tokens of the answer so far, which count towards `max_tokens`; generation continues after
+    them, and their text is not sent again."""
     template: str | None = None
     """Name of a built-in template; None for the model's own, if any."""
     think: bool | None = None
@@ -145,6 +192,20 @@ class GenerateCommand:
     """Maximum thinking tokens; then the thinking part is closed."""
     probabilities: bool = False
     """Whether tokens carry their probabilities, rank and alternatives."""
+    grammar: str = ""
+    """A GBNF grammar that the answer follows; its thinking part is free."""
+    json_schema: str = ""
+    """A JSON Schema, as JSON, that the answer satisfies; not together with `grammar`."""
+    tools: str = ""
+    """The tools for the chat template: a JSON array, as OpenAI has it."""
+    answer_prefix: str = ""
+    """Text that the answer begins with, without a thinking part; it is not sent back."""
+    n_alternatives: int = 3
+    """With `probabilities`: how many of the target's other tokens are reported."""
+    prompt_tokens: tuple[int, ...] = ()
+    """Without `messages`: the prompt as tokens, instead of `text`."""
+    prediction: str = ""
+    """Text that the answer probably repeats: prompt lookup copies from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +224,7 @@ class ReplayCommand:
     """Decode an answer with the target alone, without drafting; answered with `ReplayResult`.
 
     The prompt is `text`; its last batch gives the first token. Each later pass decodes `width`
-    tokens, starting with the newest, and emits `emitted` of them. So the passes of an earlier
-    answer can be repeated, or replaced by passes of one token. The memory is emptied
-    before and after.
+    tokens, starting with the newest, and emits `emitted` of them. Empties the memory.
     """
 
     text: str
@@ -182,6 +241,7 @@ class RenderCommand:
     messages: tuple[ChatMessage, ...]
     template: str | None = None
     think: bool | None = None
+    tools: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,15 +253,31 @@ class CountCommand:
     template: str | None = None
     think: bool | None = None
     said: tuple[ChatMessage, ...] = ()
+    tools: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizeCommand:
+    """Tokenize a text; answered with `TokenizeResult`."""
+
+    text: str
+    add_special: bool = False
+    """Add the tokens that the model's prompts begin with."""
+    parse_special: bool = True
+    """Read the names of control tokens as these tokens."""
+    pieces: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DetokenizeCommand:
+    """Convert tokens to text; answered with `DetokenizeResult`."""
+
+    tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class InspectCommand:
-    """Score each token of a finished answer; answered with `InspectResult` lines.
-
-    For answers generated without `probabilities`. The prompt is built as for `GenerateCommand`; the
-    memory ends as after generating the answer.
-    """
+    """Score each token of a finished answer, which stays in memory; `InspectResult` lines."""
 
     tokens: tuple[int, ...]
     text: str = ""
@@ -209,6 +285,16 @@ class InspectCommand:
     template: str | None = None
     think: bool | None = None
     said: tuple[ChatMessage, ...] = ()
+    tools: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreDraftCommand:
+    """Compare a draft with the answer `tokens` to `request`; answered with `DraftScore`."""
+
+    request: GenerateCommand
+    tokens: tuple[int, ...]
+    drafter: Literal["model", "lookup"] = "model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +314,10 @@ EngineCommand = (
     | ReplayCommand
     | RenderCommand
     | CountCommand
+    | TokenizeCommand
+    | DetokenizeCommand
     | InspectCommand
+    | ScoreDraftCommand
     | StopCommand
     | ByeCommand
 )
@@ -244,9 +333,11 @@ class HelloReply:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    """Sent every second during a command: seconds since the last progress."""
+    """Sent every second during a command, or while one waits: seconds since the last progress."""
 
     stuck: float
+    busy: float = 0.0
+    """CPU seconds the engine used per second since the heartbeat before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,10 +386,30 @@ class CountResult:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenizeResult:
+    tokens: tuple[int, ...]
+    pieces: tuple[str, ...] = ()
+    """The bytes of each token, one character per byte (Latin-1), if requested."""
+
+
+@dataclass(frozen=True, slots=True)
+class DetokenizeResult:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class InspectResult:
-    """Scores of the next tokens of an answer; all lines together cover it, unless stopped."""
+    """Scores of the next tokens of an answer."""
 
     places: tuple[events.TokenScore, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftScore:
+    """For each place of an answer, tokens in a draft, and how many of them are accepted."""
+
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
 
 
 CommandReply = (
@@ -310,7 +421,10 @@ CommandReply = (
     | ReplayResult
     | RenderResult
     | CountResult
+    | TokenizeResult
+    | DetokenizeResult
     | InspectResult
+    | DraftScore
 )
 EngineOutput = CommandReply | events.Event
 
@@ -321,7 +435,10 @@ _COMMAND_TYPES: dict[str, type[EngineCommand]] = {
     "replay": ReplayCommand,
     "render": RenderCommand,
     "count": CountCommand,
+    "tokenize": TokenizeCommand,
+    "detokenize": DetokenizeCommand,
     "inspect": InspectCommand,
+    "score_draft": ScoreDraftCommand,
     "stop": StopCommand,
     "bye": ByeCommand,
 }
@@ -335,7 +452,10 @@ _REPLY_TYPES: dict[str, type[CommandReply]] = {
     "replayed": ReplayResult,
     "rendered": RenderResult,
     "counted": CountResult,
+    "tokenized": TokenizeResult,
+    "detokenized": DetokenizeResult,
     "inspected": InspectResult,
+    "draft_score": DraftScore,
 }
 _REPLY_NAMES = {kind: name for name, kind in _REPLY_TYPES.items()}
 
@@ -357,7 +477,9 @@ def decode_command(line: bytes) -> tuple[int, EngineCommand]:
 
 def encode_output(number: int, output: EngineOutput) -> bytes:
     """One line of JSON, with a line feed."""
-    if isinstance(output, CommandReply):
+    if isinstance(output, events.Round):  # first, because it is the most frequent
+        line = events.encode(output)
+    elif isinstance(output, CommandReply):
         body: dict[str, Any] = {"v": PROTOCOL_VERSION, "ev": _REPLY_NAMES[type(output)]}
         line = json.dumps(body | asdict(output), separators=(",", ":"))
     else:

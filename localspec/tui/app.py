@@ -9,14 +9,19 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, runtime_checkable
 
 from rich.text import Text
-from textual.app import App, SystemCommand
+from textual import events, on
+from textual.app import App
 from textual.filter import LineFilter, NoColor
+from textual.keys import key_to_character
+from textual.message import Message
 from textual.screen import Screen
+from textual.widget import Widget
 
 from localspec import config, paths
 from localspec.config import EffectiveConfig
@@ -24,21 +29,27 @@ from localspec.protocol.events import Event, Round
 from localspec.tui import app_options, clipboard, key_bindings, themes
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
-from localspec.tui.key_bindings import KEY_BINDINGS, KeyContext, bindings_for
+from localspec.tui.key_bindings import bindings_for
 from localspec.tui.output_filters import AsciiFilter, ControlCharacterFilter
+from localspec.tui.palette import ActionProvider
 from localspec.tui.saved_chats import SavedChats
 from localspec.tui.screens import welcome
-from localspec.tui.screens.help import HelpScreen
+from localspec.tui.screens.help import HelpScreen, HelpSection
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.key_editor import KeyCaptureScreen
 from localspec.tui.screens.log import LogScreen
 from localspec.tui.screens.preferences import PreferencesScreen
 from localspec.tui.screens.replay import ReplayScreen
+from localspec.tui.timer import set_reliable_timer
+from localspec.tui.widgets.screen_frame import KeyLine
+from localspec.tui.widgets.status_bar import StatusBar
 
 _QUIT_WINDOW_SECONDS = 1.0
 """A second ctrl+c within this time quits."""
 _EXIT_GRACE_SECONDS = 1.5
 """Time for a clean exit after a signal; writing to a closed terminal may block for ever."""
+_MAX_KEY_SECONDS = 0.5
+"""A key that takes longer no longer holds back the next one: ctrl+q must always work."""
 
 
 @runtime_checkable
@@ -54,12 +65,21 @@ class _PreferencesListener(Protocol):
     def apply_preferences(self) -> None: ...
 
 
+class KeyProbe(Message):
+    """Follows a key from widget to widget; reaches the app when they have all handled the key."""
+
+    def __init__(self, number: int, *, is_last: bool) -> None:
+        super().__init__()
+        self.number, self.is_last = number, is_last
+
+
 class LocalspecApp(App[None]):
     """Owns the engine runner and the options; passes them to the screens."""
 
     CSS_PATH = "localspec.tcss"
     TITLE = "localspec"
     BINDINGS = bindings_for("app")
+    COMMANDS = {ActionProvider}  # noqa: RUF012
     COMMAND_PALETTE_BINDING = "ctrl+f12"  # the key table has its own entry for the palette
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-normal"), (110, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (20, "-tall")]  # noqa: RUF012
@@ -76,10 +96,14 @@ class LocalspecApp(App[None]):
         self.runner = runner or EngineRunner()
         self._first_screen = first_screen
         self._last_interrupt = 0.0
+        self._waiting_keys: deque[events.Key | events.Paste] = deque()
+        self._key_in_progress: events.Key | events.Paste | None = None
+        self._key_number = 0
+        self._key_timer: asyncio.TimerHandle | None = None
         for theme in themes.THEMES:
             self.register_theme(theme)
         self.theme = self.options.theme
-        self.set_class(self.options.show_token_marks, "-mono")
+        self.set_class(self.options.reverse_marked_rows, "-mono")
 
     def get_default_screen(self) -> Screen[None]:
         if self._first_screen is not None:
@@ -90,7 +114,7 @@ class LocalspecApp(App[None]):
         return [*super().get_line_filters(), *self._output_filters]
 
     def on_mount(self) -> None:
-        self.set_keymap(dict(self.options.keymap))
+        self.set_keymap(key_bindings.full_keymap(self.options.keymap))
         self._install_signal_handlers()
 
     def on_unmount(self) -> None:
@@ -98,24 +122,68 @@ class LocalspecApp(App[None]):
 
     # --- keys -----------------------------------------------------------------------------
 
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The command palette: the actions of the current screen, and the themes."""
-        contexts: tuple[KeyContext, ...] = getattr(screen, "KEY_CONTEXTS", ("home",))
-        for key in KEY_BINDINGS:
-            if key.context in ("app", *contexts) and key.id != "app.palette":
-                node = self if key.context == "app" else screen
-                run = partial(self.run_action, key.action, default_namespace=node)
-                yield SystemCommand(key.description, key.keys.split(",", maxsplit=1)[0], run)
-        for name in themes.THEME_NAMES:
-            yield SystemCommand(
-                f"Theme: {name}", "Change the colours", partial(self._switch_theme, name)
-            )
+    async def on_event(self, event: events.Event) -> None:
+        """Delivers one key or paste at a time.
 
-    def _switch_theme(self, name: str) -> None:
-        self.theme = name
+        Textual gives each key to the widget that has the focus when the key arrives, but a widget
+        handles it later.  A letter typed right after the key that opens or closes a sheet would
+        go to the wrong screen.
+        """
+        if not isinstance(event, events.Key | events.Paste):
+            await super().on_event(event)
+        elif not event.is_forwarded:
+            self._waiting_keys.append(event)
+            if self._key_in_progress is None:
+                await self._deliver_key()
+        else:  # it has passed all widgets
+            await super().on_event(event)
+            if event is self._key_in_progress:
+                self._probe_focus(self._key_number)
 
-    def action_help(self) -> None:
-        self.push_screen(HelpScreen(self.options.keymap))
+    async def _deliver_key(self) -> None:
+        if self._key_timer is not None:
+            self._key_timer.cancel()
+        if not self._waiting_keys:
+            self._key_in_progress = None
+            return
+        self._key_number += 1
+        number, target = self._key_number, self.focused or self.screen
+        self._key_in_progress = event = self._waiting_keys.popleft()
+        self._key_timer = set_reliable_timer(
+            self, _MAX_KEY_SECONDS, partial(self._stop_waiting_for, number)
+        )
+        await super().on_event(event)
+        if not target.post_message(KeyProbe(number, is_last=False)):
+            self._probe_focus(number)
+
+    def _probe_focus(self, number: int) -> None:
+        """Waits for what the key has caused: a new screen, or a message such as Submitted."""
+        target: Widget = self.focused or self.screen
+        target.post_message(KeyProbe(number, is_last=True))
+
+    @on(KeyProbe)
+    async def _key_handled(self, probe: KeyProbe) -> None:
+        if probe.number != self._key_number:
+            return
+        if probe.is_last:
+            await self._deliver_key()
+        else:
+            self._probe_focus(probe.number)
+
+    async def _stop_waiting_for(self, number: int) -> None:
+        if number == self._key_number and self._key_in_progress is not None:
+            await self._deliver_key()
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on a key hint is that key."""
+        widget = event.widget
+        if isinstance(widget, KeyLine | StatusBar) or (widget and widget.has_class("hint")):
+            line = widget.render_line(event.y).text
+            if name := key_bindings.find_key_hint(line, event.x):
+                self.post_message(events.Key(name, key_to_character(name)))
+
+    def action_help(self, first: HelpSection = "keys") -> None:
+        self.push_screen(HelpScreen(self.options.keymap, first))
 
     def action_log(self) -> None:
         if not isinstance(self.screen, LogScreen):
@@ -140,8 +208,8 @@ class LocalspecApp(App[None]):
         options = self.options
         app_options.apply_preferences(options, view)
         self.theme = options.theme
-        self.set_class(options.show_token_marks, "-mono")
-        self.set_keymap(dict(options.keymap))
+        self.set_class(options.reverse_marked_rows, "-mono")
+        self.set_keymap(key_bindings.full_keymap(options.keymap))
         self._output_filters = _build_output_filters(options)
         for screen in self.screen_stack:
             if isinstance(screen, _PreferencesListener):

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from localspec.chat.settings import OverflowPolicy
-from localspec.config import Config, EffectiveConfig
+from localspec.config import EffectiveConfig
 from localspec.fit.advisor import SettingsRequest
-from localspec.launch import ResolvedPair, describe_detected_head
-from localspec.protocol.wire import DRAFT_MAX, LoadCommand
+from localspec.launch import LoadOptions, ResolvedPair
 from localspec.tui import glyphs, key_bindings, themes
 from localspec.tui.glyphs import UNICODE, Glyphs
 from localspec.tui.saved_chats import SavedChats
 from localspec.tui.wizard.what_if import WhatIf
+from localspec.worker_address import parse_addresses
 
 
 @dataclass(slots=True)
@@ -43,6 +43,10 @@ class AppOptions:
     """Temperature of new chats; None: the pair's default."""
     spec: str = "auto"
     """Drafter of new chats (`--spec`)."""
+    exact: bool | None = None
+    """Exact mode of new chats; None: where it costs little."""
+    workers: tuple[str, ...] = ()
+    """Addresses of other computers, for models that do not fit here or are slower."""
     offline: bool = False
     settings_errors: tuple[str, ...] = ()
     """Errors in config.toml, shown until they are fixed."""
@@ -58,17 +62,24 @@ class AppOptions:
         """Whether token classes need glyphs, because there is no colour."""
         return not self.colour or self.theme == themes.MONOCHROME
 
-    def build_load_request(self, choice: ResolvedPair) -> SettingsRequest:
-        draft = str(choice.draft) if choice.draft else None
-        load = LoadCommand(str(choice.target), draft, draft_max=DRAFT_MAX)
+    @property
+    def reverse_marked_rows(self) -> bool:
+        """Whether rows are marked without a background colour."""
+        return self.show_token_marks or self.theme == themes.ANSI
+
+    def build_load_request(
+        self, choice: ResolvedPair, *, exact: bool | None = None, ctx: int | None = None
+    ) -> SettingsRequest:
         overrides = self.load_overrides.get(choice, WhatIf())
-        return SettingsRequest(
-            load,
-            ctx=overrides.ctx or choice.suggested_settings.ctx,
-            kv=overrides.kv,
-            draft_note=describe_detected_head(choice),
-            skip_memory_check=choice in self.force_load,
+        options = LoadOptions(
+            ctx or overrides.ctx,
+            overrides.kv,
+            exact=exact,
+            anyway=choice in self.force_load,
+            workers=self.workers,
+            can_skip_workers=True,
         )
+        return options.to_request(choice)
 
 
 _DAMAGED_FILE = "Using the defaults; nothing is saved until it is fixed."
@@ -76,20 +87,22 @@ _DAMAGED_FILE = "Using the defaults; nothing is saved until it is fixed."
 
 def apply_preferences(options: AppOptions, view: EffectiveConfig) -> None:
     """Applies preferences at start-up and on change.  Invalid values fall back to the default."""
-    preferences = Config.from_effective(view)
-    keys, key_errors = key_bindings.validate_user_keys(preferences.key_bindings)
+    keys, key_errors = key_bindings.validate_user_keys(view.key_bindings)
     options.keymap.clear()
     options.keymap.update(keys)
-    options.theme = preferences.theme
-    options.glyphs = glyphs.detect_glyphs(preferences.ascii)
-    limit = preferences.download_limit
+    options.theme = view.get("screen.theme")
+    options.glyphs = glyphs.detect_glyphs(view.get("screen.ascii"))
+    limit = view.get("downloads.limit")
     options.download_limit = limit * 1e6 if limit else None
-    options.offline = preferences.offline
-    options.overflow = preferences.overflow
-    options.show_thinking = preferences.show_thinking
-    options.temperature, options.spec = preferences.temperature, preferences.spec
+    options.offline = view.get("network.offline")
+    options.overflow = view.get("chats.overflow")
+    options.show_thinking = view.get("chats.show_thinking")
+    options.temperature = view.get("answers.temperature")
+    options.spec = view.get("answers.spec")
+    options.workers = tuple(map(str, parse_addresses(view.get("run.workers"))))
+    options.exact = {"on": True, "off": False}.get(view.get("answers.exact"))
     if options.chats is not None:
-        options.chats.set_saving(not preferences.private_chats)
+        options.chats.set_saving(view.get("chats.keep"))
     options.settings_errors = (*_find_settings_errors(view), *key_errors)
 
 

@@ -1,4 +1,4 @@
-"""Copying to the clipboard, with fallbacks."""
+"""Copying to the clipboard from the app, with a file as the last resort."""
 
 from __future__ import annotations
 
@@ -14,20 +14,11 @@ from localspec.sanitize import sanitize
 
 
 def copy(app: App[Any], text: str) -> str:
-    """Copies sanitized text and returns a message for the user.
-
-    Uses the system's clipboard tool, else OSC 52 (the terminal does not confirm it), else a
-    temporary file.
-    """
+    """Copies sanitized text and returns a message for the user."""
     text = sanitize(text)
-    if (tool := clipboard.copy_with_system_tool(text)) is not None:
-        return f"Copied {len(text):,} characters with {tool}."
-    sequence = clipboard.build_osc52(text)
     driver = app._driver
-    if sequence is not None and driver is not None and os.environ.get("TERM") != "linux":
-        driver.write(sequence)
-        return f"Sent {len(text):,} characters to the terminal's clipboard."
-    return f"No clipboard found. The text was saved to {_write_temporary_file(text)}"
+    message = clipboard.copy(text, driver.write if driver is not None else None)
+    return message or f"No clipboard found. The text was saved to {_write_temporary_file(text)}"
 
 
 def _write_temporary_file(text: str) -> Path:

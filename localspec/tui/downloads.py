@@ -14,8 +14,9 @@ from localspec.tui.text.wrapping import fit_to_width
 from localspec.units import bytes_per_second, duration, gb
 
 if TYPE_CHECKING:
+    from localspec.models.hub.cached_file import DownloadJob
     from localspec.models.hub.client import HubClient
-    from localspec.models.hub.download import DownloadJob, DownloadQueue, DownloadState
+    from localspec.models.hub.download import DownloadQueue, DownloadState
 
 
 def _connect_hub() -> HubClient:
@@ -43,6 +44,14 @@ class DownloadManager:
             self._hub = self._create_hub()
         return self._hub
 
+    @property
+    def queue(self) -> DownloadQueue:
+        if self._queue is None:
+            from localspec.models.hub.download import DownloadQueue  # noqa: PLC0415  slow to import
+
+            self._queue = DownloadQueue(self.hub, limit_bytes_s=self._limit)
+        return self._queue
+
     def apply_settings(self, limit: float | None, offline: bool) -> None:
         """Applies to running downloads, too; going offline pauses them."""
         self._limit = limit
@@ -51,33 +60,26 @@ class DownloadManager:
         if self._hub is not None:
             self._hub.offline = offline
         for state in self.states() if offline else ():
-            if self._queue is not None and state.phase.value in ("loading", "waiting"):
-                self._queue.pause(state.job)
+            if state.phase in ("loading", "waiting"):
+                self.queue.pause(state.job)
 
     def add(self, jobs: Iterable[DownloadJob]) -> None:
-        if self._queue is None:
-            from localspec.models.hub.download import DownloadQueue  # noqa: PLC0415  slow to import
-
-            self._queue = DownloadQueue(self.hub, limit_bytes_s=self._limit)
         for job in jobs:
-            self._queue.add(job)
+            self.queue.add(job)
 
     def states(self) -> tuple[DownloadState, ...]:
         return self._queue.states() if self._queue is not None else ()
 
     def pause_or_resume(self, job: DownloadJob) -> None:
         """Pauses a download that runs or waits, else resumes or retries it."""
-        if self._queue is None:
-            return
-        phase = next((s.phase.value for s in self.states() if s.job == job), "")
+        phase = next((state.phase for state in self.states() if state.job == job), "")
         if phase in ("paused", "failed", "cancelled"):
-            self._queue.retry(job)
+            self.queue.retry(job)
         else:
-            self._queue.pause(job)
+            self.queue.pause(job)
 
     def cancel(self, job: DownloadJob) -> None:
-        if self._queue is not None:
-            self._queue.cancel(job)
+        self.queue.cancel(job)
 
     def close(self) -> None:
         if self._queue is not None:
@@ -89,18 +91,21 @@ def format_download(state: DownloadState, glyphs: Glyphs, width: int) -> Content
     names, bars = (32, 16) if width >= 100 else (26, 12) if width >= 70 else (20, 8)
     if width < 50:
         names, bars = max(6, width - 24), 6 if width >= 30 else 0
-    file = state.job.path.rpartition("/")[2].removesuffix(".gguf")
+    file = state.job.file.path.rpartition("/")[2].removesuffix(".gguf")
     start = f"{fit_to_width(sanitize(file, multiline=False), names, glyphs.ellipsis)}  "
-    phase = state.phase.value
+    phase = state.phase
     if phase == "done":
-        size = f"  {gb(state.total_bytes)}" if state.total_bytes else ""
-        return Content.assemble(start, (f"{glyphs.check} verified", "$success"), (size, "$muted"))
+        verified = gb(state.job.file.size)
+        return Content.assemble(
+            start, (f"{glyphs.check} verified", "$success"), (f"  {verified}", "$muted")
+        )
     if phase == "failed" and state.error is not None:
         message = f"{glyphs.cross} {sanitize(state.error.message, multiline=False)}"
         return Content.assemble(
             start, (fit_to_width(message, width - names - 2, glyphs.ellipsis), "$error")
         )
-    share = state.done_bytes / state.total_bytes if state.total_bytes else 0.0
+    size = state.job.file.size
+    share = state.done_bytes / size if size else 0.0
     bar = glyphs.bar(share, bars)
     rest = glyphs.dot * (bars - len(bar))
     shown = f"  {100 * share:3.0f} %  {_format_progress(state, width)}"
@@ -110,13 +115,13 @@ def format_download(state: DownloadState, glyphs: Glyphs, width: int) -> Content
 def _format_progress(state: DownloadState, width: int) -> str:
     """Bytes, speed and time left, as far as they fit."""
     parts = []
-    if width >= 100 and state.total_bytes:
-        size = gb(state.total_bytes)
+    if width >= 100:
+        size = gb(state.job.file.size)
         parts.append(
             f"{gb(state.done_bytes)} of {size}".rjust(18) if state.done_bytes else size.rjust(18)
         )
-    if state.phase.value != "loading":
-        return "  ".join([*parts, state.phase.value])
+    if state.phase != "loading":
+        return "  ".join([*parts, state.phase])
     if state.rate and width >= 70:
         parts.append(bytes_per_second(state.rate))
     if state.eta is not None:
@@ -125,7 +130,7 @@ def _format_progress(state: DownloadState, width: int) -> str:
 
 
 def download_key_hints(state: DownloadState, user_keys: Mapping[str, str]) -> str:
-    phase = state.phase.value
+    phase = state.phase
     if phase == "done":
         return ""
     pause, cancel = (

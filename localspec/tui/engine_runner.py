@@ -5,17 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from textual.message import Message
 
 from localspec import errors, launch
-from localspec.chat.context_window import ContextOverflow
+from localspec.chat.answer import AnswerDelta
+from localspec.chat.context_window import ContextOverflow, OverflowChooser
 from localspec.chat.settings import OverflowPolicy
 from localspec.errors import LocalspecError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import Engine
-from localspec.protocol.events import EngineExit, Event, TokenScore
+from localspec.protocol.events import EngineExit, Event, Notice, TokenScore
 from localspec.protocol.wire import (
     CountCommand,
     InspectCommand,
@@ -23,7 +25,9 @@ from localspec.protocol.wire import (
     ReplayCommand,
     ReplayResult,
 )
-from localspec.worker import crashes
+
+if TYPE_CHECKING:
+    from localspec.api.engine_thread import EngineTurns
 
 PostMessage = Callable[[Message], object]
 """Thread-safe: a widget's `post_message`."""
@@ -45,8 +49,8 @@ class InspectableEngine(Engine, Protocol):
     def replay(self, replay: ReplayCommand) -> ReplayResult: ...
 
 
-AnswerWriter = Callable[[InspectableEngine], Iterator[Event]]
-"""Generates one answer: yields its events on a background thread."""
+AnswerWriter = Callable[[InspectableEngine, OverflowChooser], Iterator[AnswerDelta]]
+"""Generates one answer on a background thread."""
 
 
 class PairLoader(Protocol):
@@ -62,6 +66,29 @@ class PairLoader(Protocol):
     ) -> InspectableEngine: ...
 
 
+class EngineSharer(Protocol):
+    """A server that uses the engine too."""
+
+    turns: EngineTurns
+
+    @property
+    def port(self) -> int: ...
+
+    def can_serve(self, request: SettingsRequest) -> bool: ...
+
+    def share(self, engine: InspectableEngine) -> InspectableEngine: ...
+
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerEnded:
+    error: LocalspecError | None
+    """Why the answer failed."""
+    engine_died: bool
+    """Whether the engine process has exited."""
+
+
 class EngineRunner:
     """One engine at a time, for one screen at a time.
 
@@ -73,10 +100,14 @@ class EngineRunner:
         self._generation = 0
         """Number of loads and closes; events of an older load are dropped."""
         self.engine: InspectableEngine | None = None
+        self.server: EngineSharer | None = None
         self._loaded_request: SettingsRequest | None = None
         self._loading: ClosableEngine | None = None
         self._closing: threading.Thread | None = None
-        self._inbox: list[Event | AnswerEnded] = []
+        self._inbox: list[AnswerDelta] = []
+        self._ended: AnswerEnded | None = None
+        self._overflow_request: OverflowRequest | None = None
+        """The last one posted by the answer's thread."""
         self._lock = threading.Lock()
 
     @property
@@ -92,7 +123,7 @@ class EngineRunner:
         if self.engine is not None and self._loaded_request == request:
             post(EngineLoaded(self.engine))
             return
-        self.close()
+        self._close_for(request)
         generation = self._generation
 
         def notify(event: Event) -> None:
@@ -117,46 +148,65 @@ class EngineRunner:
             if generation != self._generation:
                 engine.close()
                 return
-            self.engine, self._loading, self._loaded_request = engine, None, request
-            post(EngineLoaded(engine))
+            self.engine, self._loading = self._in_turns(engine), None
+            self._loaded_request = request
+            post(EngineLoaded(self.engine))
 
         threading.Thread(target=run_load, daemon=True, name="open").start()
 
-    def start_answer(
-        self,
-        write_answer: AnswerWriter,
-        post: PostMessage,
-        on_event: Callable[[Event], None] = lambda _: None,
-    ) -> None:
-        """Posts `AnswerEventsReady` when `take_events` has new events.
-
-        `on_event` is called with every event on the background thread.
-        """
+    def start_answer(self, write_answer: AnswerWriter, post: PostMessage) -> None:
+        """Posts `DeltasReady` when `take_deltas` has something new."""
         engine, generation = self.engine, self._generation
         assert engine is not None, "no pair is loaded"
+        if self.server is not None and not self.server.turns.is_free:
+            text = "The server is answering a request; your answer is next."
+            post(EngineLoadEvent(Notice("info", "turn", text)))
 
-        def add(item: Event | AnswerEnded) -> None:
+        def put(delta: AnswerDelta | None, ended: AnswerEnded | None) -> None:
             if generation == self._generation:  # else it belongs to a closed engine
-                self._enqueue(item, post)
+                self._put(delta, ended, post)
+
+        def choose_policy(full: ContextOverflow) -> OverflowPolicy:
+            self._overflow_request = request = OverflowRequest(full)
+            return request.wait() if post(request) else "stop"
 
         def work() -> None:
             error: errors.LocalspecError | None = None
             engine_died = False
             try:
-                for event in write_answer(engine):
-                    if isinstance(event, EngineExit):
-                        error, engine_died = crashes.exit_error(event), True
-                    on_event(event)
-                    add(event)
+                for delta in write_answer(engine, choose_policy):
+                    engine_died = isinstance(delta.event, EngineExit)
+                    put(delta, None)
             except errors.LocalspecError as failure:
                 error = failure
             if engine_died:
                 if self.engine is engine:
                     self.engine = None
                 _close_quietly(engine)  # closes its pipes
-            add(AnswerEnded(error, engine_died=engine_died))
+            put(None, AnswerEnded(error, engine_died))
 
         threading.Thread(target=work, daemon=True, name="answer").start()
+
+    def _put(self, delta: AnswerDelta | None, ended: AnswerEnded | None, post: PostMessage) -> None:
+        with self._lock:
+            was_empty = not self._inbox and self._ended is None
+            if delta is not None:
+                self._inbox.append(delta)
+            self._ended = ended
+        if was_empty:
+            post(DeltasReady())
+
+    def take_deltas(self) -> tuple[list[AnswerDelta], AnswerEnded | None]:
+        """The deltas since the last call, and the end of the answer if it came after them."""
+        with self._lock:
+            deltas, self._inbox = self._inbox, []
+            ended, self._ended = self._ended, None
+        return deltas, ended
+
+    def cancel_overflow_request(self) -> None:
+        """Lets the answer's thread end although nobody answers its question."""
+        if self._overflow_request is not None:
+            self._overflow_request.answer("stop")
 
     def inspect(self, inspect: InspectCommand, post: PostMessage) -> None:
         """Computes the probabilities of an answer afterwards; posts `AnswerInspected`."""
@@ -173,31 +223,51 @@ class EngineRunner:
 
         threading.Thread(target=work, daemon=True, name="inspect").start()
 
-    def _enqueue(self, item: Event | AnswerEnded, post: PostMessage) -> None:
-        with self._lock:
-            self._inbox.append(item)
-            was_empty = len(self._inbox) == 1
-        if was_empty:
-            post(AnswerEventsReady())
-
-    def take_events(self) -> list[Event | AnswerEnded]:
-        """The events since the last call."""
-        with self._lock:
-            items, self._inbox = self._inbox, []
-        return items
-
     def stop_answer(self) -> None:
         if self.engine is not None:
             self.engine.stop()
 
+    # --- a server that shares the engine --------------------------------------------------
+
+    @property
+    def server_note(self) -> str:
+        """For the title of a chat; empty without a server."""
+        return f"serving :{self.server.port}" if self.server is not None else ""
+
+    def share(self, server: EngineSharer) -> None:
+        """From now on the engine is used in turns. Called while it is idle."""
+        assert self.engine is not None, "no pair is loaded"
+        self.server = server
+        self.engine = self._in_turns(self.engine)
+
+    def _in_turns(self, engine: InspectableEngine) -> InspectableEngine:
+        return self.server.share(engine) if self.server is not None else engine
+
+    def stop_server(self) -> None:
+        """Does not wait."""
+        server, self.server = self.server, None
+        if server is not None:
+            server.stop()
+
     def close(self, wait: float = 0.0) -> None:
         """Closes the engine, also while it loads, on a thread; it may take a second.
 
-        `wait`: how long to block until it has closed, in seconds.
+        Ends a server that shares it. `wait`: how long to block until the engine has closed, in
+        seconds.
         """
+        self.stop_server()
+        self._close_engine(wait)
+
+    def _close_for(self, request: SettingsRequest) -> None:
+        """Close the engine; a server goes on with the same pair only."""
+        if self.server is not None and not self.server.can_serve(request):
+            self.stop_server()
+        self._close_engine()
+
+    def _close_engine(self, wait: float = 0.0) -> None:
         self._generation += 1
         engine, self.engine, self._loading = self.engine or self._loading, None, None
-        self.take_events()
+        self.take_deltas()
         if engine is not None:
             self._closing = threading.Thread(
                 target=_close_quietly, args=(engine,), daemon=True, name="close"
@@ -241,8 +311,8 @@ class EngineLoadEvent(Message):
         self.event = event
 
 
-class AnswerEventsReady(Message, bubble=False):
-    """`take_events` has events.  Posted once until it is called."""
+class DeltasReady(Message, bubble=False):
+    """`take_deltas` has something new.  Posted once until it is called."""
 
 
 class OverflowRequest(Message):
@@ -262,17 +332,6 @@ class OverflowRequest(Message):
         """Called on the answer's thread."""
         self._answered.wait()
         return self._decision
-
-
-class AnswerEnded(Message):
-    """The last item of an answer.
-
-    `error`: why the answer failed; `engine_died`: the engine process has exited.
-    """
-
-    def __init__(self, error: LocalspecError | None, *, engine_died: bool = False) -> None:
-        super().__init__()
-        self.error, self.engine_died = error, engine_died
 
 
 class AnswerInspected(Message):

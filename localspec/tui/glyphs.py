@@ -1,11 +1,11 @@
-"""Symbols, bars and sparklines, in Unicode and in plain ASCII."""
+"""Symbols and bars, in Unicode and in plain ASCII."""
 
 from __future__ import annotations
 
 import locale
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from localspec.protocol.events import TokenClass
@@ -17,13 +17,15 @@ class Glyphs:
     bar_steps: str
     """From an empty to a full cell."""
     sparkline_steps: str
-    """From low to high."""
+    """From low to high; empty: digits are shown instead."""
     pointer: str
     check: str
     cross: str
     ellipsis: str
     rule: str
     dot: str
+    rejected: str
+    """A round of which all draft tokens were rejected."""
     collapsed: str
     expanded: str
     error_bar: str
@@ -49,11 +51,6 @@ class Glyphs:
     def thin_bar(self, share: float, width: int) -> str:
         return _draw_bar(self.thin_bar_steps, share, width)
 
-    def sparkline(self, heights: Sequence[float]) -> str:
-        """`heights` are from 0 to 1."""
-        top = len(self.sparkline_steps) - 1
-        return "".join(self.sparkline_steps[round(max(0.0, min(1.0, h)) * top)] for h in heights)
-
 
 def _draw_bar(cells: str, share: float, width: int) -> str:
     last = len(cells) - 1
@@ -71,6 +68,7 @@ UNICODE = Glyphs(
     ellipsis="…",
     rule="─",
     dot="·",
+    rejected="×",
     collapsed="▸",
     expanded="▾",
     error_bar="▌ ",
@@ -83,13 +81,14 @@ UNICODE = Glyphs(
 ASCII = Glyphs(
     token_marks={"accepted": "~", "bonus": "+", "correction": "^", "plain": "."},
     bar_steps=" #",
-    sparkline_steps="_.-=#",
+    sparkline_steps="",
     pointer=">",
     check="ok",
     cross="no",
     ellipsis="...",
     rule="-",
     dot="-",
+    rejected="x",
     collapsed=">",
     expanded="v",
     error_bar="| ",

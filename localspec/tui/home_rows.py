@@ -1,39 +1,46 @@
-"""The rows of Home: installed pairs, suggested pairs, hub results and downloads."""
+"""The rows of Home: which pairs and downloads there are, and how a row is drawn."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from textual.content import Content
+
 from localspec import paths
+from localspec.chat import presets
 from localspec.errors import LocalspecError
 from localspec.fit import machine_profile
 from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
+from localspec.machine.rpc import preflight
 from localspec.models import catalog, draft_heads
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
 from localspec.sanitize import sanitize
 from localspec.tui import downloads
-from localspec.tui.key_bindings import format_key, keys_for
+from localspec.tui.glyphs import Glyphs
+from localspec.tui.key_bindings import BINDINGS_BY_ID, format_key, keys_for
+from localspec.tui.text.wrapping import fit_to_width
 from localspec.tui.wizard import fit_text
 from localspec.tui.wizard.shortlist import Candidate, suggest_candidates
 from localspec.tui.wizard.what_if import WhatIf
 from localspec.units import gb, gib
 
 if TYPE_CHECKING:
+    from localspec.chat.history import SearchHit
     from localspec.models.hub.client import HubSearchResult
     from localspec.models.hub.download import DownloadState
     from localspec.models.local_files.local_model import LocalModel
 
 _MAX_SUGGESTED = 5
+_MAX_RECENT = 12
+"""Opened pairs that are listed without a search."""
 _DEFAULT_USE = "chat"
 """The use that speed estimates on Home are for."""
 _MAX_MATCHES = 20
-_RUNNABLE_KINDS = ("model", "lookup", *draft_heads.SUPPORTED_KINDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +56,42 @@ class HomeRow:
     """What to download, as `localspec pull` accepts it."""
     download: DownloadState | None = None
     chat_id: int | None = None
-    is_excerpt: bool = False
-    """Whether `description` is a search match within the chat."""
+    is_pinned: bool = False
+    preset: str = ""
+    """The name of a preset for a new chat."""
+    found: SearchHit | None = None
+    """A search match within the chat; `description` is its excerpt."""
+    hub_search_text: str = ""
+    """Words to search the hub for: only this row sends what was typed to the network."""
+    is_included: bool = False
+    """Whether the pair came with localspec."""
+
+    @property
+    def key(self) -> str:
+        """Identifies the row: several chats may have one title."""
+        return self.name if self.chat_id is None else f"chat {self.chat_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class HomeSection:
     heading: str
     rows: tuple[HomeRow, ...]
-    key_hint: str = ""
+    binding_id: str = ""
     """A key for all these rows, shown beside the heading."""
+
+
+def _no_rows() -> Sequence[tuple[str, str]]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class PickerChoices:
+    """What a dialog asks for: one of some names, or a text."""
+
+    heading: str
+    placeholder: str
+    load: Callable[[], Sequence[tuple[str, str]]] = _no_rows
+    """Names and descriptions; called on a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +99,12 @@ class MachineSurvey:
     """What is known of this computer; it takes a while, so Home is drawn first."""
 
     machine_label: str = ""
-    free_memory: int = 0
-    """Bytes of main memory."""
     local_models: tuple[LocalModel, ...] = ()
     machine_profile: MachineProfile | None = None
     candidates: tuple[Candidate, ...] = ()
     """Suitable pairs, the best first."""
+    workers: tuple[str, ...] = ()
+    """Addresses of other computers that it asks for their devices."""
     unused_gpu_hint: str = ""
     """Names a GPU that this build of llama.cpp cannot use, and the command that fixes it."""
 
@@ -85,15 +118,27 @@ def survey_machine() -> MachineSurvey:
     memory = psutil.virtual_memory()
     cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     label = f"{cores} cores · {gib(memory.total)}, {gib(memory.available)} free"
-    return MachineSurvey(label, memory.available, local_files.list_models())
+    return MachineSurvey(label, local_files.list_models())
+
+
+def initial_survey() -> MachineSurvey:
+    """What is known before the first frame: the models in Python packages."""
+    from localspec.models import local_files  # noqa: PLC0415
+
+    return MachineSurvey(local_models=local_files.list_packaged())
 
 
 def refine_survey(survey: MachineSurvey) -> MachineSurvey:
-    """The slow part: asks llama.cpp for devices, and estimates the pairs of the catalogue."""
-    profile = machine_profile.detect()
+    """The slow part: asks llama.cpp and workers for devices, and estimates all pairs."""
+    local = machine_profile.detect()
+    reports = preflight.check_all(survey.workers, lambda _: None)
+    profile = machine_profile.with_workers(local, reports)
+    label = _describe_machine(local) or survey.machine_label
+    for worker in survey.workers:
+        label += f" · {'with' if worker in profile.workers else 'without'} {worker}"
     return replace(
         survey,
-        machine_label=_describe_machine(profile) or survey.machine_label,
+        machine_label=label,
         machine_profile=profile,
         candidates=suggest_candidates(profile, _DEFAULT_USE, WhatIf(), load_catalog()[0]),
         unused_gpu_hint=_find_unused_gpu(),
@@ -133,45 +178,77 @@ def load_catalog() -> tuple[Catalog, LocalspecError | None]:
 def build_sections(
     pair_catalog: Catalog,
     survey: MachineSurvey,
-    search_text: str = "",
-    states: Sequence[DownloadState] = (),
-    hub_results: Sequence[HubSearchResult] = (),
-    user_keys: Mapping[str, str] = MappingProxyType({}),
+    search_text: str,
+    chats: HomeSection,
+    hub_results: Sequence[HubSearchResult],
+    states: Sequence[DownloadState],
 ) -> list[HomeSection]:
     """The non-empty sections: all matches of `search_text`; without it, the suggestions."""
     ready = _ready_rows(pair_catalog, survey)
-    ready_choices = [row.choice for row in ready]
-    recent = [row for row in _recently_opened_rows() if row.choice not in ready_choices]
+    ready_pairs, listed = find_ready_pairs(pair_catalog, survey), [row.choice for row in ready]
+    recent = [row for row in _recently_opened_rows() if row.choice not in listed]
+    recent = recent if search_text else recent[:_MAX_RECENT]
     downloadable = (
         _search_catalog(pair_catalog, search_text) if search_text else _suggested_rows(survey)
     )
-    ready_ids = {row.name for row in ready}
-    sections = [
+    hub_rows = tuple(map(_hub_row, hub_results))
+    if search_text and not hub_rows:
+        shown = f"“{sanitize(search_text, multiline=False)}”"
+        hub_rows = (
+            HomeRow("Search the hub", shown, note="sends this text", hub_search_text=search_text),
+        )
+    sections = (
         HomeSection("Ready to run", _filter_rows(ready, search_text)),
+        chats,
         HomeSection("Recent", _filter_rows(recent, search_text)),
+        HomeSection("New chat with a preset", _filter_rows(_preset_rows(), search_text)),
         HomeSection(
             "In the catalogue" if search_text else "Fits this computer, not downloaded",
-            tuple(row for row in downloadable if row.name not in ready_ids),
-            f"{format_key(keys_for('home.wizard', user_keys)[0])} wizard",
+            tuple(row for row in downloadable if row.name not in ready_pairs),
+            "" if search_text else "home.wizard",
         ),
-        HomeSection("On the hub", tuple(map(_hub_row, hub_results))),
+        HomeSection("On the hub (network)", hub_rows),
         HomeSection(
-            "Downloads", tuple(HomeRow(state.job.path, download=state) for state in states)
+            "Downloads", tuple(HomeRow(state.job.file.path, download=state) for state in states)
         ),
-    ]
+    )
     return [section for section in sections if section.rows]
 
 
-def row_key_hints(row: HomeRow | None, user_keys: Mapping[str, str]) -> str:
+def row_key_hints(
+    row: HomeRow | None, user_keys: Mapping[str, str], *, typing: bool = False
+) -> str:
+    """What the keys do with a row; while `typing`, letters are text."""
     if row is None:
         return ""
     if row.download is not None:
-        return downloads.download_key_hints(row.download, user_keys)
+        return "" if typing else downloads.download_key_hints(row.download, user_keys)
+    hint, binding_id, label = _row_keys(row)
+    if typing or not binding_id:
+        return hint
+    return f"{hint}  {format_key(keys_for(binding_id, user_keys)[0])} {label}"
+
+
+def chat_key_hints(row: HomeRow | None, user_keys: Mapping[str, str]) -> str:
+    """More keys of a saved chat, the last of a key line."""
+    if row is None or row.chat_id is None:
+        return ""
+    pin = "unpin" if row.is_pinned else "pin"
+    labels = {"home.rename": "rename", "home.pin": pin, "home.export": "export"}
+    return "  ".join(f"{format_key(keys_for(id_, user_keys)[0])} {labels[id_]}" for id_ in labels)
+
+
+def _row_keys(row: HomeRow) -> tuple[str, str, str]:
+    """What enter does; then the id of another key, and what that does."""
+    if row.hub_search_text:
+        return "enter search the hub", "", ""
     if row.chat_id is not None:
-        return f"enter continue  {format_key(keys_for('home.remove', user_keys)[0])} delete"
+        return "enter continue", "home.remove", "delete"
+    if row.preset:
+        return "enter new chat", "", ""
     if row.choice is not None:
-        return f"enter open  {format_key(keys_for('home.bench', user_keys)[0])} bench"
-    return "enter download"
+        return "enter open", "home.bench", "bench"
+    return "enter download", "", ""
 
 
 def _filter_rows(rows: Iterable[HomeRow], search_text: str) -> tuple[HomeRow, ...]:
@@ -180,33 +257,39 @@ def _filter_rows(rows: Iterable[HomeRow], search_text: str) -> tuple[HomeRow, ..
 
 
 def find_ready_pairs(pair_catalog: Catalog, survey: MachineSurvey) -> dict[str, ResolvedPair]:
-    """The installed pairs of the catalogue, by id."""
-    return {
-        row.name: row.choice for row in _ready_rows(pair_catalog, survey) if row.choice is not None
-    }
+    """The pairs of the catalogue whose files are all on this computer, by id."""
+    files = {(model.repo, model.file): model.path for model in survey.local_models}
+    ready: dict[str, ResolvedPair] = {}
+    for pair in pair_catalog.pairs.values():
+        target, draft = _local_path(pair.target, files), _local_path(pair.draft, files)
+        if target is not None and (pair.draft is None or draft is not None):
+            refs = (pair.id, "auto")
+            ready[pair.id] = ResolvedPair(
+                target, draft, pair.spec, pair.why, pair.settings, requested_refs=refs
+            )
+    return ready
 
 
 def _ready_rows(pair_catalog: Catalog, survey: MachineSurvey) -> list[HomeRow]:
-    """The catalogue's pairs whose files are all on this computer; the bundled one first."""
-    files = {(model.repo, model.file): model.path for model in survey.local_models}
+    """The starter first, the bundled model last: one row each, for the first of their pairs."""
     speeds = {c.pair.id: _format_speed(c) for c in survey.candidates}
-    rows: list[HomeRow] = []
-    for pair in pair_catalog.pairs.values():
-        target, draft = _local_path(pair.target, files), _local_path(pair.draft, files)
-        if target is None or (pair.draft is not None and draft is None):
-            continue
-        if pair.draft_kind not in _RUNNABLE_KINDS:
-            continue
-        choice = ResolvedPair(
-            target, draft, pair.spec, pair.why, pair.settings, requested_refs=(pair.id, "auto")
-        )
-        bundled = pair.target.repo is None
-        if bundled and rows:  # one row for the bundled model; its other drafters are not listed
-            continue
-        description = f"{pair.title} · bundled" if bundled else _describe_uses(pair)
-        note = "try it now" if bundled else speeds.get(pair.id, "")
-        rows.append(HomeRow(pair.id, description, _format_size(choice), note, choice))
-    return rows
+    starters: dict[str, HomeRow] = {}
+    downloaded: list[HomeRow] = []
+    bundled: list[HomeRow] = []
+    for id_, choice in find_ready_pairs(pair_catalog, survey).items():
+        pair, size = pair_catalog.pairs[id_], _format_size(choice)
+        if pair.target.repo is None:
+            description = f"{pair.title} · bundled"
+            note = "shows how speculation works"
+            bundled.append(HomeRow(id_, description, size, note, choice, is_included=True))
+        elif pair.target.package and (pair.draft is None or pair.draft.repo is None):
+            name, note = pair.target.title, speeds.get(id_, "")
+            row = HomeRow(name, pair.title, size, note, choice, is_included=True)
+            starters.setdefault(pair.target.id, row)
+        else:
+            note = speeds.get(id_, "")
+            downloaded.append(HomeRow(id_, _describe_uses(pair), size, note, choice))
+    return [*starters.values(), *downloaded, *bundled[:1]]
 
 
 def _local_path(
@@ -226,6 +309,13 @@ def _recently_opened_rows() -> list[HomeRow]:
     return rows
 
 
+def _preset_rows() -> list[HomeRow]:
+    return [
+        HomeRow(preset.name, preset.summary, preset=preset.name)
+        for preset in presets.load().values()
+    ]
+
+
 def _describe_draft(choice: ResolvedPair) -> str:
     if choice.draft is None:
         return "prompt lookup, no draft model"
@@ -235,15 +325,11 @@ def _describe_draft(choice: ResolvedPair) -> str:
 
 
 def _suggested_rows(survey: MachineSurvey) -> list[HomeRow]:
-    """The best pairs for this computer, one per target."""
-    targets: set[str] = set()
-    rows = []
-    for candidate in survey.candidates:
-        pair = candidate.pair
-        if pair.target.id not in targets and pair.target.repo is not None:
-            targets.add(pair.target.id)
-            rows.append(_downloadable_row(pair, candidate.total_bytes, _format_speed(candidate)))
-    return rows[:_MAX_SUGGESTED]
+    """The best pairs for this computer."""
+    return [
+        _downloadable_row(candidate.pair, candidate.total_bytes, _format_speed(candidate))
+        for candidate in survey.candidates[:_MAX_SUGGESTED]
+    ]
 
 
 def _format_speed(candidate: Candidate) -> str:
@@ -260,33 +346,21 @@ def _format_speed(candidate: Candidate) -> str:
 
 
 def _search_catalog(pair_catalog: Catalog, search_text: str) -> list[HomeRow]:
-    rows = [
-        _downloadable_row(
-            pair, (pair.target.size or 0) + ((pair.draft.size or 0) if pair.draft else 0)
-        )
-        for pair in pair_catalog.pairs.values()
-        if pair.target.repo is not None and pair.draft_kind in _RUNNABLE_KINDS
-    ]
+    pairs = pair_catalog.pairs.values()
+    rows = [_downloadable_row(pair, pair.size or 0) for pair in pairs if pair.target.repo]
     return list(_filter_rows(rows, search_text))[:_MAX_MATCHES]
 
 
 def _downloadable_row(pair: CatalogPair, size: int, note: str = "") -> HomeRow:
     uses = _describe_uses(pair)
     description = f"{uses} · {pair.status}" if uses else pair.status
-    size_label = gb(size) if size else "?"
-    return HomeRow(
-        pair.id, description, size_label, sanitize(note, multiline=False), reference=pair.id
-    )
+    return HomeRow(pair.id, description, gb(size) if size else "?", note, reference=pair.id)
 
 
 def _describe_uses(pair: CatalogPair) -> str:
     """The uses of a pair, and the kind of its head."""
-    head = (
-        f"{draft_heads.KIND_TITLES[pair.draft_kind]} head"
-        if pair.draft_kind in draft_heads.KIND_TITLES
-        else ""
-    )
-    return " · ".join(filter(None, (", ".join(pair.use), head)))
+    head = draft_heads.KIND_TITLES.get(pair.draft_kind)
+    return " · ".join(filter(None, (", ".join(pair.use), f"{head} head" if head else "")))
 
 
 def _hub_row(repo: HubSearchResult) -> HomeRow:
@@ -305,3 +379,51 @@ def _format_size(choice: ResolvedPair) -> str:
         return gib(sum(file.stat().st_size for file in files if file is not None))
     except OSError:
         return "missing"
+
+
+# --- drawing ------------------------------------------------------------------------------
+
+MAX_WIDTH = 120
+"""Cells of a line, as in localspec.tcss."""
+_NARROW_WIDTH = 32
+"""Terminals narrower than this show only names."""
+_MODEL_WIDTH = 16
+"""Cells for the model of a saved chat."""
+
+
+def draw_heading(section: HomeSection, width: int, user_keys: Mapping[str, str]) -> Content:
+    """The heading, with its key hint at the right edge."""
+    hint = ""
+    if section.binding_id:
+        key = format_key(keys_for(section.binding_id, user_keys)[0])
+        hint = f"{key} {BINDINGS_BY_ID[section.binding_id].footer_label}"
+    gap = min(width, MAX_WIDTH) - len(section.heading) - len(hint) - 6
+    hint = f"{' ' * gap}{hint}" if gap > 2 else ""
+    return Content.assemble((f" {section.heading}", "$muted bold"), (hint, "$muted"))
+
+
+def draw_row(row: HomeRow, pointed: bool, width: int, glyphs: Glyphs) -> Content:
+    width, ellipsis = min(width, MAX_WIDTH), glyphs.ellipsis
+    pointer = f"{glyphs.pointer if pointed else ' '} "
+    if row.download is not None:
+        line = downloads.format_download(row.download, glyphs, width - 6)
+        return Content.assemble((pointer, "$accent"), line)
+    name, description = _column_widths(width)
+    if row.chat_id is not None and description and row.found is None:
+        # a chat's title matters more than its model
+        name, description = name + description - _MODEL_WIDTH, _MODEL_WIDTH
+    note = max(0, width - name - description - 20)
+    return Content.assemble(
+        (pointer, "$accent"),
+        f"{fit_to_width(row.name, name, ellipsis)} ",
+        (fit_to_width(row.description, description, ellipsis), "$muted"),
+        f"{row.size:>10}  " if width >= _NARROW_WIDTH else "",
+        (fit_to_width(row.note, note, ellipsis) if note > 12 else "", "$muted"),
+    )
+
+
+def _column_widths(width: int) -> tuple[int, int]:
+    """Cells of the name and of the description; narrow terminals have no description."""
+    if width >= 80:
+        return (34, 34) if width >= 110 else (27, 32)
+    return (max(6, min(26, width - (18 if width >= _NARROW_WIDTH else 7))), 0)

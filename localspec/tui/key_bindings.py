@@ -12,21 +12,9 @@ from textual.binding import Binding
 from textual.keys import KEY_NAME_REPLACEMENTS, Keys, key_to_character
 
 KeyContext = Literal[
-    "app",
-    "home",
-    "wizard",
-    "composer",
-    "chat",
-    "tokens",
-    "replay",
-    "measuring",
-    "bench",
-    "verify",
-    "doctor",
-    "log",
-    "first",
-    "preferences",
-]
+    "app", "home", "wizard", "composer", "chat", "tokens", "replay",
+    "measuring", "bench", "verify", "doctor", "log", "first", "preferences", "serve", "sharing",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,258 +32,181 @@ class KeyBinding:
     """Handled before the focused widget: for keys that a text editor would take."""
 
 
-KEY_BINDINGS = (
-    KeyBinding(
-        "app.help",
-        "f1,question_mark",
-        "help",
-        "Help: keys, slash commands, glossary",
-        "app",
-        "keys",
+_ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
+    "app": (
+        ("app.help", "f1,question_mark", "help", "Help: keys, slash commands, glossary", "keys"),
+        ("app.palette", "ctrl+p", "command_palette", "Command palette"),
+        ("app.quit", "ctrl+q", "quit", "Quit", "quit"),
+        (
+            "app.interrupt",
+            "ctrl+c",
+            "interrupt",
+            "Copy the selection, or stop the answer; twice: quit",
+        ),
+        ("app.suspend", "ctrl+z", "suspend_process", "Suspend to the shell; `fg` returns"),
+        ("app.log", "ctrl+l", "log", "Engine log"),
+        ("app.doctor", "f9", "doctor", "Diagnostics"),
+        ("app.preferences", "f10", "preferences", "Preferences: theme, keys, privacy, …"),
     ),
-    KeyBinding("app.palette", "ctrl+p", "command_palette", "Command palette", "app"),
-    KeyBinding("app.quit", "ctrl+q", "quit", "Quit", "app", "quit", priority=True),
-    KeyBinding(
-        "app.interrupt",
-        "ctrl+c",
-        "interrupt",
-        "Copy the selection, or stop the answer; twice: quit",
-        "app",
-        priority=True,
+    "home": (
+        ("home.bench", "b", "bench", "Benchmark the pair, plain and speculative"),
+        ("home.verify", "v", "verify", "Verify that speculation does not change the output"),
+        ("home.wizard", "w", "wizard", "Find a pair for this computer", "wizard"),
+        ("home.open", "o", "open_files", "Open model files by path", "open files"),
+        (
+            "home.filter",
+            "slash",
+            "filter",
+            "Search pairs, chats and the hub",
+            "find",
+        ),
+        ("home.unfilter", "escape", "unfilter", "Clear search"),
+        ("home.pause", "p", "pause", "Pause or resume the download"),
+        ("home.cancel", "x", "cancel", "Cancel the download; the part so far is kept"),
+        ("home.remove", "delete,d", "remove", "Delete the chat"),
+        ("home.rename", "f2", "chat('rename')", "Rename the chat"),
+        ("home.export", "e", "chat('export')", "Export the chat to a file"),
+        ("home.pin", "s", "chat('pin')", "Pin the chat at the top, or unpin it"),
+        ("home.replay", "r", "open_recording", "Replay an events file"),
     ),
-    KeyBinding(
-        "app.suspend",
-        "ctrl+z",
-        "suspend_process",
-        "Suspend to the shell; `fg` returns",
-        "app",
-        priority=True,
+    "wizard": (
+        ("wizard.take", "enter", "take", "Download if needed, then chat"),
+        *(
+            (f"wizard.{use}", str(n), f"use('{use}')", f"Use: {use}")
+            for n, use in enumerate(("chat", "code", "writing", "documents"), 1)
+        ),
+        ("wizard.less", "left", "turn(-1)", "What if: lower value", "what if"),
+        ("wizard.more", "right", "turn(1)", "What if: higher value", "what if"),
+        ("wizard.dial", "tab", "dial", "What if: next of GPU, context, KV cache type", "next"),
+        ("wizard.card", "g", "card", "What if: choose a GPU by name", "GPU"),
+        ("wizard.draft", "d", "other_draft", "Next draft for this target", "other draft"),
+        ("wizard.target", "t", "other_target", "Choose another target", "other target"),
+        ("wizard.settings", "s", "settings", "Load settings: context, KV cache type", "settings"),
+        ("wizard.open", "o", "open_files", "Use your own model files", "own files"),
+        ("wizard.back", "escape", "back", "Previous step", "back"),
     ),
-    KeyBinding("app.log", "ctrl+l", "log", "Engine log", "app"),
-    KeyBinding("app.doctor", "f9", "doctor", "Diagnostics", "app"),
-    KeyBinding("home.bench", "b", "bench", "Benchmark the pair, plain and speculative", "home"),
-    KeyBinding(
-        "home.verify", "v", "verify", "Verify that speculation does not change the output", "home"
+    "composer": (
+        ("chat.send", "enter", "send", "Send", "send"),
+        ("chat.newline", "ctrl+j,shift+enter,alt+enter", "newline", "New line", "newline"),
     ),
-    KeyBinding(
-        "app.preferences", "f10", "preferences", "Preferences: theme, keys, privacy, …", "app"
+    "chat": (
+        ("chat.walk", "tab", "walk", "Token view: go to the tokens"),
+        ("chat.stop", "escape", "stop", "Stop the answer; when idle: back", "stop"),
+        ("chat.tokens", "f2", "tokens", "Token view: show the class of each token", "tokens"),
+        ("chat.panel", "f3", "panel", "Show or hide the speculation panel", "panel"),
+        (
+            "chat.speculation",
+            "ctrl+s",
+            "speculation",
+            "Turn speculation on or off, and compare the speeds",
+        ),
+        ("chat.settings", "f4", "settings", "Sampling, speculation, system prompt", "settings"),
+        ("chat.again", "f5", "again", "Regenerate the last answer", "regenerate"),
+        ("chat.edit", "f6", "edit", "Edit the last message"),
+        ("chat.replay", "f7", "replay", "Replay the last answer round by round"),
+        ("chat.turns", "f8", "turns", "Earlier turns: edit one, switch branches"),
+        ("chat.model", "f12", "pick('model')", "Switch to another model"),
+        ("chat.copy", "ctrl+o", "copy", "Copy the last answer"),
+        *(
+            (f"chat.copy_code{n}", f"alt+{n}", f"copy('code {n}')", f"Copy code block {n}")
+            for n in range(1, 10)
+        ),
+        ("chat.thinking", "ctrl+t", "thinking", "Show or hide the thinking"),
+        ("chat.editor", "ctrl+g", "focused.editor", "Write the message in your editor"),
+        ("chat.undo", "ctrl+underscore,alt+z", "focused.undo", "Undo typing"),
+        ("chat.redo", "alt+shift+z,ctrl+y", "focused.redo", "Redo typing"),
+        ("chat.new", "ctrl+n", "new", "New chat"),
+        ("chat.serve", "ctrl+r", "serve", "Serve this model to editors, agents and scripts"),
+        ("chat.up", "pageup", "page(-1)", "Scroll up"),
+        ("chat.down", "pagedown", "page(1)", "Scroll down"),
+        ("chat.top", "ctrl+home", "top", "Go to the beginning"),
+        ("chat.end", "ctrl+end", "end", "Go to the end and follow the answer"),
     ),
-    KeyBinding("home.wizard", "w", "wizard", "Find a pair for this computer", "home", "wizard"),
-    KeyBinding("home.open", "o", "open_files", "Open model files by path", "home", "open files"),
-    KeyBinding(
-        "home.filter",
-        "slash",
-        "filter",
-        "Search pairs and chats; enter searches the hub",
-        "home",
-        "find",
-        priority=True,
+    "tokens": (
+        ("tokens.left", "left", "walk(-1)", "Previous token", "token"),
+        ("tokens.right", "right", "walk(1)", "Next token", "token"),
+        ("tokens.up", "up", "leap(-1)", "Previous round", "round"),
+        ("tokens.down", "down", "leap(1)", "Next round", "round"),
+        ("tokens.replay", "r", "replay", "Replay from the beginning", "replay"),
+        ("tokens.glyphs", "g", "glyphs", "Show or hide marks beside the colours", "marks"),
+        ("tokens.back", "escape,tab", "leave", "Back to the message", "back"),
     ),
-    KeyBinding("home.unfilter", "escape", "unfilter", "Clear search", "home"),
-    KeyBinding("home.pause", "p", "pause", "Pause or resume the download", "home"),
-    KeyBinding(
-        "home.cancel", "x", "cancel", "Cancel the download; the part so far is kept", "home"
+    "replay": (
+        ("replay.next", "right,l", "step(1)", "Next round", "next"),
+        ("replay.previous", "left,h", "step(-1)", "Previous round", "previous"),
+        ("replay.play", "space", "play", "Play or pause", "play"),
+        ("replay.first", "home,g", "first", "First round"),
+        ("replay.last", "end,G", "last", "Last round"),
+        ("replay.back", "escape,q", "back", "Back", "back"),
     ),
-    KeyBinding("home.remove", "delete,d", "remove", "Delete the chat", "home"),
-    KeyBinding("home.replay", "r", "open_recording", "Replay an events file", "home"),
-    KeyBinding("wizard.take", "enter", "take", "Download if needed, then chat", "wizard"),
-    *(
-        KeyBinding(f"wizard.{use}", str(n), f"use('{use}')", f"Use: {use}", "wizard")
-        for n, use in enumerate(("chat", "code", "writing", "documents"), 1)
+    "serve": (("serve.end", "q", "end", "End the server", "end the server"),),
+    "sharing": (
+        ("sharing.back", "escape", "back", "Back to the chat; the server goes on", "back"),
     ),
-    KeyBinding(
-        "wizard.less",
-        "left",
-        "turn(-1)",
-        "What if: lower value",
-        "wizard",
-        "what if",
-        priority=True,
+    "doctor": (
+        ("doctor.mend", "enter", "mend", "Fix the selected problem (asks first)"),
+        ("doctor.copy", "c", "copy", "Copy the report as text, for an issue", "copy"),
+        ("doctor.again", "r", "again", "Check again", "again"),
+        ("doctor.log", "l", "log", "Show the logs", "logs"),
+        ("doctor.back", "escape,q", "back", "Back", "back"),
     ),
-    KeyBinding(
-        "wizard.more",
-        "right",
-        "turn(1)",
-        "What if: higher value",
-        "wizard",
-        "what if",
-        priority=True,
+    "log": (
+        ("log.other", "tab", "other", "Switch to the other log", "other log"),
+        ("log.find", "slash", "find", "Find", "find"),
+        ("log.next", "n", "leap(1)", "Next match"),
+        ("log.previous", "N", "leap(-1)", "Previous match"),
+        ("log.end", "end,G", "end", "Go to the end and follow the log", "follow"),
+        ("log.copy", "c", "copy", "Copy the log", "copy"),
+        ("log.back", "escape,q,ctrl+l", "back", "Back", "back"),
     ),
-    KeyBinding(
-        "wizard.dial",
-        "tab",
-        "dial",
-        "What if: next of GPU, context, KV cache type",
-        "wizard",
-        "next",
-        priority=True,
+    "first": (
+        ("first.demo", "enter", "open", "Open the model that is here"),
+        ("first.wizard", "w", "wizard", "Find a pair for this computer"),
+        ("first.skip", "escape", "skip", "Skip to the list of pairs"),
     ),
-    KeyBinding("wizard.card", "g", "card", "What if: choose a GPU by name", "wizard", "GPU"),
-    KeyBinding(
-        "wizard.draft", "d", "other_draft", "Next draft for this target", "wizard", "other draft"
+    "measuring": (
+        ("measuring.start", "enter", "start", "Start, or run again", "start"),
+        ("measuring.copy", "c", "copy", "Copy the result"),
+        ("measuring.up", "up", "move(-1)", "Scroll up"),
+        ("measuring.down", "down", "move(1)", "Scroll down"),
+        ("measuring.page_up", "pageup", "move(-8)", "Page up"),
+        ("measuring.page_down", "pagedown", "move(8)", "Page down"),
+        (
+            "measuring.back",
+            "escape",
+            "back",
+            "Stop and keep the results so far; when idle: back",
+            "back",
+        ),
     ),
-    KeyBinding(
-        "wizard.target", "t", "other_target", "Choose another target", "wizard", "other target"
+    "bench": (
+        ("bench.toggle", "space", "press('bench.toggle')", "Select or deselect the workload"),
+        ("bench.save", "s", "press('bench.save')", "Save the result to a file"),
     ),
-    KeyBinding(
-        "wizard.settings",
-        "s",
-        "settings",
-        "Load settings: context, KV cache type",
-        "wizard",
-        "settings",
+    "verify": (
+        ("verify.less", "left", "press('verify.less')", "Fewer prompts"),
+        ("verify.more", "right", "press('verify.more')", "More prompts"),
+        ("verify.document", "j", "press('verify.document')", "Copy all results as JSON"),
     ),
-    KeyBinding("wizard.open", "o", "open_files", "Use your own model files", "wizard", "own files"),
-    KeyBinding("wizard.back", "escape", "back", "Previous step", "wizard", "back"),
-    KeyBinding("chat.send", "enter", "send", "Send", "composer", "send"),
-    KeyBinding(
-        "chat.newline",
-        "ctrl+j,shift+enter,alt+enter",
-        "newline",
-        "New line",
-        "composer",
-        "newline",
-        priority=True,
+    "preferences": (
+        ("preferences.reset", "f5", "reset", "Reset to the default", "default"),
+        ("preferences.edit", "f6", "edit", "Edit config.toml in your editor", "edit file"),
+        ("preferences.back", "escape", "back", "Back", "back"),
     ),
-    KeyBinding("chat.walk", "tab", "walk", "Token view: go to the tokens", "chat"),
-    KeyBinding("chat.stop", "escape", "stop", "Stop the answer; when idle: back", "chat", "stop"),
-    KeyBinding(
-        "chat.tokens",
-        "f2",
-        "tokens",
-        "Token view: show the class of each token",
-        "chat",
-        "tokens",
-        priority=True,
-    ),
-    KeyBinding(
-        "chat.panel",
-        "f3",
-        "panel",
-        "Show or hide the speculation panel",
-        "chat",
-        "panel",
-        priority=True,
-    ),
-    KeyBinding(
-        "chat.settings",
-        "f4",
-        "settings",
-        "Sampling, speculation, system prompt",
-        "chat",
-        "settings",
-        priority=True,
-    ),
-    KeyBinding(
-        "chat.again",
-        "f5",
-        "again",
-        "Regenerate the last answer",
-        "chat",
-        "regenerate",
-        priority=True,
-    ),
-    KeyBinding("chat.edit", "f6", "edit", "Edit the last message", "chat", priority=True),
-    KeyBinding(
-        "chat.replay",
-        "f7",
-        "replay",
-        "Replay the last answer round by round",
-        "chat",
-        priority=True,
-    ),
-    KeyBinding(
-        "chat.turns",
-        "f8",
-        "turns",
-        "Earlier turns: edit one, switch branches",
-        "chat",
-        priority=True,
-    ),
-    KeyBinding("chat.copy", "ctrl+o", "copy", "Copy the last answer", "chat", priority=True),
-    KeyBinding(
-        "chat.thinking", "ctrl+t", "thinking", "Show or hide the thinking", "chat", priority=True
-    ),
-    KeyBinding("chat.new", "ctrl+n", "new", "New chat", "chat", priority=True),
-    KeyBinding("chat.up", "pageup", "page_up", "Scroll up", "chat", priority=True),
-    KeyBinding("chat.down", "pagedown", "page_down", "Scroll down", "chat", priority=True),
-    KeyBinding("chat.top", "ctrl+home", "top", "Go to the beginning", "chat", priority=True),
-    KeyBinding(
-        "chat.end", "ctrl+end", "end", "Go to the end and follow the answer", "chat", priority=True
-    ),
-    KeyBinding("tokens.left", "left", "walk(-1)", "Previous token", "tokens", "token"),
-    KeyBinding("tokens.right", "right", "walk(1)", "Next token", "tokens", "token"),
-    KeyBinding("tokens.up", "up", "leap(-1)", "Previous round", "tokens", "round"),
-    KeyBinding("tokens.down", "down", "leap(1)", "Next round", "tokens", "round"),
-    KeyBinding("tokens.replay", "r", "replay", "Replay from the beginning", "tokens", "replay"),
-    KeyBinding(
-        "tokens.glyphs", "g", "glyphs", "Show or hide marks beside the colours", "tokens", "marks"
-    ),
-    KeyBinding("tokens.back", "escape,tab", "leave", "Back to the message", "tokens", "back"),
-    KeyBinding("replay.next", "right,l", "step(1)", "Next round", "replay", "next"),
-    KeyBinding("replay.previous", "left,h", "step(-1)", "Previous round", "replay", "previous"),
-    KeyBinding("replay.play", "space", "play", "Play or pause", "replay", "play"),
-    KeyBinding("replay.first", "home,g", "first", "First round", "replay"),
-    KeyBinding("replay.last", "end,G", "last", "Last round", "replay"),
-    KeyBinding("replay.back", "escape,q", "back", "Back", "replay", "back"),
-    KeyBinding("doctor.mend", "enter", "mend", "Fix the selected problem (asks first)", "doctor"),
-    KeyBinding(
-        "doctor.copy", "c", "copy", "Copy the report as text, for an issue", "doctor", "copy"
-    ),
-    KeyBinding("doctor.again", "r", "again", "Check again", "doctor", "again"),
-    KeyBinding("doctor.log", "l", "log", "Show the logs", "doctor", "logs"),
-    KeyBinding("doctor.back", "escape,q", "back", "Back", "doctor", "back"),
-    KeyBinding(
-        "log.other", "tab", "other", "Switch to the other log", "log", "other log", priority=True
-    ),
-    KeyBinding("log.find", "slash", "find", "Find", "log", "find"),
-    KeyBinding("log.next", "n", "leap(1)", "Next match", "log"),
-    KeyBinding("log.previous", "N", "leap(-1)", "Previous match", "log"),
-    KeyBinding("log.end", "end,G", "end", "Go to the end and follow the log", "log", "follow"),
-    KeyBinding("log.copy", "c", "copy", "Copy the log", "log", "copy"),
-    KeyBinding("log.back", "escape,q,ctrl+l", "back", "Back", "log", "back"),
-    KeyBinding("first.demo", "enter", "demo", "Open the demo", "first"),
-    KeyBinding("first.wizard", "w", "wizard", "Find a pair for this computer", "first"),
-    KeyBinding("first.skip", "escape", "skip", "Skip to the list of pairs", "first"),
-    KeyBinding("measuring.start", "enter", "start", "Start, or run again", "measuring", "start"),
-    KeyBinding("bench.toggle", "space", "choose", "Select or deselect the workload", "bench"),
-    KeyBinding("bench.save", "s", "save", "Save the result to a file", "bench"),
-    KeyBinding("verify.less", "left", "turn(-1)", "Fewer prompts", "verify"),
-    KeyBinding("verify.more", "right", "turn(1)", "More prompts", "verify"),
-    KeyBinding("verify.document", "j", "document", "Copy all results as JSON", "verify"),
-    KeyBinding("measuring.copy", "c", "copy", "Copy the result", "measuring"),
-    KeyBinding("measuring.up", "up", "move(-1)", "Scroll up", "measuring"),
-    KeyBinding("measuring.down", "down", "move(1)", "Scroll down", "measuring"),
-    KeyBinding("measuring.page_up", "pageup", "move(-8)", "Page up", "measuring"),
-    KeyBinding("measuring.page_down", "pagedown", "move(8)", "Page down", "measuring"),
-    KeyBinding(
-        "measuring.back",
-        "escape",
-        "back",
-        "Stop and keep the results so far; when idle: back",
-        "measuring",
-        "back",
-    ),
-    KeyBinding(
-        "preferences.reset",
-        "f5",
-        "reset",
-        "Reset to the default",
-        "preferences",
-        "default",
-    ),
-    KeyBinding(
-        "preferences.edit",
-        "f6",
-        "edit",
-        "Edit config.toml in your editor",
-        "preferences",
-        "edit file",
-    ),
-    KeyBinding("preferences.back", "escape", "back", "Back", "preferences", "back"),
+}
+"""By context: id, keys, action, description, and a footer label if the footer shows it."""
+_PRIORITY_IDS = {
+    "app.quit", "app.interrupt", "app.suspend", "home.filter", "wizard.less", "wizard.more",
+    "wizard.dial", "chat.newline", "chat.tokens", "chat.panel", "chat.speculation",
+    "chat.settings", "chat.again", "chat.edit", "chat.replay", "chat.turns", "chat.model",
+    "chat.copy", "chat.thinking", "chat.new", "chat.serve", "chat.up", "chat.down", "chat.top",
+    "chat.end", "log.other",
+}  # fmt: skip
+KEY_BINDINGS = tuple(
+    KeyBinding(id_, keys, action, description, context, "".join(label), id_ in _PRIORITY_IDS)
+    for context, rows in _ROWS.items()
+    for id_, keys, action, description, *label in rows
 )
-
-
 BINDINGS_BY_ID: Mapping[str, KeyBinding] = {key.id: key for key in KEY_BINDINGS}
 
 TextualBindings = list[Binding | tuple[str, str] | tuple[str, str, str]]
@@ -329,30 +240,50 @@ def format_footer(
     return "  ".join(f"{''.join(keys)} {label}" for label, keys in keys_by_label.items())
 
 
+_EXIT_LABELS = (" back", " stop")
+
+
 def fit_footer(hints: str, width: int) -> str:
-    """As many whole hints of a footer as fit into `width`."""
-    while len(hints) > width and "  " in hints:
-        hints = hints.rpartition("  ")[0]
-    return hints if len(hints) <= width else ""
+    """As many whole hints of a footer as fit into `width`; the way back or out goes last."""
+    shown = hints.split("  ")
+    while shown and len("  ".join(shown)) > width:
+        others = [hint for hint in shown if not hint.endswith(_EXIT_LABELS)]
+        shown.remove((others or shown)[-1])
+    return "  ".join(shown)
 
 
 def keys_for(binding_id: str, user_keys: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(user_keys.get(binding_id, BINDINGS_BY_ID[binding_id].keys).split(","))
 
 
+_ARROWS = {"left": "←", "right": "→", "up": "↑", "down": "↓"}
+_SHORT_NAMES = {
+    "slash": "/",
+    "escape": "esc",
+    "question_mark": "?",
+    "delete": "del",
+    "pageup": "pgup",
+    "pagedown": "pgdn",
+}
+
+
 def format_key(keys: str) -> str:
     """The first of `keys` as the screen shows it."""
     first = keys.split(",", maxsplit=1)[0]
-    arrows = {"left": "←", "right": "→", "up": "↑", "down": "↓"}
-    names = {
-        "slash": "/",
-        "escape": "esc",
-        "question_mark": "?",
-        "delete": "del",
-        "pageup": "pgup",
-        "pagedown": "pgdn",
-    }
-    return arrows.get(first) or names.get(first, first)
+    return _ARROWS.get(first) or _SHORT_NAMES.get(first, first)
+
+
+def find_key_hint(line: str, x: int) -> str:
+    """The name of the key that the hint at column `x` of a key line shows; empty if none does."""
+    for hint in re.finditer(r"\S+(?: \S+)*", line):
+        if hint.start() <= x < hint.end():
+            shown = hint[0].split(" ")[0].rstrip(",")
+            if shown and all(symbol in _ARROWS.values() for symbol in shown):  # such as ←→
+                shown = shown[min(x - hint.start(), len(shown) - 1)]
+            names = {symbol: name for name, symbol in (_ARROWS | _SHORT_NAMES).items()}
+            name = names.get(shown, shown)
+            return name if _is_key_name(name) else ""
+    return ""
 
 
 # --- user keys ---------------------------------------------------------------------------
@@ -399,11 +330,28 @@ def validate_user_keys(user_keys: Mapping[str, str]) -> tuple[dict[str, str], tu
     return valid, tuple(f"keys.{id_}: {error}" for id_, error in errors.items())
 
 
+_NO_KEY = "no_key"
+"""A name that no key has: Textual ignores an empty one."""
+
+
+def full_keymap(user_keys: Mapping[str, str]) -> dict[str, str]:
+    """`user_keys`, and the default keys of other actions without those that the user's take."""
+    keymap = dict(user_keys)
+    for id_, keys in user_keys.items():
+        for other in concurrent_bindings(BINDINGS_BY_ID[id_]):
+            own = keymap.get(other.id, other.keys).split(",")
+            left = [key for key in own if key not in keys.split(",")]
+            is_default_of_both = {*own} & {*BINDINGS_BY_ID[id_].keys.split(",")}
+            if other.id not in user_keys and left != own and not is_default_of_both:
+                keymap[other.id] = ",".join(left) or _NO_KEY
+    return keymap
+
+
 def _check_allowed(binding: KeyBinding, keys: str) -> str:
     default_keys = binding.keys.split(",")
     for key in keys.split(","):
         if not _is_key_name(key):
-            return f"There is no key called {key!r}. Examples: ctrl+s, f9, question_mark."
+            return f"There is no key called {key!r}. Examples: alt+s, f9, question_mark."
         if key not in default_keys and (reason := _explain_reserved(binding.context, key)):
             return f"{format_key(key)} {reason}."
     return ""
@@ -459,4 +407,4 @@ def concurrent_bindings(binding: KeyBinding) -> Iterator[KeyBinding]:
 
 def _is_active_with(a: KeyContext, b: KeyContext) -> bool:
     chat = {"chat", "composer", "tokens"}
-    return a == b or "app" in (a, b) or ({a, b} <= chat)
+    return a == b or "app" in (a, b) or {a, b} <= chat or {a, b} <= {"serve", "sharing"}

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from localspec import data_files
+from localspec.chat import export
 from localspec.chat.history import ChatHistory, ChatListEntry, SearchHit
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, NotFoundError
 from localspec.protocol.events import Notice
 from localspec.sanitize import sanitize
-from localspec.tui.home_rows import HomeRow, HomeSection
+from localspec.tui.home_rows import HomeRow, HomeSection, PickerChoices
+from localspec.tui.problem_text import problem_text
+
+if TYPE_CHECKING:
+    from localspec.tui.screens.home import HomeScreen
 
 MAX_RECENT = 5
+_PINNED_FILE = "pinned.json"
 _MAX_MATCHES = 20
 _MIN_SEARCH_LENGTH = 2
 """Chats are not searched for fewer characters."""
@@ -70,11 +81,82 @@ def _not_saved_notice(error: LocalspecError) -> Notice:
 
 
 def recent_section(history: ChatHistory | None, now: datetime) -> HomeSection:
+    """The pinned chats first."""
+    rows: list[HomeRow] = []
     try:
-        rows = [_chat_row(chat, now) for chat in history.list_chats(MAX_RECENT)] if history else []
+        if history is not None:
+            top = _pinned_chats(history)
+            chats = history.list_chats(MAX_RECENT + len(top))
+            rest = [chat for chat in chats if chat not in top][:MAX_RECENT]
+            rows = [_chat_row(chat, now, is_pinned=chat in top) for chat in (*top, *rest)]
     except LocalspecError:  # reported when it is opened or written
-        rows = []
+        pass
     return HomeSection("Recent chats", tuple(rows))
+
+
+def _load_pinned() -> list[int]:
+    body = data_files.read_json(_PINNED_FILE)
+    return [id_ for id_ in body if isinstance(id_, int)] if isinstance(body, list) else []
+
+
+def _pinned_chats(history: ChatHistory) -> list[ChatListEntry]:
+    """Without those that were deleted."""
+    chats = []
+    for id_ in _load_pinned():
+        with suppress(NotFoundError):
+            chats.append(history.find_entry(id_))
+    return chats
+
+
+def _pin(home: HomeScreen, _: str, chat_id: int) -> None:
+    pinned = _load_pinned()
+    ids = [id_ for id_ in pinned if id_ != chat_id]
+    data_files.write_json(_PINNED_FILE, ids if chat_id in pinned else [*ids, chat_id])
+    home.fill_list()
+
+
+def _rename(home: HomeScreen, title: str, chat_id: int) -> None:
+    def rename(new_title: str) -> None:
+        home.sessions.rename_chat(chat_id, new_title)
+        home.fill_list()
+
+    _ask(home, PickerChoices("Rename the chat", "a title"), title, title, rename)
+
+
+def _export(home: HomeScreen, title: str, chat_id: int) -> None:
+    def export_to(name: str) -> None:
+        history, path = home.sessions.history, Path(name).expanduser().absolute()
+        if history is not None:
+            text = export.render(history.load_chat(chat_id, with_events=False), path.suffix)
+            export.save_file(path, text, overwrite=False)
+            home.notify(f"Saved: {sanitize(str(path), multiline=False)}", markup=False)
+
+    name = "-".join(re.findall(r"[\w-]+", title.lower()))[:40] or "chat"
+    choices = PickerChoices("Export the chat: .md, .html, .json or .txt", "the path of a new file")
+    _ask(home, choices, title, f"{name}.md", export_to)
+
+
+def _ask(
+    home: HomeScreen, choices: PickerChoices, current: str, initial: str, use: Callable[[str], None]
+) -> None:
+    def on_dismiss(text: str | None) -> None:
+        if text:
+            try:
+                use(text)
+            except LocalspecError as error:
+                home.notify(problem_text(error), severity="error", markup=False)
+
+    from localspec.tui.screens.picker import PickerScreen  # noqa: PLC0415  starts faster
+
+    home.app.push_screen(PickerScreen(choices, current, initial), on_dismiss)
+
+
+ACTIONS: Mapping[str, Callable[[HomeScreen, str, int], None]] = {
+    "pin": _pin,
+    "rename": _rename,
+    "export": _export,
+}
+"""What Home does with the selected chat, given its title and id."""
 
 
 def search_section(history: ChatHistory, search_text: str, now: datetime) -> HomeSection:
@@ -90,22 +172,26 @@ def search_section(history: ChatHistory, search_text: str, now: datetime) -> Hom
     except LocalspecError:
         first = {}
     rows = [
-        _chat_row(hit.list_entry, now, hit.excerpt if hit.turn else "") for hit in first.values()
+        _chat_row(hit.list_entry, now, hit if hit.turn is not None else None)
+        for hit in first.values()
     ]
     return HomeSection("In your chats", tuple(rows))
 
 
-def _chat_row(chat: ChatListEntry, now: datetime, excerpt: str = "") -> HomeRow:
+def _chat_row(
+    chat: ChatListEntry, now: datetime, found: SearchHit | None = None, *, is_pinned: bool = False
+) -> HomeRow:
     title = sanitize(chat.title, multiline=False) or "(untitled)"
-    description = sanitize(excerpt or chat.pair.name, multiline=False)
+    description = sanitize(found.excerpt if found else chat.pair.name, multiline=False)
     turns = f"{chat.turn_count} turn{'s' * (chat.turn_count != 1)}"
     return HomeRow(
         title,
         description,
         turns,
-        format_day(chat.updated, now),
+        f"{'pinned · ' * is_pinned}{format_day(chat.updated, now)}",
         chat_id=chat.id,
-        is_excerpt=bool(excerpt),
+        is_pinned=is_pinned,
+        found=found,
     )
 
 
@@ -121,13 +207,3 @@ def format_day(timestamp: float, now: datetime) -> str:
     if days == 1:
         return "yesterday"
     return f"{then:%A}" if 1 < days < 7 else f"{then:%Y-%m-%d}"
-
-
-def insert_section(
-    sections: Sequence[HomeSection], chats_section: HomeSection
-) -> list[HomeSection]:
-    """Inserts the chats after the section \"Ready to run\"."""
-    if not chats_section.rows:
-        return list(sections)
-    index = next((n + 1 for n, s in enumerate(sections) if s.heading == "Ready to run"), 0)
-    return [*sections[:index], chats_section, *sections[index:]]

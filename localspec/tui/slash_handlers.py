@@ -1,134 +1,147 @@
-"""Handlers of the slash commands in the app; most run the action of a key."""
+"""The slash commands that only the app has, or shows in its own way; most run a key's action."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.chat import export
-from localspec.chat.conversation import Attachment
-from localspec.chat.slash_commands import CommandCall, UnknownCommand, find_command
+from localspec.chat import session_commands
+from localspec.chat.session_commands import parse_switch
+from localspec.chat.slash_commands import CommandCall, UnknownCommand
 from localspec.errors import LocalspecError
 from localspec.sanitize import sanitize
+from localspec.tui import clipboard
+from localspec.tui.screens.chat_settings import ChatSettingsScreen
 
 if TYPE_CHECKING:
     from localspec.tui.screens.chat import ChatScreen
 
-_MAX_FILE_BYTES = 1_000_000
-"""The largest file that /read attaches, in bytes."""
+_PATH_COMMANDS = ("clear", "new", "private", "undo", "turns")
+"""Commands that show other turns."""
 
 
 async def execute(screen: ChatScreen, call: CommandCall | UnknownCommand) -> None:
     """Runs a slash command; errors become notifications."""
     if isinstance(call, UnknownCommand):
-        hint = (
-            f"Did you mean {call.suggestion}?" if call.suggestion else "/help lists the commands."
-        )
-        unknown = sanitize(call.text, multiline=False)
-        screen.notify(f"Unknown command: {unknown}. {hint}", markup=False)
+        screen.notify(sanitize(call.message, multiline=False), markup=False)
         return
-    command = find_command(call.name)
-    if command.requires_argument and not call.argument:
-        screen.notify(f"Usage: {command.usage}", markup=False)
-        return
+    handler = HANDLERS.get(call.name)
     try:
-        pending = _HANDLERS[call.name](screen, call.argument)
-        if pending is not None:
-            await pending
-    except (LocalspecError, OSError) as error:
-        hint = error.hint if isinstance(error, LocalspecError) else ""
-        message = sanitize(f"{error} {hint}", multiline=False)
-        screen.notify(message, severity="warning", markup=False)
+        is_changing = bool(call.argument) and call.name in session_commands.SESSION_COMMANDS
+        if handler is not None and not is_changing:
+            session_commands.check_argument(call)
+            pending = handler(screen, call)
+            if pending is not None:
+                await pending
+        elif call.name not in _PATH_COMMANDS or not screen.notify_if_busy():
+            _run_session_command(screen, call)
+    except LocalspecError as error:
+        screen.show_warning(error)
 
 
-CommandHandler = Callable[["ChatScreen", str], Awaitable[None] | None]
+async def toggle_speculation(screen: ChatScreen) -> None:
+    """Off, or on; where `auto` pauses, first on for show: the draft drafts in every round."""
+    session = screen.session
+    spec = session.settings.spec
+    if spec == "off":
+        switch = "on"
+    elif spec == "auto" and session.is_paused and session.choice.draft is not None:
+        switch = "model"
+    else:
+        switch = "off"
+    await execute(screen, CommandCall("spec", switch))
+    if switch == "off" and spec == "model" and screen.is_on_for_show:
+        session.last_drafter = "auto"
+    screen.is_on_for_show = switch == "model"
+
+
+def _run_session_command(screen: ChatScreen, call: CommandCall) -> None:
+    exact = screen.session.settings.exact
+    result = session_commands.run_command(screen.session, call)
+    if call.name in _PATH_COMMANDS:
+        screen.transcript.show_session(screen.session)
+    if result.input_text is not None:
+        screen.composer.edit_text(result.input_text)
+    screen.notify(sanitize(result.message, multiline=False), markup=False)
+    _load_if_changed(screen, exact)
+    screen.draw()
+
+
+def open_settings(screen: ChatScreen, field: str) -> None:
+    exact = screen.session.settings.exact
+
+    def on_dismiss(_: object) -> None:
+        screen.session.save_metadata()
+        if screen.phase == "ready":
+            _load_if_changed(screen, exact)
+        screen.draw()
+
+    screen.app.push_screen(ChatSettingsScreen(screen.session, field), on_dismiss)
+
+
+def _load_if_changed(screen: ChatScreen, exact_before: bool | None) -> None:
+    """Also if the changed exact mode needs another KV cache: on a CPU without a GPU."""
+    screen.load_if_changed()
+    exact, engine = screen.session.settings.exact, screen.runner.engine
+    if exact == exact_before or screen.phase != "ready" or engine is None:
+        return
+    kv_type = (engine.ready.settings.get("target") or {}).get("kv_type")
+    is_exact_kv = kv_type not in (None, "f16", "f32")
+    if engine.ready.devices == ("CPU",) and is_exact_kv == (exact is False):
+        screen.load()
+
+
+CommandHandler = Callable[["ChatScreen", CommandCall], Awaitable[None] | None]
 
 
 def _action_handler(name: str) -> CommandHandler:
-    async def handler(screen: ChatScreen, rest: str) -> None:
+    async def handler(screen: ChatScreen, call: CommandCall) -> None:
         await screen.run_action(name)
 
     return handler
 
 
-def _set_option(screen: ChatScreen, rest: str) -> None:
-    name, _, value = rest.partition(" ")
-    _change_setting(screen, name, value)
-
-
-def _change_setting(screen: ChatScreen, name: str, value: str) -> None:
-    session = screen.session
-    session.settings = session.changed(name, value)
-    session.save_metadata()
-    setting = sanitize(f"{name}: {session.settings.format_value(name)}", multiline=False)
-    when = "" if name == "show_thinking" else ", from the next answer on"
-    screen.notify(f"{setting}{when}.", markup=False)
-    screen.draw()
-
-
-def _set_speculation(screen: ChatScreen, rest: str) -> None:
-    _change_setting(screen, "draft_max" if rest.isdecimal() else "spec", rest)
-
-
-async def _set_thinking(screen: ChatScreen, rest: str) -> None:
-    if rest == "show":
-        await screen.run_action("thinking")
+def _regenerate(screen: ChatScreen, call: CommandCall) -> None:
+    """With a name: by another model."""
+    screen.session.require_turns()
+    if call.argument:
+        result = session_commands.run_command(screen.session, CommandCall("model", call.argument))
+        screen.notify(result.message, markup=False)
+        screen.load_if_changed(regenerate=True)
     else:
-        _change_setting(screen, "think", rest)
+        screen.action_again()
 
 
-def _set_system_prompt(screen: ChatScreen, rest: str) -> None:
-    conversation = screen.session.conversation
-    if rest:
-        conversation.system = "" if rest == "-" else rest
-        screen.session.save_metadata()
-    shown = sanitize(conversation.system, multiline=False) or "none"
-    screen.notify(f"System prompt: {shown}", markup=False)
-
-
-async def _toggle_token_view(screen: ChatScreen, rest: str) -> None:
-    if (rest != "off") != screen.transcript.token_view:
-        await screen.run_action("tokens")
-
-
-async def _edit_last_question(screen: ChatScreen, rest: str) -> None:
-    await screen.run_action("edit")
-    if rest:
-        screen.composer.replace_text("")
-        await screen.send(rest)
-
-
-async def _undo_turn(screen: ChatScreen, rest: str) -> None:
-    await screen.run_action("edit")
-    screen.composer.replace_text("")
-    screen.session.pending_attachments = ()
-
-
-def _attach_file(screen: ChatScreen, rest: str) -> None:
-    """Attaches a file to the next question; `-` removes the pending files."""
-    if rest == "-":
-        screen.session.pending_attachments = ()
-        screen.draw()
+def _edit_last_question(screen: ChatScreen, call: CommandCall) -> None:
+    screen.session.require_turns()
+    if call.argument and screen.phase == "ready":
+        screen.generate(lambda: screen.session.edit_last(call.argument))
         return
-    path = Path(rest).expanduser()
-    if path.stat().st_size > _MAX_FILE_BYTES:
-        screen.notify("The file is too large to attach (more than 1 MB).", markup=False)
-        return
-    text = sanitize(path.read_text(encoding="utf-8", errors="replace"))
-    file = Attachment(sanitize(path.name, multiline=False), text)
-    screen.session.pending_attachments = (*screen.session.pending_attachments, file)
-    screen.draw()
+    screen.action_edit()
+    if call.argument:  # it cannot be sent yet
+        screen.composer.edit_text(call.argument)
 
 
-def _save_transcript(screen: ChatScreen, rest: str) -> None:
-    session, path = screen.session, Path(rest).expanduser()
-    chat = export.snapshot_chat(session.conversation, session.recorder.pair, session.settings)
-    export.save_file(path, export.render(chat, path.suffix), overwrite=False)
-    screen.notify(f"Saved to {sanitize(str(path), multiline=False)}", markup=False)
+def copy_text(screen: ChatScreen, select: Callable[[], str]) -> None:
+    """Copies what `select` returns; it may raise UsageError."""
+    try:
+        message = clipboard.copy(screen.app, select())
+    except LocalspecError as error:
+        screen.show_warning(error)
+    else:
+        screen.notify(message, markup=False)
 
 
-def _force_load(screen: ChatScreen, rest: str) -> None:
+def _copy(screen: ChatScreen, call: CommandCall) -> None:
+    screen.action_copy(call.argument)
+
+
+def _toggle_token_view(screen: ChatScreen, call: CommandCall) -> None:
+    if parse_switch(call) != screen.transcript.token_view:
+        screen.action_tokens()
+
+
+def _force_load(screen: ChatScreen, call: CommandCall) -> None:
     if screen.phase == "failed":
         screen.options.force_load.add(screen.session.choice)
         screen.load()
@@ -136,28 +149,39 @@ def _force_load(screen: ChatScreen, rest: str) -> None:
         screen.notify("The model is already loaded, or is loading.", markup=False)
 
 
-_HANDLERS: dict[str, CommandHandler] = {
-    "help": _action_handler("app.help"),
+def _bench(screen: ChatScreen, call: CommandCall) -> None:
+    """Uses the loaded engine; the chat's prompt is read again afterwards."""
+    from localspec.tui.screens.bench import BenchMeasurement  # noqa: PLC0415  starts faster
+    from localspec.tui.screens.measurement import MeasurementScreen  # noqa: PLC0415
+
+    if screen.notify_if_busy():
+        return
+    if screen.phase == "loading":
+        screen.notify("Wait until the model has loaded.", markup=False)
+        return
+
+    def on_dismiss(_: None) -> None:
+        if screen.runner.engine is None:
+            screen.load()
+
+    bench = BenchMeasurement(screen.session.pair_name, screen.session.choice)
+    screen.app.push_screen(MeasurementScreen(bench, screen.runner, screen.options), on_dismiss)
+
+
+HANDLERS: dict[str, CommandHandler] = {
+    "help": _action_handler("app.help('commands')"),
     "exit": _action_handler("app.quit"),
-    "clear": _action_handler("new"),
-    "new": _action_handler("new"),
-    "private": _action_handler("new(True)"),
-    "regen": _action_handler("again"),
-    "undo": _undo_turn,
+    "regen": _regenerate,
+    "model": _action_handler("pick('model')"),
+    "preset": _action_handler("pick('preset')"),
     "edit": _edit_last_question,
     "turns": _action_handler("turns"),
-    "system": _set_system_prompt,
-    "set": _set_option,
     "show": _action_handler("settings"),
-    "spec": _set_speculation,
     "stats": _action_handler("panel"),
-    "think": _set_thinking,
     "tokens": _toggle_token_view,
-    "copy": _action_handler("copy"),
-    "read": _attach_file,
-    "save": _save_transcript,
+    "copy": _copy,
     "anyway": _force_load,
-    "bench": _action_handler("bench"),
+    "bench": _bench,
     "keys": _action_handler("app.help"),
     "logs": _action_handler("app.log"),
 }

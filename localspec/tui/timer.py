@@ -1,4 +1,4 @@
-"""A one-shot timer that cannot be lost.
+"""A one-shot timer that cannot be lost, and the pace of frames that are drawn with it.
 
 Textual 8 skips a tick that is late, also the only tick of a one-shot timer: if the event loop is
 busy between two lines of `Timer._run`, the callback never runs, and a streaming answer would stop.
@@ -7,6 +7,7 @@ busy between two lines of `Timer._run`, the callback never runs, and a streaming
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -29,3 +30,38 @@ def set_reliable_timer(
         return callback() if pump.is_attached else None
 
     return asyncio.get_running_loop().call_later(seconds, on_due)
+
+
+FRAME_SECONDS = 0.04
+"""Minimum time between two redraws: at most 25 per second."""
+MAX_FRAME_SECONDS = 0.12
+MAX_DRAWING_SHARE = 0.15
+"""Maximum share of a CPU core for drawing while an answer streams."""
+
+
+class FramePacer:
+    """Spaces out the redraws of a streaming answer: the engine needs the cores."""
+
+    def __init__(
+        self, min_seconds: float = FRAME_SECONDS, max_seconds: float = MAX_FRAME_SECONDS
+    ) -> None:
+        self._min_seconds, self._max_seconds = min_seconds, max_seconds
+        self._last_frame = 0.0
+        self._frame_seconds = min_seconds
+        self._cpu_seconds = 0.0
+
+    def call_at_next_frame(self, pump: MessagePump, draw: Callable[[], None]) -> None:
+        """Calls `draw` now, or when the next frame is due."""
+        wait = self._last_frame + self._frame_seconds - time.monotonic()
+        if wait > 0:
+            set_reliable_timer(pump, wait, lambda: self._run_frame(draw))
+        else:
+            self._run_frame(draw)
+
+    def _run_frame(self, draw: Callable[[], None]) -> None:
+        """The cost of the last redraw sets the delay of the next."""
+        self._last_frame = time.monotonic()
+        before, self._cpu_seconds = self._cpu_seconds, time.thread_time()
+        drawing_seconds = (self._cpu_seconds - before) / MAX_DRAWING_SHARE
+        self._frame_seconds = min(self._max_seconds, max(self._min_seconds, drawing_seconds))
+        draw()

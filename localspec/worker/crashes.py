@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
-from localspec import errors, paths
+from localspec import data_files, errors, paths
+from localspec.machine.rpc import preflight
 from localspec.protocol.events import EngineExit, Notice
 from localspec.protocol.wire import LoadCommand
 from localspec.sanitize import sanitize
@@ -22,6 +22,7 @@ from localspec.worker import engine_log
 LOOP_LENGTH = 2
 """After this many consecutive crashes, loading a pair first shows a warning with the causes."""
 
+_CRASH_FILE = "crashes.json"
 _MAX_PAIRS = 50
 _MAX_CRASHES_PER_PAIR = 5
 
@@ -40,23 +41,19 @@ def record(key: str, cause: str) -> None:
     """Record a crash; `cause` as in `EngineExit.how`."""
     crashes = _read_crashes()
     crashes[key] = [*crashes.pop(key, []), cause][-_MAX_CRASHES_PER_PAIR:]  # newest pair last
-    _write_crashes(dict(list(crashes.items())[-_MAX_PAIRS:]))
+    data_files.write_json(_CRASH_FILE, dict(list(crashes.items())[-_MAX_PAIRS:]))
 
 
 def forget(key: str) -> None:
     """Delete a pair's crashes, after an answer without a crash."""
     crashes = _read_crashes()
     if crashes.pop(key, None):
-        _write_crashes(crashes)
+        data_files.write_json(_CRASH_FILE, crashes)
 
 
 def recent_causes(key: str) -> tuple[str, ...]:
     """Causes of a pair's consecutive crashes, the newest last."""
     return tuple(_read_crashes().get(key, ()))
-
-
-def count(key: str) -> int:
-    return len(recent_causes(key))
 
 
 def find_crash_loops() -> list[tuple[str, ...]]:
@@ -66,7 +63,7 @@ def find_crash_loops() -> list[tuple[str, ...]]:
 
 def clear() -> None:
     """Delete all recorded crashes. Raises OSError if that fails."""
-    _crash_file().unlink(missing_ok=True)
+    (paths.data_dir() / _CRASH_FILE).unlink(missing_ok=True)
 
 
 def crash_loop_notice(command: LoadCommand) -> Notice | None:
@@ -79,16 +76,8 @@ def crash_loop_notice(command: LoadCommand) -> Notice | None:
     return Notice("warning", "crash-loop", message, "Try a smaller --ctx, or --draft none.")
 
 
-def _crash_file() -> Path:
-    return paths.data_dir() / "crashes.json"
-
-
 def _read_crashes() -> dict[str, list[str]]:
-    """Empty if the file is missing, unreadable or damaged."""
-    try:
-        crashes = json.loads(_crash_file().read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
+    crashes = data_files.read_json(_CRASH_FILE)
     if not isinstance(crashes, dict):
         return {}
     return {
@@ -96,19 +85,6 @@ def _read_crashes() -> dict[str, list[str]]:
         for key, causes in crashes.items()
         if isinstance(causes, list)
     }
-
-
-def _write_crashes(crashes_by_pair: dict[str, list[str]]) -> None:
-    """Write atomically; errors are ignored."""
-    path = _crash_file()
-    new = path.with_name(f"{path.name}.{os.getpid()}")
-    with suppress(OSError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            new.write_text(json.dumps(crashes_by_pair), encoding="utf-8")
-            new.replace(path)
-        finally:
-            new.unlink(missing_ok=True)
 
 
 # --- Causes of an exit, from the exit code and the last log lines
@@ -120,6 +96,12 @@ SLOW_NOTICE = Notice(
     "Ctrl+C or Esc stops the answer and keeps its text.",
 )
 """Shown once if a command makes no progress for long."""
+COMPILING_NOTICE = replace(
+    SLOW_NOTICE,
+    message="The engine is still computing the next tokens. At the first use of a model the "
+    "GPU's driver compiles its programs, which can take minutes.",
+)
+"""The same, if there is a GPU."""
 
 _USE_LESS_MEMORY = (
     "Try a smaller --ctx, fewer --gpu-layers, a smaller quantisation, or --draft none."
@@ -128,30 +110,40 @@ _FREE_DISK_SPACE = "Free disk space or raise your disk quota, then run it again.
 _REINSTALL = "Reinstall localspec: its files are of different versions."
 _TRY_ANOTHER_FILE = "Try another file, or --draft none; --verbose shows the last log lines."
 
-_GPU_OOM_PHRASES = (
-    "cuda error: out of memory",
-    "cudamalloc failed",
-    "erroroutofdevicememory",
-    "hip error: out",
-)
-_ASSERT_PHRASES = ("ggml_assert", "ggml_abort", "terminate called", "fatal error", "cuda error")
-
-_IMPORT_ERROR_PHRASES = (
-    "modulenotfounderror: ",
-    "importerror: ",
-    "attributeerror: module 'llama_cpp",
-)
-
-_DISK_FULL_PHRASES = ("no space left on device", "disk quota exceeded")
-
 _FILE_CHANGED = "The model file changed or its disk went away while it was in use"
 
+_LOG_CAUSES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (
+        "oom-gpu",
+        _USE_LESS_MEMORY,
+        (
+            "cuda error: out of memory",
+            "cudamalloc failed",
+            "erroroutofdevicememory",
+            "hip error: out",
+        ),
+    ),
+    (
+        "assert",
+        _TRY_ANOTHER_FILE,
+        ("ggml_assert", "ggml_abort", "terminate called", "fatal error", "cuda error"),
+    ),
+    ("", _FREE_DISK_SPACE, ("no space left on device", "disk quota exceeded")),
+    (
+        "",
+        _REINSTALL,
+        ("modulenotfounderror: ", "importerror: ", "attributeerror: module 'llama_cpp"),
+    ),
+)
+"""Cause, hint, and the phrases in the log that show it; "": the signal or the exit code."""
+
+_WORKER_PHRASES = ("remote rpc server crashed", "rpc handshake failed", "failed to connect to")
+
 _SIGNAL_HINTS = {
+    "SIGKILL": _USE_LESS_MEMORY,
     "SIGILL": "It needs processor instructions that this computer lacks: reinstall "
     "llama-cpp-python so that it is built here.",
     "SIGBUS": f"{_FILE_CHANGED}: check the file.",
-    "SIGSEGV": _TRY_ANOTHER_FILE,
-    "SIGFPE": _TRY_ANOTHER_FILE,
 }
 
 _NTSTATUS_SIGNALS = {
@@ -163,45 +155,29 @@ _NTSTATUS_SIGNALS = {
 """Windows exit codes (NTSTATUS) of the same causes."""
 
 
+HANG = EngineExit(
+    "hang",
+    hint="Run it again; if it happens again, try --draft none, --threads 1 or --gpu-layers 0.",
+)
+PROTOCOL_ERROR = EngineExit("protocol", hint=_REINSTALL)
+VERSION_MISMATCH = EngineExit(
+    "protocol", hint="localspec was updated while it was running: quit and start it again."
+)
+"""The engine is of another localspec version, installed while this one was running."""
+
+
 def classify_exit(code: int | None, log: Sequence[str]) -> EngineExit:
     """The cause of an exit that localspec did not request. `code` is Popen's: -n for signal n."""
-    log_text = " ".join(log).lower()
-    if any(phrase in log_text for phrase in _GPU_OOM_PHRASES):
-        return EngineExit("oom-gpu", tuple(log), _USE_LESS_MEMORY)
     name = _signal_name(code)
-    if any(phrase in log_text for phrase in _ASSERT_PHRASES):
-        return EngineExit("assert", tuple(log), _TRY_ANOTHER_FILE)
-    for phrases, hint in (
-        (_DISK_FULL_PHRASES, _FREE_DISK_SPACE),
-        (_IMPORT_ERROR_PHRASES, _REINSTALL),
-    ):
-        if code is not None and any(phrase in log_text for phrase in phrases):
-            return EngineExit(f"signal {name}" if name else f"exit {code}", tuple(log), hint)
-    if name == "SIGKILL":
-        return EngineExit("oom-system", tuple(log), _USE_LESS_MEMORY)
-    if name:
-        return EngineExit(f"signal {name}", tuple(log), _SIGNAL_HINTS.get(name, _TRY_ANOTHER_FILE))
-    return (
-        protocol_exit(log)
-        if code is None
-        else EngineExit(f"exit {code}", tuple(log), _TRY_ANOTHER_FILE)
-    )
-
-
-def hang_exit(log: Sequence[str]) -> EngineExit:
-    return EngineExit(
-        "hang", tuple(log), "Run it again; if it happens again, try --draft none or --threads 1."
-    )
-
-
-def protocol_exit(log: Sequence[str]) -> EngineExit:
-    return EngineExit("protocol", tuple(log), _REINSTALL)
-
-
-def version_mismatch_exit(log: Sequence[str]) -> EngineExit:
-    """The engine is of another localspec version, installed while this one was running."""
-    hint = "localspec was updated while it was running: quit and start it again."
-    return EngineExit("protocol", tuple(log), hint)
+    how = f"signal {name}" if name else f"exit {code}"
+    log_text = " ".join(log).lower()
+    for cause, hint, phrases in _LOG_CAUSES:
+        if any(phrase in log_text for phrase in phrases) and (cause or code is not None):
+            return EngineExit(cause or how, tuple(log), hint)
+    if code is None:
+        return replace(PROTOCOL_ERROR, log=tuple(log))
+    how = "oom-system" if name == "SIGKILL" else how
+    return EngineExit(how, tuple(log), _SIGNAL_HINTS.get(name, _TRY_ANOTHER_FILE))
 
 
 def start_error(error: OSError) -> errors.EngineError:
@@ -235,6 +211,21 @@ def blame_changed_file(
             path = sanitize(name, multiline=False)
             return replace(engine_exit, hint=f"{_FILE_CHANGED}: {path}; {what}.")
     return engine_exit
+
+
+def blame_worker(engine_exit: EngineExit, workers: Sequence[str]) -> EngineExit:
+    """Name the worker that is gone, if that ended the engine."""
+    log_text = " ".join(engine_exit.log).lower()
+    lost_connection = any(phrase in log_text for phrase in _WORKER_PHRASES)
+    if not workers or not (lost_connection or engine_exit.how == "hang"):
+        return engine_exit
+    silent = preflight.find_silent(workers)
+    if not silent and not lost_connection:
+        return engine_exit
+    names = " and ".join(silent)
+    what = f"{names} does not answer" if silent else f"{' or '.join(workers)} dropped the model"
+    hint = f"The worker {what}. Start it again, or leave --workers out; the model is loaded anew."
+    return replace(engine_exit, how="worker", hint=hint)
 
 
 def _stat_file(name: str) -> tuple[int, int] | None:
@@ -283,6 +274,7 @@ def describe_cause(cause: str) -> str:
         "oom-system": "the system killed it, most likely because memory ran out",
         "assert": "llama.cpp aborted",
         "hang": "it stopped responding and was killed",
+        "worker": "the connection to a worker was lost",
         "protocol": "it sent invalid output",
     }
     return descriptions.get(
@@ -291,7 +283,5 @@ def describe_cause(cause: str) -> str:
 
 
 def _is_error_line(line: str) -> bool:
-    return any(
-        phrase in line.lower()
-        for phrase in (*_GPU_OOM_PHRASES, *_ASSERT_PHRASES, *_DISK_FULL_PHRASES, "error")
-    )
+    phrases = (phrase for _, _, listed in _LOG_CAUSES for phrase in (*listed, "error"))
+    return any(phrase in line.lower() for phrase in phrases)

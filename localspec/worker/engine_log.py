@@ -34,7 +34,7 @@ class EngineLog:
     def drain(self, pipe: IO[bytes]) -> None:
         """Read the pipe until its end; a full pipe would block the engine."""
         with suppress(ValueError, OSError):
-            for batch in PipeLines(pipe, _MAX_LINE_LENGTH, truncate=True).batches():
+            for batch in read_batches(pipe, _MAX_LINE_LENGTH, truncate=True):
                 lines = [
                     sanitize(line.decode("utf-8", "replace"), multiline=False) for line in batch
                 ]
@@ -64,30 +64,21 @@ def _append_to_file(path: Path, data: bytes) -> None:
 _READ_SIZE = 65536
 
 
-class PipeLines:
-    """Iterates over the lines of an unbuffered pipe.
+def read_batches(
+    pipe: IO[bytes], max_length: int, *, truncate: bool = False
+) -> Iterator[list[bytes]]:
+    """Lists of lines that arrived together, from an unbuffered pipe.
 
     A line longer than `max_length` is truncated, or raises ValueError.
     """
-
-    def __init__(self, pipe: IO[bytes], max_length: int, *, truncate: bool = False) -> None:
-        self._pipe = pipe
-        self._max_length, self._truncate = max_length, truncate
-
-    def __iter__(self) -> Iterator[bytes]:
-        for batch in self.batches():
-            yield from batch
-
-    def batches(self) -> Iterator[list[bytes]]:
-        """Lists of lines that arrived together."""
-        rest = b""
-        while data := self._pipe.read(_READ_SIZE):
-            *lines, rest = (rest + data).split(b"\n")
-            if lines:
-                yield lines
-            if len(rest) > self._max_length:
-                if not self._truncate:
-                    raise ValueError("line too long")
-                rest = rest[: self._max_length]
-        if rest:
-            yield [rest]
+    rest = b""
+    while data := pipe.read(_READ_SIZE):
+        *lines, rest = (rest + data).split(b"\n")
+        if lines:
+            yield lines
+        if len(rest) > max_length:
+            if not truncate:
+                raise ValueError("line too long")
+            rest = rest[:max_length]
+    if rest:
+        yield [rest]

@@ -5,21 +5,37 @@ from __future__ import annotations
 import math
 import queue
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from localspec import child_process, errors
+from localspec.machine.rpc import preflight
 from localspec.protocol import wire
-from localspec.protocol.events import EngineExit, EngineReady, Event, TokenScore
+from localspec.protocol.events import EngineExit, EngineReady, Event, Notice, TokenScore
 from localspec.worker import crashes
-from localspec.worker.engine_log import EngineLog, PipeLines
+from localspec.worker.engine_log import EngineLog, read_batches
 
-ReplyT = TypeVar("ReplyT", wire.ReplayResult, wire.RenderResult, wire.CountResult)
+ReplyT = TypeVar(
+    "ReplyT",
+    wire.ReplayResult,
+    wire.RenderResult,
+    wire.CountResult,
+    wire.DraftScore,
+    wire.TokenizeResult,
+    wire.DetokenizeResult,
+)
+_SINGLE_REPLIES = (
+    wire.ReplayResult,
+    wire.RenderResult,
+    wire.CountResult,
+    wire.DraftScore,
+    wire.TokenizeResult,
+    wire.DetokenizeResult,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +48,16 @@ class EngineTimeouts:
     stop: float = 5
     slow_notice: float = 30
     """Seconds after which a notice shows that the engine is still computing."""
+    worker_check: float = 5
+    """Seconds without progress after which workers are asked whether they are there."""
+    compiling: float = 1800
+    """Replaces the others while a GPU's driver may compile its programs: the engine computes."""
 
 
-def _engine_command() -> list[str]:
-    parent = str(child_process.parent_pid_for_child())
-    return [sys.executable, "-P", "-m", "localspec.engine", parent]
+_BUSY_CORES = 0.05
+"""CPU seconds per second from which an engine without progress computes; a deadlock uses none."""
+_BUSY_SECONDS = 30
+"""For so long after such a heartbeat it counts as computing: other programs take the cores too."""
 
 
 class EngineProcess:
@@ -47,7 +68,7 @@ class EngineProcess:
 
     def __init__(
         self,
-        start: Callable[[], Sequence[str]] = _engine_command,
+        start: Callable[[], Sequence[str]] = child_process.engine_command,
         timeouts: EngineTimeouts | None = None,
     ) -> None:
         self._timeouts = timeouts or EngineTimeouts()
@@ -55,6 +76,9 @@ class EngineProcess:
         self._exit: EngineExit | None = None
         self._pair_key = ""
         """Key of the loaded pair in the crash record."""
+        self._workers: tuple[str, ...] = ()
+        self._workers_checked_at = 0.0
+        self._has_gpu, self._busy_at = False, -math.inf
         self._file_stats: crashes.FileStats = {}
         """Stats of the pair's files when they were loaded."""
         self._reply: wire.EngineOutput | None = None
@@ -72,12 +96,11 @@ class EngineProcess:
         except OSError as error:
             raise crashes.start_error(error) from error
         self._log = EngineLog(self.pid)
-        self._threads = [
-            threading.Thread(target=work, daemon=True)
-            for work in (self._read_outputs, self._read_stderr)
-        ]
-        for thread in self._threads:
-            thread.start()
+        # The thread of the outputs waits for that of the log, so the log's is started first.
+        self._log_thread = threading.Thread(target=self._read_stderr, daemon=True)
+        self._output_thread = threading.Thread(target=self._read_outputs, daemon=True)
+        self._log_thread.start()
+        self._output_thread.start()
         try:
             self._handshake()
         except BaseException:
@@ -97,11 +120,11 @@ class EngineProcess:
         """Load a pair. Raises the engine's error, or that of its exit."""
         self._pair_key = crashes.pair_key(load)
         self._file_stats = crashes.stat_files(load.target, load.draft)
-        for event in self._run_command(load, self._timeouts.load):
+        self._workers = load.target_settings.workers
+        for event in self._run_or_raise(load, self._timeouts.load):
             if isinstance(event, EngineReady):
                 self.ready = event
-            elif isinstance(event, EngineExit):
-                raise crashes.exit_error(event)
+                self._has_gpu = len(event.devices) > 1
         return self.ready
 
     def generate(self, request: wire.GenerateCommand) -> Iterator[Event]:
@@ -120,10 +143,7 @@ class EngineProcess:
 
         Raises the engine's error, or that of its exit.
         """
-        for event in self._run_command(probe, self._timeouts.answer):
-            if isinstance(event, EngineExit):
-                raise crashes.exit_error(event)
-            yield event
+        return self._run_or_raise(probe, self._timeouts.answer)
 
     def replay(self, replay: wire.ReplayCommand) -> wire.ReplayResult:
         """Decode an answer with the target alone. Raises as `probe` does."""
@@ -137,12 +157,23 @@ class EngineProcess:
         """The number of tokens of a text, or of a chat's prompt. Raises as `probe` does."""
         return self._request(count, wire.CountResult, self._timeouts.answer).tokens
 
+    def tokenize(self, tokenize: wire.TokenizeCommand) -> wire.TokenizeResult:
+        """The tokens of a text. Raises as `probe` does."""
+        return self._request(tokenize, wire.TokenizeResult, self._timeouts.answer)
+
+    def detokenize(self, detokenize: wire.DetokenizeCommand) -> str:
+        """The text of tokens. Raises as `probe` does."""
+        return self._request(detokenize, wire.DetokenizeResult, self._timeouts.answer).text
+
+    def score_draft(self, command: wire.ScoreDraftCommand) -> wire.DraftScore:
+        """Compare the draft with a recorded answer. Raises as `probe` does."""
+        return self._request(command, wire.DraftScore, self._timeouts.load)
+
     def inspect(self, inspect: wire.InspectCommand) -> tuple[TokenScore, ...]:
         """Scores of an answer's tokens, the first ones if stopped. Raises as `probe` does."""
         self._token_scores = []
-        for event in self._run_command(inspect, self._timeouts.answer):
-            if isinstance(event, EngineExit):
-                raise crashes.exit_error(event)
+        for _ in self._run_or_raise(inspect, self._timeouts.answer):
+            pass
         return tuple(self._token_scores)
 
     def stop(self) -> None:
@@ -158,7 +189,7 @@ class EngineProcess:
         """End the process and wait for it."""
         self._send(0, wire.ByeCommand())
         child_process.terminate(self._process, grace_seconds=1.0)
-        for thread in self._threads:
+        for thread in (self._output_thread, self._log_thread):
             thread.join(timeout=5)
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None:
@@ -169,12 +200,18 @@ class EngineProcess:
     ) -> ReplyT:
         """Run a command with exactly one reply."""
         self._reply = None
+        for _ in self._run_or_raise(command, timeout):
+            pass
+        if not isinstance(self._reply, reply_type):
+            raise crashes.exit_error(self._kill(crashes.PROTOCOL_ERROR))
+        return self._reply
+
+    def _run_or_raise(self, command: wire.EngineCommand, timeout: float) -> Iterator[Event]:
+        """Like `_run_command`; raises the error of an exit."""
         for event in self._run_command(command, timeout):
             if isinstance(event, EngineExit):
                 raise crashes.exit_error(event)
-        if not isinstance(self._reply, reply_type):
-            raise crashes.exit_error(self._kill(crashes.protocol_exit))
-        return self._reply
+            yield event
 
     def _run_command(self, command: wire.EngineCommand, timeout: float) -> Iterator[Event]:
         if self._exit is not None:
@@ -186,14 +223,15 @@ class EngineProcess:
         slow_after = self._timeouts.slow_notice
         while True:
             output = self._next_output(self._command_number, timeout, slow_after=slow_after)
-            slow_after = math.inf if output is crashes.SLOW_NOTICE else slow_after
+            is_slow_notice = output in (crashes.SLOW_NOTICE, crashes.COMPILING_NOTICE)
+            slow_after = math.inf if is_slow_notice else slow_after
             if isinstance(output, wire.DoneReply):
                 return
             if isinstance(output, wire.FailureReply):
                 raise errors.from_code(output.code, output.message, output.hint)
             if isinstance(output, wire.MeasuredCosts):
                 self.measured = output
-            elif isinstance(output, wire.ReplayResult | wire.RenderResult | wire.CountResult):
+            elif isinstance(output, _SINGLE_REPLIES):
                 self._reply = output
             elif isinstance(output, wire.InspectResult):
                 self._token_scores += output.places
@@ -212,7 +250,8 @@ class EngineProcess:
         """The next output of this command; an `EngineExit` if there will be none.
 
         The engine is killed after `timeout` seconds without a line, or `stuck_timeout` seconds
-        without progress. Returns SLOW_NOTICE after `slow_after` seconds without progress.
+        without progress, unless a GPU's driver may compile. Returns a notice after `slow_after`
+        seconds without progress.
         """
         limit, timeouts = timeout if stuck_timeout is None else stuck_timeout, self._timeouts
         while True:
@@ -224,28 +263,51 @@ class EngineProcess:
                 output_number, output = self._outputs.get(timeout=quiet)
             except queue.Empty:
                 is_slow = slow_after < timeout and not self._is_stopping
-                return crashes.SLOW_NOTICE if is_slow else self._kill(crashes.hang_exit)
-            if (
-                isinstance(output, wire.HeartbeatReply)
-                and output_number == number
-                and output.stuck > min(limit, slow_after)
-            ):
-                return (
-                    crashes.SLOW_NOTICE if output.stuck <= limit else self._kill(crashes.hang_exit)
-                )
+                return self._slow_notice() if is_slow else self._kill(crashes.HANG)
+            if isinstance(output, wire.HeartbeatReply) and output_number == number:
+                if self._is_hung(output, limit):
+                    return self._kill(crashes.HANG)
+                if output.stuck > slow_after:
+                    return self._slow_notice()
             if isinstance(output, EngineExit):
                 output = self._record_exit(output)
             if output is not None and (output_number == number or self._exit is not None):
                 return output
+
+    def _slow_notice(self) -> Notice:
+        return crashes.COMPILING_NOTICE if self._has_gpu else crashes.SLOW_NOTICE
+
+    def _is_hung(self, heartbeat: wire.HeartbeatReply, limit: float) -> bool:
+        """Not while a driver may compile, unless the engine was asked to stop."""
+        if heartbeat.busy >= _BUSY_CORES:
+            self._busy_at = time.monotonic()
+        if self._is_computing() and not self._is_stopping:
+            limit = max(limit, self._timeouts.compiling)
+        return heartbeat.stuck > limit or self._has_lost_worker(heartbeat.stuck)
+
+    def _is_computing(self) -> bool:
+        """Whether a GPU's driver may be at work in the engine, which makes no progress."""
+        return self._has_gpu and time.monotonic() - self._busy_at < _BUSY_SECONDS
+
+    def _has_lost_worker(self, stuck: float) -> bool:
+        """Whether an engine without progress waits for a worker that is gone.
+
+        llama.cpp itself would wait for ever.
+        """
+        now, interval = time.monotonic(), self._timeouts.worker_check
+        if not self._workers or min(stuck, now - self._workers_checked_at) < interval:
+            return False
+        self._workers_checked_at = now
+        return bool(preflight.find_silent(self._workers))
 
     def _handshake(self) -> None:
         output = self._next_output(0, self._timeouts.handshake)
         if isinstance(output, EngineExit):
             raise crashes.exit_error(output)
         if not isinstance(output, wire.HelloReply):
-            raise crashes.exit_error(self._kill(crashes.protocol_exit))
+            raise crashes.exit_error(self._kill(crashes.PROTOCOL_ERROR))
         if output.protocol != wire.PROTOCOL_VERSION:
-            raise crashes.exit_error(self._kill(crashes.version_mismatch_exit))
+            raise crashes.exit_error(self._kill(crashes.VERSION_MISMATCH))
 
     def _send(self, number: int, command: wire.EngineCommand) -> None:
         with self._write_lock:
@@ -279,40 +341,41 @@ class EngineProcess:
             output = self._next_output(self._command_number, left, self._timeouts.stop)
             if isinstance(output, wire.DoneReply | wire.FailureReply | EngineExit):
                 return
-        self._kill(crashes.hang_exit)
+        self._kill(crashes.HANG)
 
-    def _kill(self, make_exit: Callable[[Sequence[str]], EngineExit]) -> EngineExit:
+    def _kill(self, cause: EngineExit) -> EngineExit:
         self._process.kill()
         self._process.wait()
-        self._threads[1].join(timeout=2)
-        return self._record_exit(make_exit(list(self._log.last_lines)))
+        self._log_thread.join(timeout=2)
+        return self._record_exit(replace(cause, log=tuple(self._log.last_lines)))
 
     def _record_exit(self, engine_exit: EngineExit) -> EngineExit:
         engine_exit = crashes.blame_changed_file(engine_exit, self._file_stats)
+        engine_exit = crashes.blame_worker(engine_exit, self._workers)
         self._exit = engine_exit
         self._log.append([f"localspec: this engine ended: {engine_exit.how}"])
-        if self._pair_key:
+        if self._pair_key and not (self._is_stopping and self._is_computing()):
             crashes.record(self._pair_key, engine_exit.how)
         return engine_exit
 
     def _read_outputs(self) -> None:
         """Thread: put outputs into the queue; the last is an `EngineExit`."""
         assert self._process.stdout is not None
-        reader = PipeLines(self._process.stdout, wire.MAX_LINE_BYTES)
         try:
-            for line in reader:
-                self._outputs.put(wire.decode_output(line))
+            for lines in read_batches(self._process.stdout, wire.MAX_LINE_BYTES):
+                for line in lines:
+                    self._outputs.put(wire.decode_output(line))
         except (ValueError, RecursionError):
             self._process.kill()
             self._process.wait()
-            self._outputs.put((0, crashes.protocol_exit(list(self._log.last_lines))))
+            self._outputs.put((0, replace(crashes.PROTOCOL_ERROR, log=tuple(self._log.last_lines))))
             return
         try:
             code = self._process.wait(timeout=self._timeouts.stop)
         except subprocess.TimeoutExpired:  # it closed its stdout but is still running
             self._process.kill()
             code = None
-        self._threads[1].join(timeout=2)  # for its last log lines
+        self._log_thread.join(timeout=2)  # for its last log lines
         self._outputs.put((0, crashes.classify_exit(code, list(self._log.last_lines))))
 
     def _read_stderr(self) -> None:

@@ -16,6 +16,7 @@ from localspec import LLM, errors
 from tests.api.conftest import Load
 from tests.cli.command import environment
 from tests.downloads import wait_for
+from tests.often import often
 from tests.worker.ends import ended
 from tests.zoo import HELLO_TEXT, Zoo
 
@@ -117,7 +118,10 @@ def script(body: str, model: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("end", ENDS)
+OFTEN = ("two of them", "a left loop", "a fork", "garbage in a circle", FAILED)
+
+
+@pytest.mark.parametrize("end", often(list(ENDS), OFTEN))
 def test_engines_end_quietly(end: str, zoo: Zoo) -> None:
     if end == "a fork" and not hasattr(os, "fork"):
         pytest.skip("no fork there")

@@ -39,7 +39,7 @@ def test_an_answer_and_its_numbers(load: Load) -> None:
     assert (answer.model, answer.draft) == ("parrot.gguf", "parrot.gguf")
 
 
-@pytest.mark.parametrize("more", [{}, {"temperature": 0.0}, {"spec": "off"}, {"draft_max": 3}])
+@pytest.mark.parametrize("more", [{}, {"spec": "off"}])
 def test_the_same_seed_gives_what_the_command_prints(load: Load, more: dict[str, Any]) -> None:
     """The document of `run --json`, without the timings."""
     options = [f"--{name.replace('_', '-')}={value}" for name, value in more.items()]
@@ -134,24 +134,24 @@ def test_options_reach_the_engine(load: Load) -> None:
     assert llm.generate("a", max_tokens=2, top_k=1, top_p=None, min_p=0.5).text == " one two"
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"temperature": -1}, "temperature cannot be '-1'"),
-        ({"temperature": float("nan")}, "temperature"),
-        ({"max_tokens": 0}, "max tokens cannot be '0'"),
-        ({"spec": "magic"}, "speculation cannot be 'magic'"),
-        ({"seed": -1}, "seed cannot be -1"),
-        ({"seed": 1.5}, "seed cannot be 1.5"),
-        ({"stop": [""]}, "stop cannot be"),
-        ({"draft_max": 99}, "max draft tokens cannot be '99'"),
-    ],
+SENSELESS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"temperature": -1}, "temperature cannot be '-1'"),
+    ({"temperature": float("nan")}, "temperature"),
+    ({"max_tokens": 0}, "max tokens cannot be '0'"),
+    ({"spec": "magic"}, "speculation cannot be 'magic'"),
+    ({"seed": -1}, "seed cannot be -1"),
+    ({"seed": 1.5}, "seed cannot be 1.5"),
+    ({"stop": [""]}, "stop cannot be"),
+    ({"draft_max": 99}, "max draft tokens cannot be '99'"),
 )
-def test_options_that_make_no_sense(load: Load, options: dict[str, Any], words: str) -> None:
+
+
+def test_options_that_make_no_sense(load: Load) -> None:
     llm = load("parrot")
-    with pytest.raises(errors.UsageError, match=words) as refused:
-        llm.generate("a", **options)
-    assert refused.value.hint
+    for options, words in SENSELESS:
+        with pytest.raises(errors.UsageError, match=words) as refused:
+            llm.generate("a", **options)
+        assert refused.value.hint
     assert llm.generate("a", temperature=0).text == HELLO_TEXT
 
 
@@ -207,7 +207,7 @@ def test_typed_refusals(load: Load, zoo: Zoo, tmp_path: Path) -> None:
         LLM("qwen3-8b")
     assert missing.value.hint.startswith("Get it: localspec pull qwen3-8b")
     assert "pull=True" in missing.value.hint
-    with pytest.raises(errors.IncompatiblePairError, match="token 300") as unlike:
+    with pytest.raises(errors.IncompatiblePairError, match="token 257") as unlike:
         LLM(str(zoo["target"]), str(zoo["renamed"]))
     assert 'or draft="none" (' in unlike.value.hint
     notes = tmp_path / "notes.txt"
@@ -272,3 +272,36 @@ def test_help_shows_every_option() -> None:
     assert "options" not in shown and "kv" in inspect.signature(LLM.__init__).parameters
     for method in (LLM.generate, LLM.chat, LLM.stream, LLM.agenerate, LLM.achat, LLM.astream):
         assert "stop" in inspect.signature(method).parameters and method.__doc__
+
+
+def test_a_model_loaded_for_exact_mode_answers_in_it(load: Load) -> None:
+    llm = load("target", exact=True, threads=2)
+    assert llm.ready.settings["target"]["kv_type"] == "bf16", "its heads are too narrow for q8_0"
+    assert "exact" in [notice.code for notice in llm.notices]
+    with pytest.raises(errors.UsageError, match="Exact mode does not work with --verify block"):
+        llm.generate("Hello", verify="block", temperature=1.0, max_tokens=4)
+    assert llm.generate("Hello", verify="block", exact=False, temperature=1.0, max_tokens=4).tokens
+
+
+def test_answers_satisfy_a_schema_or_follow_a_grammar(load: Load) -> None:
+    llm = load("demo")
+    schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+
+    class Person:
+        """Like a class of Pydantic."""
+
+        @staticmethod
+        def model_json_schema() -> dict[str, Any]:
+            return schema
+
+    texts = {
+        llm.generate("a = ", temperature=0, json_schema=given).text
+        for given in (schema, json.dumps(schema), Person)
+    }
+    assert [list(json.loads(text)) for text in texts] == [["age"]]
+    assert llm.generate("a = ", grammar='root ::= "one" | "two"').text in ("one", "two")
+    for wrong, kind in (("{", errors.UsageError), (3, errors.UsageError)):
+        with pytest.raises(kind):
+            llm.generate("a = ", json_schema=wrong)  # type: ignore[arg-type]
+    with pytest.raises(errors.GrammarError):
+        llm.generate("a = ", json_schema={"not": {}})

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from localspec.bench.benchmark import BenchFinished, RunFinished, run_benchmark
+from localspec.bench.paired_runs import BenchRequest, BenchRun
 from localspec.protocol.events import (
     EngineReady,
     Event,
@@ -16,7 +18,7 @@ from localspec.protocol.events import (
     Token,
     TokenClass,
 )
-from localspec.protocol.wire import GenerateCommand, MeasuredCosts
+from localspec.protocol.wire import GenerateCommand, MeasuredCosts, ProbeCommand
 
 READY = EngineReady({"llama_cpp_python": "0"}, "big.gguf", "small.gguf", ("CPU",), {}, {}, 1.0)
 
@@ -85,8 +87,20 @@ class FakeEngine:
             n, source, "", drafted, accepted, tokens, RoundTimes(0, 1, 2.0 if drafted else 1.0)
         )
 
+    def probe(self, probe: ProbeCommand) -> Iterator[Event]:
+        yield SpeculationPlan("probing", "measuring")
+
     def stop(self) -> None:
         self.stopped = True
 
     def close(self) -> None:
         pass
+
+
+def collect_runs(engine: FakeEngine, request: BenchRequest) -> list[BenchRun]:
+    """The complete runs of a benchmark; raises its error."""
+    *events, last = run_benchmark(engine, request, clock=engine.clock)
+    assert isinstance(last, BenchFinished)
+    if last.error is not None:
+        raise last.error
+    return [event.run for event in events if isinstance(event, RunFinished)]

@@ -8,31 +8,38 @@ from dataclasses import replace
 import pytest
 
 from localspec.bench import aggregation
-from localspec.bench.aggregation import NOT_A_COPY, REPETITIVE, TOO_SHORT, BenchContext
-from localspec.bench.paired_runs import BenchRun, BenchSettings, collect_runs, schedule_runs
-from localspec.bench.results import BenchMachine, BenchReport, report_to_json
+from localspec.bench.aggregation import NOT_A_COPY, REPETITIVE, TOO_SHORT
+from localspec.bench.paired_runs import BenchRequest, BenchRun
+from localspec.bench.results import BenchReport, report_to_json
 from localspec.bench.workloads import Workload
 from localspec.protocol.wire import MeasuredCosts
-from tests.bench.fake_engine import Clock, FakeEngine
+from tests.bench.fake_engine import READY, Clock, FakeEngine, collect_runs
 
 CODE = Workload("code", "", ("a", "b", "c"))
-MACHINE = BenchMachine("cpu", 2, 1 << 30, "Linux", {"llama_cpp_python": "0"}, ("CPU",), 2)
 MEASURED = MeasuredCosts(1000.0, {"1": 1.0, "2": 1.0, "4": 1.0}, c=0.1)
-SETTINGS = BenchSettings(40)
-CONTEXT = BenchContext("pair", "big.gguf", "small.gguf", SETTINGS, MACHINE, MEASURED, 1)
+REQUEST = BenchRequest("pair", (CODE,), (0.0,), 40, rounds=1)
 
 
 def runs(
     engine: FakeEngine, *workloads: Workload, temperatures: tuple[float, ...] = (0.0,)
 ) -> list[BenchRun]:
-    jobs = schedule_runs(workloads or (CODE,), temperatures, 1)
-    return list(collect_runs(engine, jobs, SETTINGS, engine.clock))
+    chosen = replace(REQUEST, workloads=workloads or (CODE,), temperatures=temperatures)
+    return collect_runs(engine, chosen)
 
 
-def report(
-    engine: FakeEngine, *workloads: Workload, context: BenchContext = CONTEXT
+def summary(
+    these: list[BenchRun],
+    measured: MeasuredCosts | None = MEASURED,
+    *,
+    interrupted: bool = False,
 ) -> BenchReport:
-    return aggregation.build_report(runs(engine, *workloads), context)
+    return aggregation.build_report(
+        these, REQUEST, READY, measured, rounds=1, interrupted=interrupted
+    )
+
+
+def report(engine: FakeEngine, *workloads: Workload) -> BenchReport:
+    return summary(runs(engine, *workloads))
 
 
 def test_speeds_and_acceptance() -> None:
@@ -70,7 +77,7 @@ def test_without_drafts_or_costs_the_values_are_none() -> None:
     (row,) = report(FakeEngine(Clock(), drafts=0)).rows
     assert (row.acceptance_rate, row.mean_accepted_length, row.best) == (None, None, None)
     assert row.survival == ()
-    (row,) = report(FakeEngine(Clock()), context=replace(CONTEXT, measured=None)).rows
+    (row,) = summary(runs(FakeEngine(Clock())), measured=None).rows
     assert row.best is None
 
 
@@ -91,7 +98,7 @@ def test_a_repetitive_greedy_answer_is_shown_but_not_in_the_mean() -> None:
 
 def test_a_repetitive_sampled_answer_counts() -> None:
     engine = FakeEngine(Clock(), output=(1, 2, 3) * 30)
-    (row,) = aggregation.build_report(runs(engine, temperatures=(0.8,)), CONTEXT).rows
+    (row,) = summary(runs(engine, temperatures=(0.8,))).rows
     assert row.counted
 
 
@@ -116,7 +123,7 @@ def test_means_are_geometric_and_by_temperature() -> None:
     clock = Clock()
     fast = runs(FakeEngine(clock), CODE, temperatures=(0.0, 0.8))
     slow = runs(FakeEngine(clock, round_s=6.0), replace(CODE, name="chat"))
-    found = aggregation.build_report([*fast, *slow], CONTEXT)
+    found = summary([*fast, *slow])
     assert [row.name for row in found.rows] == ["code", "chat", "code"]
     assert [(mean.temperature, mean.workloads) for mean in found.means] == [(0.0, 2), (0.8, 1)]
     assert [mean.speedup for mean in found.means] == pytest.approx([1.0, 2.0])  # √(2 × ½), 2
@@ -128,15 +135,15 @@ def test_a_different_text_is_not_identical() -> None:
     other = runs(FakeEngine(Clock(), output=tuple(range(300, 400))))
     mixed = [run for run in these if run.arm == "plain"]
     mixed += [run for run in other if run.arm == "speculative"]
-    (row,) = aggregation.build_report(mixed, CONTEXT).rows
+    (row,) = summary(mixed).rows
     assert not row.identical
 
 
 def test_a_run_without_its_other_arm_is_ignored() -> None:
     three = runs(FakeEngine(Clock()))[:4]  # plain 0, speculative 1, plain 2, speculative 0
-    found = aggregation.build_report(three, CONTEXT, interrupted=True)
+    found = summary(three, interrupted=True)
     assert [trial.prompt for trial in found.rows[0].trials] == [0]
-    assert aggregation.build_report([], CONTEXT, interrupted=True).rows == ()
+    assert summary([], interrupted=True).rows == ()
 
 
 # --- the JSON document ------------------------------------------------------------------------

@@ -7,23 +7,22 @@ from collections.abc import Iterator
 import pytest
 
 from localspec.bench.benchmark import (
+    BenchEstimate,
     BenchEvent,
     BenchFinished,
-    BenchRequest,
-    BenchStarted,
     CostProbeProgress,
     RunFinished,
     estimate_bench,
     run_benchmark,
 )
-from localspec.bench.paired_runs import BenchSettings, RunProgress
+from localspec.bench.paired_runs import BenchRequest, RunProgress
 from localspec.bench.workloads import Workload
 from localspec.protocol.events import EngineExit, Event, SpeculationPlan
 from localspec.protocol.wire import GenerateCommand, MeasuredCosts, ProbeCommand
 from tests.bench.fake_engine import Clock, FakeEngine
 
 CODE = Workload("code", "", ("a", "b", "c"))
-REQUEST = BenchRequest("pair", (CODE,), (0.0, 0.8), BenchSettings(20))
+REQUEST = BenchRequest("pair", (CODE,), (0.0, 0.8), 20)
 COSTS = MeasuredCosts(1000.0, {"1": 1.0}, c=0.1)
 
 
@@ -49,7 +48,7 @@ def events_of(engine: ProbedEngine, request: BenchRequest = REQUEST) -> list[Ben
 
 def test_costs_then_answers_then_the_report() -> None:
     events = events_of(ProbedEngine(Clock()))
-    assert [type(event) for event in events[:3]] == [CostProbeProgress, BenchStarted, RunProgress]
+    assert [type(event) for event in events[:3]] == [CostProbeProgress, BenchEstimate, RunProgress]
     last = events[-1]
     assert isinstance(last, BenchFinished) and last.error is None
     assert sum(isinstance(event, BenchFinished) for event in events) == 1
@@ -76,7 +75,7 @@ def test_the_estimate_counts_plain_passes() -> None:
     assert estimate_bench(REQUEST, COSTS).rounds == 1
     quick = estimate_bench(REQUEST, MeasuredCosts(1.0, {"1": 1.0}))
     assert (quick.rounds, quick.answers) == (3, 36)
-    request = BenchRequest("pair", (CODE,), (0.0,), BenchSettings(20), rounds=7)
+    request = BenchRequest("pair", (CODE,), (0.0,), 20, rounds=7)
     assert estimate_bench(request, COSTS).answers == 42
 
 

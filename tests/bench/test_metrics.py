@@ -8,13 +8,11 @@ from hypothesis import strategies as st
 
 from localspec.bench.metrics import (
     PositionCounts,
-    SpeculationCosts,
-    best_draft_length,
     conditional_acceptance,
     count_by_position,
     cumulative_acceptance,
-    expected_speedup,
 )
+from localspec.fit.speedup_model import SpeculationCosts, best_draft_length, expected_speedup
 from localspec.protocol.events import Round, RoundTimes, Token
 from localspec.protocol.wire import DRAFT_MAX
 

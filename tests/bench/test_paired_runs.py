@@ -8,9 +8,8 @@ from itertools import pairwise
 import pytest
 
 from localspec.bench.paired_runs import (
+    BenchRequest,
     BenchRun,
-    BenchSettings,
-    collect_runs,
     count_affordable_rounds,
     schedule_runs,
 )
@@ -18,17 +17,15 @@ from localspec.bench.workloads import Workload
 from localspec.errors import EngineError, LocalspecError
 from localspec.protocol.events import EngineExit, Event, Round
 from localspec.protocol.wire import GenerateCommand
-from tests.bench.fake_engine import Clock, FakeEngine
+from tests.bench.fake_engine import Clock, FakeEngine, collect_runs
 
 CODE = Workload("code", "", ("a", "b", "c"))
 CHAT = Workload("chat", "", ("d", "e"))
 
 
 def run(engine: FakeEngine, turns: int = 1, tokens: int = 20) -> list[BenchRun]:
-    jobs = schedule_runs([CODE], [0.0, 0.8], turns)
-    return list(
-        collect_runs(engine, jobs, BenchSettings(tokens, "model", "for show"), engine.clock)
-    )
+    request = BenchRequest("", (CODE,), (0.0, 0.8), tokens, "model", "for show", turns)
+    return collect_runs(engine, request)
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from localspec.chat.conversation import Conversation
+from localspec.chat.conversation import Conversation, Turn
 from localspec.chat.history import ChatHistory, ChatLocation, ChatMetadata, ChatPair
 from localspec.chat.recorder import make_title
 from localspec.chat.settings import ChatSettings
@@ -34,11 +34,18 @@ def answer(*texts: str, thinking: bool = False) -> list[Event]:
     return [*begin, *(spoken(text, n) for n, text in enumerate(texts)), GenerationFinished("eog")]
 
 
+def add_events(conversation: Conversation, events: Sequence[Event]) -> Turn:
+    """Add events to the last turn."""
+    turn = conversation.turns[-1].with_events(events)
+    conversation.update_turn(turn)
+    return turn
+
+
 def chat(*turns: tuple[str, str], seed: int = 7) -> Conversation:
     conversation = Conversation(seed, "be brief")
     for question, said in turns:
         conversation.ask(question)
-        conversation.add_events(answer(said))
+        add_events(conversation, answer(said))
     return conversation
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from localspec.chat.completion import complete
+from localspec.chat.session_commands import SESSION_COMMANDS
 from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.chat.slash_commands import (
     COMMANDS,
     CommandCall,
     UnknownCommand,
-    complete,
     parse,
     unescape,
 )
@@ -69,6 +70,7 @@ def test_complete(prefix: str, lines: list[str]) -> None:
 def test_the_table_is_whole() -> None:
     names = [word for command in COMMANDS for word in (command.name, *command.aliases)]
     assert len(names) == len(set(names))
-    assert {command.name for command in COMMANDS} == set(slash_handlers._HANDLERS)
+    here = {*slash_handlers.HANDLERS, *SESSION_COMMANDS, "exit", "regen"}
+    assert {command.name for command in COMMANDS} == here
     assert all(command.help.endswith(".") for command in COMMANDS)
     assert set(next(c for c in COMMANDS if c.name == "set").choices) == set(CHAT_SETTING_FIELDS)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from localspec.chat.conversation import Attachment, Conversation, Turn, format_question
 from localspec.protocol.events import GenerationFinished, Prefill, Round, RoundTimes, Token
 from localspec.protocol.wire import ChatMessage
+from tests.chat.talk import add_events
 
 
 def said(text: str) -> Round:
@@ -21,7 +22,7 @@ def chat(*turns: tuple[str, str], system: str = "") -> Conversation:
     conversation = Conversation(5, system)
     for question, answer in turns:
         conversation.ask(question)
-        conversation.add_events([said(answer), GenerationFinished("eog")])
+        add_events(conversation, [said(answer), GenerationFinished("eog")])
     return conversation
 
 
@@ -32,8 +33,8 @@ def questions(conversation: Conversation) -> list[str]:
 def test_an_answer_grows_and_ends() -> None:
     conversation = chat()
     conversation.ask("hi")
-    conversation.add_events([Prefill(1, 1, 0), said("Hel")])
-    turn = conversation.add_events([said("lo"), GenerationFinished("stop", "!")])
+    add_events(conversation, [Prefill(1, 1, 0), said("Hel")])
+    turn = add_events(conversation, [said("lo"), GenerationFinished("stop", "!")])
     assert (turn.answer, turn.finish_reason, len(turn.rounds), len(turn.events)) == (
         "Hello!",
         "stop",
@@ -117,7 +118,7 @@ def test_an_early_turn_edited() -> None:
     edited = conversation.edit_turn(second.id, "C")
     assert questions(conversation) == ["a", "C"]
     assert conversation.messages()[-1] == ChatMessage("user", "C")
-    conversation.add_events([said("D"), GenerationFinished("eog")])
+    add_events(conversation, [said("D"), GenerationFinished("eog")])
     conversation.switch_branch(second.id)
     assert questions(conversation) == ["a", "c", "e", "g"]
     conversation.switch_branch(edited.id)
@@ -182,7 +183,7 @@ def test_whatever_is_done_nothing_is_lost(moves: list[tuple[str, int]]) -> None:
             getattr(conversation, move)()
         last = conversation.turns[-1] if conversation.turns else None
         if last is not None and not last.answer:
-            last = conversation.add_events([said(f"a{number}"), GenerationFinished("eog")])
+            last = add_events(conversation, [said(f"a{number}"), GenerationFinished("eog")])
             answers[last.id] = (last.question, last.answer)
         sound(conversation, answers)
 

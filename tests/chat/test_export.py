@@ -13,7 +13,8 @@ from localspec.chat import export
 from localspec.chat.conversation import Attachment, Conversation
 from localspec.chat.history import ChatHistory, SavedChat
 from localspec.protocol import events
-from tests.chat.talk import about, answer
+from tests.chat.talk import about, add_events, answer
+from tests.chat.test_session import Talk
 
 HOSTILE = "<script>alert('x')</script> & \"q\" \x1b[2J\u202e"
 CODE = "see:\n```python\nif a < b:\n    pass\n```\nand <b>that</b>"
@@ -23,12 +24,12 @@ CODE = "see:\n```python\nif a < b:\n    pass\n```\nand <b>that</b>"
 def kept(tmp_path: Path) -> SavedChat:
     talk = Conversation(3, f"be brief {HOSTILE}")
     first = talk.ask(HOSTILE, [Attachment(f"a{HOSTILE}.txt", HOSTILE)])
-    talk.add_events(answer("they ask</think>", CODE, thinking=True))
+    add_events(talk, answer("they ask</think>", CODE, thinking=True))
     talk.edit_turn(first.id, "another")
-    talk.add_events(answer("way"))
+    add_events(talk, answer("way"))
     talk.switch_branch(first.id)
     talk.ask("more")
-    talk.add_events(answer("cut o")[:-1])
+    add_events(talk, answer("cut o")[:-1])
     with closing(ChatHistory.open(tmp_path / "chats" / "chats.sqlite")) as history:
         place = history.save_chat(None, about(talk), talk.all_turns)
         return history.load_chat(place.chat_id)
@@ -89,6 +90,29 @@ def test_json_with_rounds(kept: SavedChat) -> None:
     body = json.loads(export.render_json(kept, with_events=True))["chat"]["turns"][0]["events"]
     again = tuple(events.from_json(one) for one in body)
     assert again == kept.conversation.turns[0].events
+
+
+@pytest.mark.parametrize("suffix", ["md", "html", "txt"])
+def test_a_system_prompt_stands_where_it_was_set(tmp_path: Path, suffix: str) -> None:
+    """Review B 8: an export headed the chat with one that was set after every answer."""
+    history = ChatHistory.open(tmp_path / "chats.sqlite")
+    talk = Talk(history)
+
+    def exported(name: str) -> str:
+        talk.type(f"/save {tmp_path / name}.{suffix}")
+        return (tmp_path / f"{name}.{suffix}").read_text(encoding="utf-8")
+
+    talk.ask("one")
+    talk.type("/system Use rhymes.")
+    assert "Use rhymes." not in exported("before")
+    talk.ask("two")
+    text = exported("after")
+    assert text.index("one") < text.index("Use rhymes.") < text.index("two")
+    talk.session.close()
+    chat = history.load_chat(history.find_last_id())
+    history.close()
+    text = export.render(chat, f".{suffix}")
+    assert text.index("one") < text.index("Use rhymes.") < text.index("two")
 
 
 def test_markdown(kept: SavedChat) -> None:

@@ -7,21 +7,20 @@ from pathlib import Path
 import pytest
 
 from localspec import launch, paths
-from localspec.cli import options
 from localspec.launch import recent_pairs
 
 
 def test_none_was_run() -> None:
     assert recent_pairs.load_last() is None
-    assert options.resolve_default(None, "auto") == ("demo", "auto")
+    assert recent_pairs.resolve_default(None, "auto") == ("demo", "auto")
 
 
 def test_the_last_one_is_opened_again() -> None:
     recent_pairs.save_last("qwen3-8b", "auto")
     recent_pairs.save_last("llama-3.1-8b", "llama-3.2-1b")
-    assert options.resolve_default(None, "auto") == ("llama-3.1-8b", "llama-3.2-1b")
-    assert options.resolve_default(None, "none") == ("llama-3.1-8b", "none")
-    assert options.resolve_default("other", "auto") == ("other", "auto")
+    assert recent_pairs.resolve_default(None, "auto") == ("llama-3.1-8b", "llama-3.2-1b")
+    assert recent_pairs.resolve_default(None, "none") == ("llama-3.1-8b", "none")
+    assert recent_pairs.resolve_default("other", "auto") == ("other", "auto")
 
 
 def test_a_file_that_is_gone_is_forgotten(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from localspec.chat.settings import ChatSettings, LoadedModel
 from localspec.protocol.events import Event, Notice
 from localspec.protocol.wire import SamplingParams
 from tests import tinygguf
+from tests.chat.talk import add_events
 from tests.chat.test_context import InProcess
 from tests.often import often
 from tests.sessions import SETTINGS, Said, folded, loaded
@@ -30,8 +31,8 @@ def ask(
     engine: InProcess, conversation: Conversation, how: RequestOptions
 ) -> tuple[Said, list[Event]]:
     conversation.ask("and then?")
-    events = list(AnswerGenerator(engine, conversation, how).stream_events())
-    conversation.add_events(events)
+    events = [delta.event for delta in AnswerGenerator(engine, conversation, how).stream()]
+    add_events(conversation, events)
     return folded(events), events
 
 

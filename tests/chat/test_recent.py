@@ -1,11 +1,15 @@
 """The list of recently opened pairs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from localspec import paths
+from localspec import launch, paths
+from localspec.errors import NotFoundError
 from localspec.launch import ResolvedPair, recent_pairs
+from localspec.models import resolver
+from tests import tinygguf
 
 
 def model(folder: Path, name: str) -> Path:
@@ -43,3 +47,28 @@ def test_a_folder_that_cannot_be_written_is_done_without(
     monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path / "file" / "data"))
     recent_pairs.add(ResolvedPair(model(tmp_path, "a.gguf"), None))
     assert recent_pairs.load() == []
+
+
+def test_a_file_that_was_opened_by_its_path_is_found_by_its_name(tmp_path: Path) -> None:
+    path = tinygguf.llama(0).write(tmp_path / "my-own-Q8_0.gguf")
+    assert launch_by_name("my-own-Q8_0") is None
+    pair = replace(ResolvedPair(path, None), requested_refs=(str(path), "auto"))
+    recent_pairs.add_if_path(pair)
+    assert launch_by_name("my-own-Q8_0") == launch_by_name("my-own") == path
+    assert ("my-own-Q8_0", "0.5 MB, opened by path") in resolver.list_installed()
+    (tmp_path / "elsewhere").mkdir()
+    twin = tinygguf.llama(0).write(tmp_path / "elsewhere" / "my-own-Q8_0.gguf")
+    recent_pairs.add(ResolvedPair(twin, None))
+    with pytest.raises(NotFoundError, match="several files"):
+        launch_by_name("my-own-Q8_0")
+    names = [name for name, _ in resolver.list_installed()]
+    assert {str(path), str(twin)} <= set(names), "paths, where names are not enough"
+
+
+def launch_by_name(name: str) -> Path | None:
+    try:
+        return launch.resolve_pair(name, "none").target
+    except NotFoundError as error:
+        if "several" in error.message:
+            raise
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,3 +133,31 @@ def test_a_template_that_was_asked_for() -> None:
     chat.ask("hello")
     asked = build_request(ChatSettings(), chat, LoadedModel.from_ready(ready(), template="chatml"))
     assert (asked.template, asked.messages) == ("chatml", (ChatMessage("user", "hello"),))
+
+
+def test_stop_strings_a_seed_and_a_schema_are_typed_and_sent(tmp_path: Path) -> None:
+    file = tmp_path / "schema.json"
+    file.write_text('{\n  "type": "object"\n}')
+    settings = ChatSettings().with_value("seed", "7").with_value("json_schema", str(file))
+    for typed, stop in (
+        ("END", ("END",)),
+        (r"\n\n", ("\n\n",)),
+        ('["a", "B c"]', ("a", "B c")),
+        ('["None"]', ("None",)),
+        ('["[", " b "]', ("[", " b ")),
+        ('[" "]', (" ",)),
+        ("none", ()),
+    ):
+        changed = settings.with_value("stop", typed)
+        assert changed.stop == stop
+        assert changed.with_value("stop", changed.format_value("stop")) == changed
+        chat = Conversation(1)
+        chat.ask("a")
+        asked = build_request(changed, chat, LoadedModel.from_ready(ready()))
+        assert (asked.stop, asked.json_schema) == (stop, '{"type": "object"}')
+        assert asked.sampling.seed != chat.answer_seed == chat.derive_seed(chat.seed)
+        assert asked.sampling.seed == chat.derive_seed(7)
+    for name, wrong in (("stop", "[1]"), ("stop", "["), ("json_schema", "{"), ("seed", "x")):
+        with pytest.raises(UsageError):
+            settings.with_value(name, wrong)
+    assert settings.with_value("seed", "auto").seed is None

@@ -8,8 +8,11 @@ import pytest
 
 from localspec.chat import clipboard, export
 from localspec.chat.conversation import Conversation
+from localspec.chat.history import ChatPair, SavedChat
+from localspec.chat.settings import ChatSettings
 from localspec.errors import StorageError
 from localspec.protocol.events import GenerationFinished, Prefill, Round, RoundTimes, Token
+from tests.chat.talk import add_events
 
 MARKERS = ("<think>", "</think>")
 
@@ -24,26 +27,24 @@ def spoken(answer: str, *, inside: bool = False) -> tuple[Prefill, Round, Genera
 
 
 @pytest.fixture
-def chat() -> Conversation:
+def chat() -> SavedChat:
     chat = Conversation(1, "be brief")
     chat.ask("hello")
-    chat.add_events(spoken("hm</think>Hi\x1b[2J!", inside=True))
+    add_events(chat, spoken("hm</think>Hi\x1b[2J!", inside=True))
     chat.ask("")
-    chat.add_events(spoken(" More."))
-    return chat
+    add_events(chat, spoken(" More."))
+    return export.snapshot_chat(chat, ChatPair("m", name="m", thinking=MARKERS), ChatSettings())
 
 
-def test_markdown(chat: Conversation) -> None:
-    assert export.conversation_to_markdown(chat, "m", MARKERS) == (
+def test_markdown(chat: SavedChat) -> None:
+    assert export.render_markdown(chat) == (
         "# A chat with m\n\n## System\n\nbe brief\n\n## You\n\nhello\n\n## m\n\nHi!\n\n"
         "## m\n\n More.\n"
     )
 
 
-def test_plain(chat: Conversation) -> None:
-    assert export.conversation_to_text(chat, "m", MARKERS) == (
-        "System: be brief\n\nYou: hello\n\nm: Hi!\n\nm:  More.\n"
-    )
+def test_plain(chat: SavedChat) -> None:
+    assert export.render_text(chat) == ("System: be brief\n\nYou: hello\n\nm: Hi!\n\nm:  More.\n")
 
 
 def test_a_file_is_not_overwritten_unasked(tmp_path: Path) -> None:
@@ -66,7 +67,7 @@ def test_what_was_cut_off_comes_again_with_its_seed() -> None:
     chat = Conversation(1)
     chat.ask("hello")
     seed = chat.answer_seed
-    chat.add_events(spoken("Hi")[:2])
+    add_events(chat, spoken("Hi")[:2])
     assert chat.restart_answer().answer == ""
     assert chat.answer_seed == seed
     chat.retry()
@@ -74,14 +75,9 @@ def test_what_was_cut_off_comes_again_with_its_seed() -> None:
 
 
 def test_a_terminal_is_asked_to_copy() -> None:
-    assert clipboard.build_osc52("hello", {}) == "\x1b]52;c;aGVsbG8=\x07"
-    assert clipboard.build_osc52("hello", {"TMUX": "1"}) == (
-        "\x1bPtmux;\x1b\x1b]52;c;aGVsbG8=\x07\x1b\\"
-    )
-    assert clipboard.build_osc52("x" * 100_000, {}) is None
-
-
-def test_no_clipboard_of_another_computer() -> None:
-    assert (
-        clipboard.copy_with_system_tool("hello", {"SSH_CONNECTION": "1", "DISPLAY": ":0"}) is None
-    )
+    written: list[str] = []
+    elsewhere = {"SSH_CONNECTION": "1", "DISPLAY": ":0"}  # no clipboard of the other computer
+    assert "does not say" in clipboard.copy("hello", written.append, elsewhere)
+    assert written == ["\x1b]52;c;aGVsbG8=\x07"]
+    assert clipboard.copy("x" * 100_000, written.append, elsewhere) == ""
+    assert clipboard.copy("hello", None, elsewhere) == ""

@@ -44,19 +44,18 @@ def one_turn(conversation: Conversation, recorder: ChatRecorder, dice: random.Ra
         turn = conversation.retry()
     else:
         turn = conversation.edit_turn(dice.choice(conversation.turns).id, question)
-    recorder.record_question(turn)
+    answer = recorder.record_question(turn)
     say("sent", recorder, turn.id, turn.question.split()[0])
     tokens = 0
-    recorder.record_events([Prefill(1, 1, 0)])
+    answer.add(Prefill(1, 1, 0))
     for n in range(dice.randrange(120)):
         event = spoken(f"t{n} ", n)
-        conversation.add_events([event])
-        recorder.record_events([event])
+        answer.add(event)
+        recorder.record_progress()
         tokens += len(event.tokens)
         say("heard", recorder, turn.id, tokens)
     if dice.random() < 0.9:
-        conversation.add_events([GenerationFinished("eog")])
-        recorder.record_events([GenerationFinished("eog")])
+        answer.add(GenerationFinished("eog"))
         recorder.finish_answer()
         say("ended", recorder, turn.id, tokens)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.cli import prefork
 from tests.zoo import Zoo
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,6 +61,10 @@ def localspec(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Done:
+    if prefork.can_fork(env or {}):
+        words = [str(argument) for argument in arguments]
+        code, out, err = _prefork().run(words, stdin, environment(env), cwd, TIMEOUT)
+        return Done(code, out, err.decode())
     done = subprocess.run(
         command(*arguments),
         cwd=cwd,
@@ -69,6 +75,12 @@ def localspec(
         check=False,
     )
     return Done(done.returncode, done.stdout, done.stderr.decode())
+
+
+@functools.cache
+def _prefork() -> prefork.Prefork:
+    """One for each process that runs tests; it ends with it."""
+    return prefork.Prefork(environment())
 
 
 def hello(zoo: Zoo, *more: str, env: Mapping[str, str] | None = None) -> Done:

@@ -27,7 +27,8 @@ CTRL_C, CTRL_D = "\x03", "\x04"
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dialogue]:
     """One chat with the demo pair, for tests that leave it at its prompt."""
-    data = {"LOCALSPEC_DATA_DIR": str(tmp_path_factory.mktemp("data"))}
+    folder = tmp_path_factory.mktemp("data")
+    data = {"LOCALSPEC_DATA_DIR": str(folder), "LOCALSPEC_CONFIG": str(folder / "config.toml")}
     with Dialogue("run", "demo", *GREEDY, "--max-tokens", "24", env=data) as chat:
         chat.until("Text-completion model")
         chat.until("\n> ")
@@ -47,27 +48,41 @@ def test_a_conversation_with_the_demo_pair(demo: Dialogue) -> None:
     assert demo.line("/retry").splitlines()[:3] == first.splitlines()[:3]
 
 
+MODELS_AND_PRESETS = {
+    "/model": "This chat: demo-target",
+    "/ctx": " of 1,024 tokens.",
+    "/ctx 512": "context 512",
+    "/ctx x": "For example",
+    "/draft none": "From now on demo-target answers.",
+    "/model demo": "with demo-draft",
+    "/preset save short": "Preset short is saved: temperature 0 · max_tokens 24 · ctx 512.",
+    "/preset": "short: temperature 0",
+    "/preset none": "There is no preset 'none'",
+    "/preset delete short": "deleted",
+}
+
+
 def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
     notes = tmp_path / "notes.txt"
     notes.write_text("import sys\nimport os\n", encoding="utf-8")
     kept = tmp_path / "chat.md"
     demo.line("/clear")
     typed = {
-        "/help": "/regen, /retry",
+        "/help": "/regen [NAME [DRAFT]], /retry",
         "/?": "/exit, /quit, /bye",
         "/keys": "Ctrl+C",
         "/show": "text completion",
-        "/set temperature 0.0": "temperature: 0.0",
+        "/set temperature 0.0": "temperature: 0,",
         "/set temperature x": "Possible: 0 (greedy)",
         "/set nonsense 1": "Settings: temperature",
         "/set": "needs an argument",
-        "/spec 2": "max draft tokens 2",
-        "/spec off": "Speculation: off",
+        "/spec 2": "draft_max: 2",
+        "/spec off": "spec: off",
         "/spec eagle3": "Use one of: auto, off, model, lookup.",
         "/set spec mtp": "Use one of: auto, off, model, lookup.",
-        "/spec model": "Speculation: model",
-        "/spec on": "Speculation: on",
-        "/think on": "Thinking: on",
+        "/spec model": "spec: model",
+        "/spec on": "spec: auto",
+        "/think on": "think: on",
         "/think show": "Thinking is shown",
         "/system # a module": "System prompt: # a module",
         "/system": "System prompt: # a module",
@@ -77,7 +92,7 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
         "def main():": "acceptance rate",
         "/stats": "accepted tokens per round",
         "/edit class A:": "tok/s",
-        "/copy": "OSC 52",
+        "/copy": "to the terminal",
         f"/save {kept}": "Saved:",
         "/tokens on": "accepted",
         "//help": "tok/s",
@@ -92,6 +107,7 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
         "/new": "New chat.",
         "/private": "not saved",
         "/clear": "Cleared",
+        **MODELS_AND_PRESETS,
         "/regen": "The chat is empty",
     }
     names = {command.name for command in COMMANDS} - {"exit"}
@@ -344,6 +360,45 @@ def test_plain(how: str, zoo: Zoo) -> None:
         assert chat.end() == 0
         assert chat.seen.isascii()
         assert not harmful(chat.seen.encode())
+
+
+def test_a_journey_in_plain_words(zoo: Zoo, tmp_path: Path) -> None:
+    """What a screen reader reads: each line a sentence, who says it, and what was done."""
+    data = {"LOCALSPEC_DATA_DIR": str(tmp_path), "LOCALSPEC_CONFIG": str(tmp_path / "config.toml")}
+    asked = ("run", zoo["chatter"], *GREEDY, "--max-tokens", "8", "--plain")
+    with Dialogue(*asked, env=data) as chat:
+        chat.until("You: ")
+        typed = {
+            "hello": "chatter: ",
+            "/system Be brief.": "System prompt: Be brief.",
+            "/set temperature 2x": "temperature cannot be '2x'",
+            "/spec off": "spec: off, from the next answer on.",
+            "/regen": "chatter: ",
+            "/edit goodbye": "chatter: ",
+            "/turns": "goodbye",
+            "/undo": "Undone: goodbye",
+            "/nonsense": "Unknown command: /nonsense.",
+            f"/read {tmp_path}": "is not a file",
+            "and again": "chatter: ",
+            "/show": "system prompt: Be brief.",
+            f"/save {tmp_path}/chat.md": "Saved: ",
+        }
+        for line, words in typed.items():
+            assert words in chat.line(line, "\nYou: "), line
+        chat.type(CTRL_D)
+        assert chat.end() == 0
+        assert not harmful(chat.seen.encode()) and "\r" not in chat.seen
+    with Dialogue(*asked, "--continue", env=data) as later:
+        later.until("You: and again\n")
+
+
+def test_help_wraps_between_words(zoo: Zoo) -> None:
+    with Dialogue("run", zoo["parrot"], *GREEDY, env={"COLUMNS": "80"}) as chat:
+        chat.until("\n> ")
+        told = chat.line("/help")
+    assert max(map(len, told.splitlines())) < 80
+    words = " ".join(told.split())
+    assert all(command.help in words for command in COMMANDS)
 
 
 def test_plain_mode_opens_no_screen() -> None:

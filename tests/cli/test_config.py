@@ -39,12 +39,12 @@ def test_path_needs_no_file(own: Own) -> None:
 
 def test_set_get_list_and_back_again(own: Own) -> None:
     assert own.config("set", "screen.theme", "monochrome").code == 0
-    assert own.config("set", "keys.chat.send", "ctrl+s").code == 0
+    assert own.config("set", "keys.chat.send", "alt+s").code == 0
     assert own.path.read_text() == (
-        '[screen]\ntheme = "monochrome"\n\n[keys]\n"chat.send" = "ctrl+s"\n'
+        '[screen]\ntheme = "monochrome"\n\n[keys]\n"chat.send" = "alt+s"\n'
     )
     assert own.config("get", "screen.theme").text == "monochrome\n"
-    assert own.config("get", "keys.chat.send").text == "ctrl+s\n"
+    assert own.config("get", "keys.chat.send").text == "alt+s\n"
     assert own.config("get", KEY).text == "\n"
     lines = own.config("list").text.splitlines()
     assert any(line.split()[:3] == ["screen.theme", "monochrome", "config.toml"] for line in lines)
@@ -76,12 +76,9 @@ def test_json_says_where_each_value_comes_from(own: Own) -> None:
     ("arguments", "said"),
     [
         (("set", "screen.theme", "pink"), 'It must be "localspec-dark"'),
-        (("set", "screen.tehme", "x"), "Did you mean screen.theme?"),
         (("get", "limit"), "Did you mean downloads.limit?"),
-        (("set", KEY, "0"), "above 0"),
         (("set", KEY), "--default"),
         (("set", KEY, "3", "--default"), "--default"),
-        (("set", "models.folder", "/no/such/folder"), "There is no folder"),
         (("set", "keys.chat.sned", "f9"), "Did you mean keys.chat.send?"),
         (("set", "keys.chat.send", "ctl+s"), "There is no key called"),
         (("set", "keys.chat.panel", "f2"), "f2 is already in use"),

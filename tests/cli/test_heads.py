@@ -18,7 +18,8 @@ def test_heads_beside_a_target_are_offered(house: Household) -> None:
     assert f"EAGLE-3 head, 0.1 MB: localspec pull {HEAD}" in shown.text
     assert f"MTP head, 0.1 MB: localspec pull hf://{DEEP}/mtp-Deep-Q8_0.gguf" in shown.text
     about = house.do("show", DEEP, "--json").document["models"][0]
-    assert [one["kind"] for one in about["beside"]] == ["eagle3", "dflash", "mtp"]
+    kinds = [one["kind"] for one in about["beside"]]
+    assert kinds == ["mtp", "eagle3", "dflash"], "in the order in which `run` looks for them"
     assert about["file"] == "Deep-Q8_0.gguf"
     pulled = house.do("pull", DEEP, "-y")
     assert pulled.code == 0, pulled.err

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import io
 import sys
+from contextlib import closing
 
 import pytest
 
 from localspec.cli.pull import DownloadProgressLine
-from localspec.models.hub.download import DownloadJob, DownloadPhase, DownloadState
+from localspec.models.hub.cached_file import DownloadJob
+from localspec.models.hub.download import DownloadPhase, DownloadState
+from localspec.models.reference import RepoFile
+from tests.fakehub import COMMIT
 
 
 class Terminal(io.StringIO):
@@ -34,12 +38,12 @@ def told(monkeypatch: pytest.MonkeyPatch) -> str:
     """What a short download shows."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    job = DownloadJob("some/repo", "main", "model.gguf")
-    with DownloadProgressLine("model.gguf", (1, 1)) as meter:
+    job = DownloadJob("some/repo", COMMIT, RepoFile("model.gguf", 100))
+    with closing(DownloadProgressLine("model.gguf", (1, 1))) as meter:
         for phase, done in (
             (DownloadPhase.LOADING, 25),
             (DownloadPhase.LOADING, 50),
             (DownloadPhase.DONE, 100),
         ):
-            meter.update(DownloadState(job, phase, done, 100))
+            meter.update(DownloadState(job, phase, done))
     return terminal.getvalue()

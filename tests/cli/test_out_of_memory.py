@@ -24,11 +24,12 @@ def limited(kib: int, *arguments: str | Path) -> subprocess.CompletedProcess[byt
     return subprocess.run(words, env=environment(), capture_output=True, timeout=120, check=False)
 
 
+@pytest.mark.long
 def test_a_context_that_finds_no_room_is_explained(zoo: Zoo) -> None:
     """Fewer and fewer bytes, until the engine starts but its context finds none."""
     ask = ("run", zoo["vast"], "-p", "x", "--ctx", "1048576", "--max-tokens", "1")
     codes = []
-    for kib in range(4_000_000, 400_000, -400_000):
+    for kib in range(3_200_000, 400_000, -400_000):
         done = limited(kib, *ask)
         codes.append(done.returncode)
         if done.returncode == _OUT_OF_MEMORY:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests import heads, tinygguf
+from localspec.chat.conversation import Conversation
+from localspec.chat.history import ChatHistory
+from localspec.chat.settings import ChatSettings, LoadedModel, build_request
+from tests import heads, sessions, tinygguf
+from tests.chat.talk import about, add_events
 from tests.cli.command import ROOT, command, environment, localspec
 from tests.tinygguf import Model
 from tests.zoo import Zoo
@@ -55,6 +61,7 @@ def test_all_pairs() -> None:
         ("cousin", 0, "compatible"),
         ("padded", 0, "compatible-padding"),
         ("wide", 5, "incompatible"),
+        ("reordered", 0, "cross-vocabulary"),
     ],
 )
 def test_two_files(zoo: Zoo, draft: str, code: int, verdict: str) -> None:
@@ -63,7 +70,8 @@ def test_two_files(zoo: Zoo, draft: str, code: int, verdict: str) -> None:
     assert done.document["verdict"] == verdict
     words = localspec("pair", "check", zoo["target"], zoo[draft])
     assert words.code == code
-    assert words.text.startswith("Incompatible: " if code else "Compatible: ")
+    begin = verdict.removesuffix("-padding").replace("cross-", "another ").capitalize()
+    assert words.text.startswith(f"{begin}: ")
 
 
 def test_a_verdict_is_of_the_files_as_they_are_now(zoo: Zoo, tmp_path: Path) -> None:
@@ -115,6 +123,57 @@ def test_heads_that_llama_cpp_would_die_of(zoo: Zoo, tmp_path: Path, name: str) 
         assert words in done.document["error"]["message"]
     else:
         assert set(done.document["speculation"]["by_source"]) == {"eagle3"}
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.txt"
+    path.write_text("the one\n\nin the end\n")
+    return path
+
+
+def test_drafts_are_judged_by_answers_of_their_target(zoo: Zoo, prompts: Path) -> None:
+    asked = ("pair", "test", zoo["target"], "lookup", zoo["reordered"], "--tokens", "60", "-q")
+    done = localspec(*asked, "--file", prompts)
+    assert done.code == 0, done.err
+    assert {line.split()[1] for line in done.text.splitlines()[1:3]} == {"lookup", "crossvocab"}
+    assert "Plain decoding" in done.text
+    fit = localspec("fit", zoo["target"], "--draft", zoo["reordered"], "--json").document
+    assert "measured with this pair" in json.dumps(fit)
+
+
+@pytest.mark.long
+def test_drafts_of_every_kind_are_judged(zoo: Zoo, prompts: Path) -> None:
+    asked = ("--tokens", "100", "--file", prompts, "--json")
+    done = localspec("pair", "test", zoo["target"], zoo["stranger"], zoo["target"], *asked)
+    found = {
+        Path(draft["draft"]).stem: draft["by_length"]["3"] for draft in done.document["drafts"]
+    }
+    same = found["target"]
+    assert same["accepted"] > 0.8 * same["drafted"] > 50  # wide passes round differently
+    assert found["stranger"]["accepted"] < same["accepted"] / 2
+    speeds = [draft["speedup"] for draft in done.document["drafts"]]
+    assert speeds == sorted(speeds, reverse=True)
+    head = localspec("pair", "test", "demo-target", "demo-eagle3", *asked)
+    (judged,) = head.document["drafts"]
+    assert judged["kind"] == "eagle3" and judged["by_length"]["1"]["accepted"] > 0
+
+
+def test_drafts_are_judged_by_kept_answers_with_the_seeds_they_had(zoo: Zoo) -> None:
+    """The target itself drafts what it answered, by the noise of the chat's seed."""
+    asked = ("pair", "test", zoo["chatty"], zoo["chatty"], "--chats", "--json")
+    assert "kept chats" in localspec(*asked).document["error"]["message"]
+    conversation, settings = Conversation(7, "be brief"), ChatSettings(max_tokens=60)
+    conversation.ask("Say it again")
+    conversation.set_model(zoo["chatty"].stem)
+    with sessions.loaded(zoo["chatty"]) as session, closing(ChatHistory.open()) as history:
+        loaded_model = LoadedModel.from_ready(session.ready)
+        request = build_request(settings, conversation, loaded_model)
+        add_events(conversation, list(session.generate(request)))
+        history.save_chat(None, about(conversation, settings), conversation.all_turns)
+    (judged,) = localspec(*asked).document["drafts"]
+    rates = judged["by_length"]["3"]
+    assert rates["accepted"] > 0.8 * rates["drafted"] > 20
 
 
 def test_one_file_is_no_pair(zoo: Zoo) -> None:

@@ -35,7 +35,7 @@ def test_marks(recorded: Path) -> None:
     assert "  0  plain" in done.text
     assert " Hello·" in done.text
     assert "ˢ" in done.text
-    assert "acceptance rate 100 % (" in done.text
+    assert "9 tokens in 3 passes, acceptance rate 7 of 7, 3.0 tokens per target pass" in done.text
     assert done.text.endswith("The model ended the answer.\n")
     assert "accepted" in done.err
     assert not harmful(done.out)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
 
+from localspec.machine.cpu_cores import read_cpu_cores
 from localspec.paths import package_data_dir
 from localspec.protocol.events import (
     EngineReady,
@@ -43,9 +45,8 @@ def test_files_beside_which_one_stands(zoo: Zoo) -> None:
     assert done.text.rstrip("\n") == HELLO_TEXT
 
 
-@pytest.mark.parametrize("ctx", ["1", "4", "257"])
-def test_a_tiny_context_answers_until_it_is_full(zoo: Zoo, ctx: str) -> None:
-    done = hello(zoo, "--ctx", ctx, "--json")
+def test_a_tiny_context_answers_until_it_is_full(zoo: Zoo) -> None:
+    done = hello(zoo, "--ctx", "4", "--json")
     assert done.code == 0
     assert done.document["text"] == HELLO_TEXT
 
@@ -55,7 +56,26 @@ def test_a_prompt_on_standard_input(zoo: Zoo) -> None:
     assert (done.code, done.text) == (0, HELLO_TEXT + "\n")
 
 
-@pytest.mark.parametrize("prompt", ["q\\nz ", " --stop", "%q{}\n"])
+@pytest.mark.parametrize(
+    ("piped", "prompt"), [(b"text", "sum up:\n\ntext"), (b" \n", "sum up:"), (b"", "sum up:")]
+)
+def test_what_is_piped_follows_the_prompt(zoo: Zoo, piped: bytes, prompt: str) -> None:
+    """After a blank line.  Blank lines alone add nothing."""
+    both = localspec("run", zoo["parrot"], "-p", "sum up:", "--json", stdin=piped)
+    alone = localspec("run", zoo["parrot"], "-p", prompt, "--json")
+    assert both.document["prompt_tokens"] == alone.document["prompt_tokens"]
+
+
+def test_without_a_draft_model_no_core_is_left_idle(zoo: Zoo, tmp_path: Path) -> None:
+    """Review B 11: it ran with one thread less than there are cores."""
+    file = tmp_path / "events.jsonl"
+    localspec("run", zoo["parrot"], "-p", "x", "--events", file)
+    loaded = json.loads(file.read_text().partition("\n")[0])
+    assert loaded["settings"]["target"]["n_threads"] == read_cpu_cores().default_threads
+    assert read_cpu_cores().default_threads == read_cpu_cores().performance
+
+
+@pytest.mark.parametrize("prompt", [" --stop", "q\\nz%q{}\n"])
 def test_a_prompt_is_taken_verbatim(zoo: Zoo, prompt: str) -> None:
     """BOS, the space SPM puts in front, and one token a character."""
     document = localspec("run", zoo["parrot"], "-p", prompt, "--json").document
@@ -144,10 +164,27 @@ def test_probabilities_are_recorded_where_asked_for(zoo: Zoo, tmp_path: Path, as
         assert len(token.instead) == 3 * asked
 
 
+def test_other_computers_of_the_settings_are_done_without_and_those_of_the_line_are_not(
+    zoo: Zoo,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        gone = "{}:{}".format(*closed.getsockname())
+    unreachable = f"The worker {gone} cannot be reached: connection refused."
+    given = ("run", zoo["parrot"], "-p", "hello", "--max-tokens", "2")
+    refused = localspec(*given, "--workers", gone)
+    assert refused.code == 9 and unreachable in refused.err and refused.out == b""
+    done = localspec(*given, env={"LOCALSPEC_RUN_WORKERS": gone})
+    assert done.code == 0 and done.out
+    assert f"{unreachable} Going on without it." in done.err
+    silent = localspec(*given, "--workers", "none", env={"LOCALSPEC_RUN_WORKERS": gone})
+    assert silent.code == 0 and gone not in silent.err
+
+
 def test_stats_are_talk(zoo: Zoo) -> None:
     done = hello(zoo, "--stats", "--seed", "5", "--spec", "model")
     assert done.text == HELLO_TEXT + "\n"
-    for words in ("ON", "acceptance rate 100 %", "tok/s", "seed 5", "accepted tokens per round"):
+    rate = "acceptance rate 7 of 7 · 3.0 tokens per target pass · 3 passes, 2 with a draft"
+    for words in ("ON", rate, "tok/s", "seed 5", "accepted tokens per round"):
         assert words in done.err
 
 
@@ -189,7 +226,6 @@ def test_events_are_lines_that_can_be_read_again(zoo: Zoo, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("stops", "text"),
     [
-        (["world"], " Hello, "),
         (["zzz", "ld!"], " Hello, wor"),
         (["zzz", ""], HELLO_TEXT),
     ],
@@ -229,3 +265,46 @@ def test_the_demo_answers_a_prompt_from_a_pipe() -> None:
     assert set(speculating) == set(plain)
     require_same_logits_at_every_width(package_data_dir() / "demo" / "demo-target.gguf")
     assert speculating["text"] == plain["text"]
+
+
+def test_a_preset_gives_what_the_command_line_leaves_open(zoo: Zoo, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[presets.short]\nmax_tokens = 3\ntemperature = 0\nspec = 'off'\n")
+    env = {"LOCALSPEC_CONFIG": str(file)}
+    given = ("run", zoo["parrot"], "-p", "a", "--json", "--preset", "short")
+    plain = localspec(*given, env=env).document
+    assert (len(plain["tokens"]), plain["finish_reason"]) == (3, "length")
+    assert len(localspec(*given, "--max-tokens", "2", env=env).document["tokens"]) == 2
+    unknown = localspec("run", zoo["parrot"], "-p", "a", "--preset", "long", env=env)
+    assert unknown.code == 3 and "Presets: short." in unknown.err
+
+
+# --- constrained answers ----------------------------------------------------------------------
+
+AGE = '{"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}'
+
+
+def test_an_answer_satisfies_a_schema_or_follows_a_grammar(tmp_path: Path) -> None:
+    schema, grammar = tmp_path / "age.json", tmp_path / "two.gbnf"
+    schema.write_text(AGE, encoding="utf-8")
+    grammar.write_text('root ::= "one" | "two"', encoding="utf-8")
+    for given in (AGE, str(schema)):
+        done = localspec("run", "demo", "-p", "a = ", *GREEDY, "--json-schema", given)
+        assert (done.code, list(json.loads(done.text))) == (0, ["age"])
+    done = localspec("run", "demo", "-p", "a = ", *GREEDY, "--grammar", grammar)
+    assert (done.code, done.text.strip() in ("one", "two")) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (("--json-schema", "{"), 2),
+        (("--json-schema", "none.json"), 3),
+        (("--json-schema", "{}", "--grammar", __file__), 2),
+        (("--json-schema", '{"not": {}}'), 16),
+        (("--grammar", __file__), 16),
+    ],
+)
+def test_an_unusable_schema_or_grammar_is_refused(options: tuple[str, ...], code: int) -> None:
+    done = localspec("run", "demo", "-p", "a = ", *options, "--json")
+    assert (done.code, bool(done.document["error"]["message"])) == (code, True)

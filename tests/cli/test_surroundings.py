@@ -8,11 +8,14 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.cli.command import ROOT, TIMEOUT, Done, command, environment, harmful, localspec
+from tests.downloads import wait_for
 from tests.often import often
 from tests.zoo import HELLO_TEXT, Zoo
 
@@ -51,7 +54,7 @@ def one_line(done: Done, code: int, words: str) -> None:
 # --- limits and places ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("files", [8, 16, 64])
+@pytest.mark.parametrize("files", [8, 16])
 def test_few_files_may_be_open(files: int, zoo: Zoo) -> None:
     done = in_shell(f"ulimit -n {files}; exec", "run", zoo["parrot"], *ASK)
     if files == 8:
@@ -88,7 +91,7 @@ def test_no_room_for_temporary_files(mount: str, zoo: Zoo, tmp_path: Path) -> No
         shutil.rmtree(place)
 
 
-@pytest.mark.parametrize("home", ["", "/proc/nowhere", "/dev/null"])
+@pytest.mark.parametrize("home", ["", "/dev/null"])
 def test_a_home_that_is_none(home: str, zoo: Zoo, tmp_path: Path) -> None:
     """One answer needs no place to write; nothing to write to is no reason to refuse it."""
     away = "env -u HOME -u LOCALSPEC_DATA_DIR -u HF_HOME"
@@ -107,10 +110,9 @@ def test_a_data_folder_that_takes_nothing(zoo: Zoo) -> None:
 # --- Python and its parts ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("level", ["1", "2"])
-def test_python_without_assertions(level: str, zoo: Zoo) -> None:
-    answers(localspec("run", zoo["parrot"], *ASK, env={"PYTHONOPTIMIZE": level}))
-    assert localspec("run", "--help", env={"PYTHONOPTIMIZE": level}).code == 0
+def test_python_without_assertions(zoo: Zoo) -> None:
+    answers(localspec("run", zoo["parrot"], *ASK, env={"PYTHONOPTIMIZE": "2"}))
+    assert localspec("run", "--help", env={"PYTHONOPTIMIZE": "2"}).code == 0
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,6 @@ def test_python_without_assertions(level: str, zoo: Zoo) -> None:
         ("click", 1, "No module named 'click'"),
         ("yaml", 1, "A package that localspec needs cannot be imported: No module named 'yaml'."),
         ("numpy", 9, "No module named 'numpy'"),
-        ("psutil", 9, "No module named 'psutil'"),
         ("llama_cpp", 9, "No module named 'llama_cpp'"),
     ],
 )
@@ -145,7 +146,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("name", often(NAMES, ("dash", "no-utf-8", "escape")))
+@pytest.mark.parametrize("name", often(NAMES, ("escape",)))
 def test_a_file_of_any_name(name: str, zoo: Zoo, tmp_path: Path) -> None:
     """It runs, alone, as its own draft and as a link; it is shown, listed and removed."""
     folder = tmp_path / "models"
@@ -177,7 +178,7 @@ def test_a_file_of_any_name(name: str, zoo: Zoo, tmp_path: Path) -> None:
 INVALID = os.fsdecode(b"a\xff\xed\xa0\xbd")
 
 
-@pytest.mark.parametrize("form", [[], ["--json"], ["--tokens", "--stats", "-v"]])
+@pytest.mark.parametrize("form", [["--json"], ["--tokens", "--stats", "-v"]])
 def test_bytes_that_are_no_text_in_any_argument(form: list[str], zoo: Zoo) -> None:
     """A stray byte, and half of a surrogate pair."""
     done = localspec(
@@ -189,9 +190,32 @@ def test_bytes_that_are_no_text_in_any_argument(form: list[str], zoo: Zoo) -> No
         assert "Traceback" not in localspec(*more).err
 
 
-@pytest.mark.parametrize("blank", [b"", b"\n", b" \t\r\n\n"])
-def test_a_pipe_that_brings_nothing(blank: bytes, zoo: Zoo) -> None:
-    one_line(localspec("run", zoo["parrot"], stdin=blank), 2, "The prompt is empty")
+def test_a_pipe_that_brings_nothing(zoo: Zoo) -> None:
+    for blank in (b"", b"\n", b" \t\r\n\n"):
+        one_line(localspec("run", zoo["parrot"], stdin=blank), 2, "The prompt is empty")
+
+
+def test_a_model_that_is_missing_leaves_no_engine_behind(tmp_path: Path) -> None:
+    """The engine process starts before the model is looked for."""
+    ours = {"LOCALSPEC_TEST_MARK": str(tmp_path)}
+    done = subprocess.run(
+        command("run", tmp_path / "none.gguf", "-p", "a"),
+        env=environment(ours),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert done.returncode != 0 and b"none.gguf" in done.stderr
+    wait_for(lambda: not has_process(ours))
+
+
+def has_process(variables: dict[str, str]) -> bool:
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if variables.items() <= process.environ().items():
+                return True
+    return False
 
 
 def test_a_prompt_of_a_megabyte(zoo: Zoo) -> None:
@@ -213,10 +237,9 @@ def test_a_prompt_without_end_is_not_cut_unsaid(zoo: Zoo) -> None:
     "locale",
     [
         {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-        {"PYTHONIOENCODING": "ascii"},
         {"PYTHONIOENCODING": "latin-1"},
     ],
-    ids=["C", "ascii", "latin-1"],
+    ids=["C", "latin-1"],
 )
 def test_characters_that_cannot_be_written(locale: dict[str, str], zoo: Zoo) -> None:
     done = localspec("run", zoo["chatty"], "-p", "é漢", "--temperature", "0", env=locale)
@@ -229,7 +252,6 @@ def test_characters_that_cannot_be_written(locale: dict[str, str], zoo: Zoo) -> 
     ("env", "coloured"),
     [
         ({}, False),
-        ({"NO_COLOR": "1"}, False),
         ({"FORCE_COLOR": "1"}, True),
         ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
     ],
@@ -238,5 +260,7 @@ def test_colour_is_as_the_environment_wants_it(
     env: dict[str, str], coloured: bool, zoo: Zoo
 ) -> None:
     model = zoo["parrot"]
-    done = localspec("run", model, "--draft", model, "-p", "a", "--tokens", env=env)
+    done = localspec(
+        "run", model, "--draft", model, "-p", "a", "--tokens", "--spec", "model", env=env
+    )
     assert (b"\x1b[" in done.out) is coloured

@@ -45,7 +45,7 @@ POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals 
 def test_colour_in_a_pipe(
     zoo: Zoo, env: dict[str, str], options: list[str], coloured: bool
 ) -> None:
-    done = hello(zoo, "--tokens", *options, env=env)
+    done = hello(zoo, "--tokens", "--spec", "model", *options, env=env)
     assert (b"\x1b[" in done.out) is coloured
     assert not harmful(done.out, colour=True)
 

@@ -45,25 +45,17 @@ def files(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Files:
     whole = DEMO.read_bytes()
     contents = {
         "empty.gguf": b"",
-        "zeros.gguf": bytes(4096),
-        "notes.txt": b"just some words\n",
         "pointer.gguf": POINTER,
-        "page.gguf": b"<!DOCTYPE html><html><body>Sign in</body></html>",
-        "old.gguf": b"GGUF\x01\x00\x00\x00" + bytes(64),
         "\x1b]0;owned\x07rude.gguf": b"words",
+        "cut-half.gguf": whole[: len(whole) // 2],
     }
-    for size in (30, 5_000, len(whole) // 2, len(whole) - 1):
-        contents[f"cut-{size}.gguf"] = whole[:size]
-    contents["cut-half.gguf"] = contents.pop(f"cut-{len(whole) // 2}.gguf")
-    contents["cut-one.gguf"] = contents.pop(f"cut-{len(whole) - 1}.gguf")
     for name, content in contents.items():
         (folder / name).write_bytes(content)
-    (folder / "directory.gguf").mkdir()
     if sys.platform != "win32":
         os.mkfifo(folder / "fifo.gguf")
 
     def path(name: str) -> Path:
-        return folder / name if name.endswith((".gguf", ".txt")) else zoo[name]
+        return folder / name if name.endswith(".gguf") else zoo[name]
 
     return path
 
@@ -94,19 +86,11 @@ def wrong(*arguments: str | Path, code: int, words: str) -> None:
     ("name", "code", "words"),
     [
         ("absent.gguf", NOT_FOUND, "There is no file"),
-        ("directory.gguf", MODEL_FILE, "is a directory"),
         ("empty.gguf", MODEL_FILE, "is empty"),
-        ("zeros.gguf", MODEL_FILE, "is not a GGUF"),
-        ("notes.txt", MODEL_FILE, "is a text file"),
         ("pointer.gguf", MODEL_FILE, "git lfs pull"),
-        ("page.gguf", MODEL_FILE, "is a web page"),
-        ("old.gguf", MODEL_FILE, "is GGUF v1"),
         ("\x1b]0;owned\x07rude.gguf", MODEL_FILE, "rude.gguf is a text file"),
         ("vocabulary-only", MODEL_FILE, "vocabulary only"),
-        ("cut-30.gguf", MODEL_FILE, "is incomplete"),
-        ("cut-5000.gguf", MODEL_FILE, "is incomplete"),
         ("cut-half.gguf", MODEL_FILE, "is incomplete"),
-        ("cut-one.gguf", MODEL_FILE, "is incomplete"),
         ("duplicate", MODEL_FILE, "tokens 363 and 364 are both '▁s'"),
         ("future", MODEL_FILE, "unknown model architecture: 'llama99'"),
     ],
@@ -154,18 +138,13 @@ def test_parts_of_two_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("draft", "words"),
     [
-        ("renamed", "token 300 is '▁other' in the draft and 'I' in the target"),
-        ("renamed-rudely", "token 301 is 'rude' in the draft and 'J' in the target"),
+        ("renamed", "token 257 is '▁other' in the draft and '<0xFE>' in the target"),
+        ("renamed-rudely", "token 256 is 'rude' in the draft and '<0xFD>' in the target"),
         ("wide", "its vocabulary has 565 tokens, the target's has 365"),
     ],
 )
 def test_a_pair_that_does_not_match(files: Files, draft: str, words: str) -> None:
     wrong(files("f32"), "--draft", files(draft), *ASK, code=INCOMPATIBLE, words=words)
-
-
-def test_a_pair_of_two_kinds_of_vocabulary(files: Files) -> None:
-    done = localspec("run", files("f32"), "--draft", "demo", *ASK)
-    told(done, INCOMPATIBLE, "of type BPE, the target's is SPM")
 
 
 @pytest.mark.parametrize(
@@ -182,21 +161,12 @@ def test_a_pair_nobody_knows(name: str, words: str) -> None:
     ("options", "words"),
     [
         (("--ctx", "2147483648"), "A context of 2,147,483,648 tokens is out of range"),
-        (("--ctx", "1000000000"), "A context of 1,000,000,000 tokens is out of range"),
-        (("--ctx", "0"), "--ctx"),
-        (("--top-p", "0"), "--top-p"),
-        (("--temperature", "-1"), "--temperature"),
-        (("--temperature", "nan"), "temperature of nan"),
+        (("--temperature", "nan"), "--temperature"),
         (("--max-tokens", "0"), "--max-tokens"),
-        (("--draft-max", "17"), "--draft-max"),
-        (("--seed", "-1"), "--seed"),
         (("--spec", "magic"), "--spec"),
-        (("--spec", "model", "--draft", "none"), "needs a draft model"),
         (("--spec", "eagle3", "--draft", "none"), "'eagle3' needs a draft model"),
-        (("--verify", "hope"), "--verify"),
         (("--kv", "q8_0", "--flash-attn", "off"), "requires flash_attn"),
         (("--gpu-layers", "many"), "number of layers"),
-        (("--split", "half"), "--split"),
         (("--such-an-option",), "--such-an-option"),
         (("one", "too-many"), "too-many"),
     ],
@@ -212,7 +182,7 @@ def test_a_context_that_no_memory_holds(files: Files) -> None:
     assert "This fits: --ctx " in done.err
 
 
-@pytest.mark.parametrize("threads", ["0", "-3", "99999999999999999999"])
+@pytest.mark.parametrize("threads", ["-3", "99999999999999999999"])
 def test_threads_are_clamped(files: Files, threads: str) -> None:
     assert localspec("run", files("parrot"), *ASK, "--threads", threads).code == 0
 
@@ -266,7 +236,7 @@ def test_an_answer_that_cannot_be_written(files: Files, redirection: str) -> Non
 # --- models that fail on the way ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [(), ("--draft", "itself"), ("--temperature", "1")])
+@pytest.mark.parametrize("options", [(), ("--draft", "itself", "--temperature", "1")])
 def test_a_model_of_invalid_numbers(files: Files, options: tuple[str, ...]) -> None:
     path = files("nan")
     given = [path if option == "itself" else option for option in options]
@@ -279,16 +249,16 @@ def test_what_was_said_before_invalid_numbers_stays(files: Files) -> None:
     assert done.text == " Hello, wor\n"
 
 
+HEAD = Path(__file__).parents[2] / "localspec" / "data" / "demo" / "demo-eagle3.gguf"
+
+
 @pytest.mark.parametrize(
     ("code", "arguments"),
     [
         (USAGE, ("demo", "--such-an-option")),
         (NOT_FOUND, ("absent.gguf",)),
-        (DOES_NOT_FIT, ("vast", "--ctx", "2147483647", "--gpu-layers", "0")),
-        (INCOMPATIBLE, ("f32", "--draft", "demo")),
-        (STORAGE, ("demo", "--events", "absent/events.jsonl")),
+        (INCOMPATIBLE, ("f32", "--draft", str(HEAD))),
         (ENGINE, ("nan-later",)),
-        (MODEL_FILE, ("cut-half.gguf",)),
         (TOO_LONG, ("parrot", "-p", "z" * 2000)),
     ],
 )

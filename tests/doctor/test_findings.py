@@ -7,15 +7,17 @@ import io
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
+from localspec import paths
 from localspec.doctor import checks, engine_checks, network_checks, storage_checks, terminal_checks
 from localspec.doctor.findings import Finding, redact
-from localspec.machine import llama_cpp_info
+from localspec.machine import head_functions, probe
 from localspec.machine.device import Device
+from localspec.machine.measurements import MeasurementStore, make_key
 from localspec.machine.probe import ProbeError
+from localspec.protocol.wire import LoadCommand, MeasuredCosts
 from tests.zoo import Zoo
 
 
@@ -28,6 +30,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path / "config" / "config.toml"))
     monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(tmp_path))
+    monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 
@@ -84,30 +87,30 @@ def test_the_engine_report_names_versions_library_and_cpu_features() -> None:
     assert found["heads"].what == "can draft with EAGLE-3, MTP, DFlash and DSpark heads"
 
 
+def test_thread_counts_are_told_with_their_reason(tmp_path: Path) -> None:
+    found = engine_checks._describe_threads().what
+    assert "until a model is measured" in found
+    (tmp_path / "target.gguf").write_bytes(b"")
+    store = MeasurementStore(paths.data_dir() / "measured.sqlite")
+    key = make_key(LoadCommand(str(tmp_path / "target.gguf")))
+    store.write_costs(key, MeasuredCosts(1.0, {"1": 1.0}, threads=3, threads_batch=4))
+    found = engine_checks._describe_threads().what
+    assert "3 a token, 4 for prompts and drafts (measured)" in found
+
+
 def test_a_build_that_cannot_run_heads_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    info = llama_cpp_info.LlamaCppInfo(
-        (), False, "libllama.so", "", ("llama_get_embeddings_nextn",)
-    )
-    monkeypatch.setattr(llama_cpp_info, "query", lambda refresh: info)
+    info = probe.LlamaCppInfo((), False, "libllama.so", "", ("llama_get_embeddings_nextn",))
+    monkeypatch.setattr(probe, "query_llama_cpp", lambda: info)
     found = by_id(engine_checks.check_engine())["no-heads"]
     assert found.level == "notice" and "lacks llama_get_embeddings_nextn" in found.what
     assert found.fix
 
 
-def test_the_probe_checks_the_functions_that_the_engine_calls() -> None:
-    from localspec.engine.llama import hidden_states  # noqa: PLC0415
+def test_functions_that_a_build_lacks_are_named() -> None:
     from localspec.engine.llama.library import C  # noqa: PLC0415
-    from localspec.machine import probed_model  # noqa: PLC0415
 
-    called = {name: ways[:2] for name, ways in hidden_states._FUNCTIONS.items()}
-    assert called == probed_model._HEAD_FUNCTIONS
-    assert probed_model.missing_head_functions(C) == []
-
-    class Lacks(dict[str, int]):
-        def __missing__(self, name: str) -> int:
-            raise AttributeError(name)
-
-    assert probed_model.missing_head_functions(SimpleNamespace(_lib=Lacks())) == list(called)
+    assert head_functions.list_missing(C._lib) == []
+    assert head_functions.list_missing(object()) == list(head_functions.SYMBOLS)
 
 
 @pytest.mark.parametrize(
@@ -124,10 +127,10 @@ def test_the_probe_checks_the_functions_that_the_engine_calls() -> None:
 def test_a_load_failure_names_what_to_install(
     why: str, id_: str, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(refresh: bool) -> llama_cpp_info.LlamaCppInfo:
+    def broken() -> probe.LlamaCppInfo:
         raise ProbeError(why)
 
-    monkeypatch.setattr(llama_cpp_info, "query", broken)
+    monkeypatch.setattr(probe, "query_llama_cpp", broken)
     found = by_id(engine_checks.check_engine())[id_]
     assert found.level == "error"
     assert fix in found.fix or "uv pip install" in found.fix
@@ -217,6 +220,11 @@ def test_network_settings(tmp_path: Path) -> None:
     assert set(check()) == {"endpoint", "no-token"}
     assert check(HF_HUB_OFFLINE="1")["offline"].level == "notice"
     assert "offline" not in check(HF_HUB_OFFLINE="0")
+    option = check(HF_HUB_OFFLINE="1", LOCALSPEC_OPTION_HF_HUB_OFFLINE="--offline")["offline"]
+    assert (option.what, option.fix) == (
+        "offline: --offline was given",
+        "leave it out, to download models",
+    )
     assert check(HF_ENDPOINT="mirror")["endpoint-wrong"].level == "warning"
     assert check(HF_ENDPOINT="http://[half")["endpoint-wrong"].fix
     assert check(https_proxy="http://p")["proxy"].level == "ok"

@@ -7,12 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from localspec.engine.drafters import DrafterInputs
-from localspec.engine.drafters.head_runner import (
-    BlockDrafter,
-    BlockHeadRunner,
-    HeadDrafter,
-    HeadRunner,
-)
+from localspec.engine.drafters.autoregressive_head import HeadDrafter, HeadRunner
+from localspec.engine.drafters.block_head import BlockDrafter, BlockHeadRunner
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy, Logits
 from localspec.engine.speculative_loop import GenerationJob, RoundResult, speculative_decode
@@ -120,8 +116,8 @@ def _doubtful(row: Logits) -> bool:
 
 def _drafter(head_runner: HeadRunner | BlockHeadRunner, needs: DrafterInputs) -> Drafter:
     if isinstance(head_runner, BlockHeadRunner):
-        return BlockDrafter(head_runner, needs, "a block")
-    return HeadDrafter(head_runner, needs, "a head")
+        return BlockDrafter(head_runner, needs)
+    return HeadDrafter(head_runner, needs)
 
 
 def _never(_: int) -> bool:

@@ -14,17 +14,29 @@ from typing import TypeVar
 
 import numpy as np
 
+from localspec.engine.constraints.output_constraint import OutputConstraint
+from localspec.engine.drafters.constrained import ConstrainedDrafter
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.prefix_cache import PrefixCache
-from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy, Verifier
-from localspec.engine.sampling import compute_distribution
+from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy, GrammarState, Verifier
+from localspec.engine.sampling import NoAllowedTokenError, compute_distribution
 from localspec.engine.speculative_loop import GenerationJob, RoundResult, speculative_decode
 from localspec.engine.verifiers import GumbelCoupledVerifier, RandomSource, make_verifier
 from localspec.protocol.wire import SamplingParams, VerifyMode
+from tests.crossed import (
+    DRAFT,
+    PERMUTED,
+    SHARED_BY_TWO,
+    TARGET,
+    PermutedModel,
+    crossed,
+    vocabulary,
+)
 from tests.fakes import (
     GREEDY,
     N_VOCAB,
     PLAIN,
+    BranchingModel,
     ConstantDrafter,
     EmptyDrafter,
     Explorer,
@@ -33,9 +45,11 @@ from tests.fakes import (
     OracleDrafter,
     Outcome,
     RandomDrafter,
+    ScheduledWorker,
     TableModel,
     job,
     model_drafter,
+    overlapped_drafter,
     plain,
     run,
     table,
@@ -62,7 +76,12 @@ def pairs() -> FakeModel:
 
 def _model(make: MakeModel) -> MakeDrafter:
     return lambda verifier, what, text: model_drafter(
-        make(), verifier, what.sampling, len(what.prompt), is_end=what.is_eog
+        make(),
+        verifier,
+        what.sampling,
+        len(what.prompt),
+        is_eog=what.is_eog,
+        constraint=what.constraint,
     )
 
 
@@ -70,8 +89,21 @@ def _oracle(wrong: Callable[[int], bool]) -> MakeDrafter:
     return lambda verifier, what, text: OracleDrafter(text, N_VOCAB, wrong)
 
 
-def _random(seed: int) -> MakeDrafter:
+def random_drafts(seed: int) -> MakeDrafter:
     return lambda verifier, what, text: RandomDrafter(seed)
+
+
+def _crossed(make: MakeModel) -> MakeDrafter:
+    return lambda verifier, what, text: crossed(
+        make(), verifier, what.sampling, len(what.prompt), is_end=what.is_eog
+    )
+
+
+def _overlapped(fan: int, n_checks: int) -> MakeDrafter:
+    """Drafts ahead for `fan` outcomes; each job is stopped after some checks."""
+    return lambda verifier, what, text: overlapped_drafter(
+        BranchingModel(2), verifier, what, ScheduledWorker(lambda: (True, n_checks)), fan=fan
+    )
 
 
 GUESSERS: dict[str, MakeDrafter] = {
@@ -80,6 +112,11 @@ GUESSERS: dict[str, MakeDrafter] = {
     "model with the target's history": _model(history),
     "lookup": lambda verifier, what, text: LookupDrafter(),
     "eager lookup": lambda verifier, what, text: LookupDrafter(1),
+    "another vocabulary": _crossed(lambda: HistoryModel(2, n_vocab=len(DRAFT))),
+    "another vocabulary, a table": _crossed(lambda: TableModel(table(2, len(DRAFT)))),
+    "overlapped": _overlapped(1, 1000),
+    "overlapped, five outcomes": _overlapped(5, 1000),
+    "overlapped, stopped early": _overlapped(3, 3),
     "empty": lambda verifier, what, text: EmptyDrafter(),
     "constant": lambda verifier, what, text: ConstantDrafter([3, 1, 2, 2]),
 }
@@ -91,7 +128,7 @@ ORACLES: dict[str, MakeDrafter] = {
 }
 """They draft plain decoding's text, for checks where speculation must reproduce it."""
 DRAFTERS = GUESSERS | ORACLES
-RANDOM: dict[str, MakeDrafter] = {f"random {seed}": _random(seed) for seed in range(50)}
+RANDOM: dict[str, MakeDrafter] = {"random": random_drafts(0)}
 
 
 # --- the same text ----------------------------------------------------------------------
@@ -122,15 +159,23 @@ def every_drafter_same_as_plain() -> None:
 
 
 def every_draft_same_as_plain(
-    sampling: SamplingParams, draft_length: int, n_vocab: int = 4
+    sampling: SamplingParams,
+    draft_length: int,
+    n_vocab: int = 4,
+    grammar: GrammarState | None = None,
 ) -> None:
     """With fixed noise every possible draft gives plain decoding's tokens."""
     rows = table(3, n_vocab, scale=1.0)
     for seed in range(3):
         what = job([0, 1, 0], 7, sampling=replace(sampling, seed=seed), draft_length=draft_length)
-        expected = plain(TableModel(rows), GumbelCoupledVerifier(seed), what).tokens
+        judge = GumbelCoupledVerifier(seed)
+        expected = plain(TableModel(rows), judge, constrained(what, grammar)).tokens
         for guess in np.ndindex((n_vocab,) * draft_length):
-            got = run(TableModel(rows), ConstantDrafter(guess), GumbelCoupledVerifier(seed), what)
+            drafter = ConstantDrafter(guess)
+            try:
+                got = run(TableModel(rows), drafter, judge, constrained(what, grammar))
+            except NoAllowedTokenError as error:
+                raise AssertionError("an answer left its grammar") from error
             assert got.tokens == expected, guess
 
 
@@ -144,31 +189,49 @@ class Case:
     what: GenerationJob
     target: MakeModel
     drafter: MakeDrafter
+    grammar: GrammarState | None = None
 
     def draws(self, mode: VerifyMode) -> dict[Outcome, float]:
         """The probability of every answer of the production code."""
 
         def answer(draws: RandomSource) -> list[int]:
-            verifier = make_verifier(mode, 0, draws)
-            return run(
-                self.target(), self.drafter(verifier, self.what, []), verifier, self.what
-            ).tokens
+            verifier, what = make_verifier(mode, 0, draws), constrained(self.what, self.grammar)
+            drafter = self.drafter(verifier, what, [])
+            if what.constraint is not None:
+                drafter = ConstrainedDrafter(drafter, what.constraint)
+            try:
+                return run(self.target(), drafter, verifier, what).tokens
+            except NoAllowedTokenError as error:
+                raise AssertionError("an answer left its grammar") from error
 
         return Explorer().outcomes(answer)
 
     def exact(self) -> dict[Outcome, float]:
         """The same for plain decoding: products of the target's probabilities."""
-        return dict(self._continued((), 1.0))
+        return dict(self._continued((), 1.0, self.grammar))
 
-    def _continued(self, said: Outcome, weight: float) -> Iterator[tuple[Outcome, float]]:
+    def _continued(
+        self, said: Outcome, weight: float, state: GrammarState | None
+    ) -> Iterator[tuple[Outcome, float]]:
         if len(said) == self.what.max_tokens or (said and self.what.is_eog(said[-1])):
             yield said, weight
             return
         text = [*self.what.prompt, *said]
-        own = compute_distribution(self.target().row(text), self.what.sampling, text)
+        row = self.target().row(text)
+        if state is not None:
+            row = np.where(state.allows(np.arange(len(row))), row, -np.inf).astype(np.float32)
+        own = compute_distribution(row, self.what.sampling, text)
         for token, prob in zip(own.ids.tolist(), own.probs.tolist(), strict=True):
             if prob > 0:
-                yield from self._continued((*said, token), weight * prob)
+                after = state.advance(token) if state is not None else None
+                yield from self._continued((*said, token), weight * prob, after)
+
+
+def constrained(what: GenerationJob, grammar: GrammarState | None) -> GenerationJob:
+    """The job of one answer that follows the grammar from its start."""
+    if grammar is None:
+        return what
+    return replace(what, constraint=OutputConstraint(grammar, len(what.prompt)))
 
 
 def exactly_the_targets_law(case: Case, mode: VerifyMode) -> None:
@@ -187,15 +250,34 @@ def tables_case(
     draft_length: int = 2,
     n_vocab: int = 3,
     draft_sampling: SamplingParams | None = None,
+    grammar: GrammarState | None = None,
 ) -> Case:
     """A case with two different tables."""
 
     def drafter(verifier: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
         draft = TableModel(table(12, n_vocab, scale=1.0))
-        return model_drafter(draft, verifier, draft_sampling or what.sampling, len(what.prompt))
+        return model_drafter(
+            draft,
+            verifier,
+            draft_sampling or what.sampling,
+            len(what.prompt),
+            constraint=what.constraint,
+        )
 
     what = job([0, 1], n, sampling=sampling, draft_length=draft_length)
-    return Case(what, lambda: TableModel(table(11, n_vocab, scale=1.0)), drafter)
+    return Case(what, lambda: TableModel(table(11, n_vocab, scale=1.0)), drafter, grammar)
+
+
+def shared_tokens_case(sampling: SamplingParams = PLAIN) -> Case:
+    """A draft that shares two of the target's three tokens, and knows one that it lacks."""
+
+    def drafter(verifier: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
+        draft = TableModel(table(12, 3, scale=1.0))
+        start, spelled = len(what.prompt), ("a", "b", "ab")
+        return crossed(draft, verifier, what.sampling, start, (spelled, SHARED_BY_TWO))
+
+    what = job([0, 1], 4, sampling=sampling, draft_length=2)
+    return Case(what, lambda: TableModel(table(11, 3, scale=1.0)), drafter)
 
 
 def rarely_by_chance(mode: VerifyMode, answers: int = 2000) -> None:
@@ -279,6 +361,37 @@ def twin_is_always_right(sampling: SamplingParams, mode: VerifyMode) -> None:
             asked = min(draft_length, left - 1) if step is not got.steps[0] else 0
             assert len(step.draft.tokens) == step.accepted == asked
             left -= len(step.tokens)
+
+
+def translated_twin_is_always_right(sampling: SamplingParams) -> None:
+    """The target drafting for itself under other numbers is never corrected."""
+    for draft_length in (1, 2, 3, 5, 8):
+        what = job(PROMPT, 40, sampling=sampling, draft_length=draft_length)
+        verifier = make_verifier("coupled", sampling.seed)
+        draft = PermutedModel(history())
+        drafter = crossed(draft, verifier, sampling, len(PROMPT), ("abcdef", PERMUTED))
+        got = run(history(), drafter, verifier, what)
+        assert all(step.accepted == len(step.draft.tokens) for step in got.steps)
+        assert len(got.steps) <= 2 + 40 // (draft_length + 1)
+
+
+def translated_memory_is_the_text(sampling: SamplingParams = SAMPLED) -> None:
+    """Before a draft, the draft model holds the text as its own tokenizer splits it, but for the
+    last token, which a longer one may replace."""
+    target, draft = vocabulary(TARGET), vocabulary(DRAFT)
+    for draft_length in (1, 2, 5):
+        what = job(PROMPT, 40, sampling=sampling, draft_length=draft_length)
+        verifier = make_verifier("coupled", sampling.seed)
+        model = HistoryModel(2, n_vocab=len(DRAFT))
+        drafter = crossed(model, verifier, sampling, len(PROMPT))
+        text = list(PROMPT)
+        for step in plain(history(), verifier, what).steps:
+            text += step.tokens
+            drafter.propose(text, draft_length)
+            spelled = draft.tokenize(target.join(text))
+            assert model.memory[: len(spelled) - 1] == spelled[:-1]
+            held = draft.join(model.memory[len(spelled) - 1 :][:1])
+            assert not held or held.startswith(draft.join(spelled[-1:]))
 
 
 # --- ends and limits --------------------------------------------------------------------

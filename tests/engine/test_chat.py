@@ -97,7 +97,11 @@ def test_sampling_answers_the_same(chatty: Session) -> None:
 def test_ready_tells_of_the_template(named: tuple[str, Session]) -> None:
     name, session = named
     thinking = ["<think>", "</think>"] if name == "thinker" else None
-    assert session.ready.settings["chat"] == {"template": "own", "thinking": thinking}
+    assert session.ready.settings["chat"] == {
+        "template": "own",
+        "thinking": thinking,
+        "tools": None,
+    }
 
 
 def test_a_text_is_read_as_it_is(chatty: Session) -> None:
@@ -178,7 +182,7 @@ def test_a_fallback_may_be_chosen(chatty: Session) -> None:
 
 def test_a_model_without_a_template_says_so(zoo: Zoo) -> None:
     with loaded(zoo["parrot"]) as session:
-        assert session.ready.settings["chat"] == {"template": None, "thinking": None}
+        assert session.ready.settings["chat"] == {"template": None, "thinking": None, "tools": None}
         with pytest.raises(UsageError, match="no chat template") as raised:
             ask(session, HI)
         assert "--template" in raised.value.hint
@@ -222,7 +226,7 @@ class Words:
 def test_a_name_instead_of_a_template_is_llama_cpps(source: str, name: str | None) -> None:
     """It names a form for a few models that have no template."""
     chat = PromptBuilder(Words(), source)
-    assert chat.ready_settings() == {"template": name, "thinking": None}
+    assert chat.ready_settings() == {"template": name, "thinking": None, "tools": None}
     if name:
         prompt = chat.build_prompt(GenerateCommand(messages=(SYSTEM, HI)))
         assert prompt.text == "[SYSTEM_PROMPT]Be kind.[/SYSTEM_PROMPT][INST]Hi?[/INST]"

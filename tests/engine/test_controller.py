@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import mean
 
+import numpy as np
 import pytest
 
 from localspec.engine.control.acceptance_stats import PairStats
@@ -57,7 +58,7 @@ def test_where_nothing_pays_it_costs_next_to_nothing(world: World) -> None:
 
 
 MISJUDGED = {
-    "wide passes are dearer": World(steady(0.3), truly=1.5),
+    "wide passes are dearer": World(steady(0.3), truly=lambda n: 1.5),
     "a plain pass is cheaper": World(steady(0.2), curve=STEEP, believed=2.5),
     "a plain pass is cheaper, and little to gain": World(steady(0.3), c=0.2, believed=2.5),
     "the host takes its time": World(steady(0.5), host=lambda width: 0.15 * width),
@@ -80,6 +81,18 @@ def test_it_comes_near_the_best_fixed_length(world: World) -> None:
 def test_knowing_which_tokens_are_easy_beats_every_fixed_length() -> None:
     world = World(mixed(0.1, 0.95, 0.6))
     assert mean(world.adaptive(1000) for _ in range(3)) > 1.05 * world.best_fixed()
+
+
+@pytest.mark.parametrize("sure", [steady(0.4), mixed(0.1, 0.95, 0.5)], ids=["weak", "mixed"])
+def test_a_width_is_held_where_changing_it_is_dear(
+    sure: Callable[[np.random.Generator], float],
+) -> None:
+    """On a worker: its graph is sent again, so ending a draft early costs more than a long one."""
+    priced, unpriced = (
+        mean(World(sure, change=0.5, prices_changes=knows).adaptive(1500) for _ in range(3))
+        for knows in (True, False)
+    )
+    assert priced > 1.04 * unpriced
 
 
 def test_widths_beyond_a_cliff_are_left_alone() -> None:
@@ -115,6 +128,19 @@ def test_a_pause_ends_when_the_draft_gets_better() -> None:
     world.sure = steady(0.9)
     world.run(controller, 600, 16, controller)
     assert state(controller).state == "on"
+
+
+def test_a_pause_blames_the_text_or_the_passes() -> None:
+    """The second curve is that of SmolLM2 135M on two cores."""
+    dear = [1.0, 1.0, 1.8, 2.2, *(2.6 + 0.75 * i for i in range(14))]
+    for curve, why in (
+        (FLAT, "not worth it for this text"),
+        (dear, "here, checking 4 tokens costs 2.6 passes"),
+    ):
+        world = World(steady(0.1), curve=curve)
+        controller = world.controller()
+        world.run(controller, 600, 16, controller)
+        assert (state(controller).state, state(controller).why) == ("paused", why)
 
 
 def state(controller: Controller) -> SpeculationPlan:
@@ -183,8 +209,15 @@ def test_copies_are_left_alone_where_it_does_not() -> None:
     """Pairs of tokens return, what follows them never does."""
     text = [t for i in range(300) for t in (1, 2, 1000 + i)]
     controller, rate = copying(900, text)
-    assert state(controller).state == "paused"
+    assert state(controller) == SpeculationPlan("paused", "not worth it for this text", 1.0)
     assert rate < 1.6
+
+
+def test_a_text_that_does_not_repeat_is_not_said_to() -> None:
+    controller, _ = copying(100, range(1000))
+    assert state(controller).why == "no repeated text yet"
+    controller, _ = copying(200, [1, 2, 3, 4, 5, 6, 7, 8, 9] * 60)
+    assert state(controller).why == "prompt lookup finds repeated text"
 
 
 COSTS = MeasuredCosts(10.0, {"1": 1.0, "8": 1.1}, 0.01)

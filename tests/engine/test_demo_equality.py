@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,14 +16,15 @@ import pytest
 from localspec import launch
 from localspec.engine.session import Session
 from localspec.paths import package_data_dir
-from localspec.protocol.wire import SamplingParams
+from localspec.protocol.events import Round
+from localspec.protocol.wire import GenerateCommand, KvType, SamplingParams
 from tests.sessions import SETTINGS, loaded, require_same_logits_at_every_width, say
 
 TEXT = Path(__file__).resolve().parents[2] / "scripts" / "demo_text.py"
 DEMO = package_data_dir() / "demo"
 TARGET, DRAFT = DEMO / "demo-target.gguf", DEMO / "demo-draft.gguf"
-AS_RUN = replace(SETTINGS, n_ctx=None, n_ubatch=512, n_threads=None)
-"""What `localspec run demo --flash-attn on` asks for."""
+AS_RUN = replace(SETTINGS, n_ctx=None, n_ubatch=512, n_threads=1)
+"""What `localspec run demo --flash-attn on --threads 1` asks for; for more threads see below."""
 SAMPLINGS = {
     "greedy": SamplingParams(temperature=0),
     "sampled": SamplingParams(temperature=0.8, seed=7),
@@ -102,6 +103,60 @@ def test_a_few_answers_are_the_same(demo: Session, name: str) -> None:
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_fifty_answers_are_the_same(demo: Session, name: str) -> None:
     check(demo, SAMPLINGS[name], MANY)
+
+
+LONG_PROMPT_CHARS = 2600
+"""About 700 tokens: from 257 on, this CPU's attention may depend on the width of a pass."""
+
+
+def long_prompts(wanted: int) -> list[str]:
+    """Evenly from the beginnings of functions, one after the other, of each module."""
+    texts = ["".join(functions(module)) for module in held_out()]
+    found = [
+        text[start : start + LONG_PROMPT_CHARS]
+        for text in texts
+        for start in range(0, len(text) - LONG_PROMPT_CHARS, LONG_PROMPT_CHARS)
+    ]
+    return found[:: len(found) // wanted][:wanted]
+
+
+def parted_answers(
+    load: launch.LoadOptions,
+    wanted: int,
+    pair: str = "demo",
+    specs: Sequence[str] = ("model", "lookup", "auto"),
+) -> list[str]:
+    """Which answers to long prompts differ from plain decoding's, with the settings of `load`."""
+    engine = launch.start_engine(load.to_request(launch.resolve_pair(pair, "auto")))
+    parted = []
+    try:
+        for n, text in enumerate(long_prompts(wanted)):
+            for name, sampling in SAMPLINGS.items():
+                ids = {}
+                for spec in ("off", *specs):
+                    request = GenerateCommand(text, sampling, 60, spec=spec, exact=load.exact)
+                    rounds = [e for e in engine.generate(request) if isinstance(e, Round)]
+                    ids[spec] = [token.id for event in rounds for token in event.tokens]
+                parted += [f"{n} {name} {spec}" for spec in ids if ids[spec] != ids["off"]]
+    finally:
+        engine.close()
+    return parted
+
+
+TWO_THREADS = launch.LoadOptions(ctx=1024, threads=2, gpu_layers=0)
+
+
+def test_long_answers_part_without_exact_mode_and_never_by_default() -> None:
+    if not parted_answers(replace(TWO_THREADS, exact=False), 3):
+        pytest.skip("this CPU's attention computes every width alike")
+    assert parted_answers(TWO_THREADS, 3) == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("kv", "n_prompts"), [(None, 20), ("q8_0", 5), ("bf16", 5)])
+def test_many_long_answers_never_part_in_exact_mode(kv: KvType | None, n_prompts: int) -> None:
+    assert parted_answers(replace(TWO_THREADS, kv=kv), n_prompts) == []
 
 
 def test_there_are_fifty_different_prompts() -> None:

@@ -12,7 +12,8 @@ from localspec.engine.near_ties import NearTieCheck
 from localspec.engine.protocols import Logits
 from localspec.engine.verifiers import make_verifier
 from localspec.errors import UsageError
-from localspec.protocol.wire import SamplingParams
+from localspec.protocol.events import Notice
+from localspec.protocol.wire import GenerateCommand, KvType, SamplingParams
 from tests.engine.laws import PROMPT
 from tests.fakes import (
     GREEDY,
@@ -26,7 +27,7 @@ from tests.fakes import (
     plain,
     run,
 )
-from tests.sessions import loaded, say
+from tests.sessions import SETTINGS, loaded, say
 from tests.zoo import Zoo
 
 OFF = 0.3
@@ -60,16 +61,13 @@ def answers(sampling: SamplingParams, model: FakeModel, *, exact: bool) -> tuple
     return expected, run(model, drafter, verifier, replace(what, is_near_tie=guard))
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, WHOLE], ids=["greedy", "cut", "whole"])
-@pytest.mark.parametrize("seed", range(6))
-def test_text_is_plain_decodings_where_wide_passes_wobble(
-    sampling: SamplingParams, seed: int
-) -> None:
-    sampling = replace(sampling, seed=seed)
-    expected, got = answers(sampling, Wobbly(1), exact=True)
-    assert got.tokens == expected.tokens
-    assert sum(step.guarded for step in got.steps) > 0
-    assert sum(got.accepted) > 0
+def test_text_is_plain_decodings_where_wide_passes_wobble() -> None:
+    for sampling in (GREEDY, SAMPLED, WHOLE):
+        for seed in range(6):
+            expected, got = answers(replace(sampling, seed=seed), Wobbly(1), exact=True)
+            assert got.tokens == expected.tokens
+            assert sum(step.guarded for step in got.steps) > 0
+            assert sum(got.accepted) > 0
 
 
 def test_without_it_some_text_differs() -> None:
@@ -147,3 +145,20 @@ def test_a_session_guards_on_a_real_model_whose_widths_differ(zoo: Zoo) -> None:
 def test_exact_needs_decisions_that_can_be_told(zoo: Zoo) -> None:
     with loaded(zoo["target"]) as session, pytest.raises(UsageError, match="Exact mode"):
         say(session, "Hello", verify="rejection", sampling=SAMPLED, exact=True)
+
+
+@pytest.mark.parametrize(
+    ("kv_type", "n_threads", "is_warned"),
+    [("f16", 2, True), ("f32", 2, True), ("bf16", 2, False), ("f16", 1, False)],
+)
+def test_a_cache_that_exact_mode_cannot_make_exact_is_said_once(
+    zoo: Zoo, kv_type: KvType, n_threads: int, is_warned: bool
+) -> None:
+    settings = replace(SETTINGS, kv_type=kv_type, n_threads=n_threads)
+    with loaded(zoo["target"], settings=settings) as session:
+        codes = []
+        for exact in (False, True, True):
+            request = GenerateCommand("Hello", GREEDY, 4, exact=exact)
+            events = list(session.generate(request))
+            codes.append([event.code for event in events if isinstance(event, Notice)])
+    assert codes == [[], ["exact-keys"] * is_warned, []]

@@ -42,12 +42,12 @@ def session(request: pytest.FixtureRequest, zoo: Zoo, taught: Path) -> Iterator[
         yield session
 
 
-@pytest.mark.parametrize("length", range(1, 9))
-def test_greedy_speculation_says_what_plain_decoding_says(session: Session, length: int) -> None:
+def test_greedy_speculation_says_what_plain_decoding_says(session: Session) -> None:
     plain = say(session, PROMPT, spec="off", max_tokens=60)
-    said = say(session, PROMPT, spec="model", draft_length=length, max_tokens=60)
-    assert said.ids == plain.ids
-    assert set(said.speculation["by_source"]) == {"mtp"}
+    for length in range(1, 9):
+        said = say(session, PROMPT, spec="model", draft_length=length, max_tokens=60)
+        assert said.ids == plain.ids
+        assert set(said.speculation["by_source"]) == {"mtp"}
 
 
 @pytest.mark.parametrize("spec", ["mtp", "auto"])

@@ -16,12 +16,16 @@ from typing import Any
 import pytest
 
 from localspec.engine import sampling, speculative_loop, token_probabilities, verifiers
-from localspec.engine.control import draft_length
+from localspec.engine.constraints.output_constraint import OutputConstraint
+from localspec.engine.control.overlapped_drafter import OverlappedDrafter
+from localspec.engine.drafters import cross_vocabulary, draft_sampler
+from localspec.engine.drafters.constrained import ConstrainedDrafter
 from localspec.engine.drafters.draft_sampler import DraftSampler
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.drafters.model import ModelDrafter
-from localspec.engine.prefix_cache import PrefixCache
-from tests.engine import laws, test_insight
+from localspec.engine.prefix_cache import BranchCache, PrefixCache
+from tests.engine import laws, test_constrained, test_insight, test_overlap
+from tests.engine.drafters import test_cross_vocabulary
 from tests.engine.laws import (
     DRAFTERS,
     PROMPT,
@@ -51,7 +55,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, where: Any, old: str, new: str) -> No
     monkeypatch.setattr(where, "__code__", made[where.__name__].__code__)
 
 
-COLD = "__import__('dataclasses').replace(inputs.sampling, temperature=1.0)"
+COLD = "__import__('dataclasses').replace(self._inputs.sampling, temperature=1.0)"
 GENERATOR = "np.random.Generator(np.random.PCG64(seed))"
 RESEEDED = f"__import__('types').SimpleNamespace(random=lambda: {GENERATOR}.random())"
 FIRST_FAILURE = """pairs, shares = _prefix_shares(distribution_at, draft)
@@ -97,10 +101,25 @@ penalised = partial(
     tables_case(replace(PLAIN, repeat_penalty=1.7, repeat_last_n=2)),
     "rejection",
 )
+constrained = partial(
+    exactly_the_targets_law, test_constrained.CASES["a masked draft"], "rejection"
+)
+BIASED = replace(
+    PLAIN,
+    logit_bias=((1, 1.5), (2, -3.0)),
+    presence_penalty=0.7,
+    frequency_penalty=0.4,
+    repeat_last_n=3,
+)
+biased = partial(exactly_the_targets_law, tables_case(BIASED), "block")
 coupled = partial(laws.every_draft_same_as_plain, PLAIN, 2)
 twin = partial(laws.twin_is_always_right, TEMPERED, "rejection")
+translated = partial(laws.translated_twin_is_always_right, laws.SAMPLED)
+translated_memory = laws.translated_memory_is_the_text
+overlapped = partial(test_overlap.test_every_draft_is_the_same_as_without_overlap, 5)
+overlapped_hits = test_overlap.test_a_draft_that_is_always_right_is_always_there_already
 coupled_twin = partial(laws.twin_is_always_right, laws.SAMPLED, "coupled")
-watched = partial(test_insight.test_each_verifier_with_a_draft_model, "rejection", PLAIN, 1)
+watched = partial(test_insight.test_each_verifier_with_a_draft_model, "rejection", PLAIN)
 guarded = partial(
     test_insight.test_a_guarded_token_is_told_by_the_pass_that_decided_it,
     test_insight.Wobbly,
@@ -159,7 +178,7 @@ KEY_MUTANTS: dict[str, Mutant] = {
         laws.drafter_remembers_what_happened,
     ),
     "end inside an accepted run ignored": Mutant(
-        speculative_loop._run_round, "if job.is_eog(t)", "if False", end
+        speculative_loop._run_round, "if job.is_eog(token)", "if False", end
     ),
     "seed reused for each token: match": Mutant(
         verifiers.SeededRandom.__init__,
@@ -180,8 +199,8 @@ KEY_MUTANTS: dict[str, Mutant] = {
         partial(laws.rarely_by_chance, "coupled", 1000),
     ),
     "draft's temperature not applied: a worse draft": Mutant(
-        DraftSampler.sample_draft,
-        "compute_distribution(logits, inputs.sampling,",
+        DraftSampler.distribution_after,
+        "compute_distribution(logits, sampling,",
         f"compute_distribution(logits, {COLD},",
         twin,
     ),
@@ -303,6 +322,51 @@ MORE_MUTANTS: dict[str, Mutant] = {
     "coupled: one noise for a whole draft": Mutant(
         verifiers.GumbelCoupledVerifier.verify, "index + i)", "index)", coupled
     ),
+    "overlap: a branch starts one token early": Mutant(
+        BranchCache.add_branch,
+        "self._n_text + len(outcome) - 1",
+        "self._n_text + len(outcome) - 2",
+        overlapped,
+    ),
+    "overlap: a branch goes on from an old row": Mutant(
+        OverlappedDrafter._next_token, "branch.rows[-1]", "branch.rows[0]", overlapped_hits
+    ),
+    "overlap: noise of another place": Mutant(
+        OverlappedDrafter._next_token, "+ len(drafted)", "", overlapped_hits
+    ),
+    "another vocabulary: one noise for a whole draft": Mutant(
+        cross_vocabulary._TextDraft._draw,
+        "self._index + self._n_target",
+        "self._index",
+        translated,
+    ),
+    "another vocabulary: noise of the draft's own tokens": Mutant(
+        cross_vocabulary._TextDraft._draw,
+        "self._map.first_target_tokens(drawn_from.ids)",
+        "drawn_from.ids",
+        translated,
+    ),
+    "another vocabulary: the likeliest of all first tokens": Mutant(
+        cross_vocabulary._TextDraft._draw, "first == wanted", "first >= 0", translated
+    ),
+    "another vocabulary: respelled words stay in memory": Mutant(
+        cross_vocabulary.DraftText._append,
+        "min(self.n_unchanged, start)",
+        "len(self.tokens)",
+        translated_memory,
+    ),
+    "another vocabulary: a healed token stays in memory": Mutant(
+        cross_vocabulary._TextDraft._draw_longer,
+        "self._cache.truncate(self._cache.n_cached - 1)",
+        "self._cache",
+        test_cross_vocabulary.test_a_longer_token_replaces_the_last_one,
+    ),
+    "another vocabulary: words are never respelled": Mutant(
+        cross_vocabulary.DraftText._append,
+        "start = self._last_word_start()",
+        "start = len(self.tokens)",
+        translated_memory,
+    ),
     "a draft's own noise": Mutant(DraftSampler.sample_draft, "index + i", "index", coupled_twin),
     "noise without the token": Mutant(
         sampling.gumbel_argmax,
@@ -312,6 +376,12 @@ MORE_MUTANTS: dict[str, Mutant] = {
     ),
     "a penalty that forgets the draft": Mutant(
         speculative_loop._TargetDistributions.__call__, "*self._drafted[:i]", "", penalised
+    ),
+    "a presence penalty that counts": Mutant(
+        sampling._apply_bias_and_penalties,
+        "counts * sampling.frequency_penalty + sampling.presence_penalty",
+        "counts * (sampling.frequency_penalty + sampling.presence_penalty) * (len(recent) % 2)",
+        biased,
     ),
     "one token too many": Mutant(
         speculative_loop._run_rounds, "end - len(tokens) - 1", "end - len(tokens)", limits
@@ -368,11 +438,59 @@ MORE_MUTANTS: dict[str, Mutant] = {
         DraftSampler.sample_draft, "logits.copy()", "logits", watched
     ),
     "two sources' rows without the copied places": Mutant(
-        draft_length._draft_logits, "[None] * len(draft.tokens)", "[]", copied_first
+        draft_sampler._draft_logits, "[None] * len(draft.tokens)", "[]", copied_first
+    ),
+    "a grammar's state from the row before": Mutant(
+        speculative_loop._TargetDistributions.__call__,
+        "state_after(self._tokens, self._drafted[:i])",
+        "state_after(self._tokens, self._drafted[: max(0, i - 1)])",
+        constrained,
+    ),
+    "a grammar that remembers a rejected draft": Mutant(
+        OutputConstraint.state_after,
+        "known = _count_shared(self._tokens, following)",
+        "known = min(len(self._tokens), len(following))",
+        constrained,
+    ),
+    "a grammar's state that forgets the text": Mutant(
+        OutputConstraint.commit,
+        "[self._states[len(text) - self._n_committed]]",
+        "[self._states[0]]",
+        constrained,
+    ),
+    "a sampled draft without its forbidden token": Mutant(
+        ConstrainedDrafter.propose,
+        "n_allowed + (draft.distributions is not None)",
+        "n_allowed",
+        partial(exactly_the_targets_law, test_constrained.unmasked(), "rejection"),
+    ),
+    "a draft cut too early": Mutant(
+        OutputConstraint.count_allowed,
+        "return len(self._tokens) -",
+        "return -1 + len(self._tokens) -",
+        test_constrained.drafts_are_cut_where_the_grammar_ends_them,
+    ),
+    "forced tokens of the text before the draft": Mutant(
+        OutputConstraint.forced_after,
+        "state_after(text, drafted)",
+        "state_after(text)",
+        test_constrained.drafts_are_cut_where_the_grammar_ends_them,
+    ),
+    "a draft's own grammar a token late": Mutant(
+        DraftSampler.distribution_after,
+        "state_after(tokens, drafted)",
+        "state_after(tokens, drafted[:-1])",
+        test_constrained.no_draft_leaves_the_grammar,
+    ),
+    "a grammar that looks at the first candidates only": Mutant(
+        sampling.find_allowed,
+        "if len(allowed) >= n:",
+        "if len(allowed):",
+        test_constrained.test_a_mask_of_few_candidates_is_the_whole_mask,
     ),
     "lookup in another text": Mutant(
         LookupDrafter._index_tokens,
-        "self._automaton, self._indexed_tokens = SuffixAutomaton(), []",
+        "self._restart()",
         "pass",
         partial(closing, "lookup"),
     ),

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from localspec.engine import pass_timing
+import pytest
+
+from localspec.engine import pass_timing, prober
+from localspec.engine import session as session_module
+from localspec.engine.protocols import Logits
+from localspec.engine.session import Session
+from localspec.machine.cpu_cores import read_cpu_cores
 from localspec.protocol.events import SpeculationPlan
-from localspec.protocol.wire import MeasuredCosts, ProbeCommand
+from localspec.protocol.wire import LoadCommand, MeasuredCosts, ProbeCommand
 from tests.fakes import HistoryModel
 from tests.sessions import SETTINGS, loaded, say
 from tests.zoo import Zoo
@@ -59,9 +67,204 @@ def test_widths_that_agree_differ_by_nothing(zoo: Zoo) -> None:
         assert shown.difference < 1.0
 
 
+class WideFromHere(HistoryModel):
+    """Beyond 64 tokens, wide passes move every logit, and so does every key they wrote."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.written_wide: set[int] = set()
+
+    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
+        start = self.n_past
+        rows = super().decode(tokens, outputs)
+        is_split = start >= 64 and outputs > 0
+        rows += 0.25 * (is_split and len(tokens) > 1)
+        rows += 0.5 * any(position < start for position in self.written_wide)
+        if is_split and len(tokens) > 1:
+            self.written_wide |= set(range(start, self.n_past))
+        return rows
+
+    def truncate(self, n_past: int) -> None:
+        super().truncate(n_past)
+        self.written_wide = {position for position in self.written_wide if position < n_past}
+
+
+def test_widths_are_compared_at_the_length_of_a_text_and_over_the_keys_they_wrote() -> None:
+    target = WideFromHere()
+    assert pass_timing.measure_logit_difference(target, 16) == 0
+    assert pass_timing.measure_logit_difference(target, 16, n_cells=64) == pytest.approx(0.75)
+    assert target.n_past == 0
+
+
+def test_a_text_that_takes_too_long_or_does_not_fit_is_not_read() -> None:
+    target = WideFromHere()
+    assert pass_timing.measure_logit_difference(target, 16, n_cells=128, seconds=0.0) is None
+    assert target.reads == [target.n_batch], "the first part shows it"
+    assert pass_timing.measure_logit_difference(target, 16, n_cells=256) is None
+    assert target.n_past == 0
+
+
+def test_exact_mode_measures_a_slow_models_long_context_when_nobody_waits(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "_MAX_READING_SECONDS", 0.0)
+    settings = replace(SETTINGS, n_ctx=1024, kv_type="bf16")
+    with loaded(zoo["target"], settings=settings) as session:
+        text = "the one " * 200
+        said = say(session, "Hello", max_tokens=4, exact=True)
+        assert not list(session.measure_when_idle()), "no long text in memory"
+        long = say(session, text, max_tokens=4, exact=True)
+        n_past = session._target.n_past
+        assert n_past > 512 and session._long_difference is None
+        assert list(session.measure_when_idle())
+        assert session._long_difference is not None
+        assert session._target.n_past == n_past
+        assert not list(session.measure_when_idle()), "once"
+        assert say(session, text, max_tokens=4, exact=True).ids == long.ids
+        assert say(session, "Hello", max_tokens=4, exact=True).ids == said.ids
+
+
+def test_exact_mode_measures_a_quick_models_long_context_at_once(zoo: Zoo) -> None:
+    settings = replace(SETTINGS, n_ctx=1024, kv_type="bf16")
+    with loaded(zoo["target"], settings=settings) as session:
+        say(session, "Hello", max_tokens=4, exact=True)
+        assert session._long_difference is not None
+
+
+class ThreadedFake(HistoryModel):
+    """A pass of one token is fastest with one thread, a wider one with two."""
+
+    n_threads = n_threads_batch = 2
+
+    def set_n_threads(self, n: int, n_batch: int) -> None:
+        self.n_threads, self.n_threads_batch = n, n_batch
+
+    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
+        slow = self.n_threads == 2 if len(tokens) == 1 else self.n_threads_batch == 1
+        until = time.perf_counter() + 0.004 * slow
+        while time.perf_counter() < until:
+            pass
+        return super().decode(tokens, outputs)
+
+
+def test_each_kind_of_pass_gets_its_fastest_thread_count() -> None:
+    target, draft = ThreadedFake(1), ThreadedFake(2)
+    (*_, times) = pass_timing.measure_threads(target, draft, (2, 1), 8)
+    assert times.best() == (1, 2)
+    assert (target.n_threads, draft.n_threads_batch) == (2, 2)
+
+
+def test_the_default_count_stays_unless_another_is_clearly_faster() -> None:
+    times = pass_timing.ThreadTimes({4: [10.0, 30.0], 3: [9.8, 9.9]}, {4: [10.0], 3: [7.0]})
+    assert times.best() == (4, 3)
+
+
+UNTOLD = replace(SETTINGS, n_threads=None)
+
+
 def test_unasked_threads_are_chosen_and_told(zoo: Zoo) -> None:
-    with loaded(zoo["target"], settings=replace(SETTINGS, n_threads=None)) as session:
+    with loaded(zoo["target"], settings=UNTOLD) as session:
         (*_, shown) = session.probe(ProbeCommand(0.1))
         assert isinstance(shown, MeasuredCosts)
-        assert shown.threads is not None
-        assert shown.threads >= 1
+        assert shown.threads in read_cpu_cores().thread_counts()
+        assert shown.threads_batch in read_cpu_cores().thread_counts()
+
+
+def test_threads_that_were_asked_for_stay(zoo: Zoo) -> None:
+    with loaded(zoo["target"]) as session:
+        (*_, shown) = session.probe(ProbeCommand(0.1))
+        assert isinstance(shown, MeasuredCosts)
+        assert (shown.threads, shown.threads_batch) == (1, None)
+
+
+@pytest.fixture
+def idle(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Session, QuietComputer]]:
+    """A session to be measured when idle, on a computer whose load the test sets."""
+    computer = QuietComputer()
+    monkeypatch.setattr(prober, "OtherCpuLoad", lambda pid: computer)
+    monkeypatch.setattr(prober, "_IDLE_SECONDS", 0.1)
+    files = str(zoo["target"]), str(zoo["cousin"])
+    session = Session(LoadCommand(*files, UNTOLD, UNTOLD, measure_when_idle=True))
+    yield session, computer
+    session.close()
+
+
+class QuietComputer:
+    load = 0.0
+
+    def start(self) -> None:
+        pass
+
+    def read(self) -> float:
+        return self.load
+
+
+def costs(session: Session) -> MeasuredCosts | None:
+    return next(session.measured_costs(), None)
+
+
+def test_an_idle_engine_measures_once_and_keeps_the_chat(
+    idle: tuple[Session, QuietComputer],
+) -> None:
+    session, _ = idle
+    assert costs(session) is None
+    before = say(session, "Hello", max_tokens=20).ids
+    n_past = session._target.n_past
+    assert list(session.measure_when_idle())
+    measured = costs(session)
+    assert measured is not None and measured.c is not None and len(measured.curve) > 3
+    assert measured.threads_batch is not None
+    assert not list(session.measure_when_idle())
+    assert session._target.n_past == n_past, "the text in memory was lost"
+    assert say(session, "Hello", max_tokens=20).ids == before
+
+
+def test_an_interrupted_or_disturbed_measurement_is_made_again(
+    idle: tuple[Session, QuietComputer],
+) -> None:
+    session, computer = idle
+    measuring = session.measure_when_idle()
+    next(measuring)
+    measuring.close()
+    assert costs(session) is None
+    computer.load = 0.5
+    assert list(session.measure_when_idle())
+    assert costs(session) is None
+    computer.load = 0.0
+    assert list(session.measure_when_idle())
+    assert costs(session) is not None
+
+
+def test_a_computer_that_stays_busy_is_left_alone(
+    idle: tuple[Session, QuietComputer],
+) -> None:
+    session, computer = idle
+    computer.load = 0.5
+    assert [bool(list(session.measure_when_idle())) for _ in range(4)] == [True] * 3 + [False]
+    assert costs(session) is None
+
+
+def test_answers_that_stay_slower_are_measured_again(idle: tuple[Session, QuietComputer]) -> None:
+    session, _ = idle
+    list(session.measure_when_idle())
+    measured = session._prober
+    for slower in (1.0, 2.0, 2.0, 1.0, 2.0, 2.0):
+        measured.record_answer(slower * costs_t1(session))
+        assert not list(measured.measure_when_idle())
+    measured.record_answer(2.0 * costs_t1(session))
+    assert list(measured.measure_when_idle())
+
+
+def costs_t1(session: Session) -> float:
+    measured = costs(session)
+    assert measured is not None
+    return measured.t1_ms
+
+
+def test_measured_threads_are_used_again(zoo: Zoo) -> None:
+    target = str(zoo["target"])
+    known = MeasuredCosts(1.0, {"1": 1.0, "4": 1.2}, threads=1, threads_batch=2)
+    for load in (LoadCommand(target, measured=known), LoadCommand(target, threads=(1, 2))):
+        session = Session(replace(load, target_settings=UNTOLD))
+        assert (session._target.n_threads, session._target.n_threads_batch) == (1, 2)
+        session.close()

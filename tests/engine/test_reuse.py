@@ -99,7 +99,7 @@ def chat(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[tuple[str, Chat]]
 # --- a following turn -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spec", ["auto", "model", "lookup", "off"])
+@pytest.mark.parametrize("spec", ["auto", "model", "off"])
 def test_a_turn_reads_its_new_tokens_only(zoo: Zoo, chat: tuple[str, Chat], spec: str) -> None:
     """That is the answer's last token, and what the template and the question add to it."""
     kind, talk = chat
@@ -116,11 +116,10 @@ def test_a_turn_reads_its_new_tokens_only(zoo: Zoo, chat: tuple[str, Chat], spec
     assert said.ids == again.ids
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_drawn_tokens_are_found_again(zoo: Zoo, chat: tuple[str, Chat], seed: int) -> None:
+def test_drawn_tokens_are_found_again(zoo: Zoo, chat: tuple[str, Chat]) -> None:
     """Hot enough to draw what no tokenizer would write, bytes of broken characters among it."""
     kind, talk = chat
-    hot = SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=seed)
+    hot = SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=1)
     before = talk.ask("Tell me", sampling=hot)
     said = talk.ask("more", sampling=hot)
     whole = before.totals["prompt_tokens"] + len(before.ids) - 1
@@ -180,7 +179,7 @@ def test_the_last_answer_once_more(zoo: Zoo, chat: tuple[str, Chat]) -> None:
     rereads(kind, said, most=ENDS)
 
 
-@pytest.mark.parametrize("turn", [0, 1, 2])
+@pytest.mark.parametrize("turn", [0, 1])
 def test_another_question_in_place_of_an_old_one(
     zoo: Zoo, chat: tuple[str, Chat], turn: int
 ) -> None:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -39,9 +40,13 @@ def reference(
     either side would be right.
     """
     logits = dict(enumerate(row))
-    for token in set(recent[-sampling.repeat_last_n :]):
+    for token, bias in sampling.logit_bias:
+        if token in logits:
+            logits[token] += bias
+    for token, count in Counter(recent[-sampling.repeat_last_n :]).items():
         penalty = sampling.repeat_penalty
         logits[token] *= 1 / penalty if logits[token] > 0 else penalty
+        logits[token] -= count * sampling.frequency_penalty + sampling.presence_penalty
     order = sorted(logits, key=lambda token: (-logits[token], token))
     if sampling.temperature == 0:
         return {order[0]: 1.0}, 1.0
@@ -76,6 +81,11 @@ SAMPLINGS = st.builds(
     min_p=st.sampled_from([0.0, 0.03, 0.2, 0.77, 0.999]),
     repeat_penalty=st.sampled_from([1.0, 1.25, 2.0, 0.5]),
     repeat_last_n=st.integers(1, 4),
+    presence_penalty=st.sampled_from([0.0, 0.0, 0.5, -1.25]),
+    frequency_penalty=st.sampled_from([0.0, 0.0, 0.25, 2.0, -0.5]),
+    logit_bias=st.lists(
+        st.tuples(st.integers(0, 14), st.sampled_from([-100.0, -2.5, 0.5, 100.0])), max_size=3
+    ).map(tuple),
 )
 
 
@@ -101,25 +111,21 @@ def test_a_law_is_a_law(row: list[float], sampling: SamplingParams) -> None:
     assert own.probs.min() > 0
     assert len(set(own.ids.tolist())) == len(own.ids) == len(own.probs)
     best = int(np.array(row, np.float32).argmax())
-    assert own.prob(best) == own.probs.max()
+    assert sampling.logit_bias or own.prob(best) == own.probs.max()
     assert own.prob(len(row)) == 0
 
 
-@pytest.mark.parametrize("top_k", [0, 40])
-@pytest.mark.parametrize("n_vocab", [300, 5000, 20_000])
-@pytest.mark.parametrize("top_p", [0.5, 0.95, 1.0])
-@pytest.mark.parametrize("min_p", [0.0, 0.05])
-@pytest.mark.parametrize("scale", [0.5, 4.0])
-def test_the_law_of_a_whole_vocabulary(
-    top_k: int, n_vocab: int, top_p: float, min_p: float, scale: float
-) -> None:
-    row = np.random.default_rng(n_vocab).normal(scale=scale, size=n_vocab).astype(np.float32)
-    sampling = SamplingParams(0.8, top_k, top_p, min_p)
-    expected, edge = reference(row.tolist(), sampling, [])
-    assert edge > 1e-7, "take another row"
-    got = as_dict(compute_distribution(row, sampling))
-    assert got.keys() == expected.keys()
-    assert max(abs(got[token] - expected[token]) for token in got) < 1e-9
+def test_the_law_of_a_whole_vocabulary() -> None:
+    for top_k, n_vocab, top_p, min_p, scale in product(
+        (0, 40), (300, 5000, 20_000), (0.5, 0.95, 1.0), (0.0, 0.05), (0.5, 4.0)
+    ):
+        row = np.random.default_rng(n_vocab).normal(scale=scale, size=n_vocab).astype(np.float32)
+        sampling = SamplingParams(0.8, top_k, top_p, min_p)
+        expected, edge = reference(row.tolist(), sampling, [])
+        assert edge > 1e-7, "take another row"
+        got = as_dict(compute_distribution(row, sampling))
+        assert got.keys() == expected.keys()
+        assert max(abs(got[token] - expected[token]) for token in got) < 1e-9
 
 
 @pytest.mark.parametrize(
@@ -147,19 +153,18 @@ def test_a_small_temperature_nears_its_limit() -> None:
     assert as_dict(compute_distribution(row, GREEDY)) == {1: 1.0}
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, PLAIN, SamplingParams(), SamplingParams(top_k=0)])
-@pytest.mark.parametrize("wrong", [math.nan, math.inf])
-@pytest.mark.parametrize("n_vocab", [5, 130, 6401])
-@pytest.mark.parametrize("place", ["first", "middle", "last"])
-def test_numbers_that_are_none_are_an_error(
-    sampling: SamplingParams, wrong: float, n_vocab: int, place: str
-) -> None:
-    row = np.random.default_rng(0).normal(size=n_vocab).astype(np.float32)
-    row[{"first": 0, "middle": n_vocab // 2, "last": n_vocab - 1}[place]] = wrong
-    with pytest.raises(EngineError, match="invalid numbers"):
-        compute_distribution(row, sampling)
-    with pytest.raises(EngineError, match="invalid numbers"):
-        compute_distribution(row, replace(sampling, top_k=2))
+def test_numbers_that_are_none_are_an_error() -> None:
+    for sampling, wrong in product(
+        (GREEDY, PLAIN, SamplingParams(), SamplingParams(top_k=0)), (math.nan, math.inf)
+    ):
+        for n_vocab in (5, 130, 6401):
+            for place in (0, n_vocab // 2, n_vocab - 1):
+                row = np.random.default_rng(0).normal(size=n_vocab).astype(np.float32)
+                row[place] = wrong
+                with pytest.raises(EngineError, match="invalid numbers"):
+                    compute_distribution(row, sampling)
+                with pytest.raises(EngineError, match="invalid numbers"):
+                    compute_distribution(row, replace(sampling, top_k=2))
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, PLAIN, SamplingParams(), SamplingParams(top_k=0)])

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
-from localspec import speculation
+from localspec import speculation_methods
 from localspec.engine import drafters
 from localspec.engine.session import Session
 from localspec.errors import (
     UsageError,
 )
 from localspec.models import draft_heads
-from localspec.protocol.wire import GenerateCommand, LoadCommand, SamplingParams
+from localspec.protocol.wire import (
+    DetokenizeCommand,
+    GenerateCommand,
+    LoadCommand,
+    SamplingParams,
+    TokenizeCommand,
+)
 from tests.sessions import (
     SETTINGS,
     Said,
@@ -39,32 +46,30 @@ def pair(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[Session]:
 # --- 1 and 3: the text does not depend on the drafter -----------------------------------------
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("spec", ["model", "lookup"])
-def test_greedy_speculation_says_what_plain_decoding_says(
-    pair: Session, spec: str, length: int
-) -> None:
+def test_greedy_speculation_says_what_plain_decoding_says(pair: Session) -> None:
     plain = say(pair, PROMPT, spec="off", max_tokens=100)
-    said = say(pair, PROMPT, spec=spec, draft_length=length, max_tokens=100)
-    assert said.ids == plain.ids
-    assert said.text == plain.text
-    assert said.speculation["drafted"] > 0
-    assert max(event.drafted for event in said.rounds) <= length
+    for spec, length in product(("model", "lookup"), LENGTHS):
+        said = say(pair, PROMPT, spec=spec, draft_length=length, max_tokens=100)
+        assert said.ids == plain.ids, (spec, length)
+        assert said.text == plain.text
+        assert said.speculation["drafted"] > 0
+        assert max(event.drafted for event in said.rounds) <= length
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("spec", ["model", "lookup"])
-def test_a_seed_is_a_text_whatever_speculates(pair: Session, spec: str, seed: int) -> None:
+def test_a_seed_is_a_text_whatever_speculates(pair: Session, seed: int) -> None:
     sampling = SamplingParams(temperature=0.8, seed=seed, repeat_penalty=1.1 if seed % 2 else 1.0)
     plain = say(pair, PROMPT, spec="off", sampling=sampling, max_tokens=60)
-    said = say(pair, PROMPT, spec=spec, sampling=sampling, max_tokens=60, draft_length=4)
-    assert said.ids == plain.ids
+    for spec in ("model", "lookup"):
+        said = say(pair, PROMPT, spec=spec, sampling=sampling, max_tokens=60, draft_length=4)
+        assert said.ids == plain.ids, spec
 
 
-@pytest.mark.parametrize("verify", ["match", "rejection", "block"])
-def test_the_other_verifiers_agree_where_nothing_is_drawn(pair: Session, verify: str) -> None:
+def test_the_other_verifiers_agree_where_nothing_is_drawn(pair: Session) -> None:
     plain = say(pair, PROMPT, spec="off", max_tokens=60)
-    assert say(pair, PROMPT, spec="model", verify=verify, max_tokens=60).ids == plain.ids
+    for verify in ("match", "rejection", "block"):
+        said = say(pair, PROMPT, spec="model", verify=verify, max_tokens=60)
+        assert said.ids == plain.ids, verify
 
 
 @pytest.mark.parametrize("name", ["tied", "sliding", "hybrid", "recurrent"])
@@ -89,13 +94,13 @@ def test_other_architectures_say_what_they_say_plainly(zoo: Zoo, name: str, spec
 
 @pytest.mark.parametrize("draft", ["sliding", "stranger"])
 def test_a_sliding_window_says_the_same_far_beyond_its_slots(zoo: Zoo, draft: str) -> None:
-    """Guesses are taken back all along; a draft's window has 256 slots, 900 tokens go round."""
+    """Guesses are taken back all along; a draft's window has 256 slots, 600 tokens go round."""
     require_same_logits_at_every_width(zoo["sliding"])
     settings = replace(SETTINGS, n_ctx=1024)
     with loaded(zoo["sliding"], zoo[draft], settings) as session:
-        plain = say(session, PROMPT, spec="off", max_tokens=900)
-        said = say(session, PROMPT, spec="model", draft_length=16, max_tokens=900)
-    assert len(said.ids) == 900
+        plain = say(session, PROMPT, spec="off", max_tokens=600)
+        said = say(session, PROMPT, spec="model", draft_length=16, max_tokens=600)
+    assert len(said.ids) == 600
     assert said.ids == plain.ids
 
 
@@ -160,11 +165,13 @@ def test_every_drafter_is_had_or_refused_by_name(
     zoo: Zoo, target: str, draft: str | None, kind: str | None, has: tuple[str, ...]
 ) -> None:
     """What the pair has drafts; anything else is refused with the names of what it has."""
-    assert set(speculation.DRAFTERS) == set(drafters.NAMES) - {"none"}
-    assert {*draft_heads.KIND_TITLES, "model", "lookup"} == set(speculation.DRAFTERS)
+    assert set(speculation_methods.DRAFTERS) == set(drafters.NAMES) - {"none"}
+    assert {*draft_heads.KIND_TITLES, "model", "lookup", "crossvocab"} == set(
+        speculation_methods.DRAFTERS
+    )
     with loaded(zoo[target], zoo[draft] if draft else None) as session:
         assert session.ready.settings["draft_kind"] == kind
-        for name in speculation.DRAFTERS:
+        for name in speculation_methods.DRAFTERS:
             if name in has:
                 assert say(session, PROMPT, spec=name, max_tokens=5).ids
                 continue
@@ -233,3 +240,48 @@ def test_answers_up_to_a_full_context_and_back(zoo: Zoo, name: str) -> None:
     assert plain.reason == full.reason == looked.reason == "context"
     assert plain.ids == full.ids == looked.ids
     assert full.totals["prompt_tokens"] + len(full.ids) == 256
+
+
+def test_a_prediction_is_copied_and_changes_no_text(pair: Session) -> None:
+    plain = say(pair, PROMPT, spec="off", max_tokens=60)
+    said = say(pair, PROMPT, spec="lookup", max_tokens=60, prediction=plain.text)
+    without = say(pair, PROMPT, spec="lookup", max_tokens=60)
+    assert said.ids == plain.ids == without.ids
+    assert said.speculation["accepted"] > without.speculation["accepted"]
+
+
+def test_bias_and_penalties_give_one_text_whatever_speculates(pair: Session) -> None:
+    plain = say(pair, PROMPT, spec="off", max_tokens=40)
+    banned = plain.ids[3]
+    for temperature in (0.0, 0.8):
+        sampling = SamplingParams(
+            temperature,
+            seed=3,
+            presence_penalty=0.5,
+            frequency_penalty=0.3,
+            logit_bias=((banned, -100.0),),
+        )
+        biased = say(pair, PROMPT, spec="off", sampling=sampling, max_tokens=40)
+        assert banned not in biased.ids
+        for spec in ("model", "lookup"):
+            said = say(pair, PROMPT, spec=spec, sampling=sampling, max_tokens=40, draft_length=4)
+            assert said.ids == biased.ids, spec
+
+
+def test_tokens_of_a_text_and_back(pair: Session) -> None:
+    tokenized = pair.tokenize(TokenizeCommand("the one é", pieces=True))
+    text = " the one é"  # this vocabulary begins a text with a space
+    assert "".join(tokenized.pieces).encode("latin-1").decode() == text
+    assert pair.detokenize(DetokenizeCommand(tokenized.tokens)).text == text
+    prompt = pair.tokenize(TokenizeCommand(PROMPT, add_special=True)).tokens
+    by_tokens = say(pair, "", prompt_tokens=prompt, max_tokens=20)
+    assert by_tokens.ids == say(pair, PROMPT, max_tokens=20).ids
+    with pytest.raises(UsageError, match="does not have"):
+        say(pair, "", prompt_tokens=(10**6,))
+
+
+def test_as_many_alternatives_as_asked_for(pair: Session) -> None:
+    said = say(pair, PROMPT, max_tokens=3, probabilities=True, n_alternatives=20)
+    for token in (token for event in said.rounds for token in event.tokens):
+        ranks = sorted([token.rank or 0, *(other.rank for other in token.instead)])
+        assert ranks[:20] == list(range(1, 21))

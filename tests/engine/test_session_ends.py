@@ -14,8 +14,7 @@ from localspec.errors import (
     PromptTooLongError,
     UsageError,
 )
-from localspec.paths import package_data_dir
-from localspec.protocol.events import EngineReady, Prefill, Round
+from localspec.protocol.events import EngineReady, GenerationFinished, Prefill, Round
 from localspec.protocol.wire import GenerateCommand, SamplingParams
 from tests.sessions import SETTINGS, folded, loaded, require_same_logits_at_every_width, say
 from tests.zoo import CHATTER, HELLO_TEXT, Zoo
@@ -37,7 +36,7 @@ def test_exactly_as_many_tokens_as_asked_for(zoo: Zoo, max_tokens: int) -> None:
 
 def test_an_end_inside_an_accepted_run_ends_there(zoo: Zoo) -> None:
     with loaded(zoo["parrot"], zoo["parrot"]) as session:
-        said = say(session, "a", draft_length=16)
+        said = say(session, "a", draft_length=16, spec="model")
     assert said.text == HELLO_TEXT
     assert said.reason == "eog"
     assert said.speculation["acceptance_rate"] == 1.0
@@ -79,6 +78,8 @@ def test_stopping_while_reading_a_long_prompt(zoo: Zoo) -> None:
                 session.stop()
         said = folded(taken)
     assert (said.reason, said.ids) == ("cancelled", [])
+    assert isinstance(taken[-1], GenerationFinished)
+    assert taken[-1].totals["timings"]["first_token_ms"] is None
     assert max(event.done for event in taken if isinstance(event, Prefill)) < 300
 
 
@@ -145,20 +146,12 @@ def test_a_padded_vocabulary_is_no_reason_to_refuse(zoo: Zoo) -> None:
 @pytest.mark.parametrize(
     ("draft", "words"),
     [
-        ("renamed", "token 300 is '▁other' in the draft"),
+        ("renamed", "token 257 is '▁other' in the draft"),
         ("wide", "its vocabulary has 56[0-9] tokens, the target's has 36[0-9]"),
     ],
 )
 def test_a_draft_of_another_vocabulary_is_refused(zoo: Zoo, draft: str, words: str) -> None:
     with pytest.raises(IncompatiblePairError, match=words), loaded(zoo["f32"], zoo[draft]):
-        pass
-
-
-def test_a_draft_of_another_kind_of_vocabulary_is_refused(zoo: Zoo) -> None:
-    with (
-        pytest.raises(IncompatiblePairError, match="of type BPE, the target's is SPM"),
-        loaded(zoo["target"], package_data_dir() / "demo" / "demo-draft.gguf"),
-    ):
         pass
 
 

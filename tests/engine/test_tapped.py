@@ -15,7 +15,7 @@ import pytest
 from localspec import launch
 from localspec.engine.llama import BlockHeadContext
 from localspec.errors import IncompatiblePairError, ModelFileError
-from localspec.models import draft_heads as known
+from localspec.models import pair_compatibility
 from localspec.models.gguf import header
 from localspec.protocol.wire import SamplingParams
 from tests import beside, heads, tapped
@@ -184,4 +184,6 @@ def test_such_a_layer_fits_its_own_model_alone(
     for path in others.values():
         with pytest.raises(IncompatiblePairError):
             launch.resolve_pair(str(path), str(layer))
-    assert known.check_compatibility(header.read(whole), header.read(layer), layer).is_compatible
+    assert pair_compatibility.check_compatibility(
+        header.read(whole), header.read(layer), layer
+    ).is_compatible

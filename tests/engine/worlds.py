@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -38,15 +39,22 @@ class World:
     """Maps the true confidence to the reported one."""
     host: Callable[[int], float] = lambda width: 0.0
     """Cost of a round outside the models, which is not measured beforehand."""
-    truly: float = 1.0
-    """Real cost of wide passes relative to the measurement."""
+    truly: Callable[[int], float] = lambda n: 1.0
+    """Real cost of wide passes relative to the measurement, after n tokens."""
     believed: float = 1.0
     """Measured cost of a plain pass relative to the real one."""
+    change: float = 0.0
+    """Cost of a pass of another width than the last one: its graph is sent to a worker again."""
+    prices_changes: bool = True
+    """Whether the controller knows that there may be such a cost."""
 
     def __post_init__(self) -> None:
         self._rng = np.random.default_rng(self.seed)
         self.stands: list[bool] = []
         self.passes = 0
+        self.stats = PairStats()
+        self.regret: list[tuple[int, float]] = []
+        """After every round of the last run: tokens, and one-token passes lost by drafting."""
 
     def propose(
         self,
@@ -71,27 +79,43 @@ class World:
     def _noisy(self) -> float:
         return float(np.exp(self._rng.normal() * self.noise))
 
-    def controller(self, lookup: Drafter | None = None) -> Controller:
+    def costs(self) -> PassCosts:
         curve = {str(w): self.curve[w] / self.believed for w in (1, 2, 4, 8)} | {"1": 1.0}
         t1, c = 10.0 * self.believed, self.c / self.believed
         measured = MeasuredCosts(t1, curve, c) if self.told else None
-        return Controller(self, lookup, PassCosts(measured), PairStats())
+        return PassCosts(measured, prices_changes=self.prices_changes and self.change > 0)
+
+    def controller(self, lookup: Drafter | None = None) -> Controller:
+        return Controller(self, lookup, self.costs(), self.stats)
+
+    def result(self, draft: Draft, times: RoundTimes) -> RoundResult:
+        """A round of this draft, verified as decided while drafting."""
+        kept = next((i for i, ok in enumerate(self.stands) if not ok), len(self.stands))
+        kept = min(kept, len(draft.tokens))
+        new = [7] * kept + [int(self._rng.integers(100, 10_000))]
+        return RoundResult(draft, kept, new, times, len(draft.tokens) + 1)
 
     def run(self, drafter: Drafter, n: int, length: int, controller: Controller | None) -> float:
         """Milliseconds for about n tokens."""
-        ms, tokens = 0.0, [1, 2, 3]
+        ms, tokens, lost, last_width = 0.0, [1, 2, 3], 0.0, 0
+        self.regret = []
         while len(tokens) < n:
             draft = drafter.propose(tokens, length)
-            kept = next((i for i, ok in enumerate(self.stands) if not ok), len(self.stands))
-            kept = min(kept, len(draft.tokens))
             width = len(draft.tokens) + 1
-            verify = 10.0 * self.curve[width] * self._noisy() * (self.truly if width > 1 else 1.0)
+            verify = 10.0 * self.curve[width] * self._noisy()
+            verify *= self.truly(len(tokens) - 3) if width > 1 else 1.0
+            verify += 10.0 * self.change * (width != last_width)
+            last_width = width
             times = RoundTimes(draft.decode_seconds * 1e3, verify, 10.0 * self.host(width))
-            new = [7] * kept + [int(self._rng.integers(100, 10_000))]
-            tokens += new
+            result = self.result(draft, times)
+            tokens += result.tokens
             if controller is not None:
-                controller.record_round(RoundResult(draft, kept, new, times, width))
-            self.stands = []
+                controller.record_round(result)
+            if self.passes or width > 1:
+                spent = times.draft + verify + times.host
+                lost += spent / (10.0 * (1 + self.host(1))) - len(result.tokens)
+            self.regret.append((len(tokens) - 3, lost))
+            self.stands, self.passes = [], 0
             ms += times.draft + verify + times.host
         return ms / (len(tokens) - 3)
 
@@ -103,7 +127,8 @@ class World:
         return max(self.fixed(length) for length in range(9))
 
     def adaptive(self, n: int = 400) -> float:
-        """Speed-up of a fresh controller over n tokens."""
+        """Speed-up of a pair without history over n tokens."""
+        self.stats = PairStats()
         controller = self.controller()
         return 10.0 / self.run(controller, n, 16, controller)
 
@@ -111,6 +136,12 @@ class World:
 def steady(chance: float) -> Callable[[np.random.Generator], float]:
     """Every draft token has the same acceptance probability."""
     return lambda _: chance
+
+
+def turning(*chances: float, every: int) -> Callable[[np.random.Generator], float]:
+    """The acceptance probability changes every so many draft tokens, over and over."""
+    drawn = itertools.count()
+    return lambda _: chances[next(drawn) // every % len(chances)]
 
 
 def mixed(low: float, high: float, share: float) -> Callable[[np.random.Generator], float]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from localspec.fit import device_speed, pair_headers
+from localspec.fit import device_speed, machine_profile, pair_headers
 from localspec.fit.advisor import (
     SettingsAdvice,
     SettingsAdvisor,
@@ -17,10 +18,16 @@ from localspec.fit.advisor import (
 )
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.report import FitReport
+from localspec.launch.workers import describe_transfer
 from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
+from localspec.machine.rpc.preflight import WorkerReport
+from localspec.machine.rpc.wire import WorkerDevice, WorkerStatus
 from localspec.models import catalog
+from localspec.models.gguf import header
 from localspec.protocol.wire import ContextSettings, LoadCommand
+from localspec.worker_address import WorkerAddress
+from tests.zoo import Zoo
 
 GIB = 1 << 30
 CPU = Device("CPU", kind="cpu", free=28 * GIB, total=32 * GIB, unified=True)
@@ -52,9 +59,35 @@ def advise(pair: str, profile: MachineProfile, **fields: Any) -> SettingsAdvice:
 def test_what_fits_runs_as_usual() -> None:
     found = advise("qwen3-8b+qwen3-0.6b", machine())
     settings = found.fit.load.target_settings
-    assert (settings.n_ctx, settings.kv_type, settings.n_gpu_layers) == (8192, "f16", -1)
+    assert (settings.n_ctx, settings.kv_type, settings.n_gpu_layers) == (8192, "q8_0/f16", -1)
     assert found.fit.verdict == "fits"
     assert "fits this computer's memory" in found.explanation
+
+
+@pytest.mark.parametrize(
+    ("pair", "kind", "line", "is_shared"),
+    [
+        ("qwen3-4b+qwen3-0.6b", "cpu", 1e8, False),  # fits here, and the other is no faster
+        ("llama-3.3-70b+llama-3.2-1b", "cpu", 1e8, True),  # fits no other way
+        ("qwen3-8b+qwen3-0.6b", "cuda", 1e9, True),  # fits here, but a card is faster
+    ],
+)
+def test_other_computers_share_what_is_too_large_or_too_slow_here(
+    pair: str, kind: str, line: float, is_shared: bool
+) -> None:
+    card = WorkerDevice("D", "NVIDIA GeForce RTX 4090" if kind == "cuda" else "", kind, 0, 0)
+    offer = WorkerStatus("", False, (replace(card, free=60 * GIB, total=64 * GIB),))
+    box = WorkerReport(WorkerAddress("box"), offer, 0.3, line)
+    both = machine_profile.with_workers(machine(), [box])
+    shared = ContextSettings(workers=both.workers)
+    asked = SettingsRequest(LoadCommand("target", "draft", shared), can_skip_workers=True)
+    for fit in (advisor(pair, both).advise(asked).fit, advisor(pair, both).quick_fit(asked)):
+        assert fit.verdict in ("fits", "tight")
+        assert fit.load.target_settings.workers == (("box:50052",) if is_shared else ())
+        assert bool(describe_transfer(fit, [box])) == is_shared
+    if pair.startswith("llama"):
+        sent = describe_transfer(fit, [box])
+        assert re.fullmatch(r"Loading sends 4\d\.\d GB to box:50052: about [67] min \d+ s\.", sent)
 
 
 def test_a_card_with_much_to_spare_gets_a_longer_context() -> None:
@@ -70,6 +103,43 @@ def test_a_little_too_much_costs_keys_and_values_first() -> None:
     assert found.fit.load.target_settings.kv_type == "q8_0"
     assert found.fit.load.draft is not None
     assert "q8_0" in found.explanation
+
+
+def test_exact_mode_stores_keys_so_that_every_width_is_computed_alike() -> None:
+    found = advise("qwen3-4b+qwen3-0.6b", machine(), exact=True)
+    target, draft = found.fit.load.target_settings, found.fit.load.draft_settings
+    assert (target.kv_type, draft.kv_type) == ("q8_0/f16", "f16"), "drafts do not decide the text"
+    off = advise("qwen3-4b+qwen3-0.6b", machine(), exact=False)
+    assert off.fit.load.target_settings.kv_type == "f16"
+    assert found.fit.memory_estimate.target.total < off.fit.memory_estimate.target.total
+    assert "q8_0/f16" in found.explanation and "q8_0/f16" in found.exact_note
+    usual = advise("qwen3-4b+qwen3-0.6b", machine())
+    assert usual.fit.load == found.fit.load, "it costs little"
+    assert not usual.exact_note, "and was not asked for"
+
+
+def test_exact_mode_changes_no_kv_cache_that_is_exact_already() -> None:
+    on_card = advise("qwen3-4b+qwen3-0.6b", machine("RTX 4090"), exact=True)
+    assert on_card.fit.load.target_settings.kv_type == "f16"
+    chosen = advise("qwen3-4b+qwen3-0.6b", machine(), exact=True, kv="f16")
+    assert chosen.fit.load.target_settings.kv_type == "f16"
+    for settings in (ContextSettings(n_threads=1), ContextSettings(flash_attn="off")):
+        alone = SettingsRequest(LoadCommand("target", None, settings), exact=True)
+        found = advisor("qwen3-4b+qwen3-0.6b", machine()).advise(alone)
+        assert (found.fit.load.target_settings.kv_type, found.exact_note) == ("f16", "")
+
+
+def test_exact_mode_with_layers_on_both_sides_takes_a_type_that_cards_can_compute() -> None:
+    found = advise("qwen3-8b+qwen3-0.6b", machine("RTX 3060 12GB"), exact=True, n_gpu_layers=10)
+    assert found.fit.load.target_settings.kv_type == "q8_0"
+
+
+def test_exact_mode_of_narrow_heads_uses_bf16(zoo: Zoo) -> None:
+    narrow = SettingsAdvisor(header.read(zoo["target"]), None, machine())
+    found = narrow.advise(request(draft=False, exact=True))
+    assert found.fit.load.target_settings.kv_type == "bf16"
+    usual = narrow.advise(request(draft=False))
+    assert usual.fit.load.target_settings.kv_type == "f16", "bf16 is slow"
 
 
 def test_a_model_larger_than_the_card_leaves_layers_to_the_cpu() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import nan
 
 import pytest
@@ -23,6 +24,9 @@ UNKNOWN_MACHINE = device_speed.from_devices([])
 CURVE = {"1": 1.0, "2": 1.1, "4": 1.4, "8": 2.0}
 
 
+quiet_costs = partial(MeasuredCosts, other_load=0.0)
+
+
 def record(
     target: float,
     draft: float | None = None,
@@ -36,7 +40,7 @@ def record(
     c = None if draft is None else (a + draft / (gbps * 1e6)) / t1
     second = None if draft is None else ModelReads(int(draft), (HOST,), "Q8_0")
     reads = PairReads(ModelReads(int(target), (HOST,), "Q8_0"), second)
-    return PairMeasurement("key", MeasuredCosts(t1, CURVE, c, threads=threads), reads, None)
+    return PairMeasurement("key", quiet_costs(t1, CURVE, c, threads=threads), reads, None)
 
 
 @given(
@@ -91,7 +95,10 @@ def test_one_pair_has_two_sizes() -> None:
 
 
 def test_other_numbers_of_threads_are_other_machines() -> None:
-    known = [record(2e9, 2e8, gbps=25, threads=4), record(2e9, 2e8, gbps=9, threads=1)]
+    known = [
+        record(2e9, 2e8, gbps=25, threads=4),
+        record(2e9, 2e8, gbps=9, threads=1),
+    ]
     for threads, gbps in ((4, 25), (1, 9)):
         rate = calibrate(UNKNOWN_MACHINE, known, threads).find_speed(HOST, "Q8_0")
         assert rate.bandwidth == pytest.approx(gbps)
@@ -101,10 +108,12 @@ def test_other_numbers_of_threads_are_other_machines() -> None:
 
 
 def test_a_measurement_while_something_else_ran_is_passed_over() -> None:
-    assert record(2e9).measured is not None
-    slow = replace(record(2e9), measured=MeasuredCosts(1607.0, CURVE, threads=4))
+    slow = replace(record(2e9), measured=quiet_costs(1607.0, CURVE, threads=4))
     rate = calibrate(UNKNOWN_MACHINE, [slow, record(2e9, 2e8)], 4).find_speed(HOST, "Q8_0")
     assert rate.bandwidth == pytest.approx(20)
+    for load in (0.5, None):  # earlier versions did not record it
+        alone = MeasuredCosts(1607.0, CURVE, threads=4, other_load=load)
+        assert not calibrate(UNKNOWN_MACHINE, [replace(slow, measured=alone)], 4).measured_speeds
 
 
 def test_other_weights_borrow_and_say_so() -> None:
@@ -121,22 +130,55 @@ def test_what_fits_a_cache_says_nothing_of_the_memory() -> None:
     assert calibrate(UNKNOWN_MACHINE, [demo, real], 4).find_speed(
         HOST, "Q8_0"
     ).bandwidth == pytest.approx(20)
-    alone = calibrate(UNKNOWN_MACHINE, [demo], 4)
-    assert alone.find_speed(HOST, "Q8_0", 5e7).measured
-    far = alone.find_speed(HOST, "Q8_0", 5e9)
+    assert not calibrate(UNKNOWN_MACHINE, [demo], 4).measured_speeds
+
+
+def test_a_far_larger_model_is_estimated_from_what_was_measured_and_less_sure() -> None:
+    card = device_speed.from_devices([gpu_catalog.find("RTX 4060").as_device()])
+    part = ModelReads(int(1e8), ("CUDA0",), "Q8_0")
+    small = PairMeasurement("", quiet_costs(1.0, CURVE, threads=4), PairReads(part), None)
+    calibrated = calibrate(card, [small], 4)
+    assert calibrated.find_speed("CUDA0", "Q8_0", 5e8).error < device_speed.TABLE_ERROR
+    far = calibrated.find_speed("CUDA0", "Q8_0", 5e9)
+    assert far.bandwidth == calibrated.find_speed("CUDA0", "Q8_0").bandwidth != 272
     assert not far.measured
     assert far.error == device_speed.ASSUMED_ERROR
-    card = device_speed.from_devices([gpu_catalog.find("RTX 4060").as_device()])
-    part = ModelReads(int(1e7), ("CUDA0",), "Q8_0")
-    small = PairMeasurement("", MeasuredCosts(1.0, CURVE, threads=4), PairReads(part), None)
-    assert calibrate(card, [small], 4).find_speed("CUDA0", "Q8_0", 5e9).bandwidth == 272
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(7e7, 2e10), st.floats(5, 90), st.sampled_from(["Q8_0", "Q4_K"])),
+        max_size=5,
+    ),
+    st.sampled_from(["Q8_0", "Q4_K", "BF16"]),
+    st.floats(1e7, 4e10),
+    st.floats(1.0, 100),
+)
+def test_of_one_list_the_larger_model_is_never_the_faster(
+    seen: list[tuple[float, float, str]], weight_type: str, n_bytes: float, times: float
+) -> None:
+    """Whatever was measured: models of one weight type have one source."""
+    known = []
+    for read, gbps, kind in seen:
+        one = record(read, gbps=gbps)
+        assert one.reads is not None
+        reads = PairReads(replace(one.reads.target, family=kind))
+        known.append(replace(one, reads=reads))
+    nominal = device_speed.from_devices([], device_speed.TYPICAL_CPU_SPEED)
+    machine = calibrate(nominal, known, 4)
+    ms = []
+    for size in (n_bytes, n_bytes * times):
+        speed = machine.find_speed(HOST, weight_type, size)
+        ms.append(speed.fixed_ms + speed.read_ms(size))
+        assert ("measured here" in speed.basis) == bool(known)
+    assert ms[0] <= ms[1] * (1 + 1e-9)
 
 
 def test_a_mixture_is_counted_as_a_mixture() -> None:
     part = ModelReads(int(2e9), (HOST,), "Q8_0", moe=True)
     plain = record(2e9, a=0.0001)
     assert plain.measured is not None
-    seen = MeasuredCosts(plain.measured.t1_ms * 1.36, {"1": 1.0, "8": 6.0}, threads=4)
+    seen = quiet_costs(plain.measured.t1_ms * 1.36, {"1": 1.0, "8": 6.0}, threads=4)
     rate = calibrate(
         UNKNOWN_MACHINE, [PairMeasurement("", seen, PairReads(part), None)], 4
     ).find_speed(HOST, "Q8_0")
@@ -147,7 +189,7 @@ def test_a_mixture_is_counted_as_a_mixture() -> None:
 @pytest.mark.parametrize("ms", [0.0, -1.0, nan, "fast", None])
 def test_nonsense_is_not_learnt_from(ms: object) -> None:
     reads = PairReads(ModelReads(int(2e9), (HOST,), "Q8_0"), ModelReads(0, (), ""))
-    bad = MeasuredCosts(ms, {"1": 1.0, "x": 2.0, "8": nan}, 0.1 if ms else None, threads=4)  # type: ignore[arg-type]
+    bad = quiet_costs(ms, {"1": 1.0, "x": 2.0, "8": nan}, 0.1 if ms else None, threads=4)  # type: ignore[arg-type]
     if ms in ("fast", None):
         bad = replace(bad, c=None)
     found = calibrate(

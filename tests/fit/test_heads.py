@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,25 +15,19 @@ from localspec.engine.llama.library import LOG
 from localspec.fit import machine_profile, memory
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.fit.speed_estimate import UseCase
+from localspec.machine import probe
 from localspec.machine.memory_by_device import HOST, MemoryEstimate
-from localspec.machine.probe import MemoryProbe, ProbeError
+from localspec.machine.probe import ProbeError
 from localspec.models.gguf import header
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests import beside, heads, headshapes
-from tests.families import write_ghost
 from tests.tinygguf import Model
 
 MIB = 1024**2
 SETTINGS = ContextSettings(n_ctx=512, n_threads=1, n_ubatch=64, flash_attn="on", n_gpu_layers=0)
 KINDS = ("eagle3", "eagle3-narrow", "eagle3-reduced", "dflash", "dspark", "mtp")
 FULL = (*headshapes.HEADS, "mtp-qwen35")
-
-
-@pytest.fixture(scope="module")
-def probe() -> Iterator[MemoryProbe]:
-    with MemoryProbe(timeout=60) as one:
-        yield one
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +60,13 @@ def load_command(pair: tuple[Path, Path], settings: ContextSettings = SETTINGS) 
 
 
 def counted(
-    probe: MemoryProbe, load: LoadCommand, headers: tuple[Header, Header]
+    load: LoadCommand, headers: tuple[Header, Header]
 ) -> tuple[MemoryEstimate, MemoryEstimate]:
     """The estimate, and the same with llama.cpp's counts."""
     estimate = memory.estimate_pair(load, *headers, [])
-    return estimate, memory.replace_counted(estimate, load, headers, probe.count_buffers(load))
+    return estimate, memory.replace_counted(
+        estimate, load, headers, probe.count_buffers(load, *headers)
+    )
 
 
 def total(found: MemoryEstimate) -> int:
@@ -80,29 +76,22 @@ def total(found: MemoryEstimate) -> int:
 
 @pytest.mark.parametrize("kind", FULL)
 @pytest.mark.parametrize("settings", [{}, {"n_ubatch": 512, "flash_attn": "off", "kv_type": "f16"}])
-def test_of_heads_that_people_run(
-    probe: MemoryProbe, folder: Path, kind: str, settings: dict[str, object]
-) -> None:
+def test_of_heads_that_people_run(kind: str, settings: dict[str, object]) -> None:
     target, head = headshapes.pair(kind)
-    inside = target == head
-    paths = folder / f"{kind}.gguf", folder / f"{kind}{'' if inside else '-head'}.gguf"
-    write_ghost(target, "", paths[0])
-    if not inside:
-        write_ghost(head, "", paths[1])
     base = replace(SETTINGS, n_ctx=8192, n_ubatch=512, kv_type="q8_0")
-    load = load_command(paths, replace(base, **settings))  # type: ignore[arg-type]
-    estimate, exact = counted(probe, load, (target, head))
+    load = load_command((Path("t"), Path("d")), replace(base, **settings))  # type: ignore[arg-type]
+    estimate, exact = counted(load, (target, head))
     assert 0.98 * total(exact) <= total(estimate) <= 1.1 * total(exact)
     assert abs(estimate.of(HOST).total - exact.of(HOST).total) <= estimate.error
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_real_passes_take_what_was_counted(probe: MemoryProbe, folder: Path, kind: str) -> None:
+def test_real_passes_take_what_was_counted(folder: Path, kind: str) -> None:
     """The first pass that outputs hidden states reserves the graph again: within the error."""
     paths = tiny(folder, kind)
     settings = replace(SETTINGS, n_ubatch=32)
     _, found = counted(
-        probe, load_command(paths, settings), (header.read(paths[0]), header.read(paths[1]))
+        load_command(paths, settings), (header.read(paths[0]), header.read(paths[1]))
     )
     assert found.draft is not None
     pair = beside.opened(*paths, n_ubatch=32)
@@ -145,12 +134,11 @@ def test_ready_reports_the_estimated_memory(folder: Path, kind: str) -> None:
     assert -0.1 * MIB <= foretold - used <= estimate.error
 
 
-def test_an_odd_head_is_no_reason_to_die(folder: Path, probe: MemoryProbe) -> None:
+def test_an_odd_head_is_no_reason_to_die(folder: Path) -> None:
     target = heads.quantised(heads.deep()).write(folder / "odd-target.gguf")
     head = heads.quantised(heads.eagle3(layers=(1, 2, 40))).write(folder / "odd.gguf")
     with pytest.raises(ProbeError, match="layer 40"):
-        probe.count_buffers(load_command((target, head)))
-    assert probe.count_buffers(LoadCommand(str(target), target_settings=SETTINGS)).target.kv
+        probe.count_buffers(load_command((target, head)), header.read(target), header.read(head))
 
 
 def test_a_head_costs_what_it_takes() -> None:

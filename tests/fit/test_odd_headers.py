@@ -10,6 +10,7 @@ from localspec.errors import LocalspecError
 from localspec.fit import machine_profile
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.models import synthetic_header
+from localspec.models.gguf import writer
 from localspec.models.gguf.header import parse
 from localspec.protocol.wire import LoadCommand
 from tests.families import FAMILIES
@@ -27,11 +28,9 @@ def test_every_number_may_be_odd(family: str) -> None:
         if not isinstance(value, int) or isinstance(value, bool):
             continue
         for odd in ODD:
-            data = synthetic_header.serialize_header(
-                replace(header, keys={**header.keys, key: odd})
-            )
+            data = writer.serialize_header(replace(header, keys={**header.keys, key: odd}))
             try:
-                damaged = parse(data, len(data) + synthetic_header.data_size(header))
+                damaged = parse(data, len(data) + writer.data_size(header))
                 SettingsAdvisor(damaged, None, machine).advise(
                     SettingsRequest(LoadCommand("target"))
                 )

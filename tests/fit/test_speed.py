@@ -16,9 +16,8 @@ from localspec.machine.device import Device
 from localspec.machine.memory_by_device import HOST
 from localspec.models import synthetic_header
 from localspec.models.gguf.header import Header
-from localspec.models.gguf.validation import SplitInfo
-from localspec.models.synthetic_header import ModelShape
-from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
+from localspec.models.synthetic_header.model_shape import ModelShape
+from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests.families import FAMILIES
 
 LLAMA = ModelShape(
@@ -135,16 +134,12 @@ def test_rounds_of_public_pairs_cost_about_what_was_implied(
 
 def test_speculation_gains_nothing_if_wide_passes_are_expensive() -> None:
     """M4, 27B: 0.99 times plain with 2.44 tokens a round."""
-    hardware = device_speed.from_devices([gpu_catalog.find("M4").as_device()])
-    assert estimate(LOAD, hardware, UseCase("chat", 0.0)).best_gamma == 0
-    assert (
-        estimate(
-            LOAD,
-            device_speed.from_devices([gpu_catalog.find("RTX 4060").as_device()]),
-            UseCase("code"),
-        ).best_gamma
-        > 0
+    m4, card = (
+        estimate(LOAD, device_speed.from_devices([gpu_catalog.find(name).as_device()]), UseCase())
+        for name in ("M4", "RTX 4060")
     )
+    high, card_high = (each.by_workload["chat"].speedup[1] for each in (m4, card))
+    assert high < 1 + device_speed.TABLE_ERROR < card_high
 
 
 # Invariants.
@@ -203,11 +198,9 @@ def test_ranges_are_ordered_and_speculation_costs_little(
     assert 0 < found.plain[0] < found.plain[1]
     assert found.plain[0] * 0.96 < found.speculative[0] < found.speculative[1]
     assert found.speculative[1] >= found.plain[1]
-    assert 0 <= found.best_gamma <= longest
     for one in found.by_workload.values():
         assert one.tokens_per_second[0] < one.tokens_per_second[1]
         assert 0.96 < one.speedup[0] <= one.speedup[1]
-        assert 0 <= one.acceptance_rate[0] <= one.acceptance_rate[1] <= 1
     if longest == 0:
         assert found.speculative[1] == found.plain[1]
 
@@ -217,7 +210,7 @@ def test_high_temperature_and_prose_have_lower_acceptance(temperature: float) ->
     found = estimate(LOAD, hardware_speed(), UseCase(temperature=temperature)).by_workload
     cold = estimate(LOAD, hardware_speed(), UseCase(temperature=0.0)).by_workload
     assert found["code"].speedup[1] >= found["chat"].speedup[1] >= found["writing"].speedup[1]
-    assert cold["code"].acceptance_rate[1] >= found["code"].acceptance_rate[1]
+    assert cold["code"].speedup[1] >= found["code"].speedup[1]
 
 
 def test_a_draft_counts_with_its_fixed_part() -> None:
@@ -237,16 +230,16 @@ def test_a_mixture_gains_less_than_a_dense_model() -> None:
     assert mixed[8] > 1.5 * dense[8]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_every_family_is_priced(name: str) -> None:
-    family = FAMILIES[name]
-    model = synthetic_header.build(family.full, family.quantisation)
-    found = estimate_speed(replace(LOAD, draft=None), model, None, hardware_speed(gpu=2000))
-    assert found.plain is not None
-    assert found.speculative is not None
-    read = pass_cost.count_reads(model, EMPTY, [CARD])
-    assert 0 < read.weights <= model.weight_bytes * 1.01 + (600 * MIB if "gemma" in name else 0)
-    assert read.weight_type
+def test_every_family_is_priced() -> None:
+    for name in FAMILIES:
+        family = FAMILIES[name]
+        model = synthetic_header.build(family.full, family.quantisation)
+        found = estimate_speed(replace(LOAD, draft=None), model, None, hardware_speed(gpu=2000))
+        assert found.plain is not None
+        assert found.speculative is not None
+        read = pass_cost.count_reads(model, EMPTY, [CARD])
+        assert 0 < read.weights <= model.weight_bytes * 1.01 + (600 * MIB if "gemma" in name else 0)
+        assert read.weight_type
 
 
 # Unknown speeds.
@@ -275,50 +268,8 @@ def test_an_assumed_processor_is_called_so_and_wide() -> None:
     assert not found.calibrated
 
 
-def test_the_first_part_of_a_split_model_is_not_enough() -> None:
-    part = replace(BIG, tensors=BIG.tensors[:40], split=SplitInfo(0, 3, len(BIG.tensors)))
-    found = estimate_speed(LOAD, part, DRAFT, hardware_speed())
-    assert found.plain is None
-    assert "part of the split model" in found.explanation
-    whole = replace(BIG, split=SplitInfo(0, 3, len(BIG.tensors)))
-    assert estimate_speed(LOAD, whole, DRAFT, hardware_speed()).plain is not None
-
-
 def test_no_speculation_without_rollback() -> None:
     model = synthetic_header.build(FAMILIES["mamba2"].full, "Q4_K_M")
     found = estimate_speed(LOAD, model, DRAFT, hardware_speed())
     assert found.speculative == found.plain
     assert "cannot be rolled back" in found.explanation
-
-
-# Measured pairs.
-
-MEASURED = MeasuredCosts(10.0, {"1": 1.0, "4": 1.2, "8": 1.6}, c=0.2)
-
-
-def test_measured_costs_take_precedence() -> None:
-    found = estimate(replace(LOAD, measured=MEASURED), hardware_speed(), UseCase(context=0))
-    assert found.calibrated
-    assert found.plain == pytest.approx((92, 108))
-    assert found.costs is not None
-    assert found.costs.c == pytest.approx(0.2)
-    assert found.costs.verify_cost(4) == pytest.approx(1.2)
-    assert "own passes" in found.explanation
-
-
-def test_measured_acceptance_takes_precedence_over_typical() -> None:
-    def measured(rate: float, drafted: float = 90) -> MeasuredCosts:
-        counts = {"place": {str(i): [rate * drafted, drafted] for i in range(6)}}
-        return replace(MEASURED, survival={"coupled": counts, "greedy": {"place": {}}})
-
-    good, poor, few, none = (
-        estimate(replace(LOAD, measured=one), hardware_speed(), UseCase("chat"))
-        for one in (measured(0.9), measured(0.2), measured(0.9, 5), MEASURED)
-    )
-    assert good.speculative is not None
-    assert poor.speculative is not None
-    assert good.speculative[0] > poor.speculative[1]
-    assert good.best_gamma > 2
-    assert poor.best_gamma == 0
-    assert "first draft token 90 %" in good.explanation
-    assert few.speculative == none.speculative

@@ -105,34 +105,32 @@ def test_cards_of_amd_and_intel_count_with_memory_of_their_own(tmp_path: Path) -
 # Choice.
 
 
-@pytest.mark.parametrize(
-    ("driver", "compute", "system", "index"),
-    [
-        ("580.95.05", 8.9, "Linux", "cu130"),
-        ("580.95.05", 6.1, "Linux", "cu125"),  # CUDA 13 knows no Pascal
-        ("580.95.05", None, "Linux", "cu125"),
-        ("570.86.15", 12.0, "Linux", "cu125"),
-        ("550.54.14", 8.6, "Linux", "cu124"),
-        ("545.29.06", 8.6, "Linux", "cu122"),
-        ("525.60.13", 8.6, "Linux", "cu121"),
-        ("470.256.02", 8.6, "Linux", "cu118"),
-        ("470.256.02", 5.2, "Linux", None),
-        ("390.157", 6.1, "Linux", None),
-        ("581.15", 8.9, "Windows", "cu130"),
-        ("551.61", 8.9, "Windows", "cu124"),
-    ],
-)
-def test_the_driver_and_the_card_decide_which_cuda(
-    driver: str, compute: float | None, system: str, index: str | None
-) -> None:
-    choice = llama_cpp_builds.choose_build(SystemHardware(system, "amd64", driver, compute))
-    if index is None:
-        assert choice.backend == "cpu"
-    else:
-        assert choice.backend == "cuda"
-        assert choice.wheel_index is not None
-        assert choice.wheel_index.endswith(f"/{index}")
-        assert {name[-4:] for name in choice.libraries} <= {"cu11", "cu12", ",<14"}
+CUDAS = [
+    ("580.95.05", 8.9, "Linux", "cu130"),
+    ("580.95.05", 6.1, "Linux", "cu125"),  # CUDA 13 knows no Pascal
+    ("580.95.05", None, "Linux", "cu125"),
+    ("570.86.15", 12.0, "Linux", "cu125"),
+    ("550.54.14", 8.6, "Linux", "cu124"),
+    ("545.29.06", 8.6, "Linux", "cu122"),
+    ("525.60.13", 8.6, "Linux", "cu121"),
+    ("470.256.02", 8.6, "Linux", "cu118"),
+    ("470.256.02", 5.2, "Linux", None),
+    ("390.157", 6.1, "Linux", None),
+    ("581.15", 8.9, "Windows", "cu130"),
+    ("551.61", 8.9, "Windows", "cu124"),
+]
+
+
+def test_the_driver_and_the_card_decide_which_cuda() -> None:
+    for driver, compute, system, index in CUDAS:
+        choice = llama_cpp_builds.choose_build(SystemHardware(system, "amd64", driver, compute))
+        if index is None:
+            assert choice.backend == "cpu"
+        else:
+            assert choice.backend == "cuda"
+            assert choice.wheel_index is not None
+            assert choice.wheel_index.endswith(f"/{index}")
+            assert {name[-4:] for name in choice.libraries} <= {"cu11", "cu12", ",<14"}
 
 
 @pytest.mark.parametrize(

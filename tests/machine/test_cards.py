@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from localspec.errors import NotFoundError, UsageError
+from localspec.fit import machine_profile
 from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
 
@@ -22,9 +23,7 @@ def test_every_card_has_numbers_that_make_sense() -> None:
     for card in known:
         assert card.vram_gib and all(1 <= size <= 512 for size in card.vram_gib), card
         assert 60 <= card.bandwidth <= 2000, card
-        assert 2 <= card.tflops <= 130, card
-        assert card.unconfirmed <= {"bandwidth", "tflops", "vram"}, card
-        assert card.sources and set(card.sources) <= set("HLBW"), card
+        assert card.unconfirmed <= {"bandwidth", "vram"}, card
 
 
 def test_a_card_is_listed_once_for_each_size() -> None:
@@ -41,29 +40,29 @@ def test_every_card_is_found_by_each_of_its_names() -> None:
                 assert found.bandwidth == card.bandwidth
 
 
-@pytest.mark.parametrize(
-    ("query", "name", "size"),
-    [
-        ("RTX 4060", "RTX 4060", 8),
-        ("rtx 4060 8gb", "RTX 4060", 8),
-        ("4060", "RTX 4060", 8),
-        ("4060ti 16 GiB", "RTX 4060 Ti", 16),
-        ("NVIDIA GeForce RTX 4060 Laptop GPU", "RTX 4060 Laptop", 8),
-        ("RTX 4060 Mobile", "RTX 4060 Laptop", 8),
-        ("rx7900xtx", "RX 7900 XTX", 24),
-        ("Radeon RX 7900 XT", "RX 7900 XT", 20),
-        ("b580", "Arc B580", 12),
-        ("RTX 3060", "RTX 3060", 12),
-        ("RTX 3060 8GB", "RTX 3060", 8),
-        ("m3 max 128gb", "Apple M3 Max", 128),
-        ("Apple M1", "Apple M1", 8),
-        ("dgx spark", "GB10", 128),
-        ("780M", "Radeon 780M", 32),
-    ],
-)
-def test_a_card_is_found_by_what_people_type(query: str, name: str, size: float) -> None:
-    card = gpu_catalog.find(query)
-    assert (card.name, card.vram_gib[0]) == (name, size)
+TYPED = [
+    ("RTX 4060", "RTX 4060", 8),
+    ("rtx 4060 8gb", "RTX 4060", 8),
+    ("4060", "RTX 4060", 8),
+    ("4060ti 16 GiB", "RTX 4060 Ti", 16),
+    ("NVIDIA GeForce RTX 4060 Laptop GPU", "RTX 4060 Laptop", 8),
+    ("RTX 4060 Mobile", "RTX 4060 Laptop", 8),
+    ("rx7900xtx", "RX 7900 XTX", 24),
+    ("Radeon RX 7900 XT", "RX 7900 XT", 20),
+    ("b580", "Arc B580", 12),
+    ("RTX 3060", "RTX 3060", 12),
+    ("RTX 3060 8GB", "RTX 3060", 8),
+    ("m3 max 128gb", "Apple M3 Max", 128),
+    ("Apple M1", "Apple M1", 8),
+    ("dgx spark", "GB10", 128),
+    ("780M", "Radeon 780M", 32),
+]
+
+
+def test_a_card_is_found_by_what_people_type() -> None:
+    for query, name, size in TYPED:
+        card = gpu_catalog.find(query)
+        assert (card.name, card.vram_gib[0]) == (name, size)
 
 
 def test_a_size_decides_between_versions_of_a_card() -> None:
@@ -111,30 +110,28 @@ def test_a_size_without_sense_is_refused() -> None:
             gpu_catalog.find("4060").as_device(size)
 
 
-@pytest.mark.parametrize(
-    ("description", "gib", "name"),
-    [
-        ("NVIDIA GeForce RTX 4060 Laptop GPU", 7.8, "RTX 4060 Laptop"),
-        ("NVIDIA GeForce RTX 4060", 7.8, "RTX 4060"),
-        ("NVIDIA GeForce GTX 1060 3GB", 2.9, "GTX 1060"),
-        ("AMD Radeon RX 7900 XTX (RADV NAVI31)", 23.98, "RX 7900 XTX"),
-        ("Intel(R) Arc(tm) B580 Graphics (BMG G21)", 11.9, "Arc B580"),
-        ("Apple M1 Pro", 10.7, "Apple M1 Pro"),
-        ("AMD Radeon 8060S Graphics (RADV GFX1151)", 96, "Ryzen AI Max+ 395"),
-        ("NVIDIA GeForce RTX 4060", 15.7, None),  # not sold with this size
-        ("NVIDIA GeForce GTX 1070 with Max-Q Design", 7.9, None),
-        ("AMD Radeon Graphics (RADV RENOIR)", 8, None),
-        ("Intel(R) Arc(TM) Graphics", 16, None),
-        ("NVIDIA H200", 140, None),
-        ("4060", 7.8, None),  # a short name is not a driver name
-        ("", 8, None),
-    ],
-)
-def test_a_real_device_is_recognised_or_not_at_all(
-    description: str, gib: float, name: str | None
-) -> None:
-    found = gpu_catalog.match_device(device(description, gib))
-    assert (found.name if found else None) == name
+DEVICES = [
+    ("NVIDIA GeForce RTX 4060 Laptop GPU", 7.8, "RTX 4060 Laptop"),
+    ("NVIDIA GeForce RTX 4060", 7.8, "RTX 4060"),
+    ("NVIDIA GeForce GTX 1060 3GB", 2.9, "GTX 1060"),
+    ("AMD Radeon RX 7900 XTX (RADV NAVI31)", 23.98, "RX 7900 XTX"),
+    ("Intel(R) Arc(tm) B580 Graphics (BMG G21)", 11.9, "Arc B580"),
+    ("Apple M1 Pro", 10.7, "Apple M1 Pro"),
+    ("AMD Radeon 8060S Graphics (RADV GFX1151)", 96, "Ryzen AI Max+ 395"),
+    ("NVIDIA GeForce RTX 4060", 15.7, None),  # not sold with this size
+    ("NVIDIA GeForce GTX 1070 with Max-Q Design", 7.9, None),
+    ("AMD Radeon Graphics (RADV RENOIR)", 8, None),
+    ("Intel(R) Arc(TM) Graphics", 16, None),
+    ("NVIDIA H200", 140, None),
+    ("4060", 7.8, None),  # a short name is not a driver name
+    ("", 8, None),
+]
+
+
+def test_a_real_device_is_recognised_or_not_at_all() -> None:
+    for description, gib, name in DEVICES:
+        found = gpu_catalog.match_device(device(description, gib))
+        assert (found.name if found else None) == name
 
 
 def test_the_memory_tells_which_version_it_is() -> None:
@@ -154,3 +151,13 @@ def test_a_pretend_card_is_recognised_again() -> None:
             assert found.name == card.name
             if card.kind == "gpu":
                 assert found.bandwidth == card.bandwidth
+
+
+def test_a_gpu_that_shares_memory_adds_no_second_pool() -> None:
+    for name, gib in (("M4 Max", 48), ("M1", 8), ("780M", 32)):
+        machine = machine_profile.with_gpu(name, gib)
+        (gpu,) = machine.devices
+        assert gpu.unified and gpu.free and machine.cpu.free
+        assert gpu.free + machine.cpu.free == gib * GIB
+    card = machine_profile.with_gpu("RTX 4060")
+    assert card.cpu.total == machine_profile.detect().cpu.total

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from localspec.machine import device_detection, gpu_drivers, installed_llama_cpp, llama_cpp_info
+from localspec.machine import device_detection, gpu_drivers, installed_llama_cpp, probe
 from localspec.machine.cpu_and_ram import HostMemory
 from localspec.machine.device import Device, reserve_bytes
 from localspec.machine.device_detection import MachineDevices
@@ -137,6 +137,13 @@ def test_a_gpu_without_memory_of_its_own_gets_most_of_what_is_available() -> Non
     assert (card.backend, card.unified, card.free) == ("Metal", True, int(7.5 * GIB))
 
 
+def test_a_driver_that_computes_on_the_cpu_shares_its_memory_and_says_so() -> None:
+    software = ggml_device("Vulkan0", "llvmpipe (LLVM 15.0.6, 256 bits)", 23, 23.5)
+    (device,) = reconcile(software, ram=HostMemory(8 * GIB, 32 * GIB)).devices
+    assert (device.unified, device.free) == (True, 6 * GIB)
+    assert "for tests only" in device.note
+
+
 def test_an_integrated_gpus_carve_out_does_not_limit_it() -> None:
     carved = DriverGpu("sysfs", id="0000:05:00.0", free=GIB // 4, total=GIB // 2, used=GIB // 4)
     (card,) = reconcile({**IGPU, "id": "0000:05:00.0"}, drivers=(carved,)).devices
@@ -158,22 +165,20 @@ def test_a_name_is_harmless_in_a_terminal() -> None:
 # The reserve.
 
 
-@pytest.mark.parametrize(
-    ("device", "left"),
-    [
-        (Device("CUDA0", total=8 * GIB), 512 * MIB),
-        (Device("CUDA0", total=24 * GIB), 24 * GIB // 20),
-        (Device("CUDA0", total=8 * GIB, drives_display=True), GIB),
-        (Device("CUDA0", total=None), 512 * MIB),
-        (Device("CPU", kind="cpu", total=8 * GIB), GIB),
-        (Device("CPU", kind="cpu", total=64 * GIB), 64 * GIB // 20),
-    ],
-)
-def test_memory_is_reserved_for_other_programs(
-    device: Device, left: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "platform", "linux")
-    assert reserve_bytes(device) == left
+RESERVES = [
+    (Device("CUDA0", total=8 * GIB), 512 * MIB),
+    (Device("CUDA0", total=24 * GIB), 24 * GIB // 20),
+    (Device("CUDA0", total=8 * GIB, drives_display=True), GIB),
+    (Device("CUDA0", total=None), 512 * MIB),
+    (Device("CPU", kind="cpu", total=8 * GIB), GIB),
+    (Device("CPU", kind="cpu", total=64 * GIB), 64 * GIB // 20),
+]
+
+
+def test_memory_is_reserved_for_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for device, left in RESERVES:
+        monkeypatch.setattr(sys, "platform", "linux")
+        assert reserve_bytes(device) == left
 
 
 def test_windows_needs_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,10 +199,10 @@ def uncached(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_detection_never_raises(uncached: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(refresh: bool) -> llama_cpp_info.LlamaCppInfo:
+    def broken() -> probe.LlamaCppInfo:
         raise OSError("no child\x1b[2J today")
 
-    monkeypatch.setattr(llama_cpp_info, "query", broken)
+    monkeypatch.setattr(probe, "query_llama_cpp", broken)
     here = device_detection.detect_devices()
     assert here.devices == ()
     assert not here.supports_gpu_offload
@@ -210,10 +215,21 @@ def test_a_driver_that_breaks_says_nothing(uncached: None, monkeypatch: pytest.M
         raise ValueError
 
     monkeypatch.setattr(gpu_drivers, "read_nvml", broken)
-    monkeypatch.setattr(
-        llama_cpp_info, "query", lambda _: llama_cpp_info.LlamaCppInfo((CPU,), False)
-    )
+    monkeypatch.setattr(probe, "query_llama_cpp", lambda: probe.LlamaCppInfo((CUDA, CPU), True))
     assert device_detection.detect_devices().note == ""
+
+
+@pytest.mark.parametrize(("visible", "noted"), [(None, True), ("7", True), ("", False)])
+def test_a_gpu_build_that_finds_no_gpu_says_so_unless_they_are_hidden(
+    uncached: None, monkeypatch: pytest.MonkeyPatch, visible: str | None, noted: bool
+) -> None:
+    for name in device_detection.VISIBLE_DEVICES_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    if visible is not None:
+        monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(probe, "query_llama_cpp", lambda: probe.LlamaCppInfo((CPU,), False))
+    note = device_detection.detect_devices().note
+    assert note == ("llama.cpp is built for cuda, but finds no such device" if noted else "")
 
 
 def test_detection_is_cached_until_refreshed(
@@ -221,11 +237,11 @@ def test_detection_is_cached_until_refreshed(
 ) -> None:
     asked = []
 
-    def count(refresh: bool) -> llama_cpp_info.LlamaCppInfo:
+    def count() -> probe.LlamaCppInfo:
         asked.append(1)
-        return llama_cpp_info.LlamaCppInfo((CPU,), False)
+        return probe.LlamaCppInfo((CPU,), False)
 
-    monkeypatch.setattr(llama_cpp_info, "query", count)
+    monkeypatch.setattr(probe, "query_llama_cpp", count)
     assert device_detection.detect_devices() is device_detection.detect_devices()
     assert len(asked) == 1
     device_detection.detect_devices(refresh=True)
@@ -235,11 +251,11 @@ def test_detection_is_cached_until_refreshed(
 def test_a_build_for_the_cpu_alone_is_not_asked(
     uncached: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def never(refresh: bool) -> llama_cpp_info.LlamaCppInfo:
+    def never() -> probe.LlamaCppInfo:
         raise AssertionError
 
     monkeypatch.setattr(installed_llama_cpp, "find_gpu_backends", lambda: ())
-    monkeypatch.setattr(llama_cpp_info, "query", never)
+    monkeypatch.setattr(probe, "query_llama_cpp", never)
     assert device_detection.detect_devices().devices == ()
     assert device_detection.detect_devices().cpu.free
 
@@ -250,5 +266,5 @@ def test_detection_of_this_computer(uncached: None) -> None:
     assert here.cpu.name == "CPU"
     assert here.cpu.total and here.cpu.free
     assert all(one.kind != "cpu" for one in here.devices)
-    assert llama_cpp_info.query().library_path
-    assert "=" in llama_cpp_info.query().features
+    assert probe.query_llama_cpp().library_path
+    assert "=" in probe.query_llama_cpp().features

@@ -17,33 +17,36 @@ from typing import Any
 
 import pytest
 
-from localspec.errors import StorageError, exit_code
-from tests.downloads import DATA, FILE, MIB, REPO, Desk
+from localspec.errors import StorageError
+from tests.downloads import DATA, MIB, REPO, Desk, wait_for
 from tests.fakehub import BODY, FakeHub, Fault
 from tests.often import often
 
 CHILD = """
 import sys
 from pathlib import Path
+from localspec.models.hub.cached_file import DownloadJob
 from localspec.models.hub.client import HubClient
-from localspec.models.hub.download import DownloadJob, download_file
+from localspec.models.hub.download import download_file
 
-url, store, repo, file = sys.argv[1:]
+url, store, repo = sys.argv[1:]
 hub = HubClient(url, token=False)
-hub.list_files(repo)  # imports the library
+listing = hub.list_files(repo)  # imports the library
 print("go", flush=True)
-download_file(hub, DownloadJob(repo, "main", file), cache_dir=Path(store))
+download_file(hub, DownloadJob(repo, listing.revision, listing.files[0]), cache_dir=Path(store))
 """
 
 POOR = """
 import errno, json, resource, sys
 from pathlib import Path
-from localspec.errors import LocalspecError, error_code
+from localspec.errors import LocalspecError
+from localspec.models.hub.cached_file import DownloadJob
 from localspec.models.hub.client import HubClient
-from localspec.models.hub.download import DownloadJob, download_file
+from localspec.models.hub.download import download_file
 
-url, store, repo, file, how = sys.argv[1:]
+url, store, repo, how = sys.argv[1:]
 hub, store = HubClient(url, token=False), Path(store)
+listing = hub.list_files(repo)
 ballast = store / "ballast"
 
 def fill(state):
@@ -57,10 +60,10 @@ def fill(state):
 
 def attempt():
     try:
-        job = DownloadJob(repo, "main", file)
+        job = DownloadJob(repo, listing.revision, listing.files[0])
         return download_file(hub, job, fill, cache_dir=store).stat().st_size
     except LocalspecError as error:
-        return [error_code(error), error.message, error.hint]
+        return [error.code, error.message, error.hint]
 
 if how == "limit":
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
@@ -84,7 +87,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 def start(desk: Desk) -> subprocess.Popen[bytes]:
     """A process that is about to fetch."""
-    where = [desk.hub.url, str(desk.store), REPO, FILE]
+    where = [desk.hub.url, str(desk.store), REPO]
     child = subprocess.Popen([sys.executable, "-c", CHILD, *where], stdout=subprocess.PIPE)
     assert child.stdout is not None
     assert child.stdout.readline() == b"go\n"
@@ -115,7 +118,7 @@ def from_byte(asked: str | None) -> int:
     return int(asked.removeprefix("bytes=").partition("-")[0]) if asked else 0
 
 
-@pytest.mark.parametrize("kills", [20, pytest.param(150, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [10, pytest.param(150, marks=pytest.mark.long)])
 @pytest.mark.timeout(900)
 def test_killed_at_any_moment(kills: int, desk: Desk) -> None:
     chance = random.Random(kills)
@@ -128,7 +131,10 @@ def test_killed_at_any_moment(kills: int, desk: Desk) -> None:
     shutil.rmtree(desk.store)
     for _ in range(kills):
         before, n_bodies = have(desk), len(desk.hub.bodies())
-        end(start(desk), chance.uniform(0, 0.7 * whole))
+        child = start(desk)
+        if chance.random() < 0.5:  # on a busy machine the others may die before they ask
+            wait_for(lambda: len(desk.hub.bodies()) > n_bodies or child.poll() is not None, 30)  # noqa: B023
+        end(child, chance.uniform(0, 0.7 * whole))
         asked = desk.ranges()[n_bodies:]
         # More than one where a connection was lost on the way: never for bytes that are here.
         assert all(from_byte(one) >= before for one in asked)
@@ -186,7 +192,7 @@ def test_any_call_refused_once_and_gone_on_with(
 
 def poor(desk: Desk, how: str, prefix: tuple[str, ...] = ()) -> tuple[object, ...]:
     """What a process that has too little room gets: first, parts, final names, then with room."""
-    where = [desk.hub.url, str(desk.store), REPO, FILE, how]
+    where = [desk.hub.url, str(desk.store), REPO, how]
     command = [*prefix, sys.executable, "-c", POOR, *where]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60)
     return tuple(json.loads(done.stdout))
@@ -208,7 +214,7 @@ def test_a_disk_that_is_too_small_is_said_before_a_byte_moves(desk: Desk) -> Non
     first, parts, final, _ = poor(desk, "", small_disk(desk, 2 * MIB))
     assert isinstance(first, list)
     assert first[0] == "storage"
-    assert "needs 0.00 GB more" in first[1]
+    assert "needs 3.1 MB" in first[1]
     assert (parts, final) == ([], [])
     assert desk.hub.bodies() == []
 
@@ -255,7 +261,7 @@ def test_a_disk_that_refuses_says_why_and_where(
     with monkeypatch.context() as patched, pytest.raises(StorageError) as raised:
         patched.setattr(os, "write", refusing)
         desk.fetch()
-    assert exit_code(raised.value) == 8
+    assert raised.value.exit_code == 8
     assert words in raised.value.message and str(desk.store) in raised.value.message
     assert raised.value.hint
     assert desk.final() == []

@@ -175,30 +175,30 @@ def test_a_header_without_end_is_given_up() -> None:
 # --- long arrays of texts -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        [b"w%d" % i for i in range(50_000)],
-        [b"x" * (i % 300) + b"%d" % i for i in range(5_000)],  # many are long
-        [b"" if i % 7 else b"%d" % i for i in range(10_000)],
-        [bytes(i % 20) for i in range(5_000)],  # only zero bytes
-        [bytes([i % 256]) * (250 + i % 8) for i in range(3_000)],  # around the longest short one
-        [b"y" * 70_000, b"z", b"y" * 65_536],
-        [b"a" + bytes(7), bytes(7) + b"b", b"\x05" + bytes(7) + b"hello"] * 50,
-        [b""],
-        [],
-    ],
-)
-def test_texts_are_walked_exactly(words: list[bytes]) -> None:
-    behind = text(b"the next key") + bytes(20)
-    data = b"".join(map(text, words)) + behind
-    for source in (
-        gguf.GgufByteStream(data, len(data)),
-        gguf.GgufByteStream(data, len(data), lambda *_: b""),
-    ):
-        kept: list[bytes] = []
-        parser.read_strings(source, len(words), MIB, kept)
-        assert kept == words
-        assert source.position == len(data) - len(behind)
-    stored = parser.StringArray.from_list(words)
-    assert [stored[i] for i in range(len(stored))] == words
+TEXTS = [
+    [b"w%d" % i for i in range(50_000)],
+    [b"x" * (i % 300) + b"%d" % i for i in range(5_000)],  # many are long
+    [b"" if i % 7 else b"%d" % i for i in range(10_000)],
+    [bytes(i % 20) for i in range(5_000)],  # only zero bytes
+    [bytes([i % 256]) * (250 + i % 8) for i in range(3_000)],  # around the longest short one
+    [b"y" * 70_000, b"z", b"y" * 65_536],
+    [b"a" + bytes(7), bytes(7) + b"b", b"\x05" + bytes(7) + b"hello"] * 50,
+    [b""],
+    [],
+]
+
+
+def test_texts_are_walked_exactly() -> None:
+    for words in TEXTS:
+        behind = text(b"the next key") + bytes(20)
+        data = b"".join(map(text, words)) + behind
+        for source in (
+            gguf.GgufByteStream(data, len(data)),
+            gguf.GgufByteStream(data, len(data), lambda *_: b""),
+        ):
+            kept: list[bytes] = []
+            parser.read_strings(source, len(words), MIB, kept)
+            assert kept == words
+            assert source.position == len(data) - len(behind)
+        stored = parser.StringArray.from_list(words)
+        assert [stored[i] for i in range(len(stored))] == words

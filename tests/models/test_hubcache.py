@@ -7,17 +7,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from huggingface_hub import hf_hub_download, scan_cache_dir
 
 from localspec.errors import ChecksumError, OfflineError, StorageError
-from localspec.models.hub import hub_cache
 from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import DownloadPhase
+from localspec.models.local_files import hub_cache
 from tests.downloads import DATA, FILE, MIB, REPO, SHA256, Desk
-from tests.fakehub import BODY, COMMIT, HEAD, FakeHub, Fault
+from tests.fakehub import BODY, COMMIT, FakeHub, Fault
 
 
 @pytest.fixture
@@ -68,8 +69,8 @@ def test_what_the_library_took_damaged_is_found_out_and_mended(kind: str, desk: 
     desk.hub.faults[BODY].append(Fault(kind, after=MIB))
     path = by_library(desk)
     assert path.read_bytes() != DATA  # should this ever fail: the library checks by itself now
-    for revision in ("main", COMMIT):
-        assert desk.fetch(desk.job(revision)) == path
+    for ref in ("main", None):
+        assert desk.fetch(desk.job(ref=ref)) == path
         assert desk.is_whole(path)
     assert len(desk.hub.bodies()) == 2
 
@@ -78,9 +79,8 @@ def test_damaged_and_offline_is_not_taken(desk: Desk) -> None:
     path = desk.fetch()
     desk.blob.write_bytes(DATA[:-1] + b"x")
     desk.client = HubClient(desk.hub.url, offline=True)
-    for revision in ("main", COMMIT):
-        with pytest.raises(OfflineError):
-            desk.fetch(desk.job(revision))
+    with pytest.raises(OfflineError):
+        desk.fetch()
     assert path.is_file()
 
 
@@ -88,7 +88,7 @@ def test_a_file_is_read_for_its_digest_once(desk: Desk) -> None:
     by_library(desk)
     for phases in ({DownloadPhase.VERIFYING, DownloadPhase.DONE}, {DownloadPhase.DONE}):
         desk.said.clear()
-        desk.fetch(desk.job(COMMIT))
+        desk.fetch()
         assert {state.phase for state in desk.said} == phases
 
 
@@ -101,7 +101,7 @@ def test_a_pinned_file_in_the_cache_costs_the_library_nothing(desk: Desk) -> Non
 
 def test_a_new_commit_with_the_same_file_is_only_a_new_name(desk: Desk) -> None:
     old = desk.fetch()
-    desk.hub.commit = "b" * 40
+    desk.hub.begin_commit("b" * 40)
     new = desk.fetch()
     assert new != old and new.samefile(old)
     assert len(desk.hub.bodies()) == 1
@@ -126,10 +126,9 @@ def test_one_that_was_cut_short_and_is_wrong_is_fetched_anew(desk: Desk) -> None
 
 def test_one_that_is_longer_than_the_hub_says_is_left_alone(desk: Desk) -> None:
     desk.fetch()
-    desk.hub.lies[FILE] = {"X-Linked-Size": str(len(DATA) - 5)}
-    desk.hub.commit = "b" * 40
+    job = desk.job()
     with pytest.raises(ChecksumError, match="on the hub"):
-        desk.fetch()
+        desk.fetch(replace(job, file=replace(job.file, size=len(DATA) - 5)))
     assert desk.blob.read_bytes() == DATA
 
 
@@ -160,7 +159,7 @@ def test_without_links_the_file_itself_has_the_final_name(
     assert desk.is_whole(path) and not path.is_symlink()
     assert not desk.blob.exists()
     assert desk.fetch() == path == by_library(desk, local=True) == by_library(desk)
-    desk.hub.commit = "b" * 40
+    desk.hub.begin_commit("b" * 40)
     other = desk.fetch()
     assert other != path and desk.is_whole(other)
     assert len(desk.hub.bodies()) == 1
@@ -173,8 +172,8 @@ def test_without_links_an_old_file_of_another_content_is_no_twin(
     old = desk.fetch()
     changed = DATA[::-1]
     changed = b"GGUF" + changed[4:]
+    desk.hub.begin_commit("b" * 40)
     desk.hub.add(REPO, FILE, changed)
-    desk.hub.commit = "b" * 40
     assert desk.fetch().read_bytes() == changed
     assert old.read_bytes() == DATA
 
@@ -187,9 +186,11 @@ def test_a_file_too_long_for_the_file_system_is_told_by_its_length(desk: Desk) -
 import resource
 from pathlib import Path
 from localspec.errors import StorageError
-from localspec.models.hub.hub_cache import CachedFile, explain_disk_errors
+from localspec.models.hub.cached_file import CachedFile, DownloadJob, explain_disk_errors
+from localspec.models.reference import RepoFile
 cache = Path({str(desk.store)!r})
-cached_file = CachedFile(cache, {REPO!r}, {COMMIT!r}, {FILE!r}, {SHA256!r}, 5 << 30)
+file = RepoFile({FILE!r}, 5 << 30, {SHA256!r})
+cached_file = CachedFile(cache, DownloadJob({REPO!r}, {COMMIT!r}, file))
 cached_file.create_folders()
 try:
     with explain_disk_errors(cache):
@@ -255,4 +256,3 @@ def test_the_library_s_lock_is_ours(desk: Desk) -> None:
     fetching.join(20)
     assert desk.is_whole(path)
     assert len(desk.hub.bodies()) == 1
-    assert sum(seen.kind == HEAD for seen in desk.hub.seen) == 2

@@ -48,29 +48,30 @@ def test_the_same_vocabulary() -> None:
     assert "1,000" in verdict.detail
 
 
-@pytest.mark.parametrize("n_tokens", [1000 - 128, 999, 1001, 1000 + 128])
-def test_padding_is_allowed_both_ways(n_tokens: int) -> None:
-    verdict = pair_compatibility.check_vocabularies(TARGET, Words(n_tokens))
-    assert verdict.verdict == "compatible-padding"
-    assert verdict.token == min(1000, n_tokens)
+def test_padding_is_allowed_both_ways() -> None:
+    for n_tokens in (1000 - 128, 999, 1001, 1000 + 128):
+        verdict = pair_compatibility.check_vocabularies(TARGET, Words(n_tokens))
+        assert verdict.verdict == "compatible-padding"
+        assert verdict.token == min(1000, n_tokens)
 
 
-@pytest.mark.parametrize("n_tokens", [1000 - 129, 1000 + 129, 50_000, 5])
-def test_too_different_a_size_is_not(n_tokens: int) -> None:
-    verdict = pair_compatibility.check_vocabularies(TARGET, Words(n_tokens))
-    assert (verdict.is_compatible, verdict.rule) == (False, "vocabulary-size")
-    assert f"{n_tokens:,}" in verdict.detail
+def test_too_different_a_size_is_not() -> None:
+    for n_tokens in (1000 - 129, 1000 + 129, 50_000, 5):
+        verdict = pair_compatibility.check_vocabularies(TARGET, Words(n_tokens))
+        assert (verdict.is_compatible, verdict.rule) == (False, "vocabulary-size")
+        assert f"{n_tokens:,}" in verdict.detail
 
 
-@pytest.mark.parametrize("token", [5, 6, 500, 999])
-def test_the_first_token_that_differs_is_named(token: int) -> None:
-    draft = Words(other={token: b"mine", 999: b"also"})
-    verdict = pair_compatibility.check_vocabularies(TARGET, draft)
-    assert (verdict.is_compatible, verdict.rule, verdict.token) == (False, "token-text", token)
-    shown = "'also'" if token == 999 else "'mine'"
-    assert (
-        f"token {token} is {shown} in the draft and 'word{token}' in the target" in verdict.detail
-    )
+def test_the_first_token_that_differs_is_named() -> None:
+    for token in (5, 6, 500, 999):
+        draft = Words(other={token: b"mine", 999: b"also"})
+        verdict = pair_compatibility.check_vocabularies(TARGET, draft)
+        assert (verdict.is_compatible, verdict.rule, verdict.token) == (False, "token-text", token)
+        shown = "'also'" if token == 999 else "'mine'"
+        assert (
+            f"token {token} is {shown} in the draft and 'word{token}' in the target"
+            in verdict.detail
+        )
 
 
 def test_the_first_five_may_differ() -> None:
@@ -136,7 +137,7 @@ def parsed(file: File) -> Header:
         ("f32", "target", "same-vocabulary", None),
         ("f32", "padded", "vocabulary-size", 365),
         ("f32", "wide", "vocabulary-size", None),
-        ("f32", "renamed", "token-text", 300),
+        ("f32", "renamed", "token-text", 257),
         ("f32", "no-tokenizer", "vocabulary-type", None),
         ("no-tokenizer", "no-tokenizer", "vocabulary-type", None),
     ],
@@ -164,49 +165,49 @@ def test_a_good_pair_has_no_warnings() -> None:
     assert pair_compatibility.list_warnings(parsed(sized(100)), parsed(sized(10))) == ()
 
 
-@pytest.mark.parametrize(
-    ("target", "draft", "words"),
-    [
-        (sized(100), sized(50), "has 50 % of the target's bytes"),
-        (
-            sized(99).add(b"llama.expert_count", U32, 8).add(b"llama.expert_used_count", U32, 2),
-            sized(9),
-            "mixture of experts",
-        ),
-        (
-            sized(99, gguffile.model(arch=b"mamba2")),
-            sized(9),
-            "The target has a recurrent state and cannot remove",
-        ),
-        (sized(99, gguffile.model(arch=b"jamba")), sized(9), "speculation is off"),
-        (sized(99), sized(9, gguffile.model(arch=b"rwkv7")), "it is not used"),
-        (sized(99, gguffile.model(arch=b"qwen35")), sized(9), "checkpoints for rollback"),
-        (sized(99), sized(9, gguffile.model(arch=b"eagle3")), "hidden states"),
-        (sized(99), sized(9, gguffile.model(arch=b"new")), "The draft cannot be run: its arch"),
-        (
-            sized(99),
-            sized(9, gguffile.model().add(b"tokenizer.ggml.pre", STRING, b"\x1b[2Jmy")),
-            "Their pre-tokenizers differ (default, my)",
-        ),
-        (
-            sized(99),
-            sized(9, gguffile.model([*WORDS, b"<|eot_id|>"])),
-            "end-of-generation tokens differ",
-        ),
-        (
-            sized(99).add(b"tokenizer.chat_template", STRING, b"a"),
-            sized(9).add(b"tokenizer.chat_template", STRING, b"b"),
-            "chat templates differ",
-        ),
-        (
-            sized(99).add(b"general.quantized_by", STRING, b"Ann"),
-            sized(9).add(b"general.quantized_by", STRING, b"Bob"),
-            "(Ann and Bob)",
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_what_is_warned_of(target: File, draft: File, words: str) -> None:
-    (warning,) = pair_compatibility.list_warnings(parsed(target), parsed(draft))
-    assert words in warning
-    assert warning.isprintable()
+WARNED = [
+    (sized(100), sized(50), "has 50 % of the target's bytes"),
+    (
+        sized(99).add(b"llama.expert_count", U32, 8).add(b"llama.expert_used_count", U32, 2),
+        sized(9),
+        "mixture of experts",
+    ),
+    (
+        sized(99, gguffile.model(arch=b"mamba2")),
+        sized(9),
+        "The target has a recurrent state and cannot remove",
+    ),
+    (sized(99, gguffile.model(arch=b"jamba")), sized(9), "speculation is off"),
+    (sized(99), sized(9, gguffile.model(arch=b"rwkv7")), "it is not used"),
+    (sized(99), sized(9, gguffile.model(arch=b"qwen35")), "it is not used"),
+    (sized(99, gguffile.model(arch=b"qwen35")), sized(9), "checkpoints for rollback"),
+    (sized(99), sized(9, gguffile.model(arch=b"eagle3")), "hidden states"),
+    (sized(99), sized(9, gguffile.model(arch=b"new")), "The draft cannot be run: its arch"),
+    (
+        sized(99),
+        sized(9, gguffile.model().add(b"tokenizer.ggml.pre", STRING, b"\x1b[2Jmy")),
+        "Their pre-tokenizers differ (default, my)",
+    ),
+    (
+        sized(99),
+        sized(9, gguffile.model([*WORDS, b"<|eot_id|>"])),
+        "end-of-generation tokens differ",
+    ),
+    (
+        sized(99).add(b"tokenizer.chat_template", STRING, b"a"),
+        sized(9).add(b"tokenizer.chat_template", STRING, b"b"),
+        "chat templates differ",
+    ),
+    (
+        sized(99).add(b"general.quantized_by", STRING, b"Ann"),
+        sized(9).add(b"general.quantized_by", STRING, b"Bob"),
+        "(Ann and Bob)",
+    ),
+]
+
+
+def test_what_is_warned_of() -> None:
+    for target, draft, words in WARNED:
+        (warning,) = pair_compatibility.list_warnings(parsed(target), parsed(draft))
+        assert words in warning
+        assert warning.isprintable()

@@ -12,6 +12,7 @@ from localspec.errors import ChecksumError, OfflineError, StorageError
 from localspec.models import pull_plan, resolver
 from localspec.models.catalog import CatalogModel
 from localspec.models.hub.client import HubClient
+from localspec.models.hub.download import download_file
 from localspec.models.pull_plan import PullPlanner
 from localspec.models.resolver import ModelRequest
 from tests.fakehub import API, BODY, FakeHub
@@ -44,6 +45,17 @@ def test_one_listing_and_one_header_a_model(hub: FakeHub) -> None:
     assert match.compatibility.is_compatible
     assert len([seen for seen in hub.seen if seen.kind == API]) == 1
     assert len([seen for seen in hub.seen if seen.kind == BODY]) == 2
+
+
+def test_the_commit_of_the_plan_is_fetched_when_the_branch_has_moved(hub: FakeHub) -> None:
+    planned = hub.repos[REPO][FILE].data
+    client = HubClient(hub.url)
+    (item,) = pull_plan.build(client, [model()]).models
+    hub.begin_commit("b" * 40)
+    hub.add(REPO, FILE, planned + bytes(100))
+    path = download_file(client, item.files[0].job)
+    assert path.read_bytes() == planned and item.revision in path.parts
+    assert len([seen for seen in hub.seen if seen.kind == API]) == 1, "resolved once"
 
 
 def test_too_little_room_is_said_first(hub: FakeHub) -> None:

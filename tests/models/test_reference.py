@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,6 @@ from localspec.models import safe_names
 from localspec.models.reference import (
     HubReference,
     NameReference,
-    PathReference,
     Reference,
     RepoFile,
     choose_files,
@@ -33,77 +34,77 @@ def chosen(paths: list[str], tag: str | None = None, file: str | None = None) ->
     return [one.path for one in choose_files(listed(*paths), tag, file)]
 
 
-@pytest.mark.parametrize(
-    ("text", "reference"),
-    [
-        ("demo", NameReference("demo")),
-        ("qwen3-8b", NameReference("qwen3-8b")),
-        ("qwen3-8b+qwen3-0.6b", NameReference("qwen3-8b+qwen3-0.6b")),
-        ("qwen3-8b:Q8_0", NameReference("qwen3-8b", "Q8_0")),
-        ("Qwen/Qwen3-8B-GGUF", HubReference("Qwen/Qwen3-8B-GGUF")),
-        ("Qwen/Qwen3-8B-GGUF:q4_k_m", HubReference("Qwen/Qwen3-8B-GGUF", "q4_k_m")),
-        ("Qwen/Qwen3-8B-GGUF@main:Q8_0", HubReference("Qwen/Qwen3-8B-GGUF", "Q8_0", None, "main")),
-        (f"a/b@{COMMIT}", HubReference("a/b", revision=COMMIT)),
-        ("hf://a/b", HubReference("a/b")),
-        ("HF://a/b:Q4_0", HubReference("a/b", "Q4_0")),
-        ("hf://a/b/sub/c.gguf", HubReference("a/b", None, "sub/c.gguf")),
-        (f"hf://a/b@{COMMIT}/c.gguf", HubReference("a/b", None, "c.gguf", COMMIT)),
-        ("hf.co/a/b:Q4_K_M", HubReference("a/b", "Q4_K_M")),
-        ("https://huggingface.co/a/b", HubReference("a/b")),
-        ("https://huggingface.co/a/b/", HubReference("a/b")),
-        (
-            f"https://huggingface.co/a/b/resolve/{COMMIT}/c.gguf?download=true",
-            HubReference("a/b", None, "c.gguf", COMMIT),
-        ),
-        (
-            "https://huggingface.co/a/b/blob/main/c.gguf",
-            HubReference("a/b", None, "c.gguf", "main"),
-        ),
-        ("https://huggingface.co/a/b/tree/main", HubReference("a/b", None, None, "main")),
-        ("model.gguf", PathReference("model.gguf")),
-        ("MODEL.GGUF", PathReference("MODEL.GGUF")),
-        ("folder/model.gguf", PathReference("folder/model.gguf")),
-        ("./folder", PathReference("./folder")),
-        ("~/m", PathReference("~/m")),
-        ("/m", PathReference("/m")),
-        ("a\\b", PathReference("a\\b")),
-        ("C:\\m\\x", PathReference("C:\\m\\x")),
-        ("C:/m/x", PathReference("C:/m/x")),
-        ("a/b/c", PathReference("a/b/c")),
-        ("über", PathReference("über")),
-    ],
-)
-def test_what_was_typed(text: str, reference: Reference) -> None:
-    assert parse(text) == reference
+TYPED: list[tuple[str, Reference]] = [
+    ("demo", NameReference("demo")),
+    ("qwen3-8b", NameReference("qwen3-8b")),
+    ("qwen3-8b+qwen3-0.6b", NameReference("qwen3-8b+qwen3-0.6b")),
+    ("qwen3-8b:Q8_0", NameReference("qwen3-8b", "Q8_0")),
+    ("Qwen/Qwen3-8B-GGUF", HubReference("Qwen/Qwen3-8B-GGUF")),
+    ("Qwen/Qwen3-8B-GGUF:q4_k_m", HubReference("Qwen/Qwen3-8B-GGUF", "q4_k_m")),
+    ("Qwen/Qwen3-8B-GGUF@main:Q8_0", HubReference("Qwen/Qwen3-8B-GGUF", "Q8_0", None, "main")),
+    (f"a/b@{COMMIT}", HubReference("a/b", revision=COMMIT)),
+    ("hf://a/b", HubReference("a/b")),
+    ("HF://a/b:Q4_0", HubReference("a/b", "Q4_0")),
+    ("hf://a/b/sub/c.gguf", HubReference("a/b", None, "sub/c.gguf")),
+    (f"hf://a/b@{COMMIT}/c.gguf", HubReference("a/b", None, "c.gguf", COMMIT)),
+    ("hf.co/a/b:Q4_K_M", HubReference("a/b", "Q4_K_M")),
+    ("https://huggingface.co/a/b", HubReference("a/b")),
+    ("https://huggingface.co/a/b/", HubReference("a/b")),
+    (
+        f"https://huggingface.co/a/b/resolve/{COMMIT}/c.gguf?download=true",
+        HubReference("a/b", None, "c.gguf", COMMIT),
+    ),
+    (
+        "https://huggingface.co/a/b/blob/main/c.gguf",
+        HubReference("a/b", None, "c.gguf", "main"),
+    ),
+    ("https://huggingface.co/a/b/tree/main", HubReference("a/b", None, None, "main")),
+    ("model.gguf", Path("model.gguf")),
+    ("MODEL.GGUF", Path("MODEL.GGUF")),
+    ("folder/model.gguf", Path("folder/model.gguf")),
+    ("./folder", Path("./folder")),
+    ("~/m", Path("~/m")),
+    ("/m", Path("/m")),
+    ("a\\b", Path("a\\b")),
+    ("C:\\m\\x", Path("C:\\m\\x")),
+    ("C:/m/x", Path("C:/m/x")),
+    ("a/b/c", Path("a/b/c")),
+    ("über", Path("über")),
+]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "\0",
-        "a" * 5000,
-        "hf://",
-        "hf://a",
-        "hf://a/b/../c.gguf",
-        "hf://a/../c.gguf",
-        "hf://a/b//c.gguf",
-        "hf://a/b/c.safetensors",
-        "hf://a/b:Q4 0",
-        "hf://a/b@/c.gguf",
-        "hf://a/b@../c.gguf",
-        "hf://a/\x1b[31mb",
-        "https://huggingface.co/a/b/blob/main/..%2f",
-        "https://example.org/m.gguf",
-        "ftp://example.org/m",
-    ],
-)
-def test_what_names_nothing(text: str) -> None:
-    with pytest.raises(UsageError) as failure:
-        parse(text)
-    assert "\x1b" not in failure.value.message
-    assert len(failure.value.message) < 300
-    assert failure.value.hint
+def test_what_was_typed() -> None:
+    for text, reference in TYPED:
+        assert parse(text) == reference
+
+
+NOTHING = [
+    "",
+    "\0",
+    "a" * 5000,
+    "hf://",
+    "hf://a",
+    "hf://a/b/../c.gguf",
+    "hf://a/../c.gguf",
+    "hf://a/b//c.gguf",
+    "hf://a/b/c.safetensors",
+    "hf://a/b:Q4 0",
+    "hf://a/b@/c.gguf",
+    "hf://a/b@../c.gguf",
+    "hf://a/\x1b[31mb",
+    "https://huggingface.co/a/b/blob/main/..%2f",
+    "https://example.org/m.gguf",
+    "ftp://example.org/m",
+]
+
+
+def test_what_names_nothing() -> None:
+    for text in NOTHING:
+        with pytest.raises(UsageError) as failure:
+            parse(text)
+        assert "\x1b" not in failure.value.message
+        assert len(failure.value.message) < 300
+        assert failure.value.hint
 
 
 @given(st.text(max_size=60))
@@ -117,122 +118,125 @@ def test_any_text_is_a_reference_or_refused(text: str) -> None:
         assert reference.file is None or is_safe_gguf_path(reference.file)
 
 
-@pytest.mark.parametrize(
-    ("repo", "valid"),
-    [
-        ("Qwen/Qwen3-8B-GGUF", True),
-        ("a/b", True),
-        ("bartowski/microsoft_Phi-4-mini-instruct-GGUF", True),
-        ("a", False),
-        ("a/b/c", False),
-        ("/b", False),
-        ("a/", False),
-        ("../b", False),
-        ("a/..", False),
-        ("a/.b", False),
-        ("-a/b", False),
-        ("a/b--c", False),
-        ("a/b c", False),
-        ("a/b\n", False),
-        ("a/é", False),
-        ("a/" + "b" * 100, False),
-    ],
-)
-def test_names_of_repositories(repo: str, valid: bool) -> None:
-    assert safe_names.is_repo_id(repo) is valid
+REPOSITORIES = [
+    ("Qwen/Qwen3-8B-GGUF", True),
+    ("a/b", True),
+    ("bartowski/microsoft_Phi-4-mini-instruct-GGUF", True),
+    ("a", False),
+    ("a/b/c", False),
+    ("/b", False),
+    ("a/", False),
+    ("../b", False),
+    ("a/..", False),
+    ("a/.b", False),
+    ("-a/b", False),
+    ("a/b--c", False),
+    ("a/b c", False),
+    ("a/b\n", False),
+    ("a/é", False),
+    ("a/" + "b" * 100, False),
+]
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["a.gguf", "BF16/a-00001-of-00002.gguf", "A b (1)+c.gguf", "_a.gguf", "console.gguf"],
-)
-def test_names_that_may_be_written(path: str) -> None:
-    assert is_safe_gguf_path(path)
+def test_names_of_repositories() -> None:
+    for repo, valid in REPOSITORIES:
+        assert safe_names.is_repo_id(repo) is valid
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "",
-        ".gguf/",
-        "../a.gguf",
-        "a/../b.gguf",
-        "a/./b.gguf",
-        "/etc/a.gguf",
-        "a//b.gguf",
-        "a\\b.gguf",
-        "C:\\a.gguf",
-        "C:a.gguf",
-        "con.gguf",
-        "NUL/a.gguf",
-        "com1.x.gguf",
-        "a./b.gguf",
-        "a /b.gguf",
-        " a.gguf",
-        "-rf.gguf",
-        "a\x1b[31m.gguf",
-        "a\nb.gguf",
-        "a\u202efugg.gguf",
-        "e\u0301.gguf",
-        "é.gguf",
-        "a.gguf\n",
-        "x" * 300 + ".gguf",
-        "a.safetensors",
-        "a.bin",
-        "a.GGUF",
-    ],
-)
-def test_names_that_may_not(path: str) -> None:
-    assert not is_safe_gguf_path(path)
+def test_names_that_may_be_written() -> None:
+    for path in (
+        "a.gguf",
+        "BF16/a-00001-of-00002.gguf",
+        "A b (1)+c.gguf",
+        "_a.gguf",
+        "console.gguf",
+    ):
+        assert is_safe_gguf_path(path)
 
 
-@pytest.mark.parametrize(
-    ("path", "tag", "index", "count"),
-    [
-        ("Qwen3-8B-Q4_K_M.gguf", "Q4_K_M", 1, 1),
-        ("Qwen3.5-9B-UD-Q4_K_XL.gguf", "Q4_K_XL", 1, 1),
-        ("qwen2.5-0.5b-instruct-q4_k_m.gguf", "Q4_K_M", 1, 1),
-        ("a.Q8_0.gguf", "Q8_0", 1, 1),
-        ("gpt-oss-20b-MXFP4.gguf", "MXFP4", 1, 1),
-        ("BF16/m-BF16-00002-of-00004.gguf", "BF16", 2, 4),
-        ("model.gguf", "", 1, 1),
-    ],
-)
-def test_what_a_file_name_says(path: str, tag: str, index: int, count: int) -> None:
-    about = parse_file_name(path)
-    assert (about.tag, about.index, about.count) == (tag, index, count)
+UNSAFE = [
+    "",
+    ".gguf/",
+    "../a.gguf",
+    "a/../b.gguf",
+    "a/./b.gguf",
+    "/etc/a.gguf",
+    "a//b.gguf",
+    "a\\b.gguf",
+    "C:\\a.gguf",
+    "C:a.gguf",
+    "con.gguf",
+    "NUL/a.gguf",
+    "com1.x.gguf",
+    "a./b.gguf",
+    "a /b.gguf",
+    " a.gguf",
+    "-rf.gguf",
+    "a\x1b[31m.gguf",
+    "a\nb.gguf",
+    "a\u202efugg.gguf",
+    "e\u0301.gguf",
+    "é.gguf",
+    "a.gguf\n",
+    "x" * 300 + ".gguf",
+    "a.safetensors",
+    "a.bin",
+    "a.GGUF",
+]
+
+
+def test_names_that_may_not() -> None:
+    for path in UNSAFE:
+        assert not is_safe_gguf_path(path)
+
+
+FILE_NAMES = [
+    ("Qwen3-8B-Q4_K_M.gguf", "Q4_K_M", 1, 1),
+    ("Qwen3.5-9B-UD-Q4_K_XL.gguf", "Q4_K_XL", 1, 1),
+    ("qwen2.5-0.5b-instruct-q4_k_m.gguf", "Q4_K_M", 1, 1),
+    ("a.Q8_0.gguf", "Q8_0", 1, 1),
+    ("gpt-oss-20b-MXFP4.gguf", "MXFP4", 1, 1),
+    ("BF16/m-BF16-00002-of-00004.gguf", "BF16", 2, 4),
+    ("model.gguf", "", 1, 1),
+]
+
+
+def test_what_a_file_name_says() -> None:
+    for path, tag, index, count in FILE_NAMES:
+        about = parse_file_name(path)
+        assert (about.tag, about.index, about.count) == (tag, index, count)
 
 
 OFFICIAL = ["README.md", "m-F16.gguf", "m-Q4_K_M.gguf", "m-Q5_K_M.gguf", "m-Q8_0.gguf"]
 
 
-@pytest.mark.parametrize(
-    ("paths", "tag", "wanted"),
-    [
-        (OFFICIAL, None, "m-Q4_K_M.gguf"),
-        (OFFICIAL, "q5_k_m", "m-Q5_K_M.gguf"),
-        (["m-F16.gguf", "m-Q8_0.gguf"], None, "m-Q8_0.gguf"),
-        (["m-Q2_K.gguf", "m-Q6_K.gguf"], None, "m-Q2_K.gguf"),
-        (["m.gguf"], None, "m.gguf"),
-        (["m-UD-Q4_K_XL.gguf"], "UD-Q4_K_XL", "m-UD-Q4_K_XL.gguf"),
-        (["m-UD-Q4_K_XL.gguf"], "q4_k_xl", "m-UD-Q4_K_XL.gguf"),
-        (["Qwen_Qwen3.5-9B-Q4_K_M.gguf"], None, "Qwen_Qwen3.5-9B-Q4_K_M.gguf"),
-        (["m.Q4_K_S.gguf", "m.Q8_0.gguf"], None, "m.Q8_0.gguf"),
-        (["m-MXFP4.gguf"], "mxfp4", "m-MXFP4.gguf"),
-        (["m-QAD-Q4_0.gguf"], "Q4_0", "m-QAD-Q4_0.gguf"),
-        (["BF16/m-BF16.gguf", "m-Q4_0.gguf"], "BF16", "BF16/m-BF16.gguf"),
-        (
-            ["dflash-m-Q8_0.gguf", "imatrix-Q8_0.gguf", "mmproj-m-Q8_0.gguf", "m-Q8_0.gguf"],
-            None,
-            "m-Q8_0.gguf",
-        ),
-        (["MTP/mtp-m-Q4_K_M.gguf", "m-Q8_0.gguf"], None, "m-Q8_0.gguf"),
-        (["eagle3-m-Q8_0.gguf", "dspark-m-Q8_0.gguf", "m-MXFP4.gguf"], None, "m-MXFP4.gguf"),
-        (["../m-Q4_K_M.gguf", "m-Q8_0.gguf"], None, "m-Q8_0.gguf"),
-    ],
-)
-def test_which_file_a_reference_means(paths: list[str], tag: str | None, wanted: str) -> None:
-    assert chosen(paths, tag) == [wanted]
+CHOICES: list[tuple[list[str], str | None, str]] = [
+    (OFFICIAL, None, "m-Q4_K_M.gguf"),
+    (OFFICIAL, "q5_k_m", "m-Q5_K_M.gguf"),
+    (["m-F16.gguf", "m-Q8_0.gguf"], None, "m-Q8_0.gguf"),
+    (["m-Q2_K.gguf", "m-Q6_K.gguf"], None, "m-Q2_K.gguf"),
+    (["m.gguf"], None, "m.gguf"),
+    (["m-UD-Q4_K_XL.gguf"], "UD-Q4_K_XL", "m-UD-Q4_K_XL.gguf"),
+    (["m-UD-Q4_K_XL.gguf"], "q4_k_xl", "m-UD-Q4_K_XL.gguf"),
+    (["Qwen_Qwen3.5-9B-Q4_K_M.gguf"], None, "Qwen_Qwen3.5-9B-Q4_K_M.gguf"),
+    (["m.Q4_K_S.gguf", "m.Q8_0.gguf"], None, "m.Q8_0.gguf"),
+    (["m-MXFP4.gguf"], "mxfp4", "m-MXFP4.gguf"),
+    (["m-QAD-Q4_0.gguf"], "Q4_0", "m-QAD-Q4_0.gguf"),
+    (["BF16/m-BF16.gguf", "m-Q4_0.gguf"], "BF16", "BF16/m-BF16.gguf"),
+    (
+        ["dflash-m-Q8_0.gguf", "imatrix-Q8_0.gguf", "mmproj-m-Q8_0.gguf", "m-Q8_0.gguf"],
+        None,
+        "m-Q8_0.gguf",
+    ),
+    (["MTP/mtp-m-Q4_K_M.gguf", "m-Q8_0.gguf"], None, "m-Q8_0.gguf"),
+    (["eagle3-m-Q8_0.gguf", "dspark-m-Q8_0.gguf", "m-MXFP4.gguf"], None, "m-MXFP4.gguf"),
+    (["../m-Q4_K_M.gguf", "m-Q8_0.gguf"], None, "m-Q8_0.gguf"),
+]
+
+
+def test_which_file_a_reference_means() -> None:
+    for paths, tag, wanted in CHOICES:
+        assert chosen(paths, tag) == [wanted]
 
 
 PARTS = [f"m-q4_k_m-{n:05}-of-00003.gguf" for n in (2, 3, 1)]

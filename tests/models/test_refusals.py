@@ -23,23 +23,23 @@ UNVERIFIED = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed:"
 ASKED = ("https://hub.example", "org/m", "")
 
 
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({}, None),
-        ({"Retry-After": "7"}, 7),
-        ({"Retry-After": "soon"}, None),
-        ({"Retry-After": "-5"}, None),
-        ({"Retry-After": "9" * 400}, 999_999_999),
-        ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0),
-        ({"RateLimit": '"api";r=0;t=55'}, 55),
-        ({"RateLimit": "nonsense"}, None),
-    ],
-)
-def test_how_long_to_wait(headers: dict[str, str], seconds: float | None) -> None:
-    error = hub_errors.error_for_status(429, headers, ASKED)
-    assert isinstance(error, RetryableError)
-    assert error.retry_after == seconds
+WAITS = [
+    ({}, None),
+    ({"Retry-After": "7"}, 7),
+    ({"Retry-After": "soon"}, None),
+    ({"Retry-After": "-5"}, None),
+    ({"Retry-After": "9" * 400}, 999_999_999),
+    ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0),
+    ({"RateLimit": '"api";r=0;t=55'}, 55),
+    ({"RateLimit": "nonsense"}, None),
+]
+
+
+def test_how_long_to_wait() -> None:
+    for headers, seconds in WAITS:
+        error = hub_errors.error_for_status(429, headers, ASKED)
+        assert isinstance(error, RetryableError)
+        assert error.retry_after == seconds
 
 
 def test_a_date_to_wait_for() -> None:
@@ -51,25 +51,25 @@ def test_a_date_to_wait_for() -> None:
     assert 55 < error.retry_after <= 60
 
 
-@pytest.mark.parametrize(
-    ("status", "word", "kind"),
-    [
-        (401, "GatedRepo", AccessDeniedError),
-        (403, "GatedRepo", AccessDeniedError),
-        (401, "RepoNotFound", NotFoundError),
-        (404, "EntryNotFound", NotFoundError),
-        (404, "", NotFoundError),
-        (401, "", AccessDeniedError),
-        (403, "", AccessDeniedError),
-        (451, "", DownloadError),
-        (500, "", RetryableError),
-        (599, "", RetryableError),
-    ],
-)
-def test_a_status(status: int, word: str, kind: type[LocalspecError]) -> None:
-    error = hub_errors.error_for_status(status, {}, ("https://hub.example", "org/m", word))
-    assert type(error) is kind
-    assert error.message and error.hint
+STATUSES = [
+    (401, "GatedRepo", AccessDeniedError),
+    (403, "GatedRepo", AccessDeniedError),
+    (401, "RepoNotFound", NotFoundError),
+    (404, "EntryNotFound", NotFoundError),
+    (404, "", NotFoundError),
+    (401, "", AccessDeniedError),
+    (403, "", AccessDeniedError),
+    (451, "", DownloadError),
+    (500, "", RetryableError),
+    (599, "", RetryableError),
+]
+
+
+def test_a_status() -> None:
+    for status, word, kind in STATUSES:
+        error = hub_errors.error_for_status(status, {}, ("https://hub.example", "org/m", word))
+        assert type(error) is kind
+        assert error.message and error.hint
 
 
 @pytest.mark.parametrize(

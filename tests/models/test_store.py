@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec.errors import NotFoundError, StorageError
+from localspec.errors import StorageError
 from localspec.models import local_files
-from localspec.models.hub import hub_cache
-from localspec.models.local_files import other_apps
+from localspec.models.local_files import checksum_cache, hub_cache, other_apps
 from localspec.models.local_files.local_model import LocalModel
 
 A, B = "a" * 40, "b" * 40
@@ -65,7 +64,7 @@ def only() -> LocalModel:
 def test_nothing_is_nothing() -> None:
     assert local_files.list_models() == ()
     assert local_files.find_leftovers() == ()
-    assert local_files.find(REPO, "m.gguf") is None
+    assert local_files.find(REPO) is None
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -82,27 +81,27 @@ def test_found_by_commit_branch_or_anyhow(home: Path) -> None:
     cached(home, commit=B, body=BODY + b"old")
     path = cached(home, commit=A)
     for revision in (None, A, "main"):
-        found = local_files.find(REPO, "m-Q4_K_M.gguf", revision)
+        found = local_files.find(REPO, file="m-Q4_K_M.gguf", revision=revision)
         assert found is not None
         assert found.path == path, "of several the one that main means"
-    old = local_files.find(REPO, "m-Q4_K_M.gguf", B)
+    old = local_files.find(REPO, file="m-Q4_K_M.gguf", revision=B)
     assert old is not None
     assert old.size == len(BODY) + 3
-    assert local_files.find(REPO, "m-Q4_K_M.gguf", "c" * 40) is None
-    assert local_files.find(REPO, "m-Q4_K_M.gguf", "other") is None
-    assert local_files.find("../..", "m.gguf") is None
-    assert local_files.find(REPO, "../m.gguf") is None
+    for revision in ("c" * 40, "other"):
+        assert local_files.find(REPO, file="m-Q4_K_M.gguf", revision=revision) is None
+    assert local_files.find("../..", file="m.gguf") is None
+    assert local_files.find(REPO, file="../m.gguf") is None
 
 
 def test_a_reference_without_the_hub(home: Path) -> None:
     cached(home, "m-Q8_0.gguf", body=BODY + b"8")
     cached(home, "m-Q4_K_M.gguf")
     for tag, name in ((None, "m-Q4_K_M.gguf"), ("q8_0", "m-Q8_0.gguf")):
-        found = local_files.find_model(REPO, tag)
+        found = local_files.find(REPO, tag)
         assert found is not None
         assert found.file == name
-    assert local_files.find_model(REPO, "Q2_K") is None
-    assert local_files.find_model("user/other") is None
+    assert local_files.find(REPO, "Q2_K") is None
+    assert local_files.find("user/other") is None
 
 
 def test_parts_are_one_model_when_all_are_there(home: Path) -> None:
@@ -114,7 +113,7 @@ def test_parts_are_one_model_when_all_are_there(home: Path) -> None:
     assert stored.file == "m-00001-of-00003.gguf"
     assert stored.size == 3 * (len(BODY) + 1)
     assert [path.name for path in stored.parts] == [f"m-{n:05}-of-00003.gguf" for n in (1, 2, 3)]
-    found = local_files.find_model(REPO)
+    found = local_files.find(REPO)
     assert found is not None
     assert found.parts == stored.parts
     assert local_files.remove(stored) == stored.size
@@ -123,40 +122,31 @@ def test_parts_are_one_model_when_all_are_there(home: Path) -> None:
 
 def test_verified_until_it_is_touched(home: Path) -> None:
     path = cached(home)
-    said: list[tuple[int, int]] = []
-    assert local_files.verify(only(), lambda done, total: said.append((done, total)))
-    assert said[-1] == (len(BODY), len(BODY))
-    assert only().verified
+    read: list[int] = []
+    for _ in range(2):
+        assert checksum_cache.verify(path, SHA, read.append)
+        assert only().verified and read == [len(BODY)], "read once"
     os.utime(path, ns=(1, 1))
     assert not only().verified
-    local_files.mark_verified(path, SHA)
+    checksum_cache.save(path, SHA)
     assert only().verified
 
 
 def test_a_flipped_byte_is_noticed(home: Path) -> None:
     path = cached(home)
     path.resolve().write_bytes(BODY[:-1] + b"x")
-    assert not local_files.verify(only())
+    assert not checksum_cache.verify(path, SHA, lambda done: None)
     assert not only().verified
-    local_files.mark_verified(path, "c" * 64)
+    checksum_cache.save(path, "c" * 64)
     assert not only().verified, "hashed, and not what its name says"
-
-
-def test_a_file_of_unknown_contents_cannot_be_verified_but_against_a_given_hash(home: Path) -> None:
-    put(home / "models" / "mine.gguf")
-    with pytest.raises(NotFoundError, match="No checksum is known"):
-        local_files.verify(only())
-    assert not local_files.verify(only(), sha256="c" * 64)
-    assert local_files.verify(only(), sha256=SHA)
-    assert only().verified
 
 
 def test_a_damaged_record_of_what_was_verified_is_put_aside(home: Path) -> None:
     path = cached(home)
     put(home / "data" / "verified.sqlite", b"this is no database" * 100)
     assert not only().verified
-    local_files.mark_verified(path, SHA)
-    local_files.mark_verified(path, SHA)
+    checksum_cache.save(path, SHA)
+    checksum_cache.save(path, SHA)
     assert only().verified
 
 
@@ -221,7 +211,7 @@ def test_the_models_folder(home: Path) -> None:
     assert set(found) == {"mine.gguf", "sub/m.gguf"}
     assert found["mine.gguf"].repo is None
     assert found["sub/m.gguf"].repo == "user/name"
-    assert local_files.find("user/name", "sub/m.gguf") == found["sub/m.gguf"]
+    assert local_files.find("user/name", file="sub/m.gguf") == found["sub/m.gguf"]
     assert local_files.remove(found["mine.gguf"]) == len(BODY)
     assert not (home / "models" / "mine.gguf").exists()
 
@@ -242,7 +232,7 @@ def test_lm_studio(home: Path) -> None:
     put(home / ".lmstudio" / "settings.json", json.dumps(settings).encode())
     found = {(one.repo, one.file) for one in local_files.list_models() if one.origin == "lmstudio"}
     assert found == {("user/name", "m.gguf"), ("a/b", "c.gguf")}
-    stored = local_files.find("a/b", "c.gguf")
+    stored = local_files.find("a/b", file="c.gguf")
     assert stored is not None
     with pytest.raises(StorageError, match="LM Studio"):
         local_files.remove(stored)
@@ -264,7 +254,7 @@ def test_ollama(home: Path) -> None:
     stored = only()
     assert (stored.path, stored.file, stored.repo) == (blob, "llama3.2:3b", None)
     assert (stored.sha256, stored.origin, stored.removable) == (SHA, "ollama", False)
-    assert local_files.verify(stored)
+    checksum_cache.save(blob, SHA)
     assert only().verified
 
 
@@ -384,7 +374,8 @@ def test_names_that_are_no_text(home: Path) -> None:
     (home / "models" / os.fsdecode(b"\xff.gguf")).write_bytes(BODY)
     stored = only()
     assert "\udcff" not in stored.file
-    assert local_files.verify(stored, sha256=SHA)
+    assert checksum_cache.verify(stored.path, SHA, lambda done: None)
+    checksum_cache.save(stored.path, SHA)  # the database holds no such names
 
 
 def test_folders_that_are_links_are_not_entered(home: Path) -> None:

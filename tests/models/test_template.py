@@ -45,35 +45,38 @@ def codes(rendered: RenderResult) -> list[str]:
 # --- features -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        (BY_ROLE, "[user]Hi[assistant]Hello[user]More"),
-        ("{{ bos_token }}{{ eos_token }}{{ unk_token }}", "<s></s>"),
-        ("{% if add_generation_prompt %}go{% endif %}", "go"),
-        ("{{ tools is none }}{{ documents is none }}{{ custom is defined }}", "TrueTrueFalse"),
-        ("  {% if true %}\n  a\n  {% endif %}\nb\n", "  a\nb"),  # trim_blocks, lstrip_blocks
-        (
-            "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.content }}"
-            "{% break %}{% endfor %}",
-            "Hello",
-        ),
-        ("a{% generation %}{{ messages[0].content }}{% endgeneration %}b", "aHib"),
-        ("{{ {'a': '<é>&'} | tojson }}", '{"a": "<é>&"}'),
-        ("{{ [1, 2] | tojson(indent=1) }}", "[\n 1,\n 2\n]"),
-        ("{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}", '{"a":2,"b":1}'),
-        ("{{ 'é' | tojson(ensure_ascii=true) }}", '"\\u00e9"'),
-        ("{{ messages | map(attribute='role') | join(',') }}", "user,assistant,user"),
-        ("{% set n = namespace(i=0) %}{% for m in messages %}{% set n.i = n.i + 1 %}{% endfor %}"
-         "{{ n.i }}", "3"),
-        ("{{ dict(a=1).a }}{{ dict.fromkeys(['x'], 2)['x'] }}", "12"),
-        ("{{ messages[0].content.split('i')[0] }}{{ 'a b'.title() }}", "HA B"),
-        ("{% macro f(x) %}<{{ x }}>{% endmacro %}{{ f(messages[-1].content) }}", "<More>"),
-        ("{{ messages[::-1][0].content }}", "More"),
-    ],
-)  # fmt: skip
-def test_features_that_real_templates_use(source: str, expected: str) -> None:
-    assert text(source) == expected
+FEATURES = [
+    (BY_ROLE, "[user]Hi[assistant]Hello[user]More"),
+    ("{{ bos_token }}{{ eos_token }}{{ unk_token }}", "<s></s>"),
+    ("{% if add_generation_prompt %}go{% endif %}", "go"),
+    ("{{ tools is none }}{{ documents is none }}{{ custom is defined }}", "TrueTrueFalse"),
+    ("  {% if true %}\n  a\n  {% endif %}\nb\n", "  a\nb"),  # trim_blocks, lstrip_blocks
+    (
+        "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.content }}"
+        "{% break %}{% endfor %}",
+        "Hello",
+    ),
+    ("a{% generation %}{{ messages[0].content }}{% endgeneration %}b", "aHib"),
+    ("{{ {'a': '<é>&'} | tojson }}", '{"a": "<é>&"}'),
+    ("{{ [1, 2] | tojson(indent=1) }}", "[\n 1,\n 2\n]"),
+    ("{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}", '{"a":2,"b":1}'),
+    ("{{ 'é' | tojson(ensure_ascii=true) }}", '"\\u00e9"'),
+    ("{{ messages | map(attribute='role') | join(',') }}", "user,assistant,user"),
+    (
+        "{% set n = namespace(i=0) %}{% for m in messages %}{% set n.i = n.i + 1 %}{% endfor %}"
+        "{{ n.i }}",
+        "3",
+    ),
+    ("{{ dict(a=1).a }}{{ dict.fromkeys(['x'], 2)['x'] }}", "12"),
+    ("{{ messages[0].content.split('i')[0] }}{{ 'a b'.title() }}", "HA B"),
+    ("{% macro f(x) %}<{{ x }}>{% endmacro %}{{ f(messages[-1].content) }}", "<More>"),
+    ("{{ messages[::-1][0].content }}", "More"),
+]
+
+
+def test_features_that_real_templates_use() -> None:
+    for source, expected in FEATURES:
+        assert text(source) == expected
 
 
 def test_the_date_is_todays() -> None:
@@ -84,14 +87,14 @@ def test_the_date_is_todays() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["enable_thinking", "thinking"])
-def test_a_wish_to_think_reaches_templates_that_ask(name: str) -> None:
-    source = f"{{{{ {name} if {name} is defined else 'as you like' }}}}"
-    assert [text(source, think=wish) for wish in (None, True, False)] == [
-        "as you like",
-        "True",
-        "False",
-    ]
+def test_a_wish_to_think_reaches_templates_that_ask() -> None:
+    for name in ("enable_thinking", "thinking"):
+        source = f"{{{{ {name} if {name} is defined else 'as you like' }}}}"
+        assert [text(source, think=wish) for wish in (None, True, False)] == [
+            "as you like",
+            "True",
+            "False",
+        ]
 
 
 def test_no_text_of_a_message_is_taken_for_a_template() -> None:
@@ -102,20 +105,20 @@ def test_no_text_of_a_message_is_taken_for_a_template() -> None:
 # --- thinking in earlier answers ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        ("<think>\nhm\n</think>\n\nHello", "hm|Hello"),
-        ("hm</think>Hello", "hm|Hello"),  # the prompt had begun it
-        ("<think>cut sho", "cut sho|"),
-        ("<think></think>Hello", "|Hello"),
-        ("Hello", "|Hello"),
-        ("Say <think> to think.", "|Say <think> to think."),
-    ],
-)
-def test_an_earlier_answers_thinking_is_given_by_its_own_name(said: str, expected: str) -> None:
-    source = "{{ messages[1].reasoning_content }}|{{ messages[1].content }}{# </think> #}"
-    assert text(source, HI, ChatMessage("assistant", said), MORE) == expected
+EARLIER = [
+    ("<think>\nhm\n</think>\n\nHello", "hm|Hello"),
+    ("hm</think>Hello", "hm|Hello"),  # the prompt had begun it
+    ("<think>cut sho", "cut sho|"),
+    ("<think></think>Hello", "|Hello"),
+    ("Hello", "|Hello"),
+    ("Say <think> to think.", "|Say <think> to think."),
+]
+
+
+def test_an_earlier_answers_thinking_is_given_by_its_own_name() -> None:
+    for said, expected in EARLIER:
+        source = "{{ messages[1].reasoning_content }}|{{ messages[1].content }}{# </think> #}"
+        assert text(source, HI, ChatMessage("assistant", said), MORE) == expected
 
 
 def test_a_template_that_knows_no_thinking_gets_the_answer_as_it_is() -> None:
@@ -189,12 +192,12 @@ def test_a_template_that_does_not_work_is_replaced_and_named(source: str, why: s
     assert any(each in message for each in why.split("|")), message
 
 
-@pytest.mark.parametrize(
-    "source",
-    ["{{ ''|attr('__class__') }}", "{{ '{0.__class__}'.format(1) }}", "{{ dict.__class__ }}"],
-)
-def test_nothing_of_python_shows_through_the_sandbox(source: str) -> None:
-    assert "class" not in render(source, CHAT, TOKENS).text
+ESCAPES = ("{{ ''|attr('__class__') }}", "{{ '{0.__class__}'.format(1) }}", "{{ dict.__class__ }}")
+
+
+def test_nothing_of_python_shows_through_the_sandbox() -> None:
+    for source in ESCAPES:
+        assert "class" not in render(source, CHAT, TOKENS).text
 
 
 # --- by name --------------------------------------------------------------------------------
@@ -205,36 +208,47 @@ def test_every_name_has_a_template_and_every_template_a_name() -> None:
     assert {path.stem for path in folder.glob("*.jinja")} == set(builtin_templates.STOP_STRINGS)
 
 
-@pytest.mark.parametrize("name", builtin_templates.STOP_STRINGS)
-def test_every_fallback_says_all_that_was_said_in_order(name: str) -> None:
-    rendered = render_builtin((SYSTEM, *CHAT), TOKENS, name)
-    assert rendered.template == name
-    places = [rendered.text.index(m.content) for m in (SYSTEM, *CHAT)]
-    assert places == sorted(places)
-    assert all(stop not in rendered.text[places[-1] + 4 :] for stop in ("Hello", "Hi"))
-    assert {*codes(rendered)} <= {"template-roles"}, "chosen: nothing to warn of"
+def test_every_fallback_says_all_that_was_said_in_order() -> None:
+    for name in builtin_templates.STOP_STRINGS:
+        rendered = render_builtin((SYSTEM, *CHAT), TOKENS, name)
+        assert rendered.template == name
+        places = [rendered.text.index(m.content) for m in (SYSTEM, *CHAT)]
+        assert places == sorted(places)
+        assert all(stop not in rendered.text[places[-1] + 4 :] for stop in ("Hello", "Hi"))
+        assert {*codes(rendered)} <= {"template-roles"}, "chosen: nothing to warn of"
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("chatml", "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n"
-         "<|im_start|>user\nMore<|im_end|>\n<|im_start|>assistant\n"),
-        ("llama3", "<s><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
-         "<|start_header_id|>assistant<|end_header_id|>\n\nHello<|eot_id|>"
-         "<|start_header_id|>user<|end_header_id|>\n\nMore<|eot_id|>"
-         "<|start_header_id|>assistant<|end_header_id|>\n\n"),
-        ("gemma", "<s><start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\nHello"
-         "<end_of_turn>\n<start_of_turn>user\nMore<end_of_turn>\n<start_of_turn>model\n"),
-        ("mistral", "<s>[INST] Hi[/INST] Hello</s>[INST] More[/INST]"),
-        ("mistral-v7", "<s>[INST]Hi[/INST]Hello</s>[INST]More[/INST]"),
-        ("llama2", "<s>[INST] Hi [/INST] Hello </s><s>[INST] More [/INST]"),
-        ("phi3", "<|user|>\nHi<|end|>\n<|assistant|>\nHello<|end|>\n<|user|>\nMore<|end|>\n"
-         "<|assistant|>\n"),
-    ],
-)  # fmt: skip
-def test_a_fallback_is_what_its_models_were_trained_on(name: str, expected: str) -> None:
-    assert render_builtin(CHAT, TOKENS, name).text == expected
+TRAINED_ON = [
+    (
+        "chatml",
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n"
+        "<|im_start|>user\nMore<|im_end|>\n<|im_start|>assistant\n",
+    ),
+    (
+        "llama3",
+        "<s><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\nHello<|eot_id|>"
+        "<|start_header_id|>user<|end_header_id|>\n\nMore<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    ),
+    (
+        "gemma",
+        "<s><start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\nHello"
+        "<end_of_turn>\n<start_of_turn>user\nMore<end_of_turn>\n<start_of_turn>model\n",
+    ),
+    ("mistral", "<s>[INST] Hi[/INST] Hello</s>[INST] More[/INST]"),
+    ("mistral-v7", "<s>[INST]Hi[/INST]Hello</s>[INST]More[/INST]"),
+    ("llama2", "<s>[INST] Hi [/INST] Hello </s><s>[INST] More [/INST]"),
+    (
+        "phi3",
+        "<|user|>\nHi<|end|>\n<|assistant|>\nHello<|end|>\n<|user|>\nMore<|end|>\n<|assistant|>\n",
+    ),
+]
+
+
+def test_a_fallback_is_what_its_models_were_trained_on() -> None:
+    for name, expected in TRAINED_ON:
+        assert render_builtin(CHAT, TOKENS, name).text == expected
 
 
 def test_an_unknown_name_is_refused_with_those_there_are() -> None:

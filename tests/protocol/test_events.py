@@ -103,7 +103,7 @@ SAMPLE: list[Event] = [
     Prefill(1, 2, 0),
     SpeculationPlan("on", "asked"),
     Round(0, "model", "why", 2, 1, (Token(7, "é", "accepted"),), RoundTimes(1.0, 2.0, 3.0)),
-    Round(1, "model", "why", 1, 0, (SEEN,), RoundTimes(1.0, 2.0, 3.0)),
+    Round(1, "model", "why", 1, 0, (SEEN,), RoundTimes(1.0, 2.0, 3.0), overlap="hit"),
     Notice("warning", "code", "message", "hint"),
     GenerationFinished("eog", "tail", {"tokens": 3, "ms": 1, "notices": [{"a": 1}]}),
     EngineExit("signal 9", ("one", "two"), "try again"),
@@ -119,11 +119,12 @@ def test_what_is_written_is_read_again(event: Event) -> None:
     assert decode(line) == event
 
 
-@pytest.mark.parametrize("event", SAMPLE, ids=KINDS)
-def test_every_line_says_version_and_name(event: Event) -> None:
-    body = json.loads(encode(event))
-    assert (body["v"], body["ev"]) == (1, events._EVENT_NAMES[type(event)])
-    assert set(body) == {"v", "ev"} | {field.name for field in fields(event)}
+def test_every_line_says_version_and_name() -> None:
+    for event in SAMPLE:
+        body = json.loads(encode(event))
+        assert (body["v"], body["ev"]) == (1, events._EVENT_NAMES[type(event)])
+        left_out = {"overlap"} if isinstance(event, Round) and not event.overlap else set()
+        assert set(body) == {"v", "ev"} | {field.name for field in fields(event)} - left_out
 
 
 def test_a_token_says_its_probabilities_only_where_they_are_known() -> None:
@@ -146,22 +147,22 @@ def test_the_sample_has_every_kind() -> None:
     assert set(KINDS) == {kind.__name__ for kind in get_args(events.Event)}
 
 
-@pytest.mark.parametrize("event", SAMPLE, ids=KINDS)
-def test_unknown_fields_are_ignored(event: Event) -> None:
-    assert decode(json.dumps(json.loads(encode(event)) | {"new": {"a": [1]}, "v": 2})) == event
+def test_unknown_fields_are_ignored() -> None:
+    for event in SAMPLE:
+        assert decode(json.dumps(json.loads(encode(event)) | {"new": {"a": [1]}, "v": 2})) == event
 
 
-@pytest.mark.parametrize("event", SAMPLE, ids=KINDS)
-def test_unknown_fields_are_ignored_inside_too(event: Event) -> None:
+def test_unknown_fields_are_ignored_inside_too() -> None:
     """A later version may say more of a token, of times, and of a notice."""
-    body = json.loads(encode(event))
-    for inner in (body.get("tokens"), body.get("notices"), [body.get("ms")]):
-        for item in inner or []:
-            if isinstance(item, dict):
-                item["new"] = 1
-                for other in item.get("instead", []):
-                    other["new"] = 1
-    assert decode(json.dumps(body)) == event
+    for event in SAMPLE:
+        body = json.loads(encode(event))
+        for inner in (body.get("tokens"), body.get("notices"), [body.get("ms")]):
+            for item in inner or []:
+                if isinstance(item, dict):
+                    item["new"] = 1
+                    for other in item.get("instead", []):
+                        other["new"] = 1
+        assert decode(json.dumps(body)) == event
 
 
 def test_unknown_events_are_skipped() -> None:
@@ -169,44 +170,54 @@ def test_unknown_events_are_skipped() -> None:
     assert decode('{"v":1,"ev":null}') is None
 
 
-@pytest.mark.parametrize(
-    "line", ["", "{", "3", "null", "[]", '"round"', "{}", '{"v":1}', "nonsense", '{"ev":"round"}']
-)
-def test_a_line_that_is_no_event_is_an_error(line: str) -> None:
-    with pytest.raises(ValueError):
-        decode(line)
-
-
-@pytest.mark.parametrize("event", SAMPLE, ids=KINDS)
-def test_a_missing_field_is_an_error_unless_it_has_a_default(event: Event) -> None:
-    body = json.loads(encode(event))
-    for name in set(body) - {"v", "ev"}:
-        line = json.dumps({key: value for key, value in body.items() if key != name})
-        try:
+def test_a_line_that_is_no_event_is_an_error() -> None:
+    for line in (
+        "",
+        "{",
+        "3",
+        "null",
+        "[]",
+        '"round"',
+        "{}",
+        '{"v":1}',
+        "nonsense",
+        '{"ev":"round"}',
+    ):
+        with pytest.raises(ValueError):
             decode(line)
-        except ValueError:
-            continue
-        optional = {"notices", "speedup", "until", "hint", "tail", "totals", "log", "guarded"}
-        assert name in optional | {"thinking"}
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("tokens", [{}]),
-        ("tokens", [{"id": 1, "text": ""}]),
-        ("tokens", [3]),
-        ("tokens", [{"id": 1, "text": "", "class": "plain", "p_target": 0.5}]),
-        ("tokens", [{"id": 1, "text": "", "class": "plain", "p_target": 0.5, "instead": [{}]}]),
-        ("tokens", [{"id": 1, "text": "", "class": "plain", "p_target": 0.5, "instead": [3]}]),
-        ("tokens", None),
-        ("tokens", 3),
-        ("ms", None),
-        ("ms", {}),
-        ("ms", {"draft": 1.0}),
-    ],
-)
-def test_a_broken_part_is_an_error_of_the_same_kind(name: str, value: object) -> None:
-    body = json.loads(encode(SAMPLE[4])) | {name: value}
-    with pytest.raises(ValueError):
-        decode(json.dumps(body))
+def test_a_missing_field_is_an_error_unless_it_has_a_default() -> None:
+    for event in SAMPLE:
+        body = json.loads(encode(event))
+        for name in set(body) - {"v", "ev"}:
+            line = json.dumps({key: value for key, value in body.items() if key != name})
+            try:
+                decode(line)
+            except ValueError:
+                continue
+            optional = {"notices", "speedup", "until", "hint", "tail", "totals", "log"}
+            optional |= {"guarded", "overlap"}
+            assert name in optional | {"thinking"}
+
+
+BROKEN = [
+    ("tokens", [{}]),
+    ("tokens", [{"id": 1, "text": ""}]),
+    ("tokens", [3]),
+    ("tokens", [{"id": 1, "text": "", "class": "plain", "p_target": 0.5}]),
+    ("tokens", [{"id": 1, "text": "", "class": "plain", "p_target": 0.5, "instead": [{}]}]),
+    ("tokens", [{"id": 1, "text": "", "class": "plain", "p_target": 0.5, "instead": [3]}]),
+    ("tokens", None),
+    ("tokens", 3),
+    ("ms", None),
+    ("ms", {}),
+    ("ms", {"draft": 1.0}),
+]
+
+
+def test_a_broken_part_is_an_error_of_the_same_kind() -> None:
+    for name, value in BROKEN:
+        body = json.loads(encode(SAMPLE[4])) | {name: value}
+        with pytest.raises(ValueError):
+            decode(json.dumps(body))

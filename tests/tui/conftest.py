@@ -11,6 +11,7 @@ import pytest
 from textual._styles_cache import StylesCache
 
 from localspec.tui.engine_runner import EngineRunner
+from localspec.tui.screens import chat
 
 MADE_WITH = ((3, 11), "8.2.8")
 """Python and Textual (exact in pyproject.toml)."""
@@ -33,6 +34,12 @@ def nothing_kept_of_closed_apps() -> Iterator[None]:
     """Textual 8.2.8 caches the last rendering of 1,000 widgets, also of closed apps."""
     yield
     StylesCache.get_inner_outer.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def escape_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person waits a second after an answer; test_a_late_escape_does_nothing does not."""
+    monkeypatch.setattr(chat, "_LATE_ESCAPE_SECONDS", 0.0)
 
 
 @pytest.fixture(autouse=True)

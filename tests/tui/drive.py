@@ -15,11 +15,11 @@ from pathlib import Path
 from textual import events
 from textual.screen import Screen
 
+from localspec.chat.session import ChatSession
 from localspec.errors import UsageError
 from localspec.launch import ResolvedPair
 from localspec.protocol.events import EngineExit, Notice, SpeculationPlan
 from localspec.tui import app
-from localspec.tui.chat_session import ChatSession
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
 from tests.tui.scripted import Opening, ScriptedEngine, answer, ready

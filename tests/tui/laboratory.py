@@ -33,9 +33,9 @@ from localspec.protocol.wire import (
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import ClosableEngine, EngineRunner, InspectableEngine
-from localspec.tui.screens.bench import BenchScreen
+from localspec.tui.screens.bench import BenchMeasurement
 from localspec.tui.screens.measurement import MeasurementScreen
-from localspec.tui.screens.verify import VerifyScreen
+from localspec.tui.screens.verify import VerifyMeasurement
 from tests.bench.fake_engine import Clock, FakeEngine
 from tests.bench.pairs import Draw, Scripted, honest
 from tests.tui.scripted import LIMIT, Gate, wait_until
@@ -186,8 +186,8 @@ def bench(
     wanted = AppOptions(seed=1, **options)
     runner = EngineRunner(Loading(engines, gate))
     clock = next((e.clock for e in engines if isinstance(e, Measurable)), Clock())
-    screen = lambda: BenchScreen("qwen3-8b+qwen3-0.6b", PAIR, runner, wanted, clock)  # noqa: E731
-    return LocalspecApp(wanted, runner, screen)
+    measurement = BenchMeasurement("qwen3-8b+qwen3-0.6b", PAIR, clock)
+    return LocalspecApp(wanted, runner, lambda: MeasurementScreen(measurement, runner, wanted))
 
 
 def verify(
@@ -195,14 +195,11 @@ def verify(
 ) -> LocalspecApp:
     wanted = AppOptions(seed=1, **options)
     runner = EngineRunner(Loading(engines))
-
-    def screen() -> VerifyScreen:
-        return VerifyScreen("qwen3-8b+qwen3-0.6b", PAIR, runner, wanted, effort, lambda: 0.0)
-
-    return LocalspecApp(wanted, runner, screen)
+    measurement = VerifyMeasurement("qwen3-8b+qwen3-0.6b", PAIR, effort, lambda: 0.0)
+    return LocalspecApp(wanted, runner, lambda: MeasurementScreen(measurement, runner, wanted))
 
 
-def measuring(pilot: Pilot[Any]) -> MeasurementScreen[Any]:
+def measuring(pilot: Pilot[Any]) -> MeasurementScreen:
     screen = pilot.app.screen
     assert isinstance(screen, MeasurementScreen)
     return screen

@@ -13,17 +13,20 @@ from textual.strip import Strip
 from textual.widgets import Static
 
 from localspec import errors
+from localspec.chat.session import ChatSession
 from localspec.launch import ResolvedPair
-from localspec.models.hub.download import DownloadJob, DownloadPhase, DownloadState
+from localspec.models.hub.cached_file import DownloadJob
+from localspec.models.hub.download import DownloadPhase, DownloadState
+from localspec.models.reference import RepoFile
 from localspec.protocol.events import EngineExit
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
-from localspec.tui.chat_session import ChatSession
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
+from tests.fakehub import COMMIT
 from tests.tui.scripted import (
     Gate,
     Opening,
@@ -124,9 +127,8 @@ def _state(
     name: str, phase: DownloadPhase, done: float, total: float, **more: Any
 ) -> DownloadState:
     repo = f"someone/{name.rpartition('-')[0]}-GGUF"
-    return DownloadState(
-        DownloadJob(repo, "main", f"{name}.gguf"), phase, int(done * 1e9), int(total * 1e9), **more
-    )
+    job = DownloadJob(repo, COMMIT, RepoFile(f"{name}.gguf", int(total * 1e9)))
+    return DownloadState(job, phase, int(done * 1e9), **more)
 
 
 STATES = (
@@ -250,8 +252,14 @@ async def streaming(pilot: Pilot[Any]) -> None:
     screen.composer.replace_text(QUESTION)
     expected = sum(len(getattr(event, "tokens", ())) for event in held())
     await pilot.press("enter")
-    await wait_until(pilot, lambda: screen.session.stats.answer_tokens == expected)
+    await wait_until(pilot, lambda: shown_tokens(screen) == expected)
     await settled(pilot)
+
+
+def shown_tokens(screen: ChatScreen) -> int:
+    """Tokens of the last answer on the screen."""
+    turns = screen.transcript.turns
+    return len(turns[-1].token_text.tokens) if turns else 0
 
 
 async def failed(pilot: Pilot[Any]) -> None:

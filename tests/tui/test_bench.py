@@ -11,21 +11,22 @@ from textual.pilot import Pilot
 
 from localspec import launch, paths
 from localspec.bench import workloads
-from localspec.bench.benchmark import BenchFinished, BenchStarted, RunFinished, run_benchmark
+from localspec.bench.benchmark import BenchEstimate, BenchFinished, RunFinished, run_benchmark
 from localspec.bench.results import BenchReport
+from localspec.chat.session import ChatSession
 from localspec.errors import OutOfMemoryError
 from localspec.machine import measurements
 from localspec.tui import clipboard
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
-from localspec.tui.chat_session import ChatSession
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens import bench as screen_of_bench
-from localspec.tui.screens.bench import BenchScreen
+from localspec.tui.screens.bench import BenchMeasurement
 from localspec.tui.screens.bench_table import LiveBenchResults
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
-from localspec.tui.widgets.pair_lists import HomeList
+from localspec.tui.screens.measurement import MeasurementScreen
+from localspec.tui.widgets.pointer_list import PointerList
 from tests.tui import laboratory, scenes
 from tests.tui.laboratory import COSTS, Measurable, held, measuring, until
 from tests.tui.scripted import Gate, painted, wait_until
@@ -37,10 +38,10 @@ LONG = 90.0
 """Seconds for a real pair on a busy machine."""
 
 
-def bench(pilot: Pilot[Any]) -> BenchScreen:
-    screen = measuring(pilot)
-    assert isinstance(screen, BenchScreen)
-    return screen
+def bench(pilot: Pilot[Any]) -> BenchMeasurement:
+    measurement = measuring(pilot).measurement
+    assert isinstance(measurement, BenchMeasurement)
+    return measurement
 
 
 def found(pilot: Pilot[Any]) -> BenchReport:
@@ -50,7 +51,7 @@ def found(pilot: Pilot[Any]) -> BenchReport:
 
 
 def standing(pilot: Pilot[Any]) -> LiveBenchResults:
-    told = bench(pilot)._live_results
+    told = bench(pilot).live_results
     assert told is not None
     return told
 
@@ -204,14 +205,14 @@ async def test_ctrl_c_stops_too() -> None:
 
 async def test_drawn_a_few_times_a_second_whatever_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = 0
-    draw = BenchScreen.draw
+    draw = MeasurementScreen.draw
 
-    def counted(screen: BenchScreen) -> None:
+    def counted(screen: MeasurementScreen) -> None:
         nonlocal drawn
         drawn += 1
         draw(screen)
 
-    monkeypatch.setattr(BenchScreen, "draw", counted)
+    monkeypatch.setattr(MeasurementScreen, "draw", counted)
     engine = Measurable()
     async with laboratory.bench(engine).run_test(size=SIZE) as pilot:
         await until(pilot, "ready")
@@ -337,7 +338,7 @@ async def test_the_demo_from_home(monkeypatch: pytest.MonkeyPatch) -> None:
             await scenes.surveyed(pilot)
             assert "b bench" in shown(pilot)
             await pilot.press("b")
-            await wait_until(pilot, lambda: isinstance(app.screen, BenchScreen))
+            await wait_until(pilot, lambda: isinstance(app.screen, MeasurementScreen))
             await wait_until(pilot, lambda: measuring(pilot).phase == "ready", LONG)
             await pilot.press("enter")
             await wait_until(pilot, lambda: measuring(pilot).phase in ("done", "failed"), LONG)
@@ -361,7 +362,7 @@ async def test_home_says_where_there_is_nothing_to_measure() -> None:
         await scenes.surveyed(pilot)
         screen = app.screen
         assert isinstance(screen, HomeScreen)
-        screen.query_one(HomeList).clear_options()
+        screen.query_one(PointerList).clear_options()
         screen.action_bench()
         await pilot.pause()
         assert "Select an installed pair" in shown(pilot)
@@ -382,7 +383,7 @@ async def asked_in(pilot: Pilot[Any]) -> ChatScreen:
     await wait_until(pilot, lambda: chat.phase == "ready")
     chat.composer.replace_text("/bench")
     await pilot.press("enter")
-    await wait_until(pilot, lambda: isinstance(pilot.app.screen, BenchScreen))
+    await wait_until(pilot, lambda: isinstance(pilot.app.screen, MeasurementScreen))
     return chat
 
 
@@ -417,8 +418,7 @@ async def test_a_chat_loads_anew_what_a_bench_left_in_the_middle() -> None:
 
 async def test_standing_counts_what_it_is_told() -> None:
     engine = Measurable()
-    screen = BenchScreen("x", laboratory.PAIR, EngineRunner(), AppOptions())
-    asked = screen.bench_request
+    asked = BenchMeasurement("x", laboratory.PAIR).request
     sums = LiveBenchResults(asked)
     last = None
     for told in run_benchmark(engine, asked, clock=engine.clock):
@@ -426,7 +426,7 @@ async def test_standing_counts_what_it_is_told() -> None:
             last = told
             continue
         sums.add_event(told)
-        if isinstance(told, BenchStarted):
+        if isinstance(told, BenchEstimate):
             assert (sums.total, sums.done, sums.share) == (60, 0, 0.0)
         if isinstance(told, RunFinished):
             assert sums.share == pytest.approx(sums.done / 60)

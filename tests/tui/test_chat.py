@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
+from localspec.chat.session import ChatSession
+from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.chat.slash_commands import COMMANDS
 from localspec.errors import DoesNotFitError, LocalspecError
-from localspec.protocol.events import GenerationFinished
+from localspec.launch import ResolvedPair
+from localspec.protocol.events import EngineReady, GenerationFinished
 from localspec.tui import app
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
-from localspec.tui.chat_session import ChatSession
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.chat_settings import ChatSettingsScreen
@@ -52,10 +55,11 @@ class Chat:
 
     def __init__(self, *engines: ScriptedEngine | LocalspecError, **how: Any) -> None:
         self.gate: Gate | None = how.pop("gate", None)
+        pair: ResolvedPair = how.pop("pair", PAIR)
         self.opening = Opening(engines or [ScriptedEngine(said)], gate=self.gate)
         self.options = AppOptions(seed=1, **how)
         self.runner = EngineRunner(self.opening)
-        self.screen = ChatScreen(ChatSession(PAIR, 1), self.runner, self.options)
+        self.screen = ChatScreen(ChatSession(pair, 1), self.runner, self.options)
         self.app = LocalspecApp(self.options, self.runner, lambda: self.screen)
         self._run = self.app.run_test(size=(100, 30), notifications=True)
 
@@ -97,6 +101,20 @@ class Chat:
     def shown(self) -> str:
         """The text of the top screen, with notifications."""
         return painted(self.app.screen)
+
+
+# --- the empty chat ---------------------------------------------------------------------------
+
+
+async def test_a_chat_model_is_greeted_with_questions_and_another_with_a_beginning() -> None:
+    async with Chat() as chat:
+        assert "What is a bicycle?" in chat.shown
+    async with Chat(ScriptedEngine(said, ready=ready(chats=False))) as chat:
+        assert "What is a bicycle?" not in chat.shown
+        assert "Once upon a time" in chat.shown
+    code = ResolvedPair(Path("qwen2.5-coder-7b.gguf"), None)
+    async with Chat(ScriptedEngine(said, ready=ready(chats=False)), pair=code) as chat:
+        assert "def fibonacci(n):" in chat.shown and "Once upon" not in chat.shown
 
 
 # --- composing --------------------------------------------------------------------------------
@@ -220,6 +238,38 @@ async def test_what_seems_not_to_fit_can_be_loaded_all_the_same() -> None:
         await chat.send("/anyway")
         await chat.until("ready")
         assert [wish.skip_memory_check for wish in chat.opening.wishes] == [False, True]
+
+
+@pytest.mark.parametrize(("devices", "loads"), [(("CPU",), [None, True]), (("CUDA0",), [None])])
+async def test_exact_mode_loads_again_where_it_needs_another_cache(
+    devices: tuple[str, ...], loads: list[bool]
+) -> None:
+    loaded = replace(ready(), devices=devices)
+    async with Chat(ScriptedEngine(said, ready=loaded), ScriptedEngine(said, ready=loaded)) as chat:
+        await chat.send("/set exact on")
+        await chat.until("ready")
+        await chat.send("/set exact on")
+        await chat.until("ready")
+        await chat.send("hi")
+        assert "Well, hello." in chat.shown
+        assert [wish.exact for wish in chat.opening.wishes] == loads
+
+
+async def test_exact_mode_from_the_settings_sheet_takes_effect() -> None:
+    def loaded_with(kv_type: str) -> EngineReady:
+        before = ready()
+        target = {**before.settings["target"], "kv_type": kv_type}
+        return replace(before, devices=("CPU",), settings={**before.settings, "target": target})
+
+    engines = [ScriptedEngine(said, ready=loaded_with(kv)) for kv in ("q8_0/f16", "f16")]
+    async with Chat(*engines) as chat:
+        field = list(CHAT_SETTING_FIELDS).index("exact")
+        await chat.press("f4", *["down"] * field, *"on", "escape")
+        await chat.until("ready")
+        assert [wish.exact for wish in chat.opening.wishes] == [None], "the cache is exact already"
+        await chat.press("f4", *["down"] * field, *"off", "escape")
+        await chat.until("ready")
+        assert [wish.exact for wish in chat.opening.wishes] == [None, False]
 
 
 async def test_regenerate_edit_and_begin_anew() -> None:
@@ -361,12 +411,11 @@ async def test_scrolling_away_stops_following_until_one_comes_back() -> None:
         assert "ctrl+end" not in chat.shown
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["alone", "in tmux"])
-async def test_copy_by_the_terminal(inside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a clipboard tool, for example over SSH."""
+async def test_copy_by_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a clipboard tool, for example over SSH: the terminal does not confirm it."""
     monkeypatch.setenv("SSH_CONNECTION", "somewhere")
     monkeypatch.setenv("TERM", "xterm-256color")
-    (monkeypatch.setenv if inside else monkeypatch.delenv)("TMUX", *(["x"] if inside else [False]))
+    monkeypatch.delenv("TMUX", raising=False)
     written: list[str] = []
     async with Chat() as chat:
         await chat.send("hi")
@@ -374,44 +423,51 @@ async def test_copy_by_the_terminal(inside: bool, monkeypatch: pytest.MonkeyPatc
         assert driver is not None
         monkeypatch.setattr(driver, "write", written.append)
         await chat.press("ctrl+o")
-        assert "Sent 12 characters to the terminal" in chat.shown
-    sequence = f"\x1b]52;c;{base64.b64encode(b'Well, hello.').decode()}\x07"
-    wrapped = f"\x1bPtmux;\x1b{sequence}\x1b\\"
-    assert (wrapped if inside else sequence) in written
+        assert "Sent 12 characters to the terminal; it does not say whether" in chat.shown
+    assert f"\x1b]52;c;{base64.b64encode(b'Well, hello.').decode()}\x07" in written
 
 
 # --- commands ---------------------------------------------------------------------------------
 
 AFTER = {
-    "help": "Everywhere",
+    "help": "Slash commands",
     "clear": "Type a message",
     "new": "Type a message",
     "private": "Type a message",
     "undo": "Type a message",
     "set temperature 0.1": "temperature: 0.1",
+    "rename Wheels": "This chat is not saved yet.",
     "show": "top-k",
     "spec off": "spec: off",
     "think on": "think: on",
     "tokens on": "bonus",
     "system Be brief.": "System prompt: Be brief.",
-    "save {tmp}/chat.md": "Saved to",
-    "save": "Usage: /save FILE",
+    "save {tmp}/chat.md": "Saved:",
+    "save": "Type: /save FILE",
     "keys": "Everywhere",
     "logs": "llama.cpp's messages",
     "anyway": "The model is already loaded",
+    "model": "Answer with another model",
+    "draft none": "There is no file",
+    "ctx": "Context: ",
+    "preset": "Use a preset",
     "nonsense": "Unknown command: /nonsense",
     "regne": "Did you mean /regen?",
 }
 
 
-@pytest.mark.parametrize("command", AFTER)
-async def test_a_command_shows_what_it_did(command: str, tmp_path: Path) -> None:
+async def test_each_command_shows_what_it_did(tmp_path: Path) -> None:
     async with Chat() as chat:
-        await chat.send("hi")
-        await chat.send("/" + command.replace("{tmp}", str(tmp_path)))
-        await wait_until(chat.pilot, lambda: AFTER[command] in chat.shown)
-        assert chat.typed == ""
-        assert all(not question.startswith("/") for question in chat.questions)
+        for command, words in AFTER.items():
+            if not chat.questions:
+                await chat.send("hi")
+            chat.app.clear_notifications()
+            await chat.send("/" + command.replace("{tmp}", str(tmp_path)))
+            await wait_until(chat.pilot, lambda words=words: words in chat.shown)  # type: ignore[misc]
+            assert chat.typed == "", command
+            assert all(not question.startswith("/") for question in chat.questions)
+            if not chat.on_top or chat.screen.transcript.is_cursor_active:
+                await chat.press("escape")
 
 
 async def test_commands_that_ask_again(tmp_path: Path) -> None:
@@ -423,7 +479,7 @@ async def test_commands_that_ask_again(tmp_path: Path) -> None:
         await chat.send("/edit hello")
         assert [a.messages[-1].content for a in engine.asked] == ["hi", "hi", "hello"]
         await chat.send(f"/read {tmp_path / 'notes.txt'}")
-        assert "+ notes.txt, 12 characters" in chat.shown and chat.typed == ""
+        assert "+ notes.txt, 10 characters" in chat.shown and chat.typed == ""
         await chat.send("//help")
         assert chat.questions[-1] == "/help"
         assert "notes.txt:" in engine.asked[-1].messages[-1].content

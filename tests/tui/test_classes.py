@@ -6,12 +6,12 @@ from itertools import combinations
 from typing import Any, get_args
 
 import pytest
-from rich.color import Color
+from rich.color import Color, ColorType
 from rich.style import Style
 
 from localspec.protocol.events import TokenClass
 from localspec.tui.glyphs import ASCII, UNICODE, Glyphs
-from localspec.tui.themes import MONOCHROME, THEME_NAMES
+from localspec.tui.themes import ANSI, MONOCHROME, THEME_NAMES
 from localspec.tui.widgets.token_details import LEGEND
 from tests.tui import scenes
 from tests.tui.scenes import CODE, asking
@@ -64,6 +64,28 @@ async def test_without_colour_there_are_glyphs(how: dict[str, Any], glyphs: Glyp
         assert f"{words}{mark[kind]}" in shown
     if "colour" in how:
         assert {grey(colour) for colour in colours if colour} == {True}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("keys", [(), ("f2",), ("f4",), ("f1",), ("f8",)])
+async def test_the_ansi_theme_has_only_the_terminals_own_colours(keys: tuple[str, ...]) -> None:
+    """Its sixteen and its default, also in code, sheets and selections."""
+    app = scenes.chat(scenes.spoken, theme=ANSI)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await asking(scenes.QUESTION, *keys)(pilot)
+        await scenes.settled(pilot)
+        strips = pilot.app.screen._compositor.render_strips()
+        styles = {s.style for strip in strips for s in strip if s.style and s.text.strip()}
+        own = {ColorType.DEFAULT, ColorType.STANDARD}
+        others = {
+            (colour.name, s.text)
+            for strip in strips
+            for s in strip
+            for colour in ((s.style.color, s.style.bgcolor) if s.style else ())
+            if colour is not None and colour.type not in own
+        }
+    assert not others
+    assert len({style.color for style in styles}) > 1
 
 
 def grey(colour: Color) -> bool:

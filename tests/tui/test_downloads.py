@@ -22,9 +22,9 @@ from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.pull import PullScreen
-from localspec.tui.widgets.pair_lists import HomeList
+from localspec.tui.widgets.pointer_list import PointerList
 from tests.downloads import QUICK
-from tests.fakehub import API, BODY, HEAD, FakeHub, Fault
+from tests.fakehub import API, BODY, LINK, FakeHub, Fault
 from tests.tui.scripted import Gate, Opening, Script, ScriptedEngine, answer, painted, wait_until
 from tests.tui.tmux import ENTER, ESCAPE, PROMPT, Tmux
 from tests.zoo import Zoo
@@ -88,7 +88,7 @@ def pick(tmux: Tmux, name: str) -> str:
     tmux.run()
     tmux.wait_for("Ready to run")
     tmux.press("/")
-    tmux.wait_for("enter search the hub")
+    tmux.wait_for("↑↓ select")
     tmux.type(name)
     tmux.wait_for("In the catalogue")
     tmux.press("Tab")
@@ -102,7 +102,7 @@ def begin(tmux: Tmux, name: str = PAIR) -> None:
     pick(tmux, name)
     tmux.press(ENTER)
     tmux.wait_for("Downloads")
-    tmux.press("Down")
+    tmux.press("Down", "Down")  # over the row that searches the hub
     tmux.wait_for("▸ chatty-Q8_0")
 
 
@@ -121,6 +121,7 @@ def test_from_the_catalogue_to_a_chat(tmux: Tmux, hub: FakeHub, tmp_path: Path, 
     tmux.wait_for("Downloads")
     hub.wait_sent(2 * 70_000 + size, 60)  # the headers, and both faults
     tmux.wait_for(lambda _: not hub.faults[BODY])
+    tmux.press("Down")  # over the row that searches the hub
     for file in ("chatty-Q8_0", "draft-Q8_0"):
         tmux.press("Down")
         tmux.wait_for(lambda seen, file=file: f"▸ {file}" in seen and "p pause" in seen)  # type: ignore[misc]
@@ -162,24 +163,25 @@ def test_it_goes_on_while_one_chats_and_a_cancelled_one_is_kept(
     tmux.press(ENTER)
     tmux.wait_for("first token")
     hub.wait_sent(4 * size)
-    tmux.press(ESCAPE)
+    tmux.leave_chat()
     tmux.wait_for(lambda seen: seen.count("verified") == 2)
     assert finals(tmp_path) == FILES
 
     hub.faults[BODY].append(Fault(""))
     hub.always[BODY] = STALLED
     tmux.press("/")
-    tmux.wait_for("enter search the hub")
+    tmux.wait_for("↑↓ select")
     tmux.type("odd-gguf")
+    tmux.wait_for("Search the hub")
+    tmux.press("Down")
+    tmux.wait_for("▸ Search the hub")
     tmux.press(ENTER)
-    tmux.wait_for("On the hub")
-    tmux.press("Home")
     tmux.wait_for(f"▸ {ODD}")
     tmux.press(ENTER)
     tmux.wait_for("enter download   esc back")
     tmux.press(ENTER)
     tmux.wait_for(lambda _: parts(tmp_path) == [65_536])
-    tmux.press("End")
+    tmux.press("Tab", "End")
     tmux.wait_for("▸ odd-F32")
     tmux.press("x")
     tmux.wait_for("cancelled")
@@ -225,7 +227,7 @@ class Home:
         self.screen = HomeScreen(
             self.runner,
             options,
-            lambda: MachineSurvey("a computer", 0, home_rows.survey_machine().local_models),
+            lambda: MachineSurvey("a computer", home_rows.survey_machine().local_models),
             self.downloads,
             lambda seen: seen,
         )
@@ -270,7 +272,7 @@ class Home:
 
     async def point_at(self, name: str) -> None:
         """Down to a row."""
-        pairs = self.screen.query_one(HomeList)
+        pairs = self.screen.query_one(PointerList)
         for _ in pairs.rows:
             if pairs.highlighted_row is not None and name in pairs.highlighted_row.name:
                 return
@@ -283,7 +285,7 @@ class Home:
         assert self.offered
         await self.press("enter")
         await self.sees("Downloads")
-        self.screen.query_one(HomeList).focus()
+        self.screen.query_one(PointerList).focus()
         await self.point_at(".gguf")
 
 
@@ -325,13 +327,13 @@ async def test_offline_it_says_so(hub: FakeHub, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.asyncio
 async def test_the_hub_is_searched_and_what_it_finds_is_opened(hub: FakeHub) -> None:
     async with Home(client(hub)) as home:
-        await home.press("slash", *"draft", "minus", *"gguf", "enter")
+        await home.press("slash", *"draft", "minus", *"gguf", "down", "enter")
         await home.sees("On the hub", SMALL, "12 downloads")
         await home.press("enter")
         await home.sees("Download tiny/Draft-GGUF", "draft-Q8_0.gguf", "enter download")
         await home.press("escape", "escape")
         assert "On the hub" not in home.shown
-        await home.press("slash", *"nothing", "enter")
+        await home.press("slash", *"nothing", "down", "enter")
         await home.sees("No models with that name on the hub.")
 
 
@@ -361,7 +363,9 @@ async def test_what_strangers_write_is_text(hub: FakeHub, zoo: Zoo) -> None:
     async with Home(client(hub)) as home:
         await home.look_at(PAIR)
         assert "[red]evil[/red] [link=file:///etc]x[/]" in home.shown
-        await home.press("escape", "escape", "slash", *"chatty", "enter")
+        await home.press("escape", "escape", "slash", *"chatty")
+        await home.point_at("Search the hub")
+        await home.press("enter")
         await home.sees("On the hub", "tiny/chatty-names")
         assert "owned" not in home.shown and "[bold]" not in home.shown
         await home.point_at("tiny/chatty-names")
@@ -430,7 +434,7 @@ async def test_a_download_that_fails_says_why_and_is_tried_again(
         else:
             code = "EntryNotFound" if what == "gone" else "GatedRepo"
             status = 404 if what == "gone" else 403
-            hub.always[HEAD] = Fault("status", status=status, headers={"X-Error-Code": code})
+            hub.always[LINK] = Fault("status", status=status, headers={"X-Error-Code": code})
         await home.press("enter")
         await wait_until(home.pilot, lambda: _phases(home) == ["failed", "failed"])
         await home.sees("✗", words[what])

@@ -19,6 +19,7 @@ from localspec.fit import device_speed
 from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.machine.device import Device
+from localspec.models import local_files
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
@@ -29,10 +30,12 @@ from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.welcome import WelcomeScreen
 from localspec.tui.screens.wizard import WizardScreen
 from localspec.tui.wizard.what_if import WhatIf
+from tests.models import packagefile
 from tests.tui import wizards
 from tests.tui.scenes import as_it_is, settled
 from tests.tui.scripted import Opening, ScriptedEngine, answer, painted, wait_until
 from tests.tui.wizards import CARD, CPU, GIB, NO_CARD
+from tests.zoo import Zoo
 
 SMALLER = replace(CARD, name="CUDA1", description="NVIDIA GeForce GTX 1660", total=6 * GIB)
 COMPUTERS = {
@@ -138,6 +141,29 @@ async def _shown_in_spite(folder: Path) -> None:
 
 
 @pytest.mark.asyncio
+async def test_the_starter_is_the_first_row_and_what_enter_opens(
+    folder: Path, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packagefile.install(folder / "packages", zoo["chatty"], monkeypatch)
+    screens = app(lambda: MachineSurvey("8 cores", local_models=local_files.list_models()))
+    async with screens.run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+        assert "enter SmolLM2 135M a real chat, here already" in painted(pilot.app.screen)
+        await pilot.press("escape")
+        await settled(pilot)
+        home = pilot.app.screen
+        assert isinstance(home, HomeScreen)
+        assert [row.name for row in home._list.rows] == ["SmolLM2 135M", "demo"]
+        assert "a real chat, here already" in painted(home)
+        assert "×" not in painted(home)  # no speed-up is promised
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, ChatScreen))
+        assert isinstance(pilot.app.screen, ChatScreen)
+        assert pilot.app.screen.session.choice.target.name == packagefile.FILE
+        await settled(pilot)
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize(("key", "screen"), [("enter", ChatScreen), ("w", WizardScreen)])
 async def test_the_demo_and_the_wizard_are_one_key_away(
     key: str, screen: type, folder: Path
@@ -238,26 +264,17 @@ def test_the_very_first_start(tmp_path: Path, size: tuple[int, int]) -> None:
 
 # --- pictures -----------------------------------------------------------------------------
 
-SIZES = {"80x24": (80, 24), "120x40": (120, 40), "60x15": (60, 15)}
-
 
 @pytest.mark.pictures
-@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("computer", COMPUTERS)
-def test_first_run(
-    snap_compare: Callable[..., bool], size: tuple[int, int], computer: str, folder: Path
-) -> None:
-    shown = app(lambda: survey(folder, computer))
-    assert snap_compare(shown, terminal_size=size, run_before=told)
+def test_first_run(snap_compare: Callable[..., bool], computer: str, folder: Path) -> None:
+    assert snap_compare(app(lambda: survey(folder, computer)), run_before=told)
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("computer", COMPUTERS)
-async def test_there_is_nothing_to_scroll(
-    computer: str, size: tuple[int, int], folder: Path
-) -> None:
-    async with app(lambda: survey(folder, computer)).run_test(size=size) as pilot:
+async def test_there_is_nothing_to_scroll(computer: str, folder: Path) -> None:
+    async with app(lambda: survey(folder, computer)).run_test(size=(60, 15)) as pilot:
         await told(pilot)
         assert pilot.app.screen.max_scroll_y == 0
         assert "skip" in painted(pilot.app.screen)

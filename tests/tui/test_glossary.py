@@ -7,8 +7,7 @@ import pytest
 
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
-from localspec.tui.glossary import GLOSSARY
-from localspec.tui.screens.help import HelpScreen
+from localspec.tui.screens.help import GLOSSARY, HelpScreen
 from tests.tui import scenes
 from tests.tui.scripted import painted
 

@@ -10,6 +10,8 @@ import pytest
 from textual.widgets import Input
 
 from localspec import launch
+from localspec.chat.session import ChatSession
+from localspec.chat.speculation_stats import SpeculationStats
 from localspec.fit import advisor
 from localspec.fit.pair_headers import PairHeaders, PairMember
 from localspec.models import catalog
@@ -18,10 +20,9 @@ from localspec.models.gguf import header
 from localspec.protocol.events import Round, RoundTimes, Token
 from localspec.tui import home_rows
 from localspec.tui.app_options import AppOptions
-from localspec.tui.chat_session import ChatSession, ChatSessions
+from localspec.tui.chat_sessions import ChatSessions
 from localspec.tui.glyphs import UNICODE
 from localspec.tui.screens.open_files import OpenFilesScreen
-from localspec.tui.speculation_stats import SpeculationStats
 from localspec.tui.widgets import speculation_panel
 from localspec.tui.wizard.services import WizardServices
 from tests import heads, headshapes
@@ -42,7 +43,9 @@ def stock(folder: Path, **more: Any) -> WizardServices:
     """The wizard's services, with a head for the first target."""
     path = folder / "models-with-heads.yaml"
     path.write_text(wizards.MODELS.replace("pairs:\n", HEADS), encoding="utf-8")
-    return replace(wizards.stock(folder, **more), catalogue=catalog.load(path))
+    services = wizards.stock(folder, **more)
+    services.catalogue = catalog.load(path)
+    return services
 
 
 def of_the_hub(target: str, head: str, zoo: Zoo) -> PairHeaders:
@@ -136,10 +139,8 @@ def test_the_panel_names_the_draft_sources() -> None:
     figures = SpeculationStats()
     for n, source in enumerate(("eagle3", "mtp+lookup", "dspark")):
         tokens = (Token(5, "a", "accepted"), Token(6, "b", "bonus"))
-        figures.add_events([Round(n, source, "", 1, 1, tokens, RoundTimes(1.0, 1.0, 1.0))])
-    drawn = [
-        line.plain for line in speculation_panel._panel_lines(figures, UNICODE, "", spacious=False)
-    ]
+        figures.add(Round(n, source, "", 1, 1, tokens, RoundTimes(1.0, 1.0, 1.0)))
+    drawn = [line.plain for line in speculation_panel._panel_lines(figures, UNICODE, "", 40)]
     assert any(line.startswith("EAGLE-3") for line in drawn)
-    assert any(line.startswith("MTP + prompt lookup") for line in drawn)
+    assert any(line.startswith("mixed") for line in drawn)
     assert any("1 drafted, DSpark" in line for line in drawn)

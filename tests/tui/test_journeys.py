@@ -63,7 +63,7 @@ def change(tmux: Tmux, label: str, value: str) -> None:
 
 def close_sheet(tmux: Tmux) -> None:
     tmux.press(ESCAPE)
-    tmux.wait_for(lambda seen: "max tokens   " not in seen)
+    tmux.wait_for(lambda seen: "enter, tab next" not in seen)
 
 
 SETTINGS = [about.label for about in CHAT_SETTING_FIELDS.values()]
@@ -140,11 +140,11 @@ def replay(tmux: Tmux) -> None:
 
 def temperature(tmux: Tmux) -> None:
     """At temperature 0 the answer is always the same."""
-    change(tmux, "temperature", "0")
-    change(tmux, "max tokens", "60")
     answers = []
     for _ in range(2):
         begin_anew(tmux)
+        change(tmux, "temperature", "0")
+        change(tmux, "max tokens", "60")
         ask(tmux, "import os")
         answers.append(transcript(tmux.wait_for("stopped at the max-token limit")))
     assert len(answers[0]) > 60
@@ -158,9 +158,10 @@ def transcript(screen: str) -> str:
 
 
 def stop_and_regenerate(tmux: Tmux) -> None:
-    change(tmux, "max tokens", "900")
     begin_anew(tmux)
-    tmux.type("def f(n):")
+    change(tmux, "temperature", "0")  # a sampled answer may end before it can be stopped
+    change(tmux, "max tokens", "900")
+    tmux.type("import os")
     tmux.press(ENTER)
     for key in ("F5", None):
         tmux.wait_for(lambda seen: context(seen) > 20 and "stopped" not in seen)
@@ -191,13 +192,13 @@ def test_a_chat_model(home: Tmux, tmp_path: Path, zoo: Zoo) -> None:
     open_pair(home, zoo["chatty"], zoo["chatty"])
     home.wait_for(GREETING)
     alone = chat(home)
+    begin_anew(home)
     home.press("F4")
     home.wait_for("Settings for the next answer")
     home.press(BACKTAB)
     home.type("Answer in verse, and be brief.")
     home.wait_for("Answer in verse")
     close_sheet(home)
-    begin_anew(home)
     assert chat(home) > alone
     home.press("F2")
     home.wait_for("accepted   bonus")
@@ -242,7 +243,7 @@ def test_what_cannot_be_opened_says_why(home: Tmux, tmp_path: Path, zoo: Zoo) ->
         home.wait_for("/path/to/big.gguf")  # the empty field
     give_up(home)
     open_pair(home, zoo["f32"], zoo["renamed"])
-    home.wait_for(lambda seen: "✗" in seen and "300" in seen)
+    home.wait_for(lambda seen: "✗" in seen and "257" in seen)
     give_up(home)
     leave(home, tmp_path)
 
@@ -250,3 +251,14 @@ def test_what_cannot_be_opened_says_why(home: Tmux, tmp_path: Path, zoo: Zoo) ->
 def give_up(tmux: Tmux) -> None:
     tmux.press(ESCAPE)
     tmux.wait_for(lambda seen: DIALOG not in seen)
+
+
+def test_copied_in_tmux(home: Tmux) -> None:
+    """tmux has the text, and says so; it passes it to the terminal itself."""
+    home.press(ENTER)
+    home.wait_for(GREETING)
+    ask(home, "def f(a):")
+    home.press("C-o")
+    home.wait_for("Copied")
+    copied = home.buffer
+    assert copied.strip().splitlines()[0] in home.screen

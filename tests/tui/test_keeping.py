@@ -11,9 +11,9 @@ import pytest
 from localspec import paths
 from localspec.chat.conversation import Turn
 from localspec.chat.history import ChatHistory
+from localspec.chat.session import ChatSession
 from localspec.errors import InUseError
 from localspec.tui import app
-from localspec.tui.chat_session import ChatSession
 from tests.tui.scenes import PAIR
 from tests.tui.scripted import Gate, Script, ScriptedEngine, answer, wait_until
 from tests.tui.test_chat import Chat, said

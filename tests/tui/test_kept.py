@@ -14,12 +14,12 @@ from textual.pilot import Pilot
 
 from localspec import paths
 from localspec.chat.history import ChatHistory, ChatPair
+from localspec.chat.session import ChatSession
 from localspec.models import catalog
 from localspec.models.local_files.local_model import LocalModel
 from localspec.tui import home_rows
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
-from localspec.tui.chat_session import ChatSession
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.saved_chats import SavedChats, format_day
@@ -53,6 +53,12 @@ class App:
     def chat(self) -> ChatScreen:
         screen = self.pilot.app.screen
         assert isinstance(screen, ChatScreen)
+        return screen
+
+    @property
+    def home(self) -> HomeScreen:
+        screen = self.pilot.app.screen
+        assert isinstance(screen, HomeScreen)
         return screen
 
     @property
@@ -111,6 +117,7 @@ async def test_a_chat_is_there_again_after_the_app() -> None:
         turns = second.chat.session.conversation.turns
         assert [turn.question for turn in turns] == ["Why does my loop allocate?", "and now?"]
         assert [turn.answer for turn in turns] == ["Well, hello."] * 2
+        assert "ctx 28 / 8.2k" in second.shown  # it said 0
         assert turns[0].rounds and "Well, hello." in second.shown
         await second.send("third")
         assert second.history.list_chats()[0].turn_count == 3
@@ -270,3 +277,31 @@ def test_days() -> None:
     days = [format_day((now - timedelta(days=n)).timestamp(), now) for n in (0, 1, 2, 7)]
     assert days == ["today 12:00", "yesterday", "Sunday", "2026-02-24"]
     assert format_day(float("1e300"), now) == ""
+
+
+@pytest.mark.asyncio
+async def test_a_chat_is_renamed_pinned_and_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with app() as one:
+        await one.press("enter")
+        await one.until("ready")
+        await one.send("/rename too early")
+        assert "This chat is not saved yet." in one.shown
+        for question in ("first", "second", "third"):
+            await one.send(question)
+            await one.send("/new")
+        await one.press("escape", "escape")
+        titles = [chat.title for chat in one.history.list_chats()]
+        assert titles == ["third", "second", "first"]
+        await one.press("down", "down", "down", "s")  # the oldest
+        assert one.shown.index("first") < one.shown.index("third")
+        await one.press("home", "down", "f2", "ctrl+u", *"uno", "enter")
+        assert "uno" in one.shown and one.history.list_chats()[2].title == "uno"
+        await one.press("e", "enter")
+        assert "first" in (tmp_path / "uno.md").read_text()
+        await one.press("e", "enter")  # never over another file
+        assert "uno.md" in one.shown and len(list(tmp_path.glob("*.md"))) == 1
+        await one.press("s")
+        assert one.shown.index("third") < one.shown.index("uno")

@@ -37,5 +37,20 @@ def test_a_footer_shows_a_persons_own_keys() -> None:
     assert key_bindings.format_footer({"chat.send": "ctrl+s"}, "composer").startswith("ctrl+s send")
 
 
+def test_the_way_out_is_the_last_hint_to_go() -> None:
+    """While an answer was written, a narrow chat did not say how to stop it."""
+    hints = "enter send  ctrl+j newline  esc stop  f2 tokens"
+    shown = {width: key_bindings.fit_footer(hints, width) for width in (99, 40, 25, 20, 9, 3, -5)}
+    assert list(shown.values()) == [
+        hints,
+        "enter send  ctrl+j newline  esc stop",
+        "enter send  esc stop",
+        "enter send  esc stop",
+        "esc stop",
+        "",
+        "",
+    ]
+
+
 def test_keys_that_do_the_same_stand_together() -> None:
     assert "←→ token" in key_bindings.format_footer({}, "tokens")

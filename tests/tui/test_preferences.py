@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import socket
 import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.pilot import Pilot
 from textual.screen import Screen
-from textual.widgets import Input, OptionList
+from textual.widgets import Input
 
 from localspec import paths
 from localspec.config import SETTINGS
+from localspec.launch import ResolvedPair
 from localspec.tui import app as tui_app
 from localspec.tui import key_bindings
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
-from localspec.tui.home_rows import MachineSurvey
-from localspec.tui.key_bindings import KEY_BINDINGS
+from localspec.tui.home_rows import MachineSurvey, refine_survey
+from localspec.tui.key_bindings import KEY_BINDINGS, KeyBinding
 from localspec.tui.output_filters import AsciiFilter
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.key_editor import KeyEditorScreen
 from localspec.tui.screens.preferences import PreferencesScreen
+from localspec.tui.widgets.pointer_list import PointerList
+from tests.machine.test_rpc import listening, status, worker
 from tests.tui import scenes
 from tests.tui.before import been_here
 from tests.tui.scenes import as_it_is, settled, surveyed
@@ -66,10 +71,8 @@ class Shown:
 
     async def go_to_key(self, id_: str) -> None:
         """To a key in the list of all."""
-        keys = self.app.screen.query_one("#keyboard", OptionList)
-        assert isinstance(self.app.screen, KeyEditorScreen)
-        shown = [key.id if key else "" for key in self.app.screen._listed_keys]
-        keys.highlighted = shown.index(id_)
+        keys: PointerList[KeyBinding] = self.app.screen.query_one("#keyboard", PointerList)
+        keys.point_at([key.id for key in keys.rows].index(id_))
         await self.pilot.pause()
 
 
@@ -125,7 +128,7 @@ async def test_a_choice_is_in_the_file_and_on_the_screen_at_once() -> None:
         assert paths.config_file().read_text().startswith("# mine\n")
         assert shown.file["screen"]["theme"] == "localspec-light"
         assert "‹ localspec-light › config.toml" in shown.words
-        await shown.press("left", "left")
+        await shown.press("left", "left", "left")
         assert shown.app.theme == "monochrome" and shown.app.has_class("-mono")
         await shown.press("f5")
         assert shown.app.theme == "localspec-dark" and not shown.app.has_class("-mono")
@@ -173,6 +176,30 @@ async def test_a_folder_must_be_there(tmp_path: Path) -> None:
         assert shown.file == {"models": {"folder": str(tmp_path)}}
 
 
+async def test_other_computers_are_for_the_next_model() -> None:
+    async with preferences() as shown:
+        await shown.go("run.workers")
+        await shown.press(*"a,b,c")
+        assert "run.workers must be one or two computers" in shown.words
+        await shown.press(*["backspace"] * 2, "enter")
+        assert shown.file == {"run": {"workers": "a,b"}}
+        request = shown.options.build_load_request(ResolvedPair(Path("t"), Path("d")))
+    load = request.load
+    assert load.target_settings.workers == ("a:50052", "b:50052")
+    assert load.draft_settings.workers == ()
+    assert request.can_skip_workers
+
+
+async def test_home_counts_the_other_computers_that_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        gone = "{}:{}".format(*closed.getsockname())
+    with listening(worker(status())) as address:
+        survey = refine_survey(MachineSurvey("this computer", workers=(str(address), gone)))
+    assert survey.machine_label.endswith(f" · with {address} · without {gone}")
+    assert survey.machine_profile is not None
+    assert survey.machine_profile.workers == (str(address),)
+
+
 async def test_a_damaged_file_starts_with_everything_as_it_comes_and_is_left_alone() -> None:
     damaged = "[screen]\ntheme = \n# precious\n"
     paths.config_file().write_text(damaged)
@@ -204,7 +231,7 @@ async def test_unknown_keys_are_said_in_the_banner() -> None:
 async def test_arrows_and_tab_lead_to_every_value_and_round() -> None:
     async with preferences() as shown:
         reached = []
-        for key in ("down", "tab") * 6:
+        for key in islice(cycle(("down", "tab")), len(SETTINGS) + 1):
             reached.append(str(getattr(shown.app.focused, "name", "")))
             await shown.press(key)
         assert reached == [*SETTINGS, "keys"]
@@ -349,7 +376,7 @@ async def test_over_a_chat_the_answer_goes_on_and_new_keys_count_there_too() -> 
         await shown.go("keys")
         await shown.press("enter")
         await shown.go_to_key("chat.send")
-        await shown.press("enter", "ctrl+s", "escape")
+        await shown.press("enter", "alt+s", "escape")
         await shown.go("chats.keep")
         await shown.press("right", "escape")
         await wait_until(shown.pilot, lambda: isinstance(shown.app.screen, ChatScreen))

@@ -43,7 +43,7 @@ def test_blocks_stand_apart_and_nothing_stands_around_them() -> None:
 
 
 def test_an_open_fence_is_shown_as_it_comes() -> None:
-    assert drawn(["```py\nx = [", "1,\n    2]"]) == ["  x = [1,", "      2]"]
+    assert drawn(["```py\nx = [", "1,\n    2]"]) == ["  1 py", "  x = [1,", "      2]"]
 
 
 def test_a_link_shows_its_address_and_nothing_else() -> None:

@@ -61,8 +61,8 @@ async def test_nothing_is_left_out_against_ones_will() -> None:
         await chat.press("escape")
         await chat.until("ready")
         assert len(engine.asked) == 2
-        await chat.press("f6")
-        assert chat.typed == "three"
+        assert (chat.typed, chat.questions) == ("three", ["one", "two"])
+        assert "exceeds the context" in chat.shown
 
 
 async def test_once_for_all() -> None:
@@ -79,5 +79,5 @@ async def test_quitting_does_not_wait_for_the_choice() -> None:
     engine = growing()
     async with Chat(engine) as chat:
         await full(chat)
-        question = chat.screen._overflow_request
+        question = chat.runner._overflow_request
     assert question is not None and question.wait() == "stop"

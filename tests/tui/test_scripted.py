@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from localspec.chat.session import ChatSession
 from localspec.errors import UsageError
 from localspec.launch import ResolvedPair
 from localspec.protocol.events import EngineExit, Event, GenerationFinished, Round
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
-from localspec.tui.chat_session import ChatSession
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.widgets.transcript import Transcript
+from tests.tui.scenes import shown_tokens
 from tests.tui.scripted import (
     Gate,
     Opening,
@@ -57,7 +58,7 @@ async def test_an_answer_and_its_gate() -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await wait_until(pilot, lambda: chat(app).phase == "ready")
         await pilot.press(*"hi", "enter")
-        await wait_until(pilot, lambda: chat(app).session.stats.answer_tokens > 2)
+        await wait_until(pilot, lambda: shown_tokens(chat(app)) > 2)
         assert chat(app).phase == "answering"
         gate.set()
         await wait_until(pilot, lambda: chat(app).phase == "ready")
@@ -72,7 +73,7 @@ async def test_an_endless_answer_is_stopped() -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await wait_until(pilot, lambda: chat(app).phase == "ready")
         await pilot.press("a", "enter")
-        await wait_until(pilot, lambda: chat(app).session.stats.answer_tokens > 40)
+        await wait_until(pilot, lambda: shown_tokens(chat(app)) > 40)
         await pilot.press("escape")
         await wait_until(pilot, lambda: chat(app).phase == "ready")
         assert chat(app).session.conversation.turns[-1].finish_reason == "cancelled"

@@ -185,8 +185,8 @@ def ten_turns(tmux: Tmux) -> None:
 def leave_with(tmux: Tmux, file: Path) -> tuple[str, str]:
     """Exports and quits; returns the last screen and the file."""
     tmux.wait_for("enter send")
-    command(tmux, f"/export {file}", "Saved to")
-    seen = tmux.wait_for(lambda seen: "Saved to" not in seen)
+    command(tmux, f"/export {file}", "Saved:")
+    seen = tmux.wait_for(lambda seen: "Saved:" not in seen)
     tmux.press("C-q")
     tmux.wait_for(PROMPT.strip())
     return seen, file.read_text(encoding="utf-8")

@@ -17,7 +17,8 @@ from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens import verify
 from localspec.tui.screens.home import HomeScreen
-from localspec.tui.screens.verify import STEP_NAMES, VerifyChecklist, VerifyScreen
+from localspec.tui.screens.measurement import MeasurementScreen
+from localspec.tui.screens.verify import STEPS, VerifyChecklist, VerifyMeasurement
 from tests.bench.pairs import DIFFERENCE
 from tests.tui import laboratory, scenes
 from tests.tui.laboratory import Checkable, held, late, measuring, until
@@ -28,21 +29,21 @@ pytestmark = pytest.mark.asyncio
 SIZE = (120, 50)
 LONG = 90.0
 """Seconds for a real pair on a busy machine."""
-ANSWERS = 10 + 6
-"""That are compared: two prompts, plain and four ways greedily, plain and two ways with a seed."""
+ANSWERS = 15 + 9
+"""That are compared: three prompts, plain and four ways greedily, plain and two with a seed."""
 
 
 def shown(pilot: Pilot[Any]) -> str:
     return painted(pilot.app.screen)
 
 
-def screen(pilot: Pilot[Any]) -> VerifyScreen:
-    found = measuring(pilot)
-    assert isinstance(found, VerifyScreen)
-    return found
+def verifying(pilot: Pilot[Any]) -> VerifyMeasurement:
+    measurement = measuring(pilot).measurement
+    assert isinstance(measurement, VerifyMeasurement)
+    return measurement
 
 
-async def checked(app: LocalspecApp, *keys: str) -> tuple[str, VerifyScreen]:
+async def checked(app: LocalspecApp, *keys: str) -> tuple[str, VerifyMeasurement]:
     """What is on the screen when it is over, and some keys were pressed."""
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await until(pilot, "ready")
@@ -50,7 +51,7 @@ async def checked(app: LocalspecApp, *keys: str) -> tuple[str, VerifyScreen]:
         await until(pilot, "done", "failed")
         await pilot.press(*keys)
         await pilot.pause()
-        return shown(pilot), screen(pilot)
+        return shown(pilot), verifying(pilot)
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ async def test_what_will_be_checked_and_how_long_that_takes() -> None:
     engine = Checkable()
     async with laboratory.verify(engine, effort=None).run_test(size=SIZE) as pilot:
         await until(pilot, "ready")
-        assert all(name in shown(pilot) for name in STEP_NAMES)
+        assert all(name in shown(pilot) for name in STEPS)
         assert "About 1 min 41 s" in shown(pilot)
         await pilot.press("left", "left")
         assert "About 26 s" in shown(pilot)
@@ -92,28 +93,29 @@ async def test_parts_one_after_the_other() -> None:
         await until(pilot, "ready")
         await pilot.press("enter")
         await wait_until(pilot, lambda: "80 tokens" in shown(pilot))  # of 240, two answers
-        states = {part.name: part.state for part in screen(pilot)._checklist or ()}
-        assert [states[name] for name in STEP_NAMES] == ["done"] * 3 + ["doing"] + ["waiting"] * 2
-        shares = {part.name: part.share for part in screen(pilot)._checklist or ()}
-        assert shares["coupled"] == pytest.approx(1 / 3)
-        assert "2 prompts, 8 answers, 320 tokens: all same as plain" in shown(pilot)
+        steps = verifying(pilot).checklist
+        assert steps is not None
+        states = [steps.state_of(name) for name in STEPS]
+        assert states == ["done"] * 3 + ["doing"] + ["waiting"] * 2
+        assert steps.share == pytest.approx(1 / 3)
+        assert "3 prompts, 12 answers, 480 tokens: all same as plain" in shown(pilot)
 
 
 async def test_esc_stops_within_an_answer_and_keeps_what_was_found() -> None:
     gate = Gate()
-    engine = Checkable(gates={12: gate})  # in the second seeded prompt
+    engine = Checkable(gates={17: gate})  # in the first seeded prompt
     async with laboratory.verify(engine).run_test(size=SIZE) as pilot:
         await until(pilot, "ready")
         await pilot.press("enter")
-        await wait_until(pilot, lambda: engine.answers == 13)
+        await wait_until(pilot, lambda: engine.answers == 18)
         await pilot.press("escape")
         assert "stopping" in shown(pilot)
         gate.set()
         await until(pilot, "done")
-        assert engine.answers == 13
-        report = screen(pilot).report
+        assert engine.answers == 18
+        report = verifying(pilot).report
         assert not report.is_complete and report.verdict is None
-        assert (report.greedy.prompts, report.seeded.prompts) == (2, 0)
+        assert (report.greedy.prompts, report.seeded.prompts) == (3, 0)
         assert "Not finished" in shown(pilot) and "No problem found so far" in shown(pilot)
 
 
@@ -142,7 +144,7 @@ async def test_near_ties_only() -> None:
     words, found = await checked(laboratory.verify(engine))
     assert "Near-ties only" in words and "This is not an error" in words
     assert found.report.verdict == "near-ties"
-    assert "8 differ from plain" in words and "✗" not in words
+    assert "12 differ from plain" in words and "✗" not in words
     assert "Differences" in words and "a near-tie" in words
 
 
@@ -156,7 +158,7 @@ async def test_it_differs_and_says_where() -> None:
 async def test_copied_as_text_and_as_json(copied: list[str]) -> None:
     await checked(laboratory.verify(Checkable(late)), "c", "j")
     text, document = copied
-    assert text.startswith("qwen3-8b-q4_k_m.gguf with qwen3-0.6b-q8_0.gguf: DIVERGENT here.")
+    assert text.startswith("qwen3-8b-q4_k_m.gguf with qwen3-0.6b-q8_0.gguf: DIFFERS")
     body = json.loads(document)
     assert (body["schema"], body["verdict"]) == (1, "divergent")
     assert body["greedy"]["divergences"][0]["position"] == 17
@@ -174,10 +176,10 @@ async def test_there_is_nothing_to_copy_before(copied: list[str]) -> None:
 
 
 async def test_an_engine_that_dies_leaves_what_was_found() -> None:
-    engine = Checkable(late, dies_at=11)
-    words, found = await checked(laboratory.verify(engine))
-    assert found.phase == "failed" and "the GPU ran out of memory" in words
-    assert "8 differ from plain" in words and "not finished" in words
+    engine = Checkable(late, dies_at=16)
+    words, _ = await checked(laboratory.verify(engine))
+    assert "the GPU ran out of memory" in words
+    assert "12 differ from plain" in words and "not finished" in words
     assert "enter reload" in words and "ctrl+l log" in words
 
 
@@ -205,13 +207,13 @@ async def test_the_demo_from_home(monkeypatch: pytest.MonkeyPatch) -> None:
         async with app.run_test(size=SIZE) as pilot:
             await scenes.surveyed(pilot)
             await pilot.press("v")
-            await wait_until(pilot, lambda: isinstance(app.screen, VerifyScreen))
+            await wait_until(pilot, lambda: isinstance(app.screen, MeasurementScreen))
             await wait_until(pilot, lambda: measuring(pilot).phase == "ready", LONG)
             await pilot.press("enter")
             await wait_until(pilot, lambda: measuring(pilot).phase in ("done", "failed"), LONG)
-            assert screen(pilot).error is None
-            assert screen(pilot).report.verdict in ("lossless", "near-ties")
-            assert screen(pilot).report.drafted > 0
+            assert measuring(pilot).error is None
+            assert verifying(pilot).report.verdict in ("lossless", "near-ties")
+            assert verifying(pilot).report.drafted > 0
             await pilot.press("escape")
             await wait_until(pilot, lambda: isinstance(app.screen, HomeScreen))
     finally:
@@ -225,15 +227,15 @@ async def test_the_time_left_falls_as_parts_are_done() -> None:
     now = 0.0
     parts = VerifyChecklist(20.0, lambda: now)
     assert parts.seconds_left == 101
-    parts.add_finding(VerifyProgress("widths", "measuring"))
-    parts.add_finding(WidthDifference(0.0))
+    parts.add_event(VerifyProgress("widths", "measuring"))
+    parts.add_event(WidthDifference(0.0))
     assert parts.seconds_left == 100
-    parts.add_finding(VerifyProgress("greedy", "temperature 0: prompt 3 of 8"))
+    parts.add_event(VerifyProgress("greedy", "temperature 0: prompt 3 of 8"))
     now = 10.0
-    parts.add_finding(VerifyProgress("greedy", "temperature 0: prompt 5 of 8", 0.5))
+    parts.add_event(VerifyProgress("greedy", "temperature 0: prompt 5 of 8", 0.5))
     assert parts.seconds_left == pytest.approx(90)
-    assert next(part.detail for part in parts if part.state == "doing") == "prompt 5 of 8"
-    parts.add_finding(VerifyProgress("seeded", "same seed: prompt 1 of 8"))
+    assert parts.detail == "prompt 5 of 8"
+    parts.add_event(VerifyProgress("seeded", "same seed: prompt 1 of 8"))
     assert parts.seconds_left == pytest.approx(80)
-    parts.finish()
+    parts.end(is_complete=True)
     assert parts.seconds_left == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
@@ -14,12 +15,13 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from localspec import paths
-from localspec.fit import machine_profile, pair_headers
+from localspec.fit import device_speed, machine_profile
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_headers import PairHeaders, PairMember
 from localspec.fit.report import DeviceFit, FitReport
 from localspec.fit.speed_estimate import UseCase
 from localspec.machine.memory_by_device import DeviceMemory
+from localspec.models import catalog
 from localspec.models.catalog import Catalog, CatalogPair
 from localspec.models.gguf import header
 from localspec.models.local_files.local_model import LocalModel
@@ -29,17 +31,17 @@ from localspec.tui.downloads import DownloadManager
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.glyphs import ASCII, UNICODE
 from localspec.tui.home_rows import MachineSurvey
-from localspec.tui.screens.background import LatestOnlyWorker
+from localspec.tui.latest_only_worker import LatestOnlyWorker
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.gpu_picker import GpuPickerScreen
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.open_files import OpenFilesScreen
 from localspec.tui.screens.wizard import WizardScreen
-from localspec.tui.wizard import fit_text, memory_bar, shortlist
-from localspec.tui.wizard.services import WizardServices, confirm_by_probe
+from localspec.tui.wizard import fit_text, pair_details, shortlist
+from localspec.tui.wizard.services import WizardServices
 from localspec.tui.wizard.shortlist import Candidate, EstimateCache, suggest_candidates
 from localspec.tui.wizard.what_if import CONTEXT_SIZES, MachineProfiles, WhatIf, gpu_name, list_gpus
-from tests.tui import wizards
+from tests.tui import scenes, wizards
 from tests.tui.scripted import Opening, ScriptedEngine, answer, painted, wait_until
 from tests.tui.wizards import CARD, GIB, NO_CARD, PLACE
 from tests.zoo import Zoo
@@ -112,11 +114,13 @@ async def test_a_use_by_its_number(stock: WizardServices) -> None:
 
 
 @pytest.mark.asyncio
-async def test_nothing_that_fits_says_what_to_try(stock: WizardServices) -> None:
+async def test_nothing_that_fits_says_what_to_try(tmp_path: Path) -> None:
     def nothing(*_: object) -> tuple[Candidate, ...]:
         return ()
 
-    async with wizards.app(replace(stock, suggest=nothing)).run_test(size=(80, 24)) as pilot:
+    async with wizards.app(wizards.stock(tmp_path, suggest=nothing)).run_test(
+        size=(80, 24)
+    ) as pilot:
         wizard = Wizard(pilot)
         await wizard.sees("1 of 3")
         await wizard.press("1")
@@ -136,16 +140,27 @@ async def test_a_computer_without_a_card_and_an_unknown_speed(tmp_path: Path) ->
     plain = wizards.stock(tmp_path, NO_CARD, suggest=suggest_candidates)
     async with shown(plain, "1") as wizard:
         await wizard.press("enter")
-        await wizard.sees("model shape not in the catalogue")
-        await wizard.press("t")
         await wizard.sees("3 of 3", "24.0 free", "unknown", "not measured yet")
+        await wizard.press("t")
+        await wizard.sees("model shape not in the catalogue")
+
+
+def test_what_has_no_shape_is_judged_anew_for_another_card(tmp_path: Path) -> None:
+    """It was said to fit the memory of this computer while another card was chosen."""
+    found = suggest_candidates(NO_CARD, "chat", WhatIf(), wizards.catalogue(tmp_path))
+    (here,) = (one for one in found if one.pair.target.id == "shapeless-12b")
+    assert here.size_verdict == "fits"
+    small = replace(CARD, total=6 * GIB, free=6 * GIB)
+    place = replace(PLACE, devices=(small,))
+    there = EstimateCache().estimate(here, place, "chat", WhatIf())
+    assert there.size_verdict == "no" and "more than" in there.no_fit_reason
 
 
 # --- the dials --------------------------------------------------------------------------------
 
 
 @pytest.mark.asyncio
-async def test_a_dial_changes_price_and_speed_at_once(stock: WizardServices) -> None:
+async def test_a_dial_changes_price_and_speed_at_once(tmp_path: Path) -> None:
     held = threading.Event()
     begun = []
 
@@ -155,7 +170,7 @@ async def test_a_dial_changes_price_and_speed_at_once(stock: WizardServices) -> 
             held.wait(20)
         return wizards.candidates(*asked)
 
-    async with shown(replace(stock, suggest=slow), "1", "enter", "tab") as wizard:
+    async with shown(wizards.stock(tmp_path, suggest=slow), "1", "enter", "tab") as wizard:
         await wizard.sees("‹ context 16k ›")
         await wizard.press("right")
         assert wizard.screen.what_if.ctx == CONTEXT_SIZES[1] == 2048
@@ -165,6 +180,46 @@ async def test_a_dial_changes_price_and_speed_at_once(stock: WizardServices) -> 
         await wizard.press("tab", "right", "right")
         await wizard.sees("‹ KV q8_0 ›")
         held.set()
+
+
+@pytest.mark.asyncio
+async def test_what_is_too_big_has_no_speed(tmp_path: Path) -> None:
+    small = tuple(replace(one, total=4 * GIB, free=4 * GIB) for one in PLACE.devices)
+    place = replace(PLACE, devices=small)
+    async with shown(wizards.stock(tmp_path, place), "1") as wizard:
+        await wizard.sees("too big")
+        assert "tok/s" not in wizard.shown
+        await wizard.press("enter")
+        await wizard.sees("does not fit: needs")
+        assert "tok/s" not in wizard.shown
+
+
+@pytest.mark.asyncio
+async def test_home_suggests_first_what_is_fast_enough_to_read() -> None:
+    """Review B 10: a download of 19 GB at 3 tok/s came first."""
+    cpu = device_speed.DeviceSpeed(30.0, 1.0, 0.3, "cpu")
+    slow = replace(NO_CARD, hardware=device_speed.from_devices((), cpu))
+    found = suggest_candidates(slow, "chat", WhatIf(), catalog.load())
+    here = MachineSurvey(scenes.MACHINE, machine_profile=slow, candidates=found)
+    async with scenes.home(survey=lambda: here).run_test(size=(120, 40)) as pilot:
+        await scenes.surveyed(pilot)
+        ranges = re.findall(r"([\d.]+)–([\d.]+) tok/s", painted(pilot.app.screen))
+    assert len(ranges) >= 3
+    assert all(float(low) + float(high) >= 20 for low, high in ranges)
+
+
+@pytest.mark.asyncio
+async def test_a_draft_that_would_not_be_used_is_said_so_before_the_download(
+    tmp_path: Path,
+) -> None:
+    def dropped(*asked: Any) -> tuple[Candidate, ...]:
+        first, *others = wizards.candidates(*asked)
+        assert first.fit is not None
+        estimate = replace(first.fit.memory_estimate, draft=None)
+        return (replace(first, fit=replace(first.fit, memory_estimate=estimate)), *others)
+
+    async with shown(wizards.stock(tmp_path, suggest=dropped), "1", "enter") as wizard:
+        await wizard.sees("✗ draft model: recurrent state, not used")
 
 
 @pytest.mark.asyncio
@@ -251,12 +306,15 @@ async def test_what_headers_say_is_asked_of_llama_once(tmp_path: Path, zoo: Zoo)
         fit: FitReport, found: PairHeaders, place: MachineProfile, use: UseCase
     ) -> FitReport:
         asked.append(fit)
-        return confirm_by_probe(fit, found, place, use)
+        return WizardServices.confirm_fit(services, fit, found, place, use)
 
-    services = {"read_headers": lambda _: PairHeaders(part, part), "confirm_fit": confirm}
-    async with shown(
-        wizards.stock(tmp_path, machine_profile.detect(), **services), "1", "enter"
-    ) as wizard:
+    services = wizards.stock(
+        tmp_path,
+        machine_profile.detect(),
+        read_headers=lambda _: PairHeaders(part, part),
+        confirm_fit=confirm,
+    )
+    async with shown(services, "1", "enter") as wizard:
         await wizard.sees("exact, from the files' headers")
         await wizard.press("escape", "enter")
         await wizard.sees("exact, from the files' headers")
@@ -271,7 +329,7 @@ async def test_a_pair_whose_vocabularies_differ_says_so(tmp_path: Path, zoo: Zoo
         return PairHeaders(*parts)
 
     async with shown(wizards.stock(tmp_path, read_headers=read_headers), "1", "enter") as wizard:
-        await wizard.sees("✗ vocabularies differ: token 300")
+        await wizard.sees("✗ vocabularies differ: token 257")
 
 
 # --- how it ends ------------------------------------------------------------------------------
@@ -314,7 +372,7 @@ async def test_from_home_to_the_chat_of_a_pair_that_is_here(
     home = HomeScreen(
         runner,
         options,
-        lambda: MachineSurvey("a computer", GIB, listing, PLACE, _suggested(tmp_path)),
+        lambda: MachineSurvey("a computer", listing, PLACE, _suggested(tmp_path)),
         DownloadManager(),
         lambda seen: seen,
     )
@@ -351,9 +409,9 @@ def test_a_bar_has_as_many_cells_as_it_was_given(glyphs: Any, width: int) -> Non
     for gib in (0.0, 0.01, 3, 8, 11.5, 40):
         part = DeviceMemory(int(gib * GIB), int(0.01 * GIB), int(gib * GIB / 20))
         room = DeviceFit(CARD, GIB // 2, part, DeviceMemory(int(0.01 * GIB)))
-        drawn = memory_bar.render_bar(room, width, glyphs)
+        drawn = pair_details.render_bar(room, width, glyphs)
         assert drawn.cell_length == width
-        assert len(memory_bar.render_scale(room, width)) <= width
+        assert len(pair_details.render_scale(room, width)) <= width
         signs = set(glyphs.memory_segments) & set(drawn.plain)
         assert len(signs) >= (3 if gib else 2), drawn.plain  # what is small is seen as well
         assert glyphs.ascii_only == drawn.plain.isascii()
@@ -362,8 +420,20 @@ def test_a_bar_has_as_many_cells_as_it_was_given(glyphs: Any, width: int) -> Non
 def test_a_bar_of_what_is_unknown() -> None:
     device = replace(CARD, free=None, total=None)
     room = DeviceFit(device, 0, DeviceMemory(GIB), DeviceMemory())
-    assert memory_bar.render_bar(room, 30, UNICODE).cell_length == 30
-    assert memory_bar.render_scale(room, 30) == "0 GiB"
+    assert pair_details.render_bar(room, 30, UNICODE).cell_length == 30
+    assert pair_details.render_scale(room, 30) == "0 GiB"
+
+
+def test_memory_that_a_gpu_shares_has_one_bar(stock: WizardServices) -> None:
+    one, *_ = wizards.candidates(PLACE, "chat", WhatIf(), stock.catalogue)
+    assert one.fit is not None and one.fit.device_fits
+    gpu = replace(one.fit.device_fits[0], device=replace(CARD, unified=True))
+    pool = replace(one.fit, device_fits=(gpu,), host=replace(one.fit.host, sharing=(gpu,)))
+    page = pair_details.DetailsPage(replace(one, fit=pool), "chat", ())
+    lines = [line.plain for line in pair_details.render_page(page, 100, 30, UNICODE)]
+    (legend,) = [line for line in lines if " KV " in line]
+    assert f"target {fit_text.gib_text(gpu.target.weights + pool.host.target.weights)}" in legend
+    assert not any("of this computer's memory" in line for line in lines), "it is in the bar"
 
 
 def test_lines_fit_their_window(stock: WizardServices) -> None:
@@ -391,7 +461,7 @@ def test_prices_are_made_once_and_again_when_headers_come(stock: WizardServices,
     one = Candidate(pair, 1)
     first = prices.estimate(one, PLACE, "chat", what)
     assert first.fit is not None and prices.estimate(one, PLACE, "chat", what).fit is first.fit
-    part = PairMember("chatty", pair_headers.read_model_header(zoo["chatty"]), "file")
+    part = PairMember("chatty", header.read_model(zoo["chatty"]), "file")
     prices.use_headers(pair, PairHeaders(part, part))
     second = prices.estimate(one, PLACE, "chat", what)
     assert second.fit is not None and second.fit.total < first.fit.total

@@ -74,8 +74,7 @@ def test_choose_download_and_chat(hub: FakeHub, tmp_path: Path, size: tuple[int,
         tmux.press(ENTER)
         seen = tmux.wait_for(lambda now: context(now) > 0 and "first token" in now)
         assert "/ 2.0k" in seen  # the context that was chosen
-        tmux.press(ESCAPE)
-        tmux.wait_for("Ready to run")
+        tmux.leave_chat()
         tmux.press("w")
         tmux.wait_for("1 of 3")
         tmux.press("1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import subprocess
@@ -78,11 +79,32 @@ class Tmux:
         """Presses keys, by tmux's names: F2, C-n, Up."""
         self._tmux("send-keys", *keys)
 
+    def leave_chat(self, home: str = "Ready to run") -> str:
+        """Presses escape until Home is shown: right after an answer it does nothing.
+
+        One at a time: the app would read an escape and the test's next key as one, with alt.
+        """
+        pressed_at = -math.inf
+
+        def is_home(seen: str) -> bool:
+            nonlocal pressed_at
+            if home not in seen and time.monotonic() > pressed_at + 2.0:
+                self.press(ESCAPE)
+                pressed_at = time.monotonic()
+            return home in seen
+
+        return self.wait_for(is_home)
+
     # --- output -------------------------------------------------------------------------------
 
     @property
     def screen(self) -> str:
         return self._tmux("capture-pane", "-p")
+
+    @property
+    def buffer(self) -> str:
+        """What was copied last."""
+        return self._tmux("show-buffer")
 
     @property
     def coloured(self) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from textual.screen import Screen
 
@@ -16,13 +17,14 @@ from localspec.machine.device import Device
 from localspec.machine.memory_by_device import DeviceMemory, MemoryByDevice, MemoryEstimate
 from localspec.models import catalog
 from localspec.models.catalog import Catalog, CatalogPair
+from localspec.models.hub.client import HubClient
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.wizard import WizardScreen
-from localspec.tui.wizard.services import WizardServices, no_headers
+from localspec.tui.wizard.services import WizardServices
 from localspec.tui.wizard.shortlist import Candidate
 from localspec.tui.wizard.what_if import WhatIf
 
@@ -108,11 +110,11 @@ def speed(price: Price) -> SpeedEstimate:
     (low, high), (least, most) = price.plain, price.gain
     drafted = (low * least, high * most)
     ways = {
-        name: WorkloadSpeed((0.5, 0.8), (max(1.0, least + more), max(1.0, most + more)), drafted, 4)
+        name: WorkloadSpeed((max(1.0, least + more), max(1.0, most + more)), drafted)
         for name, more in (("chat", 0.0), ("code", 0.4), ("writing", -0.5), ("documents", 0.2))
     }
     why = "CUDA0: 504 GB/s (RTX 4070); typical acceptance rate for chat"
-    return SpeedEstimate(price.plain, drafted, 4, ways, why)
+    return SpeedEstimate(price.plain, drafted, ways, why)
 
 
 def candidates(
@@ -137,16 +139,27 @@ def _candidate(pair: CatalogPair, place: MachineProfile) -> Candidate:
     return Candidate(pair, pair.size or 0, fit(price, place) if price else None, reasons, why)
 
 
-def stock(folder: Path, place: MachineProfile = PLACE, **more: object) -> WizardServices:
-    found = WizardServices(
-        catalogue(folder),
-        lambda: place,
-        {},
-        no_headers,
-        candidates,
-        free_disk=lambda: 212 * 10**9,
-    )
-    return replace(found, **more)  # type: ignore[arg-type]
+def _no_hub() -> HubClient:
+    raise AssertionError("the hub is not asked")
+
+
+def stock(
+    folder: Path,
+    place: MachineProfile = PLACE,
+    suggest: Callable[..., tuple[Candidate, ...]] = candidates,
+    **methods: Callable[..., Any],
+) -> WizardServices:
+    """Nothing is measured, and no hub is asked; `methods` replace those of the services."""
+    services = WizardServices(catalogue(folder), lambda: place, {}, _no_hub)
+    defaults: dict[str, Callable[..., Any]] = {
+        "suggest": lambda *asked: suggest(*asked, services.catalogue),
+        "read_headers": lambda _: None,
+        "confirm_fit": lambda fit, *_: fit,
+        "free_disk": lambda: 212 * 10**9,
+    }
+    for name, method in (*defaults.items(), *methods.items()):
+        setattr(services, name, method)
+    return services
 
 
 def app(

@@ -1,6 +1,8 @@
 """A scripted engine process: speaks the protocol, then fails as told.
 
 python fake.py PARENT PHASE FAULT      PHASE: hello, load, probe, replay, prefill, decode, never
+
+A pair whose file begins with "gpu" is on a GPU.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ class Fake:
     def carry_out(self, number: int, command: wire.EngineCommand) -> None:
         if isinstance(command, wire.LoadCommand):
             self.at("load")
-            self.say(number, EngineReady({}, command.target, command.draft, (), {}, {}, 1.0))
+            devices = ("a GPU", "CPU") if command.target.startswith("gpu") else ("CPU",)
+            ready = EngineReady({}, command.target, command.draft, devices, {}, {}, 1.0)
+            self.say(number, ready)
         elif isinstance(command, wire.ProbeCommand):
             self.say(number, SpeculationPlan("probing", "scripted"))
             self.at("probe")

@@ -33,6 +33,14 @@ def _hang() -> None:
         time.sleep(60)
 
 
+def _beat(out: int, busy: float, seconds: int, *, ends: bool) -> None:
+    """Heartbeats of the first answer, as if it stood still for so long."""
+    for stuck in range(0, seconds, 10):
+        os.write(out, wire.encode_output(2, wire.HeartbeatReply(float(stuck), busy)))
+    if not ends:
+        _hang()
+
+
 def _full_disk() -> None:
     """Raises what a write to any file of a full disk raises."""
     with open("/dev/full", "wb", buffering=0) as file:
@@ -51,6 +59,10 @@ def faults(out: int) -> dict[str, Callable[[], object]]:
         "abort": _abort,
         "cuda": _cuda,
         "hang": _hang,
+        "compiles": lambda: _beat(out, 0.4, 900, ends=True),
+        "compiles for ever": lambda: _beat(out, 0.4, 2000, ends=False),
+        "deadlock": lambda: _beat(out, 0.001, 300, ends=False),
+        "compiles until killed": lambda: _beat(out, 0.4, 60, ends=False),
         "garbage": lambda: os.write(out, b"\xff\xfe not json at all\n"),
         "deep": lambda: os.write(out, b"[" * 60_000 + b"\n"),
         "endless": lambda: [os.write(out, b"[" * 65536) for _ in range(200)],

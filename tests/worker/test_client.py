@@ -81,7 +81,7 @@ def test_death_while_doing_what_ends_in_one_answer(
             list(engine.probe(ProbeCommand()))
         engine.replay(REPLAY)
     assert raised.value.hint
-    assert errors.exit_code(raised.value) == ENDS[fault][1]
+    assert raised.value.exit_code == ENDS[fault][1]
     with pytest.raises(type(raised.value), match="The engine stopped"):  # it stays dead
         engine.replay(REPLAY)
 
@@ -101,7 +101,7 @@ def test_death_while_answering(
     assert last.hint
     error = crashes.exit_error(last)
     assert error.message.startswith("The engine stopped")
-    assert errors.exit_code(error) == ENDS[fault][1]
+    assert error.exit_code == ENDS[fault][1]
     assert list(engine.generate(GenerateCommand("more"))) == [last], "it stays dead, and says so"
 
 
@@ -211,6 +211,49 @@ def test_an_answer_that_stands_still_is_said_to_go_on_before_it_is_given_up(phas
     assert told == crashes.SLOW_NOTICE and "Esc stops the answer" in told.hint
     assert events.count(told) == 1
     assert isinstance(last, EngineExit) and last.how == "hang"
+
+
+@pytest.mark.parametrize(
+    ("fault", "file", "end"),
+    [
+        ("compiles", "gpu.gguf", ""),
+        ("compiles", "cpu.gguf", "hang"),
+        ("deadlock", "gpu.gguf", "hang"),
+        ("compiles for ever", "gpu.gguf", "hang"),
+    ],
+)
+def test_a_driver_that_compiles_at_first_use_is_waited_for(fault: str, file: str, end: str) -> None:
+    """Only on a GPU, only while it computes, and not for ever."""
+    parent = str(os.getpid())
+    command = [sys.executable, str(FAKE), parent, "prefill", fault]
+    engine = EngineProcess(lambda: command, EngineTimeouts(handshake=20, load=20, answer=120))
+    load = LoadCommand(file)
+    try:
+        engine.load(load)
+        events = list(engine.generate(GenerateCommand("hi")))
+    finally:
+        engine.close()
+    notice = crashes.COMPILING_NOTICE if file == "gpu.gguf" else crashes.SLOW_NOTICE
+    assert events.count(notice) == 1
+    assert said(events) == ("" if end else "one two three four")
+    assert crashes.recent_causes(crashes.pair_key(load)) == ((end,) if end else ())
+
+
+def test_a_driver_that_compiles_may_be_stopped_and_that_is_no_crash() -> None:
+    patience = EngineTimeouts(handshake=20, load=20, answer=120, stop=0.5, slow_notice=30)
+    command = [sys.executable, str(FAKE), str(os.getpid()), "decode", "compiles until killed"]
+    engine, load = EngineProcess(lambda: command, patience), LoadCommand("gpu.gguf")
+    try:
+        engine.load(load)
+        events: list[Event] = []
+        for event in engine.generate(GenerateCommand("hi")):
+            events.append(event)
+            if event == crashes.COMPILING_NOTICE:
+                engine.stop()
+    finally:
+        engine.close()
+    assert isinstance(events[-1], EngineExit) and events[-1].how == "hang"
+    assert crashes.recent_causes(crashes.pair_key(load)) == ()
 
 
 @pytest.mark.parametrize("when", ["told", "at once"])

@@ -16,7 +16,12 @@ import pytest
 
 from localspec import errors
 from localspec.protocol.events import EngineExit
-from localspec.protocol.wire import GenerateCommand, LoadCommand, SamplingParams
+from localspec.protocol.wire import (
+    ContextSettings,
+    GenerateCommand,
+    LoadCommand,
+    SamplingParams,
+)
 from localspec.worker import crashes
 from localspec.worker.engine_process import EngineProcess, EngineTimeouts
 from tests.zoo import Zoo
@@ -54,7 +59,8 @@ def end_in_a_fork(path: Path) -> str:
         faulthandler.disable()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         try:
-            session = Session(LoadCommand(str(path)))
+            one_thread = ContextSettings(n_threads=1)  # OpenMP's threads do not survive a fork
+            session = Session(LoadCommand(str(path), target_settings=one_thread))
             list(
                 session.generate(GenerateCommand("ab", SamplingParams(temperature=0), max_tokens=3))
             )

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from localspec import errors
 from localspec.protocol.events import EngineExit
 from localspec.worker import crashes
 
@@ -19,22 +18,22 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 BUS = EngineExit("signal SIGBUS", (), "")
 
 
-@pytest.mark.parametrize(
-    ("number", "how", "code", "hint"),
-    [
-        (signal.SIGSEGV, "signal SIGSEGV", 9, "Try another file"),
-        (signal.SIGILL, "signal SIGILL", 9, "processor instructions that this computer lacks"),
-        (signal.SIGFPE, "signal SIGFPE", 9, "Try another file"),
-        (signal.SIGBUS, "signal SIGBUS", 9, "changed or its disk went away"),
-        (signal.SIGKILL, "oom-system", 11, "Try a smaller --ctx"),
-    ],
-)
-def test_a_signal_is_named(number: signal.Signals, how: str, code: int, hint: str) -> None:
-    dead = crashes.classify_exit(-number, ())
-    assert dead.how == how and hint in dead.hint
-    error = crashes.exit_error(dead)
-    assert errors.exit_code(error) == code
-    assert number.name in error.message or how == "oom-system"
+SIGNALS = [
+    (signal.SIGSEGV, "signal SIGSEGV", 9, "Try another file"),
+    (signal.SIGILL, "signal SIGILL", 9, "processor instructions that this computer lacks"),
+    (signal.SIGFPE, "signal SIGFPE", 9, "Try another file"),
+    (signal.SIGBUS, "signal SIGBUS", 9, "changed or its disk went away"),
+    (signal.SIGKILL, "oom-system", 11, "Try a smaller --ctx"),
+]
+
+
+def test_a_signal_is_named() -> None:
+    for number, how, code, hint in SIGNALS:
+        dead = crashes.classify_exit(-number, ())
+        assert dead.how == how and hint in dead.hint
+        error = crashes.exit_error(dead)
+        assert error.exit_code == code
+        assert number.name in error.message or how == "oom-system"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +49,7 @@ def test_a_gpu_without_memory(line: str) -> None:
     """As these backends write it; the abort that follows is the same."""
     dead = crashes.classify_exit(-signal.SIGABRT, (line,))
     assert dead.how == "oom-gpu" and "fewer --gpu-layers" in dead.hint
-    assert errors.exit_code(crashes.exit_error(dead)) == 11
+    assert crashes.exit_error(dead).exit_code == 11
 
 
 @pytest.mark.parametrize(
@@ -107,4 +106,4 @@ def test_a_file_that_changed_is_named(tmp_path: Path) -> None:
 def test_why_it_cannot_be_started(number: int, hint: str) -> None:
     error = crashes.start_error(OSError(number, os.strerror(number)))
     assert os.strerror(number) in error.message and hint in error.hint
-    assert errors.exit_code(error) == 9
+    assert error.exit_code == 9

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from time import monotonic
 
 import psutil
 import pytest
 
 from localspec import errors
-from localspec.protocol.events import GenerationFinished, Notice, Round
+from localspec.protocol.events import Event, GenerationFinished, Notice, Round
 from localspec.protocol.wire import (
     ChatMessage,
     ContextSettings,
@@ -20,6 +21,7 @@ from localspec.protocol.wire import (
     SamplingParams,
 )
 from localspec.worker.engine_process import EngineProcess
+from tests.downloads import wait_for
 from tests.worker.ends import ended
 from tests.zoo import CHAT_TEXT, Zoo
 
@@ -87,3 +89,24 @@ def test_the_templates_process_may_not_take_the_machines_memory(engine: EnginePr
         pytest.skip("psutil cannot tell here")
     soft, hard = process.rlimit(psutil.RLIMIT_AS)
     assert 0 < soft == hard < 2**30
+
+
+def test_it_measures_while_nobody_waits(zoo: Zoo) -> None:
+    worker = EngineProcess()
+    worker.load(LoadCommand(str(zoo["target"]), None, SMALL, measure_when_idle=True))
+    ask = GenerateCommand("Hello", SamplingParams(temperature=0), max_tokens=12, spec="off")
+    texts = {text_of(worker.generate(ask))}
+    assert worker.measured is None, "an answer waited for it"
+    for quiet in (1, 2, 4, 8, 16):  # seconds: a question ends what is measured, so none comes
+        asked_at = monotonic()
+        wait_for(lambda: monotonic() > asked_at + quiet, 2 * quiet)  # noqa: B023
+        texts.add(text_of(worker.generate(ask)))
+        if worker.measured is not None:
+            break
+    assert worker.measured is not None
+    assert texts == {text_of(worker.generate(ask))} != {""}
+    worker.close()
+
+
+def text_of(events: Iterator[Event]) -> str:
+    return "".join(t.text for e in events if isinstance(e, Round) for t in e.tokens)

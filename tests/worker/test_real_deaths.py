@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from localspec import errors
+from localspec import child_process, errors
 from localspec.protocol.events import EngineExit, Event, GenerationFinished, Round
 from localspec.protocol.wire import (
     ContextSettings,
@@ -24,7 +24,7 @@ from localspec.protocol.wire import (
     ProbeCommand,
     SamplingParams,
 )
-from localspec.worker.engine_process import EngineProcess, EngineTimeouts, _engine_command
+from localspec.worker.engine_process import EngineProcess, EngineTimeouts
 from tests.worker.ends import ended, gone
 from tests.worker.faults import ENDS
 from tests.zoo import Zoo
@@ -78,7 +78,7 @@ def test_the_parent_survives_and_says_which(phase: str, fault: str, zoo: Zoo) ->
         if phase in ("load", "probe"):
             with pytest.raises(errors.LocalspecError, match="The engine stopped") as raised:
                 events += use(engine, zoo["chatter"])
-            assert (errors.exit_code(raised.value), bool(raised.value.hint)) == (code, True)
+            assert (raised.value.exit_code, bool(raised.value.hint)) == (code, True)
         else:
             events += use(engine, zoo["chatter"])
             last = events[-1]
@@ -102,7 +102,7 @@ def test_a_flood_on_stderr_delays_and_no_more(phase: str, zoo: Zoo) -> None:
 
 
 def test_an_engine_that_may_not_write_a_byte_to_any_disk_works(zoo: Zoo) -> None:
-    engine = EngineProcess(_engine_command, PATIENT)
+    engine = EngineProcess(child_process.engine_command, PATIENT)
     try:
         resource.prlimit(engine.pid, resource.RLIMIT_FSIZE, (0, 0))
         events = list(use(engine, zoo["chatter"]))
@@ -114,7 +114,7 @@ def test_an_engine_that_may_not_write_a_byte_to_any_disk_works(zoo: Zoo) -> None
 
 def test_a_model_file_cut_while_it_is_used_is_named(zoo: Zoo, tmp_path: Path) -> None:
     model = Path(shutil.copy(zoo["chatter"], tmp_path / "cut.gguf"))
-    engine = EngineProcess(_engine_command, PATIENT)
+    engine = EngineProcess(child_process.engine_command, PATIENT)
     events: list[Event] = []
     try:
         for event in use(engine, model):

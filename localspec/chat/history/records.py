@@ -21,6 +21,8 @@ from localspec.protocol.json_dataclasses import from_json
 _MAX_CHECKPOINT_BYTES = 256 * 1024 * 1024
 """Limit for an unpacked checkpoint: a damaged one must not fill the memory."""
 
+_SYSTEM_SINCE = "system_since"
+"""A key beside those of the settings."""
 TURN_COLUMNS = "key, id, parent, question, attached, answer, reason, attempt, inside, model"
 """The columns that `load_turn` expects."""
 LIST_COLUMNS = "id, title, pair, turns, created, updated"
@@ -61,6 +63,8 @@ class ChatMetadata:
     dropped: DroppedTurns
     turn_count: int
     """Turns on the path to the head."""
+    system_since: int = 0
+    """As in `Conversation`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,8 @@ class SearchHit:
     list_entry: ChatListEntry
     turn: int | None
     excerpt: str
+    terms: tuple[str, ...] = ()
+    """The words that were searched for, in lower case."""
 
 
 def replace_surrogates(text: str) -> str:
@@ -101,8 +107,8 @@ def replace_surrogates(text: str) -> str:
 # --- columns ----------------------------------------------------------------------------
 
 
-def dump_settings(settings: ChatSettings) -> str:
-    return json.dumps(asdict(settings))
+def dump_settings(settings: ChatSettings, system_since: int = 0) -> str:
+    return json.dumps(asdict(settings) | {_SYSTEM_SINCE: system_since})
 
 
 def load_settings(text: object) -> ChatSettings:
@@ -112,6 +118,15 @@ def load_settings(text: object) -> ChatSettings:
     except ValueError:
         return ChatSettings()
     return settings if events_file.matches_type(settings, ChatSettings) else ChatSettings()
+
+
+def load_system_since(text: object) -> int:
+    """`Conversation.system_since`, which is stored with the settings; 0 if it is not there."""
+    try:
+        value = _parse_object(text).get(_SYSTEM_SINCE)
+    except ValueError:
+        return 0
+    return value if isinstance(value, int) else 0
 
 
 def dump_pair(pair: ChatPair) -> str:

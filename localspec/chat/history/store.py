@@ -114,29 +114,20 @@ class ChatHistory:
             seed = seed if isinstance(seed, int) else 0
             conversation = Conversation(seed, str(system), turns, head)
             conversation.dropped = records.load_dropped(cut)
+            conversation.system_since = records.load_system_since(settings)
             location = ChatLocation(schema.read_database_id(db), chat)
             return SavedChat(location, entry, conversation, records.load_settings(settings))
 
         return self._database.run_read(work)
 
-    def load_events(self, chat: int, turn: int) -> Sequence[Event]:
-        """Load the events of one answer."""
-
-        def work(db: sqlite3.Connection) -> Sequence[Event]:
-            query = "SELECT key FROM turns WHERE chat = ? AND id = ?"
-            key = db.execute(query, (chat, turn)).fetchone()
-            return _load_events(db, key[0]) if key else ()
-
-        return self._database.run_read(work)
-
     def search(self, text: str, limit: int = 100) -> Sequence[SearchHit]:
         """Find titles and then turns that contain all words of `text`, also inside longer words."""
-        terms = text.lower().split()
+        terms = tuple(text.lower().split())
         if not terms:
             return []
         entries = {entry.id: entry for entry in self.list_chats()}
         hits = [
-            SearchHit(entry, None, entry.title)
+            SearchHit(entry, None, entry.title, terms)
             for entry in entries.values()
             if _contains_all(entry.title, terms)
         ]
@@ -145,7 +136,7 @@ class ChatHistory:
             return _search_turns(db, self._search_index.find_candidates(db, terms), terms, limit)
 
         hits += [
-            SearchHit(entries[chat], turn, excerpt)
+            SearchHit(entries[chat], turn, excerpt, terms)
             for chat, turn, excerpt in self._database.run_read(work)
             if chat in entries
         ]
@@ -323,7 +314,7 @@ def _write_chat(
     """Insert or update a chat and return its id. An update keeps title, seed and creation time."""
     values = {
         "system": records.replace_surrogates(metadata.system),
-        "settings": records.dump_settings(metadata.settings),
+        "settings": records.dump_settings(metadata.settings, metadata.system_since),
         "pair": records.dump_pair(metadata.pair),
         "head": metadata.head,
         "cut": records.dump_dropped(metadata.dropped),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+from localspec.protocol.wire import DEFAULT_DRAFT_LENGTH, SamplingParams, VerifyMode
 
 _WINDOW = 96.0
 """Draft tokens that a rate remembers, roughly: older ones decay."""
@@ -87,7 +90,7 @@ class AcceptanceTable:
 class AcceptanceStats:
     """Acceptance of each draft source under one verification method."""
 
-    def __init__(self, saved_counts: dict[str, dict[str, list[float]]] | None = None) -> None:
+    def __init__(self, saved_counts: Mapping[str, Any] | None = None) -> None:
         saved_counts = saved_counts or {}
         self.model = AcceptanceTable(
             [0.1 + 0.08 * i for i in range(11)], saved_counts.get("model", {})
@@ -115,6 +118,19 @@ class AcceptanceStats:
             rate.decay(_POSITION_DECAY)
         self._by_position[_POSITION_GROUPS[position]].add(probability)
         self._update_means()
+
+    def record_score(self, accepted: Sequence[int]) -> None:
+        """Record rounds of an answer, of which `accepted` tokens would have been accepted at each
+        place; the first token comes from the prompt.
+        """
+        place = 1
+        while place < len(accepted):
+            n = min(accepted[place], DEFAULT_DRAFT_LENGTH)
+            for position in range(n):
+                self.record_model_token(position, 1.0)
+            if n < DEFAULT_DRAFT_LENGTH:
+                self.record_model_token(n, 0.0)
+            place += n + 1
 
     def _update_means(self) -> None:
         """The prior of each position is the estimate of the one before it."""
@@ -152,12 +168,16 @@ _INITIAL_ROUNDS = 4.0
 _MIN_DRAFT_ROUNDS = 6
 """Rounds with the draft model before its measured gains are used."""
 _GAIN_WEIGHT = 0.025
+_SAVED_WEIGHT = 0.75
+"""Weight of rounds from an earlier process."""
 _BENEFIT_OF_DOUBT = 0.5
 """A pause needs a loss of this many standard errors, because nothing is measured during one."""
 _PLAN_PRECISION = 10.0
 """Weight of the planned gain against the measured gains, which weigh their precision."""
 _MIN_GAIN_VARIANCE = 0.05
 """Lower bound of the variance of gains."""
+_LOW_TEMPERATURE, _HIGH_TEMPERATURE = 0.5, 1.0
+"""Acceptance depends on the temperature: up to, between and beyond these it is counted apart."""
 _PROBE_TIME_SHARE = 0.01
 """Maximum share of time for probes while paused."""
 _INITIAL_PROBE_TIME_SHARE = 0.02
@@ -177,6 +197,26 @@ class ThroughputStats:
     probe_interval: int = _MIN_PROBE_INTERVAL
     rounds_since_draft: int = 0
     """Rounds since the draft model was last used."""
+
+    @classmethod
+    def from_saved(cls, saved: Mapping[str, float]) -> ThroughputStats:
+        """Stats that `saved` gave in an earlier process; they count less than new ones."""
+        stats = cls()
+        if rounds := int(saved.get("rounds", 0)):
+            stats.draft_rounds = max(min(rounds, _MIN_DRAFT_ROUNDS), int(_SAVED_WEIGHT * rounds))
+            stats.gain, stats.gain_variance = saved["gain"], saved["variance"]
+            stats.probe_interval = int(saved["interval"])
+            stats.rounds_since_draft = int(saved["since"])
+        return stats
+
+    def saved(self) -> dict[str, float]:
+        return {
+            "gain": round(self.gain, 4),
+            "variance": round(self.gain_variance, 4),
+            "rounds": self.draft_rounds,
+            "interval": self.probe_interval,
+            "since": self.rounds_since_draft,
+        }
 
     def tokens_per_ms(self, plain_ms: float) -> float:
         """Current tokens per millisecond; at least that of plain decoding."""
@@ -236,7 +276,29 @@ class ThroughputStats:
 
 @dataclass(slots=True)
 class PairStats:
-    """Statistics of a pair under one verification method."""
+    """Statistics of a pair under one verification method and temperature class."""
 
     acceptance: AcceptanceStats = field(default_factory=AcceptanceStats)
     throughput: ThroughputStats = field(default_factory=ThroughputStats)
+    won: float = 0.0
+    """What drafting has won for the next answer (see `RegretBudget.carry_over`)."""
+
+    @classmethod
+    def from_saved(cls, saved: Mapping[str, Any]) -> PairStats:
+        """Stats that `saved` gave in an earlier process."""
+        gains = saved.get("gains", {})
+        won = float(gains.get("won", 0.0))
+        return cls(AcceptanceStats(saved), ThroughputStats.from_saved(gains), won)
+
+    def saved(self) -> dict[str, Any]:
+        gains = self.throughput.saved() | {"won": round(self.won, 3)}
+        return {**self.acceptance.counts(), "gains": gains}
+
+
+def stats_key(sampling: SamplingParams, verify: VerifyMode) -> str:
+    """Name of the statistics for a verification method and temperature class."""
+    if sampling.temperature <= 0:
+        return "greedy"
+    if sampling.temperature <= _LOW_TEMPERATURE:
+        return f"{verify}, low temperature"
+    return verify if sampling.temperature <= _HIGH_TEMPERATURE else f"{verify}, high temperature"

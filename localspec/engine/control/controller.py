@@ -3,34 +3,45 @@
 A draft token is worth it while its acceptance probability exceeds the cost of drafting and
 verifying it, converted to tokens at the current throughput (Dinkelbach's method for a ratio).
 Probabilities and costs are measured while running. If nothing is worth it, nothing is drafted,
-and an occasional cheap probe checks whether that has changed.
+and an occasional cheap probe checks whether that has changed. Nothing is drafted that the regret
+budget does not cover.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from localspec.engine.control.acceptance_stats import AcceptanceTable, PairStats, match_bucket
-from localspec.engine.control.draft_length import DraftBudget, ExpectedGain, join_drafts
-from localspec.engine.control.pass_costs import PassCosts
+from localspec.engine.control.draft_length import DraftBudget, ExpectedGain, RegretBudget
+from localspec.engine.control.pass_costs import MAX_WIDTH, PassCosts
+from localspec.engine.drafters.draft_sampler import join_drafts
 from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy
 from localspec.engine.speculative_loop import RoundResult
 from localspec.protocol.events import SpeculationPlan
 
 _MAX_CATCH_UP = 8
 """If the draft model has more tokens to catch up with, its time is not used as a pass cost."""
+_MAX_CHARGE = 4.0
+"""A pass that takes more than this many times its usual time is charged only this: the machine
+slept, or another program ran."""
 _CLEAR_MATCH = 3
 """Minimum match length for prompt lookup to replace the draft model within a draft."""
 _MIN_SPEEDUP_CHANGE = 0.1
 """Minimum change of the speed-up for an event."""
 _MIN_LOOKUP_GAIN = 0.1
 """Prompt lookup counts as on from this many accepted tokens per round."""
+_MIN_MATCH_RATE = 0.3
+"""From this share of rounds on the text counts as repeating."""
 _CLEAR_SPEEDUP = 2.0
 """From this speed-up on no plain pass is timed: an error is unlikely, and the pass costs most."""
+_USUAL_DRAFT = 3
+"""Draft tokens of a usual round, to explain a pause."""
+_WORTHWHILE_SPEEDUP = 1.5
+"""If a usual draft gains less when all of it is accepted, the passes are the reason for a pause."""
 _ROUNDS_BETWEEN_PLANS = 16
-"""Minimum rounds between events that only update the speed-up."""
+"""Minimum rounds between events that only update the reason or the speed-up."""
 
 
 DraftInput = Literal["tokens", "states", "blocks"]
@@ -59,7 +70,9 @@ class Controller:
         pair_stats: PairStats,
         *,
         draft_input: DraftInput = "tokens",
+        n_draft_read: int = 0,
     ) -> None:
+        """`n_draft_read`: tokens of the prompt that the draft model has read already."""
         self._model_drafter, self._lookup_drafter = model_drafter, lookup_drafter
         self._can_extend_lookup = draft_input == "tokens"
         self._drafts_blocks = draft_input == "blocks"
@@ -69,15 +82,21 @@ class Controller:
         self._throughput.start_answer(costs.plain_ms if costs.is_measured else 0.0)
         self._drafted_tokens: list[_DraftedToken] = []
         self._lookup_draft = Draft()
-        self._budget: DraftBudget | None = None
+        self._draft_budget: DraftBudget | None = None
+        self._pair_stats = pair_stats
+        self._regret = RegretBudget(pair_stats.won)
         self._n_to_catch_up = 0
         self._is_probing = self._model_pays = False
-        self._draft_read_to = 0
+        self._draft_read_to = n_draft_read
+        self._is_reading_free = False
+        """Whether the draft model may read a long text at the expense of no account."""
         self._n_rounds = 0
-        self._last_plan = ("", 0.0, 0)
+        self._last_plan: SpeculationPlan | None = None
+        self._last_plan_round = 0
         self._lookup_gain = 0.0
         """Recent accepted tokens per round from prompt lookup."""
-        self._n_accepted = self._n_drafted = 0.0
+        self._match_rate = 0.0
+        """Recent share of rounds in which prompt lookup found the last tokens in earlier text."""
 
     def propose(
         self,
@@ -86,7 +105,9 @@ class Controller:
         draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        self._drafted_tokens, self._budget = [], None
+        self._drafted_tokens, self._draft_budget = [], None
+        if self._costs.change_ms and self._model_drafter is not None:
+            self._costs.hold_best_width(self._acceptance.mean_probability)
         if (
             self._costs.needs_plain_pass
             and self._gain.tokens_per_ms * self._costs.plain_ms < _CLEAR_SPEEDUP
@@ -96,26 +117,62 @@ class Controller:
         self._lookup_draft = (
             self._lookup_drafter.propose(tokens, limit) if self._lookup_drafter else Draft()
         )
-        length, lookup_gain = self._gain.lookup_gain(self._lookup_draft, 0, 1.0)
-        model_gain = self._gain.model_gain(0, 1.0, limit)
-        model_pays = self._model_drafter is not None and self._throughput.is_profitable(model_gain)
-        is_probing = (
-            self._model_drafter is not None and not model_pays and self._throughput.is_probe_due()
-        )
-        self._is_probing, self._model_pays = is_probing, model_pays
+        affordable_lookup = self._limit_lookup(limit)
+        length, lookup_gain = self._gain.lookup_gain(affordable_lookup, 0, 1.0)
+        model_limit = self._plan_model(tokens, limit)
+        model_gain = self._gain.model_gain(0, 1.0, model_limit)
         if (
             length
             and lookup_gain > 0
-            and not is_probing
-            and (not model_pays or lookup_gain >= model_gain)
+            and not self._is_probing
+            and (not self._model_pays or lookup_gain >= model_gain)
         ):
             return self._extend_with_model(
-                tokens, limit, self._use_lookup(self._lookup_draft, length)
+                tokens, model_limit, self._use_lookup(affordable_lookup, length)
             )
-        if model_pays or is_probing:
-            return self._extend_with_lookup(tokens, limit, self._draft_with_model(tokens, limit))
+        if self._model_pays or self._is_probing:
+            draft = self._draft_with_model(tokens, model_limit)
+            return self._extend_with_lookup(tokens, len(affordable_lookup.tokens), draft)
         self._throughput.rounds_since_draft += 1
         return Draft(reason=self._no_draft_reason())
+
+    def _plan_model(self, tokens: Sequence[int], limit: int) -> int:
+        """Decide whether to draft with the model; return the longest draft that is affordable.
+
+        A draft that pays only when it is longer than affordable has to wait.
+        """
+        self._model_pays = self._is_probing = False
+        if self._model_drafter is None:
+            return 0
+        throughput = self._throughput
+        pays = throughput.is_profitable(self._gain.model_gain(0, 1.0, limit))
+        self._is_reading_free = pays and not throughput.is_unproven
+        loss = 0.0 if self._is_reading_free else self._catch_up_loss(len(tokens))
+        affordable = self._affordable_length(limit, lambda n: loss + self._costs.draft_loss(n))
+        if pays:
+            self._model_pays = affordable == limit or (
+                affordable > 0 and self._gain.model_gain(0, 1.0, affordable) > 0
+            )
+        elif affordable >= min(limit, self._gain.min_probe_length()):
+            self._is_probing = throughput.is_probe_due()
+        return affordable
+
+    def _catch_up_loss(self, n_tokens: int) -> float:
+        """The loss of the draft model reading the text that it has not read, if it is much."""
+        n = n_tokens - self._draft_read_to
+        return self._costs.catch_up_ms(n) / self._costs.plain_ms if n > _MAX_CATCH_UP else 0.0
+
+    def _affordable_length(self, limit: int, loss: Callable[[int], float]) -> int:
+        """The longest draft, at most `limit` tokens, whose loss the regret budget covers."""
+        if limit < 1 or self._regret.can_afford(loss(limit)):
+            return limit
+        return next(n for n in range(limit) if not self._regret.can_afford(loss(n + 1)))
+
+    def _limit_lookup(self, limit: int) -> Draft:
+        """The lookup draft as far as the regret budget covers its verification."""
+        draft = self._lookup_draft
+        n = self._affordable_length(min(limit, len(draft.tokens)), self._costs.verify_loss)
+        return replace(draft, tokens=draft.tokens[:n])
 
     def _use_lookup(self, lookup_draft: Draft, length: int) -> Draft:
         bucket, table = match_bucket(lookup_draft.match_length), self._acceptance.lookup
@@ -128,10 +185,10 @@ class Controller:
     def _extend_with_lookup(self, tokens: Sequence[int], limit: int, draft: Draft) -> Draft:
         if self._lookup_drafter is None or not draft.tokens or len(draft.tokens) >= limit:
             return draft
-        assert self._budget is not None
+        assert self._draft_budget is not None
         lookup_draft = self._lookup_drafter.propose(tokens, limit - len(draft.tokens), draft.tokens)
         length, gain = self._gain.lookup_gain(
-            lookup_draft, len(draft.tokens), self._budget.probability
+            lookup_draft, len(draft.tokens), self._draft_budget.probability
         )
         if not length or gain <= 0:
             return draft
@@ -165,13 +222,16 @@ class Controller:
             lambda drafted: self._lookup_beats_model(tokens, drafted),
         )
         budget.is_forced = self._is_probing
-        self._budget = budget
+        self._draft_budget = budget
         self._n_to_catch_up = len(tokens) + len(draft_prefix) - self._draft_read_to
         draft = self._model_drafter.propose(tokens, limit, draft_prefix, budget)
         self._draft_read_to = len(tokens)
         self._throughput.rounds_since_draft = 0
         table = self._acceptance.model
-        for i, bucket in enumerate(budget.confidence_buckets[: len(draft.tokens)]):
+        buckets = budget.confidence_buckets
+        if buckets and len(draft.tokens) > len(buckets):  # a pass may draft several tokens
+            buckets = [*buckets, *buckets[-1:] * (len(draft.tokens) - len(buckets))]
+        for i, bucket in enumerate(buckets[: len(draft.tokens)]):
             self._drafted_tokens.append(_DraftedToken(table, bucket, len(draft_prefix) + i, True))
         reason = f"draft expects {budget.expected_accepted:.1f} of {len(draft.tokens)} accepted"
         if not draft.tokens:
@@ -194,9 +254,12 @@ class Controller:
     def record_round(self, result: RoundResult) -> None:
         """Update the statistics with a round's result."""
         self._n_rounds += 1
+        most_ms = _MAX_CHARGE * self._costs.verify_ms[min(result.width, MAX_WIDTH)]
+        free_ms = 0.0
         # Not for the prompt's last batch, nor for a round with a second pass.
         if result.width == len(result.draft.tokens) + 1 and not result.guarded:
-            self._record_times(result)
+            free_ms = self._record_times(result)
+        self._charge_budget(result, min(result.ms.verify + result.ms.host, most_ms), free_ms)
         n_verified = result.accepted + (not result.guarded)
         for i, drafted in enumerate(self._drafted_tokens[:n_verified]):
             accepted = i < result.accepted
@@ -204,27 +267,41 @@ class Controller:
             if drafted.is_from_model:
                 self._acceptance.record_model_token(drafted.position, float(accepted))
         self._record_unused_lookup(result)
-        self._drafted_tokens, self._budget = [], None
+        self._match_rate = 0.9 * self._match_rate + 0.1 * bool(self._lookup_draft.tokens)
+        self._drafted_tokens, self._draft_budget = [], None
 
-    def _record_times(self, result: RoundResult) -> None:
-        target_ms, draft_ms = result.ms.verify + result.ms.host, result.ms.draft
-        self._costs.record_pass(result.width, target_ms)
-        budget = self._budget
+    def _charge_budget(self, result: RoundResult, target_ms: float, free_ms: float) -> None:
+        """Charge a round that drafted; `free_ms` of its draft time are not charged."""
+        n_tokens, draft_ms = len(result.tokens), result.ms.draft
+        passes = n_tokens + self._costs.last_change_ms / self._costs.plain_ms
+        if result.draft.tokens or draft_ms:
+            passes = (target_ms + draft_ms - free_ms) / self._costs.steady_plain_ms
+        self._regret.record_round(n_tokens, passes)
+        self._pair_stats.won = self._regret.carry_over()
+
+    def _record_times(self, result: RoundResult) -> float:
+        """Record the times; return those of the draft model reading a long text at no charge."""
+        costs, budget = self._costs, self._draft_budget
+        target_ms, draft_ms, reading_ms = result.ms.verify + result.ms.host, result.ms.draft, 0.0
+        costs.record_pass(result.width, target_ms)
         if budget is not None and budget.n_passes:
             passes = 1 if self._drafts_blocks else budget.n_passes
-            if self._n_to_catch_up <= _MAX_CATCH_UP:
-                self._costs.record_draft(draft_ms, passes)
-            else:  # the prompt's prefill is paid once
-                draft_ms = min(draft_ms, 2 * self._costs.draft_passes_ms(passes))
+            if result.draft.overlap == "hit":
+                pass  # some of the passes ran during the target's
+            elif self._n_to_catch_up <= _MAX_CATCH_UP:
+                costs.record_draft(result.draft.decode_seconds * 1e3, passes)
+            else:
+                usual_ms = min(draft_ms, 2 * costs.draft_passes_ms(passes))
+                costs.record_catch_up(draft_ms, self._n_to_catch_up, passes)
+                draft_ms, reading_ms = usual_ms, draft_ms - usual_ms
         self._throughput.record_round(len(result.tokens), target_ms + draft_ms)
         if budget is not None and not budget.prefix_length:
-            plain = self._costs.plain_ms
-            extra = draft_ms + max(0.0, self._costs.verify_ms[result.width] - plain)
+            plain = costs.plain_ms
+            extra = draft_ms + max(0.0, costs.verify_ms[result.width] - plain)
             self._throughput.record_draft_gain(result.accepted, extra, plain)
         from_lookup = (result.draft.source or "").startswith("lookup")
         self._lookup_gain = 0.9 * self._lookup_gain + 0.1 * result.accepted * from_lookup
-        self._n_accepted = 0.95 * self._n_accepted + result.accepted
-        self._n_drafted = 0.95 * self._n_drafted + len(result.draft.tokens)
+        return reading_ms if self._is_reading_free else 0.0
 
     def _record_unused_lookup(self, result: RoundResult) -> None:
         """Compare an unused lookup draft with the emitted tokens."""
@@ -247,30 +324,39 @@ class Controller:
         return "drafting not worthwhile" if self._throughput.is_unproven else "paused"
 
     def plan_change(self) -> SpeculationPlan | None:
-        """The current plan if its state or speed-up changed, else None."""
-        plan = self._current_plan()
-        state, speedup, last_round = self._last_plan
-        changed = (
-            abs((plan.speedup or 1.0) - speedup) >= _MIN_SPEEDUP_CHANGE
-            and self._n_rounds - last_round >= _ROUNDS_BETWEEN_PLANS
-        )
-        if plan.state == state and not changed:
-            return None
-        self._last_plan = (plan.state, plan.speedup or 1.0, self._n_rounds)
+        """The current plan if its state, reason or speed-up changed, else None."""
+        plan, last = self._current_plan(), self._last_plan
+        if last is not None and plan.state == last.state:
+            changed = plan.why != last.why or (
+                abs((plan.speedup or 1.0) - (last.speedup or 1.0)) >= _MIN_SPEEDUP_CHANGE
+            )
+            if not changed or self._n_rounds - self._last_plan_round < _ROUNDS_BETWEEN_PLANS:
+                return None
+        self._last_plan, self._last_plan_round = plan, self._n_rounds
         return plan
 
     def _current_plan(self) -> SpeculationPlan:
         speedup = round(self._gain.tokens_per_ms * self._costs.plain_ms, 2)
         if self._model_drafter is None:
             if self._lookup_gain > _MIN_LOOKUP_GAIN:
-                return SpeculationPlan("on", "prompt lookup", speedup)
-            return SpeculationPlan("paused", "no repeated text to copy yet", speedup)
+                return SpeculationPlan("on", "prompt lookup finds repeated text", speedup)
+            repeats = self._match_rate > _MIN_MATCH_RATE
+            why = "not worth it for this text" if repeats else "no repeated text yet"
+            return SpeculationPlan("paused", why, speedup)
         if self._throughput.is_unproven:
             return SpeculationPlan("probing", "measuring draft acceptance", None)
         if self._model_pays or self._lookup_gain > _MIN_LOOKUP_GAIN:
-            percent = 100 * self._n_accepted / max(self._n_drafted, 1e-9)
-            return SpeculationPlan("on", f"acceptance rate {percent:.0f} %", speedup)
+            return SpeculationPlan("on", "worth it for this text", speedup)
         until = self._n_rounds + max(
             0, self._throughput.probe_interval - self._throughput.rounds_since_draft
         )
-        return SpeculationPlan("paused", "not worth it for this text", speedup, until)
+        return SpeculationPlan("paused", self._pause_reason(), speedup, until)
+
+    def _pause_reason(self) -> str:
+        """Blames the passes if even a draft that is always accepted would hardly pay."""
+        width = _USUAL_DRAFT + 1
+        best = width / (1 + self._costs.draft_loss(_USUAL_DRAFT))
+        if best >= _WORTHWHILE_SPEEDUP:
+            return "not worth it for this text"
+        passes = self._costs.verify_ms[width] / self._costs.plain_ms
+        return f"here, checking {width} tokens costs {passes:.1f} passes"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
 
-_MAX_WIDTH = DRAFT_MAX + 1
+MAX_WIDTH = DRAFT_MAX + 1
 _NEW_TIME_WEIGHT = 0.2
 """Weight of a new time for its own width."""
+_MEAN_WEIGHT = 0.02
+"""Weight of a new time in the slow mean of plain passes."""
+_EXTRAPOLATED_WEIGHT = 0.5
+"""Weight of the first time of a width beyond those measured."""
 _OTHER_WIDTHS_WEIGHT = 0.1
 """Weight of a new time for the other widths: all costs grow with the context."""
 _MAX_CHANGE = 2.0
@@ -19,33 +24,59 @@ _MAX_PLAIN_RATIO = 1.1
 """Upper bound of a plain pass, relative to the newest wider pass."""
 _MIN_PLAIN_INTERVAL, _MAX_PLAIN_INTERVAL = 8, 128
 """Rounds without a plain pass after which one is due; doubled after each."""
-_DEFAULT_SLOPE = 0.05
-"""Default cost of one more row, in one-token passes."""
+_DEFAULT_SLOPE = 0.35
+"""Cost of one more row until a wider pass is timed, in one-token passes: dear, to be cautious."""
+_CATCH_UP_SHARE = 0.1
+"""Cost of a token that the draft model reads in a wide batch, until timed, in draft passes."""
+_CLIFF_WIDTH = 3
+"""Up to this width the curve may be steeper than beyond: some kernels begin at two rows."""
+_HELD_ADVANTAGE = 1.03
+"""Another width than the held one has to be better by this factor."""
+_DEFAULT_C = 0.1
+"""Cost of a draft pass until one is timed, in one-token target passes."""
 
 
 class PassCosts:
     """Milliseconds of target passes by width and of draft passes, host time included."""
 
     def __init__(
-        self, measured: MeasuredCosts | None = None, *, drafts_blocks: bool = False
+        self,
+        measured: MeasuredCosts | None = None,
+        *,
+        drafts_blocks: bool = False,
+        prices_changes: bool = False,
     ) -> None:
-        """`drafts_blocks`: one draft pass gives all draft tokens."""
+        """`drafts_blocks`: one draft pass gives all draft tokens.
+
+        `prices_changes`: a pass of another width than the last one costs more, because its graph
+        is sent to another computer again.
+        """
         self.is_measured = measured is not None
         t1 = measured.t1_ms if measured else 1.0
         curve = measured.curve if measured else {}
-        self._ms_by_width = {int(w): v * t1 for w, v in curve.items() if 0 < int(w) <= _MAX_WIDTH}
+        self._ms_by_width = {int(w): v * t1 for w, v in curve.items() if 0 < int(w) <= MAX_WIDTH}
         self._ms_by_width.setdefault(1, t1)
         c = measured.c if measured else None
-        self.draft_ms = t1 * (0.1 if c is None else c)
+        self.is_draft_measured = c is not None
+        self.draft_ms = t1 * (_DEFAULT_C if c is None else c)
         """A draft pass after the first of a round."""
         self.first_draft_ms = self.draft_ms
         """The first draft pass of a round, which also catches up with the text."""
+        self._catch_up_token_ms: float | None = None
         self._rounds_since_plain = 0
         self._plain_interval = _MIN_PLAIN_INTERVAL
         self._drafts_blocks = drafts_blocks
+        self._prices_changes, self._last_width = prices_changes, 0
+        self.change_ms = 0.0
+        """Extra time of a pass whose width differs from that of the pass before."""
+        self.held_width = 1
+        """The width that is best for most rounds."""
+        self.last_change_ms = 0.0
+        """Of the last pass."""
         if drafts_blocks:
             self.draft_ms = 0.0
         self._interpolate()
+        self._mean_plain_ms = self.plain_ms
 
     def _interpolate(self) -> None:
         """Fill `verify_ms` for every width: linear between measured widths and beyond the last."""
@@ -56,8 +87,18 @@ class PassCosts:
             slope = (times[high] - times[low]) / (high - low)
             line += [times[low] + slope * i for i in range(1, high - low + 1)]
         slope = max(slope, 0.0)
-        line += [line[-1] + slope * i for i in range(1, _MAX_WIDTH + 1 - widths[-1])]
-        self.verify_ms = line
+        if widths[-1] < _CLIFF_WIDTH:
+            slope = min(slope, _DEFAULT_SLOPE * line[1])
+        line += [line[-1] + slope * i for i in range(1, MAX_WIDTH + 1 - widths[-1])]
+        self._line = line
+
+    @property
+    def verify_ms(self) -> list[float]:
+        """Milliseconds of a target pass by width; a width that is not held costs two changes."""
+        if not self.change_ms:
+            return self._line
+        held, price = self.held_width, 2 * self.change_ms
+        return [ms if w == held else ms + price for w, ms in enumerate(self._line)]
 
     @property
     def c(self) -> float:
@@ -67,32 +108,59 @@ class PassCosts:
     @property
     def plain_ms(self) -> float:
         """Milliseconds of a round that drafts nothing."""
-        return self.verify_ms[1]
+        return self._line[1]
+
+    @property
+    def steady_plain_ms(self) -> float:
+        """A lower estimate of `plain_ms`, which a few slow passes do not raise."""
+        return min(self.plain_ms, self._mean_plain_ms)
 
     def record_pass(self, width: int, ms: float) -> None:
         """Record the milliseconds of a target pass, host time included."""
+        if self._prices_changes and width != self._last_width and self.is_measured:
+            ms = self._record_change(width, ms)
+        self.last_change_ms = self.change_ms if width != self._last_width else 0.0
+        self._last_width = width
+        self._update_times(width, ms)
+        self._interpolate()
+        self._mean_plain_ms += _MEAN_WEIGHT * (self.plain_ms - self._mean_plain_ms)
+
+    def _record_change(self, width: int, ms: float) -> float:
+        """Learn the price of a change of the width; returns the time without it."""
+        extra = max(0.0, ms - self._line[width])
+        if width <= max(self._ms_by_width):  # an extrapolated time says nothing
+            weight = _NEW_TIME_WEIGHT if self.change_ms else _EXTRAPOLATED_WEIGHT
+            self.change_ms += weight * (extra - self.change_ms)
+        return ms - min(extra, self.change_ms)
+
+    def _update_times(self, width: int, ms: float) -> None:
         if not self.is_measured:
             self.is_measured, self._ms_by_width = True, {width: ms}
+            self._mean_plain_ms = ms
             self.draft_ms *= ms
             self.first_draft_ms *= ms
-            self._interpolate()
             return
-        before = self.verify_ms[width]
-        ratio = min(max(ms / before, 1 / _MAX_CHANGE), _MAX_CHANGE)
-        share = (
-            _NEW_PLAIN_WEIGHT
-            if width == 1 and self._rounds_since_plain >= _MIN_PLAIN_INTERVAL
-            else _NEW_TIME_WEIGHT
-        )
-        for w in self._ms_by_width:
-            self._ms_by_width[w] *= 1 + (ratio - 1) * _OTHER_WIDTHS_WEIGHT
-        self._ms_by_width[width] = before * (1 + (ratio - 1) * share)
+        if width > 1 and max(self._ms_by_width) == 1:
+            self._ms_by_width[width] = ms
+        else:
+            self._adjust_times(width, ms)
         if 1 in self._ms_by_width:
             self._ms_by_width[1] = min(
                 self._ms_by_width[1], _MAX_PLAIN_RATIO * self._ms_by_width[width]
             )
         self._count_plain_passes(width)
-        self._interpolate()
+
+    def _adjust_times(self, width: int, ms: float) -> None:
+        before = self._line[width]
+        ratio = min(max(ms / before, 1 / _MAX_CHANGE), _MAX_CHANGE)
+        share = _NEW_TIME_WEIGHT
+        if width > max(self._ms_by_width):
+            share = _EXTRAPOLATED_WEIGHT
+        elif width == 1 and self._rounds_since_plain >= _MIN_PLAIN_INTERVAL:
+            share = _NEW_PLAIN_WEIGHT
+        for w in self._ms_by_width:
+            self._ms_by_width[w] *= 1 + (ratio - 1) * _OTHER_WIDTHS_WEIGHT
+        self._ms_by_width[width] = before * (1 + (ratio - 1) * share)
 
     def _count_plain_passes(self, width: int) -> None:
         self._rounds_since_plain += 1
@@ -104,14 +172,52 @@ class PassCosts:
     @property
     def needs_plain_pass(self) -> bool:
         """Whether a plain pass is due: every speed-up is measured against one."""
-        return self._rounds_since_plain >= self._plain_interval
+        return not self.is_measured or self._rounds_since_plain >= self._plain_interval
+
+    def hold_best_width(self, acceptance: Callable[[int], float]) -> None:
+        """Choose `held_width` by the mean acceptance probability of each place in a draft."""
+        best, probability, tokens = 0.0, 1.0, 1.0
+        held = self.held_width
+        for width in range(1, MAX_WIDTH + 1):
+            draft_ms = self.draft_passes_ms(width - 1) if width > 1 else 0.0
+            rate = tokens / (self._line[width] + draft_ms)
+            rate *= _HELD_ADVANTAGE if width == held else 1.0
+            if rate > best:
+                best, self.held_width = rate, width
+            probability *= acceptance(width - 1)
+            tokens += probability
 
     def draft_passes_ms(self, n_passes: int) -> float:
         """Milliseconds of consecutive draft passes in one round."""
         return self.first_draft_ms + self.draft_ms * (n_passes - 1)
 
+    def verify_loss(self, n_drafted: int) -> float:
+        """The loss of verifying `n_drafted` tokens in vain, in one-token passes."""
+        changes = 2 * self.change_ms if self._last_width == 1 else 0.0
+        return (self._line[n_drafted + 1] + changes) / self.plain_ms - 1
+
+    def draft_loss(self, n_drafted: int) -> float:
+        """The loss of drafting and verifying `n_drafted` tokens in vain, in one-token passes."""
+        return self.verify_loss(n_drafted) + self.draft_passes_ms(n_drafted) / self.plain_ms
+
+    def catch_up_ms(self, n_tokens: int) -> float:
+        """Milliseconds of the draft model decoding `n_tokens` of text that it has not read."""
+        per_token = self._catch_up_token_ms
+        return n_tokens * (
+            _CATCH_UP_SHARE * self.first_draft_ms if per_token is None else per_token
+        )
+
+    def record_catch_up(self, ms: float, n_tokens: int, n_passes: int) -> None:
+        """Record the milliseconds of a round's draft passes, of which the first read a text."""
+        self._catch_up_token_ms = max(0.0, ms - self.draft_passes_ms(n_passes)) / n_tokens
+
     def record_draft(self, ms: float, n_passes: int) -> None:
         """Record the milliseconds of a round's draft passes."""
+        if not self.is_draft_measured:
+            self.is_draft_measured = True
+            self.first_draft_ms = ms / n_passes
+            self.draft_ms = 0.0 if self._drafts_blocks else self.first_draft_ms
+            return
         ratio = min(max(ms / self.draft_passes_ms(n_passes), 1 / _MAX_CHANGE), _MAX_CHANGE)
         self.first_draft_ms *= 1 + (ratio - 1) * _NEW_TIME_WEIGHT
         if n_passes > 1:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
+from localspec.engine.constraints.output_constraint import OutputConstraint
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Drafter, HiddenStateListener, Verifier
+from localspec.engine.vocabulary_map import VocabularyMap
 from localspec.protocol.wire import SamplingParams
-from localspec.speculation import DRAFTERS, WITHOUT_DRAFT
+from localspec.speculation_methods import DRAFTERS, WITHOUT_DRAFT
 
 DRAFT_FREE = ("none", *(name for name in WITHOUT_DRAFT if name != "off"))
 """Drafters that need no draft model."""
 NAMES = ("none", *DRAFTERS)
+_MODULES = {
+    "eagle3": "autoregressive_head",
+    "mtp": "autoregressive_head",
+    "dspark": "block_head",
+    "dflash": "block_head",
+    "crossvocab": "cross_vocabulary",
+}
+"""Modules of drafters that are not named like their module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +42,22 @@ class DrafterInputs:
     cancelled: Callable[[], bool] = lambda: False
     head_runner: HiddenStateListener | None = None
     """The head's runner, if a head is loaded."""
+    constraint: OutputConstraint | None = None
+    """The grammar of the answer: a draft that ignores it is cut."""
+    prediction: tuple[int, ...] = ()
+    """Tokens that the answer probably repeats, for prompt lookup."""
     keep_logits: bool = False
     """Whether drafts include the draft model's logits."""
+    vocabularies: VocabularyMap | None = None
+    """If the draft model has another vocabulary."""
+    draft_prompt: Sequence[int] | None = None
+    """The prompt of a chat in such a draft model's own template; None: it reads the target's."""
 
 
 def make(name: str, inputs: DrafterInputs) -> Drafter:
     """Raises KeyError for an unknown name, or if its model or head is not loaded."""
     if name not in NAMES:
         raise KeyError(name)
-    drafter: Drafter = import_module(f"localspec.engine.drafters.{name}").make(inputs)
+    module = import_module(f"localspec.engine.drafters.{_MODULES.get(name, name)}")
+    drafter: Drafter = module.make(inputs)
     return drafter

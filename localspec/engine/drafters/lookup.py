@@ -76,6 +76,10 @@ class SuffixAutomaton:
         return clone
 
 
+_BREAK = -1
+"""Ends a prediction; no text contains it."""
+
+
 class LookupDrafter:
     """Drafts if at least `min_match` tokens match earlier text; at most twice the match length.
 
@@ -84,9 +88,19 @@ class LookupDrafter:
 
     def __init__(self, min_match: int = 2) -> None:
         self._min_match = min_match
+        self._prediction: list[int] = []
+        """Indexed before the text, with `_BREAK` at its end."""
         self._automaton = SuffixAutomaton()
         self._indexed_tokens: list[int] = []
+        """Of the text."""
         self._last_text: Sequence[int] = ()
+
+    def set_prediction(self, tokens: Sequence[int]) -> None:
+        """Also copy from text that the next answer probably repeats."""
+        prediction = [*tokens, _BREAK] if tokens else []
+        if prediction != self._prediction:
+            self._prediction = prediction
+            self._restart()
 
     def propose(
         self,
@@ -103,7 +117,11 @@ class LookupDrafter:
             return Draft()
         n, drafted = len(tokens), list(draft_prefix)
         for i in range(match_end + 1, match_end + 1 + min(limit, 2 * match)):
-            drafted.append(tokens[i] if i < n else drafted[i - n])
+            at = i - len(self._prediction)
+            token = self._prediction[i] if at < 0 else tokens[at] if at < n else drafted[at - n]
+            if token == _BREAK:
+                break
+            drafted.append(token)
         copied = drafted[len(draft_prefix) :]
         return Draft(copied, None, "lookup", match_length=match) if copied else Draft()
 
@@ -111,11 +129,16 @@ class LookupDrafter:
         """Index new tokens; start over if the text does not continue the indexed one."""
         if tokens is not self._last_text:
             if common_prefix_length(self._indexed_tokens, tokens) < len(self._indexed_tokens):
-                self._automaton, self._indexed_tokens = SuffixAutomaton(), []
+                self._restart()
             self._last_text = tokens
         for token in tokens[len(self._indexed_tokens) :]:
             self._automaton.extend(token)
             self._indexed_tokens.append(token)
+
+    def _restart(self) -> None:
+        self._automaton, self._indexed_tokens = SuffixAutomaton(), []
+        for token in self._prediction:
+            self._automaton.extend(token)
 
 
 def make(inputs: DrafterInputs) -> LookupDrafter:

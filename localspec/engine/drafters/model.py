@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from localspec.engine.drafters import DrafterInputs
 from localspec.engine.drafters.draft_sampler import DraftSampler
@@ -21,7 +20,7 @@ class ModelDrafter:
     def __init__(self, draft_cache: PrefixCache, inputs: DrafterInputs) -> None:
         self._draft_cache = draft_cache
         self._cancelled = inputs.cancelled
-        self._sampler = DraftSampler(inputs, "model", draft_cache.model.n_vocab)
+        self._sampler = DraftSampler(inputs, "model", draft_cache.model)
 
     def propose(
         self,
@@ -50,8 +49,9 @@ class ModelDrafter:
             batch = [*tokens[draft_cache.n_cached :], *draft_prefix] if token is None else [token]
             return draft_cache.decode(batch, 1)[0], None
 
-        draft = self._sampler.sample_draft(tokens, draft_prefix, limit, stop_policy, next_logits)
-        return replace(draft, decode_seconds=model.decode_seconds - before)
+        return self._sampler.sample_draft(
+            tokens, draft_prefix, limit, stop_policy, next_logits, since=before
+        )
 
 
 def make(inputs: DrafterInputs) -> ModelDrafter:

@@ -25,7 +25,7 @@ from localspec.engine.protocols import DecodeInterrupted, HiddenStateListener, H
 from localspec.errors import DoesNotFitError, EngineError, ModelFileError
 from localspec.machine import llama_params
 from localspec.machine.llama_params import ModelRole
-from localspec.machine.memory_by_device import HOST
+from localspec.machine.memory_by_device import HOST, DeviceMemory
 from localspec.protocol.wire import ContextSettings
 from localspec.units import gib
 
@@ -38,20 +38,24 @@ _ABORTED = 2
 class LlamaContext:
     """A loaded model with its context; a `LanguageModel`.
 
-    `outputs`, `rollback` and `within_trained` are as in `ModelRole`, `with_mtp` as in `LlamaModel`.
+    `outputs`, `rollback`, `n_branches` and `within_trained` are as in `ModelRole`, `with_mtp` as in
+    `LlamaModel`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  options of one model, by keyword
         self,
         path: Path,
         settings: ContextSettings,
         *,
         outputs: int,
         rollback: int,
+        n_branches: int = 0,
         within_trained: bool = False,
         with_mtp: bool = False,
     ) -> None:
-        role = ModelRole(settings, outputs, rollback, within_trained)
+        role = ModelRole(settings, outputs, rollback, within_trained, n_branches=n_branches)
+        self.n_branches = n_branches
+        self._branch_past: dict[int, int] = {}
         self._context: Any = None
         self._listener: HiddenStateListener | None = None
         self._state_source: HiddenStateSource | None = None
@@ -75,11 +79,15 @@ class LlamaContext:
         self.n_ctx_requested = self._choose_n_ctx(role.settings)
         params = llama_params.context_params(C, self.model.handle, role, self.n_ctx_requested)
         self.n_threads: int = params.n_threads
+        """For passes of one token."""
+        self.n_threads_batch: int = params.n_threads_batch
+        """For wider passes."""
         LOG.clear()
         self._context = C.llama_init_from_model(self.model.handle, params)
         if not self._context:
             raise library.context_error(self.model.path)
         self._buffers = LOG.allocated()
+        self._may_split_attention = llama_params.may_split_attention(role.settings)
         self._memory = C.llama_get_memory(self._context)
         self._checkpoints = ContextCheckpoints(self._context)
         self.n_ctx: int = C.llama_n_ctx(self._context)
@@ -96,6 +104,12 @@ class LlamaContext:
         self.rollback = self._probe_rollback(role.n_rs_seq)
         windowed = self.model.n_swa > 0 and not params.swa_full
         self.needs_checkpoints: bool = self.is_recurrent or windowed
+
+    @property
+    def splits_attention(self) -> bool:
+        """Whether a one-token pass differs from a wider one from 257 tokens on."""
+        kv_on_cpu = self._buffers.get(HOST, DeviceMemory()).kv
+        return kv_on_cpu > 0 and self.n_threads > 1 and self._may_split_attention
 
     def _choose_n_ctx(self, settings: ContextSettings) -> int:
         model = self.model
@@ -157,6 +171,57 @@ class LlamaContext:
         if self._listener is not None and self._state_source is not None:
             self._listener.on_decode(tokens, self._state_source.states(n))
         return self._view_logits(address, outputs)
+
+    def read_hidden_states(self, tokens: Sequence[int]) -> HiddenStates:
+        """Append tokens without the listener; return their hidden states."""
+        assert self._state_source is not None
+        listener, self._listener = self._listener, None
+        try:
+            self.decode(tokens, 0)
+        finally:
+            self._listener = listener
+        return self._state_source.states(len(tokens))
+
+    def fork(self, branch: int, n_past: int) -> None:
+        C.llama_memory_seq_rm(self._memory, branch, -1, -1)
+        C.llama_memory_seq_cp(self._memory, 0, branch, 0, n_past)
+        self._branch_past[branch] = n_past
+
+    def decode_branches(self, steps: Sequence[tuple[int, int]]) -> Logits:
+        """As in `BranchingModel`. Raises EngineError if llama_decode fails."""
+        if not 0 < len(steps) <= self._max_outputs:
+            raise EngineError(f"cannot decode {len(steps)} branches of {self._max_outputs}")
+        past = self._branch_past | {0: self.n_past}
+        self._batch.set_branches(steps, [past[branch] for branch, _ in steps])
+        self._last_decode_at = self.n_past
+        began = time.perf_counter()
+        result = C.llama_decode(self._context, self._batch.struct)
+        address = get_logits_address(self._context)
+        self.decode_seconds += time.perf_counter() - began
+        heartbeat.record_progress()
+        self._batch.clear_branches(len(steps))
+        if result != 0:
+            self._set_n_past(C.llama_memory_seq_pos_max(self._memory, 0) + 1)
+            raise library.decode_error(result)
+        for branch, _ in steps:
+            if branch:
+                self._branch_past[branch] += 1
+            else:
+                self.n_past += 1
+        return self._view_logits(address, len(steps))
+
+    def adopt(self, branch: int) -> None:
+        if branch:
+            n_past = self._branch_past[branch]
+            C.llama_memory_seq_rm(self._memory, 0, -1, -1)
+            C.llama_memory_seq_cp(self._memory, branch, 0, 0, n_past)
+            self.n_past = n_past
+        self.drop_branches()
+
+    def drop_branches(self) -> None:
+        for branch in self._branch_past:
+            C.llama_memory_seq_rm(self._memory, branch, -1, -1)
+        self._branch_past = {}
 
     def set_listener(self, source: HiddenStateSource, listener: HiddenStateListener) -> None:
         """Empty the memory and send the hidden states of every decoded token to `listener`."""
@@ -226,9 +291,9 @@ class LlamaContext:
         if self._listener is not None and checkpoint.head_state is not None:
             self._listener.on_restore(checkpoint.head_state)
 
-    def set_n_threads(self, n: int) -> None:
-        self.n_threads = llama_params.resolve_n_threads(n)
-        C.llama_set_n_threads(self._context, self.n_threads, self.n_threads)
+    def set_n_threads(self, n: int, n_batch: int) -> None:
+        self.n_threads, self.n_threads_batch = n, n_batch
+        C.llama_set_n_threads(self._context, n, n_batch)
 
     def close(self) -> None:
         """Free the context, then the model: the other order makes llama.cpp use freed memory."""
@@ -275,9 +340,9 @@ class LlamaBatch:
         self._output_flags = np.zeros(n, np.int8)
         self._states = np.zeros((n, width), np.float32)
         self._counts = np.ones(n, np.int32)
-        self._sequence = (ctypes.c_int32 * 1)(0)
-        sequence_pointer = ctypes.cast(self._sequence, ctypes.POINTER(ctypes.c_int32))
-        self._sequences = (ctypes.POINTER(ctypes.c_int32) * n)(*[sequence_pointer] * n)
+        self._sequence_ids = [(ctypes.c_int32 * 1)(0) for _ in range(n)]
+        pointers = [ctypes.cast(id_, ctypes.POINTER(ctypes.c_int32)) for id_ in self._sequence_ids]
+        self._sequences = (ctypes.POINTER(ctypes.c_int32) * n)(*pointers)
         self._offsets = np.arange(n, dtype=np.int32)
         self._last_outputs = (0, 0)
         self._position_pointer = self._positions.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
@@ -321,6 +386,18 @@ class LlamaBatch:
                 token[i] = tokens[i]
         else:
             self._tokens[:n] = tokens
+
+    def set_branches(self, steps: Sequence[tuple[int, int]], positions: Sequence[int]) -> None:
+        """Set one row for each pair of branch and token, all with logits."""
+        self.set_tokens([token for _, token in steps])
+        self.set_positions(len(steps), 0, len(steps))
+        for i, (branch, _) in enumerate(steps):
+            self._position_pointer[i] = positions[i]
+            self._sequence_ids[i][0] = branch
+
+    def clear_branches(self, n: int) -> None:
+        for id_ in self._sequence_ids[:n]:
+            id_[0] = 0
 
     def set_hidden_states(self, states: HiddenStates) -> None:
         self._states[: len(states)] = states

@@ -77,6 +77,9 @@ class HeadContext:
         if self._is_mtp:
             params.ctx_type = C.LLAMA_CONTEXT_TYPE_MTP
         self.n_threads: int = params.n_threads
+        """For passes of one token."""
+        self.n_threads_batch: int = params.n_threads_batch
+        """For wider passes."""
         LOG.clear()
         self._context = C.llama_init_from_model(self.model.handle, params)
         if not self._context:
@@ -163,9 +166,9 @@ class HeadContext:
             n_past = 0
         self.n_past = n_past
 
-    def set_n_threads(self, n: int) -> None:
-        self.n_threads = llama_params.resolve_n_threads(n)
-        C.llama_set_n_threads(self._context, self.n_threads, self.n_threads)
+    def set_n_threads(self, n: int, n_batch: int) -> None:
+        self.n_threads, self.n_threads_batch = n, n_batch
+        C.llama_set_n_threads(self._context, n, n_batch)
 
     def memory_by_device(self) -> dict[str, int]:
         """Bytes by device."""

@@ -1,8 +1,7 @@
 """Hidden states of a llama.cpp context, for heads.
 
-The functions are not part of llama.cpp's C API: they are C++, exported under mangled names, and a
-build may lack them. Each is looked up on first use; without them heads are unavailable. Arguments
-that would make llama.cpp abort or read out of bounds are checked here.
+Their functions are looked up on first use; without them heads are unavailable. Arguments that would
+make llama.cpp abort or read out of bounds are checked here.
 """
 
 from __future__ import annotations
@@ -18,37 +17,17 @@ from localspec.engine.llama.library import C
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.protocols import HiddenStates
 from localspec.errors import EngineError
+from localspec.machine import head_functions
 from localspec.models.gguf import architectures
 
 _CONTEXT_POINTER, _FLOAT_POINTER = ctypes.c_void_p, ctypes.POINTER(ctypes.c_float)
-_FUNCTIONS: dict[str, tuple[str, str, list[Any], Any]] = {
-    "llama_set_embeddings_layer_inp": (
-        "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
-        "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z",
-        [_CONTEXT_POINTER, ctypes.c_uint32, ctypes.c_bool],
-        None,
-    ),
-    "llama_get_embeddings_layer_inp": (
-        "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
-        "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z",
-        [_CONTEXT_POINTER, ctypes.c_uint32],
-        _FLOAT_POINTER,
-    ),
-    "llama_set_embeddings_nextn": (
-        "_Z26llama_set_embeddings_nextnP13llama_contextbb",
-        "?llama_set_embeddings_nextn@@YAXPEAUllama_context@@_N1@Z",
-        [_CONTEXT_POINTER, ctypes.c_bool, ctypes.c_bool],
-        None,
-    ),
-    "llama_get_embeddings_nextn": (
-        "_Z26llama_get_embeddings_nextnP13llama_context",
-        "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z",
-        [_CONTEXT_POINTER],
-        _FLOAT_POINTER,
-    ),
+_SIGNATURES: dict[str, tuple[list[Any], Any]] = {
+    "llama_set_embeddings_layer_inp": ([_CONTEXT_POINTER, ctypes.c_uint32, ctypes.c_bool], None),
+    "llama_get_embeddings_layer_inp": ([_CONTEXT_POINTER, ctypes.c_uint32], _FLOAT_POINTER),
+    "llama_set_embeddings_nextn": ([_CONTEXT_POINTER, ctypes.c_bool, ctypes.c_bool], None),
+    "llama_get_embeddings_nextn": ([_CONTEXT_POINTER], _FLOAT_POINTER),
 }
-"""By plain name: the symbol of GCC and Clang (on macOS dlsym adds one more underscore), the symbol
-of Microsoft's compiler, argument types, result type."""
+"""Argument types and result type."""
 
 
 class HeadsUnsupportedError(EngineError):
@@ -65,18 +44,16 @@ class HeadsUnsupportedError(EngineError):
 @cache
 def load_function(name: str) -> Any:
     """One of the functions above. Raises HeadsUnsupportedError."""
-    gnu, microsoft, arguments, result = _FUNCTIONS[name]
-    for symbol in (name, gnu, f"_{gnu}", microsoft):
-        function = getattr(C._lib, symbol, None)
-        if function is not None:
-            function.argtypes, function.restype = arguments, result
-            return function
-    raise HeadsUnsupportedError(name)
+    function = head_functions.find(C._lib, name)
+    if function is None:
+        raise HeadsUnsupportedError(name)
+    function.argtypes, function.restype = _SIGNATURES[name]
+    return function
 
 
 def require_functions() -> None:
     """Raise HeadsUnsupportedError unless all functions are available."""
-    for name in _FUNCTIONS:
+    for name in _SIGNATURES:
         load_function(name)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections import deque
 from importlib import metadata
 from pathlib import Path
@@ -31,7 +32,11 @@ __all__ = [
 
 # Set before llama.cpp is loaded: an abort would start a debugger, which can hang for minutes.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+# OpenMP threads that wait spin for milliseconds by default. Where another program runs on one of
+# the cores, that takes the core from the thread they wait for (scripts/bench_threads.py).
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 installed_llama_cpp.preload_cuda_libraries()
+installed_llama_cpp.skip_package_init()
 
 try:
     import llama_cpp.llama_cpp as C  # noqa: N812  short, as llama.cpp's own examples
@@ -143,6 +148,8 @@ _DECODE_OUT_OF_MEMORY = -2
 def load_error(path: Path) -> LocalspecError:
     reason = (LOG.errors() or ["llama.cpp gave no reason"])[0]
     text = " ".join(LOG.errors())
+    if (refusal := _refused_split(text)) is not None:
+        return refusal
     hint = "Download it again, or try another file."
     if any(phrase in text.lower() for phrase in _OUT_OF_MEMORY_PHRASES):
         return OutOfMemoryError(
@@ -157,6 +164,21 @@ def load_error(path: Path) -> LocalspecError:
     elif any(phrase in text for phrase in ("missing tensor", "' not found", "number of tensors")):
         hint = "It is not a complete model: perhaps only a vocabulary, or one part of a split."
     return ModelFileError(f"{path.name} cannot be loaded: {_strip_function_names(reason)}", hint)
+
+
+def _refused_split(text: str) -> UsageError | None:
+    """If the settings are wrong for the devices, not the file."""
+    if found := re.search(
+        r"invalid value for main_gpu: (-?\d+) \(available devices: (\d+)\)", text
+    ):
+        gpus = "1 GPU" if found[2] == "1" else f"{found[2]} GPUs"
+        return UsageError(
+            f"--main-gpu {found[1]} is not there: llama.cpp finds {gpus}, counted from 0.",
+            "localspec doctor lists them.",
+        )
+    if "does not support split buffers" in text:
+        return UsageError("This GPU's backend cannot split rows.", "Use --split layer.")
+    return None
 
 
 def _strip_function_names(line: str) -> str:

@@ -82,7 +82,7 @@ class LlamaModel:
         """Size of the KV cache, assuming the same attention in every layer."""
         heads = max(1, C.llama_model_n_head(self.handle))
         width = self.n_embd / heads * C.llama_model_n_head_kv(self.handle)
-        item = {"f32": 4.0, "q8_0": 1.0625, "q4_0": 0.5625}.get(kv_type, 2.0)
+        item = {"f32": 4.0, "q8_0/f16": 1.53125, "q8_0": 1.0625, "q4_0": 0.5625}.get(kv_type, 2.0)
         return float(2 * n_ctx * self.n_layer * width * item)
 
     def memory_with_context(
@@ -114,7 +114,7 @@ class LlamaVocab:
     """A model's vocabulary; ids are checked first, because llama.cpp aborts on invalid ones."""
 
     def __init__(self, vocab: Any) -> None:
-        self._vocab = vocab
+        self.handle = vocab
         self.n_tokens: int = C.llama_vocab_n_tokens(vocab)
         self.kind: int = int(C.llama_vocab_type(vocab))
         self.add_bos = bool(C.llama_vocab_get_add_bos(vocab))
@@ -126,19 +126,19 @@ class LlamaVocab:
 
     def token_text(self, token: int) -> bytes:
         self._check_token(token)
-        return bytes(C.llama_vocab_get_text(self._vocab, token) or b"")
+        return bytes(C.llama_vocab_get_text(self.handle, token) or b"")
 
     def is_eog(self, token: int) -> bool:
         eog = self._is_eog_by_token.get(token)
         if eog is None:
-            eog = self._is_eog_by_token[token] = bool(C.llama_vocab_is_eog(self._vocab, token))
+            eog = self._is_eog_by_token[token] = bool(C.llama_vocab_is_eog(self.handle, token))
         return eog
 
     def piece(self, token: int) -> bytes:
         """The bytes of a token; none for control tokens."""
         piece = self._pieces.get(token)
         if piece is None:
-            piece = self._pieces[token] = self._read_piece(token)
+            piece = self._pieces[token] = self.text_piece(token)
         return piece
 
     def special_texts(self) -> dict[str, str]:
@@ -148,9 +148,27 @@ class LlamaVocab:
             for name, token in {
                 "bos_token": self.bos,
                 "eos_token": self.eos,
-                "pad_token": int(C.llama_vocab_pad(self._vocab)),
+                "pad_token": int(C.llama_vocab_pad(self.handle)),
             }.items()
         }
+
+    def infill_tokens(self) -> dict[str, int] | None:
+        """The tokens around a prefix and a suffix, by name; None if the model has none.
+
+        `rep` and `sep`, for other files, and `bos` only where the model uses them.
+        """
+        functions = {
+            "pre": C.llama_vocab_fim_pre,
+            "suf": C.llama_vocab_fim_suf,
+            "mid": C.llama_vocab_fim_mid,
+            "rep": C.llama_vocab_fim_rep,
+            "sep": C.llama_vocab_fim_sep,
+        }
+        tokens = {name: int(find(self.handle)) for name, find in functions.items()}
+        if self.add_bos:
+            tokens["bos"] = self.bos
+        found = {name: token for name, token in tokens.items() if token >= 0}
+        return found if {"pre", "suf", "mid"} <= found.keys() else None
 
     def show_control_tokens(self, text: str) -> None:
         """Let `piece` return the names of the control tokens that `text` contains."""
@@ -158,28 +176,43 @@ class LlamaVocab:
             if token != self.bos and not self.is_eog(token) and not self.piece(token):
                 self._pieces[token] = self.token_text(token)
 
-    def _read_piece(self, token: int) -> bytes:
+    def text_piece(self, token: int) -> bytes:
+        """As `piece`, but control tokens have none even where their names are shown."""
         self._check_token(token)
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)
-            n = C.llama_token_to_piece(self._vocab, token, buffer, size, 0, False)
+            n = C.llama_token_to_piece(self.handle, token, buffer, size, 0, False)
             if n >= 0:
                 return buffer.raw[:n]
             size = -n
 
-    def tokenize(self, text: str) -> list[int]:
+    def tokenize(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
         """Tokens of a text, with BOS if the model uses one; special tokens are parsed."""
         data = text.encode("utf-8", "replace")
         size = len(data) + 8
         while True:
             buffer = (C.llama_token * size)()
-            n = C.llama_tokenize(self._vocab, data, len(data), buffer, size, True, True)
+            n = C.llama_tokenize(
+                self.handle, data, len(data), buffer, size, add_special, parse_special
+            )
             if n >= 0:
                 return list(buffer[:n])
             if -n <= size:
                 raise EngineError("llama.cpp could not tokenize the text.", "Shorten the prompt.")
             size = -n
+
+    def tokenize_plain(self, data: bytes) -> list[int]:
+        """Tokens of valid UTF-8 without BOS, in which nothing is a special token.
+
+        Empty if llama.cpp cannot tokenize it.
+        """
+        size = len(data) + 8
+        buffer = (C.llama_token * size)()
+        n = C.llama_tokenize(self.handle, data, len(data), buffer, size, False, False)
+        return list(buffer[:n]) if n > 0 else []
 
     def _check_token(self, token: int) -> None:
         if not 0 <= token < self.n_tokens:

@@ -84,8 +84,7 @@ def _load_cached(files: tuple[tuple[Path, tuple[int, int] | None], ...]) -> Cata
 
     shipped, *user_files = (path for path, _ in files)
     existing = [shipped, *(path for path in user_files if path.exists())]
-    parsed = [catalog_file.parse_catalog(path, _read_text(path)) for path in existing]
-    return Catalog(*catalog_file.merge_files(parsed))
+    return Catalog(*catalog_file.read_files((path, _read_text(path)) for path in existing))
 
 
 def _read_text(path: Path) -> str:

@@ -7,28 +7,26 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from localspec import paths
 from localspec.models import safe_names, synthetic_header
 from localspec.models.catalog import yaml_values
 from localspec.models.catalog.yaml_values import InvalidCatalogError, YamlNode
+from localspec.models.gguf.validation import MAX_EXPERTS, MAX_LAYERS
 from localspec.models.reference import is_safe_gguf_path, parse_file_name
 from localspec.models.synthetic_header.model_shape import ModelShape
-from localspec.speculation import SPECS
+from localspec.speculation_methods import SPECS
 
 UseCase = Literal["chat", "code", "writing", "documents"]
 ModelKind = Literal["model", "eagle3", "mtp", "dflash", "dspark"]
 PairStatus = Literal["verified", "reported", "untested"]
 
-USE_CASES = ("chat", "code", "writing", "documents")
-MODEL_KINDS = ("model", "eagle3", "mtp", "dflash", "dspark")
-PAIR_STATUSES = ("verified", "reported", "untested")
+USE_CASES: tuple[UseCase, ...] = get_args(UseCase)
 MEMORY_KINDS = ("attention", "swa", "hybrid-rollback", "hybrid-checkpoint")
 
 _ID_PATTERN = re.compile(r"[a-z0-9][a-z0-9._+-]{0,95}\Z")
-_MAX_LAYERS = 512
-_MAX_EXPERTS = 1024
+_PACKAGE_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,63}==[0-9][0-9.]{0,31}\Z")
 _MAX_NUMBER = 10**9
 
 
@@ -41,11 +39,12 @@ class CatalogModel:
     repo: str | None = None
     file: str = ""
     bytes: int | None = None
-    """Exact size."""
     about: int | None = None
     """Upper bound of the size, from a published, rounded one."""
     sha256: str | None = None
     revision: str | None = None
+    package: str | None = None
+    """`name==version` of a Python package that contains the same file."""
     licence: str | None = None
     family: str = ""
     architecture: str | None = None
@@ -74,7 +73,7 @@ class CatalogModel:
     @property
     def path(self) -> Path | None:
         """The path of a bundled file; None for a file of a repository."""
-        return paths.package_data_dir() / "demo" / self.file if self.repo is None else None
+        return paths.find_bundled(self.file) if self.repo is None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +122,11 @@ def entry_id(node: YamlNode) -> str:
     return f"{_read_id(keys['target'])}+{draft}"
 
 
+def referenced_ids(node: YamlNode) -> set[str]:
+    keys = yaml_values.read_table(node)
+    return {str(keys[key].value) for key in ("target", "draft") if key in keys}
+
+
 def is_hide_entry(node: YamlNode) -> bool:
     """Whether an entry only hides another one: `id` and `hide: true`."""
     keys = yaml_values.read_table(node)
@@ -139,19 +143,26 @@ def read_model(node: YamlNode) -> CatalogModel:
     """Raises InvalidCatalogError with line, key and reason."""
     fields = yaml_values.read_fields(node, _MODEL_READERS, {"id", "title"})
     if "shape" in fields:
-        fields["shape"], fields["shape_source"] = _read_shape_key(
-            fields, yaml_values.read_table(node)["shape"]
-        )
+        fields["shape_source"] = fields["shape"].pop("source")
+        try:
+            fields["shape"] = _make_shape(fields.get("architecture"), fields["shape"])
+        except ValueError as error:
+            line = yaml_values.read_table(node)["shape"].line
+            raise InvalidCatalogError(f"key shape: {error}", line) from None
     bundled = fields.pop("bundled", None)
     if bundled is not None:
-        if fields.keys() & {"repo", "file", "revision"}:
-            raise InvalidCatalogError("key bundled excludes repo, file and revision", node.line)
+        if fields.keys() & {"repo", "file", "revision", "package"}:
+            raise InvalidCatalogError(
+                "key bundled excludes repo, file, revision and package", node.line
+            )
         return CatalogModel(file=bundled, **fields)
     for key in ("repo", "file"):
         if key not in fields:
             raise InvalidCatalogError(f"key {key} is missing", node.line)
     if ("sha256" in fields) != ("revision" in fields):
         raise InvalidCatalogError("keys sha256 and revision need each other", node.line)
+    if "package" in fields and not fields.keys() >= {"bytes", "sha256"}:
+        raise InvalidCatalogError("key package needs bytes and sha256", node.line)
     if "bytes" in fields and "about" in fields:
         raise InvalidCatalogError("keys bytes and about exclude each other", node.line)
     return CatalogModel(**fields)
@@ -180,25 +191,17 @@ def _read_use_cases(node: YamlNode) -> tuple[UseCase, ...]:
     return cast(tuple[UseCase, ...], tuple(yaml_values.one_of(USE_CASES)(item) for item in items))
 
 
-def _read_shape_key(fields: Mapping[str, Any], node: YamlNode) -> tuple[ModelShape, str]:
-    try:
-        return read_shape(node, fields.get("architecture"))
-    except InvalidCatalogError as error:
-        raise InvalidCatalogError(f"key shape: {error.reason}", error.line) from None
+def _read_shape(node: YamlNode) -> dict[str, Any]:
+    return yaml_values.read_fields(node, _SHAPE_READERS, {"layers", "embd", "vocab", "source"})
 
 
-def read_shape(node: YamlNode, architecture: str | None) -> tuple[ModelShape, str]:
-    """The shape and its source.  Raises InvalidCatalogError if the shape is invalid."""
-    fields = yaml_values.read_fields(node, _SHAPE_READERS, {"layers", "embd", "vocab", "source"})
+def _make_shape(architecture: str | None, values: Mapping[str, Any]) -> ModelShape:
+    """Raises ValueError if the shape is invalid."""
     if architecture is None:
-        raise InvalidCatalogError("it needs the key architecture", node.line)
-    source = fields.pop("source")
-    shape = ModelShape(architecture=architecture, **fields)
-    try:
-        synthetic_header.check_shape(shape)
-    except ValueError as error:
-        raise InvalidCatalogError(str(error), node.line) from None
-    return shape, source
+        raise ValueError("it needs the key architecture")
+    shape = ModelShape(architecture=architecture, **values)
+    synthetic_header.check_shape(shape)
+    return shape
 
 
 def _read_settings(node: YamlNode) -> PairSettings:
@@ -228,6 +231,9 @@ _MODEL_READERS: dict[str, Callable[[YamlNode], Any]] = {
     "about": yaml_values.read_rounded_size,
     "sha256": yaml_values.hex_digits(64),
     "revision": yaml_values.hex_digits(40),
+    "package": yaml_values.text_matching(
+        lambda text: bool(_PACKAGE_PATTERN.match(text)), "a package like name==1.0"
+    ),
     "licence": yaml_values.read_text,
     "family": yaml_values.read_text,
     "architecture": yaml_values.read_text,
@@ -235,8 +241,8 @@ _MODEL_READERS: dict[str, Callable[[YamlNode], Any]] = {
     "parameters": yaml_values.read_count,
     "active": yaml_values.read_count,
     "context": yaml_values.integer_between(1, 10**9),
-    "shape": lambda node: node,
-    "kind": yaml_values.one_of(MODEL_KINDS),
+    "shape": _read_shape,
+    "kind": yaml_values.one_of(get_args(ModelKind)),
     "use": _read_use_cases,
     "note": yaml_values.read_text,
 }
@@ -248,7 +254,7 @@ _PAIR_READERS: dict[str, Callable[[YamlNode], Any]] = {
     "spec": yaml_values.one_of(SPECS),
     "why": yaml_values.read_text,
     "use": _read_use_cases,
-    "status": yaml_values.one_of(PAIR_STATUSES),
+    "status": yaml_values.one_of(get_args(PairStatus)),
     "source": yaml_values.read_text,
     "note": yaml_values.read_text,
     "settings": _read_settings,
@@ -261,7 +267,7 @@ def _read_flag(node: YamlNode) -> bool:
 
 def _read_layers(node: YamlNode) -> tuple[int, ...]:
     items = node.value if isinstance(node.value, list) else [node]
-    layers = tuple(yaml_values.integer_between(0, _MAX_LAYERS - 1)(item) for item in items)
+    layers = tuple(yaml_values.integer_between(0, MAX_LAYERS - 1)(item) for item in items)
     if list(layers) != sorted(set(layers)):
         raise InvalidCatalogError("the layers are not in ascending order", node.line)
     return layers
@@ -273,8 +279,8 @@ def _shape_value_reader(name: str, kind: object) -> Callable[[YamlNode], Any]:
     if kind == "tuple[int, ...]":
         return _read_layers
     if name.startswith("experts"):
-        return yaml_values.integer_between(1, _MAX_EXPERTS)
-    return yaml_values.integer_between(1, _MAX_LAYERS if name.endswith("layers") else _MAX_NUMBER)
+        return yaml_values.integer_between(1, MAX_EXPERTS)
+    return yaml_values.integer_between(1, MAX_LAYERS if name.endswith("layers") else _MAX_NUMBER)
 
 
 _SHAPE_READERS: dict[str, Callable[[YamlNode], Any]] = {

@@ -7,8 +7,10 @@ child process with limits.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -23,7 +25,7 @@ from jinja2.utils import Namespace
 
 from localspec.models.chat_template import builtin_templates, thinking_tags
 from localspec.protocol.events import Notice
-from localspec.protocol.wire import ChatMessage, RenderResult
+from localspec.protocol.wire import ChatMessage, RenderResult, ToolCall
 from localspec.sanitize import sanitize
 
 MAX_PROMPT_CHARS = 16 * 1024 * 1024
@@ -41,13 +43,15 @@ def render(
     messages: Sequence[ChatMessage],
     special_tokens: Mapping[str, str],
     enable_thinking: bool | None = None,
+    tools: str = "",
 ) -> RenderResult:
     """The prompt by the model's own template, or by the default one if that fails.
 
-    `special_tokens` are the texts of bos_token, eos_token, …
+    `special_tokens` are the texts of bos_token, eos_token, …; `tools` is a JSON array.
     """
+    options = _template_options(special_tokens, enable_thinking, tools)
     try:
-        return _render_with_role_changes(source, messages, special_tokens, enable_thinking)
+        return _render_with_role_changes(source, messages, options)
     except TemplateRaisedError as error:
         failure = f"rejects this chat: {error}"
     except MemoryError:
@@ -67,9 +71,8 @@ def render_builtin(
 
     Raises UsageError for an unknown name.
     """
-    rendered = _render_with_role_changes(
-        builtin_templates.load_source(name), messages, special_tokens, None
-    )
+    options = _template_options(special_tokens, None, "")
+    rendered = _render_with_role_changes(builtin_templates.load_source(name), messages, options)
     notices = rendered.notices
     if reason:
         notices = (
@@ -84,24 +87,29 @@ def render_builtin(
     return RenderResult(rendered.text, notices, name)
 
 
+def _template_options(
+    special_tokens: Mapping[str, str], enable_thinking: bool | None, tools: str
+) -> dict[str, Any]:
+    """The variables of a template beside the messages."""
+    options: dict[str, Any] = {**special_tokens, "tools": json.loads(tools) if tools else None}
+    if enable_thinking is not None:
+        options |= dict.fromkeys(_THINKING_VARIABLES, enable_thinking)
+    return options
+
+
 def _render_with_role_changes(
-    source: str,
-    messages: Sequence[ChatMessage],
-    special_tokens: Mapping[str, str],
-    enable_thinking: bool | None,
+    source: str, messages: Sequence[ChatMessage], options: Mapping[str, Any]
 ) -> RenderResult:
     """Render the chat as it is, or with fewer roles if the template rejects it."""
     try:
-        return RenderResult(
-            _render_text(source, messages, special_tokens, enable_thinking), (), "own"
-        )
+        return RenderResult(_render_text(source, messages, options), (), "own")
     except TemplateRaisedError as error:
         rejection = error
     for change, description in _ROLE_CHANGES:
         changed = change(messages)
         if changed != list(messages):
             try:
-                text = _render_text(source, changed, special_tokens, enable_thinking)
+                text = _render_text(source, changed, options)
             except TemplateRaisedError:
                 continue
             message = f"This model's chat template supports fewer roles: {description}."
@@ -112,9 +120,10 @@ def _render_with_role_changes(
 def _merge_same_roles(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     merged: list[ChatMessage] = []
     for message in messages:
-        same = merged and merged[-1].role == message.role
+        has_tools = message.role == "tool" or message.tool_calls
+        same = merged and merged[-1].role == message.role and not has_tools
         prefix = f"{merged.pop().content}\n\n" if same else ""
-        merged.append(ChatMessage(message.role, prefix + message.content))
+        merged.append(replace(message, content=prefix + message.content))
     return merged
 
 
@@ -130,24 +139,14 @@ _ROLE_CHANGES: tuple[tuple[Callable[[Sequence[ChatMessage]], list[ChatMessage]],
 )
 
 
-def _render_text(
-    source: str,
-    messages: Sequence[ChatMessage],
-    special_tokens: Mapping[str, str],
-    enable_thinking: bool | None,
-) -> str:
-    thinking_options: dict[str, Any] = (
-        {} if enable_thinking is None else dict.fromkeys(_THINKING_VARIABLES, enable_thinking)
-    )
+def _render_text(source: str, messages: Sequence[ChatMessage], options: Mapping[str, Any]) -> str:
     tags = thinking_tags.detect_tags(source)
     pieces, length = [], 0
     for piece in _compile(source).generate(
         messages=[_template_message(message, tags) for message in messages],
-        tools=None,
         documents=None,
         add_generation_prompt=True,
-        **special_tokens,
-        **thinking_options,
+        **options,
     ):
         length += len(piece)
         if length > MAX_PROMPT_CHARS:
@@ -161,13 +160,33 @@ def _render_text(
 
 def _template_message(
     message: ChatMessage, tags: thinking_tags.ThinkingTags | None
-) -> dict[str, str]:
+) -> dict[str, Any]:
     """A message in the form that templates read, with an answer's thinking in separate keys."""
     thinking, content = None, message.content
     if message.role == "assistant":
         thinking, content = thinking_tags.split_thinking(content, tags)
-    body = {"role": message.role, "content": content}
+    body: dict[str, Any] = {"role": message.role, "content": content}
+    if message.tool_call_id:
+        body["tool_call_id"] = _short_id(message.tool_call_id)
+    if message.tool_calls:
+        body["tool_calls"] = [_template_call(call) for call in message.tool_calls]
     return body | {"thinking": thinking, "reasoning_content": thinking} if thinking else body
+
+
+def _template_call(call: ToolCall) -> dict[str, Any]:
+    try:
+        arguments = json.loads(call.arguments)
+    except ValueError:
+        arguments = call.arguments
+    function = {"name": call.name, "arguments": arguments}
+    return {"id": _short_id(call.id), "type": "function", "function": function}
+
+
+def _short_id(id_: str) -> str:
+    """Nine letters and digits: Mistral's templates reject others."""
+    if len(id_) == 9 and id_.isalnum():
+        return id_
+    return hashlib.sha256(id_.encode("utf-8", "replace")).hexdigest()[:9]
 
 
 @lru_cache(maxsize=4)

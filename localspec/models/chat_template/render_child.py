@@ -12,6 +12,7 @@ from typing import Any
 from localspec import child_process
 from localspec.models.chat_template.jinja_render import render
 from localspec.models.chat_template.render_process import READY_LINE
+from localspec.protocol.json_dataclasses import from_json
 from localspec.protocol.wire import ChatMessage
 
 _MEMORY_LIMIT = 512 * 1024 * 1024
@@ -28,8 +29,10 @@ def _limit_memory() -> None:
 
 
 def _render_request(request: dict[str, Any]) -> bytes:
-    messages = [ChatMessage(**part) for part in request["messages"]]
-    rendered = render(request["source"], messages, request["tokens"], request["think"])
+    messages = [from_json(ChatMessage, part) for part in request["messages"]]
+    rendered = render(
+        request["source"], messages, request["tokens"], request["think"], request["tools"]
+    )
     return json.dumps(asdict(rendered), separators=(",", ":")).encode() + b"\n"
 
 

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 
 from localspec import child_process
 from localspec.protocol.events import Notice
@@ -60,13 +61,16 @@ class TemplateRenderer:
         self._start()
 
     def render(
-        self, messages: Sequence[ChatMessage], enable_thinking: bool | None = None
+        self,
+        messages: Sequence[ChatMessage],
+        enable_thinking: bool | None = None,
+        tools: str = "",
     ) -> RenderResult:
         """The prompt; if the template fails, by a built-in one, with the reason in a notice."""
         attempts_left = _MAX_ATTEMPTS
         while not self._failure:
             try:
-                return self._request(messages, enable_thinking)
+                return self._request(messages, enable_thinking, tools)
             except _RenderTimeoutError as timeout:
                 self._failure = str(timeout)
             except (OSError, ValueError, KeyError, TypeError):
@@ -83,7 +87,7 @@ class TemplateRenderer:
         self._stop()
 
     def _request(
-        self, messages: Sequence[ChatMessage], enable_thinking: bool | None
+        self, messages: Sequence[ChatMessage], enable_thinking: bool | None, tools: str
     ) -> RenderResult:
         """Raises _RenderTimeoutError; OSError or ValueError if the child exited or sent garbage."""
         if not self._ready:
@@ -94,8 +98,9 @@ class TemplateRenderer:
         request = {
             "source": self._source,
             "tokens": self._special_tokens,
-            "messages": [{"role": m.role, "content": m.content} for m in messages],
+            "messages": [asdict(replace(message, tokens=())) for message in messages],
             "think": enable_thinking,
+            "tools": tools,
         }
         with self._kill_after(self._timeout, f"took longer than {self._timeout:g} s"):
             self._write(json.dumps(request, separators=(",", ":")).encode() + b"\n")

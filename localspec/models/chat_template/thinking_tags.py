@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 
 class ThinkingTags(NamedTuple):
-    """The tags around a thinking part."""
-
     open: str
     close: str
 
@@ -52,6 +50,16 @@ def detect_tags(source: str) -> ThinkingTags | None:
 def with_answer_prefix(tags: ThinkingTags) -> ThinkingTags:
     """The tags, with the text between thinking and answer added to the closing tag."""
     return ThinkingTags(tags.open, tags.close + _ANSWER_PREFIXES.get(tags.open, ""))
+
+
+def answer_marker(tags: ThinkingTags | None, *, is_open: bool) -> str:
+    """The text after which an answer without its thinking part begins; empty if at once.
+
+    `is_open`: the prompt ends inside a thinking part.
+    """
+    if tags is None:
+        return ""
+    return _DIRECT_ANSWER_PREFIXES.get(tags.open) or (tags.close if is_open else "")
 
 
 def is_open(prompt: str, question: str, tags: ThinkingTags | None) -> bool:

@@ -7,32 +7,32 @@ llm_arch_supports_rs_rollback.
 from __future__ import annotations
 
 
-def _name_set(text: str) -> frozenset[str]:
+def name_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-RECURRENT = _name_set("mamba mamba2 rwkv6 rwkv6qwen2 rwkv7 arwkv7")
+RECURRENT = name_set("mamba mamba2 rwkv6 rwkv6qwen2 rwkv7 arwkv7")
 """Recurrent state only: rejected tokens cannot be removed."""
-HYBRID = _name_set(
+HYBRID = name_set(
     "jamba falcon-h1 plamo2 granitehybrid lfm2 lfm2moe nemotron_h nemotron_h_moe qwen3next "
     "kimi-linear bailingmoe3 kimi-k3 glm5-next qwen35 qwen35moe qwen4exp deepseek4 minimax-01"
 )
 """Attention and recurrent layers mixed."""
-ROLLBACK = _name_set(
+ROLLBACK = name_set(
     "kimi-k3 qwen35 qwen35moe qwen4exp deepseek4 glm5-next nemotron_h nemotron_h_moe lfm2 "
     "lfm2moe bailingmoe3"
 )
 """Hybrid ones with checkpoints of the recurrent state for rollback."""
-DIFFUSION = _name_set("dream llada llada-moe rnd1")
+DIFFUSION = name_set("dream llada llada-moe rnd1")
 """Not autoregressive."""
-ENCODERS = _name_set(
+ENCODERS = name_set(
     "bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert "
     "t5encoder gemma-embedding llama-embed"
 )
 """They output vectors, not text."""
-DRAFT_HEADS = _name_set("eagle3 dflash gemma4-assistant")
+DRAFT_HEADS = name_set("eagle3 dflash gemma4-assistant")
 """Heads that read the target's hidden states; not models by themselves."""
-EXPOSING_HIDDEN_STATES = _name_set(
+EXPOSING_HIDDEN_STATES = name_set(
     "llama qwen3 qwen3moe gpt-oss gemma4 qwen35 qwen35moe qwen3next lfm2 lfm2moe mimo2 nemotron_h "
     "nemotron_h_moe minimax-01 minimax-m2 hunyuan_vl hunyuan-dense muse-glimmer nanbeige "
     "bailingmoe3 deepseek4"
@@ -41,22 +41,22 @@ EXPOSING_HIDDEN_STATES = _name_set(
 
 qwen4exp is left out: its inputs are several times wider than llama.cpp assumes.
 """
-EXPOSING_LAST_LAYER_OUTPUT = _name_set("mimo2 nemotron_h nemotron_h_moe deepseek4")
+EXPOSING_LAST_LAYER_OUTPUT = name_set("mimo2 nemotron_h nemotron_h_moe deepseek4")
 """Of these, the ones that also expose the last layer's output, as layer n_layer."""
-SUPPORTING_MTP = _name_set(
+SUPPORTING_MTP = name_set(
     "mimo2 qwen35 qwen35moe qwen3next glm4moe deepseek2 deepseek32 hy_v3 step35 bailingmoe3 "
     "nemotron_h_moe cohere2moe glm-dsa glm5-next"
 )
 """Architectures whose MTP layer llama.cpp can run."""
-OTHER_NON_TEXT = _name_set("clip wavtokenizer-dec qwen3tts pockettts t5")
+OTHER_NON_TEXT = name_set("clip wavtokenizer-dec qwen3tts pockettts t5")
 """Known to llama.cpp, but not decoder-only text models."""
-SPEECH = _name_set("whisper wavtokenizer-dec qwen3tts pockettts")
+SPEECH = name_set("whisper wavtokenizer-dec qwen3tts pockettts")
 """Some are unknown to llama.cpp."""
-IMAGE_GENERATORS = _name_set(
+IMAGE_GENERATORS = name_set(
     "flux sd1 sdxl sd3 aura hidream cosmos ltxv hyvid wan lumina2 qwen_image"
 )
 """Published as GGUF for other programs."""
-ATTENTION_ONLY = _name_set(
+ATTENTION_ONLY = name_set(
     "llama llama4 deci falcon grok gpt2 gptj gptneox mpt baichuan starcoder refact bloom "
     "stablelm qwen qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe phi2 phi3 phimoe "
     "plamo plamo3 codeshell orion internlm2 minicpm minicpm3 gemma gemma2 gemma3 gemma3n gemma4 "

@@ -7,16 +7,15 @@ import os
 import stat
 import struct
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import ModelFileError, NotFoundError, StorageError
-from localspec.models.gguf import architectures, tokenizer, validation
+from localspec.models.gguf import architectures, tokenizer, validation, writer
 from localspec.models.gguf import parser as gguf
 from localspec.models.gguf.parser import (
     GgufByteStream,
-    IncompleteHeaderError,
     InvalidGgufError,
     Value,
 )
@@ -27,17 +26,18 @@ from localspec.sanitize import sanitize
 
 __all__ = [
     "Header",
-    "IncompleteHeaderError",
     "SplitInfo",
     "check_loadable",
     "check_magic",
     "parse",
     "read",
+    "read_model",
 ]
 
 _FIRST_READ_BYTES = 256 * 1024
 """The first read; covers the header of a model with a small vocabulary."""
 _MAX_CACHED_HEADERS = 8
+_SPLIT_ENDING = "-{:05d}-of-{:05d}.gguf"
 _DOWNLOAD_HINT = "Download it again."
 
 
@@ -90,6 +90,10 @@ class Header:
         return sum(tensor.n_elements for tensor in self.tensors)
 
     @property
+    def tensors_by_name(self) -> dict[str, TensorInfo]:
+        return {tensor.name: tensor for tensor in self.tensors}
+
+    @property
     def weight_bytes(self) -> int:
         return sum(tensor.n_bytes for tensor in self.tensors)
 
@@ -128,16 +132,44 @@ class Header:
 
 
 def parse(
-    data: bytes | memoryview, size: int, name: str = "The file", *, complete: bool = True
+    data: bytes,
+    size: int,
+    name: str = "The file",
+    *,
+    complete: bool = True,
+    read_more: Callable[[int, int], bytes] | None = None,
 ) -> Header:
-    """The header of a file of `size` bytes, from its first bytes.
+    """The header of a file of `size` bytes; `read_more(start, end)` gets what `data` lacks.
 
-    Raises IncompleteHeaderError if more bytes are needed, ModelFileError if the file is damaged.
-    Without `complete`, the file may be shorter than its tensors need.
+    Raises ModelFileError if the file is damaged.  Without `complete`, the file may be shorter than
+    its tensors need.
     """
     if data[:4] != b"GGUF":
-        validation.check_first_bytes(name, bytes(data[:64]), size)
-    return _build_header(GgufByteStream(data, size), size, name, complete)
+        validation.check_first_bytes(name, data[:64], size)
+    try:
+        contents = gguf.parse(GgufByteStream(data, size, read_more))
+        architecture = validation.get_string(contents, "general.architecture")
+        if complete:
+            validation.check_file_size(contents, size)
+        header = Header(
+            version=contents.version,
+            architecture=architecture,
+            name=validation.get_string(contents, "general.name"),
+            size=size,
+            keys=contents.keys,
+            tensors=contents.tensors,
+            tokenizer=tokenizer.read_tokenizer(contents, architecture),
+            chat_template=validation.get_string(contents, "tokenizer.chat_template"),
+            split=validation.read_split(contents),
+            header_bytes=contents.header_bytes,
+            data_offset=contents.data_offset,
+        )
+        validation.check_hparams(header)
+        return header
+    except InvalidGgufError as error:
+        raise ModelFileError(
+            f"{name} {sanitize(str(error), multiline=False)}.", _DOWNLOAD_HINT
+        ) from None
 
 
 def read(path: Path) -> Header:
@@ -151,6 +183,16 @@ def read(path: Path) -> Header:
     while len(_header_cache) > _MAX_CACHED_HEADERS:
         _header_cache.popitem(last=False)
     return header
+
+
+def read_model(path: Path) -> Header:
+    """The header of a local model, with the tensors of all its splits.  Raises as `read`."""
+    first = read(path)
+    if first.split is None:
+        return first
+    _check_split_files(path, first.split)
+    rest = [read(part) for part in _other_splits(path, first.split)]
+    return writer.merge_split_headers([first, *rest])
 
 
 def check_magic(path: Path) -> None:
@@ -177,8 +219,7 @@ def check_loadable(path: Path) -> None:
     check_magic(path)
     header = read(path)
     name = _display_name(path)
-    if (reason := validation.identify_non_text_model(header.architecture, header.keys)) is not None:
-        raise ModelFileError(f"{name} {reason.description}.", reason.hint)
+    validation.check_generates_text(name, header.architecture, header.keys)
     if header.tokenizer.add_bos and header.tokenizer.bos < 0:
         message = f"{name} has a damaged vocabulary: it needs a BOS token and has none."
         raise ModelFileError(message, "Convert it again, or use another publisher's file.")
@@ -199,8 +240,7 @@ def _read_header(path: Path, size: int) -> Header:
                 return _read_exactly(file, end - start)
 
             first_bytes = _read_exactly(file, min(size, _FIRST_READ_BYTES))
-            source = GgufByteStream(first_bytes, size, read_more)
-            return _build_header(source, size, _display_name(path), complete=True)
+            return parse(first_bytes, size, _display_name(path), read_more=read_more)
     except OSError as error:
         raise _unreadable_error(path, error) from error
 
@@ -212,32 +252,6 @@ def _read_exactly(file: io.FileIO, n: int) -> bytes:
         chunks.append(chunk)
         n -= len(chunk)
     return b"".join(chunks)
-
-
-def _build_header(source: GgufByteStream, size: int, name: str, complete: bool) -> Header:
-    try:
-        contents = gguf.parse(source)
-        architecture = validation.get_string(contents, "general.architecture")
-        validation.check_hparams(contents, architecture)
-        if complete:
-            validation.check_file_size(contents, size)
-        return Header(
-            version=contents.version,
-            architecture=architecture,
-            name=validation.get_string(contents, "general.name"),
-            size=size,
-            keys=contents.keys,
-            tensors=contents.tensors,
-            tokenizer=tokenizer.read_tokenizer(contents, architecture),
-            chat_template=validation.get_string(contents, "tokenizer.chat_template"),
-            split=validation.read_split(contents),
-            header_bytes=contents.header_bytes,
-            data_offset=contents.data_offset,
-        )
-    except InvalidGgufError as error:
-        raise ModelFileError(
-            f"{name} {sanitize(str(error), multiline=False)}.", _DOWNLOAD_HINT
-        ) from None
 
 
 def _stat_regular_file(path: Path) -> tuple[int, int]:
@@ -261,7 +275,7 @@ def _stat_regular_file(path: Path) -> tuple[int, int]:
 
 def _check_split_files(path: Path, split: SplitInfo) -> None:
     """`path` must be the first split, with the others beside it."""
-    ending = "-{:05d}-of-{:05d}.gguf".format
+    ending = _SPLIT_ENDING.format
     if not path.name.endswith(ending(split.number + 1, split.count)):
         message = f"{_display_name(path)} is part {split.number + 1} of {split.count}, renamed."
         hint = f"Its name must end in {ending(split.number + 1, split.count)}"
@@ -271,11 +285,17 @@ def _check_split_files(path: Path, split: SplitInfo) -> None:
         first = sanitize(stem + ending(1, split.count), multiline=False)
         message = f"{_display_name(path)} is part {split.number + 1} of {split.count} of a model."
         raise ModelFileError(message, f"Use the first part: {first}")
-    for number in range(2, split.count + 1):
-        part = path.with_name(stem + ending(number, split.count))
+    for part in _other_splits(path, split):
         if not os.path.isfile(part):
             message = f"{_display_name(path)} needs {_display_name(part)}, which is missing."
             raise ModelFileError(message, "Download all parts of the model.")
+
+
+def _other_splits(path: Path, split: SplitInfo) -> list[Path]:
+    """Paths of the splits after the first, which is at `path`."""
+    ending = _SPLIT_ENDING.format
+    stem = path.name.removesuffix(ending(1, split.count))
+    return [path.with_name(stem + ending(n, split.count)) for n in range(2, split.count + 1)]
 
 
 def _display_name(path: Path) -> str:

@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Protocol
 
 from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
 
@@ -29,10 +28,6 @@ MAX_DIMENSIONS = 4
 _SHORT_ARRAY = 1024
 """Arrays of up to this many elements become values."""
 _READ_STEP = 1024**2
-_LIKELY_TENSOR_BYTES, _LIKELY_TEMPLATE_BYTES, _LIKELY_BYTES_AFTER_TOKEN = 64, 65_536, 26
-"""Estimates that keep the number of requests for a remote header low: bytes of a row of the tensor
-table, bytes between the vocabulary and the table, and bytes per token after the vocabulary (type,
-score and merge)."""
 _TOKENS_KEY = "tokenizer.ggml.tokens"
 _KEPT_ARRAYS = ("tokenizer.ggml.token_type",)
 """Long arrays of numbers whose bytes are kept."""
@@ -61,14 +56,6 @@ class InvalidGgufError(Exception):
     """The file is damaged; the message ends a sentence that begins with the file's name."""
 
 
-class IncompleteHeaderError(Exception):
-    """The header is longer than the given bytes: at least `needed_bytes` from the start."""
-
-    def __init__(self, needed_bytes: int) -> None:
-        super().__init__(f"{needed_bytes:,} bytes are needed")
-        self.needed_bytes = needed_bytes
-
-
 @dataclass(frozen=True, slots=True)
 class GgufArray:
     """An array; `data` is empty if its bytes are not kept."""
@@ -86,6 +73,8 @@ class GgufContents:
     keys: dict[str, Value] = field(default_factory=dict)
     """Scalars and short arrays."""
     key_types: dict[str, int] = field(default_factory=dict)
+    key_spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Start and end of each key with its value, as offsets in the file."""
     arrays: dict[str, GgufArray] = field(default_factory=dict)
     tokens: list[bytes] = field(default_factory=list)
     tensors: tuple[TensorInfo, ...] = ()
@@ -105,17 +94,7 @@ class GgufByteStream:
         self._data = bytearray(data) if read_more or not isinstance(data, bytes) else data
         self._size = size
         self._read_more = read_more
-        self._expected_after_array = 0
-        self._expected_end = 0
         self.position = 0
-
-    def expect_in_array(self, n: int) -> None:
-        """Estimate the rest of this array, for the size of the next request."""
-        self._expected_end = self.position + n + n // 16 + self._expected_after_array
-
-    def expect_after_array(self, n: int) -> None:
-        """Add to the estimate of the bytes after this array."""
-        self._expected_after_array += n
 
     def advance(self, n: int) -> int:
         """Skip `n` bytes; returns their start."""
@@ -158,30 +137,27 @@ class GgufByteStream:
         if end > MAX_HEADER_BYTES:
             raise InvalidGgufError(f"has a header of more than {MAX_HEADER_BYTES:,} bytes")
         n_read = len(self._data)
-        if self._read_more is None:
-            likely = max(end, self._expected_end, n_read + _READ_STEP)
-            raise IncompleteHeaderError(min(self._size, MAX_HEADER_BYTES, likely))
-        assert isinstance(self._data, bytearray)
-        self._data += self._read_more(n_read, min(self._size, max(end, n_read + _READ_STEP)))
-        if end > len(self._data):
+        more = b""
+        if self._read_more is not None:
+            more = self._read_more(n_read, min(self._size, max(end, n_read + _READ_STEP)))
+        if end > n_read + len(more):
             raise InvalidGgufError("changed while it was read")
+        assert isinstance(self._data, bytearray)
+        self._data += more
 
 
 def parse(source: GgufByteStream) -> GgufContents:
-    """Parse everything before the tensors' data.
-
-    Raises InvalidGgufError, and IncompleteHeaderError if the source has no more bytes.
-    """
+    """Parse everything before the tensors' data.  Raises InvalidGgufError."""
     if source.slice(start := source.advance(4), start + 4) != b"GGUF":
         raise InvalidGgufError("is not a GGUF file")
     contents = GgufContents(version=source.read_int(_U32))
     if contents.version not in VERSIONS:
-        raise InvalidGgufError(f"is GGUF v{contents.version}, which cannot be run")
+        is_big_endian = int.from_bytes(_U32.pack(contents.version), "big") in VERSIONS
+        kind = "a big-endian file" if is_big_endian else f"GGUF v{contents.version}"
+        raise InvalidGgufError(f"is {kind}, which cannot be run")
     n_tensors, n_keys = source.read_int(_U64), source.read_int(_U64)
     if n_tensors > MAX_ENTRIES or n_keys > MAX_ENTRIES:
         raise InvalidGgufError(f"has a damaged header: {n_tensors:,} tensors, {n_keys:,} keys")
-    source.expect_after_array(_LIKELY_TENSOR_BYTES * n_tensors + _LIKELY_TEMPLATE_BYTES)
-    source.expect_in_array(0)
     for _ in range(n_keys):
         _read_key(source, contents)
     alignment = _read_alignment(contents)
@@ -192,6 +168,7 @@ def parse(source: GgufByteStream) -> GgufContents:
 
 
 def _read_key(source: GgufByteStream, contents: GgufContents) -> None:
+    start = source.position
     raw = source.read_string(MAX_KEY_BYTES, "a key")
     key = raw.decode("utf-8", "replace")
     if not raw or key in contents.key_types:
@@ -207,6 +184,7 @@ def _read_key(source: GgufByteStream, contents: GgufContents) -> None:
         contents.keys[key] = source.read_scalar(_SCALAR_STRUCTS[type_])
     else:
         raise InvalidGgufError(f"has a damaged header: the key {key[:80]!r} is of type {type_}")
+    contents.key_spans[key] = start, source.position
 
 
 def _read_array(source: GgufByteStream, contents: GgufContents, key: str) -> None:
@@ -220,7 +198,6 @@ def _read_array(source: GgufByteStream, contents: GgufContents, key: str) -> Non
         contents.arrays[key] = GgufArray(type_, count)
         return
     struct_ = _SCALAR_STRUCTS[type_]
-    source.expect_in_array(0)
     start = source.advance(count * struct_.size)
     data = (
         source.slice(start, source.position)
@@ -239,15 +216,12 @@ def _read_string_array(
     strings: list[bytes] | None = None
     if key == _TOKENS_KEY:
         strings = contents.tokens
-        source.expect_after_array(_LIKELY_BYTES_AFTER_TOKEN * count)
     elif count <= _SHORT_ARRAY:
         strings = []
     try:
         read_strings(source, count, MAX_HEADER_BYTES, strings)
     except ValueError as error:
         raise InvalidGgufError(f"has a damaged header: {key[:80]!r} holds {error}") from None
-    if key == _TOKENS_KEY:
-        source.expect_after_array(-_LIKELY_BYTES_AFTER_TOKEN * count)
     if strings is not None and count <= _SHORT_ARRAY:
         contents.keys[key] = tuple(text.decode("utf-8", "replace") for text in strings)
 
@@ -265,9 +239,7 @@ def _read_tensors(source: GgufByteStream, count: int, alignment: int) -> tuple[T
     """Read the table.  As in llama.cpp, the tensors' data must be contiguous."""
     tensors: dict[str, TensorInfo] = {}
     offset = 0
-    source.expect_after_array(-_LIKELY_TENSOR_BYTES * count - _LIKELY_TEMPLATE_BYTES)
-    for n_left in range(count, 0, -1):
-        source.expect_in_array(_LIKELY_TENSOR_BYTES * n_left)
+    for _ in range(count):
         tensor = _read_tensor(source)
         if tensor.name in tensors or tensor.offset != offset:
             raise InvalidGgufError(
@@ -311,20 +283,9 @@ _GOOD_WINDOW_STRINGS = 64
 """A window that gave at least this many strings was worth splitting."""
 _FALLBACK_STRINGS = 4096
 """Strings to read one by one after another window: bounds the time lost on bad windows."""
-_LIKELY_STRING_BYTES = 18
-"""Estimate of a string with its length, before any was read."""
 _LENGTH_PLUS_ONE = bytes([*range(1, 256), 0])
 """Maps a string's length to that of its part, which includes one byte of the next length.  A string
 of 255 bytes never matches and is read singly."""
-
-
-class ByteReader(Protocol):
-    position: int
-
-    def advance(self, n: int) -> int: ...
-    def peek(self, n: int) -> bytes: ...
-    def slice(self, start: int, end: int) -> bytes: ...
-    def expect_in_array(self, n: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,13 +307,13 @@ class StringArray:
 
 
 def read_strings(
-    source: ByteReader, count: int, max_bytes: int, strings: list[bytes] | None
+    source: GgufByteStream, count: int, max_bytes: int, strings: list[bytes] | None
 ) -> None:
     """Read `count` strings and append them to `strings`, or skip them if it is None.
 
     Raises ValueError for a string of more than `max_bytes`.
     """
-    n_left, first = count, source.position
+    n_left = count
     while n_left:
         parts = source.peek(_WINDOW_BYTES).split(_ZEROS)
         lengths = _verified_lengths(parts)[:n_left]
@@ -360,8 +321,6 @@ def read_strings(
             strings += [part[:-1] for part in parts[1 : len(lengths) + 1]]
         source.advance(8 * len(lengths) + sum(lengths))
         n_left -= len(lengths)
-        average = (source.position - first) // max(1, count - n_left)
-        source.expect_in_array(n_left * max(average, _LIKELY_STRING_BYTES))
         n_single = 1 if len(lengths) >= _GOOD_WINDOW_STRINGS else _FALLBACK_STRINGS
         for _ in range(min(n_left, n_single)):
             size = _U64.unpack(source.slice(start := source.advance(8), start + 8))[0]

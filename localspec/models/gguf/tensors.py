@@ -85,8 +85,6 @@ FILE_TYPES: dict[int, str] = {
 
 
 class TensorInfo(NamedTuple):
-    """One row of the tensor table."""
-
     name: str
     shape: tuple[int, ...]
     """Row length first."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from localspec.models.gguf import parser as gguf
+from localspec.models.gguf.architectures import name_set
 from localspec.models.gguf.parser import GgufContents, InvalidGgufError, StringArray
 from localspec.sanitize import sanitize
 
@@ -20,10 +22,6 @@ UNKNOWN = -1
 """A tokenizer.ggml.model that llama.cpp rejects."""
 NULL_TOKEN = -1
 """LLAMA_TOKEN_NULL."""
-
-
-def _name_set(text: str) -> frozenset[str]:
-    return frozenset(text.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ DEFAULTS_BY_MODEL: dict[str, TokenizerDefaults] = {
     "test": TokenizerDefaults(TEST),
 }
 """By tokenizer.ggml.model."""
-ADD_BOS_BY_DEFAULT = _name_set(
+ADD_BOS_BY_DEFAULT = name_set(
     "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano tekken "
     "chameleon"
 )
@@ -65,7 +63,7 @@ PRETOKENIZERS = (
     ADD_BOS_BY_DEFAULT
     | ALWAYS_ADD_BOS
     | NO_DEFAULT_BOS
-    | _name_set(
+    | name_set(
         "a.x-4.0 afmoe bailingmoe bailingmoe2 bloom codeshell cohere2moe command-r dbrx "
         "deepseek-coder deepseek-llm deepseek-r1-qwen deepseek-v3 default exaone exaone-moe "
         "exaone4 f2llmv2 falcon gigachat gpt-2 gpt-4o gpt3-finnish granite-docling "
@@ -95,7 +93,7 @@ _SPECIAL_TOKEN_TEXTS: dict[str, tuple[bytes, ...]] = {
 """Texts by which a special token is found if no key names it."""
 _EOG_TEXTS = frozenset(
     text.encode()
-    for text in _name_set(
+    for text in name_set(
         "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> "
         "<|endoftext|> </s> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> "
         "<end_of_utterance> <eos> <turn|> <|tool_response> <｜end▁of▁sentence｜> [e~["
@@ -123,6 +121,8 @@ class TokenizerMetadata:
     fingerprint: str = ""
     """SHA-256 of all texts and types: vocabularies with equal fingerprints are equal."""
     texts: StringArray | None = field(default=None, repr=False)
+    token_types: Sequence[int] = field(default=(), repr=False)
+    """llama.cpp's type of each token; empty if the file does not say."""
 
     @property
     def bos(self) -> int:
@@ -131,10 +131,6 @@ class TokenizerMetadata:
     @property
     def eos(self) -> int:
         return self.special_ids.get("eos", NULL_TOKEN)
-
-    @property
-    def eot(self) -> int:
-        return self.special_ids.get("eot", NULL_TOKEN)
 
     @property
     def is_supported(self) -> bool:
@@ -172,7 +168,18 @@ def read_tokenizer(contents: GgufContents, architecture: str) -> TokenizerMetada
         eog_ids=_find_eog_ids(special, ids_by_text),
         fingerprint=_fingerprint(string_array, contents),
         texts=string_array,
+        token_types=_read_token_types(contents, len(texts)),
     )
+
+
+def _read_token_types(contents: GgufContents, n_tokens: int) -> Sequence[int]:
+    data = contents.arrays.get("tokenizer.ggml.token_type")
+    if data is None:
+        return ()
+    types = array("i", data.data[: 4 * n_tokens])
+    if sys.byteorder == "big":
+        types.byteswap()
+    return types
 
 
 def _get_string(contents: GgufContents, name: str, default: str) -> str:

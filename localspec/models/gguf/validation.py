@@ -7,14 +7,16 @@ gguf_get_val_u16 in ggml/src/gguf.cpp, and ggml_compute_forward_rms_norm in ggml
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from localspec.errors import ModelFileError
 from localspec.models.gguf import architectures
-from localspec.models.gguf import parser as gguf
 from localspec.models.gguf.parser import UINT16, GgufContents, InvalidGgufError, Value
+
+if TYPE_CHECKING:
+    from localspec.models.gguf.header import Header
 
 MAX_LAYERS = 512
 MAX_EXPERTS = 1024
@@ -57,22 +59,21 @@ def get_string(contents: GgufContents, key: str) -> str:
     return value
 
 
-def check_hparams(contents: GgufContents, architecture: str) -> None:
+def check_hparams(header: Header) -> None:
     """Raise InvalidGgufError for architecture keys on which llama.cpp would abort."""
-    hparam = _IntegerHparams(contents, architecture)
-    n_layer = hparam("block_count")
-    if n_layer is not None and not 0 < n_layer <= MAX_LAYERS:
+    n_layer = header.hparam("block_count", 1)
+    if not 0 < n_layer <= MAX_LAYERS:
         raise _bad_value("block_count", n_layer)
-    n_mtp_layers = hparam("nextn_predict_layers") or 0
-    if n_layer is not None and n_mtp_layers > n_layer:
+    n_mtp_layers = header.hparam("nextn_predict_layers")
+    if n_mtp_layers > header.hparam("block_count", n_mtp_layers):
         raise _bad_value("nextn_predict_layers", n_mtp_layers)
-    _check_experts(hparam, architecture)
-    _check_sliding_window(contents, hparam, architecture)
-    scaling = contents.keys.get(f"{architecture}.rope.scaling.type", "none")
+    _check_experts(header)
+    _check_sliding_window(header)
+    scaling = header.keys.get(f"{header.architecture}.rope.scaling.type", "none")
     if scaling not in ROPE_SCALINGS:
         raise _bad_value("rope.scaling.type", scaling)
     for name in ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"):
-        epsilon = contents.keys.get(f"{architecture}.{name}", 0.0)
+        epsilon = header.keys.get(f"{header.architecture}.{name}", 0.0)
         if not isinstance(epsilon, float) or not 0 <= epsilon < 1:
             raise _bad_value(name, epsilon)
 
@@ -103,24 +104,10 @@ def read_split(contents: GgufContents) -> SplitInfo | None:
     return SplitInfo(number, count, n_tensors)
 
 
-class _IntegerHparams:
-    """Integer values of architecture keys; for an array with one per layer, the largest."""
-
-    def __init__(self, contents: GgufContents, architecture: str) -> None:
-        self._keys, self._architecture = contents.keys, architecture
-
-    def __call__(self, name: str) -> int | None:
-        value = self._keys.get(f"{self._architecture}.{name}")
-        values = value if isinstance(value, tuple) else (value,)
-        return max((v for v in values if isinstance(v, int)), default=None)
-
-
-def _check_experts(hparam: _IntegerHparams, architecture: str) -> None:
-    experts = hparam("expert_count") or 0
-    used = hparam("expert_used_count") or 0
-    groups = hparam("expert_group_count") or 0
-    groups_used = hparam("expert_group_used_count") or 0
-    if experts <= 1 and architecture in _ONE_EXPERT_MEANS_DENSE:
+def _check_experts(header: Header) -> None:
+    names = ("count", "used_count", "group_count", "group_used_count")
+    experts, used, groups, groups_used = (header.hparam(f"expert_{name}") for name in names)
+    if experts <= 1 and header.architecture in _ONE_EXPERT_MEANS_DENSE:
         experts = used = 0
     if experts > MAX_EXPERTS or experts < 0:
         raise _bad_value("expert_count", experts)
@@ -132,12 +119,11 @@ def _check_experts(hparam: _IntegerHparams, architecture: str) -> None:
         raise _bad_value("expert_group_used_count", groups_used)
 
 
-def _check_sliding_window(
-    contents: GgufContents, hparam: _IntegerHparams, architecture: str
-) -> None:
+def _check_sliding_window(header: Header) -> None:
     key = "attention.sliding_window_pattern"
-    layers = contents.keys.get(f"{architecture}.{key}")
-    needs_layer = architecture in _PER_LAYER_SLIDING_WINDOW and hparam("attention.sliding_window")
+    layers = header.keys.get(f"{header.architecture}.{key}")
+    has_window = header.hparam("attention.sliding_window") != 0
+    needs_layer = header.architecture in _PER_LAYER_SLIDING_WINDOW and has_window
     if needs_layer and isinstance(layers, tuple) and not any(layers):
         raise _bad_value(key, "set for no layer")
 
@@ -158,49 +144,32 @@ def check_first_bytes(name: str, first_bytes: bytes, size: int) -> None:
         raise ModelFileError(f"{name} is {kind}.", "Model files end in .gguf.")
     if len(first_bytes) < 24:
         raise ModelFileError(f"{name} is incomplete: {size} bytes.", _DOWNLOAD_HINT)
-    version, n_tensors, n_keys = struct.unpack_from("<IQQ", first_bytes, 4)
-    if version not in gguf.VERSIONS:
-        is_big_endian = struct.unpack_from(">I", first_bytes, 4)[0] in gguf.VERSIONS
-        reason = "is a big-endian file" if is_big_endian else f"is GGUF v{version}"
-        raise ModelFileError(f"{name} {reason}, which cannot be run.", "Convert it again.")
-    if n_tensors > gguf.MAX_ENTRIES or n_keys > gguf.MAX_ENTRIES:
-        raise ModelFileError(f"{name} has a damaged header.", _DOWNLOAD_HINT)
 
 
 def _is_text(first_bytes: bytes) -> bool:
     return all(byte >= 32 or byte in b"\t\n\r\f" for byte in first_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class NonTextModel:
-    """A valid file that does not generate text."""
-
-    description: str
-    """Ends a sentence that begins with the file's name."""
-    hint: str = "Use a model that generates text."
-
-
-def identify_non_text_model(architecture: str, keys: Mapping[str, Value]) -> NonTextModel | None:
-    """None for an autoregressive text model, and for a head."""
+def check_generates_text(name: str, architecture: str, keys: Mapping[str, Value]) -> None:
+    """Raise ModelFileError unless a file holds an autoregressive text model or a head."""
+    hint = "Use a model that generates text."
     if keys.get("general.type") == "adapter":
-        return NonTextModel("is an adapter (LoRA), not a model", "Use the model itself.")
+        raise ModelFileError(f"{name} is an adapter (LoRA), not a model.", "Use the model itself.")
     if architecture == "clip":
-        return NonTextModel(
-            "is the image part of a model (mmproj)", "Use the main file of the model."
+        raise ModelFileError(
+            f"{name} is the image part of a model (mmproj).", "Use the main file of the model."
         )
     for names, description in (
         (architectures.SPEECH, "is a speech model"),
         (architectures.IMAGE_GENERATORS, "generates images"),
         (architectures.DIFFUSION, "is a diffusion model, which cannot be run"),
-        (frozenset({"t5"}), "is an encoder-decoder model, which cannot be run"),
+        ({"t5"}, "is an encoder-decoder model, which cannot be run"),
     ):
         if architecture in names:
-            return NonTextModel(f"{description}: {architecture}")
+            raise ModelFileError(f"{name} {description}: {architecture}.", hint)
     if architecture in architectures.ENCODERS or _is_embedding_model(architecture, keys):
-        return NonTextModel(
-            f"is an embedding or reranker model and generates no text: {architecture}"
-        )
-    return None
+        description = "is an embedding or reranker model and generates no text"
+        raise ModelFileError(f"{name} {description}: {architecture}.", hint)
 
 
 def _is_embedding_model(architecture: str, keys: Mapping[str, Value]) -> bool:

@@ -18,7 +18,7 @@ POLL_INTERVAL = 0.1
 
 
 class OperationCancelledError(Exception):
-    """The user cancelled the operation."""
+    """By the user."""
 
 
 class CancelToken:

@@ -21,24 +21,12 @@ _RETRYABLE_STATUSES = {408, 425, 429, 500, 502, 503, 504}
 
 def translate_error(error: Exception, endpoint: str, repo: str) -> LocalspecError:
     """The error to raise instead; RetryableError if a retry may help."""
-    from huggingface_hub.errors import (  # noqa: PLC0415  takes 200 ms to import
-        GatedRepoError,
-        HfHubHTTPError,
-        OfflineModeIsEnabled,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled  # noqa: PLC0415  slow
 
     if isinstance(error, LocalspecError):
         return error
     if isinstance(error, OfflineModeIsEnabled):
-        return OfflineError("Offline mode is on (HF_HUB_OFFLINE).", OFFLINE_HINT)
-    if isinstance(error, GatedRepoError):
-        return gated_error(endpoint, repo)
-    if isinstance(error, RevisionNotFoundError):
-        return NotFoundError(
-            f"{repo} has no such revision.",
-            f"See {endpoint}/{repo}/tree/main, or omit the revision.",
-        )
+        return OfflineError("Offline mode is on.", OFFLINE_HINT)
     if isinstance(error, HfHubHTTPError):
         response = error.response
         code = response.headers.get("X-Error-Code", "")
@@ -51,10 +39,8 @@ def error_for_status(
 ) -> LocalspecError:
     """The error for an HTTP status; `context` is endpoint, repository and the hub's error code."""
     endpoint, repo, code = context
-    if code == "GatedRepo":
-        return gated_error(endpoint, repo)
-    if code == "EntryNotFound":
-        return NotFoundError(f"{repo} has no such file.", f"See {endpoint}/{repo}/tree/main.")
+    if (error := _error_for_code(code, endpoint, repo)) is not None:
+        return error
     if status_code == 404 or code == "RepoNotFound":
         return NotFoundError(
             f"The hub has no {repo}, or it is private.",
@@ -72,11 +58,21 @@ def error_for_status(
     return DownloadError(f"The hub returned status {status_code}.", f"See {endpoint}/{repo}.")
 
 
-def gated_error(endpoint: str, repo: str) -> AccessDeniedError:
-    return AccessDeniedError(
-        f"{repo} is gated: its owner requires you to accept terms first.",
-        f"Open {endpoint}/{repo}, accept them, then log in with `hf auth login` or set HF_TOKEN.",
-    )
+def _error_for_code(code: str, endpoint: str, repo: str) -> LocalspecError | None:
+    if code == "GatedRepo":
+        return AccessDeniedError(
+            f"{repo} is gated: its owner requires you to accept terms first.",
+            f"Open {endpoint}/{repo}, accept them, then log in with `hf auth login` or set "
+            "HF_TOKEN.",
+        )
+    if code == "RevisionNotFound":
+        return NotFoundError(
+            f"{repo} has no such revision.",
+            f"See {endpoint}/{repo}/tree/main, or omit the revision.",
+        )
+    if code == "EntryNotFound":
+        return NotFoundError(f"{repo} has no such file.", f"See {endpoint}/{repo}/tree/main.")
+    return None
 
 
 def not_a_hub_error(endpoint: str) -> DownloadError:

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from queue import Empty, Full, Queue
 from socket import SHUT_RDWR
 from time import monotonic
-from types import TracebackType
 from typing import Any
 
-from localspec.errors import LocalspecError
 from localspec.models.hub import hub_errors
 from localspec.models.hub.cancellation import (
     POLL_INTERVAL,
@@ -38,16 +36,8 @@ class RangeRequest:
     """Exclusive; None is the end of the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ResponseHead:
-    status: int
-    headers: Any
-    is_redirected: bool
-    """Whether the answer came from another server than the hub."""
-
-
 class ResponseStream:
-    """Iterates over received chunks.  Leaving the context never blocks."""
+    """Iterates over received chunks."""
 
     start = 0
     """Offset of the first chunk in the file; 0 if the server ignores Range."""
@@ -60,35 +50,21 @@ class ResponseStream:
         self._request = request
         self._cancel = cancel
         self._retry_policy = retry_policy
-        self._chunks: Queue[_ResponseHead | bytes | Exception | None] = Queue(_MAX_QUEUED_CHUNKS)
+        self._items: Queue[Any] = Queue(_MAX_QUEUED_CHUNKS)
+        """The response, its chunks, and None at the end; or an error."""
         self._is_abandoned = threading.Event()
         self._response: Any = None
 
-    def __enter__(self) -> ResponseStream:
+    def open(self) -> None:
+        """Send the request; raises unless the response is the file's body."""
         threading.Thread(target=self._read, name="body", daemon=True).start()
-        try:
-            head = self._next_item()
-            assert isinstance(head, _ResponseHead)
-            self._check_response(head)
-        except BaseException:
-            self._abandon()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._abandon()
+        self._check_response(self._next_item())
 
     def __iter__(self) -> Iterator[bytes]:
         while (chunk := self._next_item()) is not None:
-            assert isinstance(chunk, bytes)
             yield chunk
 
-    def _next_item(self) -> _ResponseHead | bytes | None:
+    def _next_item(self) -> Any:
         """The next item of the reader thread.
 
         Raises the reader's error, OperationCancelledError, or RetryableError after a stall.
@@ -97,55 +73,41 @@ class ResponseStream:
         while True:
             self._cancel.raise_if_cancelled()
             try:
-                item = self._chunks.get(timeout=POLL_INTERVAL)
+                item = self._items.get(timeout=POLL_INTERVAL)
             except Empty:
                 if monotonic() > end:
                     raise RetryableError("The hub does not respond.") from None
                 continue
             if isinstance(item, Exception):
-                raise self._translate_error(item) from item
+                request = self._request
+                raise hub_errors.translate_error(item, request.endpoint, request.repo) from item
             return item
 
-    def _translate_error(self, error: Exception) -> LocalspecError:
-        """During a transfer, all connection errors can be retried."""
-        from huggingface_hub.utils import httpx  # noqa: PLC0415
-
-        translated = hub_errors.translate_error(error, self._request.endpoint, self._request.repo)
-        is_connection_error = isinstance(error, httpx.TransportError) and "CERTIFICATE" not in str(
-            error
-        )
-        if is_connection_error and not isinstance(translated, RetryableError):
-            return RetryableError(translated.message)
-        return translated
-
-    def _check_response(self, head: _ResponseHead) -> None:
-        """Set `start` and `file_size`; raise unless the response is the file's body."""
-        if head.headers.get("Content-Encoding", "identity") != "identity":
+    def _check_response(self, response: Any) -> None:
+        """Set `start` and `file_size`."""
+        headers, status = response.headers, response.status_code
+        if headers.get("Content-Encoding", "identity") != "identity":
             raise RetryableError("The server used an encoding that was not requested.")
-        length = head.headers.get("Content-Length", "")
-        if head.status == 200:
+        length = headers.get("Content-Length", "")
+        if status == 200:
             self.file_size = int(length) if length.isdigit() else None
             return
-        content_range = _CONTENT_RANGE.fullmatch(head.headers.get("Content-Range", ""))
-        if head.status == 206 and content_range:
+        content_range = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
+        if status == 206 and content_range:
             self.start = int(content_range[1])
             self.file_size = None if content_range[2] == "*" else int(content_range[2])
             return
-        if head.status == 206:
+        if status == 206:
             raise RetryableError("The server did not give the range of its answer.")
-        if head.status == 416:
+        if status == 416:
             raise RetryableError("The server has no such bytes: the file has changed.")
-        raise self._status_error(head)
-
-    def _status_error(self, head: _ResponseHead) -> LocalspecError:
-        request = self._request
-        code = head.headers.get("X-Error-Code", "")
-        if head.is_redirected and head.status in (401, 403, 404, 410):
+        first = response.history[0] if response.history else response
+        is_elsewhere = first.url.netloc != response.url.netloc
+        if is_elsewhere and status in (401, 403, 404, 410):
             # a new request to the hub creates a new link
-            return RetryableError("The link to the file has expired.")
-        return hub_errors.error_for_status(
-            head.status, head.headers, (request.endpoint, request.repo, code)
-        )
+            raise RetryableError("The link to the file has expired.")
+        context = self._request.endpoint, self._request.repo, headers.get("X-Error-Code", "")
+        raise hub_errors.error_for_status(status, headers, context)
 
     def _read(self) -> None:
         try:
@@ -170,22 +132,21 @@ class ResponseStream:
             client.stream("GET", request.url, headers=headers) as response,
         ):
             self._response = response
-            is_redirected = response.url.netloc != httpx.URL(request.url).netloc
-            self._enqueue(_ResponseHead(response.status_code, response.headers, is_redirected))
+            self._enqueue(response)
             if response.status_code in (200, 206):
                 for chunk in response.iter_raw():
                     self._enqueue(chunk)
         self._enqueue(None)
 
-    def _enqueue(self, item: _ResponseHead | bytes | Exception | None) -> None:
+    def _enqueue(self, item: object) -> None:
         while not self._is_abandoned.is_set():
             with suppress(Full):
-                self._chunks.put(item, timeout=POLL_INTERVAL)
+                self._items.put(item, timeout=POLL_INTERVAL)
                 return
         raise _StreamAbandonedError
 
-    def _abandon(self) -> None:
-        """Shut the socket down, which ends a blocked read; closing it here would not."""
+    def abandon(self) -> None:
+        """Never blocks: shuts the socket down, which ends a blocked read; closing it would not."""
         self._is_abandoned.set()
         with suppress(Exception):
             network = self._response.extensions["network_stream"]
@@ -193,4 +154,4 @@ class ResponseStream:
 
 
 class _StreamAbandonedError(Exception):
-    """The consumer has left the stream."""
+    """By the consumer."""

@@ -10,11 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
-from localspec.errors import ChecksumError, DownloadError, ModelFileError, StorageError
+from localspec.errors import (
+    ChecksumError,
+    DownloadError,
+    ModelFileError,
+    OfflineError,
+    StorageError,
+)
+from localspec.models.hub.cached_file import CachedFile
 from localspec.models.hub.cancellation import CancelToken, RetryableError
 from localspec.models.hub.client import HubClient
-from localspec.models.hub.hub_cache import CachedFile
-from localspec.models.hub.response_stream import ResponseStream
 
 _BLOCK_BYTES = 1 << 20
 _MAGIC = b"GGUF"
@@ -56,39 +61,41 @@ class ResumableTransfer:
         rate_limiter: RateLimiter,
     ) -> None:
         self._hub = hub
-        self._cached_file = cached_file
+        self._job = cached_file.job
+        self._file = cached_file.job.file
+        self._partial_path = cached_file.partial_path
         self._report = report
         self._cancel = cancel
         self._rate_limiter = rate_limiter
         self._n_bytes = 0
-        self._hasher = _new_hasher(cached_file.digest, cached_file.size)
+        self._hasher = _new_hasher(self._file.digest, self._file.size)
 
     def run(self) -> None:
         """Raises ChecksumError after two downloads with a wrong checksum; nothing is kept then."""
-        handle = _open_partial_file(self._cached_file.partial_path)
+        handle = _open_partial_file(self._partial_path)
         try:
             self._hash_existing_bytes(handle)
             for _ in range(2):
                 self._download_rest(handle)
                 self._report("verifying", self._n_bytes)
-                if self._hasher.hexdigest() == self._cached_file.digest:
+                if self._hasher.hexdigest() == self._file.digest:
                     os.fsync(handle)
                     return
                 actual = self._hasher.hexdigest()
                 self._start_over(handle)
             raise ChecksumError(
-                f"{self._cached_file.path} was damaged in two downloads: sha256 {actual[:12]}…, "
-                f"not {self._cached_file.digest[:12]}….",
+                f"{self._file.path} was damaged in two downloads: sha256 {actual[:12]}…, "
+                f"not {self._file.digest[:12]}….",
                 "Try again later, or on another network.",
             )
         finally:
             is_empty = os.fstat(handle).st_size == 0
             os.close(handle)
             if is_empty:
-                self._cached_file.partial_path.unlink(missing_ok=True)
+                self._partial_path.unlink(missing_ok=True)
 
     def _hash_existing_bytes(self, handle: int) -> None:
-        if os.fstat(handle).st_size > self._cached_file.size:
+        if os.fstat(handle).st_size > self._file.size:
             os.ftruncate(handle, 0)
         while block := os.read(handle, _BLOCK_BYTES):
             self._cancel.raise_if_cancelled()
@@ -100,32 +107,39 @@ class ResumableTransfer:
         os.ftruncate(handle, 0)
         os.lseek(handle, 0, os.SEEK_SET)
         self._n_bytes = 0
-        self._hasher = _new_hasher(self._cached_file.digest, self._cached_file.size)
+        self._hasher = _new_hasher(self._file.digest, self._file.size)
 
     def _download_rest(self, handle: int) -> None:
-        """Repeats requests up to the end of the file; progress resets the number of attempts."""
-        attempt = 1
-        while (before := self._n_bytes) < self._cached_file.size:
+        """Repeats requests up to the end of the file; progress resets the number of attempts.
+
+        A hub that cannot be reached is retried only after it has sent something.
+        """
+        attempt, first = 1, self._n_bytes
+        while (before := self._n_bytes) < self._file.size:
             try:
                 self._request_rest(handle)
-            except RetryableError as error:
+            except (RetryableError, OfflineError) as error:
+                if isinstance(error, OfflineError) and self._n_bytes == first:
+                    raise
                 attempt = 1 if self._n_bytes > before else attempt
                 self._cancel.sleep(
                     self._hub.retry_policy.delay_before_retry(attempt, self._with_progress(error))
                 )
                 attempt += 1
 
-    def _with_progress(self, error: RetryableError) -> RetryableError:
-        done, size = self._n_bytes / 1e9, self._cached_file.size / 1e9
-        progress = f"{self._cached_file.path} stopped at {done:.2f} of {size:.2f} GB."
-        return RetryableError(f"{progress} {error.message}", error.hint, error.retry_after)
+    def _with_progress(self, error: RetryableError | OfflineError) -> RetryableError:
+        done, size = self._n_bytes / 1e9, self._file.size / 1e9
+        message = f"{self._file.path} stopped at {done:.2f} of {size:.2f} GB. {error.message}"
+        if isinstance(error, OfflineError):
+            return RetryableError(message)
+        return RetryableError(message, error.hint, error.retry_after)
 
     def _request_rest(self, handle: int) -> None:
         """One request.  Raises RetryableError if it does not reach the end of the file."""
-        file = self._cached_file
-        request = self._hub.build_request(file.repo, file.commit, file.path, (self._n_bytes, None))
+        job, file = self._job, self._file
+        location = job.repo, job.commit, file.path
         self._report("loading", self._n_bytes)
-        with ResponseStream(request, self._cancel, self._hub.retry_policy) as stream:
+        with self._hub.open_stream(location, self._n_bytes, None, self._cancel) as stream:
             if stream.file_size not in (None, file.size):
                 raise RetryableError(
                     f"The hub announced {file.size} bytes but sends {stream.file_size}."
@@ -144,8 +158,8 @@ class ResumableTransfer:
 
     def _write_chunk(self, handle: int, chunk: bytes) -> None:
         if self._n_bytes == 0 and not chunk.startswith(_MAGIC[: len(chunk)]):
-            raise _not_gguf_error(self._cached_file.path, chunk)
-        chunk = chunk[: self._cached_file.size - self._n_bytes]
+            raise _not_gguf_error(self._file.path, chunk)
+        chunk = chunk[: self._file.size - self._n_bytes]
         unwritten = memoryview(chunk)
         while unwritten:
             unwritten = unwritten[os.write(handle, unwritten) :]

@@ -1,21 +1,27 @@
-"""The model files on this computer: in the hub's cache, the models folder and, read-only, the
-folders of LM Studio, Ollama and llama.cpp."""
+"""The model files on this computer: in the hub's cache, the models folder and, read-only, Python
+packages, the folders of LM Studio, Ollama and llama.cpp, and what was opened by its path."""
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from localspec import config
 from localspec.errors import NotFoundError, StorageError
 from localspec.models import safe_names
-from localspec.models.hub import hub_cache
-from localspec.models.local_files import checksum_cache, hub_snapshots, other_apps
-from localspec.models.local_files.hub_snapshots import LeftoverFile
-from localspec.models.local_files.local_model import LocalModel, stat_gguf, walk_files
+from localspec.models.local_files import (
+    checksum_cache,
+    hub_cache,
+    opened_files,
+    other_apps,
+    packages,
+)
+from localspec.models.local_files.hub_cache import LeftoverFile
+from localspec.models.local_files.local_model import ORIGIN_TITLES, LocalModel
+from localspec.models.local_files.packages import verify as verify_packaged
 from localspec.models.reference import RepoFile, choose_files, parse_file_name
 
 __all__ = [
@@ -25,35 +31,39 @@ __all__ = [
     "find_leftovers",
     "iter_files",
     "list_models",
-    "mark_verified",
-    "remove",
+    "list_packaged",
+    "verify_packaged",
 ]
-
-_CHUNK_BYTES = 1 << 20
 
 
 def models_folder() -> Path | None:
     """Set by --models-dir, LOCALSPEC_MODELS_DIR or config.toml."""
-    return config.load_lenient().models_folder
+    folder = config.resolve().get("models.folder")
+    return Path(folder) if folder else None
 
 
 def iter_files() -> Iterator[LocalModel]:
-    """Every model file, each path once; the hub's cache and the models folder first."""
+    """Every model file once; the hub's cache and the models folder first."""
     record = checksum_cache.load()
+    folder = models_folder()
     seen: set[str] = set()
-    for model in _iter_all(record):
-        if str(model.path) not in seen:
-            seen.add(str(model.path))
+    for model in itertools.chain(
+        hub_cache.iter_files(hub_cache.cache_root(), record),
+        other_apps.iter_folder(folder, 5, record, "folder") if folder else (),
+        packages.iter_files(record),
+        other_apps.iter_files(record),
+        opened_files.iter_files(record),
+    ):
+        path = str(model.path)
+        real_path = os.path.realpath(path) if model.origin == "opened" else path
+        if path not in seen and real_path not in seen:
+            seen |= {path, os.path.realpath(path)}
             yield model
 
 
-def _iter_all(record: checksum_cache.ChecksumRecord) -> Iterator[LocalModel]:
-    yield from hub_snapshots.iter_files(hub_cache.cache_root(), record)
-    folder = models_folder()
-    for path in walk_files(folder, depth=5) if folder else ():
-        if folder and path.suffix == ".gguf" and (file_stat := stat_gguf(path)):
-            yield other_apps.model_from_path(path, folder, file_stat, record, "folder")
-    yield from other_apps.iter_files(record)
+def list_packaged() -> tuple[LocalModel, ...]:
+    """Only the models in Python packages: found in milliseconds."""
+    return tuple(packages.iter_files(checksum_cache.load()))
 
 
 def list_models() -> tuple[LocalModel, ...]:
@@ -84,95 +94,49 @@ def _join_split_files(splits: list[LocalModel]) -> LocalModel | None:
     )
 
 
-def find(repo: str, path: str, revision: str | None = None) -> LocalModel | None:
-    """A local file of a repository; with `revision`, only of that commit, branch or tag."""
-    if not safe_names.is_repo_id(repo) or not safe_names.is_safe_path(path):
-        return None
+def find(
+    repo: str, tag: str | None = None, file: str | None = None, revision: str | None = None
+) -> LocalModel | None:
+    """The complete model that a reference selects, without the hub.
+
+    `revision` restricts it to a commit, or to the commit of a branch or tag.
+    """
     commit = revision
     if revision and not safe_names.COMMIT_HASH.fullmatch(revision):
-        cached = hub_cache.find_cached(hub_cache.cache_root(), repo, revision, path)
-        if cached is None:
+        commit = hub_cache.read_ref(hub_cache.repo_folder(hub_cache.cache_root(), repo), revision)
+        if commit is None:
             return None
-        commit = cached.relative_to(hub_cache.repo_folder(hub_cache.cache_root(), repo)).parts[1]
-    for model in iter_files():
-        if (model.repo, model.file) == (repo, path) and commit in (None, model.revision):
-            return model
-    return None
-
-
-def find_model(repo: str, tag: str | None = None) -> LocalModel | None:
-    """The local model that `repo:tag` selects, without the hub."""
-    models = [model for model in list_models() if model.repo == repo]
-    files = [RepoFile(name, 0) for model in models for name in _repo_file_names(model)]
+    models: dict[str, LocalModel] = {}
+    for model in list_models():
+        if model.repo == repo and commit in (None, model.revision):
+            for path in _repo_paths(model):
+                models.setdefault(path, model)
     try:
-        first = choose_files(files, tag)[0].path
+        first = choose_files([RepoFile(path, 0) for path in models], tag, file)[0]
     except NotFoundError:
         return None
-    return next((model for model in models if model.file == first), None)
+    return models[first.path]
 
 
-def _repo_file_names(model: LocalModel) -> list[str]:
+def _repo_paths(model: LocalModel) -> list[str]:
     folder, slash, _ = model.file.rpartition("/")
     return [f"{folder}{slash}{path.name}" for path in model.parts or (Path(model.file),)]
-
-
-def verify(
-    model: LocalModel,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
-    sha256: str | None = None,
-) -> bool:
-    """Whether the file's contents match `sha256`, or the model's known checksum.
-
-    `on_progress` receives the bytes read and their total; an exception from it stops the reading.
-    Raises NotFoundError if no checksum is known, StorageError if the file cannot be read.
-    """
-    expected = sha256 or model.sha256
-    if expected is None or len(model.parts) > 1:
-        raise NotFoundError(
-            f"No checksum is known for {model.file}.", "Pull the model: that verifies it."
-        )
-    actual = compute_sha256(model.path, on_progress)
-    if actual == expected:
-        mark_verified(model.path, actual)
-    else:
-        checksum_cache.discard(Path(os.path.realpath(model.path)))
-    return actual == expected
-
-
-def compute_sha256(
-    path: Path, on_progress: Callable[[int, int], None] = lambda done, total: None
-) -> str:
-    """Raises StorageError if the file cannot be read."""
-    hasher, done = hashlib.sha256(), 0
-    try:
-        with path.open("rb") as file:
-            total = os.fstat(file.fileno()).st_size
-            while chunk := file.read(_CHUNK_BYTES):
-                hasher.update(chunk)
-                done += len(chunk)
-                on_progress(done, total)
-    except OSError as error:
-        message = f"{path.name} cannot be read: {error.strerror}."
-        raise StorageError(message, "Check its permissions.") from error
-    return hasher.hexdigest()
-
-
-def mark_verified(path: Path, sha256: str) -> None:
-    """Record the checksum of a file that was just hashed."""
-    file_stat = stat_gguf(path)
-    if file_stat is not None:
-        checksum_cache.save(file_stat, sha256)
 
 
 def remove(model: LocalModel) -> int:
     """Delete all files of a model; returns the freed bytes.  Raises StorageError."""
     if not model.removable:
-        owner = {"lmstudio": "LM Studio", "ollama": "Ollama"}.get(model.origin, model.origin)
-        raise StorageError(f"{model.file} belongs to {owner} or another user.", "Remove it there.")
-    if model.origin == "hub":
-        return hub_snapshots.remove(hub_cache.cache_root(), model)
+        if model.origin == "opened":
+            raise StorageError(f"{model.file} was opened by its path.", f"Delete {model.path}")
+        is_ours = model.origin in ("hub", "folder")
+        owner = "another user" if is_ours else ORIGIN_TITLES[model.origin]
+        if model.origin == "package":
+            owner = "an installed Python package"
+        raise StorageError(f"{model.file} belongs to {owner}.", "Remove it there.")
     freed = 0
     try:
+        if model.origin == "hub":
+            return hub_cache.remove(hub_cache.cache_root(), model)
         for path in model.parts or (model.path,):
             freed += 0 if path.is_symlink() else path.stat().st_size
             path.unlink()
@@ -185,7 +149,7 @@ def remove(model: LocalModel) -> int:
 
 def find_leftovers() -> tuple[LeftoverFile, ...]:
     """Unused files of earlier downloads in the hub's cache."""
-    return tuple(hub_snapshots.find_leftovers(hub_cache.cache_root()))
+    return tuple(hub_cache.find_leftovers(hub_cache.cache_root()))
 
 
 def delete_leftovers(leftovers: Sequence[LeftoverFile]) -> int:

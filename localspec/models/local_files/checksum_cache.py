@@ -6,14 +6,15 @@ everything works without it.
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from localspec import paths
-from localspec.models.local_files.local_model import GgufFileStat
+from localspec.models.local_files.local_model import GgufFileStat, stat_gguf
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS verified (
@@ -24,6 +25,7 @@ CREATE TABLE IF NOT EXISTS verified (
     at REAL NOT NULL
 ) WITHOUT ROWID
 """
+_CHUNK_BYTES = 1 << 20
 _BUSY_TIMEOUT = 1.0
 """Seconds to wait for another writing process."""
 
@@ -48,7 +50,33 @@ def lookup(record: ChecksumRecord, file_stat: GgufFileStat) -> str | None:
     return entry[2] if entry and entry[:2] == (file_stat.size, file_stat.mtime_ns) else None
 
 
-def save(file_stat: GgufFileStat, sha256: str) -> None:
+def verify(path: Path, sha256: str, on_bytes_read: Callable[[int], None]) -> bool:
+    """Whether a file has this checksum; reads it unless its checksum is recorded.
+
+    `on_bytes_read` receives the bytes read so far; an exception from it stops the reading.
+    """
+    file_stat = stat_gguf(path)
+    if file_stat is None:
+        return False
+    if lookup(load(), file_stat) == sha256:
+        return True
+    hasher, done = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            hasher.update(chunk)
+            done += len(chunk)
+            on_bytes_read(done)
+    if hasher.hexdigest() != sha256:
+        return False
+    save(path, sha256)
+    return True
+
+
+def save(path: Path, sha256: str) -> None:
+    """Record the checksum of a file that was just hashed."""
+    file_stat = stat_gguf(path)
+    if file_stat is None:
+        return
     row = (str(file_stat.real_path), file_stat.size, file_stat.mtime_ns, sha256, time.time())
     try:
         with _connect() as database, database:

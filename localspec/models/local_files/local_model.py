@@ -9,7 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-ModelOrigin = Literal["hub", "folder", "lmstudio", "ollama", "llama.cpp"]
+from localspec.sanitize import sanitize
+
+ModelOrigin = Literal["hub", "folder", "package", "lmstudio", "ollama", "llama.cpp", "opened"]
+ORIGIN_TITLES = {
+    "hub": "downloaded",
+    "folder": "models folder",
+    "package": "Python package",
+    "lmstudio": "LM Studio",
+    "ollama": "Ollama",
+    "llama.cpp": "llama.cpp",
+    "opened": "opened by path",
+}
 _MAX_ENTRIES = 20_000
 """Directory entries scanned below one folder."""
 
@@ -32,6 +43,29 @@ class LocalModel:
     removable: bool
     parts: tuple[Path, ...] = ()
     """All splits of a split model, `path` first; `size` is their total."""
+
+
+def describe_file(
+    path: Path,
+    file_stat: GgufFileStat,
+    origin: ModelOrigin,
+    *,
+    actual: str | None,
+    expected: str | None = None,
+) -> LocalModel:
+    """A file of no repository, with its recorded and its expected checksum."""
+    sha256 = expected or actual
+    return LocalModel(
+        path=path,
+        size=file_stat.size,
+        repo=None,
+        file=sanitize(path.name, multiline=False),
+        revision=None,
+        sha256=sha256,
+        verified=actual is not None and actual == sha256,
+        origin=origin,
+        removable=origin in ("hub", "folder") and file_stat.is_owned,
+    )
 
 
 @dataclass(frozen=True, slots=True)

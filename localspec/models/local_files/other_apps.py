@@ -7,16 +7,16 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from localspec.models import safe_names
-from localspec.models.hub import hub_cache
-from localspec.models.local_files import checksum_cache, hub_snapshots
+from localspec.models.local_files import checksum_cache, hub_cache
 from localspec.models.local_files.local_model import (
-    GgufFileStat,
     LocalModel,
     ModelOrigin,
+    describe_file,
     stat_gguf,
     walk_files,
 )
@@ -31,42 +31,32 @@ _HUGGING_FACE_HOSTS = ("hf.co", "huggingface.co")
 
 def iter_files(record: checksum_cache.ChecksumRecord) -> Iterator[LocalModel]:
     for folder in lmstudio_folders():
-        for path in walk_files(folder, depth=4):
-            if path.suffix == ".gguf" and (file_stat := stat_gguf(path)):
-                yield model_from_path(path, folder, file_stat, record, "lmstudio")
+        yield from iter_folder(folder, 4, record, "lmstudio")
     for folder in ollama_folders():
         yield from _ollama_models(folder, record)
     for folder in llama_cpp_folders():
-        yield from hub_snapshots.iter_files(folder, record, "llama.cpp")
-        for path in walk_files(folder, depth=0):
-            if path.suffix == ".gguf" and (file_stat := stat_gguf(path)):
-                yield model_from_path(path, folder, file_stat, record, "llama.cpp")
+        yield from hub_cache.iter_files(folder, record, "llama.cpp")
+        yield from iter_folder(folder, 0, record, "llama.cpp")
 
 
-def model_from_path(
-    path: Path,
-    top: Path,
-    file_stat: GgufFileStat,
-    record: checksum_cache.ChecksumRecord,
-    origin: ModelOrigin,
-) -> LocalModel:
-    """The repository comes from a path of the form publisher/repository/file below `top`."""
-    pieces = path.relative_to(top).parts
-    repo = "/".join(pieces[:2]) if len(pieces) >= 3 else None
-    has_repo = repo is not None and safe_names.is_repo_id(repo)
-    file = "/".join(pieces[2:] if has_repo else pieces)
-    actual = checksum_cache.lookup(record, file_stat)
-    return LocalModel(
-        path=path,
-        size=file_stat.size,
-        repo=repo if has_repo else None,
-        file=_display_name(file),
-        revision=None,
-        sha256=actual,
-        verified=actual is not None,
-        origin=origin,
-        removable=origin == "folder" and file_stat.is_owned,
-    )
+def iter_folder(
+    folder: Path, depth: int, record: checksum_cache.ChecksumRecord, origin: ModelOrigin
+) -> Iterator[LocalModel]:
+    """The model files of a folder.
+
+    The repository comes from a path of the form publisher/repository/file.
+    """
+    for path in walk_files(folder, depth):
+        if path.suffix == ".gguf" and (file_stat := stat_gguf(path)):
+            pieces = path.relative_to(folder).parts
+            repo = "/".join(pieces[:2]) if len(pieces) >= 3 else ""
+            has_repo = safe_names.is_repo_id(repo)
+            actual = checksum_cache.lookup(record, file_stat)
+            yield replace(
+                describe_file(path, file_stat, origin, actual=actual),
+                repo=repo if has_repo else None,
+                file=_display_name("/".join(pieces[2:] if has_repo else pieces)),
+            )
 
 
 def lmstudio_folders() -> list[Path]:
@@ -112,10 +102,11 @@ def _ollama_models(folder: Path, record: checksum_cache.ChecksumRecord) -> Itera
                 digest = _weights_digest(layer)
                 blob = folder / "blobs" / f"sha256-{digest}" if digest else None
                 file_stat = stat_gguf(blob, folder) if blob else None
-                if blob and digest and file_stat and file_stat.size == layer.get("size"):
-                    pieces = manifest.relative_to(folder / name).parts
+                if blob and file_stat and file_stat.size == layer.get("size"):
                     actual = checksum_cache.lookup(record, file_stat)
-                    yield _ollama_model(blob, pieces, file_stat, (digest, actual))
+                    model = describe_file(blob, file_stat, "ollama", actual=actual, expected=digest)
+                    repo, file = _ollama_name(manifest.relative_to(folder / name).parts)
+                    yield replace(model, repo=repo, file=file)
 
 
 def _weights_digest(layer: Any) -> str | None:
@@ -126,30 +117,14 @@ def _weights_digest(layer: Any) -> str | None:
     return match[1] if match else None
 
 
-def _ollama_model(
-    blob: Path, pieces: tuple[str, ...], file_stat: GgufFileStat, digests: tuple[str, str | None]
-) -> LocalModel:
-    """The manifest `registry.ollama.ai/library/llama3.2/3b` is llama3.2:3b in Ollama.
-
-    `digests` are the expected and the actual one.
-    """
-    expected, actual = digests
+def _ollama_name(pieces: tuple[str, ...]) -> tuple[str | None, str]:
+    """Repository and name; `registry.ollama.ai/library/llama3.2/3b` is llama3.2:3b in Ollama."""
     repo = "/".join(pieces[1:3])
     from_hub = len(pieces) == 4 and pieces[0] in _HUGGING_FACE_HOSTS and safe_names.is_repo_id(repo)
     name = ":".join(("/".join(pieces[:-1]), pieces[-1]))
     for default_prefix in ("registry.ollama.ai/library/", "registry.ollama.ai/"):
         name = name.removeprefix(default_prefix)
-    return LocalModel(
-        path=blob,
-        size=file_stat.size,
-        repo=repo if from_hub else None,
-        file=_display_name(name),
-        revision=None,
-        sha256=expected,
-        verified=actual == expected,
-        origin="ollama",
-        removable=False,
-    )
+    return repo if from_hub else None, _display_name(name)
 
 
 def _read_json(path: Path, within: Path | None = None) -> dict[str, Any]:

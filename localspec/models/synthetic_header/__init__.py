@@ -8,31 +8,15 @@ from localspec.models.gguf.header import Header
 from localspec.models.gguf.parser import Value
 from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
 from localspec.models.gguf.tokenizer import NONE, TokenizerMetadata
-from localspec.models.gguf.writer import (
-    data_size,
-    merge_split_headers,
-    serialize_header,
-    serialize_unpadded,
-)
+from localspec.models.gguf.writer import data_size, serialize_header, serialize_unpadded
 from localspec.models.synthetic_header import quantization_types
 from localspec.models.synthetic_header.model_shape import ModelShape
-from localspec.models.synthetic_header.quantization_types import QUANTIZATIONS
 from localspec.models.synthetic_header.tensor_shapes import (
     ARCHITECTURE_TRAITS,
     layer_feed_forward,
     layer_kv_heads,
     list_tensor_shapes,
 )
-
-__all__ = [
-    "ARCHITECTURE_TRAITS",
-    "QUANTIZATIONS",
-    "ModelShape",
-    "build",
-    "data_size",
-    "merge_split_headers",
-    "serialize_header",
-]
 
 _ALIGNMENT = 32
 _ROPE_BASE = 10_000.0
@@ -66,10 +50,6 @@ def build(shape: ModelShape, quantization: str, name: str = "") -> Header:
     tensor_shapes = list_tensor_shapes(shape)
     layers = shape.layers + shape.mtp_layers
     types = quantization_types.choose_types(tensor_shapes, quantization, layers, shape.experts)
-    tensors = tuple(_place_tensors(tensor_shapes, types))
-    file_type = quantization_types.FILE_TYPE_IDS.get(
-        quantization_types.closest_recipe(quantization)
-    )
     keys: dict[str, Value] = {
         "general.architecture": shape.architecture,
         "general.type": "model",
@@ -77,21 +57,16 @@ def build(shape: ModelShape, quantization: str, name: str = "") -> Header:
         "general.quantization_version": 2,
         "tokenizer.ggml.model": "none",
     }
-    if file_type is not None:
+    recipe = quantization_types.closest_recipe(quantization)
+    if (file_type := quantization_types.FILE_TYPE_IDS.get(recipe)) is not None:
         keys["general.file_type"] = file_type
-    return _assemble(shape, keys | metadata_keys(shape), tensors, name)
-
-
-def _assemble(
-    shape: ModelShape, keys: dict[str, Value], tensors: tuple[TensorInfo, ...], name: str
-) -> Header:
     header = Header(
         version=3,
         architecture=shape.architecture,
         name=name,
         size=0,
-        keys=keys,
-        tensors=tensors,
+        keys=keys | metadata_keys(shape),
+        tensors=tuple(_place_tensors(tensor_shapes, types)),
         tokenizer=TokenizerMetadata(NONE, "none", "", shape.vocab),
         chat_template="",
         split=None,

@@ -27,6 +27,7 @@ QUANTIZATIONS = {
     "Q4_K_S": "Q4_K",
     "Q5_0": "Q5_0",
     "Q4_0": "Q4_0",
+    "Q4_1": "Q4_1",
     "MXFP4": "MXFP4",
 }
 """By name of the quantisation, the type of most tensors."""

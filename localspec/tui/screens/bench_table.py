@@ -9,8 +9,8 @@ from statistics import median
 
 from textual.content import Content
 
-from localspec.bench.benchmark import BenchEvent, BenchRequest, BenchStarted, RunFinished
-from localspec.bench.paired_runs import Arm, BenchRun, RunProgress
+from localspec.bench.benchmark import BenchEstimate, BenchEvent, RunFinished
+from localspec.bench.paired_runs import Arm, BenchRequest, BenchRun, RunProgress
 from localspec.bench.results import BenchReport
 from localspec.tui.glyphs import Glyphs
 from localspec.units import percent, token_rate
@@ -76,15 +76,15 @@ class LiveBenchResults:
         self._samples = {
             (t, name): _WorkloadSamples() for t in sorted(request.temperatures) for name in names
         }
-        self._max_tokens = request.settings.max_tokens
+        self._max_tokens = request.max_tokens
         self._current: tuple[float, str] | None = None
         self.done = self.total = 0
         """Number of answers."""
         self.seconds_left: float | None = None
 
     def add_event(self, event: BenchEvent) -> None:
-        if isinstance(event, BenchStarted):
-            self.total, self.seconds_left = event.estimate.answers, event.estimate.seconds
+        if isinstance(event, BenchEstimate):
+            self.total, self.seconds_left = event.answers, event.seconds
         elif isinstance(event, RunProgress):
             self._current = (event.task.temperature, event.task.workload)
             self._samples[self._current].in_progress = event

@@ -1,49 +1,92 @@
-"""The chat screen: transcript, message box, speculation panel and status line."""
+"""The chat screen: a chat session with its transcript, message box and speculation panel.
+
+Threads post messages; only message handlers draw.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
-from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.screen import Screen
 from textual.widgets import Static
 
-from localspec.chat import slash_commands
-from localspec.tui import slash_handlers
+from localspec import hint_rewriting
+from localspec.chat import copying, slash_commands
+from localspec.chat.history import SearchHit
+from localspec.chat.session import ChatSession
+from localspec.errors import DoesNotFitError, LocalspecError
+from localspec.launch import SETTINGS_NOTICE
+from localspec.protocol.events import Notice
+from localspec.sanitize import sanitize
+from localspec.tui import app_server, slash_handlers
 from localspec.tui.app_options import AppOptions
 from localspec.tui.centered import CenteredColumn
-from localspec.tui.chat_session import ChatSession
-from localspec.tui.engine_runner import EngineRunner
-from localspec.tui.key_bindings import bindings_for, fit_footer, format_footer, format_key
-from localspec.tui.screens.chat_generation import GenerationScreen
-from localspec.tui.screens.chat_settings import ChatSettingsScreen
-from localspec.tui.screens.turns import TurnChoice, TurnsScreen
-from localspec.tui.text.turn_text import format_attachment
-from localspec.tui.timer import set_reliable_timer
-from localspec.tui.widgets.composer import MessageComposer
+from localspec.tui.engine_runner import (
+    AnswerEnded,
+    AnswerInspected,
+    DeltasReady,
+    EngineLoaded,
+    EngineLoadEvent,
+    EngineLoadFailed,
+    EngineRunner,
+    OverflowRequest,
+)
+from localspec.tui.key_bindings import bindings_for
+from localspec.tui.screens import context_full, picker, turns
+from localspec.tui.screens.replay import ReplayScreen
+from localspec.tui.text.turn_text import format_end_reason
+from localspec.tui.timer import FramePacer
+from localspec.tui.widgets.composer import AttachedFiles, MessageComposer
 from localspec.tui.widgets.speculation_panel import SpeculationPanel
+from localspec.tui.widgets.status_bar import StatusBar
 from localspec.tui.widgets.token_details import TokenDetails
 from localspec.tui.widgets.transcript import EmptyChatHint, Transcript
-from localspec.units import milliseconds
 
-PANEL_REFRESH_SECONDS = 0.2
-"""Minimum time between two updates of the panel while an answer streams."""
+_RETRY_HINTS: tuple[str, ...] = ("f6 edit the question", "f4 settings")
+_WITHDRAWN_HINTS = ("enter send again", "f4 settings")
+_RELOAD_HINTS = ("enter reload", "ctrl+l engine log", "esc back")
+_FORCE_LOAD_HINTS = ("/anyway load anyway",)
+_PREVIOUS_HINTS = ("/model - previous model",)
+_FINISH_ANSWER_HINT = "f5 reload and finish the answer"
+_LATE_ESCAPE_SECONDS = 1.0  # an escape this soon after an answer ended was meant to stop it
 
 
-class ChatScreen(GenerationScreen):
+class ChatScreen(Screen[None]):
     BINDINGS = bindings_for("chat")
     KEY_CONTEXTS = ("chat",)
     AUTO_FOCUS = "#composer"  # set before the first draw: no typed key is lost
 
-    def __init__(self, session: ChatSession, runner: EngineRunner, options: AppOptions) -> None:
-        super().__init__(session, runner, options)
-        self._panel_refresh_pending = False
+    def __init__(
+        self,
+        session: ChatSession,
+        runner: EngineRunner,
+        options: AppOptions,
+        found: SearchHit | None = None,
+    ) -> None:
+        """`found`: a search match to show first."""
+        super().__init__()
+        self._found = found
+        self.session, self.runner, self.options = session, runner, options
+        self.phase = "loading"
+        """`loading`, `ready`, `answering`, `inspecting` or `failed`."""
+        self._pacer = FramePacer()
         self._drawn_title = ""
-
-    # --- widgets --------------------------------------------------------------------------
+        self.is_on_for_show = False
+        """Whether the key for speculation chose to draft where `auto` pauses."""
+        self._logprobs_requested = False
+        self._stop_time: float | None = None
+        self._end_time = float("-inf")
+        self._queued_text: str | None = None
+        """Typed before the model was loaded."""
+        self._regenerate_after_load = False
+        """To finish the answer that a crash interrupted, or for another model's answer."""
+        self._load_key: object = None
+        """The `ChatSession.load_key` of the last load."""
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="title"):
@@ -54,17 +97,114 @@ class ChatScreen(GenerationScreen):
                 yield EmptyChatHint()
                 yield Transcript(self.options.glyphs, show_marks=self.options.show_token_marks)
                 yield TokenDetails(self.options.glyphs)
-                yield Static("", id="attached", markup=False)
+                yield AttachedFiles()
                 with Vertical(id="typing"):
-                    yield MessageComposer(self.options.keymap)
+                    composer = MessageComposer(self.options.keymap, self.session)
+                    yield composer.completions
+                    yield composer
             yield SpeculationPanel(self.options.glyphs)
         yield StatusBar(self.options)
 
     def on_mount(self) -> None:
         self.query_one(TokenDetails).display = False
-        self.show_conversation()
+        self.apply_preferences()
+        self._show_saved_turns()
+        self.composer.replace_text(self.session.draft)
         self.composer.focus()
         self.load()
+
+    def _show_saved_turns(self) -> None:
+        if (found := self._found) is not None and found.turn is not None:
+            self.session.show_turn(found.turn)
+            self.call_after_refresh(self.transcript.show_match, found)
+        self.transcript.show_session(self.session)
+
+    def on_unmount(self) -> None:
+        self.session.finish_answer()
+        self.runner.cancel_overflow_request()
+
+    def apply_preferences(self) -> None:
+        chats = self.options.chats
+        self.session.saves_new_chats = chats is None or not chats.private
+        if self.transcript.show_marks != self.options.show_token_marks:
+            self.transcript.toggle_marks()
+
+    @property
+    def transcript(self) -> Transcript:
+        return self.query_one(Transcript)
+
+    @property
+    def composer(self) -> MessageComposer:
+        return self.query_one(MessageComposer)
+
+    @property
+    def busy(self) -> bool:
+        return self.phase == "answering"
+
+    # --- loading --------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Loads the pair, at the start or again after a failure."""
+        session = self.session
+        self.phase, self._load_key = "loading", session.load_key
+        self.transcript.clear_error()
+        self.query_one("#pair", Static).update(Content(session.pair_name))
+        request = self.options.build_load_request(
+            session.choice, exact=session.settings.exact, ctx=session.settings.ctx
+        )
+        self.runner.load(request, self.post_message)
+        self.draw("LOADING")
+
+    def load_if_changed(self, *, regenerate: bool = False) -> None:
+        """Loads another pair or context size; `regenerate`: then answers the last question."""
+        if self._load_key != self.session.load_key:
+            self._regenerate_after_load = regenerate
+            self.load()
+        elif regenerate:
+            self.action_again()
+
+    @on(EngineLoadEvent)
+    def _show_load_notice(self, message: EngineLoadEvent) -> None:
+        if isinstance(message.event, Notice):
+            self._show_notice(message.event)
+
+    @on(EngineLoaded)
+    async def _engine_ready(self, message: EngineLoaded) -> None:
+        is_first_load = self.session.loaded is None
+        self.session.attach_engine(message.engine)
+        if is_first_load and self.session.completes_text:  # the chat format is known now
+            self._show_saved_turns()
+        for notice in message.engine.ready.notices:
+            if notice.code != SETTINGS_NOTICE:  # the empty chat shows the settings
+                self._show_notice(notice)
+        self.phase = "ready"
+        self.draw()
+        if self._regenerate_after_load:
+            self._regenerate_after_load = False
+            self.generate(self.session.regenerate)
+        else:
+            self._send_queued()
+
+    @on(EngineLoadFailed)
+    def _load_failed(self, message: EngineLoadFailed) -> None:
+        self.phase = "failed"
+        self.composer.restore_text(self._queued_text or "")
+        self._queued_text = None
+        self._regenerate_after_load = False
+        does_not_fit = isinstance(message.error, DoesNotFitError)
+        is_new_pair = self.session.previous_choice is not None and self.session.loaded is None
+        hints = *_FORCE_LOAD_HINTS * does_not_fit, *_PREVIOUS_HINTS * is_new_pair
+        self.transcript.show_error(message.error, (*hints, *self._reload_hints()))
+        self.draw("NOT LOADED")
+
+    def _reload_hints(self) -> tuple[str, ...]:
+        finish = (_FINISH_ANSWER_HINT,) if self.session.is_interrupted else ()
+        return (*finish, *_RELOAD_HINTS)
+
+    def _show_notice(self, notice: Notice) -> None:
+        text = hint_rewriting.for_screen(f"{notice.message} {notice.hint}")
+        severity = "information" if notice.level == "info" else notice.level
+        self.notify(sanitize(text, multiline=False), severity=severity, markup=False, timeout=8)
 
     # --- typing ---------------------------------------------------------------------------
 
@@ -80,7 +220,7 @@ class ChatScreen(GenerationScreen):
         elif self.phase in ("loading", "inspecting", "failed"):
             self._queue_message(text)
         else:
-            await self.send(slash_commands.unescape(text))
+            self.send(slash_commands.unescape(text))
 
     def _queue_message(self, text: str) -> None:
         """Sends the text when the model has loaded; loads it again if loading failed."""
@@ -93,60 +233,190 @@ class ChatScreen(GenerationScreen):
         else:
             self.notify("Sends when the model has loaded.", markup=False)
 
+    def _send_queued(self) -> None:
+        if self._queued_text is not None:
+            text, self._queued_text = self._queued_text, None
+            self.send(text)
+
+    def send(self, text: str) -> None:
+        if not self.session.can_ask(text):
+            self.notify("Nothing to send yet.", markup=False)
+        elif not self.generate(lambda: self.session.ask(text)):
+            self.composer.restore_text(text)
+
+    # --- answering ------------------------------------------------------------------------
+
+    def generate(self, begin_turn: Callable[[], None]) -> bool:
+        """Starts a turn and its answer. Returns False and changes nothing if saving failed."""
+        n_shown, session = len(self.session.conversation.turns), self.session
+        try:
+            begin_turn()
+        except LocalspecError as error:
+            self.show_warning(error)
+            return False
+        self.transcript.clear_error()
+        if len(session.conversation.turns) == n_shown:  # replaces the last turn
+            self.transcript.remove_last_turn()
+        self.phase = "answering"
+        self._logprobs_requested, self._stop_time = False, None
+        self.transcript.add_turn(session, session.conversation.turns[-1])
+        probabilities = self.transcript.token_view
+        self.runner.start_answer(
+            lambda engine, choose_policy: session.stream_answer(
+                engine, choose_policy, probabilities=probabilities
+            ),
+            self.post_message,
+        )
+        self.draw()
+        return True
+
+    def show_warning(self, error: LocalspecError) -> None:
+        self._show_notice(Notice("warning", "refused", error.message, error.hint))
+
+    @on(OverflowRequest)
+    def _show_context_full(self, message: OverflowRequest) -> None:
+        context_full.show(self, message)
+
+    @on(DeltasReady)
+    def _schedule_fetch(self) -> None:
+        self._pacer.call_at_next_frame(self, self._fetch_deltas)
+
+    def _fetch_deltas(self) -> None:
+        deltas, ended = self.runner.take_deltas()
+        for delta in deltas:
+            if isinstance(delta.event, Notice):
+                self._show_notice(delta.event)
+        if deltas and self.transcript.turns:
+            self.transcript.add_deltas(deltas)
+        if ended is not None:
+            self._finish_answer(ended)
+        self.draw()
+
+    def _finish_answer(self, ended: AnswerEnded) -> None:
+        session, stopped_at, self._end_time = self.session, self._stop_time, time.monotonic()
+        self.phase = "failed" if ended.engine_died else "ready"
+        if session.withdrawn_question is not None:
+            self.transcript.show_session(self.session)
+            self.composer.restore_text(session.withdrawn_question)
+        else:
+            stop_ms = None if stopped_at is None else (time.monotonic() - stopped_at) * 1e3
+            note = format_end_reason(session.conversation.turns[-1], stop_ms)
+            self.transcript.finish_answer(note)
+        if ended.error is not None:
+            keys = _RETRY_HINTS if session.withdrawn_question is None else _WITHDRAWN_HINTS
+            keys = self._reload_hints() if ended.engine_died else keys
+            self.transcript.show_error(ended.error, keys)
+        elif self.runner.engine is not None:
+            session.update_costs(self.runner.engine)
+
+    def _request_logprobs(self) -> None:
+        """Requests the probabilities of the last answer's tokens unless they are recorded."""
+        request = self.session.build_inspect_request()
+        if self.phase == "ready" and request is not None and not self._logprobs_requested:
+            self.phase = "inspecting"
+            self._logprobs_requested = True
+            self.runner.inspect(request, self.post_message)
+
+    @on(AnswerInspected)
+    def _show_logprobs(self, message: AnswerInspected) -> None:
+        if self.phase != "inspecting":
+            return
+        self.phase = "ready"
+        self.transcript.set_logprobs(message.token_logprobs)
+        if message.error is not None:
+            self.phase = "failed"
+            self.runner.close()
+            self.transcript.show_error(message.error, self._reload_hints())
+        self.draw()
+        if self.phase == "ready":
+            self._send_queued()
+
     # --- drawing --------------------------------------------------------------------------
 
     def draw(self, state: str = "") -> None:
         """Redraws everything but the transcript."""
         session = self.session
         self.transcript.show_thinking(session.settings.show_thinking)
-        for notice in session.take_save_notices():
+        for notice in session.take_notices():
             self._show_notice(notice)
-        title = self._private_prefix() + session.title
+        is_saved = self.options.chats is None or session.recorder.is_saving
+        dot = f" {self.options.glyphs.dot} "
+        title = f"{'' if is_saved else f'not saved{dot}'}{session.title}"
+        title = dot.join(filter(None, (self.runner.server_note, title)))
         if title != self._drawn_title:
             self._drawn_title = title
-            self.query_one("#topic", Static).update(Content(self._drawn_title), layout=False)
-        attached = self.query_one("#attached", Static)
-        attached.display = bool(session.pending_attachments)
-        if session.pending_attachments:
-            files = "   ".join(format_attachment(file) for file in session.pending_attachments)
-            attached.update(Content(f"{files}   /read - removes them"))
+            self.query_one("#topic", Static).update(Content(title), layout=False)
+        self.query_one(AttachedFiles).draw(session.pending_attachments)
+        self.composer.show_size()
         empty_hint = self.query_one(EmptyChatHint)
         empty_hint.display = not session.conversation.turns and not self.transcript.has_error
         self.transcript.display = not empty_hint.display
-        empty_hint.draw(session.loaded, session.settings_summary)
+        empty_hint.draw(session)
         if state or self.phase != "answering":
-            self.query_one(SpeculationPanel).draw(session.stats, state)
-        elif not self._panel_refresh_pending:
-            self._panel_refresh_pending = True
-            set_reliable_timer(self, PANEL_REFRESH_SECONDS, self._refresh_panel)
+            self.query_one(SpeculationPanel).draw(session.stats, state or session.next_speculation)
+        else:
+            self.query_one(SpeculationPanel).draw_soon(session.stats)
         self.query_one(StatusBar).draw(session, self.phase, self.transcript)
-
-    def _private_prefix(self) -> str:
-        """A prefix for the title of a chat that is not saved."""
-        is_saved = self.options.chats is None or self.session.recorder.is_saving
-        return "" if is_saved else f"not saved {self.options.glyphs.dot} "
-
-    def _refresh_panel(self) -> None:
-        self._panel_refresh_pending = False
-        self.query_one(SpeculationPanel).draw(self.session.stats)
 
     @on(Transcript.FollowingChanged)
     def _follow_changed(self) -> None:
         self.draw()
 
-    # --- keys -----------------------------------------------------------------------------
+    # --- keys: turns ----------------------------------------------------------------------
 
     def action_stop(self) -> None:
         if self.phase == "answering":
             if self._stop_time is None:
                 self._stop_time = time.monotonic()
                 self.transcript.set_note("stopping …")
-            self.runner.stop_answer()
+            self.session.stop()
+        elif time.monotonic() - self._end_time < _LATE_ESCAPE_SECONDS:
+            return
         elif self.phase == "loading" or not self.composer.text:
             if len(self.app.screen_stack) > 1:  # not if this is the only screen
+                self.composer.restore_text(self._queued_text or "")
+                self.session.draft = self.composer.text
                 self.dismiss()
         else:
-            self.composer.replace_text("")
+            self.composer.edit_text("")
+            self.notify("↑ brings the text back.", markup=False, timeout=2)
+
+    def action_again(self) -> None:
+        """Regenerates the last answer; after a crash, reloads and finishes it with its seed."""
+        if self.phase == "failed":
+            self._regenerate_after_load = self.session.is_interrupted
+            self.load()
+        elif self.phase == "ready" and self.session.conversation.turns:
+            self.generate(self.session.regenerate)
+
+    def action_edit(self) -> None:
+        turns = self.session.conversation.turns
+        # Not while its probabilities are computed: they would be shown for another answer.
+        if self.phase not in ("answering", "inspecting") and turns:
+            self.transcript.remove_last_turn()
+            self.composer.edit_text(self.session.return_to(turns[-1].id))
+            self.composer.focus()
+            self.draw()
+
+    def action_turns(self) -> None:
+        if not self.notify_if_busy():
+            turns.show(self)
+
+    def notify_if_busy(self) -> bool:
+        if self.phase not in ("answering", "inspecting"):
+            return False
+        self.notify("Press esc to stop the answer first.", markup=False)
+        return True
+
+    def action_new(self) -> None:
+        if not self.notify_if_busy():
+            self.session.start_new_chat()
+            self.transcript.show_session(self.session)
+            self.composer.focus()
+            self.load_if_changed()
+            self.draw()
+
+    # --- keys: views ----------------------------------------------------------------------
 
     def action_panel(self) -> None:
         panel = self.query_one(SpeculationPanel)
@@ -154,164 +424,77 @@ class ChatScreen(GenerationScreen):
         self.set_class(self.options.show_panel, "-panel")
         self.set_class(not self.options.show_panel, "-no-panel")
 
-    def action_settings(self) -> None:
-        def on_dismiss(_: object) -> None:
-            self.session.save_metadata()
-            self.draw()
+    async def action_speculation(self) -> None:
+        await slash_handlers.toggle_speculation(self)
 
-        self.app.push_screen(ChatSettingsScreen(self.session), on_dismiss)
+    def action_settings(self, field: str = "") -> None:
+        slash_handlers.open_settings(self, field)
 
-    async def action_again(self) -> None:
-        """Regenerates the last answer; after a crash, reloads and finishes it with its seed."""
-        turns = self.session.conversation.turns
-        if self.phase == "failed":
-            self._finish_after_load = bool(turns) and turns[-1].finish_reason is None
-            self.load()
-        elif self.phase == "ready" and turns:
-            await self._generate(self.session.regenerate)
+    def action_pick(self, command: str) -> None:
+        """`model` or `preset`."""
+        if not self.notify_if_busy():
+            picker.show(self, command)
 
-    async def action_edit(self) -> None:
-        """Puts the last question back into the message box."""
-        # Not while its probabilities are computed: they would be shown for another answer.
-        if self.phase not in ("answering", "inspecting") and self.session.conversation.turns:
-            self.transcript.remove_last_turn()
-            self.composer.replace_text(self.session.undo_turn())
+    def action_tokens(self) -> None:
+        show = not self.transcript.token_view
+        self.query_one(TokenDetails).display = show
+        self.transcript.show_tokens(show)
+        if show:
+            self._request_logprobs()
+        if not self.transcript.is_cursor_active:
             self.composer.focus()
+        self.draw()
+
+    def action_walk(self) -> None:
+        if self.transcript.token_view and self.transcript.turns:
+            self.transcript.activate_cursor()
             self.draw()
 
-    def action_turns(self) -> None:
-        if self._notify_if_busy():
-            return
-        session = self.session
-        ids_before = [turn.id for turn in session.conversation.turns]
-
-        async def on_dismiss(choice: TurnChoice | None) -> None:
-            if ids_before != [turn.id for turn in session.conversation.turns]:
-                self.show_conversation()
-                session.save_metadata()
-            if choice is not None:
-                await self._return_to_turn(choice)
-            self.draw()
-
-        sheet = TurnsScreen(session.conversation, self.options.glyphs, session.thinking_markers)
-        self.app.push_screen(sheet, on_dismiss)
-
-    async def _return_to_turn(self, choice: TurnChoice) -> None:
-        """The turns after it stay available as a branch."""
-        question = self.session.undo_turn(choice.turn_id)
-        self.show_conversation()
-        if choice.action == "edit" or self.phase != "ready":
-            self.composer.replace_text(question)
-            self.composer.focus()
-        else:
-            await self.send(question)
-
-    @property
-    def busy(self) -> bool:
-        """Whether there is an answer to stop."""
-        return self.phase == "answering"
-
-    def _notify_if_busy(self) -> bool:
-        if self.phase not in ("answering", "inspecting"):
-            return False
-        self.notify("Press esc to stop the answer first.", markup=False)
-        return True
-
-    def action_bench(self) -> None:
-        """Uses the loaded engine; the chat's prompt is read again afterwards."""
-        from localspec.tui.screens.bench import BenchScreen  # noqa: PLC0415  keeps start-up fast
-
-        if self._notify_if_busy():
-            return
-        if self.phase == "loading":
-            self.notify("Wait until the model has loaded.", markup=False)
-            return
-
-        def on_dismiss(_: None) -> None:
-            if self.runner.engine is None:
-                self.load()
-
-        self.app.push_screen(
-            BenchScreen(self.session.pair_name, self.session.choice, self.runner, self.options),
-            on_dismiss,
-        )
-
-    def action_new(self, private: bool = False) -> None:
-        if self._notify_if_busy():
-            return
-        private = private or (self.options.chats is not None and self.options.chats.private)
-        self.session.start_new_chat(private=private)
-        self.transcript.clear_turns()
+    @on(Transcript.TokenViewLeft)
+    def _focus_composer(self) -> None:
         self.composer.focus()
         self.draw()
 
-
-# --- status line --------------------------------------------------------------------------
-
-_NARROW_WIDTH = 80
-"""The app's breakpoint for narrow terminals."""
-
-
-class StatusBar(Static):
-    """Keys at the left, numbers at the right. A single text, so that the layout does not move."""
-
-    def __init__(self, options: AppOptions) -> None:
-        super().__init__(markup=False)
-        self._options = options
-        self._keys_and_numbers = ("", "")
-
-    def draw(self, session: ChatSession, phase: str, transcript: Transcript) -> None:
-        keymap = self._options.keymap
-        if transcript.is_cursor_active:
-            keys = format_footer(keymap, "tokens")
-        else:
-            labels = {"chat.stop": "stop" if phase == "answering" else "back"}
-            keys = format_footer(keymap, "composer", "chat", "app", label_overrides=labels)
-            if transcript.token_view:
-                send, _, others = keys.partition("  ")
-                walk_key = format_key(keymap.get("chat.walk", "tab"))
-                keys = f"{send}  {walk_key} select token  {others}"
-        numbers = _status_numbers(session, phase)
-        if transcript.is_cursor_active and self.app.size.width < _NARROW_WIDTH:
-            numbers = ""  # the keys are needed to leave the token view
-        if not transcript.following:
-            end_key = format_key(keymap.get("chat.end", "ctrl+end"))
-            numbers = f"more below: {end_key}   {numbers}"
-        if self._keys_and_numbers != (keys, numbers):
-            self._keys_and_numbers = (keys, numbers)
-            self._lay_out()
-
-    def on_resize(self) -> None:
-        self._lay_out()
-
-    def _lay_out(self) -> None:
-        keys, numbers = self._keys_and_numbers
-        width = self.content_size.width
-        keys = fit_footer(keys, width - cell_len(numbers) - 3)
-        space = " " * (width - cell_len(keys) - cell_len(numbers))
-        self.update(Content(f"{keys}{space}{numbers}"), layout=False)
-
-
-def _status_numbers(session: ChatSession, phase: str) -> str:
-    stats = session.stats
-    if phase == "loading":
-        return "loading"
-    parts: list[str] = []
-    if stats.prefill is not None and stats.prefill.done < stats.prefill.total:
-        parts.append(f"reading prompt {stats.prefill.done:,} / {stats.prefill.total:,}")
-    if session.loaded is not None:
-        parts.append(
-            f"ctx {_short_count(stats.context_tokens)} / {_short_count(session.loaded.n_ctx)}"
+    @on(Transcript.TokenSelected)
+    def _show_token(self, message: Transcript.TokenSelected) -> None:
+        self.set_class(self.transcript.is_cursor_active, "-walking")
+        self.query_one(TokenDetails).show_token(
+            message.token, message.round, self.transcript.show_marks
         )
-    if session.n_omitted_turns:
-        turns = "turn" if session.n_omitted_turns == 1 else "turns"
-        parts.append(f"{session.n_omitted_turns} old {turns} left out")
-    if stats.reused_tokens:
-        parts.append(f"reused {_short_count(stats.reused_tokens)}")
-    if stats.first_token_ms is not None and phase != "answering":
-        parts.append(f"first token {milliseconds(stats.first_token_ms)}")
-    return "   ".join(parts)
 
+    @on(Transcript.ReplayRequested)
+    def _replay_requested(self, message: Transcript.ReplayRequested) -> None:
+        self.action_replay(message.turn)
 
-def _short_count(n: int) -> str:
-    return f"{n / 1000:.1f}k" if n >= 1000 else str(n)
+    def action_replay(self, number: int = -1) -> None:
+        turns = self.session.conversation.turns
+        if turns and turns[number].rounds:
+            prompt = turns[number].question + ("" if self.session.completes_text else "\n\n")
+            rounds = self.transcript.turns[number].scored_rounds
+            self.app.push_screen(ReplayScreen(prompt, rounds, self.options))
+        else:
+            self.notify("No answer to replay yet.", markup=False)
+
+    def action_copy(self, argument: str = "") -> None:
+        """As `/copy ARGUMENT`."""
+        slash_handlers.copy_text(self, lambda: copying.select_text(self.session, argument))
+
+    def action_copy_code(self, turn_id: int, number: int) -> None:
+        slash_handlers.copy_text(self, lambda: copying.code_block(self.session, turn_id, number))
+
+    def action_thinking(self) -> None:
+        self.session.change_settings(show_thinking=not self.session.settings.show_thinking)
+        self.draw()
+
+    def action_serve(self) -> None:
+        app_server.show(self)
+
+    def action_page(self, by: int) -> None:
+        scroll = self.transcript.scroll_page_down if by > 0 else self.transcript.scroll_page_up
+        scroll(animate=False)
+
+    def action_top(self) -> None:
+        self.transcript.scroll_home(animate=False)
+
+    def action_end(self) -> None:
+        self.transcript.follow_end()

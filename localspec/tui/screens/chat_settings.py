@@ -8,35 +8,39 @@ from textual.binding import Binding
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
+from textual.widget import Widget
 from textual.widgets import Input, Label, Static, TextArea
 
+from localspec.chat.session import ChatSession
 from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.errors import UsageError
 from localspec.sanitize import sanitize
-from localspec.tui.chat_session import ChatSession
 
 
 class ChatSettingsScreen(ModalScreen[None]):
-    """Valid values apply at once; invalid ones are explained at the bottom and not applied."""
+    """A valid value applies when its field is left; an invalid one changes nothing."""
 
     BINDINGS = [  # noqa: RUF012
         Binding("escape,f4", "close", "Close"),
         # Priority bindings: fast typing after the key must go to the next field.
-        Binding("tab", "app.focus_next", "Next", priority=True),
-        Binding("shift+tab", "app.focus_previous", "Previous", priority=True),
-        Binding("down", "go(1)", "Next", priority=True),
-        Binding("up", "go(-1)", "Previous", priority=True),
+        Binding("tab", "go(1)", "Next", priority=True),
+        Binding("shift+tab", "go(-1)", "Previous", priority=True),
+        Binding("down", "go_vertically(1)", "Next", priority=True),
+        Binding("up", "go_vertically(-1)", "Previous", priority=True),
     ]
 
-    def __init__(self, session: ChatSession) -> None:
+    def __init__(self, session: ChatSession, first_field: str = "") -> None:
+        """`first_field`: the name of the setting that gets the focus."""
         super().__init__()
+        self._first_field = first_field
         self._session = session
-        self._field_errors: dict[str, str] = {}
-        """By field: why the typed value is invalid."""
+        self._error = ""
+        """Why the value that was typed last is invalid."""
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="sheet", can_focus=False):
             yield Static("Settings for the next answer", classes="heading", markup=False)
+            yield Static(Content(self._describe_model()), id="model", markup=False)
             for field in CHAT_SETTING_FIELDS.values():
                 with Horizontal(classes="setting"):
                     yield Label(field.label, markup=False)
@@ -56,54 +60,92 @@ class ChatSettingsScreen(ModalScreen[None]):
                 yield Static("", id="wrong", markup=False)
                 yield Static("enter, tab next   esc done", classes="hint", markup=False)
 
+    def _describe_model(self) -> str:
+        session = self._session
+        if session.loaded is None:
+            return session.pair_name
+        used = f"{session.answer.context_tokens:,} of {session.loaded.n_ctx:,}"
+        return f"{session.pair_name}\ncontext: {used} tokens"
+
     def on_mount(self) -> None:
-        for field in self.query(Input):
+        fields = {field.name: field for field in self.query(Input)}
+        for field in fields.values():
             field.cursor_blink = False
-        self.set_focus(self.query(Input).first())  # at once: a paste may follow immediately
+        first = fields.get(self._first_field) or next(iter(fields.values()))
+        self.set_focus(first)  # at once: a paste may follow immediately
+
+    # --- values: applied when a field is left, never while one types ----------------------
 
     @on(Input.Changed)
-    def _apply_value(self, event: Input.Changed) -> None:
-        name = event.input.name or ""
-        try:
-            self._session.settings = self._session.changed(name, event.value)
-        except UsageError as error:
-            self._field_errors[name] = f"{error.message} {error.hint}"
-        else:
-            self._field_errors.pop(name, None)
-        event.input.set_class(name in self._field_errors, "-wrong")
+    def _check_typed_value(self, event: Input.Changed) -> None:
+        self._error = self._find_error(event.input)
+        event.input.set_class(bool(self._error), "-wrong")
         self._update_hint()
 
+    def _find_error(self, field: Input) -> str:
+        try:
+            self._session.with_setting(field.name or "", field.value)
+        except UsageError as error:
+            return f"{error.message} {error.hint}"
+        return ""
+
+    def _apply_value(self, field: Widget | None) -> bool:
+        """Applies a field's value; an invalid one is replaced by the old one, and explained."""
+        if not isinstance(field, Input):
+            return True
+        name, self._error = field.name or "", self._find_error(field)
+        if not self._error:
+            self._session.settings = self._session.with_setting(name, field.value)
+        with field.prevent(Input.Changed):
+            field.value = self._session.settings.format_value(name)
+        field.remove_class("-wrong")
+        if self._error:
+            field.select_all()
+        self._update_hint()
+        return not self._error
+
+    @on(Input.Blurred)
+    def _apply_on_blur(self, event: Input.Blurred) -> None:
+        if self.app.app_focus:  # not when another window comes to the front
+            self._apply_value(event.input)
+
     @on(Input.Submitted)
-    def _go_to_next_field(self) -> None:
-        self.focus_next()
+    def _submit_value(self) -> None:
+        self.action_go(1)
 
     def on_descendant_focus(self) -> None:
         self._update_hint()
 
     def _update_hint(self) -> None:
-        """The error of the focused field, or of another; otherwise the field's hint."""
+        """Why a value is invalid, or the hint of the focused field."""
         name = str(getattr(self.focused, "name", None))
         hint = (
             CHAT_SETTING_FIELDS[name].hint
             if name in CHAT_SETTING_FIELDS
             else "instructions that the model reads first"
         )
-        error = self._field_errors.get(name) or next(iter(self._field_errors.values()), "")
-        self.query_one("#wrong", Static).update(Content(error or hint))
+        self.query_one("#wrong", Static).update(Content(self._error or hint))
 
     @on(TextArea.Changed, "#system")
     def _apply_system_prompt(self, event: TextArea.Changed) -> None:
         self._session.conversation.system = event.text_area.text.strip("\n")
 
     def action_go(self, by: int) -> None:
-        """Moves between fields; inside the system prompt, between its lines first."""
+        """Moves between fields, unless the value of this one is invalid."""
+        if self._apply_value(self.focused):
+            (self.focus_next if by > 0 else self.focus_previous)()
+
+    def action_go_vertically(self, by: int) -> None:
+        """Between the lines of the system prompt first."""
         field = self.focused
         if isinstance(field, TextArea):
             before = field.cursor_location
             (field.action_cursor_down if by > 0 else field.action_cursor_up)()
             if field.cursor_location != before:
                 return
-        (self.focus_next if by > 0 else self.focus_previous)()
+        self.action_go(by)
 
     def action_close(self) -> None:
+        if not self._apply_value(self.focused):
+            self.notify(f"Not changed: {self._error}", severity="warning", markup=False)
         self.dismiss()

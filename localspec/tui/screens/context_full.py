@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from textual import on
 from textual.app import ComposeResult
@@ -16,12 +17,16 @@ from textual.widgets.option_list import Option
 from localspec.chat.context_window import ContextOverflow
 from localspec.chat.settings import OverflowPolicy
 
+if TYPE_CHECKING:
+    from localspec.tui.engine_runner import OverflowRequest
+    from localspec.tui.screens.chat import ChatScreen
+
 _CHOICE_LABELS: dict[OverflowPolicy, tuple[str, str]] = {
     "drop": ("Leave out the oldest turns", "They stay in the chat; the model no longer sees them"),
     "summarise": ("Summarise the oldest turns", "The model sees its own summary in their place"),
     "stop": ("Stop here", "Nothing is left out; the answer ends"),
 }
-_NOT_SENT_LABEL = ("Do not send", "Nothing is left out; f6 restores your message")
+_NOT_SENT_LABEL = ("Do not send", "Nothing is left out; your message stays in the box")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,18 @@ class OverflowChoice:
 
     overflow: OverflowPolicy
     always: bool = False
+
+
+def show(screen: ChatScreen, request: OverflowRequest) -> None:
+    """Asks over a chat; the answer's thread waits."""
+
+    def on_dismiss(choice: OverflowChoice | None) -> None:
+        choice = choice or OverflowChoice("stop")
+        if choice.always:
+            screen.session.change_settings(overflow=choice.overflow)
+        request.answer(choice.overflow)
+
+    screen.app.push_screen(ContextFullScreen(request.full), on_dismiss)
 
 
 class ContextFullScreen(ModalScreen[OverflowChoice]):

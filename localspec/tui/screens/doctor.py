@@ -5,18 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from textwrap import wrap
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Horizontal, Vertical
+from textual.containers import Vertical
 from textual.content import Content
-from textual.events import Resize
-from textual.message import Message
+from textual.notifications import SeverityLevel
 from textual.screen import ModalScreen, Screen
 from textual.widgets import OptionList, Static
-from textual.widgets.option_list import Option
 
 from localspec.doctor import checks, findings
 from localspec.doctor.command_runner import EXIT_STOPPED, CommandRunner
@@ -28,9 +25,13 @@ from localspec.tui.app_options import AppOptions
 from localspec.tui.centered import CenteredLayout
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.glyphs import Glyphs
-from localspec.tui.key_bindings import bindings_for, fit_footer, format_footer
+from localspec.tui.key_bindings import bindings_for, format_footer
+from localspec.tui.problem_text import problem_text
 from localspec.tui.screens.confirm import ConfirmScreen
+from localspec.tui.text.wrapping import wrap_words
 from localspec.tui.widgets.log_view import LogView
+from localspec.tui.widgets.pointer_list import PointerList
+from localspec.tui.widgets.screen_frame import KeyLine, TitleLine
 
 ExamineArea = Callable[[str], Iterable[Finding]]
 """Checks one area; may take seconds."""
@@ -54,18 +55,6 @@ class DoctorScreen(CenteredLayout, Screen[None]):
     BINDINGS = bindings_for("doctor")
     AUTO_FOCUS = "#findings"
 
-    class AreaExamined(Message):
-        """All findings so far; `next_area` is empty after the last area."""
-
-        def __init__(self, run_number: int, findings: tuple[Finding, ...], next_area: str) -> None:
-            super().__init__()
-            self.run_number, self.findings, self.next_area = run_number, findings, next_area
-
-    class RepairDone(Message):
-        def __init__(self, text: str, *, failed: bool = False) -> None:
-            super().__init__()
-            self.text, self.failed = text, failed
-
     def __init__(
         self,
         runner: EngineRunner,
@@ -76,25 +65,21 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         super().__init__()
         self._runner, self._options = runner, options
         self._examine, self._areas = examine, tuple(areas)
+        self._list = PointerList[Finding]("findings", _finding_key, self._draw_finding)
         self._run_number = 0
         """Findings of an earlier run are ignored."""
         self._findings: tuple[Finding, ...] = ()
-        self._listed_findings: list[Finding] = []
-        """In display order."""
-        self._last_pointed: Finding | None = None
         self._next_area = ""
 
     def compose(self) -> ComposeResult:
-        with Horizontal(id="title"):
-            yield Static("Diagnostics", id="brand", markup=False)
-            yield Static("", id="machine", markup=False)
-        yield OptionList(id="findings", compact=True, markup=False)
-        yield Static("", id="hints", markup=False)
+        yield TitleLine("Diagnostics")
+        yield self._list
+        yield KeyLine()
 
     def on_mount(self) -> None:
         self.action_again()
 
-    def on_resize(self, _: Resize) -> None:
+    def on_resize(self) -> None:
         self._fill_list()
 
     # --- checking -------------------------------------------------------------------------
@@ -105,97 +90,62 @@ class DoctorScreen(CenteredLayout, Screen[None]):
 
     def action_again(self) -> None:
         self._run_number += 1
-        self._findings, self._next_area = (), self._areas[0]
         number = self._run_number
-        self._fill_list()
+        self._areas_examined(number, (), self._areas[0])
 
         def examine_all() -> None:
             found_so_far: tuple[Finding, ...] = ()
             for area, next_area in zip(self._areas, (*self._areas[1:], ""), strict=True):
                 found_so_far += tuple(self._examine(area))
-                self.post_message(self.AreaExamined(number, found_so_far, next_area))
+                self.call_later(self._areas_examined, number, found_so_far, next_area)
 
         threading.Thread(target=examine_all, daemon=True, name="doctor").start()
 
-    @on(AreaExamined)
-    def _area_examined(self, message: AreaExamined) -> None:
-        if message.run_number == self._run_number:
-            self._findings, self._next_area = message.findings, message.next_area
+    def _areas_examined(
+        self, run_number: int, findings: tuple[Finding, ...], next_area: str
+    ) -> None:
+        """All findings so far; `next_area` is empty after the last area."""
+        if run_number == self._run_number:
+            self._findings, self._next_area = findings, next_area
             self._fill_list()
 
     # --- the list -------------------------------------------------------------------------
 
     @property
-    def _list(self) -> OptionList:
-        return self.query_one("#findings", OptionList)
-
-    @property
     def highlighted_finding(self) -> Finding | None:
-        option = self._list.highlighted_option
-        number = int(option.id or -1) if option is not None else -1
-        return self._listed_findings[number] if 0 <= number < len(self._listed_findings) else None
+        return self._list.highlighted_row
 
     def _fill_list(self) -> None:
-        """Rebuilds the list. The selection follows the worst finding until the user moves it."""
-        selected = (
-            self.highlighted_finding
-            if self._listed_findings and self.highlighted_finding is not self._listed_findings[0]
-            else None
-        )
+        """Rebuilds the list. The pointer follows the worst finding until the user moves it."""
+        was_moved = bool(self._list.highlighted_index)
         order = (*findings.WORST_FIRST, "ok")
-        self._listed_findings = sorted(
-            self._findings, key=lambda finding: order.index(finding.level)
+        worst_first = sorted(self._findings, key=lambda finding: order.index(finding.level))
+        self._list.set_sections(
+            [
+                (Content.styled(f" {heading}", "$muted bold"), list(group))
+                for heading, group in groupby(worst_first, lambda each: _HEADINGS[each.level])
+            ]
         )
-        options: list[Option] = []
-        number = 0
-        for heading, group in groupby(
-            self._listed_findings, lambda finding: _HEADINGS[finding.level]
-        ):
-            if options:
-                options.append(Option("", disabled=True))
-            options.append(Option(Content.styled(f" {heading}", "$muted bold"), disabled=True))
-            for finding in group:
-                options.append(
-                    Option(self._finding_content(finding, pointed=False), id=str(number))
-                )
-                number += 1
-        self._list.clear_options()
-        self._list.add_options(options)
-        if self._listed_findings:
-            index = (
-                self._listed_findings.index(selected) if selected in self._listed_findings else 0
-            )
-            self._list.highlighted = self._list.get_option_index(str(index))
-        if selected is None:
+        if not was_moved and worst_first:
+            self._list.point_at(0)
             self._list.scroll_home(animate=False)
         self._update_hints()
 
-    def _finding_content(self, finding: Finding, *, pointed: bool) -> Content:
+    def _draw_finding(self, finding: Finding, pointed: bool) -> Content:
         width = min(self.size.width, 112) - 8
         return finding_content(finding, self._options.glyphs, width, pointed=pointed)
 
     @on(OptionList.OptionHighlighted)
-    def _highlight_changed(self) -> None:
-        """The selected row is marked with a pointer as well as with colour."""
-        previous, self._last_pointed = self._last_pointed, self.highlighted_finding
-        for finding in (previous, self._last_pointed):
-            if finding is not None and finding in self._listed_findings:
-                number = self._listed_findings.index(finding)
-                content = self._finding_content(finding, pointed=finding is self._last_pointed)
-                self._list.replace_option_prompt(str(number), content)
-        self._update_hints()
-
     def _update_hints(self) -> None:
         """The verdict in the title, and the keys."""
         verdict = findings.format_counts(self._findings) or "No problems found"
         status = verdict if self.is_done else f"checking {self._next_area} …"
-        self.query_one("#machine", Static).update(Content(status))
-        finding, keymap = self.highlighted_finding, self._options.keymap
-        labels = (
-            {"doctor.mend": finding.action.name} if finding is not None and finding.action else {}
-        )
-        keys = format_footer(keymap, "doctor", label_overrides=labels)
-        self.query_one("#hints", Static).update(Content(fit_footer(keys, self.size.width - 4)))
+        self.query_one(TitleLine).show_status(status)
+        finding = self.highlighted_finding
+        action = finding.action if finding is not None else None
+        labels = {"doctor.mend": action.name} if action is not None else {}
+        keys = format_footer(self._options.keymap, "doctor", label_overrides=labels)
+        self.query_one(KeyLine).show_keys(keys)
 
     # --- repairing ------------------------------------------------------------------------
 
@@ -239,20 +189,18 @@ class DoctorScreen(CenteredLayout, Screen[None]):
             try:
                 text = repair() if repair is not None else ""
             except LocalspecError as error:
-                self.post_message(self.RepairDone(f"{error.message} {error.hint}", failed=True))
+                self.call_later(self._repair_done, problem_text(error), failed=True)
             except OSError as error:
                 text = f"The fix failed: {error.strerror or error}"
-                self.post_message(self.RepairDone(text, failed=True))
+                self.call_later(self._repair_done, text, failed=True)
             else:
-                self.post_message(self.RepairDone(text))
+                self.call_later(self._repair_done, text)
 
         threading.Thread(target=work, daemon=True, name="repair").start()
 
-    @on(RepairDone)
-    def _repair_done(self, message: RepairDone) -> None:
-        text = sanitize(message.text, multiline=False)
-        severity = "error" if message.failed else "information"
-        self.notify(text, severity=severity, markup=False)  # type: ignore[arg-type]
+    def _repair_done(self, text: str, *, failed: bool = False) -> None:
+        severity: SeverityLevel = "error" if failed else "information"
+        self.notify(sanitize(text, multiline=False), severity=severity, markup=False)
         self.action_again()
 
     # --- other keys -----------------------------------------------------------------------
@@ -271,26 +219,29 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         self.dismiss()
 
 
+def _finding_key(finding: Finding) -> str:
+    return f"{finding.id} {finding.what}"
+
+
 def finding_content(
     finding: Finding, glyphs: Glyphs, width: int, *, pointed: bool = False
 ) -> Content:
     """A finding with its level sign; below it the explanation and the fix unless it is OK."""
     signs = {"error": glyphs.cross, "warning": "!", "notice": glyphs.dot, "ok": glyphs.check}
-    first_line, *other_lines = _wrap(finding.what, width) or [""]
+    subject = f"{finding.area}: "
+    first_line, *other_lines = wrap_words(f"{subject}{finding.what}", width)
     pointer = glyphs.pointer if pointed else " "
     text_style = "$muted" if finding.level == "ok" else ""
     sign = (f"{signs[finding.level]:<3}", _STYLES[finding.level])
-    lines = [Content.assemble((pointer, "$accent"), sign, (first_line, text_style))]
+    subject, what = first_line[: len(subject)], first_line[len(subject) :]
+    line = Content.assemble((pointer, "$accent"), sign, (subject, "bold"), (what, text_style))
+    lines = [line]
     lines += [Content.styled(f"    {line}", text_style) for line in other_lines]
     if finding.level != "ok":
         for text, style in ((finding.explanation, "$muted"), (finding.fix, "$accent")):
-            lines += [Content.styled(f"    {line}", style) for line in _wrap(text, width)]
+            if text:
+                lines += [Content.styled(f"    {line}", style) for line in wrap_words(text, width)]
     return Content("\n").join(lines)
-
-
-def _wrap(text: str, width: int) -> list[str]:
-    """Breaks between words only, so that commands stay intact."""
-    return wrap(sanitize(text, multiline=False), max(10, width), break_on_hyphens=False)
 
 
 # --- running a repair's commands ----------------------------------------------------------
@@ -304,13 +255,6 @@ class CommandOutputScreen(ModalScreen[int]):
 
     BINDINGS = [Binding("escape,enter,q", "leave", "Stop, or go back")]  # noqa: RUF012
     AUTO_FOCUS = "LogView"
-
-    class CommandsFinished(Message):
-        """The exit code of the last command, or of the first that failed."""
-
-        def __init__(self, exit_code: int) -> None:
-            super().__init__()
-            self.exit_code = exit_code
 
     def __init__(self, title: str, commands: Sequence[CommandLine]) -> None:
         super().__init__()
@@ -335,7 +279,7 @@ class CommandOutputScreen(ModalScreen[int]):
         self._command_runner.stop()
 
     def _run_commands(self) -> None:
-        self.post_message(self.CommandsFinished(self._command_runner.run()))
+        self.call_later(self._commands_finished, self._command_runner.run())
 
     def _add_output(self, line: str) -> None:
         """Called on the command runner's thread."""
@@ -348,14 +292,12 @@ class CommandOutputScreen(ModalScreen[int]):
         if new_lines:
             self.query_one(LogView).append_lines(new_lines)
 
-    @on(CommandsFinished)
-    def _commands_finished(self, message: CommandsFinished) -> None:
+    def _commands_finished(self, exit_code: int) -> None:
+        """The exit code of the last command, or of the first that failed."""
         self._draw_output()
-        self._exit_code = message.exit_code
+        self._exit_code = exit_code
         results = {0: ("Done.", "$success"), EXIT_STOPPED: ("Stopped.", "$warning")}
-        result, style = results.get(
-            message.exit_code, (f"Failed with exit code {message.exit_code}.", "$error")
-        )
+        result, style = results.get(exit_code, (f"Failed with exit code {exit_code}.", "$error"))
         hint = Content.assemble((result, f"bold {style}"), "   esc back")
         self.query_one(".hint", Static).update(hint)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -12,7 +13,6 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from localspec.chat.slash_commands import COMMANDS
-from localspec.tui.glossary import GLOSSARY
 from localspec.tui.key_bindings import KEY_BINDINGS, KeyContext, format_key
 
 KEY_CONTEXT_HEADINGS: dict[KeyContext, str] = {
@@ -23,6 +23,8 @@ KEY_CONTEXT_HEADINGS: dict[KeyContext, str] = {
     "chat": "Chat",
     "tokens": "Token view",
     "replay": "Replay",
+    "serve": "Server (`localspec serve`)",
+    "sharing": "Server of a chat",
     "doctor": "Diagnostics",
     "log": "Logs",
     "measuring": "Benchmark and Verify",
@@ -31,13 +33,54 @@ KEY_CONTEXT_HEADINGS: dict[KeyContext, str] = {
     "preferences": "Preferences",
 }
 
+GLOSSARY: dict[str, str] = {
+    "Target": "the model you chat with. It decides every token of the answer.",
+    "Draft model": (
+        "a small model that proposes the next tokens for the target. It needs the same "
+        "vocabulary. What it proposes are draft tokens."
+    ),
+    "Head": (
+        "a draft model in miniature that reads the target's hidden states instead of the text "
+        "(EAGLE-3, MTP, DFlash, DSpark)."
+    ),
+    "Prompt lookup": (
+        "draft tokens without a draft model: what followed the same words earlier in the text "
+        "is proposed again."
+    ),
+    "Acceptance rate": (
+        "accepted draft tokens divided by all draft tokens. A rejected one costs time and "
+        "never changes the text."
+    ),
+    "Tokens per pass": (
+        "the tokens that one pass of the target gives on average. Plain decoding gives 1."
+    ),
+    "Verification method": (
+        "the rule by which draft tokens are accepted or rejected (coupled, rejection, block, "
+        "match)."
+    ),
+    "Lossless": (
+        "speculation does not change what the target writes: the same tokens at temperature "
+        "0, the same probabilities above it."
+    ),
+    "Context": (
+        "the tokens that the model can read at once: system prompt, earlier turns, and the answer."
+    ),
+    "KV cache": (
+        "the model's memory of the tokens it has read. It grows with the context and takes "
+        "GPU memory."
+    ),
+}
+"""The same ten terms as in docs/glossary.md."""
+
+HelpSection = Literal["keys", "commands"]
+
 
 class HelpScreen(ModalScreen[None]):
     BINDINGS = [Binding("escape,q,f1,question_mark", "close", "Close")]  # noqa: RUF012
 
-    def __init__(self, keymap: Mapping[str, str]) -> None:
+    def __init__(self, keymap: Mapping[str, str], first: HelpSection = "keys") -> None:
         super().__init__()
-        self._keymap = keymap
+        self._keymap, self._first = keymap, first
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="sheet"):
@@ -47,22 +90,32 @@ class HelpScreen(ModalScreen[None]):
         self.query_one(Static).update(self._help_text(26 if self.size.width >= 90 else 16))
 
     def _help_text(self, key_width: int) -> Content:
-        parts: list[tuple[str, str] | str] = []
-        for context, heading in KEY_CONTEXT_HEADINGS.items():
-            parts.append((f"{heading}\n", "bold $accent"))
-            for key in KEY_BINDINGS:
-                if key.context == context:
-                    keys = self._keymap.get(key.id, key.keys).split(",")
-                    shown = ", ".join(format_key(k) for k in keys[: 1 + (key_width > 20) * 3])
-                    parts += [(f"  {shown:<{key_width}} ", "bold"), f"{key.description}\n"]
-            parts.append("\n")
-        parts.append(("Slash commands\n", "bold $accent"))
-        for command in COMMANDS:
-            parts += [(f"  {command.usage:<{key_width}} ", "bold"), f"{command.help}\n"]
-        parts.append(("\nGlossary\n", "bold $accent"))
+        parts = [*self._key_lines(key_width), *_command_lines(key_width)]
+        if self._first == "commands":
+            parts = [*_command_lines(key_width), *self._key_lines(key_width)]
+        parts.append(("Glossary\n", "bold $accent"))
         for term, meaning in GLOSSARY.items():
             parts += [(term, "bold"), f": {meaning}\n"]
         return Content.assemble(*parts)
 
+    def _key_lines(self, key_width: int) -> Iterator[tuple[str, str] | str]:
+        for context, heading in KEY_CONTEXT_HEADINGS.items():
+            yield f"{heading}\n", "bold $accent"
+            for key in KEY_BINDINGS:
+                if key.context == context:
+                    keys = self._keymap.get(key.id, key.keys).split(",")
+                    shown = ", ".join(format_key(k) for k in keys[: 1 + (key_width > 20) * 3])
+                    yield f"  {shown:<{key_width}} ", "bold"
+                    yield f"{key.description}\n"
+            yield "\n"
+
     def action_close(self) -> None:
         self.dismiss()
+
+
+def _command_lines(key_width: int) -> Iterator[tuple[str, str] | str]:
+    yield "Slash commands\n", "bold $accent"
+    for command in COMMANDS:
+        yield f"  {command.usage:<{key_width}} ", "bold"
+        yield f"{command.help}\n"
+    yield "\n"

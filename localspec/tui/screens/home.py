@@ -1,49 +1,64 @@
-"""The home screen: opens chats, benches, verify runs and the wizard from its list."""
+"""The home screen: pairs, chats and downloads, their search, and what each of them opens."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from textual import on
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.content import Content
+from textual.events import DescendantFocus
 from textual.screen import Screen
-from textual.widgets import OptionList, Static
+from textual.widgets import Input, OptionList, Static
 
 from localspec import launch, paths
+from localspec.chat import presets
 from localspec.errors import LocalspecError
 from localspec.fit import machine_profile
 from localspec.launch import ResolvedPair, recent_pairs
-from localspec.models import catalog
+from localspec.models import catalog, resolver
 from localspec.models.gguf import header
 from localspec.sanitize import sanitize
-from localspec.tui import home_rows
+from localspec.tui import app_options, downloads, home_rows, saved_chats
 from localspec.tui.app_options import AppOptions
+from localspec.tui.centered import CenteredLayout
+from localspec.tui.chat_sessions import ChatSessions
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.engine_runner import EngineRunner
-from localspec.tui.home_rows import MachineSurvey
-from localspec.tui.key_bindings import bindings_for
-from localspec.tui.screens.home_list import ModelListScreen
+from localspec.tui.home_rows import HomeRow, HomeSection, MachineSurvey
+from localspec.tui.key_bindings import bindings_for, format_footer
+from localspec.tui.problem_text import problem_text
+from localspec.tui.screens.confirm import ConfirmScreen
 from localspec.tui.screens.welcome import WelcomeChoice, WelcomeScreen
-from localspec.tui.widgets.pair_lists import HomeList, SearchInput
-from localspec.tui.wizard.services import (
-    HeaderReader,
-    WizardResult,
-    WizardServices,
-    confirm_by_probe,
-    measure_free_disk,
-)
+from localspec.tui.widgets.pointer_list import PointerList
+from localspec.tui.widgets.screen_frame import KeyLine, TitleLine
+from localspec.tui.widgets.search_field import SearchField
+from localspec.tui.wizard.services import WizardResult, WizardServices
 from localspec.tui.wizard.what_if import WhatIf
 
 if TYPE_CHECKING:
-    from localspec.tui.screens.bench import BenchScreen
-    from localspec.tui.screens.verify import VerifyScreen
+    from localspec.chat.history import SearchHit
+    from localspec.models.hub.cached_file import DownloadJob
+    from localspec.tui.screens.bench import BenchMeasurement
+    from localspec.tui.screens.verify import VerifyMeasurement
+
+_DOWNLOAD_POLL_SECONDS = 0.25
+"""Seconds between two updates of the download rows."""
+_GETTING_STARTED = (
+    "Your models will be listed here. w finds a pair for this computer and downloads it. "
+    "o opens a target and a draft model by path: any two GGUF files with the same vocabulary. "
+    "/ searches the catalogue, your chats and the hub."
+)
+_NO_MATCH = "No match on this computer. ↓ selects the search on the hub; esc clears the search."
 
 
-class HomeScreen(ModelListScreen):
-    """Enter opens an installed pair, or offers to download one that is not installed."""
+class HomeScreen(CenteredLayout, Screen[None]):
+    """Enter opens an installed pair or a chat, or offers to download what is not installed."""
 
     BINDINGS = bindings_for("home")
     AUTO_FOCUS = "#pairs"
@@ -56,82 +71,278 @@ class HomeScreen(ModelListScreen):
         downloads: DownloadManager | None = None,
         survey_devices: Callable[[MachineSurvey], MachineSurvey] = home_rows.refine_survey,
     ) -> None:
-        super().__init__(options, survey, downloads, survey_devices)
-        self._runner = runner
+        """`survey` is quick; `survey_devices` refines its result and may take a second."""
+        super().__init__()
+        self._runner, self._options = runner, options
+        self._survey_models, self._survey_devices = survey, survey_devices
+        self._survey = home_rows.initial_survey()
+        self._downloads = downloads or DownloadManager(limit=options.download_limit)
+        self._n_finished_downloads = 0
+        """At the last update."""
         self._pending_opens: dict[str, WhatIf] = {}
         """Pairs to open once downloaded, with the wizard's settings for each."""
+        self.sessions = ChatSessions(options)
+        self._list = PointerList[HomeRow]("pairs", lambda row: row.key, self._draw_row)
+        self._search = SearchField(lambda: self.sessions.history, lambda: self._downloads.hub)
+        self._marked_hub_search = ""
+        """The words of the row that searches the hub, while it is marked."""
+        self._catalog_error = ""
+        """The error of the user's own catalogue that was last shown."""
 
     def compose(self) -> ComposeResult:
-        with Horizontal(id="title"):
-            yield Static("localspec", id="brand", markup=False)
-            yield Static("", id="machine", markup=False)
+        yield TitleLine("localspec")
         yield Static("", id="banner", markup=False)
-        yield SearchInput(self._search_hub)
-        yield HomeList(self._options.glyphs, self._row_note)
+        yield self._search
+        yield self._list
         yield Static("", id="teach", markup=False)
-        yield Static("", id="hints", markup=False)
+        yield KeyLine()
 
     def on_mount(self) -> None:
+        self.fill_list()
+        self._start_survey()
+        self.set_interval(_DOWNLOAD_POLL_SECONDS, self._poll_downloads)
         if self._options.first_run:
             self._options.first_run = False
             self.app.push_screen(WelcomeScreen(self._options), self._welcome_dismissed)
 
-    def _welcome_dismissed(self, choice: WelcomeChoice | None) -> None:
-        if choice == "wizard":
-            self.action_wizard()
-        elif choice == "demo":
-            demo = home_rows.find_ready_pairs(
-                catalog.load(paths.catalog_file()), MachineSurvey()
-            ).get("demo")
-            if demo is not None:
-                self.open_chat(demo)
+    def on_unmount(self) -> None:
+        self._downloads.close()
+        self.sessions.close_all()
 
-    def survey_changed(self, survey: MachineSurvey, unused_gpu_hint: str) -> None:
-        welcome_screens = [s for s in self.app.screen_stack if isinstance(s, WelcomeScreen)]
-        for screen in welcome_screens:
-            screen.show_survey(survey)
-        if unused_gpu_hint and not welcome_screens:
-            self.notify(unused_gpu_hint, severity="warning", markup=False, timeout=15)
-        self._open_downloaded()
-
-    def preload_screens(self) -> None:
-        """Imports the screens that are likely to come next, after the first draw."""
-        for name in ("chat", "pull", "open_files", "wizard"):
-            import_module(f"localspec.tui.screens.{name}")
+    def on_resize(self) -> None:
+        self.fill_list()
 
     def apply_preferences(self) -> None:
         self._downloads.apply_settings(self._options.download_limit, self._options.offline)
         self.fill_list()
-        self.start_survey()
+        self._start_survey()
+
+    def _welcome_dismissed(self, choice: WelcomeChoice | None) -> None:
+        if choice == "wizard":
+            self.action_wizard()
+        elif choice == "chat":
+            built_in = catalog.load(paths.catalog_file())
+            ready = home_rows.find_ready_pairs(built_in, home_rows.initial_survey())
+            if (pair := ready.get(resolver.default_pair_id(built_in))) is not None:
+                self._open_chat(pair)
+
+    def _show_error(self, error: LocalspecError) -> None:
+        self.notify(problem_text(error), severity="error", markup=False)
+
+    # --- the survey -----------------------------------------------------------------------
+
+    def _start_survey(self) -> None:
+        """On a thread: installed models, free memory, and once the suggested pairs."""
+        last, workers = self._survey, self._options.workers
+
+        def work() -> None:
+            _ = self.sessions.history  # opened on this thread: it takes a while
+            survey = replace(self._survey_models(), workers=workers)
+            if last.machine_profile is not None and last.workers == workers:
+                survey = replace(last, local_models=survey.local_models)
+                self.call_later(self._survey_done, survey)  # thread-safe: it posts a message
+                return
+            self.call_later(self._survey_done, survey)
+            for name in ("chat", "pull", "open_files", "wizard"):  # likely to come next
+                import_module(f"localspec.tui.screens.{name}")
+            self.call_later(self._survey_done, self._survey_devices(survey))
+
+        threading.Thread(target=work, daemon=True, name="survey").start()
+
+    def _survey_done(self, survey: MachineSurvey) -> None:
+        old_hint, self._survey = self._survey.unused_gpu_hint, survey
+        self.query_one(TitleLine).show_status(self._survey.machine_label)
+        self.fill_list()
+        hint = self._survey.unused_gpu_hint
+        welcome_screens = [s for s in self.app.screen_stack if isinstance(s, WelcomeScreen)]
+        for screen in welcome_screens:
+            screen.show_survey(self._survey)
+        if hint and not old_hint and not welcome_screens:
+            self.notify(hint, severity="warning", markup=False, timeout=15)
+        self._open_downloaded()
+
+    # --- the list -------------------------------------------------------------------------
+
+    @on(Input.Changed, "#filter")
+    @on(SearchField.ResultsChanged)
+    def fill_list(self) -> None:
+        """Rebuilds the list and keeps the selected row."""
+        banner = self.query_one("#banner", Static)
+        banner.update(Content(text := app_options.format_settings_banner(self._options)))
+        banner.display = bool(text)
+        catalogue, error = home_rows.load_catalog()
+        if error is not None and error.message != self._catalog_error:
+            self._show_error(error)
+        self._catalog_error = error.message if error is not None else ""
+        sections = home_rows.build_sections(
+            catalogue,
+            self._survey,
+            self._search.text,
+            self._chat_section(),
+            self._search.hub_results,
+            self._downloads.states(),
+        )
+        width, keymap = self.app.size.width, self._options.keymap
+        self._list.set_sections(
+            [(home_rows.draw_heading(each, width, keymap), each.rows) for each in sections]
+        )
+        self._mark_hub_row()
+        self._update_hints()
+
+    def _mark_hub_row(self) -> None:
+        """Marks the first hub result after a search; never the search itself unasked."""
+        row, results = self._list.highlighted_row, self._search.hub_results
+        if row is not None and row.hub_search_text not in ("", self._marked_hub_search):
+            self._list.remove_pointer()
+        elif self._marked_hub_search and results:
+            references = [each.reference for each in self._list.rows]
+            self._list.point_at(references.index(results[0].repo))
+
+    def _chat_section(self) -> HomeSection:
+        """Recent chats, or the search results while a search text is set."""
+        chats = self._options.chats
+        for notice in chats.take_notices() if chats else ():
+            self.notify(problem_text(notice), severity="warning", markup=False, timeout=10)
+        if self._search.text:
+            return self._search.chat_results
+        # The history is not opened before the first survey, which opens it on its thread.
+        history = chats.history if chats is not None and self._survey.machine_label else None
+        return saved_chats.recent_section(history, datetime.now().astimezone())
+
+    def _draw_row(self, row: HomeRow, pointed: bool) -> Content:
+        n = self.sessions.count_turns(row.choice) if row.choice else 0
+        if n:
+            row = replace(row, note=f"{n} turn{'s' * (n != 1)} in this chat")
+        return home_rows.draw_row(row, pointed, self.app.size.width, self._options.glyphs)
+
+    @on(OptionList.OptionHighlighted)
+    @on(DescendantFocus)
+    def _update_hints(self) -> None:
+        """Below the list: a download error or a getting-started hint, and the keys."""
+        row = self._list.highlighted_row
+        self._marked_hub_search = row.hub_search_text if row else ""
+        error = downloads.download_error(row.download) if row and row.download else ""
+        hint = self.query_one("#teach", Static)
+        hint.update(Content(text := error or self._empty_hint()))
+        hint.display = bool(text)
+        self.call_after_refresh(self._list.scroll_to_highlight)  # the hint may have shrunk the list
+        keymap = self._options.keymap
+        keys: tuple[str, ...]
+        if self._search.has_focus:
+            enter_hint = home_rows.row_key_hints(row, keymap, typing=True)
+            keys = (enter_hint, "↑↓ select", "esc back", format_footer(keymap, "app"))
+        else:
+            labels = {"home.unfilter": "back"} if self._search.display else {}
+            footer = format_footer(keymap, "home", "app", label_overrides=labels)
+            row_hints = home_rows.row_key_hints(row, keymap)
+            keys = (row_hints, footer, home_rows.chat_key_hints(row, keymap))
+        self.query_one(KeyLine).show_keys("  ".join(filter(None, keys)))
+
+    def _empty_hint(self) -> str:
+        """Help for a search without a match, or for a list with few own models."""
+        rows = self._list.rows
+        if self._search.text:
+            return "" if any(not row.hub_search_text for row in rows) else _NO_MATCH
+        has_own_pairs = any(row.choice is not None and not row.is_included for row in rows)
+        has_space = self.size.height - self._list.option_count >= 10
+        return _GETTING_STARTED if has_space and not has_own_pairs else ""
+
+    # --- search ---------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """In the search field, a slash is an ordinary character."""
+        return action != "filter" or not self._search.has_focus
+
+    def action_filter(self) -> None:
+        self._search.open_field()
+
+    def action_unfilter(self) -> None:
+        self._search.close_field()
+        self._list.focus()
+
+    def action_move_pointer(self, by: int) -> None:
+        """The arrows work in the list while the search field has the focus."""
+        (self._list.action_cursor_down if by > 0 else self._list.action_cursor_up)()
+
+    @on(Input.Submitted, "#filter")
+    def _filter_submitted(self) -> None:
+        if not self._search.text:
+            self.action_unfilter()
+        elif self._selected_job is None:
+            self._open_selected()
+
+    # --- downloads ------------------------------------------------------------------------
+
+    def _poll_downloads(self) -> None:
+        """Redraws the download rows; a finished download starts a survey."""
+        states = {state.job: state for state in self._downloads.states()}
+        n_finished = sum(state.phase.value == "done" for state in states.values())
+        if n_finished != self._n_finished_downloads:
+            self._n_finished_downloads = n_finished
+            self._start_survey()
+        for index, row in enumerate(self._list.rows):
+            if row.download is not None and row.download is not states.get(row.download.job):
+                self._list.update_row(index, replace(row, download=states[row.download.job]))
+                if index == self._list.highlighted_index:
+                    self._update_hints()
+
+    @property
+    def _selected_job(self) -> DownloadJob | None:
+        row = self._list.highlighted_row
+        return row.download.job if row is not None and row.download is not None else None
+
+    def action_pause(self) -> None:
+        if self._selected_job is not None:
+            self._downloads.pause_or_resume(self._selected_job)
+
+    def action_cancel(self) -> None:
+        if self._selected_job is not None:
+            self._downloads.cancel(self._selected_job)
 
     # --- opening --------------------------------------------------------------------------
 
     @on(OptionList.OptionSelected)
     def _open_selected(self) -> None:
-        row = self.query_one(HomeList).highlighted_row
+        row = self._list.highlighted_row
         if row is None:
             return
         if row.choice is not None:
-            self.open_chat(row.choice)
+            self._open_chat(row.choice)
         elif row.chat_id is not None:
-            self.resume_chat(row.chat_id)
+            self._resume_chat(row.chat_id, row.found)
+        elif row.preset:
+            self._open_with_preset(row.preset)
         elif row.reference is not None:
             self._offer_download(row.reference)
-        elif row.download is not None:
-            self._downloads.pause_or_resume(row.download.job)
+        elif row.hub_search_text:
+            self._search.search_hub(row.hub_search_text)
+        else:
+            self.action_pause()
 
-    def open_chat(self, choice: ResolvedPair) -> None:
-        """Shows the pair's chat; the model loads in the background."""
+    def _open_with_preset(self, name: str) -> None:
+        """Starts a new chat with the default pair."""
+        try:
+            refs = recent_pairs.resolve_default(None, "auto")
+            choice = replace(launch.resolve_pair(*refs), requested_refs=refs)
+            session = self.sessions.for_pair(choice)
+            session.start_new_chat()
+            session.apply_preset(presets.find(name))
+        except LocalspecError as error:
+            self._show_error(error)
+        else:
+            self._open_chat(choice)
+
+    def _open_chat(self, choice: ResolvedPair, found: SearchHit | None = None) -> None:
+        """Shows the pair's chat; the model loads in the background.  `found`: a search match."""
         checked = self._check_choice(choice)
         if checked is None:
             return
         if paths.package_data_dir() not in checked.target.parents:
             recent_pairs.save_last(*checked.portable_refs)
-        from localspec.tui.screens.chat import ChatScreen  # noqa: PLC0415  see `preload_screens`
+        from localspec.tui.screens.chat import ChatScreen  # noqa: PLC0415  see `_start_survey`
 
-        self._push_engine_screen(
-            ChatScreen(self.sessions.for_pair(checked), self._runner, self._options)
-        )
+        session = self.sessions.for_pair(checked)
+        self._push_engine_screen(ChatScreen(session, self._runner, self._options, found))
 
     def _check_choice(self, choice: ResolvedPair) -> ResolvedPair | None:
         """Checks the files and adds a detected head. Shows an error and returns None on failure."""
@@ -143,7 +354,7 @@ class HomeScreen(ModelListScreen):
                 if file is not None:
                     header.check_magic(file)
         except LocalspecError as error:
-            self.show_error(error)
+            self._show_error(error)
             return None
         return choice
 
@@ -156,34 +367,73 @@ class HomeScreen(ModelListScreen):
 
         self.app.push_screen(screen, on_dismiss)
 
-    def action_bench(self) -> None:
-        from localspec.tui.screens.bench import BenchScreen  # noqa: PLC0415  keeps start-up fast
+    def _resume_chat(self, chat_id: int, found: SearchHit | None) -> None:
+        try:
+            session = self.sessions.resume_chat(chat_id)
+        except LocalspecError as error:
+            self._show_error(error)
+            return
+        if session.recorder.lock_error is not None:
+            self._show_error(session.recorder.lock_error)
+        self._open_chat(session.choice, found)
 
-        self._push_measurement(BenchScreen)
+    def action_remove(self) -> None:
+        row = self._list.highlighted_row
+        if row is None or row.chat_id is None:
+            return
+        chat_id = row.chat_id
+
+        def on_dismiss(confirmed: bool | None) -> None:
+            if confirmed:
+                try:
+                    self.sessions.delete_chat(chat_id)
+                except LocalspecError as error:
+                    self._show_error(error)
+                self.fill_list()
+
+        question = f"Delete “{row.name[:60]}”? This cannot be undone."
+        self.app.push_screen(ConfirmScreen(question, "delete"), on_dismiss)
+
+    def action_chat(self, what: str) -> None:
+        """`rename`, `export` or `pin` the chat."""
+        row = self._list.highlighted_row
+        if row is not None and row.chat_id is not None:
+            saved_chats.ACTIONS[what](self, row.name, row.chat_id)
+
+    def action_bench(self) -> None:
+        from localspec.tui.screens.bench import BenchMeasurement  # noqa: PLC0415  starts faster
+
+        self._push_measurement(BenchMeasurement)
 
     def action_verify(self) -> None:
-        from localspec.tui.screens.verify import VerifyScreen  # noqa: PLC0415  as above
+        from localspec.tui.screens.verify import VerifyMeasurement  # noqa: PLC0415  as above
 
-        self._push_measurement(VerifyScreen)
+        self._push_measurement(VerifyMeasurement)
 
-    def _push_measurement(self, screen_class: type[BenchScreen] | type[VerifyScreen]) -> None:
+    def _push_measurement(
+        self, measurement: type[BenchMeasurement] | type[VerifyMeasurement]
+    ) -> None:
         """Measures the selected pair."""
-        row = self.query_one(HomeList).highlighted_row
+        from localspec.tui.screens.measurement import MeasurementScreen  # noqa: PLC0415
+
+        row = self._list.highlighted_row
         if row is None or row.choice is None:
             self.notify("Select an installed pair first.", markup=False)
             return
         choice = self._check_choice(row.choice)
         if choice is not None:
-            self._push_engine_screen(screen_class(row.name, choice, self._runner, self._options))
+            self._push_engine_screen(
+                MeasurementScreen(measurement(row.name, choice), self._runner, self._options)
+            )
 
     def action_open_files(self) -> None:
         def on_dismiss(choice: ResolvedPair | None) -> None:
             if choice is not None:
-                self.open_chat(choice)
+                self._open_chat(choice)
 
-        from localspec.tui.screens.open_files import OpenFilesScreen  # noqa: PLC0415  see `preload_screens`
+        from localspec.tui.screens.open_files import OpenFilesScreen  # noqa: PLC0415  as above
 
-        sheet = OpenFilesScreen(self._runner, self._options, self._last_survey.machine_profile)
+        sheet = OpenFilesScreen(self._runner, self._options, self._survey.machine_profile)
         self.app.push_screen(sheet, on_dismiss)
 
     def _offer_download(self, reference: str) -> None:
@@ -191,33 +441,32 @@ class HomeScreen(ModelListScreen):
             if started:
                 self.fill_list()
 
-        from localspec.tui.screens.pull import PullScreen  # noqa: PLC0415  see `preload_screens`
+        from localspec.tui.screens.pull import PullScreen  # noqa: PLC0415  as above
 
-        self.app.push_screen(
-            PullScreen(reference, self._downloads, self._options.glyphs), on_dismiss
-        )
+        sheet = PullScreen(reference, self._downloads, self._options.glyphs)
+        self.app.push_screen(sheet, on_dismiss)
+
+    def action_open_recording(self) -> None:
+        self.notify("Use the command line: localspec replay FILE", markup=False)
 
     # --- the wizard -----------------------------------------------------------------------
 
     def action_wizard(self) -> None:
         catalogue, _ = home_rows.load_catalog()
-        profile = self._last_survey.machine_profile
-        reader = HeaderReader(lambda: self._downloads.hub)
+        profile = self._survey.machine_profile
         services = WizardServices(
             catalogue,
             (lambda: profile) if profile is not None else machine_profile.detect,
-            home_rows.find_ready_pairs(catalogue, self._last_survey),
-            reader,
-            confirm_fit=confirm_by_probe,
-            free_disk=measure_free_disk,
+            home_rows.find_ready_pairs(catalogue, self._survey),
+            lambda: self._downloads.hub,
         )
 
         def on_dismiss(result: WizardResult | None) -> None:
-            reader.stop()
+            services.stop_reading()
             if result is not None:
                 self._take_wizard_result(result)
 
-        from localspec.tui.screens.wizard import WizardScreen  # noqa: PLC0415  see `preload_screens`
+        from localspec.tui.screens.wizard import WizardScreen  # noqa: PLC0415  see `_start_survey`
 
         screen = WizardScreen(self._runner, self._options, self._downloads, services)
         self.app.push_screen(screen, on_dismiss)
@@ -228,17 +477,15 @@ class HomeScreen(ModelListScreen):
         elif result.pair is not None:
             self._pending_opens = {result.pair.id: result.what_if}
             self.fill_list()
-            self.start_survey()  # all its files may be on the disk already
+            self._start_survey()  # all its files may be on the disk already
             self.notify("Opens when the download has finished.", markup=False)
 
     def _open_downloaded(self) -> None:
         """Opens the wizard's pair once downloaded; only notifies if another screen is in front."""
-        ready = (
-            home_rows.find_ready_pairs(home_rows.load_catalog()[0], self._last_survey)
-            if self._pending_opens
-            else {}
-        )
-        for pair_id in [pair_id for pair_id in self._pending_opens if pair_id in ready]:
+        if not self._pending_opens:
+            return
+        ready = home_rows.find_ready_pairs(home_rows.load_catalog()[0], self._survey)
+        for pair_id in self._pending_opens.keys() & ready:
             what_if = self._pending_opens.pop(pair_id)
             if self.app.screen is self:
                 self._open_with_what_if(ready[pair_id], what_if)
@@ -248,7 +495,4 @@ class HomeScreen(ModelListScreen):
     def _open_with_what_if(self, choice: ResolvedPair, what_if: WhatIf) -> None:
         """Opens with the context and KV type chosen in the wizard, until the app exits."""
         self._options.load_overrides[choice] = what_if
-        self.open_chat(choice)
-
-    def action_open_recording(self) -> None:
-        self.notify("Use the command line: localspec replay FILE", markup=False)
+        self._open_chat(choice)

@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
+from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen, Screen
 from textual.widgets import OptionList, Static
-from textual.widgets.option_list import Option
 
 from localspec import config
 from localspec.config import EffectiveConfig, toml_file
@@ -23,14 +22,15 @@ from localspec.tui.key_bindings import (
     KEY_BINDINGS,
     KeyBinding,
     bindings_for,
-    fit_footer,
     format_footer,
     format_key,
 )
+from localspec.tui.problem_text import problem_text
 from localspec.tui.screens.help import KEY_CONTEXT_HEADINGS
 from localspec.tui.text.wrapping import fit_to_width
+from localspec.tui.widgets.pointer_list import PointerList
+from localspec.tui.widgets.screen_frame import KeyLine, TitleLine
 
-_HINT = "enter change"
 _MAX_WIDTH = 100
 
 
@@ -64,23 +64,21 @@ class KeyEditorScreen(CenteredLayout, Screen[None]):
         super().__init__()
         self._options = options
         self._apply_config = apply_config
-        self._listed_keys: list[KeyBinding | None] = []
-        """By row; None is a heading."""
+        self._list = PointerList[KeyBinding]("keyboard", lambda key: key.id, self._draw_key)
         self._error_text = ""
 
     def compose(self) -> ComposeResult:
-        with Horizontal(id="title"):
-            yield Static("Preferences · keyboard shortcuts", id="brand", markup=False)
-        yield OptionList(id="keyboard", compact=True, markup=False)
+        yield TitleLine("Preferences · keyboard shortcuts")
+        yield self._list
         with Vertical(id="foot"):
             yield Static("", id="help-line", markup=False)
-            yield Static("", id="hints", markup=False)
+            yield KeyLine()
 
     def on_mount(self) -> None:
-        self._fill_list(1)
+        self._fill_list()
 
     def on_resize(self) -> None:
-        self._fill_list(self._list.highlighted or 1)
+        self._fill_list()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """The file is edited from the preferences screen only."""
@@ -88,43 +86,29 @@ class KeyEditorScreen(CenteredLayout, Screen[None]):
 
     # --- the list -------------------------------------------------------------------------
 
-    @property
-    def _list(self) -> OptionList:
-        return self.query_one("#keyboard", OptionList)
-
-    @property
-    def _highlighted_key(self) -> KeyBinding | None:
-        index = self._list.highlighted
-        return (
-            self._listed_keys[index]
-            if index is not None and index < len(self._listed_keys)
-            else None
+    def _fill_list(self) -> None:
+        by_context = {
+            heading: [key for key in KEY_BINDINGS if key.context == context]
+            for context, heading in KEY_CONTEXT_HEADINGS.items()
+        }
+        self._list.set_sections(
+            [
+                (Content.styled(heading, "bold $muted"), keys)
+                for heading, keys in by_context.items()
+            ],
+            spaced=False,
         )
 
-    def _fill_list(self, index: int) -> None:
-        self._listed_keys, options = [], []
-        for context, heading in KEY_CONTEXT_HEADINGS.items():
-            keys = [key for key in KEY_BINDINGS if key.context == context]
-            if keys:
-                self._listed_keys += [None, *keys]
-                options += [Option(Content.styled(heading, "bold $muted"), disabled=True)]
-                options += [Option(self._key_line(key)) for key in keys]
-        self._list.clear_options()
-        self._list.add_options(options)
-        self._list.highlighted = min(index, len(options) - 1)
-
-    def _key_line(self, key: KeyBinding) -> Content:
+    def _draw_key(self, key: KeyBinding, _: bool) -> Content:
         custom = self._options.keymap.get(key.id)
         width = min(self.size.width - 6, _MAX_WIDTH)
-        origin = (
-            ("config.toml" if custom else "default") if width >= 70 else "user" if custom else ""
-        )
+        is_wide, ellipsis = width >= 70, self._options.glyphs.ellipsis
+        origin = ("config.toml" if custom else "default") if is_wide else "user" if custom else ""
         keys = ", ".join(format_key(k) for k in (custom or key.keys).split(","))
-        name_width = max(1, width - 24 - (13 if width >= 70 else 5))
-        ellipsis = self._options.glyphs.ellipsis
+        name_width = max(1, width - 24 - (13 if is_wide else 5))
         return Content.assemble(
-            f"  {fit_to_width(key.description, name_width, ellipsis):<{name_width}}  ",
-            (f"{fit_to_width(keys, 20, ellipsis):<20}", "$accent" if custom else ""),
+            f"  {fit_to_width(key.description, name_width, ellipsis)}  ",
+            (fit_to_width(keys, 20, ellipsis), "$accent" if custom else ""),
             (f"  {origin:>{max(0, width - name_width - 24)}}", "$muted"),
         )
 
@@ -134,28 +118,25 @@ class KeyEditorScreen(CenteredLayout, Screen[None]):
         line.update(Content(self._error_text or self._config_line()))
         line.set_class(bool(self._error_text), "-wrong")
         self._error_text = ""
-        footer = format_footer(
-            self._options.keymap, "preferences", label_overrides={"preferences.edit": ""}
-        )
-        keys = f"{_HINT}  {footer}"
-        self.query_one("#hints", Static).update(Content(fit_footer(keys, self.size.width - 4)))
+        labels = {"preferences.edit": ""}
+        keys = format_footer(self._options.keymap, "preferences", label_overrides=labels)
+        self.query_one(KeyLine).show_keys(f"enter change  {keys}")
 
     def _config_line(self) -> str:
         """The shortcut as written in the file, with its default."""
-        key = self._highlighted_key
+        key = self._list.highlighted_row
         if key is None:
             return ""
         custom = self._options.keymap.get(key.id)
         default = ", ".join(format_key(k) for k in key.keys.split(","))
-        return f'[keys] "{key.id}" = "{custom or key.keys}"' + (
-            f"  default {default}" if custom else ""
-        )
+        line = f'[keys] "{key.id}" = "{custom or key.keys}"'
+        return f"{line}  default {default}" if custom else line
 
     # --- changes --------------------------------------------------------------------------
 
     @on(OptionList.OptionSelected)
     def _capture_key(self) -> None:
-        key = self._highlighted_key
+        key = self._list.highlighted_row
         if key is None:
             return
 
@@ -170,28 +151,23 @@ class KeyEditorScreen(CenteredLayout, Screen[None]):
         if error:
             self._show_error(error)
         else:
-            self._save_keys(key, new_keys)
+            self._save_keys(key, None if new_keys == key.keys else new_keys)
 
     def action_reset(self) -> None:
         """Restores the default, unless another action uses that key now."""
-        key = self._highlighted_key
-        if key is None or key.id not in self._options.keymap:
-            return
-        error = key_bindings.check_keys(key.id, key.keys, self._options.keymap)
-        if error:
-            self._show_error(error)
-        else:
-            self._save_keys(key, None)
+        key = self._list.highlighted_row
+        if key is not None and key.id in self._options.keymap:
+            self._rebind(key, key.keys)
 
     def _save_keys(self, key: KeyBinding, new_keys: str | None) -> None:
         try:
             toml_file.set_value(f"keys.{key.id}", new_keys)
         except LocalspecError as error:
-            self._show_error(f"{error.message} {error.hint}")
+            self._show_error(problem_text(error))
             return
         ids = frozenset(key_bindings.BINDINGS_BY_ID)
         self._apply_config(config.resolve(flags=self._options.flags, key_ids=ids))
-        self._fill_list(self._list.highlighted or 1)
+        self._fill_list()
 
     def _show_error(self, reason: str) -> None:
         self._error_text = sanitize(reason, multiline=False)

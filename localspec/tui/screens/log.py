@@ -15,8 +15,9 @@ from localspec import paths
 from localspec.sanitize import sanitize
 from localspec.tui import clipboard
 from localspec.tui.app_options import AppOptions
-from localspec.tui.key_bindings import bindings_for, fit_footer, format_footer
+from localspec.tui.key_bindings import bindings_for, format_footer
 from localspec.tui.widgets.log_view import LogView
+from localspec.tui.widgets.screen_frame import KeyLine
 
 _TAIL_BYTES = 512 * 1024
 """Shown at the end of a file: some thousand lines."""
@@ -53,14 +54,11 @@ class LogScreen(ModalScreen[None]):
             field.display, field.cursor_blink = False, False
             yield field
             yield Static("", id="where", markup=False)
-            yield Static("", id="hints", markup=False)
+            yield KeyLine()
 
     def on_mount(self) -> None:
         self._show_file()
         self.set_interval(_POLL_SECONDS, self._poll_file)
-
-    def on_resize(self) -> None:
-        self._update_labels()
 
     @property
     def _tail(self) -> LogView:
@@ -115,9 +113,7 @@ class LogScreen(ModalScreen[None]):
         self.query_one("#logs", Static).update(Content.assemble(*parts[:-1]))
         path = sanitize(str(self._path), multiline=False)
         self.query_one("#where", Static).update(Content(path))
-        keys = format_footer(self._options.keymap, "log")
-        width = min(self.size.width, 120) - 4
-        self.query_one("#hints", Static).update(Content(fit_footer(keys, width)))
+        self.query_one(KeyLine).show_keys(format_footer(self._options.keymap, "log"))
 
     # --- keys -----------------------------------------------------------------------------
 

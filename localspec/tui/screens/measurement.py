@@ -1,21 +1,21 @@
-"""Base class of the bench and verify screens: loads a pair and runs a measurement on a thread."""
+"""The screen of `bench` and `verify`: loads a pair, measures it on a thread, shows the results."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Generic, Literal, TypeVar
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
 
 from textual import on
 from textual.app import ComposeResult
-from textual.containers import Horizontal, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Static
 
 from localspec.errors import LocalspecError
-from localspec.launch import SETTINGS_NOTICE, ResolvedPair
-from localspec.protocol.events import EngineReady, Notice, SpeculationPlan
+from localspec.launch import SETTINGS_NOTICE
+from localspec.protocol.events import Notice
 from localspec.sanitize import sanitize
 from localspec.tui import clipboard
 from localspec.tui.app_options import AppOptions
@@ -25,110 +25,119 @@ from localspec.tui.engine_runner import (
     EngineLoadEvent,
     EngineLoadFailed,
     EngineRunner,
-    InspectableEngine,
 )
 from localspec.tui.glyphs import Glyphs
-from localspec.tui.key_bindings import KeyContext, fit_footer, format_footer, format_key, keys_for
-from localspec.tui.screens.background import BackgroundItemsReady, BackgroundRun, BackgroundRunEnded
-from localspec.tui.timer import set_reliable_timer
+from localspec.tui.key_bindings import (
+    BINDINGS_BY_ID,
+    KeyContext,
+    bindings_for,
+    format_footer,
+    format_key,
+    keys_for,
+)
+from localspec.tui.problem_text import problem_text
+from localspec.tui.screens.bench import BenchMeasurement
+from localspec.tui.screens.verify import VerifyMeasurement
+from localspec.tui.text.wrapping import wrap_words
+from localspec.tui.timer import FramePacer
+from localspec.tui.widgets.screen_frame import KeyLine, TitleLine
 
-FRAME_SECONDS = 0.25
+_FRAME_SECONDS = 0.25
 """Minimum time between two redraws: drawing takes time from the engine."""
 
-ResultT = TypeVar("ResultT")
 MeasurementPhase = Literal["loading", "ready", "running", "stopping", "done", "failed"]
 
 
-class MeasurementScreen(CenteredLayout, Screen[None], Generic[ResultT]):
-    """The pair loads while its options are shown; the measurement starts with a key only."""
-
-    HEADING = ""
-    KEY_CONTEXTS: tuple[KeyContext, ...]
-    """Of the screen's keys: its own before the shared ones."""
+class MeasurementRun:
+    """Starts at once, on a daemon thread, so that quitting does not wait for it."""
 
     def __init__(
-        self, pair_name: str, choice: ResolvedPair, runner: EngineRunner, options: AppOptions
+        self, run: Callable[[Callable[[], bool]], Iterator[Any]], notify: Callable[[], object]
+    ) -> None:
+        """The argument of `run` returns True to stop; `notify` is called once until a fetch."""
+        self._run, self._notify = run, notify
+        self._events: list[Any] = []
+        self._has_ended = self._is_notified = False
+        self._lock = threading.Lock()
+        self._stop_event = threading.Event()
+        self.stop, self.is_stopped = self._stop_event.set, self._stop_event.is_set
+        self.error: LocalspecError | None = None
+        """Once the run has ended."""
+        threading.Thread(target=self._work, daemon=True, name="measurement").start()
+
+    def fetch(self) -> tuple[list[Any], bool]:
+        """All events since the last call, and whether the run has ended."""
+        with self._lock:
+            events, self._events, self._is_notified = self._events, [], False
+            return events, self._has_ended
+
+    def _work(self) -> None:
+        try:
+            for event in self._run(self.is_stopped):
+                self._put(event)
+        except LocalspecError as error:
+            self.error = error
+        self._put(has_ended=True)
+
+    def _put(self, *events: Any, has_ended: bool = False) -> None:
+        with self._lock:
+            self._events += events
+            self._has_ended = has_ended
+            is_first, self._is_notified = not self._is_notified, True
+        if is_first:
+            self._notify()
+
+
+class MeasurementScreen(CenteredLayout, Screen[None]):
+    """The pair loads while the options are shown; the measurement starts with a key only."""
+
+    BINDINGS = bindings_for("measuring", "bench", "verify")
+
+    def __init__(
+        self,
+        measurement: BenchMeasurement | VerifyMeasurement,
+        runner: EngineRunner,
+        options: AppOptions,
     ) -> None:
         super().__init__()
-        self.pair_name, self.choice = sanitize(pair_name, multiline=False), choice
-        self.runner, self.options = runner, options
+        self.measurement = measurement
+        self.KEY_CONTEXTS: tuple[KeyContext, ...] = (measurement.key_context, "measuring")
+        self._runner, self._options = runner, options
         self.phase: MeasurementPhase = "loading"
-        self.background_run: BackgroundRun[ResultT] | None = None
         self.error: LocalspecError | None = None
-        self.ready: EngineReady | None = None
-        self._activity = "Loading the pair …"
+        self._run: MeasurementRun | None = None
+        self._activity = ""
         self._start_after_load = False
-        self._last_draw = 0.0
-        self._fetch_scheduled = False
+        self._pacer = FramePacer(_FRAME_SECONDS, _FRAME_SECONDS)
         self._n_lines = 0
-        self._is_scrollable = False
         self._scrolled_by_user = False
 
-    # --- for subclasses -------------------------------------------------------------------
-
-    def run_measurement(
-        self, engine: InspectableEngine, stopped: Callable[[], bool]
-    ) -> Iterator[ResultT]:
-        """Called on a thread; yields results as they come."""
-        raise NotImplementedError
-
-    def add_result(self, result: ResultT) -> None:
-        raise NotImplementedError
-
-    def content_lines(self, width: int, height: int) -> Iterator[Content]:
-        raise NotImplementedError
-
-    def mark_complete(self) -> None:
-        """Called when the measurement ended without being stopped."""
-
-    def progress_text(self) -> str:
-        """Shown in the title, at the right."""
-        return ""
-
-    def active_key_hints(self) -> Mapping[str, str]:
-        """Footer labels of the subclass's keys; empty ones are hidden."""
-        return {}
-
-    def start_refusal(self) -> str:
-        """Why the measurement cannot start; empty if it can."""
-        return ""
-
-    def move_pointer(self, by: int) -> None:
-        """Moves the selection before the start."""
-
-    def findings_text(self) -> str:
-        """The text that is copied; empty without results."""
-        return ""
-
-    # --- loading --------------------------------------------------------------------------
-
     def compose(self) -> ComposeResult:
-        with Horizontal(id="title"):
-            yield Static(Content(f"{self.HEADING}  {self.pair_name}"), id="brand", markup=False)
-            yield Static("", id="machine", markup=False)
+        pair = sanitize(self.measurement.pair_name, multiline=False)
+        yield TitleLine(f"{self.measurement.heading}  {pair}")
         with VerticalScroll(id="findings", can_focus=False):
             yield Static("", id="content", markup=False)
-        yield Static("", id="hints", markup=False)
+        yield KeyLine()
 
     def on_mount(self) -> None:
-        self.load()
+        self._load()
 
     def on_resize(self) -> None:
         self.draw()
 
-    def load(self) -> None:
+    # --- loading --------------------------------------------------------------------------
+
+    def _load(self) -> None:
         """An engine that is already loaded for this pair is reused."""
         self.phase, self.error = "loading", None
         self._activity = "Loading the pair …"
-        self.runner.load(self.options.build_load_request(self.choice), self.post_message)
+        request = self._options.build_load_request(self.measurement.choice)
+        self._runner.load(request, self.post_message)
         self.draw()
 
     @on(EngineLoadEvent)
-    def _show_load_progress(self, message: EngineLoadEvent) -> None:
-        if isinstance(message.event, SpeculationPlan):
-            self._activity = "Measuring pass times, once …"
-            self.draw()
-        elif isinstance(message.event, Notice):
+    def _show_load_notice(self, message: EngineLoadEvent) -> None:
+        if isinstance(message.event, Notice):
             self._show_notice(message.event)
 
     @on(EngineLoaded)
@@ -136,7 +145,7 @@ class MeasurementScreen(CenteredLayout, Screen[None], Generic[ResultT]):
         for notice in message.engine.ready.notices:
             if notice.code != SETTINGS_NOTICE and notice.level != "info":
                 self._show_notice(notice)
-        self.phase, self.ready = "ready", message.engine.ready
+        self.phase = "ready"
         if self._start_after_load:
             self._start_run()
         self.draw()
@@ -146,122 +155,104 @@ class MeasurementScreen(CenteredLayout, Screen[None], Generic[ResultT]):
         self._fail(message.error)
 
     def _show_notice(self, notice: Notice) -> None:
-        text = sanitize(f"{notice.message} {notice.hint}", multiline=False)
         severity = "information" if notice.level == "info" else notice.level
-        self.notify(text, severity=severity, markup=False, timeout=8)
+        self.notify(problem_text(notice), severity=severity, markup=False, timeout=8)
 
     def _fail(self, error: LocalspecError) -> None:
         """Closes the engine, whose state is unknown: the next start loads it again."""
         self.phase, self.error, self._start_after_load = "failed", error, False
-        self.runner.close()
+        self._runner.close()
         self.draw()
 
     # --- running --------------------------------------------------------------------------
 
-    def action_start(self) -> None:
-        if refusal := self.start_refusal():
-            self.notify(refusal, markup=False)
-        elif self.phase in ("ready", "done"):
-            self._start_run()
-        elif self.phase == "failed":
-            self._start_after_load = True
-            self.load()
-        elif self.phase == "loading":
-            self._start_after_load = not self._start_after_load
-        self.draw()
-
     def _start_run(self) -> None:
-        engine = self.runner.engine
+        engine = self._runner.engine
+        self._start_after_load = engine is None
         if engine is None:  # closed by the chat that shares it
-            self._start_after_load = True
-            self.load()
+            self._load()
             return
-        self._start_after_load = False
         self.phase, self.error, self._scrolled_by_user = "running", None, False
-        self.reset_results()
-        self.background_run = BackgroundRun(
-            lambda stopped: self.run_measurement(engine, stopped), self.post_message
+        self.measurement.begin()
+        self._run = MeasurementRun(
+            lambda should_stop: self.measurement.run(engine, should_stop),
+            lambda: self.call_later(self._pacer.call_at_next_frame, self, self._fetch_events),
         )
         self.query_one("#findings").scroll_home(animate=False)
 
-    def reset_results(self) -> None:
-        """Discards earlier results."""
-
-    @on(BackgroundItemsReady)
-    def _schedule_fetch(self) -> None:
-        """Fetches now, or at the next frame."""
-        if self._fetch_scheduled:
+    def _fetch_events(self) -> None:
+        if self._run is None:
             return
-        wait = self._last_draw + FRAME_SECONDS - time.monotonic()
-        if wait > 0:
-            self._fetch_scheduled = True
-            set_reliable_timer(self, wait, self._fetch_results)
-        else:
-            self._fetch_results()
-
-    def _fetch_results(self) -> None:
-        self._fetch_scheduled = False
-        self._last_draw = time.monotonic()
-        if self.background_run is None:
-            return
-        for item in self.background_run.fetch():
-            if isinstance(item, BackgroundRunEnded):
-                self._run_ended(item.error)
-            else:
-                self.add_result(item)
+        events, has_ended = self._run.fetch()
+        for event in events:
+            self.measurement.add_event(event)
+        if has_ended:
+            self.query_one("#findings").scroll_home(animate=False)  # the verdict is at the top
+            error, self.phase = self._run.error, "done"
+            self.measurement.end(error, is_stopped=self._run.is_stopped())
+            if error is not None:
+                self._fail(error)
         self.draw()
-
-    def _run_ended(self, error: LocalspecError | None) -> None:
-        error = error or self.error
-        self.query_one("#findings").scroll_home(animate=False)  # the verdict is at the top
-        if error is not None:
-            self._fail(error)
-            return
-        if self.background_run is not None and not self.background_run.is_stopped:
-            self.mark_complete()
-        self.phase = "done"
 
     # --- drawing --------------------------------------------------------------------------
 
     def draw(self) -> None:
-        width = min(self.size.width - 5, 116)  # the padding, and a scrollbar
-        glyphs = self.options.glyphs
+        width, height = min(self.size.width - 5, 116), self.size.height - 5  # with a scrollbar
+        glyphs = self._options.glyphs
         lines = list(error_lines(self.error, width, glyphs)) if self.error is not None else []
-        lines += self.content_lines(width, self.size.height - 5 - len(lines))
-        self._is_scrollable = len(lines) > self.size.height - 5
+        height -= len(lines)
+        if self.measurement.has_begun:
+            lines += self.measurement.result_lines(width, height, glyphs)
+        else:
+            lines += self.measurement.option_lines(width, height, glyphs)
+            lines.append(self._load_status())
         # A new layout is the expensive part: only if the number of lines has changed.
         content = self.query_one("#content", Static)
         content.update(Content("\n").join(lines), layout=len(lines) != self._n_lines)
         self._n_lines = len(lines)
         if self.phase == "running" and not self._scrolled_by_user:
             self._scroll_to_pointer(lines)
-        self.query_one("#machine", Static).update(Content(self.progress_text()), layout=False)
-        hints = Content(fit_footer(self._key_hints(), self.size.width - 4))
-        self.query_one("#hints", Static).update(hints, layout=False)
+        self.query_one(TitleLine).show_status(self._progress_text())
+        self.query_one(KeyLine).show_keys(self._key_hints())
+
+    def _load_status(self) -> Content:
+        if self.phase != "loading":
+            return Content(self.measurement.extent_text(self._runner.engine))
+        suffix = " Starts when loaded." if self._start_after_load else ""
+        return Content.styled(f"{self._activity}{suffix}", "$muted")
+
+    def _progress_text(self) -> str:
+        if self.phase == "stopping":
+            return self.measurement.stopping_text
+        if self.phase in ("running", "done"):
+            return self.measurement.progress_text(self.size.width, self._options.glyphs)
+        return ""
 
     def _scroll_to_pointer(self, lines: Sequence[Content]) -> None:
         """Keeps the row that is being measured visible."""
-        pointer = self.options.glyphs.pointer
+        pointer = self._options.glyphs.pointer
         row = next((n for n, line in enumerate(lines) if line.plain.startswith(pointer)), 0)
         findings = self.query_one("#findings")
         findings.scroll_to(y=max(0, row + 2 - findings.size.height), animate=False)
 
-    def load_status(self, ready_text: str) -> Content:
-        """The loading state; `ready_text` once loaded."""
-        if self.phase != "loading":
-            return Content(ready_text)
-        suffix = " Starts when loaded." if self._start_after_load else ""
-        return Content.styled(f"{self._activity}{suffix}", "$muted")
-
     def _key_hints(self) -> str:
         """The keys that work now; enter first."""
-        keymap, start = self.options.keymap, self._enter_hint()
+        keymap, start = self._options.keymap, self._enter_hint()
         enter_hint = (
             f"{format_key(keys_for('measuring.start', keymap)[0])} {start}" if start else ""
         )
-        other_hints = format_footer(
-            keymap, *self.KEY_CONTEXTS, "app", label_overrides=self._shared_key_hints()
-        )
+        has_ended = self.phase in ("done", "failed")
+        scroll = "scroll" if has_ended and self._n_lines > self.size.height - 5 else ""
+        labels = {
+            "measuring.up": scroll,
+            "measuring.down": scroll,
+            "measuring.start": "",
+            "measuring.copy": "copy" if has_ended and self.measurement.report_text else "",
+            "measuring.back": {"running": "stop", "stopping": "leave now"}.get(self.phase, "back"),
+            **({"app.log": "log", "app.quit": ""} if self.phase == "failed" else {}),
+            **self.measurement.key_hints(),
+        }
+        other_hints = format_footer(keymap, *self.KEY_CONTEXTS, "app", label_overrides=labels)
         return "  ".join(filter(None, (enter_hint, other_hints)))
 
     def _enter_hint(self) -> str:
@@ -269,33 +260,39 @@ class MeasurementScreen(CenteredLayout, Screen[None], Generic[ResultT]):
             return "cancel start" if self._start_after_load else "start"
         return {"ready": "start", "done": "run again", "failed": "reload"}.get(self.phase, "")
 
-    def _shared_key_hints(self) -> dict[str, str]:
-        """Footer labels by key id; empty ones are hidden."""
-        has_ended = self.phase in ("done", "failed")
-        can_copy = has_ended and bool(self.findings_text())
-        scroll = "scroll" if has_ended and self._is_scrollable else ""
-        return {
-            "measuring.up": scroll,
-            "measuring.down": scroll,
-            "measuring.start": "",
-            "measuring.copy": "copy" if can_copy else "",
-            "measuring.back": {"running": "stop", "stopping": "leave now"}.get(self.phase, "back"),
-            **({"app.log": "log", "app.quit": ""} if self.phase == "failed" else {}),
-        } | dict(self.active_key_hints())
-
     # --- keys -----------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The keys of the other measurement do nothing."""
+        if action != "press":
+            return True
+        return BINDINGS_BY_ID[str(parameters[0])].context == self.measurement.key_context
+
+    def action_press(self, binding_id: str) -> None:
+        self.measurement.press(binding_id, self)
+
+    def action_start(self) -> None:
+        if self.measurement.refusal:
+            self.notify(self.measurement.refusal, markup=False)
+        elif self.phase in ("ready", "done"):
+            self._start_run()
+        elif self.phase == "failed":
+            self._start_after_load = True
+            self._load()
+        elif self.phase == "loading":
+            self._start_after_load = not self._start_after_load
+        self.draw()
 
     def action_back(self) -> None:
         """Stops the run; again: leaves, and closes the engine if it is still busy."""
-        if self.phase == "running" and self.background_run is not None:
+        if self._run is not None:
+            self._run.stop()
+        if self.phase == "running":
             self.phase = "stopping"
-            self.background_run.stop()
             self.draw()
             return
-        if self.background_run is not None:
-            self.background_run.stop()
         if self.phase in ("loading", "stopping"):
-            self.runner.close()
+            self._runner.close()
         if len(self.app.screen_stack) > 1:  # not where it is the first
             self.dismiss()
 
@@ -309,34 +306,25 @@ class MeasurementScreen(CenteredLayout, Screen[None], Generic[ResultT]):
         self.action_back()
 
     def action_move(self, by: int) -> None:
-        if self.phase in ("loading", "ready"):
-            self.move_pointer(by)
-            self.draw()
-        else:
+        if self.measurement.has_begun:
             self._scrolled_by_user = True
             self.query_one("#findings").scroll_relative(y=by, animate=False)
+        else:
+            self.measurement.move_pointer(by)
+            self.draw()
 
     def action_copy(self) -> None:
-        self.copy_text(self.findings_text())
+        self.copy_text(self.measurement.report_text)
 
     def copy_text(self, text: str) -> None:
-        if not text:
-            self.notify("Nothing to copy yet.", markup=False)
-        else:
-            self.notify(clipboard.copy(self.app, text), markup=False)
-
-
-def wrap_text(text: str, width: int) -> Sequence[str]:
-    """At least one line."""
-    import textwrap  # noqa: PLC0415  not before the first picture
-
-    return textwrap.wrap(text, max(width, 10), break_on_hyphens=False) or [""]
+        message = clipboard.copy(self.app, text) if text else "Nothing to copy yet."
+        self.notify(message, markup=False)
 
 
 def error_lines(error: LocalspecError, width: int, glyphs: Glyphs) -> Iterator[Content]:
     """The message and hint of an error behind a bar, then a blank line."""
     bar = glyphs.error_bar
     for text, style in ((error.message, "bold $error"), (error.hint, "")):
-        for line in wrap_text(sanitize(text, multiline=False), width - len(bar)):
+        for line in wrap_words(text, width - len(bar)):
             yield Content.assemble((bar, "$error"), (line, style))
     yield Content("")

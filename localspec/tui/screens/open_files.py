@@ -10,23 +10,22 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.suggester import Suggester
 from textual.widgets import Input, Static
 
-from localspec import hints, launch
+from localspec import launch
 from localspec.errors import LocalspecError
-from localspec.fit import pair_headers
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import draft_heads
 from localspec.models.gguf import header
-from localspec.protocol.wire import LoadCommand
+from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.sanitize import sanitize
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineLoaded, EngineLoadFailed, EngineRunner
+from localspec.tui.problem_text import problem_text
 from localspec.tui.wizard import fit_text
 from localspec.units import gib
 
@@ -44,13 +43,6 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
 
     BINDINGS = [Binding("escape", "cancel", "Cancel")]  # noqa: RUF012
     AUTO_FOCUS = "#target"  # set before the first draw: no typed key is lost
-
-    class FitEstimated(Message):
-        """The estimated memory and speed for `files`; outdated if the paths have changed since."""
-
-        def __init__(self, files: tuple[str, str], text: str) -> None:
-            super().__init__()
-            self.files, self.text = files, text
 
     def __init__(
         self,
@@ -82,9 +74,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
             yield Static("", id="draft-verdict", classes="verdict", markup=False)
             yield Static("", id="fit-verdict", classes="verdict", markup=False)
             yield Static(
-                "→ complete   enter next   esc back",
-                classes="hint",
-                markup=False,
+                "enter complete the path, then next   esc back", classes="hint", markup=False
             )
 
     def on_mount(self) -> None:
@@ -92,10 +82,19 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
             field.cursor_blink = False
 
     @on(Input.Submitted, "#target")
-    def _target_submitted(self) -> None:
-        if self._check_file("target"):
+    def _target_submitted(self, event: Input.Submitted) -> None:
+        if self._is_complete(event.input) and self._check_file("target"):
             self.query_one("#draft", Input).focus()
             self._estimate_fit()
+
+    def _is_complete(self, field: Input) -> bool:
+        """Takes the completion of a path that is no file; False: a folder, to be continued."""
+        typed = field.value.strip()
+        if typed and not Path(typed).expanduser().is_file() and (found := complete_path(typed)):
+            field.value = found
+            field.cursor_position = len(found)
+            return not found.endswith("/")
+        return True
 
     @on(Input.Changed)
     def _estimate_fit(self) -> None:
@@ -111,14 +110,14 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
         profile = self._machine_profile
 
         def work() -> None:
-            self.post_message(self.FitEstimated(files, describe_fit(*files, profile)))
+            self.call_later(self._fit_estimated, files, describe_fit(*files, profile))
 
         threading.Thread(target=work, daemon=True, name="fit").start()
 
-    @on(FitEstimated)
-    def _fit_estimated(self, message: FitEstimated) -> None:
-        if message.files == (self._typed_path("target"), self._typed_path("draft")):
-            self._show_fit(message.text)
+    def _fit_estimated(self, files: tuple[str, str], text: str) -> None:
+        """Dropped if the paths have changed since."""
+        if files == (self._typed_path("target"), self._typed_path("draft")):
+            self._show_fit(text)
 
     def _show_fit(self, text: str) -> None:
         line = self.query_one("#fit-verdict", Static)
@@ -126,9 +125,11 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
         line.display = bool(text)
 
     @on(Input.Submitted, "#draft")
-    def _draft_submitted(self) -> None:
+    def _draft_submitted(self, event: Input.Submitted) -> None:
         """Loads the pair: llama.cpp decides whether the draft can speculate for the target."""
-        draft = self.query_one("#draft", Input).value.strip()
+        if not self._is_complete(event.input):
+            return
+        draft = event.input.value.strip()
         if not self._check_file("target") or (draft and not self._check_file("draft")):
             return
         try:
@@ -157,7 +158,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
         self._show_load_error(message.error)
 
     def _error_text(self, error: LocalspecError) -> str:
-        return f"{self._options.glyphs.cross} {error.message} {hints.for_screen(error.hint)}"
+        return f"{self._options.glyphs.cross} {problem_text(error)}"
 
     def _show_load_error(self, error: LocalspecError) -> None:
         self._show_verdict("draft", self._error_text(error), "$error")
@@ -203,19 +204,23 @@ class _PathSuggester(Suggester):
         super().__init__(use_cache=False, case_sensitive=True)
 
     async def get_suggestion(self, value: str) -> str | None:
-        try:
-            path = Path(value).expanduser()
-            folder, prefix = (path, "") if value.endswith("/") else (path.parent, path.name)
-            for entry in sorted(folder.iterdir())[:2000]:
-                matches = entry.name.startswith(prefix) and not entry.name.startswith(".")
-                if matches and (entry.suffix == ".gguf" or entry.is_dir()):
-                    typed = value[: len(value) - len(prefix)]
-                    return sanitize(
-                        f"{typed}{entry.name}{'/' if entry.is_dir() else ''}", multiline=False
-                    )
-        except (OSError, RuntimeError):
-            return None
+        return complete_path(value)
+
+
+def complete_path(value: str) -> str | None:
+    try:
+        path = Path(value).expanduser()
+        folder, prefix = (path, "") if value.endswith("/") else (path.parent, path.name)
+        for entry in sorted(folder.iterdir())[:2000]:
+            matches = entry.name.startswith(prefix) and not entry.name.startswith(".")
+            if matches and (entry.suffix == ".gguf" or entry.is_dir()):
+                typed = value[: len(value) - len(prefix)]
+                return sanitize(
+                    f"{typed}{entry.name}{'/' if entry.is_dir() else ''}", multiline=False
+                )
+    except (OSError, RuntimeError):
         return None
+    return None
 
 
 def describe_fit(target: str, draft: str, machine_profile: MachineProfile) -> str:
@@ -224,12 +229,13 @@ def describe_fit(target: str, draft: str, machine_profile: MachineProfile) -> st
         choice = launch.with_detected_head(
             ResolvedPair(Path(target), Path(draft) if draft else None)
         )
-        target_header = pair_headers.read_model_header(choice.target)
-        draft_header = pair_headers.read_model_header(choice.draft) if choice.draft else None
-        load = LoadCommand(target, str(choice.draft) if choice.draft else None)
+        target_header = header.read_model(choice.target)
+        draft_header = header.read_model(choice.draft) if choice.draft else None
+        draft_path = str(choice.draft) if choice.draft else None
+        load = LoadCommand(target, draft_path, ContextSettings(workers=machine_profile.workers))
         fit = (
             SettingsAdvisor(target_header, draft_header, machine_profile)
-            .advise(SettingsRequest(load))
+            .advise(SettingsRequest(load, can_skip_workers=True))
             .fit
         )
     except (LocalspecError, ValueError):

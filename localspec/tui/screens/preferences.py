@@ -22,9 +22,11 @@ from localspec.sanitize import sanitize
 from localspec.tui import key_bindings
 from localspec.tui.app_options import AppOptions
 from localspec.tui.centered import CenteredLayout
-from localspec.tui.key_bindings import bindings_for, fit_footer, format_footer
+from localspec.tui.key_bindings import bindings_for, format_footer
+from localspec.tui.problem_text import problem_text
 from localspec.tui.screens.key_editor import KeyEditorScreen
 from localspec.tui.text.wrapping import fit_to_width
+from localspec.tui.widgets.screen_frame import KeyLine, TitleLine
 
 
 class PreferenceChanged(Message):
@@ -106,16 +108,12 @@ class PreferenceInput(Input):
 
 
 class PreferenceLink(Static, can_focus=True):
-    """Opens another screen."""
+    """Opens the key editor."""
 
-    BINDINGS = [Binding("enter,space,right", "open", "Open")]  # noqa: RUF012
+    BINDINGS = [Binding("enter,space,right", "screen.keyboard", "Open")]  # noqa: RUF012
 
-    def __init__(self, action: str, name: str) -> None:
-        super().__init__(markup=False, name=name)
-        self._action = action
-
-    async def action_open(self) -> None:
-        await self.screen.run_action(self._action)
+    def __init__(self) -> None:
+        super().__init__(name="keys", markup=False)
 
 
 class PreferenceRow(Horizontal):
@@ -138,9 +136,7 @@ class PreferenceRow(Horizontal):
         self.query_one(".origin", Static).update(Content(setting.origin_text))
 
 
-_KEYS_LABEL = "keyboard shortcuts"
 _KEYS_HELP = "All shortcuts can be changed. Press enter to list them."
-_CHANGE_HINT = "←→ change"
 
 
 def read_config(options: AppOptions) -> EffectiveConfig:
@@ -169,8 +165,7 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
         """By key: why the value in its field is invalid."""
 
     def compose(self) -> ComposeResult:
-        with Horizontal(id="title"):
-            yield Static("Preferences", id="brand", markup=False)
+        yield TitleLine("Preferences")
         with VerticalScroll(id="values", can_focus=False):
             yield Static("", id="trouble", markup=False)
             for table, heading in TABLES.items():
@@ -180,13 +175,13 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
                     if setting.definition.table == table:
                         yield PreferenceRow(setting)
             with Horizontal(classes="preference"):
-                yield Label(_KEYS_LABEL, markup=False)
-                yield PreferenceLink("keyboard", name="keys")
+                yield Label("keyboard shortcuts", markup=False)
+                yield PreferenceLink()
                 yield Static("", classes="origin", markup=False)
         with Vertical(id="foot"):
             yield Static("", id="help-line", markup=False)
             yield Static("", id="where", markup=False)
-            yield Static("", id="hints", markup=False)
+            yield KeyLine()
 
     def on_mount(self) -> None:
         self._draw()
@@ -229,8 +224,8 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
             sanitize(str(self._view.file.path), multiline=False), width - len(line) - 3
         )
         self.query_one("#where", Static).update(Content(f"{line}{path.rjust(width - len(line))}"))
-        keys = f"{_CHANGE_HINT}  {format_footer(self._options.keymap, 'preferences')}"
-        self.query_one("#hints", Static).update(Content(fit_footer(keys, width)))
+        keys = format_footer(self._options.keymap, "preferences")
+        self.query_one(KeyLine).show_keys(f"←→ change  {keys}")
 
     @property
     def _focused_value(self) -> EffectiveSetting | None:
@@ -308,8 +303,7 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
         except SuspendNotSupported:
             self.notify("Use the command line: localspec config edit", markup=False)
         except LocalspecError as error:
-            text = sanitize(f"{error.message} {error.hint}", multiline=False)
-            self.notify(text, severity="warning", markup=False)
+            self.notify(problem_text(error), severity="warning", markup=False)
         self.reload_config()
 
     def action_back(self) -> None:

@@ -151,11 +151,11 @@ def _model_lines(model: PlannedModel, glyphs: Glyphs) -> Iterator[Content]:
 
 
 def _match_lines(match: PlannedPair, glyphs: Glyphs) -> Iterator[Content]:
-    detail = sanitize(match.compatibility.detail, multiline=False)
+    summary = sanitize(match.compatibility.summary, multiline=False)
     if match.compatibility.is_compatible:
-        yield Content.styled(f"{glyphs.check} compatible: {detail}", "$success")
+        yield Content.styled(f"{glyphs.check} {summary}", "$success")
     else:
-        yield Content.styled(f"{glyphs.cross} incompatible: {detail}", "bold $error")
+        yield Content.styled(f"{glyphs.cross} {summary}", "bold $error")
         return
     for warning in match.warnings:
         yield Content.styled(f"  {sanitize(warning, multiline=False)}", "$warning")

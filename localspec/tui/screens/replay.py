@@ -11,11 +11,12 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Static
 
+from localspec.chat.speculation_stats import SpeculationStats
 from localspec.protocol.events import Round
 from localspec.tui.app_options import AppOptions
 from localspec.tui.key_bindings import bindings_for, format_footer
-from localspec.tui.speculation_stats import SpeculationStats
 from localspec.tui.text.blocks import BlankLine, TokenText
+from localspec.tui.widgets.screen_frame import KeyLine
 from localspec.tui.widgets.speculation_panel import SpeculationPanel
 from localspec.tui.widgets.text_view import TextView
 from localspec.tui.widgets.token_details import TokenDetails
@@ -28,12 +29,13 @@ class ReplayScreen(Screen[None]):
 
     BINDINGS = bindings_for("replay")
 
-    def __init__(self, question: str, rounds: Sequence[Round], options: AppOptions) -> None:
+    def __init__(self, prompt: str, rounds: Sequence[Round], options: AppOptions) -> None:
+        """`prompt` stands directly before the first token."""
         super().__init__()
         self._rounds = rounds
         self._options = options
         self._n_shown = 0
-        self._token_text = TokenText(question, options.glyphs)
+        self._token_text = TokenText(prompt, options.glyphs)
         self._token_text.set_marking(show_classes=True, show_marks=options.show_token_marks)
         self._timer: Timer | None = None
 
@@ -46,11 +48,10 @@ class ReplayScreen(Screen[None]):
                 yield TextView(id="past")
                 yield TokenDetails(self._options.glyphs)
             yield SpeculationPanel(self._options.glyphs)
-        yield Static(
-            Content(format_footer(self._options.keymap, "replay")), id="hints", markup=False
-        )
+        yield KeyLine()
 
     def on_mount(self) -> None:
+        self.query_one(KeyLine).show_keys(format_footer(self._options.keymap, "replay"))
         self._timer = self.set_interval(_SECONDS_PER_ROUND, self._play_next_round, pause=True)
         self.query_one(TextView).blocks[:] = [BlankLine(), self._token_text]
         self._show_rounds(1)
@@ -67,7 +68,8 @@ class ReplayScreen(Screen[None]):
         token_text.cursor = len(token_text.tokens) - 1
         self.query_one(TextView).update_blocks()
         stats = SpeculationStats()
-        stats.add_events(self._rounds[:n_rounds])
+        for event in self._rounds[:n_rounds]:
+            stats.add(event)
         self.query_one(SpeculationPanel).draw(stats, f"ROUND {n_rounds} of {len(self._rounds)}")
         position = Content(f"round {n_rounds} of {len(self._rounds)}")
         self.query_one("#topic", Static).update(position, layout=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from textual import on
 from textual.app import ComposeResult
@@ -17,17 +17,43 @@ from textual.widgets.option_list import Option
 from localspec.chat.conversation import Conversation, Turn
 from localspec.chat.thinking import strip_thinking
 from localspec.sanitize import sanitize
-from localspec.tui.chat_session import format_branch
+from localspec.tui import clipboard
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.text.wrapping import fit_to_width
 
-_KEY_HINTS = "enter edit   ← → branch   r regenerate   esc done"
+if TYPE_CHECKING:
+    from localspec.tui.screens.chat import ChatScreen
+
+_KEY_HINTS = "enter edit   ← → branch   r regenerate   c copy   esc done"
 
 
 @dataclass(frozen=True, slots=True)
 class TurnChoice:
     action: Literal["edit", "again"]
     turn_id: int
+
+
+def show(screen: ChatScreen) -> None:
+    """Opens the sheet over a chat, and does there what was chosen."""
+    session = screen.session
+    ids_before = [turn.id for turn in session.conversation.turns]
+
+    def on_dismiss(choice: TurnChoice | None) -> None:
+        if ids_before != [turn.id for turn in session.conversation.turns]:
+            screen.transcript.show_session(session)
+            session.save_metadata()
+        if choice is not None:
+            question = session.return_to(choice.turn_id)
+            screen.transcript.show_session(session)
+            if choice.action == "again" and screen.phase == "ready":
+                screen.send(question)
+            else:
+                screen.composer.edit_text(question)
+                screen.composer.focus()
+        screen.draw()
+
+    sheet = TurnsScreen(session.conversation, screen.options.glyphs, session.thinking_markers)
+    screen.app.push_screen(sheet, on_dismiss)
 
 
 class TurnsScreen(ModalScreen[TurnChoice | None]):
@@ -42,6 +68,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         Binding("right", "branch(1)", "Next branch"),
         Binding("e", "edit", "Edit"),
         Binding("r", "again", "Regenerate"),
+        Binding("c", "copy", "Copy the answer"),
     ]
     AUTO_FOCUS = "#turns"
 
@@ -90,7 +117,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
             self._list.highlighted = max(0, min(index, len(rows) - 1))
 
     def _turn_line(self, number: int, turn: Turn) -> Content:
-        branch = format_branch(self._conversation, turn)
+        branch = self._conversation.format_branch(turn.id)
         is_current = number < len(self._conversation.turns)
         question = " ".join(sanitize(turn.question).split()) or "(continued)"
         if not is_current:
@@ -146,6 +173,11 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
 
     def action_again(self) -> None:
         self._dismiss_with("again")
+
+    def action_copy(self) -> None:
+        turn = self._listed_turns()[self._highlighted_index]
+        text = sanitize(strip_thinking(turn.answer, self._markers, turn.starts_in_thinking))
+        self.notify(clipboard.copy(self.app, text) if text else "No answer.", markup=False)
 
     def _dismiss_with(self, action: Literal["edit", "again"]) -> None:
         rows, index = self._listed_turns(), self._highlighted_index

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Literal
 
 from textual.app import ComposeResult
@@ -16,6 +15,7 @@ from textual.widgets import Static
 from localspec import paths
 from localspec.fit.machine_profile import MachineProfile
 from localspec.machine.device import Device
+from localspec.models import catalog, resolver
 from localspec.sanitize import sanitize
 from localspec.tui.app_options import AppOptions
 from localspec.tui.home_rows import MachineSurvey
@@ -24,7 +24,7 @@ from localspec.tui.wizard import fit_text
 from localspec.tui.wizard.shortlist import Candidate
 from localspec.units import gib
 
-WelcomeChoice = Literal["demo", "wizard"]
+WelcomeChoice = Literal["chat", "wizard"]
 
 _INTRO = (
     "Chat with models that run on this computer: private, offline, and fast.",
@@ -43,6 +43,11 @@ class WelcomeScreen(Screen[WelcomeChoice | None]):
         super().__init__()
         self._options = options
         self._survey = MachineSurvey()
+        catalogue = catalog.load(paths.catalog_file())
+        pair = catalogue.pairs.get(resolver.default_pair_id(catalogue))
+        self._first_choice = ("the demo", "installed: see speculation at work")
+        if pair is not None and pair.target.package:
+            self._first_choice = (pair.target.title, pair.title)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="page"):
@@ -61,35 +66,28 @@ class WelcomeScreen(Screen[WelcomeChoice | None]):
             self._draw()
 
     def _draw(self) -> None:
-        lines = (
-            list(_capability_lines(self._survey))
-            if self._survey.machine_profile is not None
-            else [_SURVEY_RUNNING, "", ""]
-        )
-        first, *rest = lines
-        text = Content("\n").join([Content(first), *(_muted(line) for line in rest)])
-        self.query_one("#can", Static).update(text)
-        self.query_one("#keys", Static).update(self._key_lines())
-
-    def _key_lines(self) -> Content:
-        keymap = self._options.keymap
+        lines = [_SURVEY_RUNNING, "", ""]
+        if self._survey.machine_profile is not None:
+            lines = list(_capability_lines(self._survey))
+        muted = [Content.styled(line, "$muted") for line in lines[1:]]
+        self.query_one("#can", Static).update(Content("\n").join([Content(lines[0]), *muted]))
         rows = (
-            ("first.demo", "the demo", "installed: see speculation at work"),
+            ("first.demo", *self._first_choice),
             ("first.wizard", "find a model", "for this computer"),
             ("first.skip", "skip", "to the list of models"),
         )
-        lines = [
+        keys = [
             Content.assemble(
-                (f"{format_key(keys_for(key, keymap)[0]):<6} ", "bold $accent"),
+                (f"{format_key(keys_for(key, self._options.keymap)[0]):<6} ", "bold $accent"),
                 f"{label:<13} ",
                 (description, "$muted"),
             )
             for key, label, description in rows
         ]
-        return Content("\n").join(lines)
+        self.query_one("#keys", Static).update(Content("\n").join(keys))
 
-    def action_demo(self) -> None:
-        self.dismiss("demo")
+    def action_open(self) -> None:
+        self.dismiss("chat")
 
     def action_wizard(self) -> None:
         self.dismiss("wizard")
@@ -98,18 +96,12 @@ class WelcomeScreen(Screen[WelcomeChoice | None]):
         self.dismiss(None)
 
 
-def _muted(line: str) -> Content:
-    return Content.styled(line, "$muted")
-
-
 def _capability_lines(survey: MachineSurvey) -> Iterator[str]:
     """Always three lines, so that the layout does not move."""
     assert survey.machine_profile is not None
     yield _hardware_line(survey.machine_profile)
-    best = next(
-        (candidate for candidate in survey.candidates if candidate.pair.target.repo is not None),
-        None,
-    )
+    listed = (each for each in survey.candidates if each.pair.target.repo is not None)
+    best = next(listed, None)
     if best is None:
         yield "Little memory is free: only the demo and very small models will run."
     else:
@@ -162,28 +154,23 @@ def _speed_text(best: Candidate) -> str:
     )
 
 
+_WELCOMED_FILE = "welcomed"
 _EARLIER_RUN_FILES = ("recent.json", "last.json", "measured.sqlite")
 """Written when a pair is opened."""
 
 
 def is_first_run() -> bool:
     """False if the data folder has traces of an earlier run. Never raises."""
+    traces = [paths.data_dir() / name for name in (_WELCOMED_FILE, *_EARLIER_RUN_FILES)]
     try:
-        names = ("welcomed", *_EARLIER_RUN_FILES)
-        return not (
-            paths.chats_file().exists() or any((paths.data_dir() / n).exists() for n in names)
-        )
+        return not any(path.exists() for path in (paths.chats_file(), *traces))
     except OSError:
         return False
 
 
 def mark_welcomed() -> None:
     """If the file cannot be written, the screen is shown again next time."""
+    file = paths.data_dir() / _WELCOMED_FILE
     with suppress(OSError):
-        file = _welcomed_file()
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file.write_text("The first screen was shown.\n", encoding="utf-8")
-
-
-def _welcomed_file() -> Path:
-    return paths.data_dir() / "welcomed"

@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import CodeBlock, Markdown
 from rich.segment import Segment
@@ -29,9 +30,19 @@ _BLOCK_PARSER = MarkdownIt().enable("strikethrough").enable("table")
 
 
 class _PlainCodeBlock(CodeBlock):
-    """Code without a background, only indented."""
+    """Code without a background, only indented, below its number, which a click copies."""
+
+    label = Text()
+
+    @classmethod
+    def create(cls, markdown: Markdown, token: Token) -> _PlainCodeBlock:
+        block = cls(token.info.partition(" ")[0] or "text", str(markdown.code_theme))
+        assert isinstance(markdown, _RichMarkdown)
+        block.label = markdown.next_label(block.lexer_name)
+        return block
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.label
         yield Syntax(
             str(self.text).rstrip(),
             self.lexer_name,
@@ -44,6 +55,25 @@ class _PlainCodeBlock(CodeBlock):
 
 class _RichMarkdown(Markdown):
     elements = {**Markdown.elements, "fence": _PlainCodeBlock, "code_block": _PlainCodeBlock}  # noqa: RUF012
+
+    def __init__(self, source: str, look: MarkdownStyle, blocks_before: CodeBlocksBefore) -> None:
+        self._look, self._turn_id, self.n_code_blocks = look, *blocks_before
+        super().__init__(source, code_theme=look.code_theme, hyperlinks=False)
+
+    def next_label(self, language: str) -> Text:
+        self.n_code_blocks += 1
+        return _code_label(self._turn_id, self.n_code_blocks, language, self._look)
+
+
+CodeBlocksBefore = tuple[int, int]
+"""The id of the turn, and the number of code blocks before a block of its answer."""
+
+
+def _code_label(turn_id: int, number: int, language: str, look: MarkdownStyle) -> Text:
+    """`1 python`; a click copies the code."""
+    action = Style(meta={"@click": f"screen.copy_code({turn_id}, {number})"})
+    name = "" if language == "text" else f" {language}"
+    return Text(f"  {number}{name}", Style(color=look.muted) + action)
 
 
 @lru_cache(maxsize=8)
@@ -77,13 +107,15 @@ def _build_console(look: MarkdownStyle) -> Console:
     )
 
 
-def _render_block(source: str, width: int, look: MarkdownStyle) -> list[SegmentLine]:
+def _render_block(
+    source: str, width: int, look: MarkdownStyle, blocks_before: CodeBlocksBefore
+) -> tuple[list[SegmentLine], int]:
+    """The lines, and the number of code blocks up to the end of this block."""
     console = _build_console(look)
-    text = _RichMarkdown(source, code_theme=look.code_theme, hyperlinks=False)
+    text = _RichMarkdown(source, look, blocks_before)
     lines = console.render_lines(text, console.options.update(width=width), pad=False)
-    return _strip_blank_lines(
-        [[Segment(s.text, _without_background(s.style)) for s in line] for line in lines]
-    )
+    plain = [[Segment(s.text, _without_background(s.style)) for s in line] for line in lines]
+    return _strip_blank_lines(plain), text.n_code_blocks
 
 
 @lru_cache(maxsize=1024)
@@ -102,8 +134,8 @@ def _strip_blank_lines(lines: list[SegmentLine]) -> list[SegmentLine]:
 class MarkdownText:
     """Markdown that grows at the end; the text must be sanitized."""
 
-    def __init__(self, style: MarkdownStyle) -> None:
-        self._style = style
+    def __init__(self, style: MarkdownStyle, turn_id: int = 0) -> None:
+        self._style, self._turn_id = style, turn_id
         self._finished_blocks: list[str] = []
         self._tail = ""
         """The last block, which may still change."""
@@ -111,6 +143,8 @@ class MarkdownText:
         """The finished blocks at `_width`."""
         self._n_rendered = 0
         """Number of finished blocks in `_lines`."""
+        self._n_code_blocks = 0
+        """In `_lines`."""
         self._open_lines: list[SegmentLine] | None = None
         self._width = 0
 
@@ -138,13 +172,16 @@ class MarkdownText:
 
     def _discard_rendered(self) -> None:
         self._lines, self._n_rendered, self._open_lines = [], 0, None
+        self._n_code_blocks = 0
 
     def height(self, width: int) -> int:
         if width != self._width:
             self._width = width
             self._discard_rendered()
         for source in self._finished_blocks[self._n_rendered :]:
-            self._lines += self._with_blank_line(_render_block(source, width, self._style))
+            before = self._turn_id, self._n_code_blocks
+            lines, self._n_code_blocks = _render_block(source, width, self._style, before)
+            self._lines += self._with_blank_line(lines)
         self._n_rendered = len(self._finished_blocks)
         if self._open_lines is None:
             self._open_lines = (
@@ -157,13 +194,16 @@ class MarkdownText:
 
     def _render_open_block(self) -> list[SegmentLine]:
         """The last block; an open code fence has no syntax colours, which would cost too much."""
-        fence = _unclosed_fence(self._tail)
+        fence, before = _unclosed_fence(self._tail), (self._turn_id, self._n_code_blocks)
         if fence is None:
-            return _render_block(self._tail, self._width, self._style)
+            return _render_block(self._tail, self._width, self._style, before)[0]
         console = _build_console(self._style)
         options = console.options.update(width=max(1, self._width - 4))
-        lines = console.render_lines(Text(fence.expandtabs(4)), options, pad=False)
-        return [[Segment("  "), *line] for line in lines]
+        language, code = fence
+        label = _code_label(self._turn_id, self._n_code_blocks + 1, language or "text", self._style)
+        lines = console.render_lines(Text(code.expandtabs(4)), options, pad=False)
+        code_lines = [[Segment("  "), *line] for line in lines]
+        return [*console.render_lines(label, options, pad=False), *code_lines]
 
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
         assert self._open_lines is not None, "call height() first"
@@ -178,11 +218,11 @@ def _split_blocks(lines: list[str], starts: list[int]) -> list[str]:
     return ["".join(lines[a:b]) for a, b in pairwise(edges)]
 
 
-def _unclosed_fence(text: str) -> str | None:
-    """The code so far, if the text is a code fence that is not closed yet; else None."""
+def _unclosed_fence(text: str) -> tuple[str, str] | None:
+    """The language and the code so far of a code fence that is not closed yet; else None."""
     first, _, rest = text.lstrip("\n").partition("\n")
     mark = first.lstrip()[:3]
     if mark not in ("```", "~~~") or len(first) - len(first.lstrip()) > 3:
         return None
     closed = any(line.strip().startswith(mark) for line in rest.splitlines())
-    return None if closed else rest.rstrip("\n")
+    return None if closed else (first.strip("`~ ").partition(" ")[0], rest.rstrip("\n"))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from rich.segment import Segment
 
+from localspec.chat.answer import AnswerDelta
 from localspec.chat.conversation import Attachment, Turn
-from localspec.chat.thinking import ThinkingSplitter
-from localspec.protocol.events import Event, GenerationFinished, Prefill, Round, TokenScore
+from localspec.protocol.events import FinishReason, GenerationFinished, Round, TokenScore
 from localspec.sanitize import sanitize
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.text.blocks import (
@@ -27,6 +28,12 @@ from localspec.units import short_count
 _LONG_QUESTION = 50_000
 """A question longer than this is drawn in part: wrapping a megabyte takes seconds."""
 _SHOWN_CHARACTERS = 5_000
+_END_REASONS: dict[FinishReason, str] = {
+    "length": "stopped at the max-token limit: f4 settings",
+    "context": "the context is full: ctrl+n starts a new chat",
+    "error": "stopped by an error",
+}
+_ENDED_WHILE_THINKING = "before the thinking ended: /set think_budget N, or /think off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,6 @@ class Speaker:
     """The model that answers, and how to show its answers."""
 
     name: str
-    thinking_markers: tuple[str, str] | None
     raw: bool
     """A completion model: the text continues the question and is not Markdown."""
 
@@ -63,6 +69,16 @@ def truncate_start(text: str, ellipsis: str) -> str:
     )
 
 
+def format_end_reason(turn: Turn, stopped_ms: float | None) -> str:
+    """Why an answer ended; empty for an ordinary end."""
+    why = _END_REASONS.get(turn.finish_reason, "") if turn.finish_reason else ""
+    if turn.finish_reason == "cancelled":
+        why = "stopped" if stopped_ms is None else f"stopped in {stopped_ms:.0f} ms"
+    if turn.ends_in_thinking:
+        return f"{why.partition(':')[0] or 'stopped'}, {_ENDED_WHILE_THINKING}"
+    return why
+
+
 class TurnText:
     """Shows an answer as Markdown (completion models: plain text) or in the token view."""
 
@@ -70,20 +86,20 @@ class TurnText:
         self, turn: Turn, speaker: Speaker, glyphs: Glyphs, style: MarkdownStyle, branch: str = ""
     ) -> None:
         """`branch`: the position among sibling branches, such as `2 of 3`."""
+        self.turn_id = turn.id
         self._speaker = speaker
         self._branch = f"  {glyphs.dot} {branch}" if branch else ""
         self._glyphs = glyphs
-        self._splitter = ThinkingSplitter(speaker.thinking_markers)
         self._thinking_text = ""
+        self._in_thinking = False
         self._thinking_unfolded = False
         self._token_view = False
         self.token_text = TokenText(
             truncate_start(turn.question, glyphs.ellipsis) if speaker.raw else "", glyphs
         )
-        self.markdown = MarkdownText(style)
+        self.markdown = MarkdownText(style, turn.id)
         self.rounds: list[Round] = []
-        self.ended = False
-        self._question = truncate_end(sanitize(turn.question), glyphs.ellipsis)
+        self.question = truncate_end(sanitize(turn.question), glyphs.ellipsis)
         self._attachment_blocks = [
             Paragraph(format_attachment(file), "muted") for file in turn.attachments
         ]
@@ -97,11 +113,11 @@ class TurnText:
         if self._speaker.raw:
             blocks.append(self.token_text)
         else:
-            if self._question or self._attachment_blocks:
+            if self.question or self._attachment_blocks:
                 blocks += [
                     Paragraph(f"You{self._branch}", "role"),
                     *self._attachment_blocks,
-                    Paragraph(self._question),
+                    Paragraph(self.question),
                     BlankLine(),
                 ]
             blocks.append(Paragraph(sanitize(self._speaker.name, multiline=False), "speaker"))
@@ -112,38 +128,25 @@ class TurnText:
 
     # --- input ----------------------------------------------------------------------------
 
-    def add_events(self, events: Sequence[Event]) -> None:
-        new_text: list[str] = []
-        for event in events:
+    def add_deltas(self, deltas: Sequence[AnswerDelta]) -> None:
+        for delta in deltas:
+            event = delta.event
             if isinstance(event, Round):
                 self.rounds.append(event)
                 self.token_text.extend(event.tokens)
-                new_text += [token.text for token in event.tokens]
-            elif isinstance(event, Prefill) and event.thinking:
-                self._splitter = ThinkingSplitter(
-                    self._speaker.thinking_markers, starts_in_thinking=True
-                )
             elif isinstance(event, GenerationFinished):
-                new_text.append(event.tail)
                 self.token_text.end(event.tail)
-        if not self._speaker.raw:
-            self._append_text("".join(new_text))
-
-    def _append_text(self, text: str, *, last: bool = False) -> None:
-        parts = self._splitter.feed(text)
-        if last:
-            parts += self._splitter.flush()
-        for part in parts:
-            if part.is_thinking:
-                self._thinking_text += sanitize(part.text)
-            else:
-                self.markdown.write(sanitize(part.text))
+            for part in delta.parts:
+                if part.is_thinking:
+                    self._thinking_text += sanitize(part.text)
+                elif not self._speaker.raw:
+                    self.markdown.write(sanitize(part.text))
+            self._in_thinking = delta.in_thinking
         self._update_thinking()
 
     def finish(self, note: str = "") -> None:
-        self.ended = True
-        if not self._speaker.raw:
-            self._append_text("", last=True)
+        self._in_thinking = False
+        self._update_thinking()
         self.set_note(note)
 
     def set_note(self, text: str) -> None:
@@ -157,6 +160,16 @@ class TurnText:
             tokens[index] = replace(
                 tokens[index], p_target=score.p_target, rank=score.rank, instead=score.instead
             )
+
+    @property
+    def scored_rounds(self) -> list[Round]:
+        """With the probabilities that were computed after the answer."""
+        tokens = iter(self.token_text.tokens)
+        return [replace(r, tokens=tuple(islice(tokens, len(r.tokens)))) for r in self.rounds]
+
+    @property
+    def answer_text(self) -> str:
+        return "".join(sanitize(token.text) for token in self.token_text.tokens)
 
     def round_of(self, token: int) -> Round | None:
         end = 0
@@ -184,7 +197,7 @@ class TurnText:
             self._thinking_block.set_text("")
             return
         glyph = self._glyphs.expanded if self._thinking_unfolded else self._glyphs.collapsed
-        label = "thinking" if self._splitter.in_thinking and not self.ended else "thought"
+        label = "thinking" if self._in_thinking else "thought"
         n_words = len(thinking.split())
         head = f"{glyph} {label}, {n_words} word{'s' * (n_words != 1)}"
         self._thinking_block.set_text(

@@ -1,11 +1,14 @@
-"""Incremental word wrapping of streamed text."""
+"""Word wrapping, of whole texts and of streamed text."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from textwrap import wrap
 
 from rich.cells import cell_len, set_cell_size
+
+from localspec.sanitize import sanitize
 
 _PIECE_PATTERN = re.compile(r"\n|[^\S\n]+|\S+")
 _TAB = " " * 4
@@ -16,6 +19,12 @@ def fit_to_width(text: str, width: int, ellipsis: str) -> str:
     if cell_len(text) > width:
         text = set_cell_size(text, max(0, width - len(ellipsis))).rstrip() + ellipsis[:width]
     return set_cell_size(text, width)
+
+
+def wrap_words(text: str, width: int) -> list[str]:
+    """Sanitized lines, at least one; hyphens are no breaks, so that commands stay whole."""
+    text = sanitize(text, multiline=False)
+    return wrap(text, max(10, width), break_on_hyphens=False) or [""]
 
 
 @dataclass(frozen=True, slots=True)

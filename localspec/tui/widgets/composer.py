@@ -1,39 +1,61 @@
-"""The message field: several lines, sent with enter."""
+"""The message field: several lines, sent with enter; and the files attached to the message."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from textual import events
+from textual import events, on
+from textual.app import SuspendNotSupported
+from textual.content import Content
 from textual.message import Message
-from textual.widgets import TextArea
+from textual.widgets import Static, TextArea
 
+from localspec.chat import slash_commands
+from localspec.chat.conversation import Attachment
+from localspec.chat.session import ChatSession
+from localspec.config import toml_file
+from localspec.errors import LocalspecError
 from localspec.sanitize import sanitize
 from localspec.tui.key_bindings import keys_for
+from localspec.tui.problem_text import problem_text
+from localspec.tui.text.turn_text import format_attachment
+from localspec.tui.widgets.completion_list import CompletionList
+from localspec.units import short_count
 
 _MAX_WRAPPED_CHARACTERS = 50_000
 """Longer text is not wrapped: wrapping a megabyte takes seconds."""
 
 
 class MessageComposer(TextArea):
-    """A multi-line editor with a history; pasted line ends never send."""
+    """A multi-line editor; up recalls earlier texts, and pasted line ends never send."""
 
     class Submitted(Message):
         def __init__(self, text: str) -> None:
             super().__init__()
             self.text = text
 
-    def __init__(self, keymap: Mapping[str, str]) -> None:
+    def __init__(self, keymap: Mapping[str, str], session: ChatSession) -> None:
+        """Earlier texts of the session are recalled; those that leave the field are added."""
         super().__init__(id="composer", compact=True, highlight_cursor_line=False)
-        self._keymap = keymap
+        self._keymap, self._session = keymap, session
         self.cursor_blink = False
-        self._sent_texts: list[str] = []
-        self._recall_index = 0
-        """Position in `_sent_texts`; its length: the message being written."""
+        self.completions = CompletionList(self.replace_text)
+        """Belongs above this field; the screen places it."""
+        self._typed_texts = session.typed_texts
+        """To recall, the latest last."""
+        self._recall_index = len(session.typed_texts)
+        """Position in `_typed_texts`; its length: the message being written."""
+        self._loaded_text = ""
+        """An earlier question, put into the field to be edited."""
 
     async def _on_key(self, event: events.Key) -> None:
         """Not bindings, because those would run before letters that were typed earlier."""
-        if event.key in keys_for("chat.send", self._keymap):
+        if self.completions.take_key(event.key, self._typed_line):
+            pass
+        elif event.key in keys_for("chat.send", self._keymap):
             self._submit()
         elif event.key in keys_for("chat.newline", self._keymap):
             self.insert("\n")
@@ -42,25 +64,81 @@ class MessageComposer(TextArea):
         event.prevent_default()
         event.stop()
 
+    @property
+    def _typed_line(self) -> str:
+        """What can be completed: not a text that was recalled."""
+        return "" if self._can_recall else self.text
+
+    @on(TextArea.Changed)
+    def _update_completions(self) -> None:
+        self.completions.show_for(self._typed_line)
+        self.show_size()
+
+    def show_size(self) -> None:
+        """The size of the message and its files, against what is left of the context."""
+        session = self._session
+        is_command = slash_commands.parse(self.text) is not None or self.text == "/"
+        text = "" if is_command else self.text
+        size, left = session.estimate_tokens(text), session.tokens_left
+        if size and left is not None:
+            over = self.app.theme_variables["warning"] if size > left else ""
+            label = f"about {short_count(size)} tokens, {short_count(max(0, left))} left"
+            self.border_subtitle = Content.styled(label, over)
+        else:
+            self.border_subtitle = Content("")
+
     def _submit(self) -> None:
         """Clears the field at once: the next letters may follow before the screen reacts."""
         text = self.text
-        if text.strip() and self._sent_texts[-1:] != [text]:
-            self._sent_texts.append(text)
-        self._recall_index = len(self._sent_texts)
+        self._remember_text()
         self.text = ""
         self.soft_wrap = True
         self.post_message(self.Submitted(text))
 
+    def _remember_text(self) -> None:
+        """So that up brings it back."""
+        if self.text.strip() and self._typed_texts[-1:] != [self.text]:
+            self._typed_texts.append(self.text)
+        self._recall_index = len(self._typed_texts)
+
     def restore_text(self, text: str) -> None:
         """Puts a message that was not sent before the text typed since then."""
-        self.replace_text(text + self.text)
+        self.replace_text("\n".join(filter(None, (text, self.text))))
+
+    def edit_text(self, text: str) -> None:
+        """Puts a text to edit in place of the typed one, which up brings back."""
+        self._remember_text()
+        self._loaded_text = text
+        self.replace_text(text)
 
     def replace_text(self, text: str) -> None:
-        """Replaces all text and moves the cursor to the end."""
+        """Replaces all text and moves the cursor to the end; undo brings the old one back."""
         self._update_soft_wrap(len(text))
-        self.text = text
+        self.history.checkpoint()
+        self.replace(text, self.document.start, self.document.end)
+        self.history.checkpoint()
         self.move_cursor(self.document.end)
+
+    def action_editor(self) -> None:
+        """Writes the message in $VISUAL or $EDITOR."""
+        handle, name = tempfile.mkstemp(prefix="localspec-", suffix=".md")
+        path = Path(name)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
+                file.write(self.text)
+            with self.app.suspend():
+                toml_file.run_editor(path)
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except SuspendNotSupported:
+            self.notify("This terminal cannot be handed to an editor.", markup=False)
+        except LocalspecError as error:
+            self.notify(problem_text(error), severity="warning", markup=False)
+        except OSError as error:
+            self.notify(f"The message cannot be edited: {error.strerror}.", markup=False)
+        else:
+            self.replace_text(sanitize(text.rstrip("\n")))
+        finally:
+            path.unlink(missing_ok=True)
 
     def action_cursor_up(self, select: bool = False) -> None:
         if not select and self._can_recall and self.cursor_at_first_line and self._recall_index > 0:
@@ -73,7 +151,7 @@ class MessageComposer(TextArea):
             not select
             and self._can_recall
             and self.cursor_at_last_line
-            and self._recall_index < len(self._sent_texts)
+            and self._recall_index < len(self._typed_texts)
         ):
             self._recall(self._recall_index + 1)
         else:
@@ -82,14 +160,12 @@ class MessageComposer(TextArea):
     @property
     def _can_recall(self) -> bool:
         """Whether up and down go through the history: only if no typed text would be lost."""
-        return (
-            not self.text
-            or self.text in self._sent_texts[self._recall_index : self._recall_index + 1]
-        )
+        recalled = self._typed_texts[self._recall_index : self._recall_index + 1]
+        return self.text in ("", self._loaded_text, *recalled)
 
     def _recall(self, index: int) -> None:
         self._recall_index = index
-        self.replace_text(self._sent_texts[index] if index < len(self._sent_texts) else "")
+        self.replace_text(self._typed_texts[index] if index < len(self._typed_texts) else "")
 
     async def _on_paste(self, event: events.Paste) -> None:
         event.prevent_default()
@@ -102,3 +178,16 @@ class MessageComposer(TextArea):
     def _update_soft_wrap(self, length: int) -> None:
         """Called before the text reaches `length` characters."""
         self.soft_wrap = length <= _MAX_WRAPPED_CHARACTERS
+
+
+class AttachedFiles(Static):
+    """The files that go with the next message, above the message field."""
+
+    def __init__(self) -> None:
+        super().__init__(id="attached", markup=False)
+
+    def draw(self, files: Sequence[Attachment]) -> None:
+        self.display = bool(files)
+        if files:
+            names = "   ".join(map(format_attachment, files))
+            self.update(Content(f"{names}   /read - removes them"))

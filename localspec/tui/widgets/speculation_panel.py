@@ -1,4 +1,4 @@
-"""The speculation panel: state, speed-up, acceptance and draft sources."""
+"""The speculation panel: what speculation gives now, why, and how its drafts fare."""
 
 from __future__ import annotations
 
@@ -7,102 +7,192 @@ from collections.abc import Iterator
 from textual.content import Content
 from textual.widgets import Static
 
+from localspec.chat.speculation_stats import (
+    RECENT_ROUNDS,
+    DraftSourceStats,
+    SpeculationStats,
+    format_acceptance,
+)
 from localspec.models import draft_heads
+from localspec.protocol.events import Round
 from localspec.sanitize import sanitize
 from localspec.tui.glyphs import Glyphs
-from localspec.tui.speculation_stats import RECENT_ROUNDS, SpeculationStats
-from localspec.units import percent, token_rate
+from localspec.tui.text.wrapping import wrap_words
+from localspec.tui.timer import set_reliable_timer
+from localspec.units import count, percent, token_rate
 
 PANEL_WIDTH = 32
 """Cells of text."""
+REFRESH_SECONDS = 0.2
+"""Minimum time between two updates while an answer streams."""
 
 _STATE_LABELS = {"probing": "MEASURING"}
 _STATE_STYLES = {"on": "bold $success", "probing": "bold $accent", "paused": "bold $warning"}
-_SOURCE_NAMES = {"model": "draft model", "lookup": "prompt lookup"} | draft_heads.KIND_TITLES
+_SOURCE_NAMES = {
+    "model": "draft model",
+    "lookup": "lookup",
+    "crossvocab": "draft (text)",
+} | draft_heads.KIND_TITLES
+_NO_GAIN = 1.02
+"""A range that reaches below this shows no clear gain."""
+_STRIP_SCALES = (4, 8, 16)
+"""Accepted tokens of the strip's highest bar: few values, so that bars seldom change."""
 
 
 class SpeculationPanel(Static):
     def __init__(self, glyphs: Glyphs) -> None:
         super().__init__(markup=False)
         self._glyphs = glyphs
+        self._shown = (SpeculationStats(), "")
+        self._refresh_pending = False
+
+    def draw_soon(self, stats: SpeculationStats) -> None:
+        """Draws while an answer streams, a few times per second."""
+
+        def refresh() -> None:
+            if self._refresh_pending:  # nothing newer was drawn
+                self.draw(stats)
+
+        if not self._refresh_pending:
+            self._refresh_pending = True
+            set_reliable_timer(self, REFRESH_SECONDS, refresh)
 
     def draw(self, stats: SpeculationStats, state: str = "") -> None:
         """`state` is shown instead of the plan, for example while the model loads."""
-        lines = list(_panel_lines(stats, self._glyphs, state, spacious=self.size.height >= 28))
+        self._refresh_pending = False
+        self._shown = stats, state
+        lines = _panel_lines(stats, self._glyphs, state, self.size.height)
         self.update(Content("\n").join(lines), layout=False)
 
+    def on_resize(self) -> None:
+        self.draw(*self._shown)
 
-def _panel_lines(
-    stats: SpeculationStats, glyphs: Glyphs, state: str, *, spacious: bool
-) -> Iterator[Content]:
-    """`spacious`: with blank lines between the sections."""
-    gap = [Content("")] if spacious else []
-    yield _state_line(stats, state)
+
+def _panel_lines(stats: SpeculationStats, glyphs: Glyphs, state: str, height: int) -> list[Content]:
+    """The sections that fit into `height` lines; the most important come first."""
+    lines = list(_summary(stats, state))
+    for section in (
+        _acceptance(stats),
+        _strip(stats, glyphs),
+        _draft_sources(stats),
+        _histogram(stats.totals.histogram, glyphs),
+        _last_round(stats),
+    ):
+        added = [Content(""), *section]
+        if len(added) > 1 and len(lines) + len(added) <= height:
+            lines += added
+    return lines
+
+
+# --- what speculation gives, and why ------------------------------------------------------
+
+
+def _summary(stats: SpeculationStats, state: str) -> Iterator[Content]:
+    yield _headline(stats, state)
+    label = "speculation, before" if stats.is_off else "with speculation"
+    yield _two_columns(label, token_rate(stats.speculative_speed))
+    yield _two_columns("plain decoding", token_rate(stats.plain_speed))
     if stats.plan is not None and not state:
-        yield from _wrap_muted(sanitize(stats.plan.why, multiline=False))
-    yield Content("")
-    yield _muted("acceptance rate")
-    yield _two_columns(_format_rate(stats.recent_accepted, stats.recent_drafted), "now")
-    yield _two_columns(_format_rate(stats.totals.accepted, stats.totals.drafted), "chat")
-    per_pass = stats.tokens_per_pass
-    yield Content(f"{per_pass:.1f} tokens per pass" if per_pass else "– tokens per pass")
-    yield _two_columns(
-        token_rate(stats.tokens_per_second), f"plain {_format_speed(stats.plain_speed)}"
-    )
-    yield Content("")
-    n_rounds = len(stats.recent_rounds)
-    yield _muted(f"last {n_rounds} round{'s' * (n_rounds != 1)}" if n_rounds else "rounds")
-    yield Content.styled(_sparkline(stats, glyphs), "$accent")
-    yield from gap
-    yield _muted("accepted tokens per round")
-    yield from _histogram(stats.totals.histogram, glyphs)
-    yield from gap
-    yield _muted("draft source")
-    yield from [
-        _two_columns(_format_source(name), percent(share)) for name, share in stats.draft_shares
-    ] or [_muted("none yet")]
-    yield from gap
-    yield from _last_round(stats)
+        yield from _wrap_muted(stats.plan.why)
+        for reason in _reasons(stats):
+            yield from _wrap_muted(reason)
 
 
-def _state_line(stats: SpeculationStats, state: str) -> Content:
+def _headline(stats: SpeculationStats, state: str) -> Content:
     if state or stats.plan is None:
         return Content.styled(state or "READY", "bold $accent" if state else "bold $muted")
     plan_state, speedup = stats.plan.state, stats.speedup
     label = _STATE_LABELS.get(plan_state, plan_state.upper())
-    gain = ""
-    if speedup:
-        gain = f"{speedup:.2f}× if on" if plan_state == "paused" else f"{speedup:.1f}× plain"
-    return _two_columns(label, gain, _STATE_STYLES.get(plan_state, "bold"))
+    gain, style = "", "$muted"
+    if speedup is not None and plan_state != "off":
+        gain = f"{speedup} plain speed"
+        style = "bold $success" if speedup.low > _NO_GAIN else "bold"
+        style = "bold $warning" if speedup.high < 1 else style
+    elif stats.answer.rounds and plan_state != "off":
+        gain = "few rounds so far" if stats.plain_speed else "plain speed unknown"
+    return _two_columns(label, gain, _STATE_STYLES.get(plan_state, "bold"), style)
 
 
-def _two_columns(left: str, right: str, style: str = "") -> Content:
-    """Text at the left and right edge, so that changing numbers move nothing."""
-    space = " " * max(1, PANEL_WIDTH - len(left) - len(right))
-    return Content.assemble((left, style), space, (right, "$muted"))
+def _reasons(stats: SpeculationStats) -> Iterator[str]:
+    """What would have to change, and the next trial."""
+    assert stats.plan is not None
+    state = stats.plan.state
+    if state == "paused":
+        yield from filter(None, [_break_even(stats)])
+        if (n := stats.rounds_to_next_trial) is not None:
+            yield f"next trial in {count(n, 'round')}"
+    elif state == "probing" and stats.answer.rounds and not stats.answer.totals.drafted:
+        yield "a trial may cost 3 % of the answer"
+    elif state == "on" and stats.plain_speed is None and stats.answer.rounds:
+        yield "/spec off, once, measures it"
+    elif state == "on" and stats.speedup is not None and stats.speedup.high < 1:
+        yield "drafts cost more than they save"
 
 
-def _muted(text: str) -> Content:
-    return Content.styled(text, "$muted")
+def _break_even(stats: SpeculationStats) -> str:
+    needed = stats.break_even_rate
+    if needed is None:
+        return ""
+    if needed > 1:
+        return "on this computer no acceptance rate pays"
+    rate = stats.recent_acceptance_rate
+    if rate is None:
+        return f"pays from an acceptance rate of {percent(needed)}"
+    return f"acceptance {percent(rate)}, pays from {percent(needed)}" * (rate < needed)
 
 
-def _format_rate(accepted: int, drafted: int) -> str:
-    return f"{percent(accepted / drafted)} ({accepted} of {drafted})" if drafted else "–"
+# --- acceptance ---------------------------------------------------------------------------
 
 
-def _format_speed(speed: float | None) -> str:
-    return "?" if speed is None else f"{speed:.1f}" if speed < 100 else f"{speed:.0f}"
+def _acceptance(stats: SpeculationStats) -> Iterator[Content]:
+    yield _muted("acceptance rate")
+    totals = stats.totals
+    for accepted, drafted, label in (
+        (stats.recent_accepted, stats.recent_drafted, "now"),
+        (totals.accepted, totals.drafted, "chat"),
+    ):
+        rate = format_acceptance(accepted, drafted)
+        yield _two_columns(f"{rate} drafted" if drafted else rate, label)
+    per_pass = stats.tokens_per_pass
+    yield Content(f"{per_pass:.1f} tokens per target pass" if per_pass else "– tokens per pass")
+    if totals.overlapped:
+        yield _two_columns(percent(totals.overlap_hits / totals.overlapped), "drafted in time")
 
 
-def _sparkline(stats: SpeculationStats, glyphs: Glyphs) -> str:
-    """Tokens of each round, relative to the largest round."""
-    counts = [len(r.tokens) for r in stats.recent_rounds][-min(RECENT_ROUNDS, PANEL_WIDTH) :]
-    most = max(counts, default=1)
-    return glyphs.sparkline([n / most for n in counts]) or glyphs.dot
+def _strip(stats: SpeculationStats, glyphs: Glyphs) -> Iterator[Content]:
+    """A column per round: its accepted tokens as a bar, or a mark if it has none."""
+    rounds = stats.recent_rounds[-min(RECENT_ROUNDS, PANEL_WIDTH) :]
+    if not rounds:
+        return
+    most = max(event.accepted for event in rounds)
+    scale = next((n for n in _STRIP_SCALES if n >= most), _STRIP_SCALES[-1])
+    yield _muted(f"last {count(len(rounds), 'round')}: accepted, 0–{scale}")
+    cells = [_strip_cells(event, scale, glyphs) for event in rounds]
+    if glyphs.sparkline_steps:
+        yield Content.styled("".join(upper for upper, _, _ in cells), "$accepted")
+    yield Content.assemble(*((lower, style) for _, lower, style in cells))
+    yield _muted(f"{glyphs.dot} plain  {glyphs.rejected} all rejected")
+
+
+def _strip_cells(event: Round, scale: int, glyphs: Glyphs) -> tuple[str, str, str]:
+    """The upper and lower cell, and the style of the lower one."""
+    if not event.drafted:
+        return " ", glyphs.dot, "$muted"
+    if not event.accepted:
+        return " ", glyphs.rejected, "$corrected"
+    steps = glyphs.sparkline_steps
+    if not steps:
+        return " ", str(event.accepted) if event.accepted < 10 else "+", "$accepted"
+    level = max(1, round(2 * len(steps) * min(event.accepted / scale, 1)))
+    upper = steps[level - len(steps) - 1] if level > len(steps) else " "
+    return upper, steps[min(level, len(steps)) - 1], "$accepted"
 
 
 def _histogram(counts: list[int], glyphs: Glyphs) -> Iterator[Content]:
     """How many rounds accepted 0, 1, 2, … tokens, two per line; the last includes all above."""
+    if not counts:
+        return
+    yield _muted("accepted tokens per round")
     shown = [*counts[:7], sum(counts[7:])] if len(counts) > 8 else counts
     shown = shown + [0] * (6 - len(shown))
     most = max(shown) or 1
@@ -116,10 +206,27 @@ def _histogram(counts: list[int], glyphs: Glyphs) -> Iterator[Content]:
         yield Content.assemble(*parts)
 
 
-def _format_source(name: str) -> str:
-    return " + ".join(
-        _SOURCE_NAMES.get(part, sanitize(part, multiline=False)) for part in name.split("+")
+def _draft_sources(stats: SpeculationStats) -> Iterator[Content]:
+    """A table; `ms` is the time to draft, per round."""
+    sources = stats.draft_sources
+    if not sources:
+        return
+    yield _muted(_table_row("source", "drafted", "accepted", "ms"))
+    yield from (Content(_source_row(source)) for source in sources)
+
+
+def _source_row(source: DraftSourceStats) -> str:
+    ms = source.ms_per_round
+    return _table_row(
+        _format_source(source.name),
+        f"{source.drafted:,}",
+        percent(source.acceptance_rate),
+        f"{ms:.1f}" if ms < 9.95 else f"{ms:.0f}",
     )
+
+
+def _table_row(name: str, drafted: str, accepted: str, ms: str) -> str:
+    return f"{name[:11]:<11}{drafted:>8}{accepted:>9}{ms:>4}"
 
 
 def _last_round(stats: SpeculationStats) -> Iterator[Content]:
@@ -128,20 +235,29 @@ def _last_round(stats: SpeculationStats) -> Iterator[Content]:
         return
     last = stats.recent_rounds[-1]
     yield _muted("last round")
-    source = _format_source(last.source) if last.source else ""
+    source = " + ".join(map(_format_source, last.source.split("+"))) if last.source else ""
     yield Content(f"{last.drafted} drafted, {source}" if source else "nothing drafted")
     if stats.plan is not None and last.reason and last.reason != stats.plan.why:
-        yield from _wrap_muted(sanitize(last.reason, multiline=False))
+        yield from _wrap_muted(last.reason)
+
+
+# --- text ---------------------------------------------------------------------------------
+
+
+def _two_columns(left: str, right: str, style: str = "", right_style: str = "$muted") -> Content:
+    """Text at the left and right edge, so that changing numbers move nothing."""
+    space = " " * max(1, PANEL_WIDTH - len(left) - len(right))
+    return Content.assemble((left, style), space, (right, right_style))
+
+
+def _format_source(name: str) -> str:
+    return _SOURCE_NAMES.get(name) or sanitize(name, multiline=False)
+
+
+def _muted(text: str) -> Content:
+    return Content.styled(text, "$muted")
 
 
 def _wrap_muted(text: str) -> Iterator[Content]:
-    """Wraps to the panel's width, at most three lines."""
-    lines = [""]
-    for word in text.split():
-        longer = f"{lines[-1]} {word}".strip()
-        if len(longer) <= PANEL_WIDTH:
-            lines[-1] = longer
-        else:
-            lines.append(word[:PANEL_WIDTH])
-    for line in lines[:3]:
-        yield _muted(line)
+    """At most three lines."""
+    return map(_muted, wrap_words(text, PANEL_WIDTH)[:3])

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
+from textual import events
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
-from localspec import hints
+from localspec import hint_rewriting
+from localspec.chat.answer import AnswerDelta, replay_turn
 from localspec.chat.conversation import Turn
-from localspec.chat.settings import LoadedModel
+from localspec.chat.history import SearchHit
+from localspec.chat.session import ChatSession
 from localspec.errors import LocalspecError
-from localspec.protocol.events import Event, Round, Token, TokenScore
+from localspec.protocol.events import Round, Token, TokenScore
 from localspec.sanitize import sanitize
 from localspec.tui import themes
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.key_bindings import bindings_for
 from localspec.tui.text.blocks import BlankLine, KeyHints, Paragraph, TextBlock
-from localspec.tui.text.turn_text import Speaker, TurnText
+from localspec.tui.text.turn_text import Speaker, TurnText, format_end_reason
 from localspec.tui.themes import MarkdownStyle
 from localspec.tui.widgets.text_view import TextView
+
+_URL = re.compile(r"https?://[^\s<>\"'`]+[^\s<>\"'`.,;:!?)\]}]")
+_MIN_URL_PART = 6
+"""Characters of an address on one line: fewer may be an ordinary word."""
+
+
+def find_url(text: str, part: str) -> str:
+    """The address in a text that a part of it, as on one line of the screen, belongs to."""
+    part = part.strip("<>()[]\"'`.,;:!?")
+    if len(part) < _MIN_URL_PART:
+        return ""
+    return next((url for url in _URL.findall(text) if part in url), "")
 
 
 class Transcript(TextView, can_focus=False):
@@ -72,8 +88,22 @@ class Transcript(TextView, can_focus=False):
 
     # --- turns ----------------------------------------------------------------------------
 
-    def add_turn(self, turn: Turn, speaker: Speaker, branch: str = "") -> None:
-        """Appends a turn, and follows the end again."""
+    def show_session(self, session: ChatSession) -> None:
+        """Shows the selected path of a chat."""
+        self.clear_turns()
+        for turn in session.conversation.turns:
+            self.add_turn(session, turn)
+            _, deltas = replay_turn(turn, session.thinking_markers)
+            self.add_deltas(deltas)
+            self.finish_answer(format_end_reason(turn, None))
+
+    def add_turn(self, session: ChatSession, turn: Turn) -> None:
+        """Appends a turn, and follows the end again.
+
+        Until a model is loaded, it is formatted as a chat model's.
+        """
+        speaker = Speaker(turn.model or session.model_name, session.completes_text)
+        branch = session.conversation.format_branch(turn.id)
         text = TurnText(turn, speaker, self._glyphs, self._markdown_style(), branch)
         text.show_tokens(self.token_view, self.show_marks)
         text.set_thinking_unfolded(self.thinking_unfolded)
@@ -81,13 +111,22 @@ class Transcript(TextView, can_focus=False):
         self._rebuild_blocks()
         self.follow_end()
 
-    def add_events(self, events: Sequence[Event]) -> None:
-        self.turns[-1].add_events(events)
+    def add_deltas(self, deltas: Sequence[AnswerDelta]) -> None:
+        self.turns[-1].add_deltas(deltas)
         self._rebuild_blocks()
 
     def finish_answer(self, note: str) -> None:
         self.turns[-1].finish(note)
         self._rebuild_blocks()
+
+    def show_match(self, found: SearchHit) -> None:
+        """Scrolls to the first line of the turn that has one of the words."""
+        turn = next((turn for turn in self.turns if turn.turn_id == found.turn), None)
+        if turn is not None:
+            top = self._blocks.top_of(turn)
+            lines = self.plain_text.lower().split("\n")[top : top + turn.height(self._width)]
+            hits = [n for n, line in enumerate(lines) if any(word in line for word in found.terms)]
+            self.scroll_to(y=max(0, top + hits[0] - 2 if hits else top), animate=False, force=True)
 
     def set_note(self, text: str) -> None:
         self.turns[-1].set_note(text)
@@ -108,7 +147,7 @@ class Transcript(TextView, can_focus=False):
     def show_error(self, error: LocalspecError, keys: Sequence[str]) -> None:
         """Shows an error below the turns; `keys`: hints of what to do."""
         bar = self._glyphs.error_bar
-        parts = (error.message, "error"), (hints.for_screen(error.hint), "text")
+        parts = (error.message, "error"), (hint_rewriting.for_screen(error.hint), "text")
         self._error_blocks = [BlankLine()]
         self._error_blocks += [
             Paragraph(sanitize(text, multiline=False), style, bar) for text, style in parts if text
@@ -152,6 +191,18 @@ class Transcript(TextView, can_focus=False):
         for turn in self.turns:
             turn.set_thinking_unfolded(shown)
         self._rebuild_blocks()
+
+    def on_click(self, event: events.Click) -> None:
+        """Opens the address that is clicked, also if it is broken over several lines."""
+        line = self.render_line(event.y).text
+        words = (word for word in re.finditer(r"\S+", line) if word.start() <= event.x < word.end())
+        for word in words:
+            for turn in self.turns:
+                url = find_url(f"{turn.question}\n{turn.answer_text}", word[0])
+                if url:
+                    self.app.open_url(url)
+                    self.notify(f"Opening {url}", markup=False)
+                    return
 
     # --- the cursor -----------------------------------------------------------------------
 
@@ -248,9 +299,15 @@ _LOADING_HINT = "Loading the model. You can already type."
 _CHAT_HINT = (
     "Type a message and press enter.\n\nf2: token view. f4: settings and system prompt. f1: help."
 )
+_CHAT_EXAMPLES = (
+    "For example:\n\n"
+    "    What is a bicycle?\n"
+    "    Write a Python function that reverses a string.\n"
+    "    Give me three ideas for a rainy day."
+)
 _COMPLETION_HINT = (
     "Text-completion model: type the beginning of a text, for example\n\n"
-    "    def fibonacci(n):\n\n"
+    "    {example}\n\n"
     "and press enter. Empty enter continues. f2: token view. f1: help."
 )
 
@@ -261,11 +318,13 @@ class EmptyChatHint(Static):
     def __init__(self) -> None:
         super().__init__(markup=False)
 
-    def draw(self, loaded: LoadedModel | None, settings_summary: str = "") -> None:
-        """`settings_summary`: the settings the pair was loaded with, and the reasons."""
+    def draw(self, session: ChatSession) -> None:
         if not self.display:
             return
-        hint = _LOADING_HINT
-        if loaded is not None:
-            hint = _CHAT_HINT if loaded.has_chat_template else _COMPLETION_HINT
-        self.update(Content("\n\n".join(filter(None, (hint, settings_summary)))))
+        loaded, hint, examples = session.loaded, _LOADING_HINT, ""
+        if loaded is not None and loaded.has_chat_template:
+            hint, examples = _CHAT_HINT, _CHAT_EXAMPLES
+        elif loaded is not None:
+            hint = _COMPLETION_HINT.format(example=session.example_beginning)
+        # The examples are last: a short terminal cuts off what is below.
+        self.update(Content("\n\n".join(filter(None, (hint, session.settings_summary, examples)))))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from textwrap import wrap
-
-from localspec.fit.expected_acceptance import FloatRange
 from localspec.fit.report import FitReport
-from localspec.fit.speed_estimate import SpeedEstimate
+from localspec.fit.speed_estimate import FloatRange, SpeedEstimate
 from localspec.models.catalog import CatalogModel, CatalogPair
 from localspec.sanitize import sanitize
 from localspec.units import gib
@@ -69,11 +66,7 @@ def verdict_text(fit: FitReport) -> str:
         device_fit = next(each for each in (*fit.device_fits, fit.host) if each.verdict == "no")
         name = "this computer" if device_fit.device.kind == "cpu" else "the GPU"
         free = gib(device_fit.device.free or 0)
-        return f"does not fit: needs {gib(device_fit.total)}, {name} has {free} free"
+        return f"does not fit: needs {gib(device_fit.needed)}, {name} has {free} free"
     if tightest.headroom < 0:
         return f"tight: uses {gib(-tightest.headroom)} reserved for other programs"
     return f"{fit.verdict}, {gib(tightest.headroom)} to spare"
-
-
-def wrap_text(text: str, width: int) -> list[str]:
-    return wrap(sanitize(text, multiline=False), max(10, width)) or [""]

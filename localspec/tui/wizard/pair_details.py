@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 
 from textual.content import Content
 
 from localspec.fit import advisor, hparams
 from localspec.fit.pair_headers import PairHeaders
 from localspec.fit.report import DeviceFit, FitReport
-from localspec.models import draft_heads
+from localspec.fit.speed_estimate import SpeedEstimate
+from localspec.models import draft_heads, pair_compatibility
 from localspec.models.catalog import CatalogPair
 from localspec.models.pair_compatibility import CompatibilityResult
 from localspec.sanitize import sanitize
 from localspec.tui.glyphs import Glyphs
-from localspec.tui.wizard import fit_text, memory_bar
+from localspec.tui.text.wrapping import wrap_words
+from localspec.tui.wizard import fit_text
 from localspec.tui.wizard.services import WizardServices
 from localspec.tui.wizard.shortlist import (
     VERDICT_STYLES,
@@ -43,205 +46,228 @@ class DetailsPage:
     fit_basis: str = ""
     """Where the memory numbers come from."""
 
-    @property
-    def pair(self) -> CatalogPair:
-        return self.candidate.pair
-
 
 def render_page(page: DetailsPage, width: int, height: int, glyphs: Glyphs) -> list[Content]:
     """Everything, or a shorter version on a low terminal."""
-    spacious = height >= 19
-    gap = [Content("")] if spacious else []
+    is_short, is_spacious = height < 16, height >= 19
+    inner, pair = width - _LABEL_WIDTH, page.candidate.pair
+    reasons = list(_reason_lines(page.candidate, inner))[: 4 if is_spacious else 2]
     blocks = [
         list(_title_lines(page, width)),
-        list(_memory_lines(page, width, glyphs, short=height < 16, tall=height >= 24)),
-        list(_speed_lines(page, width, short=height < 16)),
-        list(_reason_lines(page, width, 4 if spacious else 2)),
-        list(_check_lines(page, width, glyphs)),
+        _label("Memory", _memory_lines(page, inner, glyphs, short=is_short, tall=height >= 24)),
+        _label("Speed", _speed_lines(page, inner, short=is_short)),
+        _label("This draft" if pair.draft else "This pair", reasons),
+        _label("Checked", _check_lines(page.checks, inner, glyphs)),
     ]
     lines: list[Content] = []
-    for block in blocks:
-        lines += [*(gap if lines and block else []), *block]
+    for block in filter(None, blocks):
+        lines += [Content("")] * (is_spacious and bool(lines))
+        lines += block
     return lines
 
 
+def _label(label: str, lines: Iterable[Content]) -> list[Content]:
+    """The lines, with a label before the first."""
+    labels = chain([label], repeat(""))
+    return [
+        Content.assemble((f"{label:<{_LABEL_WIDTH}}", "$muted"), line)
+        for label, line in zip(labels, lines, strict=False)
+    ]
+
+
 def _title_lines(page: DetailsPage, width: int) -> Iterator[Content]:
-    pair = page.pair
-    draft = (
-        f"  with  {fit_text.model_text(pair.draft)}"
-        if pair.draft
-        else "  prompt lookup, no draft model"
-    )
+    pair = page.candidate.pair
     name = Content.assemble(
         (fit_text.model_text(pair.target), "bold"),
-        (draft[:8] if pair.draft else draft, "$muted"),
-        (draft[8:] if pair.draft else "", "bold"),
+        ("  with  " if pair.draft else "  prompt lookup, no draft model", "$muted"),
+        (fit_text.model_text(pair.draft) if pair.draft else "", "bold"),
     )
-    size = _download_text(page)
-    disk = (
-        f"{gb(page.free_disk)} free"
-        if page.free_disk is not None and not page.is_downloaded
-        else ""
-    )
-    facts = " · ".join(
-        filter(None, (fit_text.licence_text(pair, "licence: see model page"), size, disk))
-    )
-    gap = width - name.cell_length - len(facts)
+    facts = [fit_text.licence_text(pair, "licence: see model page")]
+    if page.is_downloaded:
+        facts.append("installed")
+    else:
+        facts.append(f"{gb(page.candidate.total_bytes)} to download")
+        facts += [f"{gb(page.free_disk)} free"] if page.free_disk is not None else []
+    text = " · ".join(facts)
+    gap = width - name.cell_length - len(text)
     if gap >= 2:
-        yield Content.assemble(name, " " * gap, (facts, "$muted"))
+        yield Content.assemble(name, " " * gap, (text, "$muted"))
         return
     yield name.truncate(width, ellipsis=True)
-    yield Content.styled(facts[:width], "$muted")
-
-
-def _download_text(page: DetailsPage) -> str:
-    return "installed" if page.is_downloaded else f"{gb(page.candidate.total_bytes)} to download"
-
-
-def _row(label: str, *parts: Content | tuple[str, str] | str) -> Content:
-    return Content.assemble((f"{label:<{_LABEL_WIDTH}}", "$muted"), *parts)
-
-
-# --- memory -----------------------------------------------------------------------------
+    yield Content.styled(text[:width], "$muted")
 
 
 def _memory_lines(
     page: DetailsPage, width: int, glyphs: Glyphs, *, short: bool, tall: bool
 ) -> Iterator[Content]:
+    """A bar for each device that is used, three at most, or for the host if no other is.
+
+    Devices that share the host's memory have one bar with it, unless one is itself too small.
+    """
     fit = page.candidate.fit
     if fit is None:
-        yield _row("Memory", page.candidate.no_fit_reason or "…")
+        yield Content(page.candidate.no_fit_reason or "…")
         return
-    bar_width = min(_MAX_BAR_WIDTH, width - _LABEL_WIDTH)
-    devices = _shown_devices(fit)
-    for n, device_fit in enumerate(devices):
-        label = "Memory" if n == 0 else ""
+    bar_width = min(_MAX_BAR_WIDTH, width)
+    gpus = [each for each in fit.device_fits if each.target.total or each.draft.total]
+    is_pool = bool(fit.host.sharing) and all(each.verdict == "fits" for each in fit.host.sharing)
+    if is_pool:
+        gpus = [each for each in gpus if each not in fit.host.sharing]
+    devices = [*gpus[:3], *([fit.host] if is_pool or not gpus else [])]
+    for device_fit in devices:
         if len(devices) > 1:
-            yield _row(
-                label,
-                (sanitize(device_fit.device.description, multiline=False)[:bar_width], "$muted"),
-            )
-            label = ""
+            name = sanitize(device_fit.device.description, multiline=False)[:bar_width]
+            yield Content.styled(name, "$muted")
         if not short:
-            yield _row(label, (memory_bar.render_scale(device_fit, bar_width), "$muted"))
-            label = ""
-        yield _row(label, memory_bar.render_bar(device_fit, bar_width, glyphs))
-        yield _row("", memory_bar.render_legend(device_fit, glyphs, width - _LABEL_WIDTH))
-    yield from _verdict_lines(page, fit, width)
-    if tall and (host := _host_memory_text(fit)):
-        yield _row("", (host, "$muted"))
-
-
-def _verdict_lines(page: DetailsPage, fit: FitReport, width: int) -> Iterator[Content]:
-    """The verdict; how it is known, if there is room."""
+            yield Content.styled(render_scale(device_fit, bar_width), "$muted")
+        yield render_bar(device_fit, bar_width, glyphs)
+        yield render_legend(device_fit, glyphs, width)
     style = f"bold {VERDICT_STYLES[fit.verdict]}"
-    *lines, last = fit_text.wrap_text(fit_text.verdict_text(fit), width - _LABEL_WIDTH)
-    yield from (_row("", (line, style)) for line in lines)
+    *lines, last = wrap_words(fit_text.verdict_text(fit), width)
+    yield from (Content.styled(line, style) for line in lines)
     basis = f" · {page.fit_basis}"
-    is_room = width >= 70 and len(last) + len(basis) <= width - _LABEL_WIDTH
-    yield _row("", (last, style), (basis if is_room else "", "$muted"))
-
-
-def _shown_devices(fit: FitReport) -> list[DeviceFit]:
-    """The devices that are used, three at most; the host if no other is."""
-    used = [
-        device_fit
-        for device_fit in fit.device_fits
-        if device_fit.target.total or device_fit.draft.total
-    ]
-    return used[:3] or [fit.host]
-
-
-def _host_memory_text(fit: FitReport) -> str:
-    """Host memory that a pair on a GPU uses in addition."""
-    if not _uses_gpu(fit) or not fit.host.total:
-        return ""
-    free = f", {gib(fit.host.device.free)} free" if fit.host.device.free else ""
-    return f"plus {gib(fit.host.total)} of this computer's memory{free}"
-
-
-def _uses_gpu(fit: FitReport) -> bool:
-    return any(device_fit.target.total or device_fit.draft.total for device_fit in fit.device_fits)
-
-
-# --- speed ------------------------------------------------------------------------------
+    is_room = width + _LABEL_WIDTH >= 70 and len(last) + len(basis) <= width
+    yield Content.assemble((last, style), (basis if is_room else "", "$muted"))
+    if tall and gpus and not is_pool and fit.host.total:
+        free = f", {gib(fit.host.device.free)} free" if fit.host.device.free else ""
+        text = f"plus {gib(fit.host.total)} of this computer's memory{free}"
+        yield Content.styled(text, "$muted")
 
 
 def _speed_lines(page: DetailsPage, width: int, *, short: bool) -> Iterator[Content]:
     fit = page.candidate.fit
-    if fit is None:
+    if fit is None or fit.verdict == "no":
         return
-    speed = fit.speed
+    speed, is_wide = fit.speed, width + _LABEL_WIDTH >= 70
     if speed.plain is None:
-        yield _row("Speed", ("unknown: ", ""), sanitize(speed.explanation, multiline=False))
+        yield Content(f"unknown: {sanitize(speed.explanation, multiline=False)}")
         return
-    label = "speculative  "
-    speedups = _speedup_text(page, width - _LABEL_WIDTH - len(label) - 20)
-    yield _row("Speed", ("plain          ", "$muted"), fit_text.speed_text(speed.plain))
-    yield _row(
-        "",
-        (f"{label}  ", "$muted"),
+    yield Content.assemble(("plain          ", "$muted"), fit_text.speed_text(speed.plain))
+    yield Content.assemble(
+        ("speculative    ", "$muted"),
         (f"{fit_text.speed_text(speed.speculative):<14}", "bold"),
-        (f"{'  ' if width >= 70 else ' '}{speedups}", "$muted"),
+        (f"{'  ' if is_wide else ' '}{_speedup_text(page.use_case, speed, width - 33)}", "$muted"),
     )
     if not short:
-        basis = f"based on {speed.explanation}"
-        yield from (
-            _row("", (text, "$muted")) for text in fit_text.wrap_text(basis, width - _LABEL_WIDTH)
-        )
+        lines = wrap_words(f"based on {speed.explanation}", width)
+        yield from (Content.styled(line, "$muted") for line in lines)
 
 
-def _speedup_text(page: DetailsPage, width: int) -> str:
+def _speedup_text(use_case: str, speed: SpeedEstimate, width: int) -> str:
     """The speed-up for the chosen use case, then for others as room allows."""
-    fit = page.candidate.fit
-    assert fit is not None
-    first = fit_text.speedup_text(fit_text.speedup_range(fit.speed, page.use_case))
-    shown = f"{first} {_USE_CASE_LABELS.get(page.use_case, page.use_case)}" if first else ""
-    for use, label in _USE_CASE_LABELS.items():
-        more = f" · {fit_text.speedup_text(fit_text.speedup_range(fit.speed, use))} {label}"
-        if use != page.use_case and len(shown) + len(more) <= width:
-            shown += more
+    shown = ""
+    for use in dict.fromkeys((use_case, *_USE_CASE_LABELS)):
+        speedup = fit_text.speedup_text(fit_text.speedup_range(speed, use))
+        more = f"{speedup} {_USE_CASE_LABELS.get(use, use)}" if speedup else ""
+        separator = " · " if shown else ""
+        if not shown or (more and len(shown) + len(separator) + len(more) <= width):
+            shown += f"{separator}{more}"
     return shown
 
 
-# --- reasons and checks -----------------------------------------------------------------
-
-
-def _reason_lines(page: DetailsPage, width: int, max_lines: int) -> Iterator[Content]:
-    candidate = page.candidate
+def _reason_lines(candidate: Candidate, width: int) -> Iterator[Content]:
     reasons = " · ".join(filter(None, (candidate.draft_reason, *candidate.reasons)))
-    if not reasons:
-        return
-    label = "This draft" if page.pair.draft else "This pair"
-    for n, text in enumerate(fit_text.wrap_text(reasons, width - _LABEL_WIDTH)[:max_lines]):
-        yield _row(label if n == 0 else "", text)
+    if reasons:
+        yield from map(Content, wrap_words(reasons, width))
 
 
-def _check_lines(page: DetailsPage, width: int, glyphs: Glyphs) -> Iterator[Content]:
+def _check_lines(
+    checks: Iterable[PreDownloadCheck], width: int, glyphs: Glyphs
+) -> Iterator[Content]:
     """As many checks per line as fit."""
     signs = {
         True: (glyphs.check, "$success"),
         False: (glyphs.cross, "$error"),
         None: (" ", "$muted"),
     }
-    rows: list[list[Content]] = [[]]
-    used = 0
-    for check in page.checks:
+    line = Content("")
+    for check in checks:
         sign, style = signs[check.passed]
         text = sanitize(check.text, multiline=False)
-        text = (
-            text
-            if len(text) <= width - _LABEL_WIDTH - 4
-            else text[: width - _LABEL_WIDTH - 5] + glyphs.ellipsis
-        )
-        cell = Content.assemble((f"{sign} ", style), (text, "" if check.passed else style), "   ")
-        if used and used + cell.cell_length - 3 > width - _LABEL_WIDTH:
-            rows.append([])
-            used = 0
-        rows[-1].append(cell)
-        used += cell.cell_length
-    for n, row in enumerate(rows):
-        yield _row("Checked" if n == 0 else "", *row)
+        if len(text) > width - 4:
+            text = text[: width - 5] + glyphs.ellipsis
+        cell = Content.assemble((f"{sign} ", style), (text, "" if check.passed else style))
+        if line and line.cell_length + 3 + cell.cell_length > width:
+            yield line
+            line = Content("")
+        line = Content.assemble(line, "   ", cell) if line else cell
+    if line:
+        yield line
+
+
+# --- memory bar -------------------------------------------------------------------------
+
+_PART_STYLES = ("$accent", "$bonus", "$accepted", "$muted")
+"""In the order of `DeviceFit.memory_parts`."""
+
+
+def render_bar(device_fit: DeviceFit, width: int, glyphs: Glyphs) -> Content:
+    """Memory of other programs is at the end; missing memory is red."""
+    total = _bar_total(device_fit)
+    cells = _cell_counts(device_fit.memory_parts.values(), total, width)
+    free = (
+        width if device_fit.device.free is None else round(device_fit.device.free * width / total)
+    )
+    segments: list[tuple[str, str]] = []
+    start = 0
+    for sign, style, n_cells in zip(glyphs.memory_segments, _PART_STYLES, cells, strict=True):
+        n_fitting = max(0, min(n_cells, free - start))
+        segments += [(sign * n_fitting, style), (sign * (n_cells - n_fitting), "$error")]
+        start += n_cells
+    segments.append((glyphs.memory_free * max(0, free - start), "$muted"))
+    segments.append((glyphs.memory_other * (width - max(free, start)), "$muted"))
+    return Content.assemble(*(segment for segment in segments if segment[0]))
+
+
+def _bar_total(device_fit: DeviceFit) -> int:
+    """Bytes for the full width: the device's memory, or what is needed if that is more."""
+    return max(device_fit.device.total or device_fit.device.free or 0, device_fit.needed, 1)
+
+
+def _cell_counts(parts: Iterable[int], total: int, width: int) -> list[int]:
+    """Cells of each part. A non-empty part gets at least one cell, taken from the largest."""
+    cells = [max(1, round(part * width / total)) if part else 0 for part in parts]
+    while sum(cells) > width:
+        cells[cells.index(max(cells))] -= 1
+    return cells
+
+
+def render_scale(device_fit: DeviceFit, width: int) -> str:
+    """Above the bar: zero, free memory, and total memory."""
+    device = device_fit.device
+    total = _bar_total(device_fit)
+    total_text = fit_text.gib_text(device.total or total) if total == device.total else ""
+    free = f"{fit_text.gib_text(device.free)} free" if device.free is not None else ""
+    free_column = min(round((device.free or 0) * width / total), width)
+    if total_text and free_column > width - len(total_text) - 1:  # both labels would overlap
+        free = f"{fit_text.gib_text(device.free or 0)} free of {total_text}"
+        total_text = ""
+        free_column = width
+    line = "0 GiB"
+    if free:
+        line = f"{line}{free.rjust(max(len(free) + 1, free_column - len(line)))}"
+    return f"{line}{total_text.rjust(max(0, width - len(line)))}" if total_text else line
+
+
+def render_legend(device_fit: DeviceFit, glyphs: Glyphs, width: int) -> Content:
+    """Sign, name and GiB of each part."""
+    sizes = device_fit.memory_parts
+    remaining, parts = -1, []
+    for long_name in ("compute buffers", "buf."):
+        names = [long_name if name == "compute buffers" else name for name in sizes]
+        parts = [
+            (sign, style, f" {name} {fit_text.gib_text(size)}")
+            for sign, style, name, size in zip(
+                glyphs.memory_segments, _PART_STYLES, names, sizes.values(), strict=True
+            )
+            if size
+        ]
+        remaining = width - sum(1 + len(label) for _, _, label in parts)
+        if remaining >= len(parts) - 1:
+            break
+    gap = " " * max(0, min(3, remaining // max(1, len(parts) - 1)))
+    lines = [Content.assemble((sign, style), label) for sign, style, label in parts]
+    return Content(gap).join(lines)
 
 
 # --- checks before the download -----------------------------------------------------------
@@ -276,7 +302,7 @@ def compare_headers(subject: PairHeaders) -> HeaderComparison:
     comparison = HeaderComparison(subject)
     if draft is None or not comparison.is_from_files:
         return comparison
-    return HeaderComparison(subject, draft_heads.check_compatibility(target, draft))
+    return HeaderComparison(subject, pair_compatibility.check_compatibility(target, draft))
 
 
 def check_before_download(
@@ -284,66 +310,49 @@ def check_before_download(
     fit: FitReport | None,
     subject: PairHeaders | None,
     comparison: HeaderComparison | None,
-) -> tuple[PreDownloadCheck, ...]:
-    return tuple(
-        check
-        for check in (
-            _vocabulary_check(pair, comparison.verdict if comparison else None),
-            _fit_check(fit),
-            _rollback_check(subject),
-            _licence_check(pair),
-        )
-        if check is not None
-    )
+) -> Iterator[PreDownloadCheck]:
+    if pair.draft is not None:
+        yield _compatibility_check(pair, comparison.verdict if comparison else None)
+        if fit is not None and fit.memory_estimate.draft is None:
+            yield PreDownloadCheck(False, "draft model: recurrent state, not used")
+    if fit is not None and fit.verdict != "unknown":
+        context = fit_text.context_text(fit.load.target_settings.n_ctx)
+        fits = fit.verdict != "no"
+        words = "fits" if fits else "does not fit"
+        yield PreDownloadCheck(fits, f"{words} with context {context}")
+    if subject is not None:
+        yield _rollback_check(subject)
+    if all(model.licence for model in (pair.target, pair.draft) if model):
+        yield PreDownloadCheck(True, f"licence {fit_text.licence_text(pair)}")
+    else:
+        yield PreDownloadCheck(None, "licence: see model page")
 
 
-def _vocabulary_check(
+def _compatibility_check(
     pair: CatalogPair, verdict: CompatibilityResult | None
-) -> PreDownloadCheck | None:
-    if pair.draft is None:
-        return None
-    if pair.draft_kind in draft_heads.KIND_TITLES:
-        return _head_check(draft_heads.KIND_TITLES[pair.draft_kind], verdict)
+) -> PreDownloadCheck:
+    head = draft_heads.KIND_TITLES.get(pair.draft_kind)
     if verdict is None:
-        return PreDownloadCheck(None, "vocabularies: compared before the download")
+        later = f"{head} head: compared with its target" if head else "vocabularies: compared"
+        return PreDownloadCheck(None, f"{later} before the download")
+    if verdict.verdict == "cross-vocabulary":
+        return PreDownloadCheck(True, verdict.summary)
     if verdict.is_compatible:
-        return PreDownloadCheck(True, "vocabularies match")
-    return PreDownloadCheck(False, f"vocabularies differ: {verdict.detail}")
+        return PreDownloadCheck(
+            True, f"{head} head fits its target" if head else "vocabularies match"
+        )
+    problem = f"{head} head does not fit" if head else "vocabularies differ"
+    return PreDownloadCheck(False, f"{problem}: {verdict.detail}")
 
 
-def _head_check(name: str, verdict: CompatibilityResult | None) -> PreDownloadCheck:
-    if verdict is None:
-        return PreDownloadCheck(None, f"{name} head: compared with its target before the download")
-    if verdict.is_compatible:
-        return PreDownloadCheck(True, f"{name} head fits its target")
-    return PreDownloadCheck(False, f"{name} head does not fit: {verdict.detail}")
-
-
-def _fit_check(fit: FitReport | None) -> PreDownloadCheck | None:
-    if fit is None or fit.verdict == "unknown":
-        return None
-    context = f"context {fit_text.context_text(fit.load.target_settings.n_ctx)}"
-    fits = fit.verdict != "no"
-    return PreDownloadCheck(fits, f"{'fits' if fits else 'does not fit'} with {context}")
-
-
-def _rollback_check(subject: PairHeaders | None) -> PreDownloadCheck | None:
+def _rollback_check(subject: PairHeaders) -> PreDownloadCheck:
     """Whether the target can discard rejected draft tokens."""
-    if subject is None:
-        return None
     model_params = hparams.from_header(subject.target.header)
     if not model_params.has_recurrent_state:
         return PreDownloadCheck(True, "recurrent state: none")
     if model_params.can_rollback:
         return PreDownloadCheck(True, "recurrent state: can roll back")
     return PreDownloadCheck(False, "recurrent state: cannot roll back, no speculation")
-
-
-def _licence_check(pair: CatalogPair) -> PreDownloadCheck:
-    models: Iterator[str | None] = (m.licence for m in (pair.target, pair.draft) if m)
-    if all(models):
-        return PreDownloadCheck(True, f"licence {fit_text.licence_text(pair)}")
-    return PreDownloadCheck(None, "licence: see model page")
 
 
 # --- the selected pair --------------------------------------------------------------------
@@ -408,7 +417,7 @@ class PairDetails:
         return DetailsPage(
             candidate=candidate,
             use_case=use_case,
-            checks=check_before_download(pair, candidate.fit, subject, comparison),
+            checks=tuple(check_before_download(pair, candidate.fit, subject, comparison)),
             is_downloaded=pair.id in self._services.ready_choices,
             free_disk=self.free_disk,
             fit_basis=self._fit_basis(candidate),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from textual.content import Content
 
-from localspec import suggest
+from localspec import pair_suggestions
 from localspec.errors import LocalspecError
 from localspec.fit import pair_headers, report
 from localspec.fit.machine_profile import MachineProfile
@@ -15,18 +15,16 @@ from localspec.fit.pair_headers import PairHeaders
 from localspec.fit.report import FitReport
 from localspec.fit.speed_estimate import UseCase
 from localspec.machine.llama_params import DEFAULT_CTX
-from localspec.models import draft_heads
 from localspec.models.catalog import Catalog, CatalogPair
+from localspec.pair_suggestions import PairSuggestion
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.sanitize import sanitize
-from localspec.suggest import PairSuggestion
 from localspec.tui.glyphs import Glyphs
-from localspec.tui.text.wrapping import fit_to_width
+from localspec.tui.text.wrapping import fit_to_width, wrap_words
 from localspec.tui.wizard import fit_text
 from localspec.tui.wizard.what_if import WhatIf
 from localspec.units import gb
 
-_SUPPORTED_KINDS = ("model", "lookup", *draft_heads.SUPPORTED_KINDS)
 NO_SHAPE_REASON = "model shape not in the catalogue"
 
 
@@ -46,16 +44,13 @@ class Candidate:
     """By file sizes only: fits, tight or no."""
 
 
-SuggestCandidates = Callable[[MachineProfile, str, WhatIf, Catalog], tuple[Candidate, ...]]
-
-
 def suggest_candidates(
     machine_profile: MachineProfile, use_case: str, what_if: WhatIf, catalogue: Catalog
 ) -> tuple[Candidate, ...]:
     """The best pair of each target that fits. Takes about a second: call it on a thread."""
-    criteria = suggest.SuggestionCriteria(use_case, what_if.ctx, what_if.kv)
+    criteria = pair_suggestions.SuggestionCriteria(use_case, what_if.ctx, what_if.kv)
     best_by_target: dict[str, Candidate] = {}
-    for suggestion in suggest.suggest(machine_profile, criteria, catalogue=catalogue):
+    for suggestion in pair_suggestions.suggest(machine_profile, criteria, catalogue=catalogue):
         if suggestion.pair.target.repo is not None:  # the bundled demo is not suggested
             best_by_target.setdefault(
                 suggestion.pair.target.id, _candidate_from_suggestion(suggestion)
@@ -66,7 +61,8 @@ def suggest_candidates(
 def _candidate_from_suggestion(suggestion: PairSuggestion) -> Candidate:
     """Leaves out reasons that the table shows as a bar or a number."""
     n_shown = 1
-    if suggestion.fit is not None and suggestion.fit.speed.speculative is not None:
+    fit = suggestion.fit
+    if fit is not None and fit.speed.speculative is not None and fit.verdict != "no":
         n_shown += 1
     reasons = tuple(
         reason
@@ -87,11 +83,7 @@ def _candidate_from_suggestion(suggestion: PairSuggestion) -> Candidate:
 
 def pairs_of_same_target(pair: CatalogPair, catalogue: Catalog) -> tuple[CatalogPair, ...]:
     pairs = catalogue.pairs.values()
-    return tuple(
-        other
-        for other in pairs
-        if other.target.id == pair.target.id and other.draft_kind in _SUPPORTED_KINDS
-    )
+    return tuple(other for other in pairs if other.target.id == pair.target.id)
 
 
 class EstimateCache:
@@ -141,24 +133,27 @@ class EstimateCache:
     ) -> Candidate:
         subject = self.find_subject(candidate.pair)
         if subject is None:
-            return replace(
-                candidate, fit=None, no_fit_reason=candidate.no_fit_reason or NO_SHAPE_REASON
-            )
+            criteria = pair_suggestions.SuggestionCriteria(use_case, what_if.ctx, what_if.kv)
+            by_size = pair_suggestions.assess_pair(candidate.pair, machine_profile, criteria)
+            if by_size is None:
+                return replace(candidate, fit=None, no_fit_reason=NO_SHAPE_REASON)
+            return _candidate_from_suggestion(by_size)
         target, draft = subject.headers
         ctx = what_if.ctx or min(DEFAULT_CTX, target.n_ctx_train or DEFAULT_CTX)
         kv = what_if.kv or "f16"
+        suggested = candidate.fit.load.target_settings.workers if candidate.fit else ()
+        workers = suggested if what_if.gpu is None else ()
         load = LoadCommand(
             subject.target.name,
             subject.draft.name if subject.draft else None,
-            ContextSettings(n_ctx=ctx, kv_type=kv),
+            ContextSettings(n_ctx=ctx, kv_type=kv, workers=workers),
             ContextSettings(kv_type=kv),
         )
         try:
             fit = report.estimate_fit(load, target, draft, machine_profile, UseCase(use_case))
         except LocalspecError as error:
-            return replace(
-                candidate, fit=None, no_fit_reason=sanitize(error.message, multiline=False)
-            )
+            reason = sanitize(error.message, multiline=False)
+            return replace(candidate, fit=None, no_fit_reason=reason)
         return replace(candidate, fit=fit, no_fit_reason="")
 
 
@@ -167,37 +162,44 @@ class EstimateCache:
 VERDICT_STYLES = {"fits": "$success", "tight": "$warning", "no": "$error", "unknown": "$muted"}
 
 
+_FIT_WIDTH, _SPEED_WIDTH, _SIZE_WIDTH = 8, 14, 12
+
+
 @dataclass(frozen=True, slots=True)
 class ShortlistColumns:
-    """Column widths in cells; 0 hides a column."""
+    """Widths in cells of the columns that depend on the terminal; 0 hides a column."""
 
     name: int
-    bar: int
-    speculative: int
-    speedup: int
-    plain: int
-    size: int
-    licence: int
+    bar: int = 0
+    speedup: int = 0
+    plain: int = 0
+    licence: int = 0
+
+    @classmethod
+    def for_width(cls, width: int) -> ShortlistColumns:
+        if width >= 110:
+            return cls(32, 9, 10, 13, max(0, min(20, width - 104)))
+        if width >= 78:
+            return cls(25, 7, 9)
+        return cls(max(12, width - 4 - _FIT_WIDTH - _SPEED_WIDTH - _SIZE_WIDTH))
 
 
-def column_widths(width: int) -> ShortlistColumns:
-    if width >= 110:
-        licence = min(20, width - 104)
-        return ShortlistColumns(32, 8, 14, 10, 13, 12, max(0, licence))
-    if width >= 78:
-        return ShortlistColumns(25, 6, 14, 9, 0, 12, 0)
-    return ShortlistColumns(max(12, width - 4 - 8 - 14 - 12), 0, 14, 0, 0, 12, 0)
+def _right(text: str, width: int) -> str:
+    return text.rjust(width) if width else ""
 
 
 def heading_line(width: int) -> Content:
-    columns = column_widths(width)
-    parts = [f"  {'':<{columns.name}} {'fits':<{8 + columns.bar + (1 if columns.bar else 0)}}"]
-    parts.append(f"{'speculative':>{columns.speculative}}")
-    parts.append(f"{'speed-up':>{columns.speedup}}" if columns.speedup else "")
-    parts.append(f"{'plain':>{columns.plain}}" if columns.plain else "")
-    parts.append(f"{'download':>{columns.size}}")
-    parts.append(f"  {'licence':<{columns.licence}}" if columns.licence else "")
-    return Content.styled("".join(parts), "$muted")
+    columns = ShortlistColumns.for_width(width)
+    cells = (
+        " " * (3 + columns.name),
+        "fits".ljust(columns.bar + _FIT_WIDTH),
+        _right("speculative", _SPEED_WIDTH),
+        _right("speed-up", columns.speedup),
+        _right("plain", columns.plain),
+        _right("download", _SIZE_WIDTH),
+        f"  {'licence':<{columns.licence}}" if columns.licence else "",
+    )
+    return Content.styled("".join(cells), "$muted")
 
 
 def candidate_line(
@@ -209,64 +211,59 @@ def candidate_line(
     glyphs: Glyphs,
     pointed: bool,
 ) -> Content:
-    columns = column_widths(width)
+    columns, ellipsis = ShortlistColumns.for_width(width), glyphs.ellipsis
     size = f"{glyphs.check} installed" if is_downloaded else gb(candidate.total_bytes)
-    licence = (
-        fit_to_width(fit_text.licence_text(candidate.pair), columns.licence, glyphs.ellipsis)
-        if columns.licence
-        else ""
-    )
-    name = fit_to_width(sanitize(candidate.pair.id, multiline=False), columns.name, glyphs.ellipsis)
+    licence = fit_to_width(fit_text.licence_text(candidate.pair), columns.licence, ellipsis)
+    name = fit_to_width(sanitize(candidate.pair.id, multiline=False), columns.name, ellipsis)
     return Content.assemble(
         (f"{glyphs.pointer if pointed else ' '} ", "$accent"),
         f"{name} ",
-        _fit_cell(candidate, columns, glyphs),
-        _speed_cells(candidate, use_case, columns),
-        f"{size:>{columns.size}}",
-        (f"  {licence}" if licence else "", "$muted"),
+        *_fit_cells(candidate, columns, glyphs),
+        *_speed_cells(candidate, use_case, columns),
+        _right(size, _SIZE_WIDTH),
+        (f"  {licence}" if columns.licence else "", "$muted"),
     )
 
 
-def _fit_cell(candidate: Candidate, columns: ShortlistColumns, glyphs: Glyphs) -> Content:
-    width = 8 + (columns.bar + 1 if columns.bar else 0)
-    if candidate.fit is None:
-        label = (
-            fit_text.VERDICT_LABELS.get(candidate.size_verdict, "?")
-            if candidate.no_fit_reason
-            else glyphs.ellipsis
-        )
-        return Content.styled(f"{' ' * (width - 8)}{label:<8}", "$muted")
-    verdict = candidate.fit.verdict
-    word = Content.styled(f"{fit_text.VERDICT_LABELS[verdict]:<8}", VERDICT_STYLES[verdict])
-    if not columns.bar:
-        return word
-    share = memory_share(candidate.fit)
-    bar = glyphs.bar(share, columns.bar)
-    dots = glyphs.dot * (columns.bar - len(bar))
-    style = VERDICT_STYLES[verdict] if verdict != "fits" else "$accent"
-    return Content.assemble((bar, style), (dots, "$muted"), " ", word)
+def _fit_cells(
+    candidate: Candidate, columns: ShortlistColumns, glyphs: Glyphs
+) -> Iterator[tuple[str, str]]:
+    """A bar of the memory, then the verdict."""
+    fit, labels = candidate.fit, fit_text.VERDICT_LABELS
+    if fit is None:
+        judged = labels.get(candidate.size_verdict, "?")
+        label = judged if candidate.no_fit_reason else glyphs.ellipsis
+        yield f"{' ' * columns.bar}{label:<{_FIT_WIDTH}}", "$muted"
+        return
+    style = VERDICT_STYLES[fit.verdict]
+    if columns.bar:
+        bar = glyphs.bar(memory_share(fit), columns.bar - 1)
+        yield bar, style if fit.verdict != "fits" else "$accent"
+        yield glyphs.dot * (columns.bar - 1 - len(bar)), "$muted"
+        yield " ", ""
+    yield f"{labels[fit.verdict]:<{_FIT_WIDTH}}", style
 
 
 def memory_share(fit: FitReport) -> float:
     """The used share of the free memory, on the device with the least to spare."""
     tightest = fit.tightest
-    return tightest.total / tightest.device.free if tightest.device.free else 1.0
+    return tightest.needed / tightest.device.free if tightest.device.free else 1.0
 
 
-def _speed_cells(candidate: Candidate, use_case: str, columns: ShortlistColumns) -> Content:
+def _speed_cells(
+    candidate: Candidate, use_case: str, columns: ShortlistColumns
+) -> Iterator[tuple[str, str]]:
+    """Speculative speed, speed-up and plain speed."""
     fit = candidate.fit
-    if fit is None or fit.speed.plain is None:
-        empty = "?" if fit is not None else ""
-        return Content.styled(
-            f"{empty:>{columns.speculative}}{'':>{columns.speedup + columns.plain}}", "$muted"
-        )
-    speed = fit.speed
+    speed = fit.speed if fit is not None and fit.verdict != "no" else None
+    if speed is None or speed.plain is None:
+        empty = _right("" if speed is None else "?", _SPEED_WIDTH)
+        yield empty + " " * (columns.speedup + columns.plain), "$muted"
+        return
+    yield _right(fit_text.speed_text(speed.speculative), _SPEED_WIDTH), ""
     speedup = fit_text.speedup_text(fit_text.speedup_range(speed, use_case))
-    return Content.assemble(
-        f"{fit_text.speed_text(speed.speculative):>{columns.speculative}}",
-        f"{speedup:>{columns.speedup}}" if columns.speedup else "",
-        (f"{fit_text.speed_text(speed.plain):>{columns.plain}}" if columns.plain else "", "$muted"),
-    )
+    yield _right(speedup, columns.speedup), ""
+    yield _right(fit_text.speed_text(speed.plain), columns.plain), "$muted"
 
 
 def reason_lines(candidate: Candidate | None, width: int, max_lines: int) -> list[Content]:
@@ -276,7 +273,7 @@ def reason_lines(candidate: Candidate | None, width: int, max_lines: int) -> lis
     reasons = [candidate.no_fit_reason] if candidate.no_fit_reason else []
     reasons += [fit_text.verdict_text(candidate.fit)] if candidate.fit else []
     reasons += candidate.reasons
-    if candidate.fit and candidate.fit.speed.explanation:
+    if candidate.fit and candidate.fit.speed.explanation and candidate.fit.verdict != "no":
         reasons.append(f"speed: {candidate.fit.speed.explanation}")
-    lines = fit_text.wrap_text(" · ".join(reasons), width)
+    lines = wrap_words(" · ".join(reasons), width)
     return [Content.styled(line, "$muted") for line in lines[:max_lines]]

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from textual.content import Content
 
-from localspec.fit import device_speed
-from localspec.fit.device_speed import TYPICAL_CPU_SPEED
+from localspec.fit import machine_profile
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.report import FitReport
 from localspec.machine import gpu_catalog
 from localspec.machine.gpu_catalog import GpuSpec
-from localspec.machine.memory_by_device import HOST
-from localspec.models.catalog import CatalogPair
 from localspec.protocol.wire import KvType
 from localspec.sanitize import sanitize
-from localspec.tui.key_bindings import fit_footer, format_footer
+from localspec.tui.key_bindings import format_footer
 from localspec.tui.text.wrapping import fit_to_width
 from localspec.tui.wizard import fit_text
 
@@ -65,28 +62,12 @@ class MachineProfiles:
         if gpu is None:
             return self._this_machine
         if gpu not in self._by_gpu:
-            self._by_gpu[gpu] = _replace_gpu(self._this_machine, gpu)
+            self._by_gpu[gpu] = machine_profile.with_catalog_gpu(self._this_machine, gpu)
         return self._by_gpu[gpu]
 
     def get_loaded(self, gpu: GpuSpec | None) -> MachineProfile | None:
         """Does not block; None until this computer has been probed."""
         return None if self._this_machine is None else self.load(gpu)
-
-
-def _replace_gpu(machine_profile: MachineProfile, gpu: GpuSpec) -> MachineProfile:
-    """Replaces this computer's GPUs; of the measured speeds only the CPU's are kept."""
-    device = gpu.as_device()
-    cpu_speeds = {
-        key: rate
-        for key, rate in machine_profile.hardware.measured_speeds.items()
-        if key[0] == HOST
-    }
-    nominal = device_speed.from_devices(
-        (device,), machine_profile.hardware.nominal_speeds.get(HOST, TYPICAL_CPU_SPEED)
-    )
-    return replace(
-        machine_profile, devices=(device,), hardware=replace(nominal, measured_speeds=cpu_speeds)
-    )
 
 
 @functools.cache
@@ -109,33 +90,24 @@ def _next_choice(choices: tuple[_ChoiceT, ...], current: _ChoiceT, by: int) -> _
 
 
 def dials_line(what_if: WhatIf, dial: Dial, fit: FitReport | None, width: int) -> Content:
-    """The three dials; the active one is between ‹ and ›."""
-    wide = width >= 74
-    values = {
+    """The three dials; the active one is between ‹ and ›. `fit` provides the automatic values."""
+    settings = fit.load.target_settings if fit else None
+    context = fit_text.context_text(what_if.ctx or (settings.n_ctx if settings else None))
+    kv = what_if.kv or (settings.kv_type if settings else "auto")
+    is_labelled, is_wide = width >= 48, width >= 74
+    values: dict[Dial, str] = {
         "gpu": fit_to_width(gpu_name(what_if.gpu), _MAX_NAME_WIDTH, "…").rstrip(),
-        "context": f"{'context ' if width >= 48 else ''}{_context_text(what_if, fit)}",
-        "kv": f"{'KV ' if width >= 48 else ''}{_kv_text(what_if, fit)}",
+        "context": f"context {context}" if is_labelled else context,
+        "kv": f"KV {kv}" if is_labelled else kv,
     }
-    parts: list[Content] = [Content.styled("what if  ", "$muted")] if wide else []
-    for name in DIALS:
-        text = (
-            f"‹ {values[name]} ›"
-            if name == dial
-            else f"  {values[name]}  "
-            if wide
-            else values[name]
-        )
-        parts += [Content.styled(text, "bold $accent" if name == dial else "$muted"), Content(" ")]
+    parts: list[Content] = [Content.styled("what if  ", "$muted")] if is_wide else []
+    for name, value in values.items():
+        if name == dial:
+            parts.append(Content.styled(f"‹ {value} ›", "bold $accent"))
+        else:
+            parts.append(Content.styled(f"  {value}  " if is_wide else value, "$muted"))
+        parts.append(Content(" "))
     return Content.assemble(*parts[:-1])
-
-
-def _context_text(what_if: WhatIf, fit: FitReport | None) -> str:
-    automatic = fit.load.target_settings.n_ctx if fit else None
-    return fit_text.context_text(what_if.ctx or automatic)
-
-
-def _kv_text(what_if: WhatIf, fit: FitReport | None) -> str:
-    return what_if.kv or (fit.load.target_settings.kv_type if fit else "auto")
 
 
 # --- titles and key hints -----------------------------------------------------------------
@@ -165,36 +137,20 @@ def use_case_line(n: int, use_case: str) -> Content:
     )
 
 
-def first_step_title(width: int) -> Content:
-    return Content.assemble(
-        (_step_title(1, width), "bold"), ("   What will you use it for?", "$muted")
-    )
-
-
 def step_header(
     step: int, what_if: WhatIf, dial: Dial, fit: FitReport | None, width: int
 ) -> Content:
-    """The step's title, and the dials at the right. `fit` provides the automatic values."""
-    title = _step_title(step, width)
+    """The step's title; at the right the dials, if the step has any."""
+    title = f"New pair · {step} of 3" if width >= 70 else f"{step} of 3"
+    if step == 1:
+        return Content.assemble((title, "bold"), ("   What will you use it for?", "$muted"))
     dials = dials_line(what_if, dial, fit, width - len(title) - 2)
     gap = " " * max(2, width - len(title) - dials.cell_length)
     return Content.assemble((title, "bold"), gap, dials)
 
 
-def _step_title(step: int, width: int) -> str:
-    return f"New pair · {step} of 3" if width >= 70 else f"{step} of 3"
-
-
-def key_hints(step: int, take_hint: str, keymap: Mapping[str, str], width: int) -> str:
+def key_hints(step: int, take_hint: str, keymap: Mapping[str, str]) -> str:
     """The keys of a step; `take_hint` is the enter key's hint on the last step."""
     enter_hint = {1: "enter select", 2: "enter details", 3: take_hint}[step]
     labels = {f"wizard.{name}": "" for name in _HIDDEN_KEYS[step]}
-    return fit_footer(
-        f"{enter_hint}  {format_footer(keymap, 'wizard', 'app', label_overrides=labels)}", width
-    )
-
-
-def take_action_hint(pair: CatalogPair | None, ready: Collection[str]) -> str:
-    if pair is not None and pair.id in ready:
-        return "enter chat"
-    return f"enter download {'both ' if pair is not None and pair.draft else ''}and chat"
+    return f"{enter_hint}  {format_footer(keymap, 'wizard', 'app', label_overrides=labels)}"

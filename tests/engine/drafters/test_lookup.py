@@ -98,3 +98,30 @@ def test_a_chat_that_goes_on_is_followed_not_read_again(monkeypatch: pytest.Monk
 )
 def test_drafts(text: list[int], limit: int, tokens: list[int]) -> None:
     assert LookupDrafter().propose(text, limit).tokens == tokens
+
+
+def test_a_prediction_is_copied_to_its_end_and_forgotten_with_the_next() -> None:
+    drafter = LookupDrafter()
+    drafter.set_prediction([1, 2, 3, 4])
+    text = [9, 8]
+    assert drafter.propose(text, 5).tokens == []
+    text += [1, 2]
+    assert drafter.propose(text, 5).tokens == [3, 4]
+    text += [3, 4]
+    assert drafter.propose(text, 5).tokens == []
+    drafter.set_prediction([])
+    assert drafter.propose([9, 8, 1, 2], 5).tokens == []
+
+
+@settings(deadline=None, derandomize=True, max_examples=80)
+@given(TEXTS, TEXTS, st.integers(1, 8))
+def test_a_prediction_is_like_text_before_the_chat(
+    prediction: list[int], text: list[int], limit: int
+) -> None:
+    """Except that no copy goes on from its end into the chat."""
+    drafter = LookupDrafter(1)
+    drafter.set_prediction(prediction)
+    tokens = drafter.propose(text, limit).tokens
+    before = [*prediction, 3] if prediction else []
+    like = LookupDrafter(1).propose([*before, *text], limit).tokens
+    assert tokens == (like[: like.index(3)] if 3 in like else like)

@@ -81,7 +81,7 @@ def test_it_stops_at_an_end_and_at_its_limit() -> None:
     )
     for end in range(6):
         drafter = model_drafter(
-            HistoryModel(1), GumbelCoupledVerifier(0), GREEDY, 5, is_end=partial(eq, end)
+            HistoryModel(1), GumbelCoupledVerifier(0), GREEDY, 5, is_eog=partial(eq, end)
         )
         cut = free[: free.index(end) + 1] if end in free else free
         assert drafter.propose(PROMPT, 8).tokens == cut

@@ -60,6 +60,27 @@ def test_a_load_that_failed(line: str, kind: type[LocalspecError], hint: str) ->
     assert hint in error.hint
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "llama_model_load: error loading model: invalid value for main_gpu: 1 "
+            "(available devices: 1)",
+            "--main-gpu 1 is not there: llama.cpp finds 1 GPU",
+        ),
+        (
+            "llama_model_load: error loading model: device Vulkan0 does not support split buffers",
+            "cannot split rows",
+        ),
+    ],
+)
+def test_settings_that_the_devices_refuse_are_not_blamed_on_the_file(line: str, words: str) -> None:
+    said(line)
+    error = library.load_error(PATH)
+    assert isinstance(error, UsageError) and error.hint
+    assert words in error.message
+
+
 def test_a_load_without_a_reason_still_has_a_sentence() -> None:
     assert "gave no reason" in library.load_error(PATH).message
     LOG.lines.append((INFO, "out of memory is only talked about"))

@@ -13,6 +13,7 @@ from llama_cpp import llama_cpp_ext
 from localspec.engine.llama import HeadContext, LayerHiddenStates, LlamaContext, hidden_states
 from localspec.engine.llama.context import LlamaBatch
 from localspec.errors import EngineError
+from localspec.machine import head_functions
 from tests.engine.llama.opening import Open
 from tests.heads import TAPS
 from tests.sessions import SETTINGS, loaded, say
@@ -106,10 +107,10 @@ def test_on_such_a_build_a_pair_runs_plain_and_says_so(
 def test_the_functions_are_called_as_llama_cpp_python_calls_those_that_it_has() -> None:
     """It binds two of the four, for Linux, macOS and Windows."""
     source = inspect.getsource(llama_cpp_ext)
-    known = [name for name in hidden_states._FUNCTIONS if f'"{name}"' in source]
+    known = [name for name in head_functions.SYMBOLS if f'"{name}"' in source]
     assert known == ["llama_set_embeddings_nextn", "llama_get_embeddings_nextn"]
     for name in known:
-        gnu, microsoft, _, _ = hidden_states._FUNCTIONS[name]
+        gnu, microsoft = head_functions.SYMBOLS[name]
         assert f'"{gnu}"' in source and f'"{microsoft}"' in source
 
 

@@ -1,0 +1,116 @@
+"""Judges drafts for a target by recorded answers: acceptance for every draft length, and speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from localspec.fit.speedup_model import SpeculationCosts, interpolate_curve
+from localspec.protocol.events import Event, Round
+from localspec.protocol.wire import DraftScore, GenerateCommand, MeasuredCosts, ScoreDraftCommand
+
+DRAFT_LENGTHS = tuple(range(1, 9))
+
+
+class AnswerSource(Protocol):
+    def generate(self, request: GenerateCommand) -> Iterator[Event]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRates:
+    """What a draft reaches with one draft length."""
+
+    drafted: int
+    accepted: int
+    rounds: int
+    emitted: int
+    tokens_per_second: float
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def tokens_per_round(self) -> float:
+        return self.emitted / max(1, self.rounds)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftJudgement:
+    """A draft by its name and kind, with its rates by draft length."""
+
+    name: str
+    kind: str
+    plain_tps: float
+    by_length: dict[int, DraftRates] = field(default_factory=dict)
+
+    @property
+    def best_length(self) -> int:
+        return max(self.by_length, key=lambda n: self.by_length[n].tokens_per_second)
+
+    @property
+    def speedup(self) -> float:
+        return self.by_length[self.best_length].tokens_per_second / self.plain_tps
+
+
+def record_answers(
+    engine: AnswerSource, requests: Sequence[GenerateCommand], max_tokens: int
+) -> Iterator[ScoreDraftCommand]:
+    """Answer the requests until the answers have `max_tokens` together."""
+    left = max_tokens
+    for request in requests:
+        tokens = [
+            token.id
+            for event in engine.generate(request)
+            if isinstance(event, Round)
+            for token in event.tokens
+        ]
+        yield ScoreDraftCommand(request, tuple(tokens))
+        left -= len(tokens)
+        if left <= 0:
+            return
+
+
+def judge(
+    name: str,
+    kind: str,
+    scored: Sequence[tuple[ScoreDraftCommand, DraftScore]],
+    costs: MeasuredCosts,
+) -> DraftJudgement:
+    """Draft tokens of prompt lookup are free; a block head drafts all of a round in one pass."""
+    curve = {int(width): cost for width, cost in costs.curve.items()}
+    draft_pass = 0.0 if kind == "lookup" else costs.c or 0.0
+    is_block = kind in ("dflash", "dspark")
+    by_length = {}
+    for n in DRAFT_LENGTHS:
+        round_costs = SpeculationCosts(draft_pass / n if is_block else draft_pass, curve)
+        by_length[n] = _simulate(scored, n, round_costs, costs.t1_ms)
+    return DraftJudgement(name, kind, 1e3 / costs.t1_ms, by_length)
+
+
+def _simulate(
+    scored: Sequence[tuple[ScoreDraftCommand, DraftScore]],
+    draft_length: int,
+    costs: SpeculationCosts,
+    t1_ms: float,
+) -> DraftRates:
+    """The rounds of the answers again, as a run with this draft length has them."""
+    drafted = accepted = rounds = emitted = 0
+    passes = 0.0
+    for command, score in scored:
+        n, at = len(command.tokens), 1  # the first token comes from the prompt
+        while at < n:
+            limit = min(draft_length, command.request.max_tokens - at - 1)
+            n_drafted = max(0, min(limit, score.drafted[at]))
+            n_accepted = min(n_drafted, score.accepted[at])
+            if at + n_accepted >= n:  # the end is among the accepted tokens
+                n_drafted = n_accepted = n - at
+            new = min(n_accepted + 1, n - at)
+            passes += n_drafted * costs.c + interpolate_curve(costs.verify_curve, n_drafted + 1)
+            at += new
+            emitted += new
+            if n_drafted:
+                drafted, accepted, rounds = drafted + n_drafted, accepted + n_accepted, rounds + 1
+    seconds = passes * t1_ms / 1e3
+    return DraftRates(drafted, accepted, rounds, emitted, emitted / seconds if seconds else 0.0)

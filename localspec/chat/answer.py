@@ -1,0 +1,146 @@
+"""One answer as it is generated, and all that is read from its events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from localspec.chat.conversation import Turn
+from localspec.chat.thinking import AnswerPart, ThinkingSplitter, merge_parts
+from localspec.protocol.events import (
+    EngineExit,
+    EngineReady,
+    Event,
+    GenerationFinished,
+    Notice,
+    Prefill,
+    Round,
+    SpeculationPlan,
+    Token,
+)
+from localspec.protocol.round_totals import RoundTotals
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerDelta:
+    """An event, and the text that it adds to an answer."""
+
+    event: Event
+    parts: tuple[AnswerPart, ...] = ()
+    """Text that is certainly thinking, or certainly visible. A marker's beginning is held back."""
+    in_thinking: bool = False
+    """Whether the answer is inside its thinking part now."""
+
+
+class GeneratedAnswer:
+    """Accumulates the events of one answer: its turn, text, tokens and statistics.
+
+    One thread adds events. Others may read the statistics meanwhile, but not `turn` and `text`.
+    """
+
+    def __init__(
+        self, turn: Turn | None = None, thinking_markers: tuple[str, str] | None = None
+    ) -> None:
+        self.rounds: list[Round] = []
+        self.totals = RoundTotals()
+        self.plan: SpeculationPlan | None = None
+        self.prefill: Prefill | None = None
+        """The last one: its `total` is the size of the prompt."""
+        self.is_reading_prompt = False
+        self.notices: list[Notice] = []
+        self.finished: GenerationFinished | None = None
+        self.engine_exit: EngineExit | None = None
+        self._turn = turn or Turn("")
+        self._new_events: list[Event] = []
+        """Events that are not part of `_turn` yet."""
+        self._tokens_in_prompt = 0
+        """Tokens of this answer that are part of the prompt: after an overflow it is read again."""
+        self._markers = thinking_markers
+        self._splitter = ThinkingSplitter(thinking_markers)
+
+    def add(self, event: Event) -> AnswerDelta:
+        if isinstance(event, EngineReady):
+            return AnswerDelta(event)
+        self._new_events.append(event)
+        self.is_reading_prompt = isinstance(event, Prefill) and event.done < event.total
+        text = ""
+        if isinstance(event, Round):
+            self.rounds.append(event)
+            self.totals.add(event)
+            text = "".join(token.text for token in event.tokens)
+        elif isinstance(event, Prefill):
+            self.prefill, self._tokens_in_prompt = event, self.totals.tokens
+            if not self.rounds:
+                self._splitter = ThinkingSplitter(self._markers, event.thinking)
+        elif isinstance(event, SpeculationPlan):
+            self.plan = event
+        elif isinstance(event, Notice):
+            self.notices.append(event)
+        elif isinstance(event, GenerationFinished):
+            self.finished, text = event, event.tail
+        else:
+            self.engine_exit = event
+        parts = self._splitter.feed(text)
+        if self.has_ended:
+            parts += self._splitter.flush()
+        return AnswerDelta(event, merge_parts(parts), self._splitter.in_thinking)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.finished is not None or self.engine_exit is not None
+
+    @property
+    def turn(self) -> Turn:
+        """The turn with the answer so far."""
+        if self._new_events:
+            self._turn = self._turn.with_events(self._new_events)
+            self._new_events = []
+        return self._turn
+
+    @property
+    def text(self) -> str:
+        """The model's text so far, thinking included, unfiltered."""
+        return self.turn.answer
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        return tuple(token for event in self.rounds for token in event.tokens)
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens of the prompt and of the answer so far."""
+        totals = self._final_totals
+        if "prompt_tokens" in totals:
+            return int(totals["prompt_tokens"]) + int(totals.get("tokens", self.totals.tokens))
+        prompt = self.prefill.total if self.prefill else 0
+        return prompt + self.totals.tokens - self._tokens_in_prompt
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """As the engine has measured it; None before the end."""
+        rate = self._final_totals.get("timings", {}).get("tokens_per_second")
+        return float(rate) if isinstance(rate, int | float) else None
+
+    @property
+    def first_token_ms(self) -> float | None:
+        """None before the end."""
+        value = self._final_totals.get("timings", {}).get("first_token_ms")
+        return float(value) if isinstance(value, int | float) else None
+
+    @property
+    def ended_in_thinking(self) -> bool:
+        return bool(self._final_totals.get("thinking", {}).get("open"))
+
+    @property
+    def _final_totals(self) -> dict[str, Any]:
+        return self.finished.totals if self.finished else {}
+
+
+def replay_turn(
+    turn: Turn, thinking_markers: tuple[str, str] | None
+) -> tuple[GeneratedAnswer, Sequence[AnswerDelta]]:
+    """An answer that was generated earlier, and its deltas."""
+    begun = replace(turn, answer="", finish_reason=None, events=())
+    answer = GeneratedAnswer(begun, thinking_markers)
+    return answer, [answer.add(event) for event in turn.events]

@@ -1,0 +1,107 @@
+"""Presets: named system prompts and settings, stored in config.toml as [presets.NAME]."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from localspec import config
+from localspec.chat.settings import CHAT_SETTING_FIELDS, ChatSettings, parse_context_size
+from localspec.config import toml_file
+from localspec.errors import NotFoundError, UsageError
+from localspec.sanitize import sanitize
+
+_NAME = re.compile(r"[\w-]{1,40}")
+_SYSTEM, _CONTEXT = "system", "ctx"
+"""Keys besides those of `CHAT_SETTING_FIELDS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    name: str
+    values: Mapping[str, Any]
+    """As in the file: `system`, `ctx`, and the settings that `/set` knows."""
+
+    @property
+    def system(self) -> str | None:
+        """The system prompt; None: the preset has none, and the chat keeps its own."""
+        system = self.values.get(_SYSTEM)
+        return None if system is None else str(system)
+
+    def apply(self, settings: ChatSettings) -> ChatSettings:
+        """Return the settings with those of the preset. Raises UsageError."""
+        for key, value in self.values.items():
+            try:
+                settings = _apply_value(settings, key, value)
+            except UsageError as error:
+                message = f"presets.{self.name}.{sanitize(key, multiline=False)}: {error.message}"
+                raise UsageError(message, f"{error.hint} {config.EDIT_HINT}") from error
+        return settings
+
+    @property
+    def summary(self) -> str:
+        """One line: the settings, then the system prompt."""
+        texts = [f"{key} {_format(value)}" for key, value in self.values.items() if key != _SYSTEM]
+        return sanitize(" · ".join(filter(None, (*texts, self.system))), multiline=False)
+
+
+def _apply_value(settings: ChatSettings, key: str, value: object) -> ChatSettings:
+    if key == _SYSTEM:
+        if not isinstance(value, str):
+            raise UsageError("The system prompt must be a text in quotes.", "")
+        return settings
+    if key == _CONTEXT:
+        return replace(settings, ctx=parse_context_size(str(value)))
+    return settings.with_value(key, _format(value))
+
+
+def _format(value: object) -> str:
+    """A value of the file, as `/set` reads it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list):
+        return json.dumps(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def load() -> dict[str, Preset]:
+    """By name, in the order of the file."""
+    return {name: Preset(name, values) for name, values in config.resolve().presets.items()}
+
+
+def find(name: str) -> Preset:
+    """Raises NotFoundError."""
+    presets = load()
+    if name not in presets:
+        shown = sanitize(name, multiline=False)[:40]
+        known = f"Presets: {', '.join(presets)}." if presets else "Save one: /preset save NAME"
+        raise NotFoundError(f"There is no preset {shown!r}.", known)
+    return presets[name]
+
+
+def save(name: str, system: str, settings: ChatSettings) -> Preset:
+    """Write the system prompt and what differs from the default settings. Raises LocalspecError."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"A preset cannot be called {sanitize(name, multiline=False)[:40]!r}.",
+            "Use letters, digits, - and _.",
+        )
+    values: dict[str, Any] = {_SYSTEM: system} if system else {}
+    for field in CHAT_SETTING_FIELDS.values():
+        text = settings.format_value(field.name)
+        if text != ChatSettings().format_value(field.name):
+            value = getattr(settings.sampling if field.is_sampling else settings, field.attribute)
+            values[field.name] = value if isinstance(value, bool | int | float) else text
+    if settings.ctx is not None:
+        values[_CONTEXT] = settings.ctx
+    toml_file.set_value(f"presets.{name}", values)
+    return Preset(name, values)
+
+
+def remove(name: str) -> None:
+    """Raises NotFoundError."""
+    find(name)
+    toml_file.set_value(f"presets.{name}", None)

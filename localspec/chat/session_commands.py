@@ -1,0 +1,262 @@
+"""The slash commands that mean the same in every front end: they change a chat session."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from localspec import launch
+from localspec.chat import presets
+from localspec.chat.conversation import Turn
+from localspec.chat.session import ChatSession
+from localspec.chat.settings import CHAT_SETTING_FIELDS, find_field, parse_context_size
+from localspec.chat.slash_commands import CommandCall, find_command
+from localspec.errors import UsageError
+from localspec.launch import recent_pairs
+from localspec.sanitize import sanitize
+from localspec.units import short_count, token_rate
+
+_MAX_TEXT_LENGTH = 60
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    message: str
+    """What was done, as one line of sanitized text."""
+    input_text: str | None = None
+    """A question to put into the input field, to be edited."""
+
+
+def check_argument(call: CommandCall) -> None:
+    """Raise UsageError if the command needs an argument and has none."""
+    command = find_command(call.name)
+    if command.requires_argument and not call.argument:
+        raise UsageError(f"/{call.name} needs an argument.", f"Type: {command.usage}")
+
+
+def parse_switch(call: CommandCall) -> bool:
+    """Whether the argument is `on`. Raises UsageError for another word than on and off."""
+    word = call.argument.strip().lower()
+    if word not in ("on", "off"):
+        raise UsageError(
+            f"/{call.name} needs on or off.", f"Type: /{call.name} on, or: /{call.name} off"
+        )
+    return word == "on"
+
+
+def run_command(session: ChatSession, call: CommandCall) -> CommandResult:
+    """Run one of `SESSION_COMMANDS`. Raises LocalspecError, and then changes nothing."""
+    check_argument(call)
+    result = SESSION_COMMANDS[call.name](session, call.argument.strip())
+    session.save_metadata()
+    return result
+
+
+def shorten_question(turn: Turn) -> str:
+    """A question, or the names of its files, as one short line."""
+    return shorten_line(turn.question or ", ".join(file.name for file in turn.attachments))
+
+
+def shorten_line(text: str) -> str:
+    line = sanitize(text, multiline=False).strip()
+    return line if len(line) <= _MAX_TEXT_LENGTH else line[: _MAX_TEXT_LENGTH - 1] + "…"
+
+
+def _clear(session: ChatSession, _: str) -> CommandResult:
+    session.clear()
+    return CommandResult("Cleared: the model no longer sees the earlier turns.")
+
+
+def _new(session: ChatSession, _: str) -> CommandResult:
+    session.start_new_chat()
+    return CommandResult("New chat.")
+
+
+def _private(session: ChatSession, _: str) -> CommandResult:
+    session.start_new_chat(private=True)
+    return CommandResult("New chat, not saved.")
+
+
+def _undo(session: ChatSession, _: str) -> CommandResult:
+    return CommandResult(f"Undone: {shorten_question(session.undo()) or 'the continuation'}")
+
+
+def _turns(session: ChatSession, rest: str) -> CommandResult:
+    """`/turns N` goes back to before turn N to edit it; `/turns N B` switches to its branch B."""
+    conversation = session.conversation
+    number, *branch_number = rest.split()[:2]
+    turn = _find_turn(number, conversation.turns)
+    if not branch_number:
+        question = session.return_to(turn.id)
+        message = f"Back before turn {number}. The later turns stay as a branch."
+        return CommandResult(message, sanitize(question))
+    branch = _find_turn(branch_number[0], conversation.branches(turn.id))
+    session.switch_branch(branch.id)
+    n = len(conversation.turns)
+    return CommandResult(f"Branch {branch_number[0]} of turn {number}: {n} turn{'s' * (n != 1)}.")
+
+
+def _find_turn(number: str, turns: Sequence[Turn]) -> Turn:
+    if not number.isdecimal() or len(number) > 6 or not 1 <= int(number) <= len(turns):
+        what = f"There is no turn or branch {sanitize(number[:20], multiline=False)!r}."
+        raise UsageError(what, "Type /turns to list them.")
+    return turns[int(number) - 1]
+
+
+def _system(session: ChatSession, text: str) -> CommandResult:
+    if text:
+        session.conversation.system = "" if text == "-" else text
+    prompt = sanitize(session.conversation.system, multiline=False)
+    return CommandResult(f"System prompt: {prompt}" if prompt else "No system prompt.")
+
+
+def _model(session: ChatSession, rest: str) -> CommandResult:
+    """`NAME [DRAFT]`, or `-` for the pair before the last change."""
+    if rest == "-":
+        if session.previous_choice is None:
+            raise UsageError("There is no previous model.", "Type: /model NAME")
+        return _change_pair(session, *session.previous_choice.portable_refs)
+    words = [rest] if os.path.isfile(os.path.expanduser(rest)) else _split_words(rest)
+    if len(words) > 2:
+        raise UsageError("/model takes a model and a draft model.", "Type: /model NAME [DRAFT]")
+    return _change_pair(session, *words)
+
+
+def _split_words(text: str) -> list[str]:
+    """Words as in a shell, because a path may contain spaces."""
+    try:
+        return shlex.split(text, posix=os.name == "posix")
+    except ValueError as error:
+        raise UsageError("A quotation mark is missing.", "Type: /model NAME [DRAFT]") from error
+
+
+def _draft(session: ChatSession, name: str) -> CommandResult:
+    return _change_pair(session, session.choice.portable_refs[0], name)
+
+
+def _change_pair(session: ChatSession, model: str, draft: str = "auto") -> CommandResult:
+    session.require_idle()
+    choice = launch.resolve_pair(model, draft)
+    if choice == session.choice:
+        return CommandResult(f"{session.pair_name} answers already.")
+    choice = replace(choice, requested_refs=launch.make_portable_refs(model, draft))
+    session.change_pair(choice)
+    recent_pairs.add_if_path(choice)
+    return CommandResult(f"From now on {session.pair_name} answers.")
+
+
+def _ctx(session: ChatSession, text: str) -> CommandResult:
+    if text:
+        session.require_idle()
+        session.change_settings(ctx=parse_context_size(text))
+        wanted = session.settings.ctx
+        return CommandResult(f"Context: {f'{wanted:,} tokens' if wanted else 'what fits'}.")
+    if session.loaded is None:
+        return CommandResult("The model is not loaded.")
+    used = session.stats.context_tokens
+    return CommandResult(f"Context: {used:,} of {session.loaded.n_ctx:,} tokens.")
+
+
+def _set(session: ChatSession, rest: str) -> CommandResult:
+    name, _, value = rest.partition(" ")
+    if not value.strip():
+        raise UsageError(
+            "/set needs a name and a value.", f"Names: {', '.join(CHAT_SETTING_FIELDS)}."
+        )
+    return _change_setting(session, name, value)
+
+
+def _change_setting(session: ChatSession, name: str, value: str) -> CommandResult:
+    session.settings = session.with_setting(name, value)
+    name = find_field(name).name
+    when = "" if name == "show_thinking" else ", from the next answer on"
+    return CommandResult(f"{name}: {session.settings.format_value(name)}{when}.")
+
+
+def _preset(session: ChatSession, rest: str) -> CommandResult:
+    word, _, name = rest.partition(" ")
+    name = name.strip()
+    if word == "save" and name:
+        preset = presets.save(name, session.conversation.system, session.settings)
+        return CommandResult(f"Preset {preset.name} is saved: {preset.summary or 'defaults'}.")
+    if word == "delete" and name:
+        presets.remove(name)
+        return CommandResult(f"Preset {name} is deleted.")
+    preset = presets.find(rest)
+    session.apply_preset(preset)
+    return CommandResult(f"{preset.name}: {preset.summary or 'defaults'}, from the next answer on.")
+
+
+def _spec(session: ChatSession, text: str) -> CommandResult:
+    if not text.isdecimal():
+        return _choose_drafter(session, text)
+    result = _change_setting(session, "draft_max", text)
+    if session.settings.spec == "off":  # a draft length is set in order to speculate
+        session.settings = session.with_setting("spec", "auto")
+    return result
+
+
+def _choose_drafter(session: ChatSession, text: str) -> CommandResult:
+    """`on` is the drafter before `off`; the message compares the speeds if both are known."""
+    before = session.settings.spec
+    if text == "on" and before == "off":
+        text = session.last_drafter
+    result = _change_setting(session, "spec", text)
+    if before != "off":
+        session.last_drafter = before
+    speculative, plain = session.stats.speculative_speed, session.stats.plain_speed
+    if speculative is None or plain is None:
+        return result
+    speeds = f"With speculation {token_rate(speculative)}, plain {token_rate(plain)}."
+    return CommandResult(f"{result.message} {speeds}")
+
+
+def _think(session: ChatSession, text: str) -> CommandResult:
+    if text != "show":
+        return _change_setting(session, "think", text)
+    session.change_settings(show_thinking=not session.settings.show_thinking)
+    is_shown = session.settings.show_thinking
+    return CommandResult(f"Thinking is {'shown' if is_shown else 'collapsed'}.")
+
+
+def _read(session: ChatSession, text: str) -> CommandResult:
+    if text == "-":
+        session.pending_attachments = ()
+        return CommandResult("No files are attached.")
+    file = session.attach_file(text)
+    n = file.text.count("\n") + 1
+    lines = f"{short_count(n)} line{'s' * (n != 1)}"
+    return CommandResult(f"Attached to your next message: {file.name}, {lines}.")
+
+
+def _rename(session: ChatSession, title: str) -> CommandResult:
+    session.recorder.rename(title)
+    return CommandResult(f"The chat is called {shorten_line(session.title)}.")
+
+
+def _save(session: ChatSession, text: str) -> CommandResult:
+    return CommandResult(f"Saved: {sanitize(str(session.export(text)), multiline=False)}")
+
+
+SESSION_COMMANDS: Mapping[str, Callable[[ChatSession, str], CommandResult]] = {
+    "clear": _clear,
+    "new": _new,
+    "private": _private,
+    "model": _model,
+    "draft": _draft,
+    "ctx": _ctx,
+    "undo": _undo,
+    "turns": _turns,
+    "system": _system,
+    "set": _set,
+    "preset": _preset,
+    "spec": _spec,
+    "think": _think,
+    "read": _read,
+    "save": _save,
+    "rename": _rename,
+}
+"""By name. The others (`/copy`, `/help`, …) depend on the front end, and so do `/turns` and
+`/model` without an argument. After `/model`, `/draft` and `/ctx` the front end loads the pair."""

@@ -1,0 +1,260 @@
+"""What speculation gives in a chat: speeds beside plain decoding, acceptance, draft sources."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+from statistics import median
+
+from localspec.chat.answer import AnswerDelta, GeneratedAnswer
+from localspec.fit import speedup_model
+from localspec.protocol.events import Event, Prefill, Round, SpeculationPlan
+from localspec.protocol.round_totals import RoundTotals
+from localspec.protocol.wire import MeasuredCosts
+from localspec.units import percent
+
+RECENT_ROUNDS = 48
+"""Number of rounds in the strip and in the figures labelled `now`."""
+MIN_DRAFTED = 10
+"""Below this number of draft tokens no acceptance rate is shown."""
+_MIN_ROUNDS = 8
+"""Rounds before a speed is compared, and plain rounds before they are the standard."""
+_RANGE_ERRORS = 2.0
+"""Half the width of a range, in standard errors: about 95 %."""
+_KNOWN_WITHIN = 0.1
+"""A speed-up whose range is narrower on both sides is shown without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """Speed relative to plain decoding, with a 95 % range."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        """`2.1×`; `1.8–2.4×` while little is known."""
+        if self.high - self.low < 2 * _KNOWN_WITHIN:
+            return f"{self.value:.1f}×"
+        return f"{self.low:.1f}–{self.high:.1f}×"
+
+    @property
+    def in_words(self) -> str:
+        """For a screen reader."""
+        return f"{str(self).rstrip('×').replace('–', ' to ')} times"
+
+
+def measure_speedup(rounds: Sequence[Round], plain_speed: float | None) -> Speedup | None:
+    """Compare the tokens per second of rounds with plain decoding; None if too little is known.
+
+    The standard is the rounds' own plain ones if there are enough, since they ran under the same
+    conditions, else `plain_speed`.
+    """
+    timed = _timed_rounds(rounds)
+    plain_speed = _own_plain_speed(timed) or plain_speed
+    if len(timed) < _MIN_ROUNDS or not plain_speed:
+        return None
+    seconds = sum(r.ms.total for r in timed) / 1e3
+    rate = sum(len(r.tokens) for r in timed) / seconds
+    squares = sum((len(r.tokens) - rate * r.ms.total / 1e3) ** 2 for r in timed)
+    error = _RANGE_ERRORS * sqrt(squares * len(timed) / (len(timed) - 1)) / seconds
+    low, high = max(0.0, rate - error), rate + error
+    return Speedup(rate / plain_speed, low / plain_speed, high / plain_speed)
+
+
+def _timed_rounds(rounds: Sequence[Round]) -> list[Round]:
+    """Without the first of an answer, which reads the prompt, and forced ones, which take 0 ms."""
+    return [r for r in rounds if r.n > 0 and r.ms.total > 0]
+
+
+def _own_plain_speed(timed: Sequence[Round]) -> float | None:
+    plain = [r.ms.total for r in timed if not r.drafted]
+    return 1e3 / median(plain) if len(plain) >= _MIN_ROUNDS else None
+
+
+def format_acceptance(accepted: int, drafted: int) -> str:
+    """`62 % of 214`, without a rate below ten draft tokens."""
+    if drafted < MIN_DRAFTED:
+        return f"{accepted} of {drafted}" if drafted else "–"
+    return f"{percent(accepted / drafted)} of {drafted:,}"
+
+
+@dataclass(slots=True)
+class DraftSourceStats:
+    """Draft tokens of one source."""
+
+    name: str
+    """As in `Round.source`; `mixed` for drafts of several sources."""
+    drafted: int = 0
+    accepted: int = 0
+    rounds: int = 0
+    draft_ms: float = 0.0
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """None while too few tokens were drafted."""
+        return self.accepted / self.drafted if self.drafted >= MIN_DRAFTED else None
+
+    @property
+    def ms_per_round(self) -> float:
+        """Time to draft; verification is not included."""
+        return self.draft_ms / self.rounds if self.rounds else 0.0
+
+
+@dataclass(slots=True)
+class SpeculationStats:
+    """Statistics of a chat: totals over all answers, the others of the current or last one."""
+
+    measured: MeasuredCosts | None = None
+    """Pass costs of the pair; None until they are measured."""
+    totals: RoundTotals = field(default_factory=RoundTotals)
+    answer: GeneratedAnswer = field(default_factory=GeneratedAnswer)
+    _sources: dict[str, DraftSourceStats] = field(default_factory=dict)
+    _previous_plan: SpeculationPlan | None = None
+    _previous_prefill: Prefill | None = None
+    _last_speeds: dict[bool, float] = field(default_factory=dict)
+    """Tokens per second of the last answers, by whether speculation was off."""
+
+    def start_answer(self, answer: GeneratedAnswer) -> None:
+        """Until the answer reports its own, the plan and prompt size of the previous one hold."""
+        self._keep_speed()
+        self._previous_plan, self._previous_prefill = self.plan, self._prefill
+        self.answer = answer
+
+    def for_new_chat(self) -> SpeculationStats:
+        """Of a chat with the same pair, whose speeds are known."""
+        self._keep_speed()
+        return SpeculationStats(self.measured, _last_speeds=dict(self._last_speeds))
+
+    def _keep_speed(self) -> None:
+        if (speed := self.tokens_per_second) is not None:
+            self._last_speeds[self.is_off] = speed
+
+    def add(self, event: Event) -> AnswerDelta:
+        """Add an event to the current answer and to the chat's totals."""
+        if isinstance(event, Round):
+            self.totals.add(event)
+            if event.drafted:
+                self._add_to_source(event)
+        return self.answer.add(event)
+
+    def _add_to_source(self, event: Round) -> None:
+        name = event.source or ""
+        name = "mixed" if "+" in name else name
+        source = self._sources.setdefault(name, DraftSourceStats(name))
+        source.drafted += event.drafted
+        source.accepted += event.accepted
+        source.rounds += 1
+        source.draft_ms += event.ms.draft
+
+    # --- the current answer ---------------------------------------------------------------
+
+    @property
+    def plan(self) -> SpeculationPlan | None:
+        return self.answer.plan or self._previous_plan
+
+    @property
+    def is_off(self) -> bool:
+        return self.plan is not None and self.plan.state == "off"
+
+    @property
+    def _prefill(self) -> Prefill | None:
+        return self.answer.prefill or self._previous_prefill
+
+    @property
+    def prefill(self) -> Prefill | None:
+        """None unless the prompt is being read."""
+        return self.answer.prefill if self.answer.is_reading_prompt else None
+
+    @property
+    def reused_tokens(self) -> int:
+        return self._prefill.reused if self._prefill else 0
+
+    @property
+    def context_tokens(self) -> int:
+        if self.answer.prefill is None and self._previous_prefill is not None:
+            return self._previous_prefill.total
+        return self.answer.context_tokens
+
+    @property
+    def first_token_ms(self) -> float | None:
+        return self.answer.first_token_ms
+
+    @property
+    def answer_tokens(self) -> int:
+        return self.answer.totals.tokens
+
+    @property
+    def recent_rounds(self) -> Sequence[Round]:
+        return self.answer.rounds[-RECENT_ROUNDS:]
+
+    @property
+    def recent_drafted(self) -> int:
+        return sum(r.drafted for r in self.recent_rounds)
+
+    @property
+    def recent_accepted(self) -> int:
+        return sum(r.accepted for r in self.recent_rounds)
+
+    @property
+    def recent_acceptance_rate(self) -> float | None:
+        """None while too few tokens were drafted."""
+        drafted = self.recent_drafted
+        return self.recent_accepted / drafted if drafted >= MIN_DRAFTED else None
+
+    @property
+    def rounds_to_next_trial(self) -> int | None:
+        """Rounds until a paused drafter is tried again; None if unknown or due."""
+        until = self.plan.until if self.plan is not None else None
+        left = 0 if until is None else until - len(self.answer.rounds)
+        return left if left > 0 else None
+
+    # --- speeds ---------------------------------------------------------------------------
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Over the recent rounds, without the first of an answer, which reads the prompt."""
+        timed = _timed_rounds(self.recent_rounds)
+        ms = sum(r.ms.total for r in timed)
+        return 1e3 * sum(len(r.tokens) for r in timed) / ms if ms else None
+
+    @property
+    def speculative_speed(self) -> float | None:
+        """Now, or of the last answer with speculation if it is off."""
+        return self._last_speeds.get(False) if self.is_off else self.tokens_per_second
+
+    @property
+    def plain_speed(self) -> float | None:
+        """Tokens per second without speculation, from the nearest measurement there is."""
+        timed = _timed_rounds(self.recent_rounds)
+        measured = 1e3 / self.measured.t1_ms if self.measured and self.measured.t1_ms > 0 else None
+        return _own_plain_speed(timed) or self._last_speeds.get(True) or measured
+
+    @property
+    def speedup(self) -> Speedup | None:
+        """Of the recent rounds; of the last answer with speculation if it is off."""
+        if self.is_off:
+            speed, plain = self.speculative_speed, self.plain_speed
+            ratio = speed / plain if speed and plain else None
+            return Speedup(ratio, ratio, ratio) if ratio else None
+        return measure_speedup(self.recent_rounds, self.plain_speed)
+
+    # --- acceptance -----------------------------------------------------------------------
+
+    @property
+    def tokens_per_pass(self) -> float | None:
+        """Tokens per pass of the target; a plain pass gives 1."""
+        return self.totals.tokens_per_pass
+
+    @property
+    def break_even_rate(self) -> float | None:
+        """The acceptance rate from which drafting pays here; above 1 if none does."""
+        return None if self.measured is None else speedup_model.break_even_rate(self.measured)
+
+    @property
+    def draft_sources(self) -> list[DraftSourceStats]:
+        """Those with the most draft tokens first."""
+        sources = list(self._sources.values())  # in one step: a round may add one meanwhile
+        return sorted(sources, key=lambda source: -source.drafted)

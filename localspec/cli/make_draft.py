@@ -1,0 +1,82 @@
+"""`localspec make-draft`: a draft model from some layers of a model."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import click
+
+from localspec.cli import completion, global_options
+from localspec.errors import UsageError
+from localspec.fit.hparams import ModelHparams
+from localspec.models import draft_heads, resolver
+from localspec.models.gguf import header, layer_subset
+from localspec.sanitize import sanitize
+from localspec.units import gb
+
+
+@click.command("make-draft")
+@click.argument("model", shell_complete=completion.complete_model)
+@click.option(
+    "--keep",
+    metavar="LAYERS",
+    help="Layers to keep, such as 0-9,24-29.  [default: the exit layer of a LayerSkip model]",
+)
+@click.option(
+    "--out",
+    required=True,
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to write.",
+)
+@global_options.JSON
+def command(model: str, keep: str | None, out: Path, as_json: bool) -> int:
+    """Copy some layers of MODEL to a file that drafts for it (early exit).
+
+    Without training for early exit (LayerSkip), such a draft is rarely worth its time.
+    """
+    source = resolver.resolve(model).target.require_path()
+    header.check_loadable(source)
+    facts = header.read(source)
+    name = sanitize(source.name, multiline=False)
+    if draft_heads.is_head(facts):
+        raise UsageError(f"{name} is a draft head, not a model.", "Use the model itself.")
+    layers = _choose_layers(keep, layer_subset.find_exit_layer(facts), name)
+    if out.exists():
+        raise UsageError(f"{out.name} exists already.", "Choose another --out.")
+    hparams = ModelHparams(facts)
+    swa_layers = [layer.is_swa for layer in hparams.layers] if hparams.n_swa else None
+    size = layer_subset.copy_layers(source, out, layers, swa_layers)
+    if as_json:
+        document = {"file": str(out), "bytes": size, "layers": layers, "of": hparams.n_layer}
+        click.echo(json.dumps({"schema": 1} | document))
+        return 0
+    click.echo(
+        f"{sanitize(str(out), multiline=False)}: {len(layers)} of {hparams.n_layer} layers, "
+        f"{gb(size)} of {gb(facts.size)}"
+    )
+    click.echo(f"Use it: localspec run {name} --draft {out.name}", err=True)
+    return 0
+
+
+def _choose_layers(keep: str | None, exit_layer: int | None, name: str) -> list[int]:
+    if keep is not None:
+        return _parse_layers(keep)
+    if exit_layer is None:
+        what = f"{name} names no layer to exit from."
+        raise UsageError(what, "Say which layers to keep: --keep 0-9,24-29")
+    return list(range(exit_layer))
+
+
+def _parse_layers(text: str) -> list[int]:
+    """Layer numbers of a list of numbers and ranges, ascending. Raises UsageError."""
+    layers: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,4})(?:-(\d{1,4}))?\s*", part)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            what = f"{sanitize(part, multiline=False)!r} is no layer and no range of layers."
+            raise UsageError(what, "Type numbers and ranges: --keep 0-9,24-29")
+        layers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return sorted(layers)

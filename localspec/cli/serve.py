@@ -1,0 +1,260 @@
+"""`localspec serve`: the model for editors, agents and other programs, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from localspec import launch
+from localspec.api.arguments import PairEngineFactory
+from localspec.cli import global_options, options
+from localspec.errors import StorageError, UsageError
+from localspec.launch import recent_pairs
+from localspec.models.chat_template import builtin_templates
+from localspec.protocol.events import EngineReady
+from localspec.sanitize import sanitize
+from localspec.serve import import_http_server
+
+if TYPE_CHECKING:
+    from localspec.serve.access_rules import AccessRules
+    from localspec.serve.activity import RequestActivity
+    from localspec.serve.http_server import ServerThread
+
+_KEY_VARIABLE = "LOCALSPEC_API_KEY"
+_MAX_KEY_FILE = 64 * 1024
+
+
+@click.command("serve")
+@click.argument("model", required=False)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    show_default=True,
+    metavar="N",
+    help="Port; 0 chooses a free one.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Address; other computers reach 0.0.0.0, which needs a key.",
+)
+@click.option(
+    "--api-key-file",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help=f"Clients need one of the keys in FILE, one a line.  Also: {_KEY_VARIABLE}.",
+)
+@click.option(
+    "--allow-host",
+    multiple=True,
+    metavar="NAME",
+    help="Also answer requests to this host name; repeatable.",
+)
+@click.option(
+    "--allow-origin",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Also answer pages of this origin, such as https://example.org; repeatable.",
+)
+@click.option("--alias", metavar="NAME", help="The model's name for clients.  [default: its file]")
+@click.option(
+    "--queue",
+    "max_waiting",
+    type=click.IntRange(0, 1000),
+    default=16,
+    show_default=True,
+    metavar="N",
+    help="Requests that may wait; more are refused.",
+)
+@click.option(
+    "--log",
+    "log_format",
+    type=click.Choice(["text", "json", "none"]),
+    help="Log requests on standard error.  [default: on a terminal a live board, else text]",
+)
+@click.option(
+    "--template",
+    type=click.Choice(tuple(builtin_templates.STOP_STRINGS)),
+    metavar="NAME",
+    help="Use this chat template instead of the model's own.",
+)
+@options.SAMPLING
+@options.SPECULATION
+@options.MACHINE
+@options.YES
+@click.option("-q", "--quiet", is_flag=True, help="Print no notices.")
+def command(model: str | None, **given: Any) -> int:
+    """Serve MODEL over HTTP, with OpenAI's API.
+
+    The options of sampling and speculation apply where a request leaves them open.
+
+    \b
+    localspec serve qwen3-8b+qwen3-0.6b --port 8080
+    curl http://127.0.0.1:8080/v1/chat/completions -H "Content-Type: application/json" \\
+        -d '{"messages": [{"role": "user", "content": "Hello!"}]}'
+    """
+    http_server = import_http_server()
+    rules = _make_rules(given)
+    model, draft = recent_pairs.resolve_default(model, given["draft"])
+    choice = options.resolve_or_pull(model, draft, yes=given["yes"], quiet=given["quiet"])
+    recent_pairs.save_last(*launch.make_portable_refs(model, draft))
+    given["spec"] = options.resolve_drafter(choice, given["spec"])
+    server_options = http_server.ServerOptions(
+        choice,
+        given["alias"] or sanitize(choice.target.stem, multiline=False),
+        options.build_settings(choice, given),
+        given["seed"],
+        given["template"],
+        rules,
+        given["port"],
+        given["max_waiting"],
+    )
+    factory = PairEngineFactory(options.build_load_request(choice, given), probe=True)
+    server = http_server.HttpServer(server_options, factory, _make_log(given).write)
+    printer = ServerPrinter(server_options.name, server.url, quiet=given["quiet"])
+    if _has_board(given):
+        return _run_board(http_server.ServerThread(server))
+    try:
+        printer.print_loading()
+        with http_server.stop_on_signals(server):
+            asyncio.run(server.serve(printer.print_ready))
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        server.close()
+    return 0
+
+
+def _has_board(given: dict[str, Any]) -> bool:
+    """On a terminal, unless a log was asked for."""
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    is_terminal = all(stream is not None and stream.isatty() for stream in streams)
+    is_plain = global_options.is_plain() or given["quiet"]
+    return given["log_format"] is None and is_terminal and not is_plain
+
+
+def _make_log(given: dict[str, Any]) -> RequestLog:
+    return RequestLog(given["log_format"] or ("none" if _has_board(given) else "text"))
+
+
+def _run_board(server: ServerThread) -> int:
+    from localspec.tui import app  # noqa: PLC0415  late: it takes 200 ms to import
+    from localspec.tui.screens.serve import ServeScreen  # noqa: PLC0415
+
+    try:
+        flags = global_options.get_flags(click.get_current_context())
+        return app.run(lambda app_options: ServeScreen(server, app_options), flags)
+    finally:
+        server.close()
+
+
+def _make_rules(given: dict[str, Any]) -> AccessRules:
+    """Raises UsageError for a server that anybody could use."""
+    from localspec.serve import access_rules  # noqa: PLC0415  an optional extra
+
+    keys = _read_keys(given["api_key_file"])
+    host = given["host"]
+    if not keys and not access_rules.is_local(host):
+        raise UsageError(
+            f"A server on {host} needs a key: other computers can reach it.",
+            f"Use --api-key-file FILE, or set {_KEY_VARIABLE}.",
+        )
+    return access_rules.AccessRules(host, given["allow_host"], given["allow_origin"], keys)
+
+
+class ServerPrinter:
+    """The messages of the server on standard error."""
+
+    def __init__(self, name: str, url: str, *, quiet: bool) -> None:
+        self._name, self._url, self._quiet = name, url, quiet
+
+    def print_loading(self) -> None:
+        self._print(f"loading {self._name}; its address will be {self._url}/v1")
+
+    def print_ready(self, ready: EngineReady) -> None:
+        model = sanitize(ready.model, multiline=False)
+        draft = f" with {sanitize(ready.draft, multiline=False)}" if ready.draft else ""
+        n_ctx = (ready.settings.get("target") or {}).get("n_ctx")
+        for notice in ready.notices:
+            self._print(f"{notice.message} {notice.hint}".rstrip())
+        self._print(f"serving {model}{draft} at {self._url}/v1, context {n_ctx:,} tokens")
+        self._print("ctrl+c ends the server")
+
+    def _print(self, line: str) -> None:
+        if not self._quiet:
+            click.echo(f"localspec: {line}", err=True)
+
+
+def _read_keys(path: str | None) -> tuple[str, ...]:
+    """The keys of a file and of the environment."""
+    lines = [os.environ.get(_KEY_VARIABLE, "")]
+    if path is not None:
+        try:
+            lines += Path(path).read_text(encoding="utf-8")[:_MAX_KEY_FILE].splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            name = sanitize(path, multiline=False)
+            raise StorageError(f"{name} cannot be read.", "Give a text file of keys.") from error
+    keys = tuple(line.strip() for line in lines if line.strip())
+    if path is not None and not keys:
+        raise UsageError("The file of --api-key-file has no key.", "Write one key a line.")
+    return keys
+
+
+class RequestLog:
+    """One line per request on standard error: numbers only, no texts, paths or addresses."""
+
+    def __init__(self, form: str) -> None:
+        self._form = form
+
+    def write(self, request: RequestActivity) -> None:
+        if self._form == "none":
+            return
+        line = json.dumps(_describe(request)) if self._form == "json" else _format(request)
+        try:
+            print(line, file=sys.stderr, flush=True)
+        except OSError:  # nobody reads the log any more
+            self._form = "none"
+
+
+def _describe(request: RequestActivity) -> dict[str, Any]:
+    rate = request.tokens_per_second
+    acceptance = request.acceptance_rate
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "request": request.number,
+        "route": request.route,
+        "status": request.status,
+        "state": request.state,
+        "seconds": round(request.seconds, 3),
+        "prompt_tokens": request.prompt_tokens,
+        "reused_tokens": request.reused_tokens,
+        "tokens": request.tokens,
+        "tokens_per_second": None if rate is None else round(rate, 2),
+        "drafted": request.drafted,
+        "accepted": request.accepted,
+        "acceptance_rate": None if acceptance is None else round(acceptance, 4),
+    }
+
+
+def _format(request: RequestActivity) -> str:
+    parts = [
+        f"{datetime.now():%H:%M:%S} #{request.number} {request.route} {request.status}",
+        f"{request.seconds:.1f} s",
+        f"{request.prompt_tokens:,} prompt tokens ({request.reused_tokens:,} reused)",
+        f"{request.tokens:,} tokens",
+    ]
+    if (rate := request.tokens_per_second) is not None:
+        parts.append(f"{rate:.1f} tok/s")
+    if request.drafted:
+        parts.append(f"acceptance {request.accepted} of {request.drafted}")
+    return " · ".join(parts)

@@ -1,0 +1,180 @@
+"""`localspec worker`: offer this computer's devices to localspec on another one."""
+
+from __future__ import annotations
+
+import ipaddress
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from localspec import child_process
+from localspec.cli import global_options
+from localspec.cli.progress_line import ProgressLine
+from localspec.errors import EngineError, UsageError
+from localspec.machine.rpc import side_library
+from localspec.machine.rpc.server import WorkerActivity, WorkerServer, WorkerSettings
+from localspec.sanitize import sanitize
+from localspec.units import count, gb, gib
+from localspec.worker_address import DEFAULT_PORT
+
+_REPORT_SECONDS = 2.0
+
+
+@click.command("worker")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    metavar="N",
+    help="Port to listen on; 0: any that is free.",
+)
+@click.option(
+    "--listen",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Address of this computer; others than 127.0.0.1 need --i-know-it-is-open.",
+)
+@click.option(
+    "--i-know-it-is-open",
+    "is_open",
+    is_flag=True,
+    help="Listen where other computers can connect, without any protection.",
+)
+@click.option("--device", "devices", multiple=True, metavar="NAME", help="Offer only this device.")
+@click.option(
+    "--memory",
+    type=click.FloatRange(0.1, 100_000),
+    metavar="GIB",
+    help="Memory that may be used.  [default: what is free]",
+)
+@click.option("--threads", type=click.IntRange(1), metavar="N", help="CPU threads.")
+@click.option("--until-eof", is_flag=True, help="End when standard input ends: for ssh.")
+@click.option(
+    "--via-ssh",
+    metavar="HOST",
+    help="Start the worker on HOST through ssh, and tunnel its port to this computer.",
+)
+def command(port: int, listen: str, via_ssh: str | None, **given: Any) -> int:
+    """Offer this computer's devices to localspec on another computer.
+
+    llama.cpp's RPC protocol has no password and no encryption: whoever reaches the port can take
+    over the process. So the worker listens on 127.0.0.1, and other computers reach
+    it through ssh:
+
+    \b
+    localspec worker --via-ssh gpu-box          on the computer with the chat
+    localspec run big-model --workers 127.0.0.1:50052
+    """
+    is_open, until_eof = given.pop("is_open"), given.pop("until_eof")
+    settings = WorkerSettings(listen, port, **given)
+    if via_ssh is not None:
+        return _run_via_ssh(via_ssh, settings)
+    _refuse_open_address(listen, is_open=is_open)
+    server = WorkerServer(settings, side_library.find_or_build(_say), _say)
+    threading.Thread(target=server.serve, daemon=True).start()
+    _say_ready(server, listen)
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    if until_eof:
+        threading.Thread(target=_wait_for_eof, args=(stopped,), daemon=True).start()
+    try:
+        _show_activity(server, stopped)
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        server.close()
+    return 0
+
+
+def _refuse_open_address(address: str, *, is_open: bool) -> None:
+    """Raises UsageError."""
+    try:
+        addresses = {info[4][0] for info in socket.getaddrinfo(address, None, socket.AF_INET)}
+    except (OSError, UnicodeError):
+        addresses = {"0.0.0.0"}  # refused below, or when it is listened on
+    if is_open or all(ipaddress.ip_address(each).is_loopback for each in addresses):
+        return
+    raise UsageError(
+        f"On {sanitize(address, multiline=False)} other computers could connect, and llama.cpp's "
+        "RPC protocol protects nothing: whoever connects can take over this process.",
+        "Use ssh (localspec worker --via-ssh on the other computer). In a network where you trust "
+        "everyone: --i-know-it-is-open",
+    )
+
+
+def _say(text: str) -> None:
+    click.echo(f"localspec: {text}", err=True)
+
+
+def _say_ready(server: WorkerServer, listen: str) -> None:
+    for device in server.devices:
+        _say(f"{device.name}: {device.description}, {gib(device.free)} free")
+    click.echo(f"{listen}:{server.port}")
+    _say(f"On the other computer: localspec run … --workers HOST:{server.port}  (Ctrl+C ends)")
+
+
+def _show_activity(server: WorkerServer, stopped: threading.Event) -> None:
+    """One line of what it does, until `stopped`."""
+    line = ProgressLine(quiet=not global_options.can_redraw(), interval=60)
+    before = server.activity
+    while not stopped.wait(_REPORT_SECONDS):
+        now = server.activity
+        line.show(_describe_activity(before, now, _REPORT_SECONDS))
+        before = now
+    line.clear()
+
+
+def _describe_activity(before: WorkerActivity, now: WorkerActivity, seconds: float) -> str:
+    """What the worker does: its client, the layers it holds, passes and bytes."""
+    moved = f"{gb(now.received)} received, {gb(now.sent)} sent"
+    if not now.client:
+        return f"nobody connected · {moved}"
+    rate = (now.n_passes - before.n_passes) / seconds
+    layers = count(now.n_layers, "layer")
+    return f"{now.client} connected · {layers} · {rate:.0f} passes/s · {moved}"
+
+
+def _wait_for_eof(stopped: threading.Event) -> None:
+    with suppress(OSError, ValueError):
+        while sys.stdin.buffer.read(4096):
+            pass
+    stopped.set()
+
+
+def _run_via_ssh(host: str, settings: WorkerSettings) -> int:
+    """A worker on `host` that ends with this process, and a tunnel to it on the same port here.
+
+    ssh's -- ends its options, so that no host name is read as one.
+    """
+    if (ssh := shutil.which("ssh")) is None:
+        raise EngineError("There is no ssh on this computer.", "Install OpenSSH's client.")
+    port = settings.port or DEFAULT_PORT
+    tunnel = f"127.0.0.1:{port}:127.0.0.1:{port}"
+    remote = ["localspec", "worker", "--until-eof", "--port", str(port)]
+    for option, value in (("--memory", settings.memory), ("--threads", settings.threads)):
+        remote += [option, str(value)] if value else []
+    for device in settings.devices:
+        remote += ["--device", device]
+    command = [ssh, "-o", "ExitOnForwardFailure=yes", "-L", tunnel, "--", host, shlex.join(remote)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    _say(f"Use it here: localspec run … --workers 127.0.0.1:{port}  (Ctrl+C ends both)")
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        child_process.terminate(process, grace_seconds=5.0)
+    raise EngineError(
+        f"The worker on {sanitize(host, multiline=False)} ended (ssh: exit code {code}).",
+        "Is localspec installed there, and on the path of a shell that ssh starts?",
+    )

@@ -1,0 +1,31 @@
+"""Small JSON files in the data folder: a damaged one counts as missing, and errors are ignored."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from typing import Any
+
+from localspec import paths
+
+
+def read_json(name: str) -> Any:
+    """None if the file is missing, unreadable or damaged."""
+    try:
+        return json.loads((paths.data_dir() / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def write_json(name: str, body: Any) -> None:
+    """Replaces the file atomically."""
+    path = paths.data_dir() / name
+    new = path.with_name(f"{name}.{os.getpid()}")
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            new.write_text(json.dumps(body), encoding="utf-8")
+            new.replace(path)
+        finally:
+            new.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Constrained output: answers that follow a grammar or a JSON Schema."""

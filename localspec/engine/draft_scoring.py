@@ -1,0 +1,219 @@
+"""How many draft tokens the target would have accepted at each place of a recorded answer.
+
+A draft token counts only while all before it are accepted, and until then the text is the recorded
+one. So one pass of the draft model over the answer decides for every place and every draft length,
+exactly for greedy answers and for those of `coupled`, whose noise is the same. A head reads what
+the target computes of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.engine.drafters.lookup import LookupDrafter
+from localspec.engine.prefix_cache import common_prefix_length
+from localspec.engine.protocols import (
+    Distribution,
+    Drafter,
+    HiddenStateListener,
+    HiddenStates,
+    LanguageModel,
+    Logits,
+    Verifier,
+)
+from localspec.engine.sampling import compute_distribution
+from localspec.engine.vocabulary_map import VocabularyMap
+from localspec.protocol.wire import DRAFT_MAX, DraftScore, SamplingParams
+
+READ_WIDTH = 32
+"""Tokens of an answer that are read at once: from 64 on, the CPU's attention rounds differently
+than in the narrow passes of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredAnswer:
+    """An answer of the target, with what its draft tokens would have been drawn with."""
+
+    prompt: list[int]
+    tokens: tuple[int, ...]
+    sampling: SamplingParams
+    verifier: Verifier
+    n_vocab: int
+
+    def draw(self, row: Logits, recent: Sequence[int], index: int) -> int:
+        """The draft token at position `index` of the answer."""
+        distribution = compute_distribution(row[: self.n_vocab], self.sampling, recent)
+        return self.verifier.sample_draft_token(distribution, index)
+
+
+def score_lookup(answer: ScoredAnswer) -> DraftScore:
+    drafter, text = LookupDrafter(), list(answer.prompt)
+    drafted, accepted = [], []
+    for i, token in enumerate(answer.tokens):
+        draft = drafter.propose(text, DRAFT_MAX).tokens
+        drafted.append(len(draft))
+        accepted.append(common_prefix_length(draft, answer.tokens[i : i + DRAFT_MAX]))
+        text.append(token)
+    return DraftScore(tuple(drafted), tuple(accepted))
+
+
+def score_model(model: LanguageModel, answer: ScoredAnswer) -> DraftScore:
+    """`model` gives READ_WIDTH rows of logits at once."""
+    text, start = [*answer.prompt, *answer.tokens], len(answer.prompt)
+    is_drafted = [
+        answer.draw(row, text[max(0, n - answer.sampling.repeat_last_n) : n], n - start) == text[n]
+        for n, row in _read(model, text, start)
+    ]
+    accepted = _run_lengths(is_drafted, len(answer.tokens))
+    return DraftScore((DRAFT_MAX,) * len(accepted), tuple(accepted))
+
+
+class HiddenStateReader(LanguageModel, Protocol):
+    """A target whose hidden states can be read past its listener."""
+
+    def read_hidden_states(self, tokens: Sequence[int]) -> HiddenStates:
+        """Append tokens; return their hidden states."""
+        ...
+
+
+def score_head(
+    target: HiddenStateReader,
+    listener: HiddenStateListener,
+    drafter: Drafter,
+    answer: ScoredAnswer,
+) -> DraftScore:
+    """The target reads the answer in wide passes; the head, its listener, gets one token at a time
+    and drafts until a token differs. Approximate for block heads, whose drafts depend on their
+    length. Empties the memory.
+    """
+    target.truncate(0)
+    text, n_prompt = [*answer.prompt, *answer.tokens], len(answer.prompt)
+    for at in range(0, n_prompt - 1, target.n_batch):
+        target.decode(text[at : min(at + target.n_batch, n_prompt - 1)], 0)
+    tokens, accepted = text[:n_prompt], [0]
+    step = min(READ_WIDTH, target.n_batch)
+    for at in range(n_prompt - 1, len(text) - 2, step):
+        part = text[at : min(at + step, len(text) - 2)]
+        for i, state in enumerate(target.read_hidden_states(part)):
+            listener.on_decode(part[i : i + 1], state[np.newaxis])
+            tokens.append(text[at + i + 1])
+            expected = text[len(tokens) : len(tokens) + DRAFT_MAX]
+            draft = drafter.propose(tokens, len(expected), stop_policy=_WhileEqual(expected))
+            accepted.append(common_prefix_length(draft.tokens, expected))
+    target.truncate(0)
+    return DraftScore((DRAFT_MAX,) * len(accepted), tuple(accepted))
+
+
+class _WhileEqual:
+    """Ends a draft at the first token that differs; a `DraftStopPolicy`."""
+
+    def __init__(self, expected: Sequence[int]) -> None:
+        self._expected = iter(expected)
+
+    def should_draft_token(self, confidence: float) -> bool:
+        return True
+
+    def should_continue(self, token: int) -> bool:
+        return token == next(self._expected)
+
+
+def score_across(
+    model: LanguageModel,
+    vocabularies: VocabularyMap,
+    answer: ScoredAnswer,
+    draft_prompt: Sequence[int] | None,
+) -> DraftScore:
+    """For a draft of another vocabulary: its own tokens of the text are scored, and counted in
+    target tokens. Approximate, as the text before a place may be split otherwise in a real run.
+    """
+    spelled = _spell_answer(vocabularies, answer, draft_prompt)
+    starts, begins, pieces = spelled.starts, spelled.begins, vocabularies.draft.tokens.pieces
+    is_drafted = np.zeros(len(starts), bool)
+    is_healed = np.zeros(len(answer.tokens), bool)
+    for n, row in _read(model, spelled.text, spelled.first):
+        j, token = n - spelled.n_prefix, spelled.text[n]
+        place = int(begins.searchsorted(starts[j], "right")) - 1
+        is_drafted[j] = _draw_across(vocabularies, answer, row, max(0, place)) == token
+        for inside in range(place + 1, int(begins.searchsorted(starts[j + 1]))):
+            known = pieces[token][: begins[inside] - starts[j]]
+            longer = vocabularies.longer_draft_tokens(known)
+            is_healed[inside] = longer[row[longer].argmax()] == token
+    runs = [*_run_lengths(is_drafted.tolist(), len(starts)), 0]
+    accepted = []
+    for place, begin in enumerate(begins[:-1].tolist()):
+        j = int(starts.searchsorted(begin, "right")) - 1
+        n_drafted = runs[j]
+        if starts[j] < begin:  # the text ends within this token
+            n_drafted = 1 + runs[j + 1] if is_healed[place] else 0
+        end = starts[min(j + n_drafted, len(starts) - 1)]
+        accepted.append(int(begins.searchsorted(end, "right")) - 1 - place)
+    return DraftScore(
+        (DRAFT_MAX,) * len(accepted), tuple(min(DRAFT_MAX, max(0, n)) for n in accepted)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _SpelledAnswer:
+    """The draft's tokens of a prompt and an answer. Offsets are bytes of the text that the draft
+    reads as text: with a chat of its own only the answer."""
+
+    text: list[int]
+    n_prefix: int
+    """Tokens before that text."""
+    first: int
+    """The first token to be scored."""
+    starts: NDArray[np.int64]
+    """Of the draft's tokens, and the end."""
+    begins: NDArray[np.int64]
+    """Of the target's tokens of the answer, and the end."""
+
+
+def _spell_answer(
+    vocabularies: VocabularyMap, answer: ScoredAnswer, draft_prompt: Sequence[int] | None
+) -> _SpelledAnswer:
+    target, draft = vocabularies.target, vocabularies.draft
+    before = b"" if draft_prompt is not None else target.join(answer.prompt)
+    spelled = draft.spell(before + target.join(answer.tokens))
+    prefix = list(draft.bos if draft_prompt is None else draft_prompt)
+    lengths = [len(target.tokens.pieces[token]) for token in answer.tokens]
+    starts = np.cumsum([0, *(len(draft.tokens.pieces[token]) for token in spelled)])
+    first = len(prefix) + int(starts.searchsorted(len(before), "right")) - 1
+    return _SpelledAnswer(
+        [*prefix, *spelled], len(prefix), max(1, first), starts, np.cumsum([len(before), *lengths])
+    )
+
+
+def _draw_across(vocabularies: VocabularyMap, answer: ScoredAnswer, row: Logits, place: int) -> int:
+    """As the drafter does: the verifier draws among the first target tokens."""
+    drawn_from = compute_distribution(row, answer.sampling)
+    first = vocabularies.first_target_tokens(drawn_from.ids)
+    wanted = answer.verifier.sample_draft_token(Distribution(first, drawn_from.probs), place)
+    return int(drawn_from.ids[np.where(first == wanted, drawn_from.probs, 0.0).argmax()])
+
+
+def _read(model: LanguageModel, text: Sequence[int], start: int) -> Iterator[tuple[int, Logits]]:
+    """Read a text; yields each place from `start` on, with the logits of its token.
+
+    Ends early where the model's context is full.
+    """
+    model.truncate(0)
+    text = text[: model.n_ctx]
+    for at in range(0, start - 1, model.n_batch):
+        model.decode(text[at : min(at + model.n_batch, start - 1)], 0)
+    step = min(READ_WIDTH, model.n_batch)
+    for at in range(start - 1, len(text) - 1, step):
+        batch = text[at : min(at + step, len(text) - 1)]
+        yield from enumerate(model.decode(batch, len(batch)), at + 1)
+
+
+def _run_lengths(is_drafted: Sequence[bool], n: int) -> list[int]:
+    """From each of `n` places on, how many in a row are drafted, at most DRAFT_MAX."""
+    runs = [0] * (n + 1)
+    for i in range(min(n, len(is_drafted)) - 1, -1, -1):
+        runs[i] = min(DRAFT_MAX, runs[i + 1] + 1) if is_drafted[i] else 0
+    return runs[:n]

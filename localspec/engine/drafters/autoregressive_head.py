@@ -1,0 +1,219 @@
+"""Autoregressive heads (EAGLE-3, MTP): collect the target's hidden states, draft token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from localspec.engine.drafters import DrafterInputs
+from localspec.engine.drafters.draft_sampler import DraftSampler
+from localspec.engine.protocols import (
+    AutoregressiveHead,
+    Draft,
+    DraftStopPolicy,
+    HiddenStates,
+    Logits,
+)
+
+
+class HeadRunner:
+    """Runs an autoregressive head (EAGLE-3, MTP) across answers; a `HiddenStateListener`.
+
+    Hidden states are kept pending until the next draft, or until the buffer is full. So the rows of
+    accepted tokens are decoded in the first pass of the next draft, and those of rejected tokens
+    never. A row is a token and the encoded hidden state before it.
+
+    `kind` is the head's (`eagle3`, `mtp`), `batch` the target's maximum batch; `first_position` as
+    in `PendingStates`.
+    """
+
+    def __init__(
+        self, head: AutoregressiveHead, kind: str, batch: int, first_position: int = 1
+    ) -> None:
+        self.head, self.kind = head, kind
+        self._pending = PendingStates(batch + 1, head.target_width, first_position)
+
+    def on_decode(self, tokens: Sequence[int], states: HiddenStates) -> None:
+        pending = self._pending
+        try:
+            if not pending.has_room_for(len(tokens)) and self._is_in_sync():
+                self._decode_pending(tokens[0], 0)
+        finally:  # the text must stay the target's, even after a failure
+            if not pending.has_room_for(len(tokens)):
+                pending.keep_last_state()
+            pending.append(tokens, states)
+
+    def limit_truncation(self, n_past: int) -> int:
+        return self._pending.limit_truncation(n_past)
+
+    def on_truncate(self, n_past: int) -> None:
+        self._pending.truncate(n_past)
+
+    def newest_state(self) -> HiddenStates | None:
+        return self._pending.newest_state()
+
+    def on_restore(self, state: HiddenStates) -> None:
+        self._pending.on_restore(state)
+
+    def is_ready(self, tokens: Sequence[int]) -> bool:
+        """Whether the target holds all of the text but its last token."""
+        return len(self._pending.target_tokens) == len(tokens) - 1 > 0 and self._is_in_sync()
+
+    def first_logits(self, last_token: int) -> Logits:
+        """Logits after the text, whose last token the target does not hold yet."""
+        logits: Logits = self._decode_pending(last_token, 1)[0]
+        return logits
+
+    def next_logits(self, token: int) -> Logits:
+        """Logits after one more draft token."""
+        head = self.head
+        logits: Logits = head.decode([token], 1, head.last_hidden_state())[0]
+        return logits
+
+    def _is_in_sync(self) -> bool:
+        """Whether the pending rows can be decoded: False if earlier rows were lost."""
+        return self._pending.requeue_newest() and self.head.n_past >= self._pending.n_rows
+
+    def _decode_pending(self, last_token: int, outputs: int) -> Logits:
+        """Decode the pending rows; return the logits of the last `outputs` (0 or 1)."""
+        head, pending = self.head, self._pending
+        head.truncate(pending.n_rows)  # drops the previous draft
+        tokens, states = pending.pending_rows(last_token)
+        for start in range(0, len(tokens), head.n_batch):
+            part = slice(start, start + head.n_batch)
+            is_last = part.stop >= len(tokens)
+            encoded = head.encode(states[part])
+            rows = head.decode(tokens[part], outputs if is_last else 0, encoded)
+        pending.mark_decoded(last_token)
+        return rows
+
+
+class HeadDrafter:
+    """Drafts one answer with a `HeadRunner`.
+
+    Cannot extend another drafter's tokens, as they have no hidden states.
+    """
+
+    def __init__(self, head_runner: HeadRunner, inputs: DrafterInputs) -> None:
+        self._head_runner = head_runner
+        self._sampler = DraftSampler(inputs, head_runner.kind, head_runner.head)
+
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        draft_prefix: Sequence[int] = (),
+        stop_policy: DraftStopPolicy | None = None,
+    ) -> Draft:
+        runner, head = self._head_runner, self._head_runner.head
+        limit = min(limit, head.n_ctx - len(tokens))
+        if draft_prefix or limit <= 0 or not runner.is_ready(tokens):
+            return Draft()
+        before = head.decode_seconds
+
+        def next_logits(token: int | None) -> tuple[Logits, None]:
+            if token is None:
+                return runner.first_logits(tokens[-1]), None
+            return runner.next_logits(token), None
+
+        return self._sampler.sample_draft(tokens, (), limit, stop_policy, next_logits, since=before)
+
+
+class PendingStates:
+    """The target's tokens, and the hidden states that the head has not decoded yet.
+
+    Holds at most `capacity` states, those of the last tokens. Rows are numbered by the position of
+    their token. `first_position` is that of the first row: 1, as there is no state before the
+    first token, or 0 for a head that uses zeros there.
+    """
+
+    def __init__(self, capacity: int, width: int, first_position: int = 1) -> None:
+        self._states = np.zeros((capacity + 1, width), np.float32)
+        self._before_first = first_position - 1
+        self.target_tokens: list[int] = []
+        self._reset()
+
+    def _reset(self) -> None:
+        self._states[0] = 0.0
+        self._first_state = self._before_first
+        """Position of the first stored state; at most `last_row` and the end of the text."""
+        self.last_row = self._before_first
+        """Position of the head's last row."""
+        self._last_row_token = -1
+        """The token of that row, if the target does not hold it."""
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows the head has decoded."""
+        return self.last_row - self._before_first
+
+    def has_room_for(self, n: int) -> bool:
+        return len(self.target_tokens) - self._first_state + n <= len(self._states)
+
+    def append(self, tokens: Sequence[int], states: HiddenStates) -> None:
+        end = len(self.target_tokens)
+        # If the state before it is gone, one wrong row stays; this is rare.
+        if self.last_row == end and tokens[0] != self._last_row_token and self._first_state < end:
+            self.last_row = end - 1
+        at = end - self._first_state
+        self._states[at : at + len(tokens)] = states
+        self.target_tokens.extend(tokens)
+
+    def limit_truncation(self, n_past: int) -> int:
+        """As in `HiddenStateListener`: the state before the next token is needed."""
+        return n_past if n_past == 0 or n_past > self._first_state else n_past - 1
+
+    def truncate(self, n_past: int) -> None:
+        if n_past >= len(self.target_tokens):
+            return
+        if n_past == 0:
+            self._reset()
+        elif self.last_row >= n_past:
+            self.last_row, self._last_row_token = n_past, self.target_tokens[n_past]
+        del self.target_tokens[n_past:]
+        self._first_state = min(self._first_state, n_past)
+
+    def newest_state(self) -> HiddenStates | None:
+        """A copy of the newest token's state."""
+        last = len(self.target_tokens) - 1
+        if last < max(0, self._first_state):
+            return None
+        state: HiddenStates = self._states[last - self._first_state].copy()
+        return state
+
+    def on_restore(self, state: HiddenStates) -> None:
+        """As in `HiddenStateListener`, after `truncate`."""
+        last = len(self.target_tokens) - 1
+        if self._first_state > last >= 0:
+            self._states[0], self._first_state = state, last
+
+    def requeue_newest(self) -> bool:
+        """Make the newest token's row pending again; False if its state is not stored."""
+        last = len(self.target_tokens) - 1
+        if not self._first_state <= min(self.last_row, last):
+            return False
+        self.last_row = min(self.last_row, last)
+        return True
+
+    def pending_rows(self, next_token: int) -> tuple[list[int], HiddenStates]:
+        """Tokens of the pending rows and `next_token`, and a view of the state before each."""
+        start = self.last_row - self._first_state
+        states = self._states[start : len(self.target_tokens) - self._first_state]
+        return [*self.target_tokens[self.last_row + 1 :], next_token], states
+
+    def mark_decoded(self, next_token: int) -> None:
+        """Record that all pending rows, `next_token` included, were decoded."""
+        self.last_row, self._last_row_token = len(self.target_tokens), next_token
+
+    def keep_last_state(self) -> None:
+        """Drop all states but the last, once their rows are decoded."""
+        last = len(self.target_tokens) - 1
+        self._states[0] = self._states[last - self._first_state]
+        self._first_state = last
+
+
+def make(inputs: DrafterInputs) -> HeadDrafter:
+    if not isinstance(inputs.head_runner, HeadRunner):
+        raise KeyError("autoregressive head")
+    return HeadDrafter(inputs.head_runner, inputs)

@@ -1,0 +1,247 @@
+"""Drafter with a draft model of another vocabulary: drafts text, and reads it in target tokens.
+
+The draft reads the text as it would spell it itself, and each of its tokens is drawn with the noise
+of the first target token that its bytes begin with. What it has drafted is then tokenized by the
+target's tokenizer (SLEM, arXiv 2502.05202). Verification is unchanged, so the text is, too.
+
+The verification methods that need the probability of a draft token (`rejection`, `block`) get
+drafts from the tokens that both vocabularies share (TLI, same paper): the others are masked before
+the distribution is computed, so that it is the one the token is drawn from.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from localspec.engine.drafters import DrafterInputs
+from localspec.engine.drafters.draft_sampler import DraftSampler
+from localspec.engine.prefix_cache import PrefixCache
+from localspec.engine.protocols import Distribution, Draft, DraftStopPolicy, Logits
+from localspec.engine.sampling import (
+    InvalidLogitsError,
+    compute_distribution,
+    top_token_confidence,
+)
+from localspec.engine.verifiers import BlockVerifier, RejectionVerifier
+from localspec.engine.vocabulary_map import VocabularyMap
+
+_SOURCE = "crossvocab"
+_MAX_RESPELLED = 64
+"""Draft tokens at the end of the text that may be spelled again when it grows."""
+
+
+class DraftText:
+    """The target's text in the draft's tokens, as the draft's tokenizer would split it.
+
+    When the text grows, the last words are spelled again, from a place where a word certainly
+    begins.
+    """
+
+    def __init__(
+        self, vocabularies: VocabularyMap, prompt: Sequence[int] | None, prompt_length: int
+    ) -> None:
+        """`prompt`: draft tokens that replace the target's prompt, if it is a chat."""
+        self._target, self._draft = vocabularies.target, vocabularies.draft
+        self.tokens = list(self._draft.bos if prompt is None else prompt)
+        """The same list throughout."""
+        self.n_unchanged = 0
+        """Tokens that no update has changed since this was last set."""
+        self._n_fixed = len(self.tokens)
+        self._n_read = 0 if prompt is None else prompt_length
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._is_lost = False
+
+    def update(self, target_tokens: Sequence[int]) -> bool:
+        """Append the new tokens' text. False where it ends within a character, or cannot be
+        spelled in the draft's vocabulary."""
+        pieces = self._target.tokens.pieces
+        new = b"".join([pieces[token] for token in target_tokens[self._n_read :]])
+        self._n_read = len(target_tokens)
+        if text := self._decoder.decode(new).encode():
+            self._append(text)
+        return not self._is_lost and not self._decoder.getstate()[0] and len(self.tokens) > 0
+
+    def _append(self, text: bytes) -> None:
+        start = self._last_word_start()
+        end = self._draft.join(self.tokens[start:]) + text
+        spelled = self._draft.spell(end)
+        if not spelled:
+            spelled, start = self._draft.spell(text), len(self.tokens)
+            self._is_lost |= not spelled
+        self.n_unchanged = min(self.n_unchanged, start)
+        self.tokens[start:] = spelled
+
+    def _last_word_start(self) -> int:
+        """Where the last word begins, with the space before it: a letter, a space and a letter."""
+        pieces, tokens = self._draft.tokens.pieces, self.tokens
+        earliest = max(self._n_fixed, len(tokens) - _MAX_RESPELLED)
+        for i in range(len(tokens) - 1, earliest, -1):
+            piece = pieces[tokens[i]]
+            if piece[:1] == b" " and piece[1:2].isalpha() and pieces[tokens[i - 1]][-1:].isalnum():
+                return i
+        return earliest
+
+
+class CrossVocabularyDrafter:
+    """Drafts one answer. Cannot extend another drafter's tokens."""
+
+    def __init__(
+        self, draft_cache: PrefixCache, vocabularies: VocabularyMap, inputs: DrafterInputs
+    ) -> None:
+        self._cache, self._map, self._inputs = draft_cache, vocabularies, inputs
+        self._text = DraftText(vocabularies, inputs.draft_prompt, inputs.prompt_length)
+        self._needs_distributions = isinstance(inputs.verifier, RejectionVerifier | BlockVerifier)
+        self._sampler = DraftSampler(inputs, _SOURCE, draft_cache.model)
+        self._row: Logits = np.full(vocabularies.n_target, -np.inf, np.float32)
+
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        draft_prefix: Sequence[int] = (),
+        stop_policy: DraftStopPolicy | None = None,
+    ) -> Draft:
+        cache, model, text = self._cache, self._cache.model, self._text
+        if draft_prefix or not text.update(tokens):
+            return Draft(reason="the text ends within a character")
+        limit = min(limit, model.n_ctx - len(text.tokens))
+        if limit <= 0:
+            return Draft(reason="the draft model's context is full")
+        before = model.decode_seconds
+        cache.rewind_to(text.tokens, text.n_unchanged)
+        text.n_unchanged = len(text.tokens)
+        for _ in cache.prefill_until(text.tokens, model.n_batch, self._inputs.cancelled):
+            pass
+        if self._inputs.cancelled():
+            return Draft()
+        if self._needs_distributions:
+            return self._sampler.sample_draft(
+                tokens, (), limit, stop_policy, self._next_shared_logits, since=before
+            )
+        index = len(tokens) - self._inputs.prompt_length
+        drafted = _TextDraft(self._cache, self._map, self._inputs, text.tokens, index)
+        drafted.draft(limit, stop_policy)
+        return Draft(drafted.tokens()[:limit], None, _SOURCE, model.decode_seconds - before)
+
+    def _next_shared_logits(self, token: int | None) -> tuple[Logits, None]:
+        """Logits over the target's tokens, of which only shared ones are possible."""
+        text = self._text.tokens
+        batch = text[self._cache.n_cached :] if token is None else [self._map.to_draft[token]]
+        logits = self._cache.decode(batch, 1)[0]
+        self._row[self._map.shared_target_ids] = logits[self._map.shared_draft_ids]
+        return self._row, None
+
+
+class _TextDraft:
+    """The text of one draft, token by token of the draft model."""
+
+    def __init__(
+        self,
+        cache: PrefixCache,
+        vocabularies: VocabularyMap,
+        inputs: DrafterInputs,
+        text: list[int],
+        index: int,
+    ) -> None:
+        """`text`: the draft's tokens before the draft; `index`: the draft's place in the answer."""
+        self._cache, self._map, self._inputs = cache, vocabularies, inputs
+        self._text, self._index = text, index
+        self._sampling = replace(inputs.sampling, logit_bias=())  # of the target's tokens
+        self._drafted = b""
+        self._overlap = 0
+        """Bytes of the draft that the text has already."""
+        self._recent: list[int] = []
+        self._n_target = 0
+        """Target tokens drafted so far, roughly: each draft token's bytes are counted alone."""
+
+    def tokens(self) -> list[int]:
+        """The target's tokens for the whole characters drafted so far."""
+        drafted = self._drafted[self._overlap :]
+        text = drafted.decode("utf-8", "ignore").encode()
+        if not text or not drafted.startswith(text):
+            return []
+        tokens = self._map.target.spell(text)
+        return tokens if max(tokens, default=0) < self._map.n_target else []
+
+    def draft(self, limit: int, stop_policy: DraftStopPolicy | None) -> None:
+        """Draft with at most `limit` passes."""
+        cache = self._cache
+        fresh = self._text[cache.n_cached :]
+        rows = cache.decode(fresh, min(2, len(fresh)))
+        token = self._draw_longer(rows[0], stop_policy) if len(rows) == 2 else None
+        if token is None:
+            token = self._draw(rows[-1], stop_policy)
+        for _ in range(limit - 1):
+            if token is None or not self._append(token, stop_policy):
+                return
+            token = self._draw(cache.decode([token], 1)[0], stop_policy)
+        if token is not None:
+            self._append(token, stop_policy)
+
+    def _append(self, token: int, stop_policy: DraftStopPolicy | None) -> bool:
+        """Whether another pass is allowed; nothing follows an end or a control token."""
+        piece = self._map.draft.tokens.pieces[token]
+        is_healed = self._overlap and not self._drafted
+        self._drafted += piece
+        self._recent.append(token)
+        spelled = self.tokens() if is_healed else self._map.target_tokens(token)
+        self._n_target += len(spelled)
+        if not piece or stop_policy is None:
+            return bool(piece)
+        return stop_policy.should_continue(spelled[-1] if spelled else 0)
+
+    def _draw(self, row: Logits, stop_policy: DraftStopPolicy | None) -> int | None:
+        """The draft's next token: the verifier draws among their first target tokens."""
+        inputs = self._inputs
+        recent: Sequence[int] = ()
+        if self._sampling.has_penalties:
+            recent = [*self._text[-self._sampling.repeat_last_n :], *self._recent]
+        try:
+            drawn_from = compute_distribution(row, self._sampling, recent)
+        except InvalidLogitsError:  # a broken draft model costs speed, never the answer
+            return None
+        if stop_policy is not None and not stop_policy.should_draft_token(
+            top_token_confidence(row, drawn_from)
+        ):
+            return None
+        if len(drawn_from.ids) == 1:
+            return int(drawn_from.ids[0])
+        first = self._map.first_target_tokens(drawn_from.ids)
+        wanted = inputs.verifier.sample_draft_token(
+            Distribution(first, drawn_from.probs), self._index + self._n_target
+        )
+        weights = np.where(first == wanted, drawn_from.probs, 0.0)
+        return int(drawn_from.ids[weights.argmax()])
+
+    def _draw_longer(self, row: Logits, stop_policy: DraftStopPolicy | None) -> int | None:
+        """A longer token than the text's last one, if that is likelier in its place.
+
+        The target may have ended a token where the draft would not (token healing). `row` is the
+        one before the last token, which the longer one replaces in the draft's memory.
+        """
+        last = self._text[-1]
+        piece = self._map.draft.tokens.pieces[last]
+        longer = self._map.longer_draft_tokens(piece) if piece else ()
+        if not len(longer):
+            return None
+        logits = row[longer]
+        margin = float(logits.max()) - float(row[last])
+        confidence = 1.0 / (1.0 + math.exp(-min(margin, 700.0)))
+        if not margin > 0:
+            return None
+        if stop_policy is not None and not stop_policy.should_draft_token(confidence):
+            return None
+        self._cache.truncate(self._cache.n_cached - 1)
+        self._overlap = len(piece)
+        return int(longer[logits.argmax()])
+
+
+def make(inputs: DrafterInputs) -> CrossVocabularyDrafter:
+    if inputs.draft_cache is None or inputs.vocabularies is None:
+        raise KeyError(_SOURCE)
+    return CrossVocabularyDrafter(inputs.draft_cache, inputs.vocabularies, inputs)

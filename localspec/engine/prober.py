@@ -1,0 +1,173 @@
+"""Measures a loaded pair, on command or when idle: thread counts, pass costs, logit difference."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+
+from localspec.engine import pass_timing
+from localspec.engine.llama import HeadContext, LlamaContext
+from localspec.engine.protocols import DecodeInterrupted
+from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD, OtherCpuLoad
+from localspec.machine.cpu_cores import read_cpu_cores
+from localspec.protocol.wire import LoadCommand, MeasuredCosts
+
+_WIDE_PASS = 8
+"""Width of the passes that represent verification and prompt reading."""
+_IDLE_SECONDS = 2.0
+_MAX_DISTURBED = 3
+"""Measurements in a row that other programs disturbed, before it is given up."""
+_LONG_TEXT = 257
+"""Tokens from which the CPU's attention may depend on the width of a pass."""
+_SLOWER_RATIO = 1.15
+_MAX_SLOW_ANSWERS = 3
+"""Answers in a row that were slower than measured, before it is measured again."""
+
+
+class PairProber:
+    """Measures one pair, and knows whether that is due.
+
+    It is due at the first load of a pair, and again when answers have become slower for a while.
+    """
+
+    def __init__(
+        self,
+        load: LoadCommand,
+        target: LlamaContext,
+        draft: LlamaContext | HeadContext | None,
+        max_draft: int,
+    ) -> None:
+        self._target, self._draft, self._max_draft = target, draft, max_draft
+        measured = load.measured
+        self._may_choose_threads = load.target_settings.n_threads is None
+        self._threads_measured = False
+        self._may_measure_when_idle = self._is_due = load.measure_when_idle
+        self._measured_ms = measured.t1_ms if measured else None
+        self._n_slow_answers = self._n_disturbed = 0
+        self.costs: MeasuredCosts | None = None
+        """The pass costs of the last measurement."""
+        if not self._may_choose_threads:
+            return
+        if measured and measured.threads and measured.threads_batch:
+            self._threads_measured = True
+            self._set_threads(measured.threads, measured.threads_batch)
+        elif load.threads is not None:
+            self._set_threads(*load.threads)
+
+    @property
+    def threads(self) -> int:
+        return self._target.n_threads
+
+    @property
+    def threads_batch(self) -> int | None:
+        """None unless thread counts were compared."""
+        return self._target.n_threads_batch if self._threads_measured else None
+
+    def measure(self, seconds: float) -> Iterator[str]:
+        """Measure, then use the best thread counts; yields what is measured, after every pass.
+
+        Passes continue the texts in memory and are removed again.
+        """
+        target, draft, times = self._target, self._draft, None
+        if self._may_choose_threads:
+            counts = read_cpu_cores().thread_counts()
+            width, threads = min(self._max_draft + 1, _WIDE_PASS), None
+            for threads in pass_timing.measure_threads(  # noqa: B007
+                target, draft, counts, width
+            ):
+                yield "comparing thread counts"
+            if threads is not None:
+                self._set_threads(*threads.best())
+                self._threads_measured = True
+        for times in pass_timing.measure_passes(target, draft, self._max_draft, seconds):
+            self.costs = MeasuredCosts(times.t1(), times.verify_curve(), times.c())
+            yield f"timing passes, width {max(times.verify)}"
+        if times is not None:
+            self._measured_ms = times.t1()
+
+    def measure_when_idle(self) -> Iterator[MeasuredCosts | None]:
+        """Measure if it is due; the last item is the result. It may be closed at every yield.
+
+        Nothing is kept if it is closed before its end, or if other programs used the CPUs
+        meanwhile.
+        """
+        if not self._is_due or not self._can_restore_memory():
+            return
+        before = self.threads, self._target.n_threads_batch
+        was_measured, is_kept = self._threads_measured, False
+        cpu_load = OtherCpuLoad(os.getpid())
+        cpu_load.start()
+        try:
+            for _ in self.measure(_IDLE_SECONDS):
+                yield None
+            is_kept = (cpu_load.read() or 0.0) <= MAX_OTHER_LOAD
+            self._n_disturbed = 0 if is_kept else self._n_disturbed + 1
+            self._is_due = not is_kept and self._n_disturbed < _MAX_DISTURBED
+            if is_kept:
+                yield self.costs
+        except DecodeInterrupted:
+            return
+        finally:
+            if not is_kept:
+                self._set_threads(*before)
+                self._threads_measured = was_measured
+
+    def record_answer(self, plain_ms: float) -> None:
+        """Record the time of a one-token pass in an answer."""
+        is_slow = self._measured_ms is not None and plain_ms > _SLOWER_RATIO * self._measured_ms
+        self._n_slow_answers = self._n_slow_answers + 1 if is_slow else 0
+        if self._n_slow_answers >= _MAX_SLOW_ANSWERS:
+            self._n_slow_answers, self._is_due = 0, self._may_measure_when_idle
+
+    def measure_logit_difference(self) -> float | None:
+        """In a short context. Empties the target's memory."""
+        return pass_timing.measure_logit_difference(self._target, self._max_draft)
+
+    def measure_long_difference(self, seconds: float = math.inf) -> float | None:
+        """In a long context; None if reading takes longer. Empties the target's memory."""
+        target = self._target
+        n_cells = min(pass_timing.LONG_CONTEXT, target.n_ctx - pass_timing.N_COMPARED_TOKENS)
+        # A model that needs checkpoints cannot go back to the end of the text.
+        if n_cells < _LONG_TEXT or target.needs_checkpoints:
+            return None
+        return pass_timing.measure_logit_difference(target, self._max_draft, n_cells, seconds)
+
+    @property
+    def has_long_text(self) -> bool:
+        return self._target.n_past >= _LONG_TEXT
+
+    def compare_widths_when_idle(self) -> Iterator[float | None]:
+        """After the text in memory, which stays; the last item is the largest difference.
+
+        It may be closed at every yield. Nothing if there is no text.
+        """
+        target = self._target
+        end = target.n_past + pass_timing.N_COMPARED_TOKENS
+        has_one_length = self.has_long_text or end < _LONG_TEXT
+        is_possible = target.n_past and end < target.n_ctx and self._can_restore_memory()
+        if not (has_one_length and is_possible):
+            return
+        difference = 0.0
+        for difference in pass_timing.compare_widths(  # noqa: B007
+            target, self._max_draft
+        ):
+            yield None
+        yield difference
+
+    def empty_memories(self) -> None:
+        for model in (self._target, self._draft):
+            if model is not None:
+                model.truncate(0)
+
+    def _can_restore_memory(self) -> bool:
+        """Whether passes after the text in memory leave it as it is."""
+        models = [model for model in (self._target, self._draft) if model is not None]
+        has_space = all(model.n_ctx - model.n_past >= _WIDE_PASS + 1 for model in models)
+        is_simple = not self._target.needs_checkpoints and not isinstance(self._draft, HeadContext)
+        return has_space and (is_simple or not self._target.n_past)
+
+    def _set_threads(self, n: int, n_batch: int) -> None:
+        for model in (self._target, self._draft):
+            if model is not None:
+                model.set_n_threads(n, n_batch)

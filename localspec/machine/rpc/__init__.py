@@ -1,0 +1,1 @@
+"""Workers: devices of other computers, reached through llama.cpp's RPC backend."""

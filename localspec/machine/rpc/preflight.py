@@ -1,0 +1,149 @@
+"""Checks workers before an engine connects: llama.cpp would abort or hang where this refuses."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from localspec.errors import EngineError, InUseError, LocalspecError, UsageError
+from localspec.machine.rpc import side_library
+from localspec.machine.rpc.wire import (
+    DATA,
+    DATA_BYTES,
+    GREETING,
+    PING,
+    PONG,
+    WorkerStatus,
+)
+from localspec.protocol.json_dataclasses import from_json
+from localspec.sanitize import sanitize
+from localspec.worker_address import WorkerAddress, parse_address
+
+_CONNECT_SECONDS, _REPLY_SECONDS = 3.0, 5.0
+_MAX_REPLY = 64 * 1024
+_N_PINGS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """A worker that can be used, and the line to it."""
+
+    address: WorkerAddress
+    status: WorkerStatus
+    round_trip_ms: float
+    bytes_per_second: float
+
+
+def check_all(
+    addresses: Iterable[str], on_unusable: Callable[[LocalspecError], None] | None = None
+) -> tuple[WorkerReport, ...]:
+    """Those that can be used; `on_unusable` receives the reason for each other one.
+
+    Without `on_unusable`, raises as `check`.
+    """
+    reports = []
+    for address in addresses:
+        try:
+            reports.append(check(parse_address(address)))
+        except LocalspecError as error:
+            if on_unusable is None:
+                raise
+            on_unusable(error)
+    return tuple(reports)
+
+
+def check(address: WorkerAddress) -> WorkerReport:
+    """Raises EngineError, InUseError or UsageError with the reason why it cannot be used."""
+    try:
+        with socket.create_connection((address.host, address.port), _CONNECT_SECONDS) as line:
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            line.settimeout(_REPLY_SECONDS)
+            status = _ask_status(line, address)
+            _refuse_unusable(status, address)
+            return WorkerReport(address, status, _ping(line), _measure_bandwidth(line))
+    except TimeoutError as error:
+        raise _unreachable(address, "it does not answer") from error
+    except OSError as error:
+        raise _unreachable(address, (error.strerror or str(error)).lower()) from error
+
+
+def find_silent(addresses: Iterable[str]) -> tuple[str, ...]:
+    """Those that do not answer: their computer, or the line to it, is gone."""
+    return tuple(address for address in addresses if not _is_answering(parse_address(address)))
+
+
+def _is_answering(address: WorkerAddress) -> bool:
+    try:
+        with socket.create_connection((address.host, address.port), _CONNECT_SECONDS) as line:
+            line.settimeout(_REPLY_SECONDS)
+            _ask_status(line, address)
+    except (OSError, UsageError):
+        return False
+    return True
+
+
+def _ask_status(line: socket.socket, address: WorkerAddress) -> WorkerStatus:
+    line.sendall(GREETING)
+    reply = b""
+    while not reply.endswith(b"\n") and len(reply) < _MAX_REPLY:
+        if not (part := line.recv(4096)):
+            break
+        reply += part
+    try:
+        status: WorkerStatus = from_json(WorkerStatus, json.loads(reply))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise UsageError(
+            f"What listens on {address} is not a localspec worker.",
+            "Start one on that computer: localspec worker",
+        ) from None
+    return status
+
+
+def _refuse_unusable(status: WorkerStatus, address: WorkerAddress) -> None:
+    own = side_library.llama_cpp_version()
+    if status.llama_cpp != own:
+        theirs = sanitize(status.llama_cpp, multiline=False)
+        raise UsageError(
+            f"The worker {address} has llama-cpp-python {theirs}, this computer {own}.",
+            "Install the same version on both.",
+        )
+    if status.is_busy:
+        raise InUseError(
+            f"The worker {address} is in use: it serves one localspec at a time.",
+            "Wait, or quit the localspec that uses it.",
+        )
+    if not status.devices:
+        raise EngineError(f"The worker {address} has no device to offer.", "See its own screen.")
+
+
+def _ping(line: socket.socket) -> float:
+    """Milliseconds."""
+    return median(_time_reply(line, PING) for _ in range(_N_PINGS)) * 1e3
+
+
+def _measure_bandwidth(line: socket.socket) -> float:
+    """Bytes per second, best of two: the first transfer widens TCP's window."""
+    seconds = min(_time_reply(line, DATA + bytes(DATA_BYTES)) for _ in range(2))
+    return DATA_BYTES / max(seconds, 1e-6)
+
+
+def _time_reply(line: socket.socket, message: bytes) -> float:
+    began = time.perf_counter()
+    line.sendall(message)
+    reply = b""
+    while len(reply) < len(PONG):
+        if not (part := line.recv(len(PONG) - len(reply))):
+            raise ConnectionResetError(0, "the connection was closed")
+        reply += part
+    return time.perf_counter() - began
+
+
+def _unreachable(address: WorkerAddress, reason: str) -> EngineError:
+    return EngineError(
+        f"The worker {address} cannot be reached: {sanitize(reason, multiline=False)}.",
+        "Is localspec worker running there, and the port open? Or leave --workers out.",
+    )

@@ -1,0 +1,381 @@
+"""A worker: offers this computer's devices to one localspec at a time.
+
+It listens on one port, checks how a connection begins, and forwards llama.cpp's to a child process
+that has a new one's memory for each client: llama.cpp's server neither survives every client nor
+every client it.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from localspec import child_process
+from localspec.errors import EngineError, UsageError
+from localspec.machine.cpu_cores import read_cpu_cores
+from localspec.machine.rpc import side_library
+from localspec.machine.rpc.wire import (
+    DATA,
+    DATA_BYTES,
+    GREETING,
+    HELLO,
+    HELLO_SIZE,
+    PING,
+    PONG,
+    RequestMeter,
+    WorkerDevice,
+    WorkerStatus,
+)
+from localspec.sanitize import sanitize
+
+_START_SECONDS = 60.0
+"""For a child to start: a driver may have to wake a GPU."""
+_GREETING_SECONDS = 5.0
+"""For a connection to say what it is."""
+_STATUS_SECONDS = 30.0
+_LEAVING_SECONDS, _REPLACING_SECONDS = 0.5, 4.0
+"""A worker that is asked waits so long for its client to leave, and for a new child."""
+_HANDOVER_SECONDS = 10.0
+"""llama.cpp's client connects once to count the devices, and again to load a model."""
+_LOOK_BYTES = 4096
+"""A client that sent less has allocated nothing: its child serves the next one."""
+_MAX_CONNECTIONS = 32
+_CHUNK = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: any that is free."""
+    devices: tuple[str, ...] = ()
+    """Names in ggml; empty: all GPUs, or the CPU without one."""
+    memory: float | None = None
+    """GiB that clients may use; None: what is free."""
+    threads: int | None = None
+
+    @property
+    def memory_limit(self) -> int | None:
+        """Bytes."""
+        return None if self.memory is None else int(self.memory * (1 << 30))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerActivity:
+    """What a worker did since it started."""
+
+    client: str = ""
+    """Address of the connected computer; empty if there is none."""
+    n_clients: int = 0
+    """Without those that only counted the devices."""
+    received: int = 0
+    sent: int = 0
+    n_round_trips: int = 0
+    """Requests that were answered."""
+    n_passes: int = 0
+    n_layers: int = 0
+    """Layers whose weights the connected client has sent."""
+    n_restarts: int = 0
+    """Of a serving process that ended by itself."""
+
+
+class WorkerServer:
+    """Listens from the beginning; `serve` accepts connections until `close`.
+
+    Raises UsageError if the address cannot be listened on, EngineError if the devices cannot be
+    served.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        library: Path,
+        notify: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._settings, self._library, self._notify = settings, library, notify
+        self._busy = threading.Lock()
+        self._connections = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self._state = threading.Lock()
+        self._activity = WorkerActivity()
+        self._meter = RequestMeter()
+        self._is_asked = False
+        """Whether the last bytes were a request's, so that the next answer's end a round trip."""
+        self._is_closed = False
+        self._listener = _listen(settings.host, settings.port)
+        try:
+            self._child = self._start_child()
+        except BaseException:
+            self._listener.close()
+            raise
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    @property
+    def activity(self) -> WorkerActivity:
+        return self._activity
+
+    @property
+    def devices(self) -> tuple[WorkerDevice, ...]:
+        return self._child.devices
+
+    def serve(self) -> None:
+        """Accept connections until `close` is called."""
+        while not self._is_closed:
+            try:
+                client, address = self._listener.accept()
+            except OSError:
+                if self._is_closed:
+                    return
+                time.sleep(0.1)  # out of descriptors: let others end
+                continue
+            if not self._connections.acquire(blocking=False):
+                client.close()
+                continue
+            threading.Thread(target=self._answer, args=(client, address[0]), daemon=True).start()
+
+    def close(self) -> None:
+        self._is_closed = True
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._child.close()
+
+    def _answer(self, client: socket.socket, host: str) -> None:
+        try:
+            with closing(client), suppress(OSError):
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                client.settimeout(_GREETING_SECONDS)
+                begin = _receive(client, 1)
+                if begin == HELLO[:1]:
+                    self._answer_llama_cpp(client, host, begin)
+                elif begin == GREETING[:1] and _receive(client, len(GREETING) - 1) == GREETING[1:]:
+                    self._answer_status(client)
+        finally:
+            self._connections.release()
+
+    def _answer_status(self, client: socket.socket) -> None:
+        client.settimeout(_STATUS_SECONDS)
+        limit = self._settings.memory_limit
+        patience = _LEAVING_SECONDS if self._activity.client else _REPLACING_SECONDS
+        is_busy = not self._busy.acquire(timeout=patience)
+        if is_busy:
+            devices = self._child.devices
+        else:
+            devices = self._child.ask_devices()
+            self._busy.release()
+        version = side_library.llama_cpp_version()
+        status = WorkerStatus(version, is_busy, devices, limit)
+        client.sendall(json.dumps(asdict(status)).encode() + b"\n")
+        while (question := _receive(client, len(PING))) in (PING, DATA):
+            if question == DATA:
+                _receive(client, DATA_BYTES)
+            client.sendall(PONG)
+
+    def _answer_llama_cpp(self, client: socket.socket, host: str, begin: bytes) -> None:
+        hello = begin + _receive(client, HELLO_SIZE - 1)
+        if len(hello) < HELLO_SIZE or not hello.startswith(HELLO):
+            return
+        if not self._busy.acquire(timeout=_HANDOVER_SECONDS):
+            return
+        try:
+            client.settimeout(None)
+            before = self._activity.received
+            with closing(self._connect_child()) as server:
+                server.sendall(hello)
+                self._meter = RequestMeter()
+                self._record(host)
+                self._forward(client, server)
+        finally:
+            self._record("", n_layers=-self._activity.n_layers)
+            if self._activity.received - before > _LOOK_BYTES or not self._child.is_alive:
+                self._replace_child(host)
+            self._busy.release()
+
+    def _connect_child(self) -> socket.socket:
+        until = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                server = socket.create_connection(("127.0.0.1", self._child.port), 5)
+            except ConnectionRefusedError:  # it announces its devices before it listens
+                if time.monotonic() > until or not self._child.is_alive:
+                    raise
+                time.sleep(0.02)
+            else:
+                server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                server.settimeout(None)
+                return server
+
+    def _forward(self, client: socket.socket, server: socket.socket) -> None:
+        """Until one of both ends."""
+        answers = threading.Thread(target=self._pump, args=(server, client, "sent"), daemon=True)
+        answers.start()
+        self._pump(client, server, "received")
+        answers.join()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, count: str) -> None:
+        buffer = bytearray(_CHUNK)
+        view = memoryview(buffer)
+        try:
+            while n := source.recv_into(buffer):
+                is_answer = count == "sent" and self._is_asked
+                self._is_asked = count == "received"
+                if count == "received":
+                    self._count_requests(view[:n])
+                self._record(None, **{count: n}, n_round_trips=int(is_answer))
+                sink.sendall(view[:n])
+        except OSError:
+            pass
+        finally:  # the other direction ends too
+            for end in (source, sink):
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+    def _count_requests(self, data: memoryview) -> None:
+        before, n_layers = self._meter.n_passes, len(self._meter.layers)
+        self._meter.feed(data)
+        n_new = len(self._meter.layers) - n_layers
+        self._record(None, n_passes=self._meter.n_passes - before, n_layers=n_new)
+
+    def _replace_child(self, host: str) -> None:
+        """A new child with free memory; the old one may still compute for the client that left."""
+        ended_by_itself = not self._child.is_alive
+        self._record(None, n_clients=1, n_restarts=int(ended_by_itself))
+        ending = ": the serving process ended, and is started again" if ended_by_itself else ""
+        self._notify(f"{host} left{ending}")
+        self._child.close()
+        if not self._is_closed:
+            try:
+                self._child = self._start_child()
+            except EngineError as error:
+                self._notify(f"{error.message} {error.hint}")
+
+    def _start_child(self) -> ServingChild:
+        return ServingChild(self._settings, self._library)
+
+    def _record(self, client: str | None, /, **counts: int) -> None:
+        """Add to the counts; `client` None: as before."""
+        with self._state:
+            before = self._activity
+            sums = {name: getattr(before, name) + n for name, n in counts.items()}
+            after = replace(before, **sums)
+            self._activity = after if client is None else replace(after, client=client)
+
+
+class ServingChild:
+    """The process that runs llama.cpp's RPC server on a port of 127.0.0.1.  Raises EngineError."""
+
+    def __init__(self, settings: WorkerSettings, library: Path) -> None:
+        self.port = _free_port()
+        threads = settings.threads or read_cpu_cores().default_threads
+        self._lock = threading.Lock()
+        arguments = (0, library, self.port, threads, settings.memory_limit or 0, *settings.devices)
+        module = ("-P", "-m", "localspec.machine.rpc.serving_child")
+        self._process = child_process.start([sys.executable, *module, *map(str, arguments)])
+        self._log: list[str] = []
+        threading.Thread(target=self._read_log, daemon=True).start()
+        try:
+            self.devices = self._read_devices()
+        except EngineError:
+            self.close()
+            raise
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask_devices(self) -> tuple[WorkerDevice, ...]:
+        """The devices with what is free now; as last known if it does not answer."""
+        with self._lock, suppress(OSError, ValueError, EngineError):
+            assert self._process.stdin is not None
+            self._process.stdin.write(b"\n")
+            self.devices = self._read_devices()
+        return self.devices
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _read_devices(self) -> tuple[WorkerDevice, ...]:
+        assert self._process.stdout is not None
+        with _killed_after(self._process, _START_SECONDS):
+            line = self._process.stdout.readline()
+        if not line:
+            self._process.wait()
+            reason = self._log[-1] if self._log else f"exit code {self._process.returncode}"
+            raise EngineError(
+                f"This computer's devices cannot be served: {sanitize(reason, multiline=False)}.",
+                "Check them: localspec doctor",
+            )
+        return tuple(_parse_device(each) for each in json.loads(line))
+
+    def _read_log(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as stderr, suppress(OSError, ValueError):
+            for line in iter(stderr.readline, b""):
+                self._log = [*self._log[-20:], line.decode("utf-8", "replace").strip()]
+
+
+@contextmanager
+def _killed_after(process: subprocess.Popen[bytes], seconds: float) -> Iterator[None]:
+    timer = threading.Timer(seconds, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _parse_device(reported: dict[str, Any]) -> WorkerDevice:
+    name, description = (
+        sanitize(str(reported[key]), multiline=False).strip() for key in ("name", "description")
+    )
+    free, total = int(reported["free"]), int(reported["total"])
+    return WorkerDevice(name, description, str(reported["type"]), free, total)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    if sys.platform != "win32":  # there it would let two programs listen
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(
+            f"Cannot listen on {sanitize(host, multiline=False)}:{port}: {reason}.",
+            "Choose another --port, or an address of this computer.",
+        ) from error
+    return listener
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _receive(source: socket.socket, size: int) -> bytes:
+    """Fewer bytes at the end of the connection."""
+    parts = bytearray()
+    while len(parts) < size:
+        if not (part := source.recv(min(size - len(parts), _CHUNK))):
+            break
+        parts += part
+    return bytes(parts)

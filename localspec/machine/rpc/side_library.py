@@ -1,0 +1,141 @@
+"""The side library: llama.cpp's RPC backend, compiled for the installed llama.cpp.
+
+llama-cpp-python's wheel is built without RPC, but ggml loads backends at run time.  The two source
+files of the backend are in the source distribution of the same version.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+from localspec import paths
+from localspec.errors import EngineError, StorageError
+from localspec.machine import installed_llama_cpp
+from localspec.sanitize import sanitize
+
+_DOWNLOAD_SECONDS, _COMPILE_SECONDS = 600, 300
+_SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+_NAME = f"libggml-rpc{_SUFFIX}"
+_GGML = "vendor/llama.cpp/ggml"
+_FLAGS = (
+    *("-std=c++17", "-O2", "-fPIC", "-shared"),
+    *("-DGGML_BACKEND_DL", "-DGGML_BACKEND_SHARED", "-DGGML_BACKEND_BUILD", "-DGGML_SHARED"),
+)
+
+
+def find() -> Path | None:
+    """The library, from an earlier build or from the installed llama.cpp; None if there is none."""
+    folder = installed_llama_cpp.library_folder()
+    candidates = [folder / _NAME] if folder is not None else []
+    candidates.append(built_file())
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def require() -> Path:
+    """Raises EngineError if it was not built."""
+    if (path := find()) is None:
+        raise EngineError(
+            "llama.cpp's RPC backend is not built for this llama-cpp-python.",
+            "Start localspec worker here once: it builds it.",
+        )
+    return path
+
+
+def find_or_build(notify: Callable[[str], None]) -> Path:
+    """Build the library if it is missing: a download of about 80 MB, and some seconds.
+
+    Raises EngineError without a compiler or without the sources, StorageError if it cannot be
+    written.
+    """
+    if (path := find()) is not None:
+        return path
+    if (compiler := find_compiler()) is None:
+        raise EngineError(
+            "Workers need llama.cpp's RPC backend, and there is no C++ compiler to build it.",
+            "Install one (Debian: apt install g++; macOS: xcode-select --install).",
+        )
+    version = llama_cpp_version()
+    notify(f"Building llama.cpp's RPC backend for llama-cpp-python {version}, once.")
+    try:
+        with tempfile.TemporaryDirectory(prefix="localspec-rpc-") as folder:
+            sources = _download_sources(version, Path(folder))
+            return _compile(compiler, sources, Path(folder) / _NAME)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise StorageError(f"The RPC backend cannot be built: {reason}.", "Free disk space.") from (
+            error
+        )
+
+
+def find_compiler() -> str | None:
+    names = (os.environ.get("CXX", ""), "c++", "g++", "clang++")
+    return next((path for name in names if name and (path := shutil.which(name))), None)
+
+
+def llama_cpp_version() -> str:
+    """Both computers must have the same: the protocol has no other check of the operations."""
+    return metadata.version("llama-cpp-python")
+
+
+def built_file() -> Path:
+    return paths.data_dir() / "rpc" / f"{llama_cpp_version()}-{platform.machine()}" / _NAME
+
+
+def _download_sources(version: str, folder: Path) -> Path:
+    """The folder of ggml with the files that the backend needs.  Raises EngineError."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command += ["--no-binary", ":all:", "--dest", str(folder), f"llama-cpp-python=={version}"]
+    _run(command, _DOWNLOAD_SECONDS, "The sources of llama.cpp cannot be downloaded")
+    for archive in folder.glob("*.tar.gz"):
+        with tarfile.open(archive) as tar:
+            members = [each for each in tar.getmembers() if _is_needed(each.name)]
+            tar.extractall(folder, members, filter="data")
+        return folder / archive.name.removesuffix(".tar.gz") / _GGML
+    raise EngineError("The sources of llama.cpp cannot be downloaded: pip gave no archive.")
+
+
+def _is_needed(name: str) -> bool:
+    _, _, inside = name.partition(f"{_GGML}/")
+    is_header = inside.endswith(".h") and inside.count("/") == 1
+    return is_header or inside.startswith("src/ggml-rpc/")
+
+
+def _compile(compiler: str, ggml: Path, output: Path) -> Path:
+    """Raises EngineError."""
+    sources = [ggml / "src" / "ggml-rpc" / name for name in ("ggml-rpc.cpp", "transport.cpp")]
+    if sys.platform == "darwin":
+        libraries = ["-undefined", "dynamic_lookup"]
+    else:
+        folder = installed_llama_cpp.library_folder()
+        libraries = [f"-L{folder}", "-lggml-base", *(["-lws2_32"] if os.name == "nt" else [])]
+    includes = [f"-I{ggml / 'include'}", f"-I{ggml / 'src'}"]
+    command = [compiler, *_FLAGS, *includes, *map(str, sources), "-o", str(output), *libraries]
+    _run(command, _COMPILE_SECONDS, "llama.cpp's RPC backend cannot be compiled")
+    built = built_file()
+    built.parent.mkdir(parents=True, exist_ok=True)
+    partial = built.with_suffix(f".{os.getpid()}")
+    shutil.copyfile(output, partial)
+    partial.replace(built)
+    return built
+
+
+def _run(command: list[str], seconds: float, failure: str) -> None:
+    """Raises EngineError with the last line of what the command printed."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=seconds, stdin=subprocess.DEVNULL, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise EngineError(f"{failure}: no result within {seconds:g} s.") from None
+    if done.returncode:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise EngineError(f"{failure}: {sanitize((lines or ['no reason'])[-1], multiline=False)}")

@@ -1,0 +1,92 @@
+"""What a worker and a localspec on another computer say before llama.cpp's RPC protocol begins.
+
+One port serves both.  The first byte tells them apart: llama.cpp's client begins with HELLO (14),
+localspec with a line of text.  Anything else is not forwarded.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+GREETING = b"LOCALSPEC WORKER 1\n"
+"""Asks for a `WorkerStatus`, as one JSON line.  Then `PING` and `DATA` measure the line."""
+PING, PONG = b"PING\n", b"PONG\n"
+DATA_BYTES = 1 << 20
+DATA = b"DATA\n"
+"""Followed by DATA_BYTES bytes; the answer is PONG."""
+HELLO = bytes([14]) + (24).to_bytes(8, "little")
+"""How each connection of llama.cpp's RPC client begins: command, size of the request."""
+HELLO_SIZE = len(HELLO) + 24
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDevice:
+    """A device that a worker offers; bytes."""
+
+    name: str
+    description: str
+    kind: str
+    free: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A worker's answer to GREETING."""
+
+    llama_cpp: str
+    """Version of llama-cpp-python."""
+    is_busy: bool
+    devices: tuple[WorkerDevice, ...]
+    memory_limit: int | None = None
+    """Bytes that clients may use; None: all that is free."""
+
+
+_REQUEST_HEADER = 9
+"""Of llama.cpp's requests: command, and size of the body (8 bytes)."""
+_SET_TENSOR, _GRAPH_COMPUTE, _GRAPH_RECOMPUTE = 6, 10, 16
+_TENSOR_BYTES = 320
+"""A tensor's description, which has its name, is at most so long."""
+_LAYER = re.compile(rb"blk\.(\d+)\.")
+
+
+class RequestMeter:
+    """Counts the passes in a client's requests, and the layers whose weights it sends."""
+
+    def __init__(self) -> None:
+        self.n_passes = 0
+        self.layers: set[int] = set()
+        self._head = bytearray()
+        self._n_rest = 0
+        """Bytes of the current request that are still to come, and do not matter."""
+
+    def feed(self, data: memoryview) -> None:
+        while data:
+            if self._n_rest:
+                n = min(self._n_rest, len(data))
+                self._n_rest -= n
+                data = data[n:]
+                continue
+            n = self._n_wanted - len(self._head)
+            self._head += data[:n]
+            data = data[n:]
+            if len(self._head) == self._n_wanted:
+                self._count_request()
+
+    @property
+    def _n_wanted(self) -> int:
+        if len(self._head) < _REQUEST_HEADER or self._head[0] != _SET_TENSOR:
+            return _REQUEST_HEADER
+        return _REQUEST_HEADER + min(self._n_body, _TENSOR_BYTES)
+
+    @property
+    def _n_body(self) -> int:
+        return int.from_bytes(self._head[1:_REQUEST_HEADER], "little")
+
+    def _count_request(self) -> None:
+        self.n_passes += self._head[0] in (_GRAPH_COMPUTE, _GRAPH_RECOMPUTE)
+        if named := _LAYER.search(self._head, _REQUEST_HEADER):
+            self.layers.add(int(named[1]))
+        self._n_rest = self._n_body - (len(self._head) - _REQUEST_HEADER)
+        self._head.clear()

@@ -1,0 +1,228 @@
+"""One file of one commit in the hub's cache: its paths, and the steps to its final name."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.errors import ChecksumError, StorageError
+from localspec.models.hub.cancellation import POLL_INTERVAL, CancelToken
+from localspec.models.local_files import hub_cache
+from localspec.models.reference import RepoFile
+
+_MAX_FAT32_BYTES = (1 << 32) - 1
+"""Maximum file size on FAT32."""
+_CACHEDIR_TAG = (
+    "Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache; see bford.info/cachedir.\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadJob:
+    """A file to download."""
+
+    repo: str
+    commit: str
+    file: RepoFile
+    ref: str | None = None
+    """The branch or tag that was resolved to the commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedFile:
+    cache: Path
+    job: DownloadJob
+
+    @property
+    def repo_folder(self) -> Path:
+        return hub_cache.repo_folder(self.cache, self.job.repo)
+
+    @property
+    def blob_path(self) -> Path:
+        return self.repo_folder / "blobs" / self.job.file.digest
+
+    @property
+    def partial_path(self) -> Path:
+        return self.blob_path.with_name(self.job.file.digest + hub_cache.PARTIAL_SUFFIX)
+
+    @property
+    def pointer_path(self) -> Path:
+        """The final name."""
+        return self.repo_folder / "snapshots" / self.job.commit / self.job.file.path
+
+    @contextmanager
+    def lock(self, cancel: CancelToken, on_busy: Callable[[], None]) -> Iterator[None]:
+        """Hold the hub library's lock of this blob; `on_busy` is called while it is taken."""
+        from huggingface_hub.utils import WeakFileLock  # noqa: PLC0415  takes 200 ms to import
+
+        lock = self.cache / ".locks" / self.repo_folder.name / f"{self.job.file.digest}.lock"
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            while True:
+                try:
+                    stack.enter_context(WeakFileLock(lock, timeout=POLL_INTERVAL))
+                    break
+                except TimeoutError:
+                    on_busy()
+                    cancel.raise_if_cancelled()
+            yield
+
+    def create_folders(self) -> None:
+        """Raises StorageError if a link leads out of the cache."""
+        for parent in (self.blob_path.parent, self.pointer_path.parent):
+            real_repo_folder = Path(os.path.realpath(self.repo_folder))
+            if not Path(os.path.realpath(parent)).is_relative_to(real_repo_folder):
+                raise StorageError(f"{parent} leads out of the cache.", "Remove this link.")
+            parent.mkdir(parents=True, exist_ok=True)
+        tag = self.cache / "CACHEDIR.TAG"
+        if not tag.exists():
+            tag.write_text(_CACHEDIR_TAG, "ascii")
+
+    def adopt_existing(self) -> bool:
+        """Whether a file of the right size exists; it then gets its final name too.
+
+        A shorter file becomes the partial file of the download.
+        """
+        for path in (self.blob_path, self.pointer_path):
+            if not path.is_file():
+                continue
+            size = path.stat().st_size
+            if size == self.job.file.size:
+                self._create_pointer()
+                return True
+            if size > self.job.file.size:  # not deleted: the hub's size may be wrong
+                raise ChecksumError(
+                    f"{path} has {size} bytes, but {self.job.file.size} on the hub.",
+                    "If it is damaged, remove it and download it again.",
+                )
+            if path.is_symlink() or self.partial_path.exists():
+                path.unlink()
+            else:
+                os.replace(path, self.partial_path)
+        return self._reuse_other_commit()
+
+    def delete(self) -> None:
+        for path in (self.pointer_path, self.blob_path):
+            path.unlink(missing_ok=True)
+
+    def check_disk_space(self) -> None:
+        """Raise StorageError if the disk or its file system cannot hold the file."""
+        present = self.partial_path.stat().st_size if self.partial_path.exists() else 0
+        free = hub_cache.free_bytes(self.partial_path.parent)
+        hub_cache.check_free_space(
+            self.job.file.path, max(0, self.job.file.size - present), free, self.cache
+        )
+        if self.job.file.size > _MAX_FAT32_BYTES:
+            self._check_max_file_size(present)
+
+    def publish(self) -> None:
+        """Give the complete, verified file its final name; an interruption can be resumed."""
+        os.replace(self.partial_path, self.blob_path)
+        _sync_folder(self.blob_path.parent)
+        self._create_pointer()
+
+    def write_ref(self) -> None:
+        """Record that the branch or tag points to the commit."""
+        if self.job.ref is None:
+            return
+        ref = self.repo_folder / "refs" / self.job.ref
+        ref.parent.mkdir(parents=True, exist_ok=True)
+        temporary = ref.with_name(f"{ref.name}.{os.getpid()}.tmp")
+        temporary.write_text(self.job.commit, "ascii")
+        os.replace(temporary, ref)
+
+    def _reuse_other_commit(self) -> bool:
+        """Use the same file of another commit, on systems whose snapshots do not share blobs."""
+        for candidate in (self.repo_folder / "snapshots").glob(f"*/{self.job.file.path}"):
+            if candidate.is_symlink() or candidate.stat().st_size != self.job.file.size:
+                continue
+            with candidate.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != self.job.file.digest:
+                    continue
+            self.partial_path.unlink(missing_ok=True)
+            try:
+                self.partial_path.hardlink_to(candidate)
+            except (OSError, NotImplementedError):
+                shutil.copyfile(candidate, self.partial_path)
+            self.publish()
+            return True
+        return False
+
+    def _check_max_file_size(self, present: int) -> None:
+        """FAT32 refuses the length at once; other file systems set it without writing."""
+        with self.partial_path.open("ab") as file:
+            try:
+                file.truncate(self.job.file.size)
+            finally:
+                file.truncate(present)
+
+    def _create_pointer(self) -> None:
+        """Link the final name to the blob, or move the blob there on systems without links."""
+        if not self.blob_path.exists() or _is_same_file(self.pointer_path, self.blob_path):
+            return
+        temporary = self.pointer_path.with_name(f"{self.job.file.digest[:16]}.{os.getpid()}.tmp")
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+        try:
+            if os.environ.get("HF_HUB_DISABLE_SYMLINKS", "").upper() in {"1", "ON", "YES", "TRUE"}:
+                raise NotImplementedError
+            temporary.symlink_to(os.path.relpath(self.blob_path, self.pointer_path.parent))
+            os.replace(temporary, self.pointer_path)
+        except (OSError, NotImplementedError):
+            os.replace(self.blob_path, self.pointer_path)
+        _sync_folder(self.pointer_path.parent)
+
+
+@contextmanager
+def explain_disk_errors(cache: Path) -> Iterator[None]:
+    """Turn OSErrors into StorageErrors."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise _disk_error(error, cache) from error
+
+
+def _disk_error(error: OSError, cache: Path) -> StorageError:
+    path = error.filename or cache
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        subject = "Your quota on the disk" if error.errno == errno.EDQUOT else "The disk"
+        return StorageError(
+            f"{subject} of {cache} is full.",
+            "Free some space and try again: the download resumes.",
+        )
+    if error.errno == errno.EFBIG:
+        return StorageError(
+            f"The disk of {cache} cannot hold a file of that size.",
+            "FAT32 allows 4 GB per file: set HF_HUB_CACHE to a folder on another disk.",
+        )
+    if error.errno == errno.ELOOP:
+        return StorageError(f"{path} is a link.", "Remove it: downloads do not write to links.")
+    return StorageError(
+        f"{path} cannot be read or written: {error.strerror}.",
+        "Check the disk and its permissions.",
+    )
+
+
+def _sync_folder(directory: Path) -> None:
+    """Make a rename durable; Windows has no such call."""
+    if os.name == "posix":
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _is_same_file(a: Path, b: Path) -> bool:
+    try:
+        return a.samefile(b)
+    except OSError:
+        return False

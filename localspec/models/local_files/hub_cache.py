@@ -1,0 +1,216 @@
+"""The hub's shared cache: where it is, its model files, their removal, and leftovers of downloads.
+
+The layout is the hub library's (and llama.cpp's): snapshots/<commit>/<file> links to
+blobs/<sha256>, or is the file itself on systems without links.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from localspec.errors import StorageError
+from localspec.models import safe_names
+from localspec.models.local_files import checksum_cache
+from localspec.models.local_files.local_model import (
+    LocalModel,
+    ModelOrigin,
+    describe_file,
+    scan_folder,
+    stat_gguf,
+    walk_files,
+)
+from localspec.models.reference import is_safe_gguf_path
+from localspec.units import gb
+
+PARTIAL_SUFFIX = ".localspec.part"
+"""Suffix of partial files; not `.incomplete`, which the hub's own clean-up deletes."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_HUB_PARTIAL_NAME = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64})\.[0-9a-f]{8}\.incomplete")
+_OUR_PARTIAL_NAME = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64})" + re.escape(PARTIAL_SUFFIX))
+_RESERVE_BYTES = 512 << 20
+"""Disk space that a download leaves free; for small downloads, 1/16 of their size."""
+_ACTIVE_SECONDS = 600.0
+"""A partial file that was modified within these seconds belongs to a running download."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftoverFile:
+    """A partial download, or a blob that no snapshot uses."""
+
+    path: Path
+    size: int
+    age_s: float
+    resumable: bool
+    """Whether the next pull resumes from it."""
+
+
+def cache_root() -> Path:
+    """The hub library's cache, by the same rules but without importing it."""
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if override := os.environ.get(name):
+            return _expand_path(override)
+    if home := os.environ.get("HF_HOME"):
+        return _expand_path(home) / "hub"
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return _expand_path(cache) / "huggingface" / "hub"
+
+
+def _expand_path(path: str) -> Path:
+    return Path(os.path.expandvars(os.path.expanduser(path)))
+
+
+def repo_folder(cache: Path, repo: str) -> Path:
+    return cache / f"models--{repo.replace('/', '--')}"
+
+
+def free_bytes(folder: Path) -> int:
+    """Free space on the disk of a folder that may not exist yet."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def check_free_space(subject: str, needed: int, free: int, cache: Path) -> None:
+    """Raise StorageError if a download of `needed` bytes would leave too little of `free`."""
+    if needed and free < needed + min(_RESERVE_BYTES, needed // 16):
+        raise StorageError(
+            f"{subject} needs {gb(needed)}, and {cache} has {gb(free)} free.",
+            "Free some space, or set HF_HUB_CACHE to a folder on another disk.",
+        )
+
+
+def read_ref(repo_folder: Path, ref: str) -> str | None:
+    """The commit that a branch or tag points to; None if it is unknown here."""
+    try:
+        with (repo_folder / "refs" / ref).open("rb") as file:
+            commit = file.read(64).decode("ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return commit if safe_names.COMMIT_HASH.fullmatch(commit) else None
+
+
+def iter_repos(cache: Path) -> Iterator[tuple[str, Path]]:
+    """The repositories of a cache and their folders; links and other names are skipped."""
+    for entry in scan_folder(cache):
+        repo = entry.name.removeprefix("models--").replace("--", "/")
+        is_repo = entry.name.startswith("models--") and safe_names.is_repo_id(repo)
+        if is_repo and entry.is_dir(follow_symlinks=False):
+            yield repo, Path(entry.path)
+
+
+def iter_files(
+    cache: Path, record: checksum_cache.ChecksumRecord, origin: ModelOrigin = "hub"
+) -> Iterator[LocalModel]:
+    """The model files of all commits of a cache; a repository's current commit comes first."""
+    for repo, folder in iter_repos(cache):
+        for commit in _list_commits(folder):
+            top = folder / "snapshots" / commit
+            for path in walk_files(top, depth=8):
+                name = path.relative_to(top).as_posix()
+                if is_safe_gguf_path(name) and (file_stat := stat_gguf(path, cache)):
+                    blob = file_stat.real_path.name
+                    model = describe_file(
+                        path,
+                        file_stat,
+                        origin,
+                        actual=checksum_cache.lookup(record, file_stat),
+                        expected=blob if _DIGEST.fullmatch(blob) else None,
+                    )
+                    yield replace(model, repo=repo, file=name, revision=commit)
+
+
+def _list_commits(folder: Path) -> list[str]:
+    """The commits with a snapshot: that of `main` first, then the newest."""
+    main = read_ref(folder, "main")
+
+    def rank(entry: os.DirEntry[str]) -> tuple[bool, float]:
+        try:
+            return entry.name != main, -entry.stat(follow_symlinks=False).st_mtime
+        except OSError:
+            return True, 0.0
+
+    snapshots = [
+        entry
+        for entry in scan_folder(folder / "snapshots")
+        if safe_names.COMMIT_HASH.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+    ]
+    return [entry.name for entry in sorted(snapshots, key=rank)]
+
+
+def remove(cache: Path, model: LocalModel) -> int:
+    """Delete a model's files, and their blobs unless other snapshots use them.
+
+    Returns the freed bytes.  Links are never followed: only paths inside the repository's own
+    folder are deleted.  Raises StorageError and OSError.
+    """
+    assert model.repo is not None
+    folder = repo_folder(cache, model.repo)
+    freed = 0
+    for path in model.parts or (model.path,):
+        if not path.is_relative_to(folder / "snapshots"):
+            raise StorageError(f"{path} is not in this cache.", "Delete it yourself.")
+        freed += _unlink(folder, path)
+    _remove_empty_folders(folder)
+    return freed
+
+
+def _unlink(folder: Path, path: Path) -> int:
+    if not path.is_symlink():
+        size = path.stat().st_size
+        path.unlink()
+        checksum_cache.discard(path)
+        return size
+    blob = folder / "blobs" / Path(os.readlink(path)).name
+    path.unlink()
+    if blob.is_symlink() or not blob.is_file() or blob in _referenced_blobs(folder):
+        return 0  # a blob shared between repositories, or still in use
+    size = blob.stat().st_size
+    blob.unlink()
+    checksum_cache.discard(blob)
+    return size
+
+
+def _referenced_blobs(folder: Path) -> set[Path]:
+    links = (path for path in walk_files(folder / "snapshots", depth=9) if path.is_symlink())
+    return {folder / "blobs" / Path(os.readlink(link)).name for link in links}
+
+
+def _remove_empty_folders(folder: Path) -> None:
+    """Remove empty folders; without a snapshot left, the refs and the repository's folder too."""
+    snapshots = folder / "snapshots"
+    for here, _, _ in os.walk(snapshots, topdown=False):
+        with suppress(OSError):
+            os.rmdir(here)
+    if snapshots.exists():
+        return
+    for ref in walk_files(folder / "refs", depth=4):
+        ref.unlink()
+    for name in ("refs", "blobs", ""):
+        with suppress(OSError):
+            os.rmdir(folder / name)
+
+
+def find_leftovers(cache: Path, now: float | None = None) -> Iterator[LeftoverFile]:
+    """Partial downloads and unused blobs, except those of running downloads."""
+    now = time.time() if now is None else now
+    for _, folder in iter_repos(cache):
+        used: set[Path] | None = None
+        for entry in scan_folder(folder / "blobs"):
+            if not entry.is_file(follow_symlinks=False):
+                continue
+            status = entry.stat(follow_symlinks=False)
+            resumable = bool(_OUR_PARTIAL_NAME.fullmatch(entry.name))
+            if not resumable and not _HUB_PARTIAL_NAME.fullmatch(entry.name):
+                used = _referenced_blobs(folder) if used is None else used
+                if Path(entry.path) in used or not _DIGEST.fullmatch(entry.name):
+                    continue
+            age = now - status.st_mtime
+            if age >= _ACTIVE_SECONDS:
+                yield LeftoverFile(Path(entry.path), status.st_size, age, resumable)

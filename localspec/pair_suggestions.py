@@ -1,0 +1,310 @@
+"""Suggests catalogue pairs for a machine and a use.  Needs no network.
+
+A pair's memory is estimated from its shape (`fit`); if that is unknown, from its file sizes plus a
+fifth for caches and buffers.  Among the pairs that fit and are fast enough, the target with the
+most parameters ranks first; the slow ones follow, the fastest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from localspec.errors import NotFoundError
+from localspec.fit import advisor, pair_headers, report
+from localspec.fit.advisor import SettingsAdvisor, SettingsRequest, estimate_tokens_per_second
+from localspec.fit.device_speed import TYPICAL_CPU_SPEED
+from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.pair_headers import PairHeaders
+from localspec.fit.report import FitReport
+from localspec.fit.speed_estimate import UseCase
+from localspec.machine.memory_by_device import HOST
+from localspec.models import catalog
+from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
+from localspec.protocol.wire import ContextSettings, KvType, LoadCommand
+from localspec.units import gib, token_rate_range
+
+_OVERHEAD_FACTOR = 1.2
+"""Memory per byte of files, for pairs of unknown shape."""
+_TIGHT_SHARE = 0.9
+_DEFAULT_DRAFT_KINDS = ("model", "lookup")
+"""Suggested in general; heads, whose shapes the catalogue lacks, only for a given target."""
+_COMFORTABLE_TOKENS_PER_SECOND = 10.0
+"""A slower pair ranks after all faster ones, whatever its size."""
+_SLOW_TOKENS_PER_SECOND = 4.0
+"""Slower than a person reads."""
+_SLOW_BYTES_PER_TOKEN = 8 * 10**9
+"""Weights read for each token; a computer without a GPU reaches about 3 tok/s at this size."""
+_NO_DRAFT_WEIGHT = 0.75
+"""Score factor of a target without a draft: text that repeats little gets no faster."""
+_TIGHT_WEIGHT = 0.9
+"""Score factor of a pair that fills the memory."""
+_BITS_PER_PARAMETER = 4.9
+"""Of Q4_K_M; estimates an unknown number of parameters from the file size."""
+_STATUS_ORDER = ("verified", "reported", "untested")
+
+FitVerdict = Literal["fits", "tight", "no"]
+
+
+@dataclass(frozen=True, slots=True)
+class SuggestionCriteria:
+    """The use and the settings to suggest for; None accepts any."""
+
+    use: str | None = None
+    context: int | None = None
+    kv: KvType | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PairSuggestion:
+    """A pair, the size of its files, and the reasons for its rank."""
+
+    pair: CatalogPair
+    bytes: int
+    verdict: FitVerdict
+    reasons: tuple[str, ...]
+    fit: FitReport | None = None
+    """None if a shape is unknown: the verdict then comes from the file sizes."""
+    draft_reason: str = ""
+
+    @property
+    def needed_bytes(self) -> int:
+        """Memory on the GPUs, or RAM on a computer without one."""
+        if self.fit is None:
+            return int(self.bytes * _OVERHEAD_FACTOR)
+        device_fits = self.fit.device_fits or (self.fit.host,)
+        return sum(device_fit.total for device_fit in device_fits)
+
+
+def suggest(
+    machine: MachineProfile,
+    criteria: SuggestionCriteria | None = None,
+    target: str | None = None,
+    *,
+    catalogue: Catalog | None = None,
+) -> tuple[PairSuggestion, ...]:
+    """The pairs that fit, best first: the best pair of each target, then those with other drafts.
+
+    `target` (an id or a part of one) selects that model's pairs, whether they fit or not.
+    Raises NotFoundError for an unknown model, UsageError for a damaged catalogue.
+    """
+    catalogue, criteria = catalogue or catalog.load(), criteria or SuggestionCriteria()
+    pairs = _pairs_for_target(catalogue, target) if target else tuple(catalogue.pairs.values())
+    assessed = [
+        assess_pair(pair, machine, criteria)
+        for pair in pairs
+        if target or pair.draft_kind in _DEFAULT_DRAFT_KINDS
+    ]
+    suggestions = [s for s in assessed if s and (target or _is_suggested(s))]
+    return tuple(
+        sorted(suggestions, key=lambda s: _sort_key(s, suggestions, criteria.use, machine))
+    )
+
+
+def assess_pair(
+    pair: CatalogPair, machine: MachineProfile, criteria: SuggestionCriteria
+) -> PairSuggestion | None:
+    """None if neither shape nor size is known."""
+    headers = pair_headers.from_catalog(pair)
+    size = _pair_size(pair)
+    if headers is None:
+        return None if size is None else _assess_by_file_size(pair, size, machine, criteria.use)
+    fit = _estimate_fit(headers, machine, criteria)
+    verdict: FitVerdict = "fits" if fit.verdict == "unknown" else fit.verdict
+    if verdict == "tight" and (fit.tightest.headroom or 0) < 0:
+        verdict = "no"  # it would use memory that is reserved for other programs
+    draft = _draft_reason(pair, fit)
+    reasons = (_memory_reason(fit), *_speed_reasons(fit), *_other_reasons(pair, criteria.use))
+    return PairSuggestion(pair, size or fit.total, verdict, reasons, fit, draft)
+
+
+def _is_suggested(suggestion: PairSuggestion) -> bool:
+    """The bundled pair is always suggested: it runs anywhere, if need be on the CPU."""
+    return suggestion.verdict != "no" or suggestion.pair.target.path is not None
+
+
+def _pairs_for_target(catalogue: Catalog, target: str) -> tuple[CatalogPair, ...]:
+    entry = catalog.find(catalogue, target)
+    if isinstance(entry, CatalogPair):
+        return (entry,)
+    pairs = catalog.pairs_for(catalogue, entry)
+    if not pairs:
+        raise NotFoundError(
+            f"The catalogue has no pair for {entry.title}.",
+            "It runs without a draft model, by prompt lookup. Or use: --draft FILE",
+        )
+    return pairs
+
+
+def _estimate_fit(
+    headers: PairHeaders, machine: MachineProfile, criteria: SuggestionCriteria
+) -> FitReport:
+    use = UseCase(criteria.use or "chat")
+    draft = headers.draft.name if headers.draft else None
+    load = LoadCommand(headers.target.name, draft, ContextSettings(workers=machine.workers))
+    return SettingsAdvisor(*headers.headers, machine, use).quick_fit(
+        SettingsRequest(load, criteria.context, criteria.kv, can_skip_workers=True)
+    )
+
+
+def _assess_by_file_size(
+    pair: CatalogPair, size: int, machine: MachineProfile, use: str | None
+) -> PairSuggestion:
+    free = report.usable_bytes(machine.devices or (machine.cpu,))
+    needed = size * _OVERHEAD_FACTOR
+    verdict: FitVerdict = (
+        "no" if needed > free else "tight" if needed > free * _TIGHT_SHARE else "fits"
+    )
+    relation = {"fits": "of", "tight": "nearly all of", "no": "more than"}[verdict]
+    memory = (
+        f"{_about_prefix(pair)}{gib(size)} of files, {gib(needed)} with caches: "
+        f"{relation} {gib(free)}"
+    )
+    slow: tuple[str, ...] = ()
+    if not machine.devices and _bytes_per_token(pair.target) > _SLOW_BYTES_PER_TOKEN:
+        slow = (f"reads {gib(_bytes_per_token(pair.target))} per token: slow without a GPU",)
+    reasons = (memory, *slow, *_other_reasons(pair, use))
+    return PairSuggestion(
+        pair, size, verdict, reasons, draft_reason=advisor.describe_head(pair.draft_kind)
+    )
+
+
+def _memory_reason(fit: FitReport) -> str:
+    device_fit = fit.device_fits[0] if fit.device_fits else fit.host
+    if fit.verdict == "no" or fit.host.sharing:
+        device_fit = fit.tightest
+    free = gib(device_fit.device.free) if device_fit.device.free is not None else "the free memory"
+    if fit.verdict == "tight" and (device_fit.headroom or 0) < 0:
+        usable = (device_fit.device.free or 0) - device_fit.reserve
+        free = f"{gib(usable)} usable of {free}"
+    tight = ", nearly all of" if (device_fit.headroom or 0) >= 0 else ", more than the"
+    relation = {"fits": " of", "tight": tight, "no": ", more than", "unknown": " of"}
+    settings = fit.load.target_settings
+    kv = "" if settings.kv_type == "f16" else f" in {settings.kv_type}"
+    context = f" with a context of {settings.n_ctx:,}{kv}" if settings.n_ctx else ""
+    return f"needs {gib(device_fit.needed)}{relation[fit.verdict]} {free}{context}"
+
+
+def _speed_reasons(fit: FitReport) -> Iterable[str]:
+    speed = fit.speed
+    if speed.plain is None or speed.speculative is None or fit.verdict == "no":
+        return
+    has_draft = fit.memory_estimate.draft is not None
+    method = "with the draft" if has_draft else "with prompt lookup"
+    yield f"{token_rate_range(speed.plain)}, {token_rate_range(speed.speculative)} {method}"
+    if estimate_tokens_per_second(fit) < _SLOW_TOKENS_PER_SECOND:
+        yield "slower than reading speed"
+
+
+def _draft_reason(pair: CatalogPair, fit: FitReport) -> str:
+    if pair.draft is None:
+        return "prompt lookup, no draft model"
+    if fit.memory_estimate.draft is None:
+        return fit.memory_estimate.note
+    if head := advisor.describe_head(pair.draft_kind):
+        return head
+    family = pair.target.family
+    parts = ["same family"] if family and family == pair.draft.family else []
+    if fit.speed.costs is not None:
+        parts.append(f"a draft token costs {fit.speed.costs.c:.0%} of a target pass")
+    return " · ".join(parts)
+
+
+def _other_reasons(pair: CatalogPair, use: str | None) -> Iterable[str]:
+    if use and use in pair.use:
+        yield f"made for {use}" if pair.use == (use,) else f"good for {use}"
+    if use and use not in pair.use:
+        yield f"not made for {use}"
+    if pair.why:
+        yield pair.why
+    if head := advisor.describe_head(pair.draft_kind):
+        yield head
+    if pair.target.active and pair.draft and pair.draft_kind == "model":
+        yield "mixture of experts: a draft gains less"
+    if pair.draft is None:
+        yield "prompt lookup, no draft model"
+    if pair.status == "reported":
+        yield f"reported: {pair.source}"
+    if pair.target.note:
+        yield pair.target.note
+    if pair.note:
+        yield pair.note
+
+
+def _sort_key(
+    suggestion: PairSuggestion,
+    suggestions: list[PairSuggestion],
+    use: str | None,
+    machine: MachineProfile,
+) -> tuple[bool, bool, bool, bool, bool, float, int]:
+    """The best pair sorts first."""
+    pair = suggestion.pair
+    is_bundled = pair.target.path is not None
+    same_target = [s.pair for s in suggestions if s.pair.target.id == pair.target.id]
+    tokens_per_second = _tokens_per_second(suggestion, machine)
+    is_slow = tokens_per_second < _COMFORTABLE_TOKENS_PER_SECOND
+    return (
+        suggestion.verdict == "no" and not is_bundled,
+        is_bundled,  # only a demonstration
+        bool(use) and use not in pair.use,
+        is_slow,
+        pair is not min(same_target, key=_draft_sort_key),
+        -(tokens_per_second if is_slow else _score(suggestion)),
+        -suggestion.bytes,
+    )
+
+
+def _tokens_per_second(suggestion: PairSuggestion, machine: MachineProfile) -> float:
+    """The middle of the estimate; infinite if unknown."""
+    if suggestion.fit is not None and suggestion.fit.speed.plain is not None:
+        return estimate_tokens_per_second(suggestion.fit)
+    if machine.devices:
+        return inf
+    n_bytes = _bytes_per_token(suggestion.pair.target)
+    speed = machine.hardware.find_speed(HOST, "", n_bytes)
+    if speed.bandwidth is None:
+        speed = TYPICAL_CPU_SPEED
+    return 1e3 / (speed.fixed_ms + speed.read_ms(n_bytes))
+
+
+def _score(suggestion: PairSuggestion) -> float:
+    target = suggestion.pair.target
+    parameters = target.parameters or (_model_size(target) or 0) * 8 / _BITS_PER_PARAMETER
+    fit = suggestion.fit
+    is_dropped = fit is not None and fit.memory_estimate.draft is None
+    draft_weight = _NO_DRAFT_WEIGHT if suggestion.pair.draft is None or is_dropped else 1.0
+    return parameters * draft_weight * (_TIGHT_WEIGHT if suggestion.verdict == "tight" else 1.0)
+
+
+def _draft_sort_key(pair: CatalogPair) -> tuple[int, int]:
+    """A pair with a draft first, then the better tested one, then the smaller draft."""
+    if pair.draft is None:
+        return len(_STATUS_ORDER), 0
+    return _STATUS_ORDER.index(pair.status), _model_size(pair.draft) or 0
+
+
+def _bytes_per_token(model: CatalogModel) -> float:
+    """Weights read for one token; a mixture of experts reads only the active part."""
+    size = _model_size(model) or 0
+    return size * model.active / model.parameters if model.active and model.parameters else size
+
+
+def _pair_size(pair: CatalogPair) -> int | None:
+    sizes = [_model_size(model) for model in (pair.target, pair.draft) if model]
+    return None if None in sizes else sum(size for size in sizes if size)
+
+
+def _model_size(model: CatalogModel) -> int | None:
+    if model.path is None:
+        return model.size
+    try:
+        return model.path.stat().st_size
+    except OSError:
+        return None
+
+
+def _about_prefix(pair: CatalogPair) -> str:
+    exact = all(model.about is None for model in (pair.target, pair.draft) if model)
+    return "" if exact else "about "

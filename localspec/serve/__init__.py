@@ -1,0 +1,19 @@
+"""The HTTP server: OpenAI's API, and llama.cpp's small routes, over one engine."""
+
+from types import ModuleType
+
+from localspec.errors import UsageError
+
+
+def import_http_server() -> ModuleType:
+    """Raises UsageError without the packages of the extra `serve`."""
+    try:
+        from localspec.serve import http_server  # noqa: PLC0415  an optional extra
+    except ImportError as missing:
+        if (missing.name or "").split(".")[0] not in ("starlette", "uvicorn"):
+            raise
+        raise UsageError(
+            "The server needs two more packages: starlette and uvicorn.",
+            "Install them: pip install 'localspec[serve]'",
+        ) from None
+    return http_server

@@ -1,0 +1,176 @@
+"""Who may use the server: checks of Host, Origin, key and content type before any work.
+
+A page of the web can make a browser send requests to this computer. `Host` shows a name that was
+rebound to it (CVE-2024-28224), `Origin` a page that is not of this computer.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.responses import JSONResponse, Response
+
+from localspec.serve.api_error import ApiError
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_OPEN_PATHS = ("/health", "/v1/health")
+"""Answered without a key."""
+_ALLOWED_METHODS = "GET, POST, OPTIONS"
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRules:
+    host: str = "127.0.0.1"
+    """The address that the server is bound to."""
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    """Empty: no key is needed, and any is accepted."""
+
+    def check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
+        """Raise ApiError for a request that is not allowed."""
+        if not self.is_host_allowed(headers.get("host", "")):
+            raise ApiError(
+                403,
+                "This Host is not allowed. Allow it: localspec serve --allow-host NAME",
+                name="host_not_allowed",
+            )
+        origin = headers.get("origin")
+        if origin is not None and not self.is_origin_allowed(origin):
+            raise ApiError(
+                403,
+                "This Origin is not allowed. Allow it: localspec serve --allow-origin ORIGIN",
+                name="origin_not_allowed",
+            )
+        if method == "OPTIONS":
+            return
+        if path not in _OPEN_PATHS and not self._has_key(headers):
+            raise ApiError(401, "The API key is missing or wrong.", name="invalid_api_key")
+        content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if method == "POST" and content_type != "application/json":
+            raise ApiError(415, "Send JSON, with Content-Type: application/json.")
+
+    def is_host_allowed(self, header: str) -> bool:
+        name = _host_name(header)
+        if _is_loopback(name):
+            return True
+        if name in {_host_name(host) for host in (self.host, *self.allowed_hosts)} - {""}:
+            return True
+        # A name can be rebound to this computer; an address cannot.
+        return _is_wildcard(self.host) and _is_address(name)
+
+    def is_origin_allowed(self, origin: str) -> bool:
+        if origin in self.allowed_origins or "*" in self.allowed_origins:
+            return True
+        try:
+            parts = urlsplit(origin)
+            return parts.scheme in ("http", "https") and _is_loopback(parts.hostname or "")
+        except ValueError:
+            return False
+
+    def _has_key(self, headers: Mapping[str, str]) -> bool:
+        if not self.keys:
+            return True
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        given = [headers.get("x-api-key", "")]
+        if scheme.lower() == "bearer":
+            given.append(bearer.strip())
+        matches = [
+            hmac.compare_digest(key.encode(), text.encode("utf-8", "replace"))
+            for key in self.keys
+            for text in given
+        ]
+        return any(matches)
+
+
+def is_local(host: str) -> bool:
+    """Whether only this computer reaches a server bound to `host`."""
+    return _is_loopback(_host_name(host))
+
+
+def _host_name(header: str) -> str:
+    """The name in a Host header: without port, brackets, case and final dot."""
+    text = header.strip().lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    if text.count(":") == 1:
+        text = text.partition(":")[0]
+    return text.removesuffix(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback(name: str) -> bool:
+    return name == "localhost" or (_is_address(name) and ipaddress.ip_address(name).is_loopback)
+
+
+def _is_wildcard(host: str) -> bool:
+    return host in ("0.0.0.0", "::", "")
+
+
+class AccessMiddleware:
+    """Applies `AccessRules`, and answers the preflight requests of allowed origins."""
+
+    def __init__(self, app: AsgiApp, rules: AccessRules) -> None:
+        self._app, self._rules = app, rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        headers = decode_headers(scope["headers"])
+        try:
+            self._rules.check(scope["method"], scope["path"], headers)
+        except ApiError as error:
+            await error_response(error)(scope, receive, send)
+            return
+        origin = headers.get("origin")
+        cors = _cors_headers(origin, headers) if origin is not None else {}
+        if scope["method"] == "OPTIONS":
+            await Response(status_code=204, headers=cors)(scope, receive, send)
+            return
+
+        async def send_with_cors(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                own = [(name.encode(), value.encode("latin-1")) for name, value in cors.items()]
+                message = {**message, "headers": [*message["headers"], *own]}
+            await send(message)
+
+        await self._app(scope, receive, send_with_cors if cors else send)
+
+
+def decode_headers(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Raises nothing; of a header that comes twice, all values, so that no check sees only one."""
+    decoded: dict[str, str] = {}
+    for raw_name, raw_value in headers:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        decoded[name] = f"{decoded[name]}, {value}" if name in decoded else value
+    return decoded
+
+
+def error_response(error: ApiError) -> Response:
+    return JSONResponse(error.to_json(), error.status, headers=error.headers)
+
+
+def _cors_headers(origin: str, headers: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "Access-Control-Allow-Origin": origin,
+        "Access-Control-Allow-Methods": _ALLOWED_METHODS,
+        "Access-Control-Allow-Headers": headers.get("access-control-request-headers", "*"),
+        "Access-Control-Max-Age": "600",
+        "Vary": "Origin",
+    }

@@ -1,0 +1,190 @@
+"""What the server is doing and has done: for the log, /metrics and the live board."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from localspec.chat.answer import GeneratedAnswer
+from localspec.protocol.events import Event, GenerationFinished, Prefill, Round
+
+RequestState = Literal["queued", "reading", "answering", "done", "cancelled", "failed"]
+_KEPT_REQUESTS = 200
+
+
+@dataclass(slots=True)
+class RequestActivity:
+    """One request that uses the engine. Times are of `time.monotonic`."""
+
+    number: int
+    route: str
+    state: RequestState = "queued"
+    began: float = field(default_factory=time.monotonic)
+    answer_began: float | None = None
+    ended: float | None = None
+    status: int = 0
+    """The HTTP status; 0 until it is known."""
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    tokens: int = 0
+    answer: GeneratedAnswer = field(default_factory=GeneratedAnswer)
+    """Of the current choice."""
+    drafted: int = 0
+    accepted: int = 0
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, Prefill):
+            self.state = "reading"
+        elif isinstance(event, Round):
+            self.state = "answering"
+            self.answer_began = self.answer_began or time.monotonic()
+            self.tokens += len(event.tokens)
+            self.drafted += event.drafted
+            self.accepted += event.accepted
+        elif isinstance(event, GenerationFinished):
+            self.prompt_tokens += int(event.totals.get("prompt_tokens", 0))
+            self.reused_tokens += int(event.totals.get("reused_tokens", 0))
+
+    @property
+    def seconds(self) -> float:
+        return (self.ended or time.monotonic()) - self.began
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        if self.answer_began is None or self.tokens < 2:
+            return None
+        seconds = (self.ended or time.monotonic()) - self.answer_began
+        return (self.tokens - 1) / seconds if seconds > 0 else None
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        return self.accepted / self.drafted if self.drafted else None
+
+
+class ServerActivity:
+    """The running and the latest requests, and sums over all answers.
+
+    One thread changes it; others may read it meanwhile.
+    """
+
+    def __init__(self, on_end: Callable[[RequestActivity], None] = lambda _: None) -> None:
+        self.on_end = on_end
+        self.began = time.time()
+        self.running: list[RequestActivity] = []
+        """In the order of the queue."""
+        self.finished: deque[RequestActivity] = deque(maxlen=_KEPT_REQUESTS)
+        self.prompt_tokens = self.reused_tokens = self.tokens = 0
+        self.longest = 0
+        """Tokens of the longest prompt with its answer."""
+        self.prompt_seconds = self.decode_seconds = 0.0
+        self.finished_by_state: Counter[RequestState] = Counter()
+        self.by_source: dict[str, tuple[int, int]] = {}
+        """Draft tokens by source: drafted and accepted."""
+        self.drafts = self.drafted = self.accepted = self.rounds = 0
+        self.accepted_at: list[int] = []
+        """By position in the draft: how often a token there was accepted."""
+        self._numbers = itertools.count(1)
+
+    @property
+    def n_processing(self) -> int:
+        return sum(request.state != "queued" for request in self.running)
+
+    def begin(self, route: str) -> RequestActivity:
+        request = RequestActivity(next(self._numbers), route)
+        self.running.append(request)
+        return request
+
+    def end(self, request: RequestActivity, state: RequestState, status: int) -> None:
+        """Does nothing for a request that has ended before."""
+        if request.ended is not None:
+            return
+        request.state, request.status, request.ended = state, status, time.monotonic()
+        self.running.remove(request)
+        self.finished.append(request)
+        self.finished_by_state[state] += 1
+        self.on_end(request)
+
+    def add(self, event: Event) -> None:
+        """Add an event of any answer to the sums."""
+        if isinstance(event, Round):
+            self.tokens += len(event.tokens)
+            self.rounds += 1
+            self.drafts += bool(event.drafted)
+            self.drafted += event.drafted
+            self.accepted += event.accepted
+            if event.source is not None:
+                drafted, accepted = self.by_source.get(event.source, (0, 0))
+                counts = drafted + event.drafted, accepted + event.accepted
+                self.by_source[event.source] = counts
+            self.accepted_at += [0] * (event.accepted - len(self.accepted_at))
+            for position in range(event.accepted):
+                self.accepted_at[position] += 1
+        elif isinstance(event, GenerationFinished) and event.totals:
+            self.longest = max(self.longest, event.totals["prompt_tokens"] + event.totals["tokens"])
+            self.prompt_tokens += event.totals["prompt_tokens"]
+            self.reused_tokens += event.totals["reused_tokens"]
+            self.prompt_seconds += event.totals["timings"]["prefill_ms"] / 1e3
+            self.decode_seconds += event.totals["timings"]["decode_ms"] / 1e3
+
+    def metrics(self) -> str:
+        """In Prometheus' text format, with the names of llama.cpp."""
+        n_running = self.n_processing
+        prompt_read = self.prompt_tokens - self.reused_tokens
+        values = {
+            "prompt_tokens_total": prompt_read,
+            "prompt_tokens_cached_total": self.reused_tokens,
+            "prompt_seconds_total": self.prompt_seconds,
+            "tokens_predicted_total": self.tokens,
+            "tokens_predicted_seconds_total": self.decode_seconds,
+            "n_decode_total": self.rounds,
+            "requests_processing": n_running,
+            "requests_deferred": len(self.running) - n_running,
+            "n_tokens_max": self.longest,
+            "n_busy_slots_per_decode": 1,
+            "prompt_tokens_seconds": _rate(prompt_read, self.prompt_seconds),
+            "predicted_tokens_seconds": _rate(self.tokens, self.decode_seconds),
+            "spec_decode_num_drafts_total": self.drafts,
+            "spec_decode_num_draft_tokens_total": self.drafted,
+            "spec_decode_num_accepted_tokens_total": self.accepted,
+        }
+        lines = []
+        for name, value in values.items():
+            lines += [*_metric_head(name), f"llamacpp:{name} {value:g}"]
+        name = "spec_decode_num_accepted_tokens_per_pos_total"
+        lines += _metric_head(name)
+        for position, count in enumerate(self.accepted_at):
+            lines.append(f'llamacpp:{name}{{position="{position}"}} {count}')
+        return "\n".join([*lines, ""])
+
+
+_METRICS_HELP = {
+    "prompt_tokens_total": "Prompt tokens read.",
+    "prompt_tokens_cached_total": "Prompt tokens that were in the KV cache.",
+    "prompt_seconds_total": "Time of reading prompts.",
+    "tokens_predicted_total": "Tokens of answers.",
+    "tokens_predicted_seconds_total": "Time of answering, without reading prompts.",
+    "n_decode_total": "Passes of the target.",
+    "requests_processing": "Requests that the engine works at.",
+    "requests_deferred": "Requests that wait.",
+    "n_tokens_max": "Tokens of the longest prompt with its answer.",
+    "n_busy_slots_per_decode": "Answers per pass.",
+    "prompt_tokens_seconds": "Prompt tokens read per second.",
+    "predicted_tokens_seconds": "Tokens of answers per second.",
+    "spec_decode_num_drafts_total": "Passes that verified a draft.",
+    "spec_decode_num_draft_tokens_total": "Draft tokens.",
+    "spec_decode_num_accepted_tokens_total": "Accepted draft tokens.",
+    "spec_decode_num_accepted_tokens_per_pos_total": "Accepted draft tokens by place in the draft.",
+}
+
+
+def _metric_head(name: str) -> list[str]:
+    kind = "counter" if name.endswith(("_total", "_max")) else "gauge"
+    return [f"# HELP llamacpp:{name} {_METRICS_HELP[name]}", f"# TYPE llamacpp:{name} {kind}"]
+
+
+def _rate(n: int, seconds: float) -> float:
+    return n / seconds if seconds else 0.0

@@ -1,0 +1,111 @@
+"""Errors of the HTTP API: status, OpenAI's error object, and the engine's errors as such."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from localspec.errors import GrammarError, LocalspecError, PromptTooLongError, UsageError
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "invalid_request_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    501: "not_supported_error",
+    503: "unavailable_error",
+}
+
+
+class ApiError(LocalspecError):
+    """A refused or failed HTTP request."""
+
+    code = "api-request"
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        name: str | None = None,
+        kind: str = "",
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        """`name` is OpenAI's `code`, `kind` its `type` where that of the status is too general."""
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.name = name
+        self.kind = kind or _TYPES[status]
+        self.headers = headers or {}
+        self.details: dict[str, int] = {}
+        """Further fields of the error object."""
+
+    def to_json(self) -> dict[str, Any]:
+        error = {
+            "message": self.message,
+            "type": self.kind,
+            "param": self.param,
+            "code": self.name,
+        }
+        return {"error": error | self.details}
+
+
+def invalid(param: str, problem: str) -> ApiError:
+    """A field of the request is wrong."""
+    return ApiError(400, f"{param}: {problem}", param=param)
+
+
+def unsupported(param: str, problem: str) -> ApiError:
+    return ApiError(400, f"{param}: {problem}", param=param, name="unsupported_parameter")
+
+
+def context_exceeded(n_prompt: int, n_ctx: int) -> ApiError:
+    error = prompt_too_long(f"{n_prompt:,} tokens", n_ctx, "messages")
+    error.details = {"n_prompt_tokens": n_prompt, "n_ctx": n_ctx}
+    return error
+
+
+def prompt_too_long(size: str, n_ctx: int, param: str) -> ApiError:
+    # litellm, and so aider, recognises this error by llama-server's words "exceeds the …".
+    return ApiError(
+        400,
+        f"The prompt of {size} exceeds the available context size of {n_ctx:,} tokens. "
+        "Shorten it, or start the server with a larger --ctx.",
+        param=param,
+        name="context_length_exceeded",
+        kind="exceed_context_size_error",
+    )
+
+
+def loading() -> ApiError:
+    return ApiError(503, "Loading the model.", name="loading", headers={"Retry-After": "1"})
+
+
+def shutting_down() -> ApiError:
+    return ApiError(503, "The server is shutting down.", name="shutting_down")
+
+
+def from_engine(error: Exception, *, may_retry: bool = True) -> ApiError:
+    """`may_retry`: whether the same request may succeed after the engine was loaded again."""
+    if isinstance(error, ApiError):
+        return error
+    if not isinstance(error, LocalspecError):
+        return ApiError(500, f"Internal error: {type(error).__name__}", name="internal_error")
+    message = f"{error.message} {error.hint}".strip()
+    if isinstance(error, UsageError):
+        return ApiError(400, message)
+    if isinstance(error, GrammarError):
+        return ApiError(400, message, param="response_format", name="invalid_grammar")
+    if isinstance(error, PromptTooLongError):
+        return ApiError(
+            400, message, name="context_length_exceeded", kind="exceed_context_size_error"
+        )
+    headers = {"x-should-retry": "true" if may_retry else "false"}
+    return ApiError(500, message, name=error.code, headers=headers)

@@ -1,0 +1,92 @@
+"""The messages of a chat request, in OpenAI's form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from localspec.protocol.wire import ChatMessage, ToolCall
+from localspec.serve.api_error import invalid, unsupported
+from localspec.serve.json_fields import JsonFields, to_unicode
+
+_MAX_MESSAGES = 20_000
+_MAX_CALLS = 1024
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+}
+
+
+def parse_messages(fields: JsonFields) -> tuple[ChatMessage, ...]:
+    """Raises ApiError if they are no chat."""
+    given = fields.items("messages", _MAX_MESSAGES)
+    messages = tuple(parse_message(value, f"messages[{i}]") for i, value in enumerate(given))
+    check_chat(messages, "messages")
+    return messages
+
+
+def check_chat(messages: Sequence[ChatMessage], param: str) -> None:
+    """Raise ApiError for messages that no template can render."""
+    if not messages:
+        raise invalid(param, "it is empty")
+    if all(message.role == "system" for message in messages):
+        raise invalid(param, "no message is of the user")
+    roles = [message.role for message in messages]
+    if roles[-2:] == ["assistant", "assistant"]:
+        raise invalid(param, "two messages of the assistant are at the end")
+
+
+def parse_message(value: Any, param: str) -> ChatMessage:
+    if not isinstance(value, dict):
+        raise invalid(param, "it is not an object")
+    fields = JsonFields(value, f"{param}.")
+    role = fields.get("role")
+    if role == "tool":
+        return ChatMessage(
+            "tool",
+            _content(fields, f"{param}.content"),
+            tool_call_id=fields.text("tool_call_id"),
+        )
+    if role == "function":
+        raise unsupported(param, "use the role tool")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise invalid(f"{param}.role", f"it is none of {', '.join(_ROLES)}")
+    calls = fields.items("tool_calls", _MAX_CALLS) if role == "assistant" else []
+    if calls and fields.get("content") is None:
+        content = ""
+    else:
+        content = _content(fields, f"{param}.content")
+    parsed = (_parse_call(call, f"{param}.tool_calls[{i}]") for i, call in enumerate(calls))
+    return ChatMessage(_ROLES[role], content, tool_calls=tuple(parsed))
+
+
+def _parse_call(value: Any, param: str) -> ToolCall:
+    if not isinstance(value, dict):
+        raise invalid(param, "it is not an object")
+    fields = JsonFields(value, f"{param}.")
+    function = fields.fields("function")
+    name = function.text("name")
+    if not name:
+        raise invalid(f"{param}.function.name", "it is empty")
+    return ToolCall(fields.text("id"), name, function.text("arguments") or "{}")
+
+
+def _content(fields: JsonFields, param: str) -> str:
+    content = fields.get("content")
+    if isinstance(content, str):
+        return to_unicode(content)
+    if not isinstance(content, list):
+        raise invalid(param, "it is not a string or an array of parts")
+    texts = []
+    for i, part in enumerate(content):
+        if not isinstance(part, dict):
+            raise invalid(f"{param}[{i}]", "it is not an object")
+        kind, text = part.get("type"), part.get("text")
+        if kind not in ("text", "input_text", "output_text"):
+            raise unsupported(f"{param}[{i}].type", "only parts of type text are supported")
+        if not isinstance(text, str):
+            raise invalid(f"{param}[{i}].text", "it is not a string")
+        texts.append(to_unicode(text))
+    return "".join(texts)

@@ -1,0 +1,369 @@
+"""One completion request, from its place in the queue to the last byte of its answer."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from uuid import uuid4
+
+from localspec.chat.answer import GeneratedAnswer
+from localspec.models.chat_template.tool_calls import ToolCallDelta, ToolDelta
+from localspec.protocol.events import Event, GenerationFinished, Prefill, Round, Token
+from localspec.serve import answer_numbers
+from localspec.serve.activity import RequestActivity, RequestState, ServerActivity
+from localspec.serve.api_error import ApiError, shutting_down
+from localspec.serve.engine_queue import Admission, AnswerEvents, EngineQueue
+from localspec.serve.request_options import CompletionOptions
+from localspec.serve.served_model import PromptInput, ServedModel
+from localspec.serve.tool_requests import OfferedTools
+
+PING_SECONDS = 10.0
+_FIRST_EVENT_SECONDS = 0.5
+"""How long headers wait for the engine to accept a prompt, where no request is before it."""
+_WAIT_SECONDS = 3600.0
+DONE = b"data: [DONE]\n\n"
+PING = b":\n\n"
+
+
+@dataclass(slots=True)
+class AnswerText:
+    """Text that was added to a choice, and its tokens."""
+
+    content: str = ""
+    reasoning: str = ""
+    tokens: list[Token] = field(default_factory=list)
+    calls: list[ToolCallDelta] = field(default_factory=list)
+
+    def add_calls(self, deltas: Sequence[ToolDelta]) -> None:
+        for delta in deltas:
+            if isinstance(delta, str):
+                self.content += delta
+            else:
+                self.calls.append(delta)
+
+
+class CompletionFormat(Protocol):
+    """How an API shapes its answers; each method returns an item of `choices`."""
+
+    id_prefix: str
+    whole_object: str
+    chunk_object: str
+
+    def start(self, index: int) -> dict[str, Any] | None: ...
+
+    def delta(self, index: int, text: AnswerText, logprobs: Any) -> dict[str, Any]: ...
+
+    def end(self, index: int, reason: str | None) -> dict[str, Any]: ...
+
+    def whole(
+        self, index: int, text: AnswerText, logprobs: Any, reason: str | None
+    ) -> dict[str, Any]: ...
+
+    def logprobs(self, tokens: Sequence[Token], n_top: int, offset: int) -> Any: ...
+
+
+class Choice:
+    """One answer of a request as its events arrive."""
+
+    def __init__(
+        self,
+        events: AnswerEvents,
+        markers: tuple[str, str] | None,
+        tools: OfferedTools | None = None,
+    ) -> None:
+        self.events = events
+        self.answer = GeneratedAnswer(thinking_markers=markers)
+        self.text = AnswerText()
+        """All of it so far."""
+        self._pending = AnswerText()
+        """Since the last `take_delta`."""
+        self._tools = tools.make_parser() if tools is not None else None
+        if self._tools is not None and tools is not None and tools.forced is not None:
+            self._add_calls(self._tools.feed(tools.forced.prefix))
+
+    def add(self, event: Event) -> None:
+        delta = self.answer.add(event)
+        tokens = list(event.tokens) if isinstance(event, Round) else []
+        for part in delta.parts:
+            if part.is_thinking:
+                self.text.reasoning += part.text
+                self._pending.reasoning += part.text
+            else:
+                self._add_calls(self._tools.feed(part.text) if self._tools else [part.text])
+        if self._tools is not None and isinstance(event, GenerationFinished):
+            self._add_calls(self._tools.finish())
+        for text in (self.text, self._pending):
+            if self.text.reasoning and text.content == self.text.content:
+                text.content = text.content.lstrip()  # between the thinking and the answer
+            if not delta.in_thinking:
+                text.tokens += tokens
+
+    def _add_calls(self, deltas: Sequence[ToolDelta]) -> None:
+        self.text.add_calls(deltas)
+        self._pending.add_calls(deltas)
+
+    def take_delta(self) -> AnswerText | None:
+        """The new text; None without any. Tokens wait for the text that they are part of."""
+        pending = self._pending
+        if not pending.content and not pending.reasoning and not pending.calls:
+            return None
+        self._pending = AnswerText()
+        return pending
+
+    @property
+    def finish_reason(self) -> str | None:
+        """None if the answer was stopped before its end."""
+        finished = self.answer.finished
+        if finished and self.text.calls and finished.reason in ("eog", "stop"):
+            return "tool_calls"
+        return answer_numbers.FINISH_REASONS.get(finished.reason) if finished else None
+
+
+class Completion:
+    """Answers one request, in one or several choices."""
+
+    def __init__(
+        self,
+        model: ServedModel,
+        queue: EngineQueue,
+        activity: ServerActivity,
+        shape: CompletionFormat,
+        options: CompletionOptions,
+    ) -> None:
+        self._model, self._queue, self._activity = model, queue, activity
+        self._shape, self._options = shape, options
+        self._id = f"{shape.id_prefix}{uuid4().hex}"
+        self._created = int(time.time())
+        self._choices: list[Choice] = []
+        self._admission: Admission | None = None
+        self._request: RequestActivity | None = None
+
+    def submit(self, prompts: Sequence[PromptInput], route: str) -> None:
+        """Queue all choices. Raises ApiError if the queue is full or a prompt does not fit."""
+        for prompt in prompts:
+            self._model.check_prompt(prompt)
+        self._admission = self._queue.admit()
+        self._request = self._activity.begin(route)
+        markers = self._model.loaded(raw=not prompts[0].messages).thinking_markers
+        for prompt in prompts:
+            for i in range(self._options.n):
+                self._submit_choice(prompt, i, markers)
+
+    def _submit_choice(
+        self, prompt: PromptInput, seed_offset: int, markers: tuple[str, str] | None
+    ) -> None:
+        events = AnswerEvents(
+            lambda engine: self._model.build_command(engine, prompt, self._options, seed_offset)
+        )
+        self._choices.append(Choice(events, markers, self._options.tools))
+        self._queue.submit(events.job)
+
+    @property
+    def position(self) -> int:
+        """Requests before this one when it was queued."""
+        return self._admission.position if self._admission else 0
+
+    async def wait_accepted(self) -> None:
+        """Wait until the engine accepts the prompt, if that is soon. Raises ApiError."""
+        if self.position == 0:
+            await self._take_events(self._choices[0], _FIRST_EVENT_SECONDS)
+
+    async def run(self) -> dict[str, Any]:
+        """The whole answer. Raises ApiError."""
+        try:
+            for choice in self._choices:
+                while not choice.events.has_ended:
+                    await self._take_events(choice, _WAIT_SECONDS)
+                self._check_end(choice)
+            self._end("done", 200)
+        except ApiError as error:
+            self._end("failed", error.status)
+            raise
+        finally:
+            self.close()
+        return self._whole()
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """Server-sent events. An error after the beginning is the last of them."""
+        try:
+            async for line in self._lines():
+                yield line
+            self._end("done", 200)
+            yield self._last_line()
+        except ApiError as error:
+            self._end("failed", error.status)
+            yield self._error_line(error)
+        finally:
+            self.close()
+
+    async def _deltas(
+        self, choice: Choice
+    ) -> AsyncGenerator[tuple[list[Event], AnswerText | None], None]:
+        """New events and their text, to the end of a choice; neither after ten silent seconds.
+
+        Raises ApiError if the engine failed, or the server ends.
+        """
+        has_ended = False
+        while not has_ended:
+            batch = await self._take_events(choice, PING_SECONDS)
+            has_ended = choice.events.has_ended
+            text = choice.take_delta()
+            if batch or text is not None or not has_ended:
+                yield batch, text
+        self._check_end(choice)
+
+    async def _take_events(self, choice: Choice, timeout: float) -> list[Event]:
+        """Raises ApiError if the engine failed."""
+        try:
+            batch = await choice.events.next_batch(timeout)
+        except Exception as error:
+            raise self._queue.record_failure(error) from None
+        assert self._request is not None
+        for event in batch:
+            choice.add(event)
+            self._request.add(event)
+            self._activity.add(event)
+            if isinstance(event, GenerationFinished):
+                self._release_if_last(choice)
+        self._request.answer = choice.answer
+        return batch
+
+    def _release_if_last(self, choice: Choice) -> None:
+        if choice is self._choices[-1] and self._admission is not None:
+            self._admission.release()
+
+    def _check_end(self, choice: Choice) -> None:
+        """Raises ApiError if the engine failed, or the server ends."""
+        try:
+            choice.events.job.result()
+        except Exception as error:
+            raise self._queue.record_failure(error) from None
+        if choice.finish_reason is None:
+            raise shutting_down()
+        self._queue.record_success()
+        self._model.answer_tokens.remember(choice.text.content, choice.text.tokens)
+
+    def close(self) -> None:
+        """Stop what is not done, and leave the queue. After the end it does nothing."""
+        for choice in self._choices:
+            if not choice.events.job.is_done:
+                self._queue.stop(choice.events.job)
+            self._queue.forget(choice.events.job)
+        if self._admission is not None:
+            self._admission.release()
+        self._end("cancelled", 499)
+
+    def fail(self, error: ApiError) -> None:
+        self._end("failed", error.status)
+        self.close()
+
+    def _end(self, state: RequestState, status: int) -> None:
+        if self._request is not None:
+            self._activity.end(self._request, state, status)
+
+    # --- the JSON of an answer, in the form of OpenAI's completions -------------------------
+
+    def _whole(self) -> dict[str, Any]:
+        choices = []
+        for index, choice in enumerate(self._choices):
+            logprobs = self._logprobs(choice.text.tokens, 0)
+            reason = choice.finish_reason
+            choices.append(self._shape.whole(index, choice.text, logprobs, reason))
+        body = self._envelope(self._shape.whole_object)
+        body |= {"choices": choices, "usage": self._usage(), **self._numbers()}
+        if self._options.show_tokens:
+            tokens = [token for choice in self._choices for token in choice.answer.tokens]
+            body["localspec"] = {"tokens": answer_numbers.token_details(tokens)}
+        return body
+
+    async def _lines(self) -> AsyncGenerator[bytes, None]:
+        """The stream but for its last line."""
+        for index, choice in enumerate(self._choices):
+            async for line in self._choice_lines(index, choice):
+                yield line
+        if self._options.include_usage:
+            yield self._chunk([], usage=self._usage(), **self._numbers())
+
+    def _last_line(self) -> bytes:
+        return DONE
+
+    def _error_line(self, error: ApiError) -> bytes:
+        return to_event(error.to_json())
+
+    async def _choice_lines(self, index: int, choice: Choice) -> AsyncGenerator[bytes, None]:
+        if (start := self._shape.start(index)) is not None:
+            yield self._chunk([start])
+        offset = 0
+        async for batch, text in self._deltas(choice):
+            for event in batch if self._options.return_progress else ():
+                if isinstance(event, Prefill):
+                    empty = self._shape.delta(index, AnswerText(), None)
+                    yield self._chunk([empty], **self._progress(event))
+            if text is not None:
+                logprobs = self._logprobs(text.tokens, offset)
+                offset += len(text.content)
+                delta = self._shape.delta(index, text, logprobs)
+                yield self._chunk([delta], **self._chunk_extras(choice, text))
+            elif not batch:
+                yield PING
+        is_last = choice is self._choices[-1]
+        extras = self._numbers() if is_last and not self._options.include_usage else {}
+        yield self._chunk([self._shape.end(index, choice.finish_reason)], **extras)
+
+    def _envelope(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self._model.name,
+            "system_fingerprint": self._model.fingerprint,
+        }
+
+    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        return to_event(self._envelope(self._shape.chunk_object) | {"choices": choices} | more)
+
+    def _chunk_extras(self, choice: Choice, text: AnswerText) -> dict[str, Any]:
+        extras: dict[str, Any] = {}
+        if self._options.timings_per_token:
+            extras["timings"] = answer_numbers.timings(choice.answer)
+        if self._options.show_tokens:
+            extras["localspec"] = {"tokens": answer_numbers.token_details(text.tokens)}
+        return extras
+
+    def _progress(self, event: Prefill) -> dict[str, Any]:
+        assert self._request is not None
+        progress = {
+            "total": event.total,
+            "cache": event.reused,
+            "processed": event.done,
+            "time_ms": round(self._request.seconds * 1e3),
+        }
+        return {"prompt_progress": progress}
+
+    def _logprobs(self, tokens: list[Token], offset: int) -> Any:
+        n = self._options.n_logprobs
+        if n is None:
+            return None
+        scored = [token for token in tokens if token.p_target is not None and token.text]
+        return self._shape.logprobs(scored, n, offset)
+
+    def _usage(self) -> dict[str, Any]:
+        answers = [choice.answer for choice in self._choices]
+        return answer_numbers.usage(answers, has_prediction=bool(self._options.prediction))
+
+    def _numbers(self) -> dict[str, Any]:
+        """Of the last choice."""
+        answer = self._choices[-1].answer
+        return {
+            "timings": answer_numbers.timings(answer),
+            "metrics": answer_numbers.metrics(answer, self._options.settings.draft_length),
+        }
+
+
+def to_event(body: dict[str, Any]) -> bytes:
+    return (
+        b"data: " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    )

@@ -1,0 +1,359 @@
+"""The routes of the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from localspec.protocol.wire import DetokenizeCommand, RenderCommand, TokenizeCommand
+from localspec.serve import api_error, chat_messages, llama_completions, request_options, responses
+from localspec.serve.access_rules import (
+    AccessMiddleware,
+    AccessRules,
+    AsgiApp,
+    Receive,
+    Scope,
+    Send,
+    error_response,
+)
+from localspec.serve.activity import ServerActivity
+from localspec.serve.api_error import ApiError, invalid, unsupported
+from localspec.serve.completion import Completion
+from localspec.serve.completion_formats import ChatFormat, TextFormat
+from localspec.serve.engine_queue import EngineQueue
+from localspec.serve.json_fields import JsonFields, check_token_ids, parse_body, to_unicode
+from localspec.serve.llama_completions import LlamaCompletion
+from localspec.serve.request_body import BodyReader
+from localspec.serve.responses import ResponseCompletion
+from localspec.serve.served_model import PromptInput, ServedModel
+
+T = TypeVar("T")
+_SEND_TIMEOUT = 60.0
+"""Seconds for a client to take some bytes of its answer."""
+_MAX_PROMPTS = 16
+_MAX_PROMPT_TOKENS = 4 * 1024 * 1024
+_CLIENT_LEFT = 499
+"""Status in the log; the client does not see it."""
+_STREAM_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class ApiServer:
+    """The HTTP API of one model, which may still be loading."""
+
+    def __init__(self, queue: EngineQueue, activity: ServerActivity, rules: AccessRules) -> None:
+        self._queue, self._activity = queue, activity
+        self._bodies = BodyReader()
+        self.model: ServedModel | None = None
+        """None while the pair is loading."""
+        self.app: AsgiApp = AccessMiddleware(self._make_app(), rules)
+
+    def _make_app(self) -> AsgiApp:
+        routes = [Route("/", self._greet)]
+        for path, endpoint, method in (
+            ("/models", self._list_models, "GET"),
+            ("/models/{name:path}", self._show_model, "GET"),
+            ("/chat/completions", self._complete_chat, "POST"),
+            ("/completions", self._complete_text, "POST"),
+            ("/responses", self._create_response, "POST"),
+            ("/health", self._show_health, "GET"),
+        ):
+            routes += [Route(p, endpoint, methods=[method]) for p in (path, f"/v1{path}")]
+        routes += [
+            Route("/props", self._show_properties),
+            Route("/metrics", self._show_metrics),
+            Route("/slots", self._show_slots),
+            Route("/completion", self._complete_llama, methods=["POST"]),
+            Route("/infill", self._infill, methods=["POST"]),
+            Route("/tokenize", self._tokenize, methods=["POST"]),
+            Route("/detokenize", self._detokenize, methods=["POST"]),
+            Route("/apply-template", self._apply_template, methods=["POST"]),
+        ]
+        handlers: dict[Any, Any] = {
+            ApiError: _on_api_error,
+            HTTPException: _on_http_error,
+            Exception: _on_internal_error,
+        }
+        app: AsgiApp = Starlette(routes=routes, exception_handlers=handlers)
+        return app
+
+    def _loaded(self) -> ServedModel:
+        if self.model is None:
+            raise api_error.loading()
+        return self.model
+
+    # --- about the server -------------------------------------------------------------------
+
+    async def _greet(self, _: Request) -> Response:
+        name = self.model.name if self.model else "a model, which is loading"
+        return PlainTextResponse(f"localspec serves {name}. OpenAI's API: /v1\n")
+
+    async def _list_models(self, _: Request) -> Response:
+        model = self._loaded().describe()
+        # Some clients read `models`, as Ollama has it.
+        names = [{"name": model["id"], "model": model["id"]}]
+        return JSONResponse({"object": "list", "data": [model], "models": names})
+
+    async def _show_model(self, request: Request) -> Response:
+        model = self._loaded()
+        if request.path_params["name"] != model.name:
+            raise ApiError(404, "There is no model of this name here.", name="model_not_found")
+        return JSONResponse(model.describe())
+
+    async def _show_health(self, _: Request) -> Response:
+        self._loaded()
+        return JSONResponse({"status": "ok"})
+
+    async def _show_properties(self, _: Request) -> Response:
+        return JSONResponse(self._loaded().properties())
+
+    async def _show_metrics(self, _: Request) -> Response:
+        response = PlainTextResponse(self._activity.metrics())
+        began = str(round(self._activity.began)).encode()
+        response.raw_headers.append((b"Process-Start-Time-Unix", began))  # in this very case
+        return response
+
+    async def _show_slots(self, _: Request) -> Response:
+        """One, for clients that ask llama-server whether it works."""
+        slot = {
+            "id": 0,
+            "n_ctx": self._loaded().n_ctx,
+            "speculative": self._loaded().ready.draft is not None,
+            "is_processing": self._activity.n_processing > 0,
+        }
+        return JSONResponse([slot])
+
+    # --- completions ------------------------------------------------------------------------
+
+    async def _complete_chat(self, request: Request) -> Response:
+        model, fields = self._loaded(), await self._read_fields(request)
+        messages = chat_messages.parse_messages(fields)
+        options = request_options.parse_chat_options(
+            fields, model.settings, model.seed, model.tool_format
+        )
+        completion = Completion(model, self._queue, self._activity, ChatFormat(), options)
+        completion.submit([PromptInput(messages)], "/v1/chat/completions")
+        return await _respond(request, completion, stream=options.stream)
+
+    async def _complete_text(self, request: Request) -> Response:
+        model, fields = self._loaded(), await self._read_fields(request)
+        options = request_options.parse_text_options(fields, model.settings, model.seed)
+        prompts = _parse_prompts(fields)
+        echoes = [p.text for p in prompts for _ in range(options.n)] if fields.flag("echo") else []
+        shape = TextFormat(echoes)
+        completion = Completion(model, self._queue, self._activity, shape, options)
+        completion.submit(prompts, "/v1/completions")
+        return await _respond(request, completion, stream=options.stream)
+
+    async def _create_response(self, request: Request) -> Response:
+        model, fields = self._loaded(), await self._read_fields(request)
+        messages = responses.parse_input(fields)
+        options = request_options.parse_chat_options(
+            responses.to_chat_fields(fields), model.settings, model.seed, model.tool_format
+        )
+        completion = ResponseCompletion(model, self._queue, self._activity, options, fields)
+        completion.submit([PromptInput(messages)], "/v1/responses")
+        return await _respond(request, completion, stream=options.stream)
+
+    async def _complete_llama(self, request: Request) -> Response:
+        fields = await self._read_fields(request)
+        return await self._answer_llama(request, fields, llama_completions.parse_prompt(fields))
+
+    async def _infill(self, request: Request) -> Response:
+        fields = await self._read_fields(request)
+        return await self._answer_llama(request, fields, llama_completions.parse_infill(fields))
+
+    async def _answer_llama(
+        self, request: Request, fields: JsonFields, prompt: PromptInput
+    ) -> Response:
+        model = self._loaded()
+        options = llama_completions.parse_llama_options(fields, model.settings, model.seed)
+        completion = LlamaCompletion(model, self._queue, self._activity, TextFormat(), options)
+        completion.submit([prompt], request.url.path)
+        return await _respond(request, completion, stream=options.stream)
+
+    # --- tokens and templates ---------------------------------------------------------------
+
+    async def _tokenize(self, request: Request) -> Response:
+        self._loaded()
+        fields = await self._read_fields(request)
+        command = TokenizeCommand(
+            fields.text("content"),
+            add_special=fields.flag("add_special"),
+            parse_special=fields.flag("parse_special", default=True),
+            pieces=fields.flag("with_pieces"),
+        )
+        result = await self._run(request, lambda engine: engine.worker.tokenize(command))
+        if not command.pieces:
+            return JSONResponse({"tokens": list(result.tokens)})
+        pieces = map(_piece_to_json, result.pieces)
+        tokens = [
+            {"id": id_, "piece": piece} for id_, piece in zip(result.tokens, pieces, strict=True)
+        ]
+        return JSONResponse({"tokens": tokens})
+
+    async def _detokenize(self, request: Request) -> Response:
+        self._loaded()
+        fields = await self._read_fields(request)
+        tokens = fields.token_ids("tokens", _MAX_PROMPT_TOKENS)
+        command = DetokenizeCommand(tokens)
+        text = await self._run(request, lambda engine: engine.worker.detokenize(command))
+        return JSONResponse({"content": text})
+
+    async def _apply_template(self, request: Request) -> Response:
+        model, fields = self._loaded(), await self._read_fields(request)
+        prompt = PromptInput(chat_messages.parse_messages(fields))
+        model.check_prompt(prompt)
+        options = request_options.parse_chat_options(
+            fields, model.settings, tool_format=model.tool_format
+        )
+        tools = options.tools.tools if options.tools is not None else ""
+        think = options.settings.think
+        command = RenderCommand(prompt.messages, model.template, think, tools)
+        rendered = await self._run(request, lambda engine: engine.worker.render(command))
+        return JSONResponse({"prompt": rendered.text})
+
+    async def _run(self, request: Request, work: Callable[[Any], T]) -> T:
+        return await _until_disconnect(request, self._queue.run(work))
+
+    async def _read_fields(self, request: Request) -> JsonFields:
+        return JsonFields(parse_body(await self._bodies.read(request)))
+
+
+def _parse_prompts(fields: JsonFields) -> list[PromptInput]:
+    """A text, several, tokens, or several of these."""
+    given = fields.get("prompt")
+    if isinstance(given, str) or (isinstance(given, list) and given and type(given[0]) is int):
+        given = [given]
+    if not isinstance(given, list) or not 0 < len(given) <= _MAX_PROMPTS:
+        raise invalid("prompt", f"it is not a string, or an array of up to {_MAX_PROMPTS} prompts")
+    prompts = []
+    for value in given:
+        if isinstance(value, str):
+            prompts.append(PromptInput(text=to_unicode(value)))
+        elif isinstance(value, list):
+            prompts.append(PromptInput(tokens=check_token_ids(value, "prompt")))
+        else:
+            raise invalid("prompt", "it is not an array of strings or of token ids")
+    if not all(prompt.text or prompt.tokens for prompt in prompts):
+        raise invalid("prompt", "it is empty")
+    if fields.flag("echo") and not all(prompt.text for prompt in prompts):
+        raise unsupported("echo", "a prompt of token ids is not repeated")
+    return prompts
+
+
+def _piece_to_json(piece: str) -> str | list[int]:
+    """As llama-server: the text, or the bytes of a token that is no whole text."""
+    data = piece.encode("latin-1")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return list(data)
+
+
+# --- responses --------------------------------------------------------------------------------
+
+
+async def _respond(request: Request, completion: Completion, *, stream: bool) -> Response:
+    if not stream:
+        body = await _until_disconnect(request, completion.run())
+        return JSONResponse(body)
+    try:
+        await completion.wait_accepted()
+    except ApiError as error:
+        completion.fail(error)
+        raise
+    except BaseException:
+        completion.close()
+        raise
+    headers = _STREAM_HEADERS | {"X-Queue-Position": str(completion.position)}
+    return EventStream(completion.stream(), headers)
+
+
+async def _until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of the work; if the client leaves, the work is cancelled."""
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(_wait_for_disconnect(request.receive))
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ApiError(408, "The client has left.")
+        return task.result()
+    finally:
+        await _cancel(task, watch)
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancel(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class EventStream(Response):
+    """Server-sent events; closes their generator when the client leaves or takes no bytes."""
+
+    def __init__(self, lines: AsyncGenerator[bytes, None], headers: dict[str, str]) -> None:
+        super().__init__(status_code=200, headers=headers)
+        del self.headers["content-length"]
+        self._lines = lines
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        pump = asyncio.ensure_future(self._pump(send))
+        watch = asyncio.ensure_future(_wait_for_disconnect(receive))
+        try:
+            await asyncio.wait({pump, watch}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _cancel(pump, watch)
+            await self._lines.aclose()
+
+    async def _pump(self, send: Send) -> None:
+        with suppress(TimeoutError):
+            await _send_in_time(
+                send,
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                },
+            )
+            async for line in self._lines:
+                await _send_in_time(
+                    send, {"type": "http.response.body", "body": line, "more_body": True}
+                )
+            await _send_in_time(send, {"type": "http.response.body", "body": b""})
+
+
+async def _send_in_time(send: Send, message: dict[str, Any]) -> None:
+    async with asyncio.timeout(_SEND_TIMEOUT):
+        await send(message)
+
+
+async def _on_api_error(_: Request, error: ApiError) -> Response:
+    return error_response(error)
+
+
+async def _on_http_error(_: Request, error: HTTPException) -> Response:
+    status = error.status_code if error.status_code in (404, 405) else 400
+    return error_response(ApiError(status, str(error.detail)))
+
+
+async def _on_internal_error(_: Request, error: Exception) -> Response:
+    return error_response(ApiError(500, f"Internal error: {type(error).__name__}"))

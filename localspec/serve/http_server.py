@@ -1,0 +1,262 @@
+"""Runs the HTTP API on a socket: uvicorn with our own limits, signals and end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from localspec.api.engine_thread import EngineFactory, EngineTurns
+from localspec.chat.settings import ChatSettings
+from localspec.errors import UsageError
+from localspec.launch import ResolvedPair
+from localspec.protocol.events import EngineReady
+from localspec.serve.access_rules import AccessRules
+from localspec.serve.activity import RequestActivity, ServerActivity
+from localspec.serve.engine_queue import MAX_WAITING, EngineQueue
+from localspec.serve.http_app import ApiServer
+from localspec.serve.served_model import ServedModel
+
+DEFAULT_PORT = 8080
+"""Where Zed's llama.cpp provider looks by itself."""
+_HEADER_TIMEOUT = 10.0
+"""Seconds for the headers of a request, on a new connection or after the last answer."""
+_END_TIMEOUT = 0.8
+"""Seconds for the running streams to end after Ctrl+C."""
+_MAX_CONNECTIONS = 1000
+_BACKLOG = 512
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    pair: ResolvedPair
+    name: str
+    settings: ChatSettings
+    seed: int | None = None
+    template: str | None = None
+    rules: AccessRules = field(default_factory=AccessRules)
+    port: int = DEFAULT_PORT
+    max_waiting: int = MAX_WAITING
+
+
+class TimedProtocol(H11Protocol):
+    """Closes connections whose headers do not arrive; uvicorn would wait for ever."""
+
+    _header_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # asyncio sets it only where the listening socket names its protocol; without it, the
+        # second packet of an answer waits 40 ms for the client.
+        connection = transport.get_extra_info("socket")
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if len(self.connections) > _MAX_CONNECTIONS:
+            transport.close()
+            return
+        self._start_header_timer()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._start_header_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+        super().connection_lost(exc)
+
+    def _start_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+        self._header_timer = self.loop.call_later(_HEADER_TIMEOUT, self._check_headers)
+
+    def _check_headers(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
+
+class _Uvicorn(uvicorn.Server):
+    """Without uvicorn's signal handlers."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpServer:
+    """Serves one pair until `stop`. Create it before the event loop runs."""
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        load_engine: EngineFactory,
+        on_end: Callable[[RequestActivity], None] = lambda _: None,
+        turns: EngineTurns | None = None,
+    ) -> None:
+        """Bind the port. Raises UsageError if that is not possible.
+
+        `turns`: at an engine that others use too, and that is theirs.
+        """
+        self._options = options
+        self._socket = _bind(options.rules.host, options.port)
+        self.port: int = self._socket.getsockname()[1]
+        self.activity = ServerActivity(on_end)
+        self._queue = EngineQueue(load_engine, options.max_waiting, turns)
+        self.api = ApiServer(self._queue, self.activity, options.rules)
+        config = uvicorn.Config(
+            self.api.app,
+            http=TimedProtocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=int(_HEADER_TIMEOUT),
+            timeout_graceful_shutdown=1,
+            backlog=_BACKLOG,
+        )
+        self._uvicorn = _Uvicorn(config)
+        self._is_stopped = False
+        self._stop_requested: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def url(self) -> str:
+        host = self._options.rules.host
+        if host in ("0.0.0.0", "::", ""):
+            host = "127.0.0.1"
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    async def serve(self, on_ready: Callable[[EngineReady], None] = lambda _: None) -> None:
+        """Serve until `stop`; requests before the pair is loaded get status 503.
+
+        Raises the engine's error if the pair cannot be loaded.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._stop_requested = asyncio.Event()
+        if self._is_stopped:
+            self._stop_requested.set()
+        serving = asyncio.ensure_future(self._uvicorn.serve(sockets=[self._socket]))
+        loading = asyncio.ensure_future(self._load(on_ready))
+        stopping = asyncio.ensure_future(self._stop_requested.wait())
+        try:
+            await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if loading.done():
+                loading.result()
+            await stopping
+        finally:
+            self._queue.stop_all()
+            self._queue.end()
+            for task in (loading, stopping):
+                task.cancel()
+            await self._end_streams()
+            self._uvicorn.should_exit = True
+            with suppress(TimeoutError, asyncio.CancelledError):
+                async with asyncio.timeout(_END_TIMEOUT):
+                    await asyncio.shield(serving)
+            self._uvicorn.force_exit = True
+            await asyncio.gather(serving, return_exceptions=True)
+
+    async def _load(self, on_ready: Callable[[EngineReady], None]) -> None:
+        options = self._options
+        ready = await self._queue.load()
+        self.api.model = ServedModel(
+            options.name, options.pair, options.settings, ready, options.seed, options.template
+        )
+        on_ready(ready)
+
+    def set_ready(self, ready: EngineReady) -> None:
+        """After others have loaded the pair again, with another context perhaps."""
+        if self.api.model is not None:
+            self.api.model = replace(self.api.model, ready=ready)
+
+    async def _end_streams(self) -> None:
+        """Wait until the stopped answers have told their clients."""
+        until = asyncio.get_running_loop().time() + _END_TIMEOUT
+        while self.activity.running and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(0.01)
+
+    def stop(self) -> None:
+        """Begin to end; from any thread, or a signal handler."""
+        self._is_stopped = True
+        loop, event = self._loop, self._stop_requested
+        if loop is not None and event is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(event.set)
+
+    def close(self) -> None:
+        """Close the engine and the port, and wait for them."""
+        self._queue.close()
+        self._socket.close()
+
+
+class ServerThread:
+    """A server in a thread of its own."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self.url, self.activity = server.url, server.activity
+        self.ready: EngineReady | None = None
+        self._server = server
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="localspec serve")
+        self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._server.serve(self._set_ready))
+        except BaseException as error:  # raised in the caller's thread
+            self._error = error
+
+    def _set_ready(self, ready: EngineReady) -> None:
+        self.ready = ready
+
+    def close(self) -> None:
+        """End the server and wait for it. Raises what has ended it."""
+        self._server.stop()
+        self._thread.join()
+        self._server.close()
+        if self._error is not None:
+            raise self._error
+
+
+@contextlib.contextmanager
+def stop_on_signals(server: HttpServer) -> Iterator[None]:
+    """The first Ctrl+C, or SIGTERM, ends the server; a second Ctrl+C ends the process."""
+
+    def handle(number: int, _: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        server.stop()
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before: list[Any] = [signal.signal(number, handle) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except (OSError, OverflowError) as error:
+        problem = getattr(error, "strerror", None) or str(error)
+        raise UsageError(
+            f"The server cannot listen on {host} port {port}: {problem}.",
+            "Choose another port: localspec serve --port 8081",
+        ) from error

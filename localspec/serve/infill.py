@@ -1,0 +1,66 @@
+"""The prompt of `/infill`: text before and after the cursor, in the model's own format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from localspec.launch import MeasuredEngine
+from localspec.protocol.wire import TokenizeCommand
+from localspec.serve.api_error import ApiError
+
+_ANSWER_TOKENS = 256
+"""Left free for the answer, in a context of at least twice as many."""
+_PREFIX_SHARE = 0.75
+"""Of what is left, as in llama-server: the prefix matters more than the suffix."""
+_MAX_CHARS_PER_TOKEN = 64
+_PROJECT = "myproject\n"
+
+
+@dataclass(frozen=True, slots=True)
+class InfillInput:
+    prefix: str
+    suffix: str
+    prompt: str = ""
+    """Text after the prefix, before the cursor."""
+    files: tuple[tuple[str, str], ...] = ()
+    """Names and texts of other files, the nearest last."""
+
+
+def build_infill_tokens(
+    engine: MeasuredEngine, given: InfillInput, fim: Mapping[str, int] | None, n_ctx: int
+) -> tuple[int, ...]:
+    """Other files, prefix and suffix, cut to what the context holds.
+
+    `fim`: the model's tokens for this, as in `EngineReady.settings`. Raises ApiError without them.
+    """
+    if not fim:
+        raise ApiError(
+            501, "This model has no tokens for text before and after a cursor.", name="no_infill"
+        )
+
+    def tokenize(text: str) -> list[int]:
+        return list(engine.worker.tokenize(TokenizeCommand(text, parse_special=False)).tokens)
+
+    # Of a long text, only what may fit is tokenized.
+    limit = _MAX_CHARS_PER_TOKEN * n_ctx
+    room = n_ctx - min(_ANSWER_TOKENS, n_ctx // 2) - 8
+    prefix, suffix = (
+        tokenize((given.prefix + given.prompt)[-limit:]),
+        tokenize(given.suffix[:limit]),
+    )
+    n_suffix = min(len(suffix), max(room - len(prefix), int(room * (1 - _PREFIX_SHARE))))
+    prefix, suffix = prefix[-(room - n_suffix) :], suffix[:n_suffix]
+    files: list[int] = []
+    for name, text in reversed(given.files):
+        separator = [fim["sep"], *tokenize(f"{name}\n")] if "sep" in fim else tokenize("\n\n")
+        if len(text) > limit:
+            break
+        file = [*separator, *tokenize(text)]
+        if len(file) + len(files) + len(prefix) + len(suffix) > room:
+            break
+        files = [*file, *files]
+    if files and "rep" in fim:
+        files = [fim["rep"], *tokenize(_PROJECT), *files]
+    begin = [fim["bos"]] if "bos" in fim else []
+    return (*begin, *files, fim["pre"], *prefix, fim["suf"], *suffix, fim["mid"])

@@ -1,0 +1,263 @@
+"""The options of a completion request: OpenAI's, some of llama.cpp's, and `localspec`."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass, replace
+from typing import Any, cast, get_args
+
+from localspec.chat.settings import ChatSettings
+from localspec.models.chat_template.tool_calls import ToolFormat
+from localspec.protocol.wire import DRAFT_MAX, SamplingParams, VerifyMode
+from localspec.serve.api_error import invalid, unsupported
+from localspec.serve.json_fields import JsonFields, to_unicode
+from localspec.serve.tool_requests import OfferedTools, parse_tools
+from localspec.speculation_methods import SPECS
+
+MAX_CHOICES = 16
+MAX_LOGPROBS = 20
+_MAX_TOKENS = 2**31 - 1
+_MAX_STOPS, _MAX_STOP_CHARS = 64, 4096
+_MAX_BIASES = 5000
+_MIN_TOP_P = 1e-9
+"""OpenAI allows 0, which keeps only the likeliest token."""
+_REFUSED = {
+    "audio": "audio is not supported",
+    "web_search_options": "the web is not searched",
+    "functions": "use tools",
+    "function_call": "use tool_choice",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionOptions:
+    """How to answer: for one request, and the same in all its choices but for the seed."""
+
+    settings: ChatSettings
+    """The server's own, with what the request changes."""
+    seed: int
+    n: int = 1
+    n_logprobs: int | None = None
+    """How many alternatives per token; None without probabilities."""
+    stream: bool = False
+    include_usage: bool = False
+    timings_per_token: bool = False
+    return_progress: bool = False
+    show_tokens: bool = False
+    """Add the tokens and their classes to the answer."""
+    prediction: str = ""
+    grammar: str = ""
+    json_schema: str = ""
+    """As JSON."""
+    tools: OfferedTools | None = None
+    return_tokens: bool = False
+    response_fields: tuple[str, ...] = ()
+    """Of `/completion`: paths such as `timings/prompt_n`; empty for all."""
+    reads_only: bool = False
+    """Only read the prompt, for the next request; its one token is not shown."""
+
+    def choice_settings(self, index: int) -> ChatSettings:
+        sampling = replace(self.settings.sampling, seed=(self.seed + index) % 2**63)
+        return replace(self.settings, sampling=sampling)
+
+
+def parse_options(
+    fields: JsonFields, defaults: ChatSettings, default_seed: int | None
+) -> CompletionOptions:
+    """Raises ApiError for a field that is wrong, or that the server cannot honour."""
+    _refuse_unsupported(fields)
+    stream_options, own = fields.fields("stream_options"), fields.fields("localspec")
+    seed = fields.integer("seed", -(2**63), 2**64 - 1)
+    seed = default_seed if seed is None else seed
+    grammar, schema = parse_constraint(fields)
+    return CompletionOptions(
+        _parse_settings(fields, own, defaults),
+        secrets.randbits(31) if seed is None or seed == -1 else seed % 2**63,
+        n=fields.integer("n", 1, MAX_CHOICES) or 1,
+        stream=fields.flag("stream"),
+        include_usage=stream_options.flag("include_usage"),
+        timings_per_token=fields.flag("timings_per_token"),
+        return_progress=fields.flag("return_progress"),
+        show_tokens=own.flag("tokens"),
+        prediction=_parse_prediction(fields),
+        grammar=grammar,
+        json_schema=schema,
+    )
+
+
+def parse_chat_options(
+    fields: JsonFields,
+    defaults: ChatSettings,
+    default_seed: int | None = None,
+    tool_format: ToolFormat | None = None,
+) -> CompletionOptions:
+    """As `parse_options`, with the fields that only chats have."""
+    options = parse_options(fields, defaults, default_seed)
+    top = fields.integer("top_logprobs", 0, MAX_LOGPROBS)
+    if fields.flag("logprobs"):
+        options = replace(options, n_logprobs=top or 0)
+    elif top:
+        raise invalid("top_logprobs", "it needs logprobs: true")
+    if fields.flag("continue_final_message") and fields.flag("add_generation_prompt"):
+        raise invalid("continue_final_message", "it excludes add_generation_prompt")
+    effort = fields.get("reasoning_effort")
+    if effort is not None and not isinstance(effort, str):
+        raise invalid("reasoning_effort", "it is not a string")
+    kwargs = fields.fields("chat_template_kwargs")
+    think = False if effort == "none" else options.settings.think
+    if kwargs.get("enable_thinking") is not None:
+        think = kwargs.flag("enable_thinking")
+    tools = parse_tools(fields, tool_format)
+    if tools is not None and tools.forced is not None:
+        if options.grammar or options.json_schema:
+            raise invalid("tool_choice", "it cannot be used together with a response_format")
+        options = replace(options, json_schema=tools.forced.schema)
+    return replace(options, settings=replace(options.settings, think=think), tools=tools)
+
+
+def _refuse_unsupported(fields: JsonFields) -> None:
+    for name, problem in _REFUSED.items():
+        if fields.get(name):
+            raise unsupported(name, problem)
+    if any(value != "text" for value in fields.items("modalities", 8)):
+        raise unsupported("modalities", "only text is supported")
+
+
+def parse_constraint(fields: JsonFields) -> tuple[str, str]:
+    """The grammar or the JSON Schema, as JSON, that the answer follows; at most one of them."""
+    grammar = fields.text("grammar")
+    schema = _schema_of_format(fields.fields("response_format")) or fields.get("json_schema")
+    if schema is None:
+        return grammar, ""
+    if grammar:
+        raise invalid("grammar", "it cannot be used together with a JSON schema")
+    if not isinstance(schema, dict | bool):
+        raise invalid("json_schema", "it is not an object")
+    try:
+        return "", json.dumps(schema)
+    except RecursionError:
+        raise invalid("json_schema", "it is nested too deeply") from None
+
+
+def _schema_of_format(response_format: JsonFields) -> Any:
+    """The schema in OpenAI's form, or in llama.cpp's; None for text."""
+    if response_format.is_empty:
+        return None
+    kind = response_format.choice("type", ("text", "json_object", "json_schema"))
+    if kind is None:
+        raise invalid("response_format.type", "it is missing")
+    if kind == "json_object":
+        return response_format.get("schema") or {"type": "object"}
+    if kind == "text":
+        return None
+    schema = response_format.fields("json_schema").get("schema")
+    if not isinstance(schema, dict):
+        raise invalid("response_format.json_schema.schema", "it is not an object")
+    return schema
+
+
+def _parse_settings(fields: JsonFields, own: JsonFields, defaults: ChatSettings) -> ChatSettings:
+    max_tokens = fields.integer("max_completion_tokens", -1, _MAX_TOKENS)
+    if max_tokens is None:
+        max_tokens = fields.integer("max_tokens", -1, _MAX_TOKENS)
+    if max_tokens == 0:
+        raise invalid("max_tokens", "it is not between 1 and the context's length")
+    given: dict[str, Any] = {
+        "spec": own.choice("spec", SPECS),
+        "verify": cast(VerifyMode | None, own.choice("verify", get_args(VerifyMode))),
+        "draft_length": own.integer("draft_max", 0, DRAFT_MAX),
+        "exact": None if own.get("exact") is None else own.flag("exact"),
+        "max_tokens": max_tokens if max_tokens != -1 else _MAX_TOKENS,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    stop = _parse_stops(fields)
+    return replace(
+        defaults,
+        sampling=_parse_sampling(fields, defaults.sampling),
+        stop=stop if fields.get("stop") is not None else defaults.stop,
+        **changes,
+    )
+
+
+def _parse_sampling(fields: JsonFields, defaults: SamplingParams) -> SamplingParams:
+    top_k = fields.integer("top_k", -1, 2**31 - 1)
+    window = fields.integer("repeat_last_n", -1, 2**31 - 1)
+    top_p = fields.number("top_p", 0, 1)
+    given: dict[str, Any] = {
+        "temperature": fields.number("temperature", 0, 100),
+        "top_k": None if top_k is None else max(top_k, 0),
+        "top_p": None if top_p is None else max(top_p, _MIN_TOP_P),
+        "min_p": fields.number("min_p", 0, 1),
+        "repeat_penalty": fields.number("repeat_penalty", 0.01, 100),
+        "repeat_last_n": _MAX_TOKENS if window == -1 else window,
+        "presence_penalty": fields.number("presence_penalty", -2, 2),
+        "frequency_penalty": fields.number("frequency_penalty", -2, 2),
+        "logit_bias": _parse_logit_bias(fields.get("logit_bias")),
+    }
+    return replace(defaults, **{name: value for name, value in given.items() if value is not None})
+
+
+def _parse_stops(fields: JsonFields) -> tuple[str, ...]:
+    given = fields.get("stop")
+    texts = [given] if isinstance(given, str) else fields.items("stop", _MAX_STOPS)
+    if not all(isinstance(text, str) and len(text) <= _MAX_STOP_CHARS for text in texts):
+        raise invalid("stop", f"it is not a string, or an array of up to {_MAX_STOPS} strings")
+    return tuple(to_unicode(text) for text in texts if text)
+
+
+def _parse_logit_bias(given: Any) -> tuple[tuple[int, float], ...] | None:
+    """OpenAI's object of token ids, or llama.cpp's array of pairs; false is -100."""
+    if given is None:
+        return None
+    pairs = list(given.items()) if isinstance(given, dict) else given
+    if not isinstance(pairs, list) or len(pairs) > _MAX_BIASES:
+        raise invalid("logit_bias", f"it is not an object of at most {_MAX_BIASES:,} token ids")
+    return tuple(_parse_bias(pair) for pair in pairs)
+
+
+def _parse_bias(pair: Any) -> tuple[int, float]:
+    problem = invalid("logit_bias", "it does not map token ids to numbers from -100 to 100")
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        raise problem
+    token, bias = pair
+    if isinstance(token, str) and token.isascii() and token.isdecimal() and len(token) < 12:
+        token = int(token)
+    if bias is False:
+        bias = -100
+    if type(token) is not int or token < 0 or type(bias) not in (int, float):
+        raise problem
+    if not -100 <= bias <= 100:
+        raise problem
+    return token, float(bias)
+
+
+def _parse_prediction(fields: JsonFields) -> str:
+    """The text that the answer probably repeats (OpenAI's predicted outputs)."""
+    prediction = fields.fields("prediction")
+    if prediction.is_empty:
+        return ""
+    prediction.choice("type", ("content",))
+    content = prediction.get("content")
+    if isinstance(content, str):
+        return to_unicode(content)
+    parts = prediction.items("content", 1024)
+    texts: list[str] = []
+    for part in parts:
+        text = part.get("text") if isinstance(part, dict) else None
+        if not isinstance(text, str):
+            raise invalid("prediction.content", "it is not a string or an array of text parts")
+        texts.append(text)
+    return to_unicode("".join(texts))
+
+
+def parse_text_options(
+    fields: JsonFields, defaults: ChatSettings, default_seed: int | None = None
+) -> CompletionOptions:
+    """As `parse_options`, with the fields that only text completions have."""
+    if fields.get("suffix"):
+        raise unsupported("suffix", "text is not inserted between a prompt and a suffix")
+    if (fields.integer("best_of", 1, 100) or 1) > 1:
+        raise unsupported("best_of", "only 1 is supported")
+    options = parse_options(fields, defaults, default_seed)
+    return replace(options, n_logprobs=fields.integer("logprobs", 0, MAX_LOGPROBS))

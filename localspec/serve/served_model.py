@@ -1,0 +1,243 @@
+"""The loaded pair as its requests need it: engine requests, and its description."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from localspec import __version__
+from localspec.chat.conversation import Conversation
+from localspec.chat.settings import ChatSettings, LoadedModel, build_request
+from localspec.launch import MeasuredEngine, ResolvedPair
+from localspec.models.chat_template.tool_calls import ToolFormat
+from localspec.models.gguf import header
+from localspec.protocol.events import EngineReady, Token
+from localspec.protocol.wire import ChatMessage, GenerateCommand, TokenizeCommand
+from localspec.serve.api_error import ApiError, prompt_too_long
+from localspec.serve.infill import InfillInput, build_infill_tokens
+from localspec.serve.request_options import CompletionOptions
+
+_TEXT_MAX_TOKENS = 512
+"""Default for a text, as of `localspec run`; a chat's answer may fill the context."""
+_MAX_BYTES_PER_TOKEN = 512
+"""No prompt of more bytes per token of context fits; the engine need not count it."""
+_KEPT_ANSWER_TOKENS = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class PromptInput:
+    """The prompt of one answer: messages, a text, or tokens."""
+
+    messages: tuple[ChatMessage, ...] = ()
+    text: str = ""
+    tokens: tuple[int, ...] = ()
+    infill: InfillInput | None = None
+    """Cut to the context, so it always fits."""
+
+    @property
+    def n_bytes(self) -> int:
+        contents = (message.content for message in self.messages)
+        return len(self.text) + 4 * len(self.tokens) + sum(map(len, contents))
+
+
+class AnswerTokens:
+    """The tokens of earlier answers by their text, so that the next prompt matches the KV cache."""
+
+    def __init__(self) -> None:
+        self._tokens: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self._n_tokens = 0
+
+    def remember(self, text: str, tokens: Sequence[Token]) -> None:
+        """`text` is the visible text of the answer with these tokens."""
+        if not text.strip() or text in self._tokens:
+            return
+        visible = _tokens_of_end(text, tokens)
+        if not visible:
+            return
+        self._tokens[text] = visible
+        self._n_tokens += len(visible)
+        while self._n_tokens > _KEPT_ANSWER_TOKENS:
+            self._n_tokens -= len(self._tokens.popitem(last=False)[1])
+
+    def find(self, text: str) -> tuple[int, ...]:
+        """Empty if no answer had this text."""
+        return self._tokens.get(text, ())
+
+    def add_to(self, messages: tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
+        return tuple(
+            replace(message, tokens=self.find(message.content))
+            if message.role == "assistant"
+            else message
+            for message in messages
+        )
+
+
+def _tokens_of_end(text: str, tokens: Sequence[Token]) -> tuple[int, ...]:
+    """The last tokens, whose text is exactly `text`; none if no token begins there."""
+    length = 0
+    for i in range(len(tokens) - 1, -1, -1):
+        length += len(tokens[i].text)
+        if length >= len(text):
+            part = tokens[i:]
+            is_same = "".join(token.text for token in part) == text
+            return tuple(token.id for token in part) if is_same else ()
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What the server knows about its pair."""
+
+    name: str
+    """The `id` of /v1/models."""
+    pair: ResolvedPair
+    settings: ChatSettings
+    """Of an answer whose request leaves them open."""
+    ready: EngineReady
+    seed: int | None = None
+    """Of every request without one; None: each has a random seed."""
+    template: str | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+    answer_tokens: AnswerTokens = field(default_factory=AnswerTokens)
+
+    def loaded(self, *, raw: bool = False) -> LoadedModel:
+        drafts = self.ready.draft is not None
+        return LoadedModel.from_ready(
+            self.ready,
+            self.pair.spec if drafts else "auto",
+            self.pair.spec_reason if drafts else "",
+            raw=raw,
+            template=self.template,
+        )
+
+    @property
+    def n_ctx(self) -> int:
+        return self.loaded().n_ctx
+
+    @property
+    def tool_format(self) -> ToolFormat | None:
+        """How the model's own template writes tool calls; None if it takes no tools."""
+        form: ToolFormat | None = (self.ready.settings.get("chat") or {}).get("tools")
+        return None if self.template else form
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the files and the engine, as OpenAI's `system_fingerprint`."""
+        parts = (__version__, self.ready.model, self.ready.draft, sorted(self.ready.engine.items()))
+        return f"fp_{hashlib.sha256(repr(parts).encode()).hexdigest()[:10]}"
+
+    def check_prompt(self, prompt: PromptInput) -> None:
+        """Raise ApiError for a prompt that surely does not fit, or a chat without a template."""
+        if prompt.messages and not self.loaded().has_chat_template:
+            raise ApiError(
+                400,
+                f"{self.ready.model} has no chat template: it only completes text. "
+                "Use /v1/completions, or start the server with --template.",
+                param="messages",
+            )
+        if prompt.n_bytes > _MAX_BYTES_PER_TOKEN * self.n_ctx:
+            param = "messages" if prompt.messages else "prompt"
+            raise prompt_too_long(f"{prompt.n_bytes:,} characters", self.n_ctx, param)
+
+    def build_command(
+        self, engine: MeasuredEngine, prompt: PromptInput, options: CompletionOptions, index: int
+    ) -> GenerateCommand:
+        """The engine's request for one choice. May ask the engine, so call it in its turn."""
+        settings, tools = options.choice_settings(index), options.tools
+        messages, begun = self._split_prefill(engine, prompt.messages)
+        if not messages and settings.max_tokens is None:
+            settings = replace(settings, max_tokens=_TEXT_MAX_TOKENS)
+        prompt_tokens = prompt.tokens
+        if prompt.infill is not None:
+            fim = self.ready.settings.get("fim")
+            prompt_tokens = build_infill_tokens(engine, prompt.infill, fim, self.n_ctx)
+        conversation = Conversation(settings.sampling.seed)
+        conversation.ask("")
+        request = build_request(
+            settings,
+            conversation,
+            self.loaded(raw=not messages),
+            probabilities=options.n_logprobs is not None,
+        )
+        return replace(
+            request,
+            text=prompt.text,
+            messages=self.answer_tokens.add_to(messages),
+            said=(),
+            prompt_tokens=prompt_tokens,
+            # A chat derives one seed per turn; a request uses its own.
+            sampling=settings.sampling,
+            begun=begun,
+            max_tokens=min(request.max_tokens, self.n_ctx) + len(begun),
+            n_alternatives=max(options.n_logprobs or 0, 1),
+            prediction=options.prediction,
+            grammar=options.grammar,
+            json_schema=options.json_schema,
+            tools=tools.tools if tools is not None else "",
+            answer_prefix=tools.forced.prefix if tools is not None and tools.forced else "",
+        )
+
+    def _split_prefill(
+        self, engine: MeasuredEngine, messages: tuple[ChatMessage, ...]
+    ) -> tuple[tuple[ChatMessage, ...], tuple[int, ...]]:
+        """A last message of the assistant is the beginning of the answer."""
+        if not messages or messages[-1].role != "assistant":
+            return messages, ()
+        text = messages[-1].content
+        begun = self.answer_tokens.find(text)
+        if text and not begun:
+            begun = engine.worker.tokenize(TokenizeCommand(text, parse_special=False)).tokens
+        return messages[:-1], begun
+
+    # --- descriptions -----------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        """The object of /v1/models."""
+        file = header.read(self.pair.target)
+        meta = {
+            "n_ctx": self.n_ctx,
+            "n_ctx_train": file.n_ctx_train,
+            "n_vocab": file.tokenizer.n_tokens,
+            "n_embd": file.n_embd,
+            "n_params": file.parameters,
+            "size": file.weight_bytes,
+        }
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "localspec",
+            "meta": meta,
+        }
+
+    def properties(self) -> dict[str, Any]:
+        """The object of /props, with the fields that clients of llama-server read."""
+        sampling = self.settings.sampling
+        params = {
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+            "repeat_penalty": sampling.repeat_penalty,
+            "repeat_last_n": sampling.repeat_last_n,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
+        }
+        return {
+            "default_generation_settings": {"n_ctx": self.n_ctx, "params": params},
+            "total_slots": 1,
+            "model_alias": self.name,
+            "model_path": self.ready.model,
+            "draft": self.ready.draft,
+            "chat_template": header.read(self.pair.target).chat_template,
+            "chat_template_caps": {
+                "supports_tools": self.tool_format is not None,
+                "supports_tool_calls": self.tool_format is not None,
+            },
+            "modalities": {"vision": False, "audio": False},
+            "build_info": f"localspec {__version__}",
+        }

@@ -1,0 +1,146 @@
+"""The command palette: every key, slash command, setting and theme, found by ordinary words."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+
+from localspec.chat.settings import CHAT_SETTING_FIELDS
+from localspec.chat.slash_commands import COMMANDS, CommandCall, SlashCommand
+from localspec.tui import slash_handlers, themes
+from localspec.tui.key_bindings import BINDINGS_BY_ID, KEY_BINDINGS, KeyContext, format_key
+
+if TYPE_CHECKING:
+    from localspec.tui.app import LocalspecApp
+    from localspec.tui.screens.chat import ChatScreen
+
+_SYNONYMS = {
+    "app.doctor": "doctor health gpu driver problems troubleshooting",
+    "app.interrupt": "cancel",
+    "app.log": "error messages llama.cpp",
+    "app.preferences": "settings config configuration shortcuts colours offline history",
+    "app.quit": "exit close",
+    "home.bench": "speed measure",
+    "home.export": "save markdown html json download",
+    "home.filter": "find filter",
+    "home.open": "load local gguf",
+    "home.pin": "star favourite favorite",
+    "home.remove": "remove erase",
+    "home.rename": "title",
+    "home.verify": "lossless check",
+    "home.wizard": "download install get model",
+    "chat.again": "retry redo another",
+    "chat.copy": "clipboard",
+    "chat.edit": "change question",
+    "chat.editor": "external vim nano",
+    "chat.model": "change llm load another",
+    "chat.new": "clear reset start",
+    "chat.panel": "statistics stats acceptance rate speed numbers",
+    "chat.settings": "parameters instructions",
+    "chat.stop": "cancel abort home leave",
+    "chat.thinking": "reasoning",
+    "chat.tokens": "probabilities accepted drafted",
+    "chat.turns": "branch history previous",
+    "clear": "reset forget",
+    "private": "incognito temporary",
+    "read": "attach upload document",
+    "save": "export markdown html json download",
+    "spec": "speculative drafter draft",
+    "system": "instructions persona",
+    "think": "reasoning",
+    "undo": "delete",
+}
+"""By binding id or slash command: words that neither title nor description has."""
+_SAME_AS_KEY = frozenset(
+    {"help", "exit", "new", "regen", "edit", "turns", "show", "stats", "tokens", "copy", "keys"}
+    | {"logs", "set"}
+)
+"""Slash commands that the palette already has as a key or as settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaletteEntry:
+    title: str
+    help: str
+    words: str
+    run: Callable[[], Awaitable[Any] | None]
+
+    def score(self, query: str, fuzzy_score: float) -> float:
+        """Words of the title count most, then those of the rest, then letters in order."""
+        if _begins_words(query, self.title):
+            return 1.0
+        if _begins_words(query, f"{self.title} {self.help} {self.words}"):
+            return 0.7
+        return min(fuzzy_score, 1.0) / 2
+
+
+def _begins_words(query: str, text: str) -> bool:
+    """Whether each word of the query begins a word of the text."""
+    words = text.lower().replace(":", " ").split()
+    return all(any(word.startswith(typed) for word in words) for typed in query.lower().split())
+
+
+class ActionProvider(Provider):
+    async def discover(self) -> Hits:
+        for entry in self._entries():
+            yield DiscoveryHit(entry.title, entry.run, help=entry.help)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for entry in self._entries():
+            score = entry.score(query, matcher.match(entry.title))
+            if score > 0:
+                yield Hit(score, matcher.highlight(entry.title), entry.run, help=entry.help)
+
+    def _entries(self) -> Iterator[PaletteEntry]:
+        from localspec.tui.screens.chat import ChatScreen  # noqa: PLC0415  starts faster
+
+        yield from self._key_entries()
+        if isinstance(self.screen, ChatScreen):
+            yield from _setting_entries(self.screen)
+            for command in COMMANDS:
+                if command.name not in _SAME_AS_KEY:
+                    yield _slash_entry(self.screen, command)
+        for name in themes.THEME_NAMES:
+            run = partial(setattr, self.app, "theme", name)
+            yield PaletteEntry(f"Theme: {name}", "Change the colours", "colors dark light", run)
+
+    def _key_entries(self) -> Iterator[PaletteEntry]:
+        """The keys of the screen below the palette, and those of every screen."""
+        app = cast("LocalspecApp", self.app)
+        contexts: tuple[KeyContext, ...] = getattr(self.screen, "KEY_CONTEXTS", ("home",))
+        for key in KEY_BINDINGS:
+            if key.context in ("app", *contexts) and key.id != "app.palette":
+                node = app if key.context == "app" else self.screen
+                run = partial(app.run_action, key.action, default_namespace=node)
+                keys = app.options.keymap.get(key.id, key.keys)
+                words = _SYNONYMS.get(key.id, "")
+                yield PaletteEntry(key.description, format_key(keys), words, run)
+
+
+def _setting_entries(screen: ChatScreen) -> Iterator[PaletteEntry]:
+    """Opens the settings sheet at the field."""
+    key = format_key(
+        screen.options.keymap.get("chat.settings", BINDINGS_BY_ID["chat.settings"].keys)
+    )
+    for field in CHAT_SETTING_FIELDS.values():
+        run = partial(screen.action_settings, field.name)
+        yield PaletteEntry(f"Setting: {field.label}", key, field.name, run)
+
+
+def _slash_entry(screen: ChatScreen, command: SlashCommand) -> PaletteEntry:
+    words = f"{command.name} {' '.join(command.aliases)} {_SYNONYMS.get(command.name, '')}"
+    return PaletteEntry(command.help, command.usage, words, partial(_run_slash, screen, command))
+
+
+async def _run_slash(screen: ChatScreen, command: SlashCommand) -> None:
+    """A command that takes an argument is put into the message field."""
+    if command.argument:
+        screen.composer.edit_text(f"/{command.name} ")
+        screen.composer.focus()
+    else:
+        await slash_handlers.execute(screen, CommandCall(command.name))

@@ -1,0 +1,181 @@
+"""The live board of `localspec serve`: its requests, and what speculation does for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import Static
+
+from localspec.protocol.events import EngineReady
+from localspec.sanitize import sanitize
+from localspec.serve.activity import RequestActivity, ServerActivity
+from localspec.tui.app_options import AppOptions
+from localspec.tui.key_bindings import KeyContext, bindings_for, format_footer
+from localspec.tui.widgets.screen_frame import KeyLine, TitleLine
+from localspec.units import duration, gib, percent, short_count, token_rate
+
+_DRAW_SECONDS = 0.25
+_MIN_DRAFTED = 10
+"""Below that many draft tokens no rate is shown."""
+_COLUMNS = (5, 6, 10, 14, 7, 12, 13, 7)
+_HEADINGS = ("#", "route", "state", "prompt", "tokens", "speed", "accepted", "time")
+
+
+class BoardServer(Protocol):
+    """A server in a thread of its own."""
+
+    url: str
+    activity: ServerActivity
+    ready: EngineReady | None
+    """None while the pair is loading."""
+
+    @property
+    def is_running(self) -> bool: ...
+
+
+class ServeScreen(Screen[None]):
+    BINDINGS = bindings_for("serve")
+    KEY_CONTEXTS: tuple[KeyContext, ...] = ("serve",)
+
+    def __init__(self, server: BoardServer, options: AppOptions) -> None:
+        super().__init__()
+        self._server, self._options = server, options
+
+    def compose(self) -> ComposeResult:
+        yield TitleLine("Server")
+        yield Static("", id="totals", markup=False)
+        with VerticalScroll(id="requests"):
+            yield Static("", id="rows", markup=False)
+        yield KeyLine()
+
+    def on_mount(self) -> None:
+        self.query_one(KeyLine).show_keys(
+            format_footer(self._options.keymap, *self.KEY_CONTEXTS, "app")
+        )
+        self.query_one(TitleLine).show_status(f"{self._server.url}/v1")
+        self.set_interval(_DRAW_SECONDS, self._draw)
+        self._draw()
+
+    def _draw(self) -> None:
+        if not self._server.is_running:
+            self._server_ended()
+            return
+        self.query_one("#totals", Static).update(Content("\n".join(format_totals(self._server))))
+        rows = format_requests(self._server.activity, self._server.url)
+        self.query_one("#rows", Static).update(Content("\n".join(rows)))
+
+    def _server_ended(self) -> None:
+        self.app.exit()
+
+    def action_end(self) -> None:
+        """The server ends when the app has."""
+        self.app.exit()
+
+
+class SharedServeScreen(ServeScreen):
+    """The board of a server that shares the engine of a chat, over that chat."""
+
+    BINDINGS = bindings_for("serve", "sharing")
+    KEY_CONTEXTS = ("serve", "sharing")
+
+    def __init__(
+        self, server: BoardServer, options: AppOptions, stop_server: Callable[[], None]
+    ) -> None:
+        super().__init__(server, options)
+        self._stop_server = stop_server
+
+    def _server_ended(self) -> None:
+        self.dismiss()
+
+    def action_end(self) -> None:
+        self._stop_server()
+        self.dismiss()
+
+    def action_back(self) -> None:
+        """The server goes on."""
+        self.dismiss()
+
+
+def format_totals(server: BoardServer) -> list[str]:
+    ready, activity = server.ready, server.activity
+    if ready is None:
+        return ["Loading the model. Until then, requests get status 503."]
+    running = tuple(activity.running)
+    n_answering = sum(request.state != "queued" for request in running)
+    finished = activity.finished_by_state
+    counts = [f"{n_answering} answering", f"{len(running) - n_answering} waiting"]
+    counts += [f"{finished[state]} {state}" for state in ("done", "cancelled", "failed")]
+    rate = activity.tokens / activity.decode_seconds if activity.decode_seconds else None
+    reused = activity.reused_tokens / activity.prompt_tokens if activity.prompt_tokens else None
+    lines = [
+        _format_model(ready),
+        "   ".join(counts),
+        f"prompt tokens {activity.prompt_tokens:,}, {percent(reused)} reused"
+        f"   tokens {activity.tokens:,}   {token_rate(rate)}",
+        _format_speculation(activity),
+    ]
+    sources = tuple(activity.by_source.items())
+    if len(sources) > 1:
+        parts = (f"{name} {accepted:,} of {drafted:,}" for name, (drafted, accepted) in sources)
+        lines.append(f"accepted by draft source: {', '.join(parts)}")
+    return lines
+
+
+def _format_model(ready: EngineReady) -> str:
+    parts = [sanitize(ready.model, multiline=False)]
+    if ready.draft:
+        parts[0] += f" with {sanitize(ready.draft, multiline=False)}"
+    parts.append(f"context {(ready.settings.get('target') or {}).get('n_ctx', 0):,}")
+    if memory := ready.memory.get("used") or ready.memory.get("predicted"):
+        parts.append(gib(memory))
+    return "   ".join(parts)
+
+
+def _format_speculation(activity: ServerActivity) -> str:
+    if activity.drafted < _MIN_DRAFTED:
+        return "speculation: nothing drafted yet"
+    per_pass = activity.tokens / activity.rounds
+    return (
+        f"acceptance {percent(activity.accepted / activity.drafted)} "
+        f"({activity.accepted:,} of {activity.drafted:,})   {per_pass:.1f} tokens per target pass"
+    )
+
+
+def format_requests(activity: ServerActivity, url: str) -> list[str]:
+    """The running requests in the order of the queue, then the others, latest first."""
+    requests = (*activity.running, *reversed(tuple(activity.finished)))
+    if not requests:
+        return ["No request yet. Set this as the base URL of a client:", "", f"    {url}/v1"]
+    return [_format_row(_HEADINGS), *(_format_row(_cells(request)) for request in requests)]
+
+
+def _cells(request: RequestActivity) -> tuple[str, ...]:
+    prompt, accepted = "", ""
+    if request.prompt_tokens:
+        n_read = request.prompt_tokens - request.reused_tokens
+        prompt = f"{short_count(request.reused_tokens)} + {short_count(n_read)}"
+    if request.drafted >= _MIN_DRAFTED:
+        accepted = f"{percent(request.acceptance_rate)} of {short_count(request.drafted)}"
+    elif request.drafted:
+        accepted = f"{request.accepted} of {request.drafted}"
+    rate = request.tokens_per_second
+    return (
+        f"{request.number}",
+        "chat" if "chat" in request.route or "responses" in request.route else "text",
+        request.state,
+        prompt,
+        f"{request.tokens:,}" if request.tokens else "",
+        "" if rate is None else token_rate(rate),
+        accepted,
+        duration(request.seconds) if request.seconds >= 10 else f"{request.seconds:.1f} s",
+    )
+
+
+def _format_row(cells: tuple[str, ...]) -> str:
+    widths = zip(cells, _COLUMNS, strict=True)
+    return "".join(cell.ljust(width) for cell, width in widths).rstrip()

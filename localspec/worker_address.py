@@ -1,0 +1,52 @@
+"""Addresses of workers: `HOST[:PORT]`, as options and settings have them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from localspec.errors import UsageError
+
+DEFAULT_PORT = 50052
+"""As of llama.cpp's ggml-rpc-server."""
+MAX_WORKERS = 2
+"""Three or more deadlock in llama.cpp."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAddress:
+    host: str
+    port: int = DEFAULT_PORT
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def parse_addresses(text: str | None) -> tuple[WorkerAddress, ...]:
+    """Of `HOST[:PORT],…`; none of None and of `none`.  Raises UsageError."""
+    parts = [] if text is None or text.strip() == "none" else text.split(",")
+    addresses = tuple(map(parse_address, parts))
+    if len(addresses) > MAX_WORKERS:
+        raise UsageError(
+            f"{len(addresses)} workers were given; llama.cpp works with at most {MAX_WORKERS}.",
+            f"Choose {MAX_WORKERS} of them.",
+        )
+    if len({*addresses}) < len(addresses):
+        raise UsageError("The same worker was given twice.", "Give each worker once.")
+    return addresses
+
+
+def parse_address(text: str) -> WorkerAddress:
+    """Raises UsageError."""
+    text = text.strip()
+    host, colon, port = text.rpartition(":") if ":" in text else (text, "", "")
+    if ":" in host or "[" in host:
+        raise UsageError(
+            f"{text} is an IPv6 address; llama.cpp's RPC backend takes IPv4 addresses and names.",
+            "Use the computer's name or its IPv4 address.",
+        )
+    is_port = port.isdecimal() and 0 < int(port) < 65536
+    if not host or any(c.isspace() or not c.isprintable() for c in host) or (colon and not is_port):
+        raise UsageError(
+            f"{text!r} is no worker's address.", "Type HOST or HOST:PORT, such as 192.168.1.20"
+        )
+    return WorkerAddress(host, int(port) if port else DEFAULT_PORT)

@@ -1,0 +1,257 @@
+"""A chat session: what each action means, in every front end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from localspec.chat.answer import AnswerDelta
+from localspec.chat.history import ChatHistory
+from localspec.chat.session import ChatSession
+from localspec.chat.session_commands import run_command
+from localspec.chat.settings import ChatSettings
+from localspec.chat.slash_commands import CommandCall, parse
+from localspec.errors import EngineError, LocalspecError, PromptTooLongError, UsageError
+from localspec.protocol.events import EngineExit, GenerationFinished
+from tests.tui.scenes import PAIR
+from tests.tui.scripted import Gate, ScriptedEngine, answer, ready
+
+KILLED = EngineExit("signal SIGKILL")
+TOO_LONG = PromptTooLongError("The prompt is too long.")
+FAILED = EngineError("The model computed no numbers.")
+
+
+class Talk:
+    """A session with an engine that plays one script per answer."""
+
+    def __init__(self, history: ChatHistory, *scripts: object, chats: bool = True) -> None:
+        self.session = ChatSession(
+            PAIR,
+            1,
+            history,
+            settings=ChatSettings().with_value("top_k", "9"),
+            system="Be brief.",
+        )
+        self.plays(*scripts, chats=chats)
+
+    def plays(self, *scripts: object, chats: bool = True) -> None:
+        """Loads an engine."""
+        played = [lambda s=script: s for script in scripts or [answer(["yes"])]]
+        self.engine = ScriptedEngine(*played, ready=ready(chats=chats))
+        self.session.attach_engine(self.engine)
+
+    def hear(self) -> list[AnswerDelta]:
+        return list(self.session.stream_answer(self.engine))
+
+    def ask(self, question: str) -> None:
+        self.session.ask(question)
+        self.hear()
+
+    def type(self, line: str) -> str:
+        call = parse(line)
+        assert isinstance(call, CommandCall)
+        return run_command(self.session, call).message
+
+    @property
+    def path(self) -> list[tuple[str, str]]:
+        return [(turn.question, turn.answer) for turn in self.session.conversation.turns]
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[ChatHistory]:
+    with closing(ChatHistory.open(tmp_path / "chats.sqlite")) as opened:
+        yield opened
+
+
+def test_a_prompt_that_is_too_long_is_withdrawn_with_its_files(
+    history: ChatHistory, tmp_path: Path
+) -> None:
+    talk = Talk(history, answer(["yes"]), [TOO_LONG], [TOO_LONG])
+    talk.ask("one")
+    (tmp_path / "notes.txt").write_text("seven\r\n")
+    talk.type(f"/read {tmp_path / 'notes.txt'}")
+    with pytest.raises(PromptTooLongError):
+        talk.ask("two")
+    session = talk.session
+    assert (talk.path, session.withdrawn_question) == ([("one", "yes")], "two")
+    assert [(file.name, file.text) for file in session.pending_attachments] == [
+        ("notes.txt", "seven")
+    ]
+    with pytest.raises(PromptTooLongError):
+        session.regenerate()
+        talk.hear()
+    assert (talk.path, session.withdrawn_question) == ([("one", "yes")], "")
+    stored = history.load_chat(history.find_last_id()).conversation
+    assert stored.all_turns == session.conversation.all_turns
+    assert not session.is_answering
+
+
+@pytest.mark.parametrize("end", [KILLED, FAILED], ids=["killed", "failed"])
+def test_an_interrupted_answer_comes_again_with_its_seed_and_a_failed_one_as_a_branch(
+    end: EngineExit | LocalspecError, history: ChatHistory
+) -> None:
+    talk = Talk(history, [*answer(["be", "gun"])[:-1], end])
+    with pytest.raises(LocalspecError):
+        talk.ask("one")
+    session = talk.session
+    assert talk.path == [("one", "begun")] and session.is_interrupted is (end is KILLED)
+    saved = history.load_chat(history.find_last_id())
+    session.close()
+    for again in (session, ChatSession(PAIR, 1, history, saved)):  # reopened, too
+        talk.session = again
+        talk.plays(answer(["whole"]))
+        again.regenerate()
+        talk.hear()
+        assert talk.path == [("one", "whole")] and not again.is_interrupted
+        seeds = [turn.attempt for turn in again.conversation.all_turns]
+        assert seeds == ([0] if end is KILLED else [0, 1])
+        again.close()
+        if end is FAILED:
+            break
+
+
+def test_new_restores_what_a_chat_begins_with_and_clear_keeps_it(history: ChatHistory) -> None:
+    talk = Talk(history)
+    talk.ask("one")
+    talk.type("/system Be kind.")
+    talk.type("/set top_k 7")
+    for command, system, top_k, is_saved in (
+        ("/clear", "Be kind.", 7, True),
+        ("/new", "Be brief.", 9, True),
+        ("/private", "Be brief.", 9, False),
+    ):
+        seed = talk.session.conversation.seed
+        talk.type(command)
+        session = talk.session
+        assert talk.path == [] and session.recorder.is_saving is is_saved
+        assert (session.conversation.system, session.settings.sampling.top_k) == (system, top_k)
+        assert (session.conversation.seed == seed) is (command == "/clear")
+
+
+def test_the_files_of_a_turn_go_with_its_question(history: ChatHistory, tmp_path: Path) -> None:
+    talk = Talk(history)
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(name)
+    talk.type(f"/read {tmp_path / 'a.txt'}")
+    talk.ask("")  # files alone can be sent
+    talk.type(f"/read {tmp_path / 'b.txt'}")
+    talk.session.edit_last("what?")
+    talk.hear()
+    files = [[file.name for file in turn.attachments] for turn in talk.session.conversation.turns]
+    pending = [file.name for file in talk.session.pending_attachments]
+    assert (files, pending) == ([["a.txt"]], ["b.txt"]), "still pending"
+    assert talk.session.return_to(talk.session.conversation.turns[0].id) == "what?"
+    assert [file.name for file in talk.session.pending_attachments] == ["a.txt"]
+    talk.type("/read -")
+    assert not talk.session.pending_attachments
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "error"),
+    [
+        (".", None, "is not a file"),
+        ("none.txt", None, "There is no file"),
+        ("binary", b"a\0b", "is not a text file"),
+        ("large", b"a" * (4 * 1024 * 1024 + 1), "is too large"),
+    ],
+)
+def test_what_is_no_text_is_not_attached(
+    name: str, data: bytes | None, error: str, history: ChatHistory, tmp_path: Path
+) -> None:
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    talk = Talk(history)
+    with pytest.raises(LocalspecError, match=error):
+        talk.type(f"/read {tmp_path / name}")
+    assert not talk.session.pending_attachments
+
+
+def test_while_an_answer_is_generated_its_turn_stays(history: ChatHistory) -> None:
+    talk = Talk(history)
+    talk.ask("one")
+    talk.session.ask("two")
+    for line in ("/undo", "/new", "/clear", "/turns 1"):
+        with pytest.raises(UsageError, match="is being generated"):
+            talk.type(line)
+    with pytest.raises(UsageError):
+        talk.session.regenerate()
+    talk.type("/set top_k 3")  # for the next answer
+    talk.hear()
+    talk.type("/undo")
+    assert talk.path == [("one", "yes")]
+
+
+def test_a_stop_before_the_first_event_is_not_lost(history: ChatHistory) -> None:
+    talk = Talk(history, [*answer(["a"])[:-1], Gate()])
+    talk.session.ask("one")
+    talk.session.stop()
+    events = [delta.event for delta in talk.hear()]
+    assert isinstance(events[-1], GenerationFinished) and events[-1].reason == "cancelled"
+
+
+def test_leaving_in_the_middle_keeps_what_came(history: ChatHistory) -> None:
+    talk = Talk(history, answer(["a", "b"], width=1))
+    talk.session.ask("one")
+    stream = talk.session.stream_answer(talk.engine)
+    while "a" not in talk.session.answer.text:
+        next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    stored = history.load_chat(history.find_last_id()).conversation.turns
+    assert [(turn.answer, turn.finish_reason) for turn in stored] == [("a", None)]
+    assert stored == talk.session.conversation.turns and talk.session.is_interrupted
+
+
+def test_a_draft_length_turns_speculation_on_and_nonsense_changes_nothing(
+    history: ChatHistory,
+) -> None:
+    talk = Talk(history)
+    assert "spec: off" in talk.type("/spec off")
+    assert "draft_max: 3" in talk.type("/spec 3")
+    assert (talk.session.settings.spec, talk.session.settings.draft_length) == ("auto", 3)
+    before = talk.session.settings
+    for line in ("/spec eagle3", "/set top_k x", "/set nonsense 1", "/set top_k", "/spec"):
+        with pytest.raises(UsageError):
+            talk.type(line)
+    assert talk.session.settings == before
+
+
+def test_a_text_completion_goes_on_with_nothing_typed(history: ChatHistory) -> None:
+    talk = Talk(history, chats=False)
+    assert not talk.session.can_ask("  ")
+    talk.ask("once")
+    assert talk.session.can_ask("")
+    talk.plays(chats=True)
+    assert not talk.session.can_ask("")
+
+
+def test_only_its_own_export_is_overwritten(history: ChatHistory, tmp_path: Path) -> None:
+    talk, mine, other = Talk(history), tmp_path / "mine.md", tmp_path / "other.md"
+    with pytest.raises(UsageError, match="The chat is empty"):
+        talk.type(f"/save {mine}")
+    talk.ask("one")
+    other.write_text("precious")
+    for _ in range(2):
+        assert str(mine) in talk.type(f"/save {mine}")
+    with pytest.raises(LocalspecError, match="already exists"):
+        talk.type(f"/save {other}")
+    assert other.read_text() == "precious" and "yes" in mine.read_text()
+
+
+def test_a_reopened_chat_knows_how_full_its_context_is(history: ChatHistory) -> None:
+    talk = Talk(history)
+    talk.ask("one")
+    size = talk.session.stats.context_tokens
+    talk.session.close()
+    reopened = ChatSession(PAIR, 1, history, history.load_chat(history.find_last_id()))
+    assert reopened.stats.context_tokens == size > 0
+
+
+def test_copying_takes_the_last_answer_that_there_is(history: ChatHistory) -> None:
+    talk = Talk(history)
+    assert talk.session.last_answer_text == ""
+    talk.ask("one")
+    talk.session.ask("two")
+    assert talk.session.last_answer_text == "yes"

@@ -1,0 +1,24 @@
+"""Tests with a real device: `scripts/test --device BACKEND`; elsewhere they are not collected."""
+
+from __future__ import annotations
+
+import pytest
+
+from localspec.machine import device_detection
+from localspec.machine.device import Device
+from tests.device import rows
+
+
+@pytest.fixture(scope="session")
+def gpu(request: pytest.FixtureRequest) -> Device:
+    """The first device.  A lane without one fails."""
+    detected = device_detection.detect_devices(refresh=True)
+    assert detected.devices, detected.note or "llama.cpp finds no device"
+    device = detected.devices[0]
+    assert device.backend.lower() == request.config.getoption("--device")
+    return device
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in rows.table():
+        terminalreporter.write_line(line)

@@ -1,0 +1,258 @@
+"""A draft of another vocabulary reads the target's text, whatever bytes the target writes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.engine.drafters.cross_vocabulary import DraftText
+from localspec.engine.llama.model import LlamaModel
+from localspec.engine.session import Session
+from localspec.engine.verifiers import make_verifier
+from localspec.engine.vocabulary_map import SpelledVocabulary, VocabularyMap
+from localspec.models import pair_compatibility
+from localspec.models.gguf import header, token_bytes
+from localspec.protocol.wire import ChatMessage, ContextSettings, GenerateCommand, SamplingParams
+from tests.crossed import DRAFT, TARGET, crossed, vocabulary
+from tests.engine import laws
+from tests.engine.laws import MODES, PROMPT, SAMPLED
+from tests.fakes import GREEDY, HistoryModel
+from tests.sessions import loaded, say
+from tests.zoo import Zoo
+
+DEMO = Path("localspec/data/demo")
+TEXTS = (
+    "The quick brown fox, naïvely: 漢字 and 🙂👩‍👧 then\ttabs\n\n\tdef f(x):\n\t\treturn 2 * x",
+    "text that says <eos> and <|im_end|> and </s> and <0x0A> is text",
+    "  leading and trailing spaces   \n   \n x",
+    "ﷺ ́combining ｆｕｌｌ‑width ½ ſ İ ß \u200b\u202e\ufeff end",
+    "안녕하세요 สวัสดี مرحبا שלום 12345 67.89e-10 a_b-c/d\\e \r\n \x00\x1b[31m",
+)
+
+
+def spelled(path: Path) -> tuple[SpelledVocabulary, LlamaModel]:
+    """A model's own vocabulary and tokenizer, by llama.cpp."""
+    model = LlamaModel(path, ContextSettings(n_gpu_layers=0))
+    tokenizer = header.read(path).tokenizer
+    tokens = token_bytes.read_token_bytes(tokenizer)
+    eog = tuple(sorted(tokenizer.eog_ids))
+    return SpelledVocabulary(tokens, model.vocabulary.tokenize_plain, (), eog), model
+
+
+@pytest.fixture(scope="module")
+def spm_and_bpe(zoo: Zoo) -> Iterator[tuple[SpelledVocabulary, SpelledVocabulary]]:
+    (spm, one), (bpe, other) = spelled(zoo["target"]), spelled(DEMO / "demo-draft.gguf")
+    yield spm, bpe
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize("name", ["target", "chatty", "sliding", "demo"])
+def test_the_bytes_of_every_token_are_llama_cpps(zoo: Zoo, name: str) -> None:
+    path = DEMO / "demo-target.gguf" if name == "demo" else zoo[name]
+    vocabulary_, model = spelled(path)
+    expected = [model.vocabulary.piece(i) for i in range(model.vocabulary.n_tokens)]
+    assert list(vocabulary_.tokens.pieces) == expected
+    model.close()
+
+
+def read_in_steps(text: DraftText, tokens: list[int], rng: random.Random) -> Iterator[int]:
+    """Let the text grow by one to six tokens at a time; yields how many it has then."""
+    at = 0
+    while at < len(tokens):
+        at = min(len(tokens), at + rng.randint(1, 6))
+        yield at
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_text_is_read_as_it_grows(
+    spm_and_bpe: tuple[SpelledVocabulary, SpelledVocabulary], reverse: bool
+) -> None:
+    """At every step the draft's tokens stand for the text, and what it says is unchanged is."""
+    target, draft = spm_and_bpe[::-1] if reverse else spm_and_bpe
+    rng = random.Random(0)
+    for text in TEXTS * 4:
+        tokens = target.spell(text.encode())
+        reading = DraftText(VocabularyMap(target, draft), None, 0)
+        before: list[int] = []
+        for n in read_in_steps(reading, tokens, rng):
+            is_whole = reading.update(tokens[:n])
+            data = target.join(tokens[:n])
+            assert is_whole == (data.decode("utf-8", "ignore").encode() == data)
+            if is_whole:
+                assert draft.join(reading.tokens) == data
+                kept = reading.n_unchanged
+                assert reading.tokens[:kept] == before[:kept]
+                before, reading.n_unchanged = list(reading.tokens), len(reading.tokens)
+        assert draft.join(reading.tokens) == text.encode()
+
+
+def test_a_text_of_words_is_spelled_as_at_once(
+    spm_and_bpe: tuple[SpelledVocabulary, SpelledVocabulary],
+) -> None:
+    target, draft = spm_and_bpe
+    text = b"class Stack is a thing that holds items and the one that came last goes first"
+    tokens = target.spell(text)
+    reading = DraftText(VocabularyMap(target, draft), None, 0)
+    for n in read_in_steps(reading, tokens, random.Random(1)):
+        reading.update(tokens[:n])
+    assert reading.tokens == draft.spell(text)
+
+
+def test_bytes_that_are_no_text_are_read_as_replacement_characters(
+    spm_and_bpe: tuple[SpelledVocabulary, SpelledVocabulary],
+) -> None:
+    target, draft = spm_and_bpe
+    ids = target.tokens.ids
+    tokens = [ids[b"a"], ids[b"\xf0"], ids[b"\x9f"], ids[b"a"], ids[b"\xff"], ids[b"a"]]
+    reading = DraftText(VocabularyMap(target, draft), None, 0)
+    whole = [reading.update(tokens[:n]) for n in range(1, len(tokens) + 1)]
+    assert whole == [True, False, False, True, True, True]
+    assert draft.join(reading.tokens).decode() == "a\ufffda\ufffda"
+
+
+def test_a_word_that_would_begin_with_another_space_is_spelled_without() -> None:
+    """Llama 2's tokenizer adds a space before the first word."""
+    plain = vocabulary(("a", "b", " ", "\n", " a", " ab"))
+    adding = replace(plain, tokenize=lambda text: plain.tokenize(b" " + text))
+    for text in (b"ab", b" ab", b"a", b"b a"):
+        assert adding.join(adding.spell(text)) == text
+    changing = replace(plain, tokenize=lambda text: plain.tokenize(text.replace(b"a", b"b")))
+    assert changing.spell(b"ba") == []
+
+
+def test_control_and_end_tokens_are_shared_by_no_one(zoo: Zoo) -> None:
+    first, second = spelled(zoo["chatty"]), spelled(zoo["target"])
+    vocabularies = VocabularyMap(first[0], second[0])
+    pieces = first[0].tokens.pieces
+    assert all(pieces[token] for token in vocabularies.shared_target_ids.tolist())
+    assert not {1, 2} & set(vocabularies.shared_target_ids.tolist())
+    for _, model in (first, second):
+        model.close()
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_the_target_under_other_numbers_is_always_right(sampling: SamplingParams) -> None:
+    laws.translated_twin_is_always_right(sampling)
+
+
+def test_its_memory_is_the_text() -> None:
+    laws.translated_memory_is_the_text()
+
+
+def test_a_longer_token_replaces_the_last_one() -> None:
+    """The target wrote "c" and "a"; the draft would have written "cab"."""
+
+    class Healing(HistoryModel):
+        def row(self, past):  # type: ignore[no-untyped-def]
+            row = super().row(past).copy()
+            row[DRAFT.index("cab")] = 50.0
+            return row
+
+    model = Healing(0, n_vocab=len(DRAFT))
+    drafter = crossed(model, make_verifier("coupled", 0), GREEDY, 2)
+    text = [TARGET.index("a"), TARGET.index("c")]
+    assert drafter.propose(text, 1).tokens == [TARGET.index("ab")]
+    drafter = crossed(model, make_verifier("coupled", 0), GREEDY, 2)
+    assert drafter.propose(text, 2).tokens == [TARGET.index("ab"), TARGET.index("ca")]
+    assert model.memory == [DRAFT.index("a"), DRAFT.index("cab")]
+
+
+def test_the_longer_tokens_of_a_piece() -> None:
+    vocabularies = VocabularyMap(
+        vocabulary(TARGET), vocabulary(("a", "ab", "abc", "b", "aa", "ac"))
+    )
+    assert sorted(vocabularies.longer_draft_tokens(b"a").tolist()) == [1, 2, 4, 5]
+    assert vocabularies.longer_draft_tokens(b"ab").tolist() == [2]
+    assert vocabularies.longer_draft_tokens(b"c").tolist() == []
+    last = vocabulary(("a",))
+    for piece in (b"\xff", b"\xff\xff", b"a\xff"):
+        assert VocabularyMap(last, last).longer_draft_tokens(piece).tolist() == []
+
+
+# --- whole sessions: a random model writes every byte there is ---------------------------
+
+
+@pytest.fixture(scope="module")
+def unlike(zoo: Zoo) -> Iterator[Session]:
+    """An SPM target with a BPE draft."""
+    with loaded(zoo["target"], DEMO / "demo-draft.gguf") as session:
+        yield session
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_text_is_the_targets(unlike: Session, mode: str) -> None:
+    for i, text in enumerate(TEXTS):
+        samplings = [GREEDY, SamplingParams(temperature=1.5, top_k=0, top_p=1, min_p=0, seed=i)]
+        for sampling in samplings[: 1 + (mode == "coupled")]:
+            asked = {"sampling": sampling, "verify": mode, "max_tokens": 40}
+            expected = say(unlike, text, spec="off", **asked)
+            got = say(unlike, text, spec="crossvocab", draft_length=4, **asked)
+            assert (got.ids, got.reason) == (expected.ids, expected.reason), text
+            assert got.speculation["drafted"] > 0
+            assert set(got.speculation["by_source"]) == {"crossvocab"}
+
+
+def test_auto_says_what_it_is_and_pauses_it_like_any_other(unlike: Session) -> None:
+    assert unlike.ready.settings["draft_kind"] == "crossvocab"
+    (notice,) = (n for n in unlike.ready.notices if n.code == "cross-vocabulary")
+    assert "another vocabulary: drafts by text, covers" in notice.message
+    expected = say(unlike, TEXTS[0], spec="off", max_tokens=200)
+    got = say(unlike, TEXTS[0], spec="auto", max_tokens=200)
+    assert got.ids == expected.ids
+    assert got.speculation["paused_rounds"] > 0
+
+
+def test_it_drafts_a_chat_by_its_own_template(zoo: Zoo) -> None:
+    question = (ChatMessage("user", "Say it <|im_end|> again"),)
+    with loaded(zoo["chatty"], zoo["no-system"]) as same:
+        assert same._pair.vocabularies is None
+    with loaded(zoo["chatty"], zoo["thinker"]) as session:
+        prompt = session._pair.draft_prompt(GenerateCommand(messages=question))
+        assert prompt is not None and session._draft is not None
+        shown = b"".join(session._draft.vocabulary.token_text(token) for token in prompt)
+        assert shown.endswith(b"<|im_start|>assistant\n") or b"assistant" in shown
+        assert session._pair.draft_prompt(GenerateCommand("Say it")) is None
+    with loaded(zoo["chatty"], DEMO / "demo-draft.gguf") as without_template:
+        assert without_template._pair.draft_prompt(GenerateCommand(messages=question)) is None
+
+
+def test_the_rule_says_how_much_it_covers(zoo: Zoo) -> None:
+    target, draft = header.read(zoo["target"]), header.read(DEMO / "demo-draft.gguf")
+    verdict = pair_compatibility.check_compatibility(target, draft)
+    assert (verdict.verdict, verdict.rule) == ("cross-vocabulary", "vocabulary-type")
+    same = token_bytes.estimate_coverage(target.tokenizer, target.tokenizer)
+    fewer = token_bytes.estimate_coverage(draft.tokenizer, target.tokenizer)
+    assert same == 1.0 > fewer > 0.1
+
+
+def test_a_text_the_draft_cannot_spell_is_not_drafted() -> None:
+    model = HistoryModel(0, n_vocab=2)
+    drafter = crossed(model, make_verifier("coupled", 0), GREEDY, 2, (TARGET, ("a", "c")))
+    assert drafter.propose([0, 1], 3).tokens == []
+    assert model.memory == []
+
+
+def test_a_bias_of_the_targets_tokens_is_no_bias_of_the_drafts() -> None:
+    """The target's token 40 is none of the draft's; what is drafted stays as without."""
+    drafts = []
+    for bias in ((), ((40, 5.0), (1, -100.0))):
+        sampling = replace(SAMPLED, logit_bias=bias, presence_penalty=0.5)
+        model = HistoryModel(2, n_vocab=len(DRAFT))
+        drafter = crossed(model, make_verifier("coupled", 0), sampling, len(PROMPT))
+        drafts.append(drafter.propose(PROMPT, 4).tokens)
+    assert drafts[0] == drafts[1]
+
+
+def test_it_ends_with_its_context_and_drafts_nothing_after_an_end() -> None:
+    model = HistoryModel(0, n_vocab=len(DRAFT), n_ctx=8)
+    drafter = crossed(model, make_verifier("coupled", 0), GREEDY, len(PROMPT))
+    for n in range(5, 12):
+        tokens = [TARGET.index("c")] * n
+        drafter = crossed(model, make_verifier("coupled", 0), GREEDY, 5)
+        assert len(drafter.propose(tokens, 5).tokens) <= 5
+        assert len(model.memory) <= 8

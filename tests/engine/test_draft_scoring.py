@@ -1,0 +1,108 @@
+"""What a draft is judged to reach is what it reaches when it is run."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from localspec.bench import draft_test
+from localspec.bench.draft_test import DraftRates
+from localspec.engine import draft_scoring
+from localspec.engine.draft_scoring import ScoredAnswer
+from localspec.engine.drafters.lookup import LookupDrafter
+from localspec.engine.protocols import Drafter
+from localspec.engine.verifiers import make_verifier
+from localspec.engine.vocabulary_map import VocabularyMap
+from localspec.protocol.wire import (
+    DraftScore,
+    GenerateCommand,
+    MeasuredCosts,
+    SamplingParams,
+    ScoreDraftCommand,
+)
+from tests.crossed import PERMUTED, PermutedModel, vocabulary
+from tests.engine.laws import PROMPT, SAMPLED, history, pairs
+from tests.fakes import GREEDY, N_VOCAB, HistoryModel, job, model_drafter, plain, run
+
+COSTS = MeasuredCosts(10.0, {"1": 1.0, "2": 1.2, "9": 2.0}, 0.1)
+N = 60
+
+
+def recorded(sampling: SamplingParams, make=history) -> tuple[ScoredAnswer, ScoreDraftCommand]:  # type: ignore[no-untyped-def]
+    verifier = make_verifier("coupled", sampling.seed)
+    tokens = tuple(plain(make(), verifier, job(PROMPT, N, sampling=sampling)).tokens)
+    answer = ScoredAnswer(list(PROMPT), tokens, sampling, verifier, N_VOCAB)
+    request = GenerateCommand(sampling=sampling, max_tokens=N)
+    return answer, ScoreDraftCommand(request, tokens)
+
+
+def rates(command: ScoreDraftCommand, score: DraftScore) -> dict[int, DraftRates]:
+    return draft_test.judge("draft", "model", [(command, score)], COSTS).by_length
+
+
+def counted(drafter: Drafter, sampling: SamplingParams, length: int, make=history) -> list[int]:  # type: ignore[no-untyped-def]
+    """Drafted and accepted tokens, and rounds that drafted, of a real run."""
+    what = job(PROMPT, N, sampling=sampling, draft_length=length)
+    steps = run(make(), drafter, make_verifier("coupled", sampling.seed), what).steps
+    drafting = [step for step in steps if step.draft.tokens]
+    return [
+        sum(len(step.draft.tokens) for step in drafting),
+        sum(step.accepted for step in drafting),
+        len(drafting),
+    ]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "coupled"])
+def test_a_model_reaches_what_it_is_judged_to_reach(sampling: SamplingParams) -> None:
+    answer, command = recorded(sampling)
+    for seed, length in product((1, 2), (1, 2, 3, 5, 8)):
+        score = draft_scoring.score_model(HistoryModel(seed), answer)
+        got = rates(command, score)[length]
+        verifier = make_verifier("coupled", sampling.seed)
+        drafter = model_drafter(HistoryModel(seed), verifier, sampling, len(PROMPT))
+        expected = counted(drafter, sampling, length)
+        assert [got.drafted, got.accepted, got.rounds] == expected
+
+
+def test_prompt_lookup_reaches_what_it_is_judged_to_reach() -> None:
+    answer, command = recorded(GREEDY, pairs)
+    score = draft_scoring.score_lookup(answer)
+    for length in (1, 3, 8):
+        got = rates(command, score)[length]
+        expected = counted(LookupDrafter(), GREEDY, length, pairs)
+        assert [got.drafted, got.accepted, got.rounds] == expected
+        assert got.accepted > 0
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "coupled"])
+def test_the_target_under_other_numbers_is_judged_to_be_always_right(
+    sampling: SamplingParams,
+) -> None:
+    answer, command = recorded(sampling)
+    vocabularies = VocabularyMap(vocabulary("abcdef"), vocabulary(PERMUTED))
+    score = draft_scoring.score_across(
+        PermutedModel(history()), vocabularies, answer, draft_prompt=None
+    )
+    for found in rates(command, score).values():
+        assert found.acceptance_rate == 1.0
+
+
+def test_speed_is_by_the_costs_of_the_passes() -> None:
+    """Four tokens a round: a pass of the target four wide, and three of the draft."""
+    command = ScoreDraftCommand(GenerateCommand(max_tokens=1000), tuple(range(401)))
+    every = DraftScore((16,) * 401, (16,) * 401)
+    found = draft_test.judge("draft", "model", [(command, every)], COSTS)
+    assert found.by_length[3].tokens_per_round == 4.0
+    passes = 3 * 0.1 + 1.2 + 2 / 7 * 0.8
+    assert found.by_length[3].tokens_per_second == pytest.approx(4 / passes * 100, rel=0.01)
+    never = DraftScore((16,) * 401, (0,) * 401)
+    none = draft_test.judge("draft", "model", [(command, never)], COSTS)
+    assert none.best_length == 1 and none.speedup < 1
+
+
+def test_an_answer_that_fills_the_drafts_context_is_judged_as_far_as_it_reaches() -> None:
+    answer, _ = recorded(GREEDY)
+    score = draft_scoring.score_model(HistoryModel(1, n_ctx=20), answer)
+    assert len(score.accepted) == N
+    assert all(n == 0 for n in score.accepted[20 - len(PROMPT) :])

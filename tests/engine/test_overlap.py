@@ -1,0 +1,466 @@
+"""Overlapped drafting: the draft model drafts on while the target verifies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localspec.engine import speculative_loop
+from localspec.engine.control.overlap_policy import OverlapPolicy
+from localspec.engine.control.overlapped_drafter import IsStopped, ThreadWorker
+from localspec.engine.control.pass_costs import PassCosts
+from localspec.engine.prefix_cache import BranchCache, PrefixCache
+from localspec.engine.protocols import DecodeInterrupted, Drafter, Logits
+from localspec.engine.session import Session
+from localspec.engine.speculative_loop import GenerationJob, RoundResult, speculative_decode
+from localspec.engine.verifiers import make_verifier
+from localspec.errors import EngineError, UsageError
+from localspec.protocol.wire import (
+    GenerateCommand,
+    LoadCommand,
+    MeasuredCosts,
+    SamplingParams,
+    VerifyMode,
+)
+from tests.engine.laws import PROMPT, SAMPLED, SEED
+from tests.fakes import (
+    GREEDY,
+    BranchingModel,
+    HistoryModel,
+    Run,
+    ScheduledWorker,
+    Stop,
+    job,
+    model_drafter,
+    overlapped_drafter,
+    run,
+)
+from tests.often import LONG
+from tests.sessions import SETTINGS, loaded, require_same_logits_at_every_width, say
+from tests.zoo import Zoo
+
+FANS = (1, 3, 5)
+TARGET = HistoryModel(1)
+
+
+class LikeTarget(BranchingModel):
+    """Often agrees with the target."""
+
+    def row(self, past: Sequence[int]) -> Logits:
+        mixed: Logits = TARGET.row(past) + np.float32(0.4) * super().row(past)
+        return mixed
+
+
+def answer(
+    what: GenerationJob, fan: int = 0, n_checks: int = 1000, draft: int = 1, target: int = 1
+) -> Run:
+    """Of the loop; overlapped if `fan` is not 0."""
+    verifier, model = make_verifier("coupled", SEED), LikeTarget(draft)
+    if not fan:
+        drafter = model_drafter(
+            model, verifier, what.sampling, len(what.prompt), is_eog=what.is_eog
+        )
+        return run(HistoryModel(target), drafter, verifier, what)
+    worker = ScheduledWorker(lambda: (True, n_checks))
+    overlapped = overlapped_drafter(model, verifier, what, worker, fan=fan)
+    return run(HistoryModel(target), overlapped, verifier, what)
+
+
+# --- what is drafted --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fan", FANS)
+def test_every_draft_is_the_same_as_without_overlap(fan: int) -> None:
+    penalised = replace(SAMPLED, repeat_penalty=1.4, repeat_last_n=4)
+    for sampling in (GREEDY, SAMPLED, penalised):
+        for draft_length in (1, 2, 3, 5):
+            what = job(PROMPT, 30, sampling=sampling, draft_length=draft_length)
+            for seed in (1, 2):
+                expected = answer(what, draft=seed)
+                for n_checks in (0, 1, 2, 4, 1000):
+                    got = answer(what, fan, n_checks, draft=seed)
+                    assert got.drafts == expected.drafts
+                    assert got.tokens == expected.tokens
+
+
+def test_a_draft_that_is_always_right_is_always_there_already() -> None:
+    what = job(PROMPT, 41, sampling=SAMPLED, draft_length=4)
+    verifier, model = make_verifier("coupled", SEED), BranchingModel(1)
+    drafter = overlapped_drafter(model, verifier, what, fan=1)
+    rounds = run(HistoryModel(1), drafter, verifier, what).steps
+    assert [step.draft.overlap for step in rounds[2:]] == ["hit"] * 7
+    assert all(step.draft.decode_seconds == 0.0 for step in rounds[2:])
+
+
+def test_more_outcomes_are_more_hits() -> None:
+    what = job(PROMPT, 150, sampling=SAMPLED, draft_length=3)
+    hits = []
+    for fan in FANS:
+        steps = answer(what, fan, draft=3).steps
+        hits.append(sum(step.draft.overlap == "hit" for step in steps))
+    assert hits[0] < hits[1] < hits[2]
+
+
+def test_nothing_is_drafted_ahead_with_random_draft_tokens() -> None:
+    modes: tuple[VerifyMode, ...] = ("rejection", "block")
+    for mode in modes:
+        what = job(PROMPT, 30, sampling=SAMPLED, draft_length=3)
+        verifier = make_verifier(mode, SEED)
+        drafter = overlapped_drafter(BranchingModel(1), verifier, what)
+        got = run(HistoryModel(1), drafter, verifier, what)
+        assert not any(step.draft.overlap for step in got.steps)
+
+
+# --- whatever happens, the next answer is as from a fresh pair --------------------------
+
+
+class Failing(LikeTarget):
+    """Its n-th pass fails, after it has changed the memory."""
+
+    fails_at = -1
+    error: type[Exception] = EngineError
+
+    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
+        rows = super().decode(tokens, outputs)
+        self._fail()
+        return rows
+
+    def decode_branches(self, steps: Sequence[tuple[int, int]]) -> Logits:
+        rows = super().decode_branches(steps)
+        self._fail()
+        return rows
+
+    def _fail(self) -> None:
+        self.fails_at -= 1
+        if self.fails_at == -1:
+            raise self.error("a pass failed")
+
+
+class FailingTarget(HistoryModel):
+    fails_at = -1
+
+    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
+        self.fails_at -= 1
+        if self.fails_at == -1:
+            raise EngineError("a pass failed")
+        return super().decode(tokens, outputs)
+
+
+def disturbed_answers(seed: int) -> None:
+    """Answers that are stopped, cancelled, edited or fail, with jobs of any length and order; then
+    the drafts of one answer are those of a fresh pair."""
+    rng = Random(seed)
+    target, draft = FailingTarget(1, n_batch=8), Failing(rng.choice((1, 2)), n_batch=8)
+    target_cache, draft_cache = PrefixCache(target), BranchCache(draft)
+    worker = ScheduledWorker(lambda: (rng.random() < 0.5, rng.choice((0, 1, 2, 3, 5, 99))))
+    text = list(PROMPT)
+    for _ in range(4):
+        what = _random_job(text, rng)
+        drafter = overlapped_drafter(
+            draft_cache, make_verifier("coupled", SEED), what, worker, fan=rng.choice(FANS)
+        )
+        loop = speculative_decode(
+            target_cache, drafter, make_verifier("coupled", SEED), drafter.join_job(what)
+        )
+        target.fails_at = rng.randrange(1, 12) if rng.random() < 0.2 else -1
+        draft.fails_at = rng.randrange(1, 30) if rng.random() < 0.3 else -1
+        draft.error = rng.choice((EngineError, DecodeInterrupted))
+        with suppress(EngineError):
+            for step in islice(loop, rng.choice((2, 5, 99))):
+                text += step.tokens if isinstance(step, RoundResult) else []
+        assert isinstance(loop, Generator)
+        loop.close()
+        target.fails_at = draft.fails_at = -1
+        text = text[: rng.randrange(3, len(text) + 1)] + rng.choices(range(5), k=rng.randrange(3))
+    what = replace(_random_job(text, rng), cancelled=lambda: False)
+    drafter = overlapped_drafter(
+        draft_cache, make_verifier("coupled", SEED), what, worker, fan=rng.choice(FANS)
+    )
+    got = run(target_cache, drafter, make_verifier("coupled", SEED), what)
+    fresh = model_drafter(
+        LikeTarget(draft._seed), make_verifier("coupled", SEED), what.sampling, len(what.prompt)
+    )
+    expected = run(HistoryModel(1), fresh, make_verifier("coupled", SEED), what)
+    assert got.drafts == expected.drafts
+    assert got.tokens == expected.tokens
+
+
+def _random_job(text: list[int], rng: Random) -> GenerationJob:
+    sampling = rng.choice((GREEDY, SAMPLED))
+    cancelled = Stop(rng.randrange(40)) if rng.random() < 0.3 else lambda: False
+    draft_length = rng.choice((1, 2, 3, 5))
+    return job(text[-60:], 25, sampling=sampling, draft_length=draft_length, cancelled=cancelled)
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(40), pytest.param(range(40, 500), marks=LONG)], ids=["40", "460 more"]
+)
+def test_the_next_answer_is_as_from_a_fresh_pair(seeds: range) -> None:
+    for seed in seeds:
+        disturbed_answers(seed)
+
+
+# --- a device with a simulated clock ----------------------------------------------------
+
+
+class Clock:
+    """Seconds of two devices: the one that computes now, and the end of the target's pass."""
+
+    now = 0.0
+    is_overlapped = False
+
+
+class SimulatedTarget(HistoryModel):
+    def __init__(self, clock: Clock, seconds: float, slowdown: float = 0.0) -> None:
+        super().__init__(1, n_ctx=4096)
+        self._clock, self._seconds, self._slowdown = clock, seconds, slowdown
+
+    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
+        seconds = self._seconds * (1 + self._slowdown * self._clock.is_overlapped)
+        self._clock.now += seconds
+        rows = super().decode(tokens, outputs)
+        self.decode_seconds += seconds
+        return rows
+
+
+class SimulatedDraft(LikeTarget):
+    """A pass with branches costs five percent more for each."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        super().__init__(2, n_ctx=4096)
+        self._clock, self._seconds = clock, seconds
+
+    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
+        self._spend(1)
+        return super().decode(tokens, outputs)
+
+    def decode_branches(self, steps: Sequence[tuple[int, int]]) -> Logits:
+        self._spend(len(steps))
+        return super().decode_branches(steps)
+
+    def _spend(self, n_branches: int) -> None:
+        seconds = self._seconds * (0.95 + 0.05 * n_branches)
+        self._clock.now += seconds
+        self.decode_seconds += seconds
+
+
+class SimulatedWorker:
+    """Runs a job after the target's pass, on a clock that is set back to its start."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def start(self, job: Callable[[IsStopped], None]) -> None:
+        self._job, self._began, self._clock.is_overlapped = job, self._clock.now, True
+
+    def finish(self) -> float:
+        clock = self._clock
+        end, clock.now, clock.is_overlapped = clock.now, self._began, False
+        self._job(lambda: clock.now >= end)
+        waited = max(0.0, clock.now - end)
+        clock.now = max(clock.now, end)
+        return waited
+
+
+@dataclass
+class Simulation:
+    """One answer with three draft tokens a round; times in seconds."""
+
+    target: float
+    draft: float
+    slowdown: float = 0.0
+
+    def run(self, monkeypatch: pytest.MonkeyPatch, fan: int, policy: OverlapPolicy | None) -> Run:
+        """Sets `seconds`, those of an average round after the first two."""
+        clock, verifier = Clock(), make_verifier("coupled", SEED)
+        monkeypatch.setattr(
+            speculative_loop, "time", SimpleNamespace(perf_counter=lambda: clock.now)
+        )
+        what = job(PROMPT, 400, sampling=SAMPLED, draft_length=3)
+        model = SimulatedDraft(clock, self.draft)
+        drafter: Drafter = model_drafter(model, verifier, what.sampling, len(PROMPT))
+        if fan or policy is not None:
+            worker = SimulatedWorker(clock)
+            drafter = overlapped_drafter(model, verifier, what, worker, fan=fan, policy=policy)
+        got = run(SimulatedTarget(clock, self.target, self.slowdown), drafter, verifier, what)
+        self.seconds = sum(step.ms.total for step in got.steps[2:]) / 1e3 / len(got.steps[2:])
+        return got
+
+    def formula(self, fan: int, hit_rate: float) -> float:
+        """Of a round: research on speculative speculative decoding (arXiv 2603.03251)."""
+        ahead = self.draft * (0.95 + 0.05 * fan)
+        n_ahead = 3 + (fan == 1)
+        rest = ahead / 2 if n_ahead * ahead > self.target else 0.0
+        hit = max(self.target, n_ahead * ahead)
+        return hit_rate * hit + (1 - hit_rate) * (self.target + rest + 3 * self.draft)
+
+
+@pytest.mark.parametrize("fan", FANS)
+@pytest.mark.parametrize("target", [0.06, 0.12])
+def test_a_slow_device_has_the_speed_of_the_formula(
+    monkeypatch: pytest.MonkeyPatch, target: float, fan: int
+) -> None:
+    simulation = Simulation(target, 0.008)
+    expected = simulation.run(monkeypatch, 0, None)
+    assert simulation.seconds == pytest.approx(target + 3 * 0.008, rel=0.02)
+    got = simulation.run(monkeypatch, fan, None)
+    assert got.drafts == expected.drafts
+    steps = got.steps[2:]
+    hit_rate = sum(step.draft.overlap == "hit" for step in steps) / len(steps)
+    assert hit_rate > 0.05
+    assert simulation.formula(fan, hit_rate) / simulation.seconds >= 0.95
+    assert simulation.seconds < target + 3 * 0.008
+
+
+def overlapped_rounds(monkeypatch: pytest.MonkeyPatch, simulation: Simulation) -> list[bool]:
+    """In which rounds overlap was on when it was left to the policy."""
+    ms = simulation.target * 1e3
+    costs = PassCosts(MeasuredCosts(ms, {"1": 1.0, "4": 1.0, "8": 1.0}))
+    got = simulation.run(monkeypatch, 0, OverlapPolicy(costs))
+    return [step.draft.overlap != "" for step in got.steps[2:]]
+
+
+def test_auto_overlaps_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    for target in (0.06, 0.12):
+        rounds = overlapped_rounds(monkeypatch, Simulation(target, 0.008))
+        assert sum(rounds[20:]) > 0.9 * len(rounds[20:])
+
+
+def test_auto_does_not_overlap_where_it_loses(monkeypatch: pytest.MonkeyPatch) -> None:
+    slowed = overlapped_rounds(monkeypatch, Simulation(0.06, 0.008, slowdown=0.3))
+    assert 0 < sum(slowed[:12]) <= 4
+    assert not any(slowed[12:100])
+    assert not any(overlapped_rounds(monkeypatch, Simulation(0.3, 0.002)))
+
+
+# --- the thread -------------------------------------------------------------------------
+
+
+class SlowTarget(HistoryModel):
+    """A pass lasts until the draft has made some of its own, or makes no more."""
+
+    def __init__(
+        self, draft: BranchingModel, worker: ThreadWorker, n_passes: Callable[[], int]
+    ) -> None:
+        super().__init__(1)
+        self._draft, self._worker, self._n_passes = draft, worker, n_passes
+
+    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
+        until, job = len(self._draft.reads) + self._n_passes(), self._worker._job
+        while job is not None and not job.done() and len(self._draft.reads) < until:
+            time.sleep(0)
+        return super().decode(tokens, outputs)
+
+
+def test_a_thread_drafts_while_the_target_computes() -> None:
+    what, rng = job(PROMPT, 60, sampling=SAMPLED, draft_length=3), Random(0)
+    expected = answer(what, draft=3)
+    worker, model = ThreadWorker(), LikeTarget(3)
+    verifier = make_verifier("coupled", SEED)
+    drafter = overlapped_drafter(model, verifier, what, worker, fan=3)
+    try:
+        got = run(SlowTarget(model, worker, lambda: rng.randrange(4)), drafter, verifier, what)
+    finally:
+        worker.close()
+    assert got.drafts == expected.drafts
+    assert got.tokens == expected.tokens
+    assert {"hit", "miss"} <= {step.draft.overlap for step in got.steps}
+
+
+def test_an_error_of_the_thread_ends_the_answer() -> None:
+    what = job(PROMPT, 60, sampling=SAMPLED, draft_length=3)
+    worker, model, verifier = ThreadWorker(), Failing(3), make_verifier("coupled", SEED)
+    drafter = overlapped_drafter(model, verifier, what, worker, fan=3)
+    try:
+        for error in (EngineError, DecodeInterrupted):
+            model.fails_at, model.error = 4, error
+            target = SlowTarget(model, worker, lambda: 2)
+            if error is EngineError:
+                with pytest.raises(EngineError):
+                    run(target, drafter, verifier, what)
+            else:
+                assert run(target, drafter, verifier, what).end == "cancelled"
+    finally:
+        worker.close()
+
+
+# --- real tiny models -------------------------------------------------------------------
+
+
+class AtOnce(ThreadWorker):
+    """Waits for the end of each job before the target's pass."""
+
+    def start(self, job: Callable[[IsStopped], None]) -> None:
+        super().start(lambda _: job(lambda: False))
+        assert self._job is not None
+        self._job.exception()
+
+
+@pytest.fixture(scope="module", params=["a thread", "at once"])
+def pair(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[Session]:
+    """A target with one thread, and a draft with another, whose cache holds branches."""
+    require_same_logits_at_every_width(zoo["target"])
+    files = str(zoo["target"]), str(zoo["cousin"])
+    session = Session(LoadCommand(*files, SETTINGS, SETTINGS, overlap=True))
+    if request.param == "at once":  # so that drafts are there in time
+        session._overlap.worker = AtOnce()
+    yield session
+    session.close()
+
+
+@pytest.mark.parametrize("spec", ["model", "auto"])
+def test_the_text_is_the_same_with_overlap(pair: Session, spec: str) -> None:
+    for seed in range(3):
+        sampling = SamplingParams(temperature=0.7 * (seed > 0), seed=seed)
+        options: dict[str, Any] = {
+            "spec": spec,
+            "max_tokens": 60,
+            "sampling": sampling,
+            "draft_length": 3,
+        }
+        expected = say(pair, "the one ", overlap=False, **options)
+        got = say(pair, "the one ", **options)
+        assert got.ids == expected.ids
+        if spec == "model":
+            assert got.speculation["overlap"]["rounds"] > 0
+            if isinstance(pair._overlap.worker, AtOnce):
+                assert got.speculation["overlap"]["hits"] > 0
+            assert "overlap" not in expected.speculation
+
+
+def test_an_answer_after_a_stopped_one_is_as_from_a_fresh_pair(pair: Session) -> None:
+    for n_events in range(3, 12):
+        request = GenerateCommand("the one ", GREEDY, 40, spec="model", overlap=True)
+        events = pair.generate(request)
+        assert isinstance(events, Generator)
+        list(islice(events, n_events))
+        events.close()
+        text = "the one two " if n_events % 2 else "the one "
+        expected = say(pair, text, spec="off", max_tokens=30)
+        assert say(pair, text, spec="model", overlap=True, max_tokens=30).ids == expected.ids
+
+
+@pytest.mark.parametrize("verify", ["rejection", "block"])
+def test_methods_that_draw_draft_tokens_at_random_refuse_overlap(
+    pair: Session, verify: str
+) -> None:
+    with pytest.raises(UsageError, match=verify):
+        say(pair, "the one ", verify=verify, overlap=True)
+    assert say(pair, "the one ", verify=verify, max_tokens=5).ids
+
+
+def test_on_one_device_auto_does_not_overlap(zoo: Zoo) -> None:
+    with loaded(zoo["target"], zoo["cousin"]) as session:
+        said = say(session, "the one ", spec="model", max_tokens=30)
+        assert "overlap" not in said.speculation
+        said = say(session, "the one ", spec="model", max_tokens=30, overlap=True)
+        assert said.speculation["overlap"]["rounds"] > 0

@@ -1,0 +1,127 @@
+"""The regret budget: a law for every moment of every answer, in adversarial worlds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import mean
+
+import pytest
+
+from localspec.engine.control.acceptance_stats import PairStats, stats_key
+from localspec.engine.control.controller import Controller
+from localspec.engine.control.draft_length import RegretBudget
+from localspec.engine.control.pass_costs import PassCosts
+from localspec.protocol.events import RoundTimes
+from localspec.protocol.wire import MeasuredCosts
+from tests.engine.worlds import CLIFF, STEEP, World, steady, turning
+from tests.fakes import GREEDY
+
+WIDE_IS_DEAR = [1.0, *(1 + 0.5 * w for w in range(17))]
+"""Q8_0 on two cores."""
+
+ADVERSARIAL: dict[str, Callable[[], World]] = {
+    "turns bad": lambda: World(turning(0.95, 0.02, every=60)),
+    "turns bad, dear": lambda: World(turning(0.9, 0.02, every=40), c=0.2, curve=STEEP),
+    "back and forth": lambda: World(turning(0.9, 0.05, every=7)),
+    "turns bad behind a cliff": lambda: World(turning(0.95, 0.0, every=100), c=0.05, curve=CLIFF),
+    "a confident liar": lambda: World(steady(0.02), curve=STEEP, honest=lambda _: 0.95),
+    "never accepted": lambda: World(steady(0.0)),
+    "wide passes get dearer": lambda: World(steady(0.7), truly=lambda n: 1.0 + (n > 100)),
+    "much dearer": lambda: World(steady(0.7), curve=STEEP, truly=lambda n: 1.0 + 2 * (n > 100)),
+    "the host takes its time": lambda: World(steady(0.5), host=lambda width: 0.15 * width),
+    "never measured": lambda: World(steady(0.45), told=False, curve=WIDE_IS_DEAR),
+    "never measured, a dear draft": lambda: World(steady(0.4), c=0.5, told=False, curve=STEEP),
+    "never measured, a cliff": lambda: World(steady(0.45), told=False, curve=CLIFF),
+    "noise": lambda: World(steady(0.3), curve=STEEP, noise=0.2),
+}
+SURPRISE = {"much dearer": 3.0, "noise": 3.0}
+"""One-token passes that a change or noise may cost before it is known."""
+
+
+@pytest.mark.parametrize("name", ADVERSARIAL)
+def test_the_time_lost_is_within_the_budget_at_every_moment(name: str) -> None:
+    """Of three answers in a row: 3 % of all so far, and what drafting had won before."""
+    for seed in range(8):
+        world = replace(ADVERSARIAL[name](), seed=seed)
+        costs = world.costs()
+        won = lost_before = tokens_before = 0.0
+        for _ in range(3):
+            controller = Controller(world, None, costs, world.stats)
+            world.run(controller, 400, 16, controller)
+            for tokens, lost in world.regret:
+                total = lost_before + lost
+                assert total <= 0.03 * (tokens_before + tokens) + won + SURPRISE.get(name, 1.0)
+                won = max(won, -total)
+            tokens_before += world.regret[-1][0]
+            lost_before += world.regret[-1][1]
+
+
+def in_processes(world: World, answers: int, length: int = 96) -> list[float]:
+    """Speed-ups of one-shot answers; what one process learns is saved for the next."""
+    costs, speedups = world.costs(), []
+    for _ in range(answers):
+        controller = Controller(world, None, costs, world.stats)
+        speedups.append(10.0 / world.run(controller, length, 16, controller))
+        c = costs.c if costs.is_draft_measured else None
+        costs = PassCosts(MeasuredCosts(costs.plain_ms, costs.verify_curve(), c))
+        world.stats = PairStats.from_saved(json.loads(json.dumps(world.stats.saved())))
+    return speedups
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["measured", "never measured"])
+def test_the_worst_short_answer_of_a_draft_that_does_not_pay(told: bool) -> None:
+    for seed in range(4):
+        world = World(steady(0.45), c=0.08, curve=WIDE_IS_DEAR, told=told, noise=0.0, seed=seed)
+        assert min(in_processes(world, 20)) >= 0.965
+
+
+def test_the_second_process_begins_where_the_first_ended() -> None:
+    good = in_processes(World(steady(0.75), c=0.05, curve=[1 + 0.12 * w for w in range(18)]), 8)
+    assert mean(good[1:]) > 1.1 * good[0]
+    bad = World(steady(0.0), c=0.3)
+    in_processes(bad, 6)
+    assert bad.regret[-1][1] == 0, "tried again in every process"
+
+
+def test_what_is_won_is_lent_and_what_is_not_spent_is_not() -> None:
+    budget = RegretBudget()
+    for _ in range(100):
+        budget.record_round(1, 1.0)
+    assert budget.can_afford(2.5) and not budget.can_afford(3.0)
+    assert budget.carry_over() == 0
+    budget.record_round(5, 2.0)
+    assert 2.5 < budget.carry_over() < 3.0
+    assert RegretBudget(budget.carry_over()).can_afford(2.0)
+    budget.record_round(1, 50.0)
+    assert not budget.can_afford(0.1)
+    assert RegretBudget(budget.carry_over()).balance == 0
+
+
+def test_a_suspended_machine_does_not_end_speculation() -> None:
+    world = World(steady(0.8), noise=0.0)
+    controller = world.controller()
+    world.run(controller, 200, 16, controller)
+    draft = controller.propose([1, 2, 3], 4)
+    times = RoundTimes(0.0, 1e6, 0.0)
+    controller.record_round(world.result(draft, times))
+    world.run(controller, 60, 16, controller)
+    assert world.regret[-1][1] < -10
+
+
+def test_near_ties_that_are_computed_again_are_charged() -> None:
+    world = World(steady(1.0), noise=0.0)
+    controller = world.controller()
+    world.run(controller, 300, 16, controller)
+    for _ in range(60):
+        draft = controller.propose([1, 2, 3], 4)
+        result = world.result(draft, RoundTimes(draft.decode_seconds * 1e3, 30.0, 0.0))
+        controller.record_round(replace(result, accepted=0, tokens=[9], guarded=1))
+    assert not controller.propose([1, 2, 3], 4).tokens
+
+
+def test_temperatures_are_counted_apart() -> None:
+    keys = {stats_key(replace(GREEDY, temperature=t), "coupled") for t in (0.0, 0.3, 0.8, 1.5)}
+    assert len(keys) == 4
+    assert stats_key(GREEDY, "coupled") == stats_key(GREEDY, "rejection")

@@ -1,0 +1,235 @@
+"""Workers without llama.cpp: addresses, and what a preflight refuses."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.errors import EngineError, InUseError, LocalspecError, UsageError
+from localspec.fit import layer_placement, machine_profile
+from localspec.fit.advisor import SettingsRequest
+from localspec.fit.device_speed import TYPICAL_CPU_SPEED, HardwareSpeed
+from localspec.fit.machine_profile import MachineProfile
+from localspec.launch.workers import check_workers
+from localspec.machine.device import Device
+from localspec.machine.memory_by_device import HOST
+from localspec.machine.rpc import preflight, side_library
+from localspec.machine.rpc.preflight import WorkerReport
+from localspec.machine.rpc.wire import (
+    DATA,
+    DATA_BYTES,
+    GREETING,
+    PONG,
+    RequestMeter,
+    WorkerDevice,
+    WorkerStatus,
+)
+from localspec.protocol.events import Event, Notice
+from localspec.protocol.wire import ContextSettings, LoadCommand
+from localspec.worker_address import WorkerAddress, parse_address, parse_addresses
+
+GIB = 1 << 30
+CPU = WorkerDevice("CPU", "A CPU", "cpu", 8 * GIB, 16 * GIB)
+
+
+def test_addresses() -> None:
+    assert parse_addresses("a, b:1") == (WorkerAddress("a", 50052), WorkerAddress("b", 1))
+    assert str(parse_address("gpu-box:50053")) == "gpu-box:50053"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a,b,c", "at most 2"),
+        ("a,a:50052", "twice"),
+        ("[::1]:50052", "IPv6"),
+        ("::1", "IPv6"),
+        ("", "no worker's address"),
+        ("a:", "no worker's address"),
+        ("a:0", "no worker's address"),
+        ("a:65536", "no worker's address"),
+        ("a b", "no worker's address"),
+        ("http://a", "no worker's address"),
+    ],
+)
+def test_addresses_that_llama_cpp_would_abort_on(text: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        parse_addresses(text)
+
+
+@given(st.text())
+def test_any_text_is_an_address_or_refused(text: str) -> None:
+    try:
+        address = parse_address(text)
+    except UsageError:
+        return
+    assert 0 < address.port < 65536
+    assert parse_address(str(address)) == address
+
+
+# --- Preflight ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def listening(answer: Callable[[socket.socket], None]) -> Iterator[WorkerAddress]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            try:
+                while True:
+                    connection, _ = listener.accept()
+                    with connection:
+                        answer(connection)
+            except OSError:
+                return
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield WorkerAddress(*listener.getsockname())
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def worker(status: WorkerStatus) -> Callable[[socket.socket], None]:
+    def answer(connection: socket.socket) -> None:
+        stream = connection.makefile("rb")
+        assert stream.readline() == GREETING
+        connection.sendall(json.dumps(asdict(status)).encode() + b"\n")
+        while line := stream.readline():
+            if line == DATA:
+                stream.read(DATA_BYTES)
+            connection.sendall(PONG)
+
+    return answer
+
+
+def status(
+    version: str | None = None, *, busy: bool = False, devices: tuple[WorkerDevice, ...] = (CPU,)
+) -> WorkerStatus:
+    return WorkerStatus(version or side_library.llama_cpp_version(), busy, devices)
+
+
+def http(connection: socket.socket) -> None:
+    connection.recv(4096)
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+def endless(connection: socket.socket) -> None:
+    connection.recv(4096)
+    connection.sendall(b"x" * 10_000_000)
+
+
+def test_a_good_worker_is_reported_with_its_line() -> None:
+    with listening(worker(status())) as address:
+        report = preflight.check(address)
+    assert report.status.devices == (CPU,)
+    assert 0 < report.round_trip_ms < 1000
+    assert report.bytes_per_second > 1e6
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "reason"),
+    [
+        (worker(status("0.2.1")), UsageError, r"has llama-cpp-python 0\.2\.1"),
+        (worker(status(busy=True)), InUseError, "in use"),
+        (worker(status(devices=())), EngineError, "no device"),
+        (http, UsageError, "not a localspec worker"),
+        (endless, UsageError, "not a localspec worker"),
+        (lambda connection: None, (UsageError, EngineError), "127"),
+    ],
+)
+def test_what_llama_cpp_would_abort_on_is_refused(
+    answer: Callable[[socket.socket], None], kind: type[LocalspecError], reason: str
+) -> None:
+    with listening(answer) as address:
+        with pytest.raises(kind, match=reason) as caught:
+            preflight.check(address)
+        assert str(address) in caught.value.message
+        assert caught.value.hint
+
+
+def test_a_worker_that_is_not_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = WorkerAddress(*closed.getsockname())
+    with pytest.raises(EngineError, match="cannot be reached: connection refused"):
+        preflight.check(address)
+    with pytest.raises(EngineError, match=r"no-such-host\.invalid:50052 cannot be reached"):
+        preflight.check(WorkerAddress("no-such-host.invalid"))
+    assert preflight.find_silent([str(address)]) == (str(address),)
+
+
+def test_workers_of_the_settings_are_done_without_if_they_cannot_be_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    side_library.built_file().parent.mkdir(parents=True)
+    side_library.built_file().touch()
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        gone = str(WorkerAddress(*closed.getsockname()))
+    notices: list[Event] = []
+    with listening(worker(status())) as here:
+        load = LoadCommand("t", target_settings=ContextSettings(workers=(gone, str(here))))
+        with pytest.raises(EngineError, match="cannot be reached"):
+            check_workers(SettingsRequest(load), notices.append)
+        optional = SettingsRequest(load, can_skip_workers=True)
+        request, reports = check_workers(optional, notices.append)
+        assert request.load.target_settings.workers == (str(here),)
+        assert [report.address for report in reports] == [here]
+        side_library.built_file().unlink()
+        monkeypatch.setenv("PATH", "")
+        request, reports = check_workers(optional, notices.append)
+        assert request.load.target_settings.workers == () == reports
+    unreachable, _, no_library = notices
+    assert isinstance(unreachable, Notice) and isinstance(no_library, Notice)
+    assert f"The worker {gone} cannot be reached" in unreachable.message
+    assert "no C++ compiler" in no_library.message
+    assert unreachable.hint == no_library.hint == "Going on without it."
+
+
+# --- The board of a worker ---------------------------------------------------------------------
+
+
+def request(command: int, body: bytes = b"") -> bytes:
+    return bytes([command]) + len(body).to_bytes(8, "little") + body
+
+
+@given(st.lists(st.integers(1, 700)))
+def test_passes_and_layers_are_counted_however_the_bytes_arrive(sizes: list[int]) -> None:
+    weights = [b"\0" * 200 + f"blk.{n}.attn_q.weight".encode() + b"\0" * 300 for n in (3, 14, 3)]
+    text_like = b"\0" * 400 + b"blk.7."  # beyond the description: weights that look like a name
+    requests = [*(request(6, each) for each in (*weights, text_like, b"")), request(0, b"x" * 12)]
+    stream = b"".join((*requests, request(10, weights[1] * 9), *[request(16, b"g" * 4)] * 5))
+    meter = RequestMeter()
+    for size in sizes:
+        meter.feed(memoryview(stream[:size]))
+        stream = stream[size:]
+    meter.feed(memoryview(stream))
+    assert (meter.n_passes, meter.layers) == (6, {3, 14})
+
+
+# --- Fit ---------------------------------------------------------------------------------------
+
+
+def test_layers_go_to_the_workers_first_and_a_draft_stays_here() -> None:
+    """As llama.cpp places them with the devices of machine/rpc/client.py."""
+    gpu = Device("CUDA0", "A card", "gpu", 8 * GIB, 8 * GIB, "CUDA")
+    host = Device("CPU", "A CPU", "cpu", 8 * GIB, 16 * GIB)
+    here = MachineProfile((gpu,), host, HardwareSpeed((gpu,), {HOST: TYPICAL_CPU_SPEED}))
+    limited = WorkerStatus("1", False, (CPU, CPU), memory_limit=10 * GIB)
+    report = WorkerReport(WorkerAddress("box"), limited, 1.0, 1e8)
+    machine = machine_profile.with_workers(here, [report])
+    assert [d.name for d in machine.devices] == [
+        "RPC0[box:50052]",
+        "RPC1[box:50052]",
+        "CUDA0",
+    ]
+    assert [d.free for d in machine.devices[:2]] == [8 * GIB, 2 * GIB]
+    target = ContextSettings(workers=("box:50052",))
+    assert layer_placement.offload_devices(target, machine.devices) == machine.devices
+    assert layer_placement.offload_devices(ContextSettings(), machine.devices) == (gpu,)
+    assert set(machine.hardware.lines) == {"RPC0[box:50052]", "RPC1[box:50052]"}

@@ -1,0 +1,1 @@
+"""Tests with models that were not made here, from the package index."""

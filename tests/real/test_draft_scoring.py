@@ -1,0 +1,50 @@
+"""What `pair test` judges a draft to reach is what it reaches when it is run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from localspec.bench import draft_test
+from localspec.engine.session import Session
+from localspec.protocol.wire import (
+    GenerateCommand,
+    MeasuredCosts,
+    SamplingParams,
+    ScoreDraftCommand,
+)
+from tests.real import chats
+from tests.real.chats import CHATS
+
+pytestmark = pytest.mark.long
+
+COSTS = MeasuredCosts(10.0, {"1": 1.0, "9": 2.0}, 0.1)
+LENGTH = 3
+SAMPLINGS = {
+    "greedy": SamplingParams(temperature=0),
+    "coupled": SamplingParams(temperature=0.8, seed=11),
+}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("fixture", ["truncated_session", "head_session"])
+def test_a_draft_is_judged_as_it_runs(
+    fixture: str, sampling: str, request: pytest.FixtureRequest
+) -> None:
+    session: Session = request.getfixturevalue(fixture)
+    scored, drafted, accepted = [], 0, 0
+    given: dict[str, Any] = {"sampling": SAMPLINGS[sampling], "max_tokens": 48}
+    for chat in CHATS:
+        question = chats.user(chat[0])
+        plain = chats.ask(session, question, spec="off", **given)
+        asked = GenerateCommand(messages=tuple(question), **given)
+        command = ScoreDraftCommand(asked, tuple(plain.ids))
+        scored.append((command, session.score_draft(command)))
+        said = chats.ask(session, question, spec="model", draft_length=LENGTH, **given)
+        assert said.ids == plain.ids
+        drafted += said.speculation["drafted"]
+        accepted += said.speculation["accepted"]
+    rates = draft_test.judge("draft", "model", scored, COSTS).by_length[LENGTH]
+    assert rates.acceptance_rate == pytest.approx(accepted / drafted, abs=0.02)

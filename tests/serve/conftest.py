@@ -1,0 +1,173 @@
+"""Servers over real engines, each in a thread of its own, and clients for them."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+from localspec.api.arguments import PairEngineFactory
+from localspec.chat.settings import ChatSettings
+from localspec.launch import LoadOptions, ResolvedPair
+from localspec.protocol.wire import SamplingParams
+from localspec.serve.access_rules import AccessRules
+from localspec.serve.activity import RequestActivity
+from localspec.serve.engine_queue import MAX_WAITING
+from localspec.serve.http_server import HttpServer, ServerOptions
+from tests.zoo import Zoo
+
+TIMEOUT = 60
+GREEDY = ChatSettings(SamplingParams(temperature=0), spec="lookup")
+
+
+@dataclass
+class Response:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> Any:
+        return self.json["error"]
+
+
+class Served:
+    """A running server."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self.server = server
+        self.ended: list[RequestActivity] = []
+        """Requests that have ended, in order."""
+        server.activity.on_end = self.ended.append
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    def client(self, **options: Any) -> OpenAI:
+        given: dict[str, Any] = {"api_key": "any", "max_retries": 0} | options
+        return OpenAI(base_url=f"{self.url}/v1", **given)
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=TIMEOUT)
+
+    def send(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> Response:
+        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        own = {"Content-Type": "application/json"} if data is not None else {}
+        connection = self.connect()
+        try:
+            connection.request(method, path, data, own | (headers or {}))
+            response = connection.getresponse()
+            received = {name.lower(): value for name, value in response.getheaders()}
+            return Response(response.status, received, response.read())
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> Response:
+        return self.send("POST", path, body, headers)
+
+    def get(self, path: str, headers: dict[str, str] | None = None) -> Response:
+        return self.send("GET", path, None, headers)
+
+    def engine_pid(self) -> int:
+        engine = self.server._queue._thread._engine
+        assert engine is not None
+        return engine.worker.pid
+
+    def engine_alive(self) -> bool:
+        engine = self.server._queue._thread._engine
+        return engine is not None and engine.worker.alive
+
+    def is_idle(self) -> bool:
+        """Whether no request is left, and the engine does nothing."""
+        return not self.server.activity.running and self.server._queue._thread._current_job is None
+
+
+def until(condition: Callable[[], object], what: str = "") -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < deadline, f"it did not happen: {what}"
+        time.sleep(0.005)
+
+
+@contextmanager
+def serving(
+    model: Path,
+    draft: Path | None = None,
+    *,
+    settings: ChatSettings = GREEDY,
+    rules: AccessRules | None = None,
+    max_waiting: int = MAX_WAITING,
+    template: str | None = None,
+    **load: Any,
+) -> Iterator[Served]:
+    pair = ResolvedPair(model, draft)
+    spec = settings.spec if draft is None else "auto"
+    request = LoadOptions(**({"ctx": 1024, "threads": 1} | load)).to_request(pair, spec)
+    options = ServerOptions(
+        pair,
+        model.stem,
+        settings,
+        template=template,
+        rules=rules or AccessRules(),
+        port=0,
+        max_waiting=max_waiting,
+    )
+    server = HttpServer(options, PairEngineFactory(request, probe=False))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+    thread.start()
+    try:
+        served = Served(server)
+        until(lambda: server.api.model is not None or not thread.is_alive(), "loading")
+        assert thread.is_alive()
+        yield served
+    finally:
+        server.stop()
+        thread.join(TIMEOUT)
+        server.close()
+    assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def chatty(zoo: Zoo) -> Iterator[Served]:
+    """A model with a chat template that gives one long answer."""
+    with serving(zoo["chatty"]) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def target(zoo: Zoo) -> Iterator[Served]:
+    """A text model with random weights, whose draft is its near relation."""
+    settings = replace(GREEDY, spec="model", draft_length=4)
+    with serving(zoo["target"], zoo["cousin"], settings=settings) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def chatter(zoo: Zoo) -> Iterator[Served]:
+    """A model that never ends an answer."""
+    settings = replace(GREEDY, spec="off")
+    with serving(zoo["chatter"], settings=settings, ctx=16384) as served:
+        yield served
+
+
+@pytest.fixture
+def client(chatty: Served) -> Iterator[OpenAI]:
+    with chatty.client() as client:
+        yield client

@@ -1,0 +1,87 @@
+"""`localspec serve` as a process: its start, its log, its end, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.command import command, environment, localspec
+from tests.zoo import HELLO_TEXT, Zoo
+
+
+@contextmanager
+def started(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+    """The process, its address, and what it has printed, after its model has loaded."""
+    words = ("serve", *arguments, "--port", "0", "--ctx", "512", "--threads", "1")
+    process = subprocess.Popen(
+        command(*words), env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stderr is not None
+        lines, url = [], ""
+        for line in process.stderr:
+            lines.append(line)
+            if (found := re.search(r"serving \S+ at (http\S+)/v1", line)) is not None:
+                url = found[1]
+            if "ctrl+c" in line:
+                break
+        assert url, lines
+        yield process, url, lines
+    finally:
+        process.kill()
+        process.wait()
+        process.communicate()
+
+
+def ask(url: str, body: Any) -> Any:
+    request = urllib.request.Request(
+        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return json.load(response)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_a_server_answers_logs_and_ends(zoo: Zoo) -> None:
+    options = ("--log", "json", "--temperature", "0", "--alias", "bird")
+    with started(zoo["parrot"], *options) as (process, url, _):
+        answer = ask(url, {"prompt": "a secret"})
+        assert answer["model"] == "bird"
+        assert answer["choices"][0]["text"] == HELLO_TEXT  # --temperature 0 applies
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        logged = json.loads(line)
+        assert (logged["route"], logged["status"]) == ("/v1/completions", 200)
+        assert logged["tokens"] == answer["usage"]["completion_tokens"]
+        assert "secret" not in line and str(zoo.folder) not in line
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        assert process.wait(timeout=30) == 0
+        assert time.monotonic() - began < 10
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_what_it_refuses(zoo: Zoo, tmp_path: Path) -> None:
+    model = zoo["parrot"]
+    opened = localspec("serve", model, "--host", "0.0.0.0")
+    assert opened.code == 2 and "--api-key-file" in opened.err
+    keys = tmp_path / "keys"
+    keys.write_text("\n \n")
+    assert localspec("serve", model, "--api-key-file", keys).code == 2
+    assert localspec("serve", model, "--api-key-file", tmp_path / "none").code == 8
+    assert localspec("serve", tmp_path / "none.gguf").code == 3
+    elsewhere = localspec("serve", model, "--host", "192.0.2.1", env={"LOCALSPEC_API_KEY": "k"})
+    assert elsewhere.code == 2 and "cannot listen" in elsewhere.err
+    damaged = localspec("serve", zoo["vocabulary-only"], "--port", "0")
+    assert damaged.code not in (0, 1)

@@ -1,0 +1,113 @@
+"""Clients that are programs: `llm`, litellm as aider calls it, and llama.cpp's own tests.
+
+They are looked for in the virtual environment LOCALSPEC_TEST_CLIENTS, else in that of the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.command import ROOT
+from tests.serve.conftest import Served
+from tests.zoo import CHAT_TEXT
+
+CLIENTS = Path(os.environ.get("LOCALSPEC_TEST_CLIENTS", sys.prefix))
+PROGRAMS = CLIENTS / ("Scripts" if sys.platform == "win32" else "bin")
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    found = any(CLIENTS.glob(f"[Ll]ib/**/site-packages/{package}/__init__.py"))
+    return pytest.mark.skipif(not found, reason=f"{package} is not installed")
+
+
+def run_client(words: list[str], folder: Path, given: Any = None) -> subprocess.CompletedProcess:  # type: ignore[type-arg]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"LLM_USER_PATH": str(folder), "OPENAI_API_KEY": "any"}
+    return subprocess.run(
+        [PROGRAMS / words[0], *words[1:]],
+        input=json.dumps(given),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@needs("llm")
+@pytest.mark.long
+def test_llm(chatty: Served, tmp_path: Path) -> None:
+    """With the entry of docs/serve.md in its extra-openai-models.yaml."""
+    entry = {"model_id": "localspec", "model_name": "chatty", "supports_schema": True}
+    entry |= {"api_base": f"{chatty.url}/v1"}
+    (tmp_path / "extra-openai-models.yaml").write_text(f"- {json.dumps(entry)}\n")
+
+    def ask(*words: str) -> tuple[str, str]:
+        done = run_client(["llm", "-m", "localspec", *words], tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip(), done.stderr
+
+    assert ask("Hi?")[0] == CHAT_TEXT.strip()
+    assert ask("Hi?", "--no-stream")[0] == CHAT_TEXT.strip()
+    n_before = len(chatty.ended)
+    assert ask("-c", "More?", "-u")[0] == CHAT_TEXT.strip()
+    _, usage = ask("Hi?", "-u", "-o", "max_tokens", "4", "-o", "seed", "7")
+    assert "input" in usage and "4 output" in usage
+    continued = chatty.ended[n_before]
+    assert continued.reused_tokens > 20, "the conversation goes on where it was"
+    assert json.loads(ask("--schema", "ok bool", "Hi?")[0]).keys() == {"ok"}
+
+
+AIDER = """
+import json, sys, litellm
+given = json.load(sys.stdin)
+say = {"role": "user", "content": "Hi?"}
+base = {"model": "openai/chatty", "api_base": given["base"], "num_retries": 0, "timeout": 600}
+chat = [{"role": "system", "content": "Act as an expert."}, say]
+chat += [{"role": "assistant", "content": "Ok."}, say]
+result = {}
+stream = litellm.completion(messages=chat, stream=True, temperature=0, **base)
+result["streamed"] = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+whole = litellm.completion(messages=chat, stream=False, temperature=0, **base)
+result["whole"] = whole.choices[0].message.content
+result["finish"] = whole.choices[0].finish_reason
+result["tokens"] = whole.usage.completion_tokens
+try:
+    litellm.completion(messages=[{"role": "user", "content": "word " * 3000}], **base)
+except litellm.ContextWindowExceededError:
+    result["long"] = True
+json.dump(result, sys.stdout)
+"""
+"""The calls of aider's `models.py`: the context error is how it learns to send less."""
+
+
+@needs("litellm")
+@pytest.mark.long
+def test_litellm_as_aider_calls_it(chatty: Served, tmp_path: Path) -> None:
+    words = ["python", "-c", AIDER]
+    done = run_client(words, tmp_path, {"base": f"{chatty.url}/v1"})
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["streamed"] == result["whole"] == CHAT_TEXT
+    assert (result["finish"], result.get("long")) == ("stop", True)
+    assert result["tokens"] > 20
+
+
+CHECKOUT = os.environ.get("LLAMA_CPP_CHECKOUT", "")
+
+
+@pytest.mark.skipif(not CHECKOUT, reason="LLAMA_CPP_CHECKOUT names no source tree of llama.cpp")
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_llama_cpps_own_tests_of_its_server() -> None:
+    """All pass but those that the script names, with its reasons."""
+    words = ["scripts/llama_server_tests.py", CHECKOUT, "--python", str(PROGRAMS / "python")]
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout.decode()[-2000:]

@@ -1,0 +1,155 @@
+"""OpenAI's Responses API, with the official client."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+
+from tests.serve.conftest import Served, serving, until
+from tests.zoo import CHAT_TEXT, THOUGHT_TEXT, Zoo
+
+WEATHER: Any = {
+    "type": "function",
+    "name": "weather",
+    "strict": True,
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
+
+
+@pytest.fixture(scope="module")
+def caller(zoo: Zoo) -> Iterator[Served]:
+    with serving(zoo["caller"]) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def thinker(zoo: Zoo) -> Iterator[Served]:
+    with serving(zoo["thinker"]) as served:
+        yield served
+
+
+def test_a_response(chatty: Served, client: OpenAI) -> None:
+    answer = client.responses.create(model="any", input="Hi?", instructions="Be kind.")
+    assert (answer.output_text, answer.status, answer.model) == (CHAT_TEXT, "completed", "chatty")
+    (message,) = answer.output
+    assert message.type == "message" and message.id.startswith("msg_")
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
+    chat: Any = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi?"}]
+    same = client.chat.completions.create(model="any", messages=chat)
+    assert same.usage is not None and same.usage.prompt_tokens == answer.usage.input_tokens
+
+
+def test_a_stream_of_a_response(client: OpenAI) -> None:
+    events = list(client.responses.create(model="any", input="Hi?", stream=True))
+    kinds = [event.type.removeprefix("response.") for event in events]
+    assert kinds[:4] == ["created", "in_progress", "output_item.added", "content_part.added"]
+    assert set(kinds[4:-4]) == {"output_text.delta"}
+    ends = ["output_text.done", "content_part.done", "output_item.done", "completed"]
+    assert kinds[-4:] == ends
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    texts = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(texts) == CHAT_TEXT
+    with client.responses.stream(model="any", input="Hi?") as stream:
+        answer = stream.get_final_response()
+    assert answer.output_text == CHAT_TEXT and answer.usage is not None
+
+
+def test_limits_formats_and_logprobs(client: OpenAI) -> None:
+    options: Any = {"max_output_tokens": 8, "include": ["message.output_text.logprobs"]}
+    short = client.responses.create(model="any", input="Hi?", top_logprobs=2, **options)
+    assert short.status == "incomplete" and CHAT_TEXT.startswith(short.output_text)
+    assert short.incomplete_details and short.incomplete_details.reason == "max_output_tokens"
+    part: Any = short.output[0].to_dict()["content"]
+    logprobs = part[0]["logprobs"]
+    assert "".join(item["token"] for item in logprobs) == short.output_text
+    assert all(len(item["top_logprobs"]) == 2 for item in logprobs)
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}} | {
+        "required": ["ok"],
+        "additionalProperties": False,
+    }
+    form: Any = {"format": {"type": "json_schema", "name": "a", "schema": schema, "strict": True}}
+    shaped = client.responses.create(model="any", input="Hi?", text=form)
+    assert json.loads(shaped.output_text).keys() == {"ok"}
+
+
+def test_a_call_and_its_result(caller: Served) -> None:
+    web: Any = {"type": "web_search"}  # an agent's tool that only OpenAI runs
+    with caller.client() as client:
+        given: Any = {"model": "any", "tools": [WEATHER, web]}
+        messages: list[Any] = [{"role": "user", "content": "Rain?"}]
+        answer = client.responses.create(input=messages, **given)
+        message, call = answer.output
+        assert answer.output_text == "I look." and message.type == "message"
+        assert call.type == "function_call" and call.name == "weather"
+        assert json.loads(call.arguments) == {"city": "Rome"}
+        with client.responses.stream(input=messages, **given) as stream:
+            streamed = stream.get_final_response().output[1]
+        assert streamed.type == "function_call" and streamed.arguments == call.arguments
+        messages += [item.to_dict() for item in answer.output]
+        messages.append(
+            {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+        )
+        again = client.responses.create(input=messages, **given)
+    assert again.usage is not None and answer.usage is not None
+    read = answer.usage.input_tokens + answer.usage.output_tokens
+    assert again.usage.input_tokens > read, "the call and its result are in the prompt"
+
+
+def test_thinking_is_an_item(thinker: Served) -> None:
+    thought, _, visible = THOUGHT_TEXT.removeprefix("<think>").partition("</think>")
+    with thinker.client() as client:
+        whole = client.responses.create(model="any", input="Hi?")
+        with client.responses.stream(model="any", input="Hi?") as stream:
+            streamed = stream.get_final_response()
+        for answer in (whole, streamed):
+            reasoning, _ = answer.output
+            assert reasoning.type == "reasoning" and reasoning.content
+            assert reasoning.content[0].text == thought
+            assert answer.output_text == visible
+        again: Any = [
+            {"role": "user", "content": "Hi?"},
+            *(item.to_dict() for item in whole.output),
+            {"role": "user", "content": "More?"},
+        ]
+        assert client.responses.create(model="any", input=again).output_text == visible
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"background": True}, "background"),
+        ({"input": []}, "input"),
+        ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0]"),
+        ({"input": [{"type": "function_call", "name": ""}]}, "input[0].name"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"tools": [WEATHER]}, "tools"),
+    ],
+)
+def test_wrong_requests_are_refused(client: OpenAI, options: Any, param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as error:
+        client.responses.create(**{"model": "any", "input": "Hi?"} | options)
+    assert (error.value.param or "").startswith(param)
+
+
+def test_an_engine_that_is_killed_in_mid_response(zoo: Zoo) -> None:
+    with serving(zoo["chatter"], template="chatml", ctx=16384) as served, served.client() as client:
+        stream = client.responses.create(model="any", input="Hi?", stream=True)
+        with closing(stream):
+            events = iter(stream)
+            until(lambda: next(events).type == "response.output_text.delta")
+            os.kill(served.engine_pid(), signal.SIGKILL)
+            *_, last = events
+        assert last.type == "response.failed" and last.response.error is not None
+        short = client.responses.create(model="any", input="Hi?", max_output_tokens=20)
+        assert short.status == "incomplete"

@@ -1,0 +1,141 @@
+"""Tools over the API, with the official client and a model that calls one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+
+from tests.serve.conftest import Served, serving
+from tests.zoo import Zoo
+
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather of a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Paris", "Rome"]}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+TIME: Any = {"type": "function", "function": {"name": "time"}}
+HI: Any = [{"role": "user", "content": "Hi?"}]
+
+
+@pytest.fixture(scope="module")
+def caller(zoo: Zoo) -> Iterator[Served]:
+    with serving(zoo["caller"]) as served:
+        yield served
+
+
+@pytest.fixture
+def tools(caller: Served) -> Iterator[OpenAI]:
+    with caller.client() as client:
+        yield client
+
+
+def only_call(message: Any) -> tuple[str, Any]:
+    """Its name and its arguments."""
+    (call,) = message.tool_calls
+    assert call.type == "function" and call.id.startswith("call_")
+    return call.function.name, json.loads(call.function.arguments)
+
+
+def test_a_call(tools: OpenAI) -> None:
+    answer = tools.chat.completions.create(model="any", messages=HI, tools=[WEATHER, TIME])
+    (choice,) = answer.choices
+    assert (choice.message.content, choice.finish_reason) == ("I look.", "tool_calls")
+    assert only_call(choice.message) == ("weather", {"city": "Rome"})
+
+
+def test_a_stream_of_a_call(tools: OpenAI) -> None:
+    """As the client's own accumulation reads it."""
+    with tools.chat.completions.stream(model="any", messages=HI, tools=[WEATHER]) as stream:
+        choice = stream.get_final_completion().choices[0]
+    assert (choice.message.content, choice.finish_reason) == ("I look.", "tool_calls")
+    assert only_call(choice.message) == ("weather", {"city": "Rome"})
+
+
+def test_a_result_goes_back(caller: Served, tools: OpenAI) -> None:
+    call = {"id": "call_1", "type": "function"}
+    messages: Any = [
+        *HI,
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [call | {"function": {"name": "weather", "arguments": '{"a": 1}'}}],
+        },
+        {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
+    ]
+    prompt = caller.post("/apply-template", {"messages": messages, "tools": [TIME]}).json["prompt"]
+    assert '"name": "time"' in prompt
+    assert '<tool_call>{"name": "weather", "arguments": {"a": 1}}</tool_call>' in prompt
+    assert "<|im_start|>tool\nsunny" in prompt
+    answer = tools.chat.completions.create(model="any", messages=messages, tools=[WEATHER])
+    assert answer.choices[0].message.tool_calls
+
+
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "weather"}}]
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_forced_call(caller: Served, tools: OpenAI, choice: Any, stream: bool) -> None:
+    options: Any = {"model": "any", "messages": HI, "tools": [WEATHER], "tool_choice": choice}
+    if stream:
+        with tools.chat.completions.stream(**options) as events:
+            message = events.get_final_completion().choices[0].message
+    else:
+        message = tools.chat.completions.create(**options).choices[0].message
+    name, arguments = only_call(message)
+    assert name == "weather" and arguments["city"] in ("Paris", "Rome")
+    assert not message.content
+
+
+def test_no_call_without_tools(tools: OpenAI) -> None:
+    for options in ({}, {"tools": [WEATHER], "tool_choice": "none"}):
+        given: Any = options
+        answer = tools.chat.completions.create(model="any", messages=HI, **given)
+        assert answer.choices[0].message.tool_calls is None
+        assert answer.choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"tools": [{"type": "web"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+        ({"tools": [3]}, "tools[0]"),
+        ({"tools": [WEATHER], "tool_choice": "sometimes"}, "tool_choice"),
+        (
+            {"tools": [WEATHER], "tool_choice": {"function": {"name": "other"}}},
+            "tool_choice",
+        ),
+        (
+            {
+                "tools": [WEATHER],
+                "tool_choice": "required",
+                "response_format": {"type": "json_object"},
+            },
+            "tool_choice",
+        ),
+    ],
+)
+def test_wrong_tools_are_refused(tools: OpenAI, options: Any, param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as error:
+        tools.chat.completions.create(model="any", messages=HI, **options)
+    assert error.value.param == param
+
+
+def test_a_template_that_takes_no_tools_is_named(chatty: Served, caller: Served) -> None:
+    refused = chatty.post("/v1/chat/completions", {"messages": HI, "tools": [WEATHER]})
+    assert (refused.status, refused.error["param"]) == (400, "tools")
+    for served, supports in ((chatty, False), (caller, True)):
+        assert served.get("/props").json["chat_template_caps"]["supports_tools"] is supports

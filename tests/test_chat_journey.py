@@ -1,0 +1,301 @@
+"""One script of actions through the linear chat and the app: both store the same conversations."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec.chat.history import ChatHistory, SavedChat
+from localspec.chat.session import ChatSession
+from localspec.cli.answer_printer import ChatOutputStyle
+from localspec.cli.chat_loop import ChatLaunchOptions, ChatLoop
+from localspec.cli.slash_handlers import LinearChatView
+from localspec.errors import EngineError, PromptTooLongError
+from localspec.fit.advisor import SettingsRequest
+from localspec.protocol.events import EngineExit
+from localspec.protocol.wire import LoadCommand
+from localspec.tui.app import LocalspecApp
+from localspec.tui.app_options import AppOptions
+from localspec.tui.engine_runner import EngineRunner
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.context_full import ContextFullScreen
+from tests import tinygguf
+from tests.tui.scenes import PAIR
+from tests.tui.scripted import Gate, Opening, Script, ScriptedEngine, answer, ready, wait_until
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+
+MARKERS = ("<think>", "</think>")
+MESSAGE_TOKENS = 520
+"""Size of each message: with that of the eighth turn the context is full."""
+
+
+class Reached(Gate):
+    """A gate that tells when the engine waits at it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_reached = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.is_reached.set()
+        return super().wait(timeout)
+
+
+def says(*words: str) -> Callable[[], Script]:
+    return lambda: answer(words)
+
+
+def begins(*words: str, then: Any) -> Callable[[], Script]:
+    """An answer that is cut off after its first words."""
+    return lambda: [*answer(words)[:-1], then]
+
+
+TOO_LONG = PromptTooLongError("The prompt has 9,000 tokens; the context has 8,192.")
+KILLED = EngineExit("signal SIGKILL")
+FAILED = EngineError("The model computed no numbers.")
+
+STOP, DROP, REOPEN = "stop", "drop", "reopen"
+"""What happens besides typing: the answer is stopped while it is written, the oldest turns are
+left out when asked, the chat is closed and opened again."""
+ACTIONS: Sequence[tuple[str, str]] = (
+    ("/system Be brief.", ""),
+    ("/set temperature 0.5", ""),
+    ("one", ""),
+    ("two", ""),
+    ("three", STOP),
+    ("/regen", ""),
+    ("/edit THREE", ""),
+    ("/turns 2", ""),
+    ("TWO", ""),
+    ("/turns 2 1", ""),
+    ("/undo", ""),
+    ("/read {folder}/notes.txt", ""),
+    ("What does it say?", ""),
+    ("far too long", ""),  # refused: nothing is stored
+    ("/regen", ""),
+    ("four", ""),  # the engine is killed in the middle
+    ("/regen", ""),
+    ("five", ""),  # the engine is killed before the first token
+    ("six", ""),
+    ("seven", ""),  # the model fails in the middle
+    ("/regen {models}/other.gguf", ""),  # another model answers, and goes on
+    ("/think on", ""),
+    ("/spec 3", ""),
+    ("/save {folder}/chat.json", ""),
+    ("eight", DROP),
+    ("", REOPEN),
+    ("/turns", ""),
+    ("/model {models}/none.gguf", ""),  # refused: nothing changes
+    ("/ctx 4k", ""),
+    ("nine", ""),
+    ("/clear", ""),
+    ("ten", ""),
+    ("/new", ""),
+    ("eleven", ""),
+    ("/private", ""),
+    ("twelve", ""),
+)
+
+
+FIRST_CHAT = [
+    (1, None, "one", "1", "eog"),
+    (2, 1, "two", "<think>hm</think>2", "eog"),
+    (3, 2, "three", "3 and so ", "cancelled"),
+    (4, 2, "three", "3 again", "eog"),
+    (5, 2, "THREE", "THREE", "eog"),
+    (6, 1, "TWO", "TWO", "eog"),
+    (7, 2, "What does it say?", "Seven.", "eog"),
+    (8, 2, "What does it say?", "Seven, it says.", "eog"),
+    (9, 8, "four", "4", "eog"),
+    (10, 9, "five", "", None),
+    (11, 10, "six", "6", "eog"),
+    (12, 11, "seven", "7 and ", "error"),
+    (13, 11, "seven", "7", "eog"),
+    (14, 13, "eight", "8", "eog"),
+    (15, 14, "nine", "9", "eog"),
+]
+"""Id, parent, question, answer and end of its turns."""
+
+
+class Engines:
+    """The engines of the journey: each is loaded after the one before was killed."""
+
+    def __init__(self) -> None:
+        self.gate = Reached()
+        first = [
+            says("1"),
+            says("<think>", "hm", "</think>", "2"),
+            begins("3 ", "and ", "so ", then=self.gate),
+            says("3 again"),
+            says("THREE"),
+            says("TWO"),
+            says("Seven."),
+            lambda: [TOO_LONG],
+            says("Seven", ", ", "it says."),
+            begins("4 ", "and ", then=KILLED),
+        ]
+        second = [says("4"), lambda: [KILLED]]
+        third = [
+            says("6"),
+            begins("7 ", "and ", then=FAILED),
+        ]
+        other = [says("7"), says("8")]
+        reopened, smaller, new = [says("no")], [says("9"), says("10")], [says("11"), says("12")]
+        self.runs = [
+            [self._engine(s) for s in (first, second, third, other)],
+            [self._engine(s) for s in (reopened, smaller, new)],
+        ]
+        """Before and after the chat is opened again; the context is smaller until `/new`."""
+
+    def _engine(self, scripts: Sequence[Callable[[], Script]]) -> ScriptedEngine:
+        loaded = ready(thinking=MARKERS)
+        return ScriptedEngine(*scripts, ready=loaded, sizes=lambda n: MESSAGE_TOKENS * n)
+
+
+def split_at_reopening(folder: Path) -> list[list[tuple[str, str]]]:
+    folders = {"folder": folder, "models": folder.parent}
+    actions = [(text.format(**folders), event) for text, event in ACTIONS]
+    at = [event for _, event in actions].index(REOPEN)
+    return [actions[:at], actions[at + 1 :]]
+
+
+def open_session(history: ChatHistory, saved: SavedChat | None) -> ChatSession:
+    return ChatSession(PAIR, 1, history, saved)
+
+
+def in_the_linear_chat(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[ChatSession]:
+    engines, sessions = Engines(), list[ChatSession]()
+    for actions, run in zip(split_at_reopening(folder), engines.runs, strict=True):
+        with closing(ChatHistory.open(folder / "chats.sqlite")) as history:
+            saved = history.load_chat(1) if sessions else None
+            session = open_session(history, saved)
+            view = LinearChatView(session, ChatOutputStyle(quiet=True), lambda _: None)
+            options = ChatLaunchOptions(lambda _: SettingsRequest(LoadCommand("target.gguf", None)))
+            opening, waiting = Opening(run), iter(actions)
+
+            def load(request: SettingsRequest, **how: Any) -> ScriptedEngine:
+                engine = opening(request, on_worker=lambda _: None, **how)  # noqa: B023
+                assert isinstance(engine, ScriptedEngine)
+                return engine
+
+            def type_line(_: str) -> str:
+                text, event = next(waiting, ("", REOPEN))  # noqa: B023
+                if event == REOPEN:
+                    raise EOFError
+                if event == STOP:
+                    threading.Thread(target=press_ctrl_c_at, args=(engines.gate,)).start()
+                if event == DROP:
+                    monkeypatch.setattr(sys, "stdin", io.StringIO("d\n"))
+                return text
+
+            assert ChatLoop(options, view, load, type_line).run() == 0
+            sessions.append(session)
+    return sessions
+
+
+def press_ctrl_c_at(gate: Reached) -> None:
+    assert gate.is_reached.wait(20)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+async def in_the_app(folder: Path) -> list[ChatSession]:
+    engines, sessions = Engines(), list[ChatSession]()
+    for actions, run in zip(split_at_reopening(folder), engines.runs, strict=True):
+        with closing(ChatHistory.open(folder / "chats.sqlite")) as history:
+            saved = history.load_chat(1) if sessions else None
+            session, runner = open_session(history, saved), EngineRunner(Opening(run))
+            await run_app(session, runner, actions, engines.gate)
+            session.close()
+            sessions.append(session)
+    return sessions
+
+
+async def run_app(
+    session: ChatSession,
+    runner: EngineRunner,
+    actions: Sequence[tuple[str, str]],
+    gate: Reached,
+) -> None:
+    options = AppOptions()
+    screen = ChatScreen(session, runner, options)
+    async with LocalspecApp(options, runner, lambda: screen).run_test(size=(100, 30)) as pilot:
+
+        def is_idle() -> bool:
+            return screen.phase in ("ready", "failed") and pilot.app.screen is screen
+
+        await wait_until(pilot, is_idle)
+        for text, event in actions:
+            screen.composer.replace_text(text)
+            await pilot.press("enter")
+            if event == STOP:
+                await wait_until(pilot, gate.is_reached.is_set)
+                await pilot.press("escape")
+            if event == DROP:
+                await wait_until(pilot, lambda: isinstance(pilot.app.screen, ContextFullScreen))
+                await pilot.pause()
+                await pilot.press("enter")
+            if text == "/turns":
+                await pilot.press("escape")
+            await pilot.pause()
+            await wait_until(pilot, is_idle)
+
+
+def stored(folder: Path) -> list[Any]:
+    with closing(ChatHistory.open(folder / "chats.sqlite")) as history:
+        chats = [history.load_chat(entry.id) for entry in history.list_chats()]
+    return [
+        (
+            replace(chat.list_entry, created=0.0, updated=0.0),
+            chat.settings,
+            chat.conversation.seed,
+            chat.conversation.system,
+            chat.conversation.dropped,
+            chat.conversation.head,
+            chat.conversation.all_turns,
+        )
+        for chat in chats
+    ]
+
+
+def exported(folder: Path) -> dict[str, Any]:
+    chat: dict[str, Any] = json.loads((folder / "chat.json").read_text())["chat"]
+    return {name: value for name, value in chat.items() if name not in ("created", "updated")}
+
+
+def test_both_store_the_same_conversations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    linear, app = tmp_path / "linear", tmp_path / "app"
+    tinygguf.llama(0).write(tmp_path / "other.gguf")
+    for folder in (linear, app):
+        folder.mkdir()
+        (folder / "notes.txt").write_text("seven\n")
+    monkeypatch.setattr(secrets, "randbits", lambda _: 100)
+    sessions = in_the_linear_chat(linear, monkeypatch)
+    others = asyncio.run(in_the_app(app))
+    assert stored(linear) == stored(app)
+    eleven, ten, first = stored(linear)
+    turns = [(t.id, t.parent, t.question, t.answer, t.finish_reason) for t in first[-1]]
+    assert turns == FIRST_CHAT
+    assert [chat[0].title for chat in (first, ten, eleven)] == ["one", "ten", "eleven"]
+    assert [chat[3] for chat in (first, ten, eleven)] == ["Be brief.", "Be brief.", ""]
+    assert [chat[1].sampling.temperature for chat in (first, ten, eleven)] == [0.5, 0.5, 0.8]
+    assert [chat[1].ctx for chat in (first, ten, eleven)] == [4096, 4096, None]
+    models = {turn.id: turn.model for turn in first[-1]}
+    assert [models[id_] for id_ in (12, 13, 14, 15)] == ["qwen3-8b", "other", "other", "qwen3-8b"]
+    assert exported(linear) == exported(app)
+    for one, other in zip(sessions, others, strict=True):
+        assert one.conversation.all_turns == other.conversation.all_turns
+        assert one.settings == other.settings

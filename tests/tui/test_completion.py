@@ -1,0 +1,116 @@
+"""Completion of commands and paths in the message field, and the size of a message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localspec.tui.widgets.completion_list import CompletionList
+from tests.tui.scripted import ScriptedEngine, wait_until
+from tests.tui.test_chat import Chat, long, said
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "main.py").write_text("import os\n")
+    (tmp_path / "notes.txt").write_text("seven\n")
+    (tmp_path / "notes.txt.old").write_text("six\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def is_open(chat: Chat) -> bool:
+    return chat.screen.query_one(CompletionList).display
+
+
+async def typed(chat: Chat, text: str) -> None:
+    await chat.press(*("slash" if c == "/" else "space" if c == " " else c for c in text))
+
+
+async def test_a_slash_lists_the_commands_and_enter_takes_one() -> None:
+    async with Chat() as chat:
+        await typed(chat, "/")
+        assert is_open(chat) and "/bench Benchmark this pair" in chat.shown
+        await typed(chat, "th")
+        await chat.press("enter")
+        assert chat.typed == "/think " and not chat.questions
+        await chat.press("down", "enter")
+        assert chat.typed == "/think off"
+        await chat.press("enter")
+        assert chat.screen.session.settings.think is False and chat.typed == ""
+        assert not is_open(chat)
+
+
+async def test_what_is_whole_is_run_at_once_however_fast_it_is_typed() -> None:
+    async with Chat() as chat:
+        await chat.press(*"//undo"[1:], "enter")
+        await wait_until(chat.pilot, lambda: "The chat is empty" in chat.shown)
+        await chat.press("slash", *"set", "space", *"top_k", "space", "7", "enter")
+        assert chat.screen.session.settings.sampling.top_k == 7
+
+
+async def test_a_path_is_completed_folder_by_folder(folder: Path) -> None:
+    async with Chat() as chat:
+        await typed(chat, "/read s")
+        await chat.press("tab")
+        assert chat.typed == "/read src/" and is_open(chat)
+        await chat.press("tab", "enter")
+        assert [file.name for file in chat.screen.session.pending_attachments] == ["main.py"]
+        await typed(chat, "/read notes.txt")
+        assert is_open(chat)  # there is a longer one, too
+        await chat.press("enter")
+        files = [file.name for file in chat.screen.session.pending_attachments]
+        assert files == ["main.py", "notes.txt"]
+
+
+async def test_a_new_name_is_not_replaced_by_that_of_a_file(folder: Path) -> None:
+    async with Chat(ScriptedEngine(said)) as chat:
+        await chat.send("hi")
+        await typed(chat, "/save no")
+        assert is_open(chat)
+        await chat.press(".", "t", "x", "t", "enter")
+        assert (folder / "no.txt").exists() and (folder / "notes.txt").read_text() == "seven\n"
+
+
+async def test_escape_closes_the_list_and_keeps_what_is_typed() -> None:
+    async with Chat() as chat:
+        await typed(chat, "/mo")
+        await chat.press("escape")
+        assert not is_open(chat) and chat.typed == "/mo" and chat.on_top
+        await typed(chat, "d")
+        assert is_open(chat)
+
+
+async def test_up_goes_through_earlier_messages_and_not_through_the_list() -> None:
+    async with Chat() as chat:
+        await chat.send("first")
+        await chat.send("/think on")
+        await chat.press("up")
+        assert chat.typed == "/think on" and not is_open(chat)
+        await chat.press("up")
+        assert chat.typed == "first"
+
+
+async def test_the_mouse_takes_a_completion() -> None:
+    async with Chat() as chat:
+        await typed(chat, "/st")
+        await chat.pilot.click(CompletionList, offset=(3, 0))
+        assert chat.typed == "/stats" and chat.screen.composer.has_focus
+
+
+async def test_a_message_and_its_files_are_counted_against_what_is_left(folder: Path) -> None:
+    (folder / "long.txt").write_text("word " * 8000)
+    async with Chat(ScriptedEngine(long)) as chat:
+        await typed(chat, "four")
+        assert "about 1 tokens, 8.2k left" in chat.shown
+        await chat.press("enter")
+        await chat.until("ready")
+        assert "about" not in chat.shown
+        await chat.send("/read long.txt")
+        assert "about 4.2k tokens, 8.0k left" in chat.shown
+        size = chat.screen.session.estimate_tokens("")
+        assert size > 40_000 / 9.5, "as many bytes a token as in the answer"

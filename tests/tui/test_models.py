@@ -1,0 +1,96 @@
+"""Another model, draft model or context size in the same chat."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.errors import EngineError
+from localspec.tui.screens.picker import PickerScreen
+from tests import tinygguf
+from tests.tui.scripted import Script, ScriptedEngine, answer, ready, wait_until
+from tests.tui.test_chat import Chat, said
+
+pytestmark = pytest.mark.asyncio
+
+
+def other() -> Script:
+    return answer(["Other", "wise", "."])
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A models folder with two models."""
+    monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(tmp_path))
+    for name in ("alpha-Q8_0", "beta-Q8_0"):
+        tinygguf.llama(0).write(tmp_path / f"{name}.gguf")
+    return tmp_path
+
+
+def loaded_files(chat: Chat) -> list[str]:
+    return [Path(load.target).name for load in chat.opening.loads]
+
+
+async def test_another_model_answers_again_and_the_chat_goes_on(models: Path) -> None:
+    async with Chat(ScriptedEngine(said), ScriptedEngine(other)) as chat:
+        await chat.send("one")
+        await chat.send(f"/regen {models / 'beta-Q8_0.gguf'}")
+        assert "beta-Q8_0" in chat.shown and "qwen3-8b" not in chat.shown  # title and speaker
+        await chat.send("two")
+        turns = chat.screen.session.conversation.all_turns
+        assert [(turn.question, turn.answer, turn.model) for turn in turns] == [
+            ("one", "Well, hello.", "qwen3-8b"),
+            ("one", "Otherwise.", "beta-Q8_0"),
+            ("two", "Otherwise.", "beta-Q8_0"),
+        ]
+        await chat.press("f8", "up", "left", "escape")
+        assert "qwen3-8b" in chat.shown and "Well, hello." in chat.shown
+        assert "beta-Q8_0" in chat.shown  # it still answers
+
+
+async def test_the_picker_lists_what_is_here_and_enter_loads_it(models: Path) -> None:
+    async with Chat(ScriptedEngine(said), ScriptedEngine(other)) as chat:
+        await chat.send("one")
+        await chat.press("d", "r", "a", "f", "t", "f12")
+        assert isinstance(chat.app.screen, PickerScreen)
+        await wait_until(chat.pilot, lambda: "alpha-Q8_0 0.5 MB" in chat.shown)
+        assert "now: qwen3-8b + qwen3-0.6b" in chat.shown
+        await chat.press("b", "e", "t", "enter")
+        await chat.until("ready")
+        assert chat.on_top and chat.typed == "draft" and chat.questions == ["one"]
+        assert loaded_files(chat) == ["qwen3-8b.gguf", "beta-Q8_0.gguf"]
+        assert "From now on beta-Q8_0 answers." in chat.shown
+
+
+async def test_a_name_that_is_not_in_the_list_is_taken_as_typed(models: Path) -> None:
+    async with Chat(ScriptedEngine(said)) as chat:
+        await chat.press("f12")
+        await wait_until(chat.pilot, lambda: "alpha-Q8_0 0.5 MB" in chat.shown)
+        await chat.press(*"nowhere", "enter")
+        await wait_until(chat.pilot, lambda: chat.on_top and "nowhere" in chat.shown)
+        assert loaded_files(chat) == ["qwen3-8b.gguf"] and chat.screen.phase == "ready"
+
+
+async def test_a_model_that_cannot_be_loaded_names_the_way_back(models: Path) -> None:
+    broken = EngineError("The engine has exited.")
+    async with Chat(ScriptedEngine(said), broken, ScriptedEngine(other)) as chat:
+        await chat.send(f"/model {models / 'alpha-Q8_0.gguf'}")
+        assert chat.screen.phase == "failed" and "/model - previous model" in chat.shown
+        await chat.send(f"/model {models / 'beta-Q8_0.gguf'}")
+        assert "The engine has exited." not in chat.shown
+        await chat.send("one")
+        assert "Otherwise." in chat.shown
+
+
+async def test_another_context_is_loaded_with_what_is_typed_kept() -> None:
+    settings = {"target": {"n_ctx": 4096}, "chat": {"template": "own"}}
+    smaller = ScriptedEngine(other, ready=replace(ready(), settings=settings))
+    async with Chat(ScriptedEngine(said), smaller) as chat:
+        await chat.send("/ctx 4k")
+        assert "ctx 0 / 4.1k" in chat.shown
+        assert [wish.ctx for wish in chat.opening.wishes] == [None, 4096]
+        await chat.send("/ctx many")
+        assert "For example: /ctx 8192, or 16k." in chat.shown
+        assert len(chat.opening.loads) == 2

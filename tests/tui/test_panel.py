@@ -1,0 +1,316 @@
+"""The speculation panel: what its numbers are, and what a glance at it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from localspec.chat.answer import GeneratedAnswer
+from localspec.chat.speculation_stats import RECENT_ROUNDS, SpeculationStats
+from localspec.protocol.events import (
+    Event,
+    GenerationFinished,
+    Prefill,
+    Round,
+    RoundTimes,
+    SpeculationPlan,
+    Token,
+)
+from localspec.protocol.wire import MeasuredCosts
+from localspec.tui.glyphs import ASCII, UNICODE, Glyphs
+from localspec.tui.widgets import speculation_panel
+from localspec.tui.widgets.speculation_panel import SpeculationPanel
+from tests.tui.scripted import Script, ScriptedEngine, painted
+from tests.tui.test_chat import Chat
+
+ON = SpeculationPlan("on", "worth it for this text", 1.8)
+OFF = SpeculationPlan("off", "turned off")
+PLAIN_MS = 20.0
+"""As `scripted.MEASURED`: 50 tok/s."""
+
+
+def round_(
+    n: int, drafted: int, accepted: int, source: str = "model", ms: float | None = None
+) -> Round:
+    """A plain one takes PLAIN_MS, one with a draft half as long again."""
+    said = tuple(Token(1, "x", "accepted") for _ in range(accepted + 1))
+    took = ms if ms is not None else PLAIN_MS * (1.5 if drafted else 1.0)
+    times = RoundTimes(2.0 * bool(drafted), took - 2.0 * bool(drafted), 0.0)
+    return Round(n, source if drafted else None, "", drafted, accepted, said, times)
+
+
+def rounds(n: int, drafted: int, accepted: int, source: str = "model") -> list[Round]:
+    """The first reads the prompt and is not counted."""
+    return [round_(0, 0, 0, ms=500.0), *(round_(i, drafted, accepted, source) for i in range(1, n))]
+
+
+def stats(*events: Event, measured: MeasuredCosts | None = None) -> SpeculationStats:
+    built = SpeculationStats(measured)
+    for event in events:
+        built.add(event)
+    return built
+
+
+def lines(shown: SpeculationStats, glyphs: Glyphs = UNICODE, height: int = 60) -> list[str]:
+    drawn = speculation_panel._panel_lines(shown, glyphs, "", height)
+    return [" ".join(line.plain.split()) for line in drawn]
+
+
+MEASURED = MeasuredCosts(PLAIN_MS, {"1": 1.0, "2": 1.3, "4": 1.8}, c=0.1)
+
+
+# --- through the app --------------------------------------------------------------------------
+
+
+def said(plan: SpeculationPlan, events: Iterable[Round]) -> Callable[[], Script]:
+    script: list[Event] = [plan, Prefill(24, 24, 8), *events]
+    script.append(GenerationFinished("eog", "", {}))
+    return lambda: script
+
+
+async def shown_after(*answers: Callable[[], Script]) -> str:
+    """The panel after the answers to so many questions."""
+    async with Chat(ScriptedEngine(*answers)) as chat:
+        await chat.press("f3")
+        for _ in answers:
+            await chat.send("hi")
+        return " ".join(str(chat.screen.query_one(SpeculationPanel).content).split())
+
+
+@pytest.mark.asyncio
+async def test_one_line_says_what_speculation_gives_now() -> None:
+    shown = await shown_after(said(ON, rounds(40, 4, 2)))
+    assert shown.startswith("ON 2.0× plain speed")
+    assert "with speculation 100 tok/s plain decoding 50.0 tok/s" in shown
+
+
+@pytest.mark.asyncio
+async def test_a_range_while_little_is_known() -> None:
+    """Six rounds prove nothing; twenty uneven ones a range."""
+    assert "ON few rounds so far" in await shown_after(said(ON, rounds(6, 4, 2)))
+    uneven = [round_(0, 0, 0), *(round_(n, 4, 4 * (n % 2)) for n in range(1, 20))]
+    assert "ON 1.4–2.7× plain speed" in await shown_after(said(ON, uneven))
+
+
+@pytest.mark.asyncio
+async def test_plain_rounds_are_not_drawn_as_full_bars() -> None:
+    """Review B 3: an answer without drafts looked like perfect acceptance."""
+    plain = await shown_after(said(ON, rounds(12, 0, 0)))
+    assert "last 12 rounds: accepted, 0–4 ············ · plain" in plain
+    mixed = [round_(0, 0, 0), round_(1, 4, 0), round_(2, 4, 4), round_(3, 8, 8)]
+    shown = await shown_after(said(ON, mixed))
+    assert "last 4 rounds: accepted, 0–8 █ ·×██ · plain × all rejected" in shown
+
+
+@pytest.mark.asyncio
+async def test_tokens_per_pass_counts_plain_passes() -> None:
+    """Review B 4: 4.7 tokens per pass stood beside 27.8 tok/s, plain 25.8."""
+    events = [*rounds(40, 0, 0), *(round_(n, 4, 4) for n in range(40, 50))]
+    assert "1.8 tokens per target pass" in await shown_after(said(ON, events))
+
+
+@pytest.mark.asyncio
+async def test_below_ten_draft_tokens_there_is_no_rate() -> None:
+    """Review B 6: 100 % rested on one draft token."""
+    shown = await shown_after(said(ON, [round_(0, 0, 0), round_(1, 1, 1)]))
+    assert "acceptance rate 1 of 1 drafted now 1 of 1 drafted chat" in shown
+    assert "%" not in shown
+    assert "75 % of 16 drafted now" in await shown_after(said(ON, rounds(5, 4, 3)))
+
+
+@pytest.mark.asyncio
+async def test_on_and_off_with_one_key_and_both_speeds_beside_each_other() -> None:
+    answers = said(ON, rounds(40, 4, 2)), said(OFF, rounds(40, 0, 0)), said(ON, rounds(40, 4, 2))
+    async with Chat(ScriptedEngine(*answers)) as chat:
+        await chat.press("f3")
+        await chat.send("hi")
+        await chat.press("ctrl+s")
+        assert "spec: off" in chat.shown
+        assert "With speculation 100 tok/s, plain 50.0 tok/s." in chat.shown
+        assert "OFF FROM THE NEXT ANSWER" in chat.shown
+        chat.app.clear_notifications()
+        await chat.send("again")
+        engine = chat.opening.engines[0]
+        assert isinstance(engine, ScriptedEngine)
+        assert [request.spec for request in engine.asked] == ["auto", "off"]
+        panel = " ".join(str(chat.screen.query_one(SpeculationPanel).content).split())
+        assert panel.startswith("OFF speculation, before 100 tok/s plain decoding 50.0 tok/s")
+        await chat.press("ctrl+s")
+        assert "ON FROM THE NEXT ANSWER" in chat.shown
+        await chat.send("and again")
+        assert [request.spec for request in engine.asked] == ["auto", "off", "auto"]
+
+
+@pytest.mark.asyncio
+async def test_one_key_shows_the_draft_that_auto_pauses() -> None:
+    """On for show, then off, then `auto` again."""
+    pause = said(SpeculationPlan("paused", "not worthwhile", 0.6), rounds(40, 0, 0))
+    answers = pause, said(ON, rounds(40, 4, 1)), said(OFF, rounds(40, 0, 0)), pause
+    async with Chat(ScriptedEngine(*answers)) as chat:
+        await chat.press("f3")
+        for states in ("ON FROM THE NEXT", "OFF FROM THE NEXT", "ON FROM THE NEXT"):
+            await chat.send("hi")
+            await chat.press("ctrl+s")
+            assert states in chat.shown
+            chat.app.clear_notifications()
+        await chat.send("hi")
+        engine = chat.opening.engines[0]
+        assert isinstance(engine, ScriptedEngine)
+        assert [request.spec for request in engine.asked] == ["auto", "model", "off", "auto"]
+
+
+@pytest.mark.asyncio
+async def test_speeds_of_a_pair_are_kept_for_a_new_chat() -> None:
+    engine = ScriptedEngine(said(OFF, rounds(40, 0, 0)), said(ON, rounds(9, 4, 2)), measured=None)
+    async with Chat(engine) as chat:
+        await chat.press("f3")
+        await chat.send("hi")
+        await chat.send("/clear")
+        await chat.send("hi")
+        shown = " ".join(str(chat.screen.query_one(SpeculationPanel).content).split())
+        assert shown.startswith("ON 2.0× plain speed with speculation 100 tok/s")
+
+
+@pytest.mark.asyncio
+async def test_how_plain_speed_becomes_known() -> None:
+    async with Chat(ScriptedEngine(said(ON, rounds(9, 4, 2)), measured=None)) as chat:
+        await chat.press("f3")
+        await chat.send("hi")
+        shown = " ".join(str(chat.screen.query_one(SpeculationPanel).content).split())
+        assert shown.startswith("ON plain speed unknown")
+        assert "/spec off, once, measures it" in shown
+
+
+@pytest.mark.asyncio
+async def test_on_again_is_the_drafter_of_before() -> None:
+    async with Chat() as chat:
+        await chat.send("/spec lookup")
+        await chat.press("ctrl+s", "ctrl+s")
+        assert chat.screen.session.settings.spec == "lookup"
+        assert "spec: lookup" in painted(chat.app.screen)
+
+
+# --- reasons ----------------------------------------------------------------------------------
+
+
+def paused(why: str, until: int | None = None) -> SpeculationPlan:
+    return SpeculationPlan("paused", why, 1.0, until)
+
+
+def test_a_pause_says_what_would_have_to_change() -> None:
+    events = [*rounds(20, 4, 0), *(round_(n, 0, 0) for n in range(20, 30))]
+    shown = stats(paused("not worth it for this text", 42), *events, measured=MEASURED)
+    assert lines(shown)[:6] == [
+        "PAUSED 0.8× plain speed",
+        "with speculation 37.7 tok/s",
+        "plain decoding 50.0 tok/s",
+        "not worth it for this text",
+        "acceptance 0 %, pays from 41 %",
+        "next trial in 12 rounds",
+    ]
+
+
+def test_a_computer_on_which_nothing_pays_is_said_to_be_one() -> None:
+    steep = MeasuredCosts(PLAIN_MS, {"1": 1.0, "2": 2.1, "4": 4.3}, c=0.3)
+    shown = stats(paused("not worth it for this text"), *rounds(9, 0, 0), measured=steep)
+    assert "on this computer no acceptance" in lines(shown)
+    unknown = stats(paused("no repeated text yet"), *rounds(9, 0, 0))
+    assert not any("pays" in line for line in lines(unknown))
+
+
+def test_drafts_that_lose_time_are_said_to() -> None:
+    shown = stats(SpeculationPlan("on", "max draft tokens 4, model"), *rounds(30, 4, 0))
+    assert lines(stats(*rounds(2, 0, 0)))[0] == "READY"
+    shown.measured = MEASURED
+    assert lines(shown)[0] == "ON 0.7× plain speed"
+    assert "drafts cost more than they save" in lines(shown)
+
+
+# --- the numbers ------------------------------------------------------------------------------
+
+
+def test_nothing_is_known_before_anything_happened() -> None:
+    shown = stats()
+    assert shown.speedup is None and shown.draft_sources == [] and shown.tokens_per_pass is None
+    assert lines(shown) == [
+        "READY",
+        "with speculation – tok/s",
+        "plain decoding – tok/s",
+        "",
+        "acceptance rate",
+        "– now",
+        "– chat",
+        "– tokens per pass",
+    ]
+
+
+def test_the_acceptance_rate_of_the_chat_and_of_the_last_rounds() -> None:
+    old = [round_(n, 4, 0) for n in range(RECENT_ROUNDS)]
+    new = [round_(n, 4, 4) for n in range(RECENT_ROUNDS)]
+    shown = lines(stats(*old, *new))
+    assert "100 % of 192 drafted now" in shown
+    assert "50 % of 384 drafted chat" in shown
+    assert "3.0 tokens per target pass" in shown
+
+
+def test_speeds_leave_out_the_round_that_reads_the_prompt_and_forced_ones() -> None:
+    forced = Round(9, None, "", 0, 0, (Token(1, "x", "plain"),), RoundTimes(0, 0, 0))
+    assert stats(*rounds(9, 4, 2), forced).tokens_per_second == 100.0
+
+
+def test_plain_rounds_of_the_answer_are_the_standard_where_there_are_enough() -> None:
+    """Costs measured on a quiet computer say nothing about one that is busy now."""
+    quiet = MeasuredCosts(PLAIN_MS / 2, {"1": 1.0})
+    busy = stats(paused("no repeated text yet"), *rounds(40, 0, 0), measured=quiet)
+    assert lines(busy)[0] == "PAUSED 1.0× plain speed"
+    assert stats(*rounds(8, 0, 0), measured=quiet).plain_speed == 100.0
+
+
+def test_a_table_of_draft_sources() -> None:
+    shown = stats(
+        *(round_(n, 3, 2) for n in range(5)),
+        *(round_(n, 2, 1, "lookup") for n in range(3)),
+        round_(8, 5, 5, "model+lookup"),
+        round_(9, 5, 5, "lookup+model"),
+    )
+    table = lines(shown)
+    start = table.index("source drafted accepted ms")
+    assert table[start + 1 : start + 4] == [
+        "draft model 15 67 % 2.0",
+        "mixed 10 100 % 2.0",
+        "lookup 6 – 2.0",
+    ]
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
+@pytest.mark.parametrize("height", [4, 9, 14, 22, 38, 48])
+def test_the_panel_fits_and_shows_whole_sections(height: int, glyphs: Glyphs) -> None:
+    events = [round_(n, 16, n % 17) for n in range(40)]
+    shown = stats(ON, *events, measured=MEASURED)
+    drawn = speculation_panel._panel_lines(shown, glyphs, "", height)
+    assert len(drawn) <= max(height, 4)
+    assert all(line.cell_length <= speculation_panel.PANEL_WIDTH for line in drawn)
+    texts = [line.plain for line in drawn]
+    for title, least in (("last 32 rounds", 14), ("source", 22)):
+        assert any(text.startswith(title) for text in texts) == (height >= least)
+    assert height < 38 or {"accepted tokens per round", "last round"} <= {*texts}
+
+
+def test_bars_without_unicode_are_digits() -> None:
+    events = [round_(0, 0, 0), round_(1, 4, 0), round_(2, 4, 4), round_(3, 16, 12)]
+    assert "-x4+" in lines(stats(ON, *events), ASCII)
+
+
+def test_the_context_holds_prompt_and_answer() -> None:
+    shown = stats(Prefill(0, 40, 30), Prefill(40, 40, 30), round_(1, 4, 3))
+    assert (shown.context_tokens, shown.reused_tokens, shown.prefill) == (44, 30, None)
+    shown.add(GenerationFinished("eog", "", {"timings": {"first_token_ms": 12.0}}))
+    assert shown.first_token_ms == 12.0
+
+
+def test_another_answer_begins_anew_but_the_chat_goes_on() -> None:
+    shown = stats(round_(1, 4, 2))
+    shown.start_answer(GeneratedAnswer())
+    assert (shown.recent_drafted, shown.totals.acceptance_rate) == (0, 0.5)
+    assert shown.answer_tokens == 0

@@ -1,0 +1,108 @@
+"""The live board of `localspec serve`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from localspec.protocol.events import (
+    EngineReady,
+    GenerationFinished,
+    Prefill,
+    Round,
+    RoundTimes,
+    Token,
+)
+from localspec.serve.activity import RequestActivity, RequestState, ServerActivity
+from localspec.tui.app import LocalspecApp
+from localspec.tui.app_options import AppOptions
+from localspec.tui.engine_runner import EngineRunner
+from localspec.tui.screens.serve import ServeScreen
+from tests.tui.scripted import painted, wait_until
+
+READY = EngineReady(
+    {}, "Qwen3-8B-Q4_K_M.gguf", "Qwen3-0.6B-Q8_0.gguf", (), {"target": {"n_ctx": 8192}},
+    {"used": 6_200_000_000}, 900.0,
+)  # fmt: skip
+BEGAN = 1000.0
+
+
+@dataclass
+class FakeServer:
+    url: str = "http://127.0.0.1:8080"
+    activity: ServerActivity = field(default_factory=ServerActivity)
+    ready: EngineReady | None = READY
+    is_running: bool = True
+
+    def answer(self, n_rounds: int, state: RequestState = "done", route: str = "chat") -> None:
+        """A whole answer: rounds of three draft tokens, of which two are accepted."""
+        request = self.begin(route)
+        self.add(request, Prefill(40, 1200, 40))
+        for n in range(n_rounds):
+            tokens = tuple(Token(i, "x", "accepted") for i in range(3))
+            source = "lookup" if n % 4 == 3 else "model"
+            self.add(request, Round(n, source, "", 3, 2, tokens, RoundTimes(1, 2, 0)))
+        timings = {"prefill_ms": 800.0, "decode_ms": n_rounds * 60.0}
+        totals = {"prompt_tokens": 1200, "reused_tokens": 900, "timings": timings}
+        self.add(request, GenerationFinished("eog", totals=totals))
+        self.activity.end(request, state, 200)
+        request.answer_began, request.ended = BEGAN + 1, BEGAN + 1 + n_rounds * 0.06
+
+    def begin(self, route: str = "chat") -> RequestActivity:
+        request = self.activity.begin(f"/v1/{route}/completions")
+        request.began = BEGAN
+        return request
+
+    def add(self, request: RequestActivity, event: Prefill | Round | GenerationFinished) -> None:
+        request.add(event)
+        self.activity.add(event)
+
+
+def board(server: FakeServer) -> LocalspecApp:
+    options = AppOptions()
+    return LocalspecApp(options, EngineRunner(), lambda: ServeScreen(server, options))
+
+
+def busy() -> FakeServer:
+    """Answers of three kinds behind one that runs and one that waits."""
+    server = FakeServer()
+    server.answer(60)
+    server.answer(20, "cancelled", "text")
+    server.answer(4, "failed")
+    running, waiting = server.begin(), server.begin("text")
+    tokens = (Token(1, "x", "plain"),)
+    server.add(running, Round(0, None, "", 0, 0, tokens, RoundTimes(0, 2, 0)))
+    running.answer_began = BEGAN + 1
+    running.ended = waiting.ended = BEGAN + 2  # so that a picture is always the same
+    return server
+
+
+@pytest.mark.pictures
+def test_a_busy_board(snap_compare: Callable[..., bool]) -> None:
+    assert snap_compare(board(busy()))
+
+
+@pytest.mark.asyncio
+async def test_the_board_follows_the_server_and_ends_with_it() -> None:
+    server = FakeServer(ready=None)
+    app = board(server)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await wait_until(pilot, lambda: "Loading the model" in painted(app.screen))
+        server.ready = READY
+        await wait_until(pilot, lambda: "No request yet" in painted(app.screen))
+        server.answer(60)
+        await wait_until(pilot, lambda: "120 of 180" in painted(app.screen))
+        shown = painted(app.screen)
+        assert "1 done" in shown and "75 % reused" in shown and "model 90 of 135" in shown
+        server.is_running = False
+        await wait_until(pilot, lambda: not app.is_running)
+
+
+@pytest.mark.asyncio
+async def test_a_key_ends_the_server() -> None:
+    app = board(FakeServer())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("q")
+        await wait_until(pilot, lambda: not app.is_running)

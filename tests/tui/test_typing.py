@@ -1,0 +1,348 @@
+"""What is typed: never lost, delivered where the screen says, sent only on request."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual import events
+from textual.widgets import Input
+
+from localspec.protocol.events import EngineExit, Round
+from localspec.tui.screens import chat as chat_screen
+from localspec.tui.screens.chat_settings import ChatSettingsScreen
+from localspec.tui.screens.home import HomeScreen
+from tests.fakehub import FakeHub
+from tests.tui import test_kept as kept
+from tests.tui.scenes import settled
+from tests.tui.scripted import Gate, Script, ScriptedEngine, ready, wait_until
+from tests.tui.test_chat import Chat, said
+from tests.tui.test_downloads import Home, client
+from tests.zoo import Zoo
+
+pytestmark = pytest.mark.asyncio
+
+
+# --- keys that are typed faster than the screen changes ---------------------------------------
+
+
+@pytest.mark.parametrize("opening", ["f1", "f4", "ctrl+l", "f8", "ctrl+p"])
+async def test_letters_right_after_a_sheet_closes_go_to_the_message(opening: str) -> None:
+    async with Chat() as chat:
+        await chat.send("hi")
+        await chat.press(opening)
+        await settled(chat.pilot)
+        assert not chat.on_top
+        for key, character in (("escape", None), ("a", "a"), ("b", "b"), ("c", "c")):
+            chat.app.post_message(events.Key(key, character))
+        await wait_until(chat.pilot, lambda: chat.typed == "abc")
+        assert chat.on_top
+
+
+async def test_letters_right_after_a_sheet_opens_go_to_its_field() -> None:
+    async with Chat() as chat:
+        for key in ("a", "f4", "0", ".", "3", "escape", "b"):
+            chat.app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await wait_until(chat.pilot, lambda: chat.typed == "ab")
+        assert chat.screen.session.settings.sampling.temperature == 0.3
+
+
+async def test_a_command_typed_ahead_of_a_sheet_is_whole() -> None:
+    """Enter sends the command, which opens a sheet; the next letters belong to the sheet."""
+    async with Chat() as chat:
+        chat.screen.composer.replace_text("/show")
+        for key in ("enter", "0", ".", "4", "escape", "x"):
+            chat.app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await wait_until(chat.pilot, lambda: chat.typed == "x")
+        assert chat.screen.session.settings.sampling.temperature == 0.4
+
+
+# --- drafts -----------------------------------------------------------------------------------
+
+
+async def test_escape_clears_the_message_and_up_brings_it_back() -> None:
+    async with Chat() as chat:
+        chat.screen.composer.replace_text("a long thought\nof two lines")
+        await chat.press("escape")
+        assert chat.typed == ""
+        assert "↑ brings the text back" in chat.shown
+        await chat.press("up")
+        assert chat.typed == "a long thought\nof two lines"
+
+
+async def test_editing_an_earlier_question_keeps_what_was_being_typed() -> None:
+    async with Chat() as chat:
+        await chat.send("one")
+        chat.screen.composer.replace_text("half a thought")
+        await chat.press("f6")
+        assert chat.typed == "one"
+        await chat.press("up")
+        assert chat.typed == "half a thought"
+
+
+async def test_a_late_escape_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was meant to stop the answer, which ended just before."""
+    monkeypatch.setattr(chat_screen, "_LATE_ESCAPE_SECONDS", 60.0)
+    async with kept.app() as one:
+        await one.press("enter")
+        await one.until("ready")
+        await one.send("hi")
+        await one.press("escape")
+        assert one.chat.phase == "ready", "the chat was left"
+        one.chat.composer.replace_text("next")
+        await one.press("escape")
+        assert one.chat.composer.text == "next"
+        monkeypatch.setattr(chat_screen, "_LATE_ESCAPE_SECONDS", 0.0)
+        await one.press("escape", "escape")
+        assert isinstance(one.pilot.app.screen, HomeScreen)
+
+
+async def test_a_draft_is_there_when_the_chat_is_opened_again() -> None:
+    """After Esc while the model loads, after another chat of the pair, and recalled by up."""
+    async with kept.app() as one:
+        await one.press("enter")
+        await one.until("ready")
+        await one.send("the first chat")
+        await one.send("/new")
+        await one.send("the second chat")
+        one.chat.composer.replace_text("not sent yet")
+        one.chat.phase = "loading"  # Esc leaves at once
+        await one.press("escape")
+        for name in ("the first chat", "the second chat"):
+            await one.press("slash", *name.replace(" ", ""))
+            one.home.query_one(Input).value = name
+            await wait_until(one.pilot, lambda name=name: f"▸ {name}" in one.shown)  # type: ignore[misc]
+            await one.press("enter")
+            await one.until("ready")
+            draft = one.chat.composer.text
+            await one.press("escape", "escape")
+            await one.press("escape")
+        assert draft == "not sent yet"
+
+
+async def test_a_message_that_waited_for_the_model_is_not_lost_with_the_screen() -> None:
+    async with kept.app() as one:
+        await one.press("enter")
+        await one.until("ready")
+        one.chat.phase = "loading"
+        one.chat.composer.replace_text("queued")
+        await one.press("enter")
+        one.chat.composer.replace_text("and typed")
+        await one.press("escape")
+        await one.press("enter")
+        await one.until("ready")
+        assert one.chat.composer.text == "queued\nand typed"
+
+
+async def test_what_is_typed_survives_the_engine() -> None:
+    gate = Gate()
+    dying = ScriptedEngine(lambda: [*list(said())[:-1], gate, EngineExit("signal 9", (), "")])
+    async with Chat(dying, ScriptedEngine(said)) as chat:
+        chat.screen.composer.replace_text("one")
+        await chat.press("enter")
+        await chat.until("answering")
+        chat.screen.composer.replace_text("two")
+        gate.set()
+        await chat.until("failed")
+        assert chat.typed == "two"
+        await chat.press("f5")
+        await chat.until("ready")
+        assert chat.typed == "two"
+
+
+# --- the search on Home -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a socket")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+@pytest.mark.usefixtures("no_network")
+async def test_enter_opens_the_chat_that_is_marked() -> None:
+    async with kept.app() as one:
+        await one.press("enter")
+        await one.until("ready")
+        await one.send("a haiku about rain")
+        await one.press("escape", "slash", *"haiku")
+        await wait_until(one.pilot, lambda: "▸ a haiku about rain" in one.shown)
+        assert "enter continue" in one.shown and "↑↓ select" in one.shown
+        await one.press("enter")
+        await one.until("ready")
+        assert one.chat.session.title == "a haiku about rain"
+
+
+@pytest.mark.usefixtures("no_network")
+async def test_the_arrows_mark_rows_while_one_types() -> None:
+    async with kept.app() as one:
+        await one.press("enter")
+        await one.until("ready")
+        await one.send("demo of rain")
+        await one.press("escape", "slash", *"demo")
+        await wait_until(one.pilot, lambda: "In your chats" in one.shown)
+        assert "▸ demo-target" in one.shown or "▸ demo " in one.shown
+        await one.press("down")
+        assert "▸ demo of rain" in one.shown and "enter continue" in one.shown
+        await one.press("up")
+        assert "enter open" in one.shown
+
+
+async def test_only_a_marked_search_sends_words_to_the_hub() -> None:
+    with FakeHub() as hub:
+        async with Home(client(hub)) as home:
+            await home.press("slash", *"xyzzy", "enter")
+            await home.sees("No match on this computer", "Search the hub", "sends this text")
+            assert "▸" not in home.shown and not hub.seen
+            await home.press("down")
+            await home.sees("▸ Search the hub", "enter search the hub")
+            assert not hub.seen
+            await home.press("enter")
+            await home.sees("No models with that name on the hub.")
+            assert hub.seen
+
+
+# --- the settings sheet -----------------------------------------------------------------------
+
+
+async def test_an_invalid_setting_changes_nothing() -> None:
+    async with Chat() as chat:
+        before = chat.screen.session.settings
+        await chat.press("f4", *"2", "full_stop", *"5x", "enter")
+        assert "temperature cannot be '2.5x'" in chat.shown
+        assert isinstance(chat.app.screen, ChatSettingsScreen)
+        field = chat.app.screen.focused
+        assert isinstance(field, Input) and (field.name, field.value) == ("temperature", "0.8")
+        assert chat.screen.session.settings == before
+        await chat.press(*"1x", "tab", *"2", "enter", *"7", "escape")
+        settings = chat.screen.session.settings
+        assert (settings.sampling.temperature, settings.sampling.top_k) == (2.0, 7)
+
+
+async def test_a_setting_half_typed_when_the_sheet_closes_changes_nothing() -> None:
+    async with Chat() as chat:
+        before = chat.screen.session.settings
+        await chat.press("f4", *"2x", "escape")
+        assert chat.on_top and "Not changed: temperature cannot be '2x'" in chat.shown
+        assert chat.screen.session.settings == before
+        await chat.press("f4", *"2", "escape")
+        assert chat.screen.session.settings.sampling.temperature == 2
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+async def test_a_folder_or_a_binary_file_is_not_attached(tmp_path: Path) -> None:
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n" + bytes(range(128, 256)) * 4)
+    async with Chat() as chat:
+        await chat.send(f"/read {tmp_path}")
+        await wait_until(chat.pilot, lambda: "is not a file" in chat.shown)
+        assert "Errno" not in chat.shown
+        await chat.send(f"/read {tmp_path / 'picture.png'}")
+        await wait_until(chat.pilot, lambda: "is not a text file" in chat.shown)
+        assert not chat.screen.session.pending_attachments
+
+
+async def test_enter_takes_the_completed_path(tmp_path: Path, zoo: Zoo) -> None:
+    (tmp_path / "models").mkdir()
+    shutil.copy(zoo["parrot"], tmp_path / "models" / "parrot.gguf")
+    async with kept.app() as one:
+        await one.press("o")
+        field = one.pilot.app.screen.query_one("#target", Input)
+        field.value = str(tmp_path / "mod")
+        await one.press("enter")
+        assert field.value == f"{tmp_path}/models/" and field.has_focus
+        await one.press("p", "enter")
+        assert field.value == f"{tmp_path}/models/parrot.gguf"
+        assert "a GGUF model" in one.shown and not field.has_focus
+
+
+# --- chats ------------------------------------------------------------------------------------
+
+
+async def test_a_new_chat_begins_with_the_settings_of_the_start() -> None:
+    async with Chat() as chat:
+        await chat.send("/system be brief")
+        await chat.send("/set top_k 7")
+        await chat.send("one")
+        await chat.press("ctrl+n")
+        session = chat.screen.session
+        assert (session.conversation.system, session.settings.sampling.top_k) == ("", 40)
+        await chat.send("/set top_k 8")
+        await chat.send("/new")
+        assert session.settings.sampling.top_k == 40
+
+
+async def test_the_answer_before_is_copied_while_the_next_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SSH_CONNECTION", "somewhere")
+    monkeypatch.delenv("TMUX", raising=False)
+    async with Chat(ScriptedEngine(said, lambda: [Gate(), *said()])) as chat:
+        await chat.send("one")
+        chat.screen.composer.replace_text("two")
+        await chat.press("enter")
+        await chat.until("answering")
+        await chat.press("ctrl+o")
+        assert "12 characters" in chat.shown and "No answer" not in chat.shown
+        await chat.press("escape")
+        await chat.until("ready")
+
+
+async def test_a_message_that_alone_is_too_long_is_given_back() -> None:
+    """Leaving out turns would not help, so it is not offered; the refusal goes with the next."""
+    sizes = {1: 100}  # by number of messages
+    engine = ScriptedEngine(said, sizes=lambda messages: sizes[messages])
+    async with Chat(engine) as chat:
+        await chat.send("one")
+        sizes.update({1: 8_500, 3: 9_000})
+        await chat.send("a very long message")
+        assert chat.on_top and "This message alone exceeds the context" in chat.shown
+        assert (chat.typed, chat.questions) == ("a very long message", ["one"])
+        sizes.update({1: 100, 3: 200})
+        await chat.press("enter")
+        await wait_until(chat.pilot, lambda: len(chat.questions) == 2)
+        await chat.until("ready")
+        assert "exceeds the context" not in chat.shown
+        assert [m.content for m in engine.asked[-1].messages] == [
+            "one",
+            "Well, hello.",
+            "a very long message",
+        ]
+
+
+def unscored() -> Script:
+    """As an engine answers without being asked for probabilities."""
+    for event in said():
+        if isinstance(event, Round):
+            plain = (replace(t, p_target=None, rank=None, instead=()) for t in event.tokens)
+            event = replace(event, tokens=tuple(plain))  # noqa: PLW2901
+        yield event
+
+
+async def test_replay_has_the_probabilities_that_the_token_view_computed() -> None:
+    async with Chat(ScriptedEngine(unscored)) as chat:
+        await chat.send("hi")
+        await chat.press("f7", "end")
+        assert "Probabilities not recorded" in chat.shown
+        await chat.press("escape", "f2")
+        await wait_until(chat.pilot, lambda: "target probability 50 %" in chat.shown)
+        await chat.press("f2", "f7", "end")
+        assert "target probability 50 %" in chat.shown
+
+
+async def test_replay_keeps_question_and_answer_of_a_chat_apart() -> None:
+    async with Chat() as chat:
+        await chat.send("Count to 20.")
+        await chat.press("f7", "end")
+        assert "Count to 20. Well, hello." in chat.shown
+    async with Chat(ScriptedEngine(said, ready=ready(chats=False))) as chat:
+        await chat.send("Count to 20.")
+        await chat.press("f7", "end")
+        assert "Count to 20.Well, hello." in chat.shown
