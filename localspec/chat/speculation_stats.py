@@ -14,8 +14,8 @@ from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import MeasuredCosts
 from localspec.units import percent
 
-RECENT_ROUNDS = 48
-"""Number of rounds in the strip and in the figures labelled `now`."""
+RECENT_ROUNDS = 32
+"""Number of rounds in the strip, a column each, and in the figures labelled `now`."""
 MIN_DRAFTED = 10
 """Below this number of draft tokens no acceptance rate is shown."""
 _MIN_ROUNDS = 8

@@ -20,7 +20,7 @@ from localspec.fit.advisor import SettingsAdvice, SettingsAdvisor, SettingsReque
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.report import FitReport
 from localspec.launch.workers import check_workers, describe_transfer
-from localspec.machine import device_detection, measurements
+from localspec.machine import device_detection, installed_llama_cpp, measurements
 from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.machine.measurements import MemoryMeasurement
 from localspec.machine.probe import ProbeError
@@ -121,7 +121,9 @@ def start_engine(
 
 def _warn(load: LoadCommand, notify: Callable[[Event], None]) -> None:
     """Before loading: of a GPU that is missing, and of a pair that crashed repeatedly."""
-    if (no_gpu := device_detection.detect_devices().note) and load.target_settings.n_gpu_layers:
+    no_gpu = device_detection.detect_devices().note
+    is_installed = installed_llama_cpp.library_folder() is not None  # else the engine says so
+    if no_gpu and is_installed and load.target_settings.n_gpu_layers:
         hint = "Layers are on the CPU. localspec doctor says what to check."
         notify(Notice("warning", "no-gpu", f"No GPU: {no_gpu}.", hint))
     if (crash_notice := crashes.crash_loop_notice(load)) is not None:

@@ -113,11 +113,15 @@ MAX_OTHER_LOAD = 1 / 8
 
 
 class OtherCpuLoad:
-    """CPU time of programs other than the given processes, from `start` to `read`."""
+    """CPU time of programs other than the given processes, from `start` to `read`.
+
+    A time too short to be measured counts with the next one.
+    """
 
     def __init__(self, *pids: int) -> None:
         self._pids = pids
         self._before: tuple[float, float] | None = None
+        self._other = self._total = 0.0
 
     def start(self) -> None:
         self._before = self._read_seconds()
@@ -125,9 +129,15 @@ class OtherCpuLoad:
     def read(self) -> float | None:
         """The share of all CPUs, 0 to 1; None if the time was too short or a process has ended."""
         before, now = self._before, self._read_seconds()
-        if before is None or now is None or now[1] - before[1] < _MIN_LOAD_SECONDS:
+        if before is None or now is None:
             return None
-        return min(1.0, max(0.0, (now[0] - before[0]) / (now[1] - before[1])))
+        self._other += now[0] - before[0]
+        self._total += now[1] - before[1]
+        if self._total < _MIN_LOAD_SECONDS:
+            return None
+        share = min(1.0, max(0.0, self._other / self._total))
+        self._other = self._total = 0.0
+        return share
 
     def _read_seconds(self) -> tuple[float, float] | None:
         """Seconds of other programs, and of all CPUs, since the system started."""

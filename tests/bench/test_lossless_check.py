@@ -252,7 +252,7 @@ class AcceptAllRejection(verifiers.RejectionVerifier):
         return len(draft.tokens), int(distribution.ids[chosen])
 
 
-def rewind_one_too_few(self: PrefixCache, tokens: Any) -> int:
+def rewind_one_too_few(self: PrefixCache, tokens: Any, n_unchanged: Any = None) -> int:
     """Leaves one stale token in the KV cache."""
     reused = min(
         common_prefix_length(self._cached_tokens, tokens), self.model.n_past, len(tokens) - 1

@@ -115,7 +115,8 @@ def test_recorded_gpus() -> None:
     too_high = 0
     counts = list(gpu_counts.read())
     for count in counts:
-        estimate = memory.estimate_pair(count.load, *count.headers, count.devices)
+        load = replace(count.load, overlap=False)  # recorded before the draft had branches
+        estimate = memory.estimate_pair(load, *count.headers, count.devices)
         for name in {*estimate.target.on, *count.exact.target.on}:
             mine, theirs = estimate.target.of(name), count.exact.target.of(name)
             assert (mine.weights, mine.kv) == (theirs.weights, theirs.kv), count

@@ -63,7 +63,7 @@ def change(tmux: Tmux, label: str, value: str) -> None:
 
 def close_sheet(tmux: Tmux) -> None:
     tmux.press(ESCAPE)
-    tmux.wait_for(lambda seen: "enter, tab next" not in seen)
+    tmux.wait_for(lambda seen: "enter, tab next" not in seen and "esc back" in seen)
 
 
 SETTINGS = [about.label for about in CHAT_SETTING_FIELDS.values()]

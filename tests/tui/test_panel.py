@@ -249,8 +249,8 @@ def test_the_acceptance_rate_of_the_chat_and_of_the_last_rounds() -> None:
     old = [round_(n, 4, 0) for n in range(RECENT_ROUNDS)]
     new = [round_(n, 4, 4) for n in range(RECENT_ROUNDS)]
     shown = lines(stats(*old, *new))
-    assert "100 % of 192 drafted now" in shown
-    assert "50 % of 384 drafted chat" in shown
+    assert "100 % of 128 drafted now" in shown
+    assert "50 % of 256 drafted chat" in shown
     assert "3.0 tokens per target pass" in shown
 
 

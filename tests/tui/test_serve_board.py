@@ -45,7 +45,12 @@ class FakeServer:
             source = "lookup" if n % 4 == 3 else "model"
             self.add(request, Round(n, source, "", 3, 2, tokens, RoundTimes(1, 2, 0)))
         timings = {"prefill_ms": 800.0, "decode_ms": n_rounds * 60.0}
-        totals = {"prompt_tokens": 1200, "reused_tokens": 900, "timings": timings}
+        totals = {
+            "prompt_tokens": 1200,
+            "reused_tokens": 900,
+            "tokens": 3 * n_rounds,
+            "timings": timings,
+        }
         self.add(request, GenerationFinished("eog", totals=totals))
         self.activity.end(request, state, 200)
         request.answer_began, request.ended = BEGAN + 1, BEGAN + 1 + n_rounds * 0.06

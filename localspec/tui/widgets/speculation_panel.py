@@ -21,7 +21,7 @@ from localspec.tui.text.wrapping import wrap_words
 from localspec.tui.timer import set_reliable_timer
 from localspec.units import count, percent, token_rate
 
-PANEL_WIDTH = 32
+PANEL_WIDTH = RECENT_ROUNDS
 """Cells of text."""
 REFRESH_SECONDS = 0.2
 """Minimum time between two updates while an answer streams."""
@@ -161,7 +161,7 @@ def _acceptance(stats: SpeculationStats) -> Iterator[Content]:
 
 def _strip(stats: SpeculationStats, glyphs: Glyphs) -> Iterator[Content]:
     """A column per round: its accepted tokens as a bar, or a mark if it has none."""
-    rounds = stats.recent_rounds[-min(RECENT_ROUNDS, PANEL_WIDTH) :]
+    rounds = stats.recent_rounds
     if not rounds:
         return
     most = max(event.accepted for event in rounds)
