@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 if shutil.which("tmux") is None:
     pytest.skip("there is no tmux", allow_module_level=True)
 
+from localspec.tui.screens import chat
 from tests.cli.command import ROOT
 from tests.real.screens import find_contradictions
 from tests.tui.tmux import ENTER, ESCAPE, PROMPT, Tmux
@@ -37,12 +39,16 @@ class Recording:
     def __init__(self, tmux: Tmux, folder: Path) -> None:
         self.tmux, self.folder = tmux, folder
         self.n, self.problems = 0, list[str]()
+        self.answered_at = float("-inf")
         folder.mkdir()
 
     def do(self, name: str, *keys: str, typed: str = "", wait: Wanted = "") -> str:
         """Types, presses, waits, and keeps the still screen."""
         if typed:
             self.tmux.type(typed)
+        if ESCAPE in keys:  # one that comes earlier was meant to stop the answer
+            patience = self.answered_at + chat.LATE_ESCAPE_SECONDS
+            self.tmux.wait_for(lambda _: time.monotonic() > patience)
         if keys:
             self.tmux.press(*keys)
         self.tmux.wait_for(wait)
@@ -73,7 +79,9 @@ class Recording:
 
     def until_answered(self, name: str) -> str:
         self.tmux.wait_for(lambda seen: is_answering(seen) or "first token" in seen)
-        return self.do(name, wait=lambda seen: not is_answering(seen))
+        seen = self.do(name, wait=lambda seen: not is_answering(seen))
+        self.answered_at = time.monotonic()
+        return seen
 
     def command(self, name: str, typed: str, wait: Wanted) -> str:
         return self.do(name, ENTER, typed=typed, wait=wait)
@@ -170,9 +178,11 @@ def change_settings(session: Recording) -> None:
     session.do("a wrong value", ENTER, typed="2x", wait="cannot be '2x'")
     session.do("a right value", typed="0", wait=lambda seen: re.search(r"temperature +0\b", seen))
     session.do("settings left", ESCAPE, wait=lambda seen: "Settings for" not in seen)
-    session.do("speculation off", "C-s", wait="spec: off")
+    switched = session.do("speculation switched", "C-s", wait="spec: ")
+    if "spec: off" not in switched:  # where it pauses, the key first turns it on for show
+        session.do("speculation off", "C-s", wait="spec: off")
     session.ask("answered without", "Name three trees.")
-    session.do("speculation on", "C-s", wait=lambda seen: "spec: off" not in seen)
+    session.do("speculation on", "C-s", wait="spec: auto")
     session.ask("answered with", "Name three more trees.")
     session.command("shown", "/show", "Settings for the next answer")
     session.do("shown, left", ESCAPE, wait=lambda seen: "Settings for" not in seen)

@@ -39,7 +39,7 @@ def nothing_kept_of_closed_apps() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def escape_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A person waits a second after an answer; test_a_late_escape_does_nothing does not."""
-    monkeypatch.setattr(chat, "_LATE_ESCAPE_SECONDS", 0.0)
+    monkeypatch.setattr(chat, "LATE_ESCAPE_SECONDS", 0.0)
 
 
 @pytest.fixture(autouse=True)

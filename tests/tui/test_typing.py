@@ -85,7 +85,7 @@ async def test_editing_an_earlier_question_keeps_what_was_being_typed() -> None:
 
 async def test_a_late_escape_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was meant to stop the answer, which ended just before."""
-    monkeypatch.setattr(chat_screen, "_LATE_ESCAPE_SECONDS", 60.0)
+    monkeypatch.setattr(chat_screen, "LATE_ESCAPE_SECONDS", 60.0)
     async with kept.app() as one:
         await one.press("enter")
         await one.until("ready")
@@ -95,7 +95,7 @@ async def test_a_late_escape_does_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         one.chat.composer.replace_text("next")
         await one.press("escape")
         assert one.chat.composer.text == "next"
-        monkeypatch.setattr(chat_screen, "_LATE_ESCAPE_SECONDS", 0.0)
+        monkeypatch.setattr(chat_screen, "LATE_ESCAPE_SECONDS", 0.0)
         await one.press("escape", "escape")
         assert isinstance(one.pilot.app.screen, HomeScreen)
 

@@ -53,7 +53,7 @@ _RELOAD_HINTS = ("enter reload", "ctrl+l engine log", "esc back")
 _FORCE_LOAD_HINTS = ("/anyway load anyway",)
 _PREVIOUS_HINTS = ("/model - previous model",)
 _FINISH_ANSWER_HINT = "f5 reload and finish the answer"
-_LATE_ESCAPE_SECONDS = 1.0  # an escape this soon after an answer ended was meant to stop it
+LATE_ESCAPE_SECONDS = 1.0  # an escape this soon after an answer ended was meant to stop it
 
 
 class ChatScreen(Screen[None]):
@@ -370,7 +370,7 @@ class ChatScreen(Screen[None]):
                 self._stop_time = time.monotonic()
                 self.transcript.set_note("stopping …")
             self.session.stop()
-        elif time.monotonic() - self._end_time < _LATE_ESCAPE_SECONDS:
+        elif time.monotonic() - self._end_time < LATE_ESCAPE_SECONDS:
             return
         elif self.phase == "loading" or not self.composer.text:
             if len(self.app.screen_stack) > 1:  # not if this is the only screen
