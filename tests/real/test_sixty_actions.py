@@ -74,11 +74,15 @@ class Recording:
         """Until its answer has ended."""
         self.tmux.type(question)
         self.tmux.wait_for(question[-20:])
-        self.tmux.press(ENTER)
-        return self.until_answered(name)
+        return self.answered(name, ENTER)
 
-    def until_answered(self, name: str) -> str:
-        self.tmux.wait_for(lambda seen: is_answering(seen) or "first token" in seen)
+    def answered(self, name: str, key: str) -> str:
+        """Presses the key that begins an answer, and waits until it has ended."""
+        before = status(self.tmux.screen)
+        self.tmux.press(key)
+        self.tmux.wait_for(
+            lambda seen: is_answering(seen) or "first token" in status(seen) != before
+        )
         seen = self.do(name, wait=lambda seen: not is_answering(seen))
         self.answered_at = time.monotonic()
         return seen
@@ -87,8 +91,12 @@ class Recording:
         return self.do(name, ENTER, typed=typed, wait=wait)
 
 
+def status(seen: str) -> str:
+    return seen.splitlines()[-1]
+
+
 def is_answering(seen: str) -> bool:
-    return "esc stop" in seen.splitlines()[-1]
+    return "esc stop" in status(seen)
 
 
 @pytest.fixture(params=SIZES.values(), ids=list(SIZES))
@@ -146,8 +154,7 @@ def talk(session: Recording) -> None:
     session.do("chat", ENTER, wait="What is a bicycle?")
     session.command("a limit", "/set max_tokens 60", "max_tokens: 60")
     session.do("typed", typed="What is a bicycle?", wait="about 5 tokens")
-    session.tmux.press(ENTER)
-    session.until_answered("answered")
+    session.answered("answered", ENTER)
     session.do("panel toggled", "F3")
     session.ask("second answer", "Count from 1 to 30.")
     session.command("a long limit", "/set max_tokens 900", "max_tokens: 900")
@@ -158,8 +165,7 @@ def talk(session: Recording) -> None:
     session.tmux.press(ESCAPE)
     session.do("stopped", wait=lambda seen: not is_answering(seen) and "stopped" in seen)
     session.command("a limit again", "/set max_tokens 60", "max_tokens: 60")
-    session.tmux.press("F5")
-    session.until_answered("regenerated")
+    session.answered("regenerated", "F5")
 
 
 def look_at_tokens(session: Recording) -> None:
@@ -228,7 +234,7 @@ def change_the_model(session: Recording) -> None:
 
 def keep(session: Recording) -> None:
     session.command("renamed", "/rename Sixty actions", "The chat is called Sixty actions")
-    session.command("saved", "/save chat.md", "Saved: ")
+    session.command("saved", "/save chat.md", "Saved:")
     session.tmux.leave_chat()
     session.do("home with a chat", wait="Sixty actions")
     session.do("at the chat", typed="/sixty", wait="▸ Sixty actions")

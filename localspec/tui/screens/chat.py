@@ -153,7 +153,7 @@ class ChatScreen(Screen[None]):
             session.choice, exact=session.settings.exact, ctx=session.settings.ctx
         )
         self.runner.load(request, self.post_message)
-        self.draw("LOADING")
+        self.draw()
 
     def load_if_changed(self, *, regenerate: bool = False) -> None:
         """Loads another pair or context size; `regenerate`: then answers the last question."""
@@ -195,7 +195,7 @@ class ChatScreen(Screen[None]):
         is_new_pair = self.session.previous_choice is not None and self.session.loaded is None
         hints = *_FORCE_LOAD_HINTS * does_not_fit, *_PREVIOUS_HINTS * is_new_pair
         self.transcript.show_error(message.error, (*hints, *self._reload_hints()))
-        self.draw("NOT LOADED")
+        self.draw()
 
     def _reload_hints(self) -> tuple[str, ...]:
         finish = (_FINISH_ANSWER_HINT,) if self.session.is_interrupted else ()
@@ -333,7 +333,7 @@ class ChatScreen(Screen[None]):
 
     # --- drawing --------------------------------------------------------------------------
 
-    def draw(self, state: str = "") -> None:
+    def draw(self) -> None:
         """Redraws everything but the transcript."""
         session = self.session
         self.transcript.show_thinking(session.settings.show_thinking)
@@ -352,10 +352,7 @@ class ChatScreen(Screen[None]):
         empty_hint.display = not session.conversation.turns and not self.transcript.has_error
         self.transcript.display = not empty_hint.display
         empty_hint.draw(session)
-        if state or self.phase != "answering":
-            self.query_one(SpeculationPanel).draw(session.stats, state or session.next_speculation)
-        else:
-            self.query_one(SpeculationPanel).draw_soon(session.stats)
+        self.query_one(SpeculationPanel).draw_session(session, self.phase)
         self.query_one(StatusBar).draw(session, self.phase, self.transcript)
 
     @on(Transcript.FollowingChanged)

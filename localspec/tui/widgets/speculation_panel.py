@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from textual.content import Content
 from textual.widgets import Static
 
+from localspec.chat.session import ChatSession
 from localspec.chat.speculation_stats import (
     RECENT_ROUNDS,
     DraftSourceStats,
@@ -26,6 +27,7 @@ PANEL_WIDTH = RECENT_ROUNDS
 REFRESH_SECONDS = 0.2
 """Minimum time between two updates while an answer streams."""
 
+_PHASE_LABELS = {"loading": "LOADING", "failed": "NOT LOADED"}
 _STATE_LABELS = {"probing": "MEASURING"}
 _STATE_STYLES = {"on": "bold $success", "probing": "bold $accent", "paused": "bold $warning"}
 _SOURCE_NAMES = {
@@ -45,6 +47,13 @@ class SpeculationPanel(Static):
         self._glyphs = glyphs
         self._shown = (SpeculationStats(), "")
         self._refresh_pending = False
+
+    def draw_session(self, session: ChatSession, phase: str) -> None:
+        """`phase`: of the chat's screen."""
+        if phase == "answering":
+            self.draw_soon(session.stats)
+        else:
+            self.draw(session.stats, _PHASE_LABELS.get(phase) or session.next_speculation)
 
     def draw_soon(self, stats: SpeculationStats) -> None:
         """Draws while an answer streams, a few times per second."""
