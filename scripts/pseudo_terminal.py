@@ -32,7 +32,7 @@ class Terminal:
         env = os.environ | {"TERM": "xterm-256color", "LOCALSPEC_DATA_DIR": folder}
         self.began = time.perf_counter()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", *words],
+            [sys.executable, *words],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -66,7 +66,10 @@ class Terminal:
             try:
                 part = os.read(self._ours, 1 << 16)
             except OSError:  # it has ended
-                break
+                self._process.wait()
+                if until():
+                    break
+                raise SystemExit(f"It ended. The screen:\n{plain(self.seen)[-3000:]}") from None
             if b"\x1b[?2026$p" in part:
                 self.type(b"\x1b[?2026;2$y")
             self.frames += [time.perf_counter()] * part.count(END)
