@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Speed and latency of the terminal app, in a pseudo-terminal of 120x40.
 
-    .venv/bin/python scripts/bench_tui.py [--quick] [--only speed keys scroll start wizard]
+    .venv/bin/python scripts/bench_tui.py [--quick] [--only speed keys scroll start wizard idle]
 
 speed     tokens/s that reach the terminal, in the app against `localspec run`: a scripted engine
           process at 20, 100 and 400 tokens/s, and the demo pair.  Runs alternate A B B A; the
@@ -12,6 +12,8 @@ scroll    from a page key to its painted frame in a transcript of 10,000 tokens.
 start     from the start of the process to the painted Home (700 ms), and `--help` (150 ms).
 wizard    from a key to its painted frame on the wizard's last two steps: the selection, each
           setting, another draft, another target.  Budget: 50 ms.
+idle      CPU time of the app and of its engine while nothing happens, in percent of one core: on
+          Home, and in a chat after an answer.  Budget: 1 % together.
 
 This script reads the pseudo-terminal and reports support for synchronized output, so every frame
 has a begin and an end.  Let nothing else run meanwhile.
@@ -28,6 +30,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 
+import psutil
 import scripted_engine
 from pseudo_terminal import Terminal
 from scripted_engine import FIRST, LAST
@@ -243,6 +246,44 @@ def turned(here: Terminal, key: bytes, turns: int, pause: float) -> list[float]:
     return found
 
 
+def idle(quick: bool, folder: str) -> None:
+    settle, seconds = (5, 5) if quick else (20, 60)
+    with Terminal("-m", "localspec", folder=folder) as here:
+        here.wait_for("Ready to run")
+        cpu_share("Home", here, settle, seconds)
+    answered = Path(folder) / "rate"
+    answered.unlink(missing_ok=True)
+    with chat(folder, 0, 100) as here:
+        here.wait_for("Text-completion")
+        here.quiet()
+        here.type(f"{PROMPT}\r")
+        here.drain(answered.exists)
+        cpu_share("a chat after an answer", here, settle, seconds)
+
+
+def cpu_share(name: str, here: Terminal, settle: float, seconds: float) -> None:
+    """Prints the CPU time of the app and of its child processes, after they have settled."""
+    app = psutil.Process(here.pid)
+
+    def used() -> tuple[float, float]:
+        children = [child.cpu_times() for child in app.children(recursive=True)]
+        return sum(app.cpu_times()[:2]), sum(times.user + times.system for times in children)
+
+    def wait(duration: float) -> float:
+        end = time.perf_counter() + duration
+        return here.drain(lambda: time.perf_counter() >= end)
+
+    began, before, frames = wait(settle), used(), len(here.frames)
+    took = wait(seconds) - began
+    own, engine = (100 * (now - then) / took for now, then in zip(used(), before, strict=True))
+    painted = len(here.frames) - frames
+    print(
+        f"idle    {name}: app {own:.2f} %, engine {engine:.2f} % of one core "
+        f"in {took:.0f} s, {painted} frames",
+        flush=True,
+    )
+
+
 def show(name: str, found: list[float]) -> None:
     p95 = quantiles(found, n=20)[-1]
     print(
@@ -252,7 +293,14 @@ def show(name: str, found: list[float]) -> None:
     )
 
 
-PARTS = {"speed": speeds, "keys": keys, "scroll": scroll, "start": begin, "wizard": wizard}
+PARTS = {
+    "speed": speeds,
+    "keys": keys,
+    "scroll": scroll,
+    "start": begin,
+    "wizard": wizard,
+    "idle": idle,
+}
 
 
 def main() -> None:

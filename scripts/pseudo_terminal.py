@@ -41,6 +41,10 @@ class Terminal:
         )
         os.close(theirs)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def __enter__(self) -> Terminal:
         return self
 

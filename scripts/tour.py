@@ -113,6 +113,7 @@ async def pictures(folder: Path) -> dict[str, str]:
     """SVGs by name; `folder` is an empty data folder for the app."""
     os.environ |= {"HF_HOME": str(folder / "hub"), "HF_HUB_OFFLINE": "1"}
     os.environ["LOCALSPEC_CONFIG"] = "config.toml"  # a path without personal data
+    os.environ["LOCALSPEC_STARTER"] = "0"  # the demo is shown and measured
     with chdir(folder):
         return {**await _choosing(), **await _measuring(), **await _rest()}
 
@@ -191,6 +192,9 @@ async def _rest() -> dict[str, str]:
         app.push_screen(DoctorScreen(app.runner, options, findings))
         await still(pilot)
         made["doctor"] = svg(app, "doctor")
-        await _press(pilot, "escape", "f10", *["down"] * 6, *"0.7", "enter")
+        await _press(pilot, "escape", "f10")
+        while app.focused is None or app.focused.name != "answers.temperature":
+            await _press(pilot, "down")
+        await _press(pilot, *"0.7", "enter")
         made["preferences"] = svg(app, "preferences")
     return made

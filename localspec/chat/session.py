@@ -295,7 +295,7 @@ class ChatSession:
         self.require_idle()
         turn = self.conversation.undo_to(turn_id)
         self.pending_attachments = turn.attachments
-        self.save_metadata()
+        self.branch_changed()
         return turn.question
 
     def undo(self) -> Turn:
@@ -303,13 +303,18 @@ class ChatSession:
         self.require_idle()
         self.require_turns()
         turn = self.conversation.undo()
-        self.save_metadata()
+        self.branch_changed()
         return turn
 
     def switch_branch(self, turn_id: int) -> None:
         """Select the path through this turn that was extended last."""
         self.require_idle()
         self.conversation.switch_branch(turn_id)
+        self.branch_changed()
+
+    def branch_changed(self) -> None:
+        """To call after the path through the conversation was changed: its figures are shown."""
+        self.stats.show_answer(self._replay_last_answer())
         self.save_metadata()
 
     def show_turn(self, turn_id: int) -> None:
@@ -382,6 +387,7 @@ class ChatSession:
         before, self.pending_attachments = self._before_turn
         self.conversation.restore(before)
         self.recorder.discard_turn(turn)
+        self.stats.show_answer(self._replay_last_answer())
         self.withdrawn_question = self._typed_question
 
     def build_inspect_request(self) -> InspectCommand | None:

@@ -123,6 +123,12 @@ class SpeculationStats:
         self._previous_plan, self._previous_prefill = self.plan, self._prefill
         self.answer = answer
 
+    def show_answer(self, answer: GeneratedAnswer) -> None:
+        """For another branch of the chat: the last answer that it shows, or an empty one."""
+        self._keep_speed()
+        self._previous_plan = self._previous_prefill = None
+        self.answer = answer
+
     def for_new_chat(self) -> SpeculationStats:
         """Of a chat with the same pair, whose speeds are known."""
         self._keep_speed()

@@ -113,6 +113,15 @@ async def test_the_strip_of_a_short_terminal_keeps_its_legend() -> None:
         assert "rank 1" in shown and "round" in shown and "Alternatives" not in shown
 
 
+async def test_details_of_a_token_are_not_cut_in_a_narrow_terminal() -> None:
+    app = scenes.chat(lambda: scenes.spoken(scenes.COMPLETED), chats=False)
+    async with app.run_test(size=(60, 24)) as pilot:
+        await walking(*["up"] * 8, "left")(pilot)
+        shown = painted(app.screen)
+        assert "Alternatives" in shown and "id 5" in shown
+        assert all(words in shown for words in LEGEND.values())
+
+
 @pytest.mark.parametrize("where", ["home", "opening", "chat", "help", "settings", "failure"])
 async def test_ascii_means_ascii(where: str) -> None:
     """Also borders, bars and scrollbars."""

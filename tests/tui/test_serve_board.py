@@ -106,6 +106,17 @@ async def test_the_board_follows_the_server_and_ends_with_it() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_few_draft_tokens_are_counted_without_a_rate() -> None:
+    server = FakeServer()
+    app = board(server)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await wait_until(pilot, lambda: "nothing drafted yet" in painted(app.screen))
+        server.answer(2)
+        await wait_until(pilot, lambda: "4 of 6 draft tokens accepted" in painted(app.screen))
+        assert "nothing drafted" not in painted(app.screen)
+
+
+@pytest.mark.asyncio
 async def test_a_key_ends_the_server() -> None:
     app = board(FakeServer())
     async with app.run_test(size=(80, 24)) as pilot:

@@ -85,7 +85,7 @@ async def test_an_earlier_answer_again() -> None:
 
 async def test_nothing_is_said_yet() -> None:
     async with Chat() as chat:
-        await chat.press("f8", "enter", "r", "right")
+        await chat.press("f8", "enter", "r", "right", "c")
         assert isinstance(chat.app.screen, TurnsScreen)
         await chat.press("escape")
         assert chat.on_top
@@ -106,3 +106,17 @@ async def test_a_file_goes_with_the_next_question(tmp_path: Path) -> None:
         assert chat.typed == "what?" and "/read -" in chat.shown
         await chat.send("/read -")
         assert "/read -" not in chat.shown
+
+
+async def test_the_figures_are_those_of_the_branch_that_is_shown() -> None:
+    async with Chat(ScriptedEngine(said, other)) as chat:
+        await chat.send("one")
+        await chat.press("f5")
+        await chat.until("ready")
+        assert "ctx 27 / 8.2k" in chat.shown
+        await chat.press("f8", "left", "escape")
+        assert "ctx 28 / 8.2k" in chat.shown  # it said 27
+        await chat.press("f6")
+        assert "ctx 0 / 8.2k" in chat.shown
+        await chat.press("f4")
+        assert "context: 0 of 8,192 tokens" in chat.shown

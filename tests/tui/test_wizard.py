@@ -446,6 +446,18 @@ def test_lines_fit_their_window(stock: WizardServices) -> None:
         assert shortlist.heading_line(width).cell_length <= width
 
 
+def test_fast_pairs_keep_their_columns_apart(stock: WizardServices) -> None:
+    one, *_ = wizards.candidates(PLACE, "chat", WhatIf(), stock.catalogue)
+    assert one.fit is not None
+    fast = replace(
+        one.fit, speed=wizards.speed(replace(wizards.PRICES[one.pair.id], plain=(143, 238)))
+    )
+    line = shortlist.candidate_line(
+        replace(one, fit=fast), "chat", is_downloaded=False, width=116, glyphs=UNICODE, pointed=True
+    )
+    assert "2.0–2.4× 143–238 tok/s " in line.plain  # it said 2.0–2.4×143–238
+
+
 def test_ranges_in_words() -> None:
     assert fit_text.range_text((70.8, 84.2)) == "71–84"
     assert fit_text.range_text((3.21, 4.09)) == "3.2–4.1"

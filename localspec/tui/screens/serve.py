@@ -137,13 +137,13 @@ def _format_model(ready: EngineReady) -> str:
 
 
 def _format_speculation(activity: ServerActivity) -> str:
-    if activity.drafted < _MIN_DRAFTED:
+    if not activity.drafted:
         return "speculation: nothing drafted yet"
-    per_pass = activity.tokens / activity.rounds
-    return (
-        f"acceptance {percent(activity.accepted / activity.drafted)} "
-        f"({activity.accepted:,} of {activity.drafted:,})   {per_pass:.1f} tokens per target pass"
-    )
+    counts = f"{activity.accepted:,} of {activity.drafted:,}"
+    accepted = f"{counts} draft tokens accepted"
+    if activity.drafted >= _MIN_DRAFTED:
+        accepted = f"acceptance {percent(activity.accepted / activity.drafted)} ({counts})"
+    return f"{accepted}   {activity.tokens / activity.rounds:.1f} tokens per target pass"
 
 
 def format_requests(activity: ServerActivity, url: str) -> list[str]:

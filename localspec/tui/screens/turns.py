@@ -41,7 +41,7 @@ def show(screen: ChatScreen) -> None:
     def on_dismiss(choice: TurnChoice | None) -> None:
         if ids_before != [turn.id for turn in session.conversation.turns]:
             screen.transcript.show_session(session)
-            session.save_metadata()
+            session.branch_changed()
         if choice is not None:
             question = session.return_to(choice.turn_id)
             screen.transcript.show_session(session)
@@ -175,8 +175,9 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         self._dismiss_with("again")
 
     def action_copy(self) -> None:
-        turn = self._listed_turns()[self._highlighted_index]
-        text = sanitize(strip_thinking(turn.answer, self._markers, turn.starts_in_thinking))
+        text = ""
+        for turn in self._listed_turns()[self._highlighted_index :][:1]:
+            text = sanitize(strip_thinking(turn.answer, self._markers, turn.starts_in_thinking))
         self.notify(clipboard.copy(self.app, text) if text else "No answer.", markup=False)
 
     def _dismiss_with(self, action: Literal["edit", "again"]) -> None:

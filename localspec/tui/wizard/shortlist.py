@@ -178,7 +178,7 @@ class ShortlistColumns:
     @classmethod
     def for_width(cls, width: int) -> ShortlistColumns:
         if width >= 110:
-            return cls(32, 9, 10, 13, max(0, min(20, width - 104)))
+            return cls(32, 9, 9, 14, max(0, min(20, width - 104)))
         if width >= 78:
             return cls(25, 7, 9)
         return cls(max(12, width - 4 - _FIT_WIDTH - _SPEED_WIDTH - _SIZE_WIDTH))
