@@ -98,6 +98,19 @@ async def preferences(
         yield Shown(pilot, options)
 
 
+async def test_the_keys_are_those_of_the_focused_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a text field the arrows move the cursor; what an option sets cannot be changed."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    async with preferences(flags={"HF_HUB_OFFLINE": "--offline"}) as shown:
+        assert "←→ change" in shown.words
+        await shown.go("answers.temperature")
+        assert "←→ change" not in shown.words and "enter save" in shown.words
+        await shown.go("keys")
+        assert "←→ change" not in shown.words and "enter list" in shown.words
+        await shown.go("network.offline")
+        assert "←→ change" not in shown.words
+
+
 async def test_each_value_has_its_words_and_where_it_comes_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

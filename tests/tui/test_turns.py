@@ -83,6 +83,17 @@ async def test_an_earlier_answer_again() -> None:
         assert seeds == {0, 1}
 
 
+async def test_editing_from_the_token_view_has_the_keys_of_typing() -> None:
+    async with await three() as chat:
+        await asked(chat)
+        await chat.press("f2")
+        assert "↑↓ round" in chat.shown and "enter send" not in chat.shown
+        await chat.press("f6")
+        await settled(chat.pilot)
+        assert chat.typed == "three"
+        assert "enter send" in chat.shown and "↑↓ round" not in chat.shown
+
+
 async def test_nothing_is_said_yet() -> None:
     async with Chat() as chat:
         await chat.press("f8", "enter", "r", "right", "c")

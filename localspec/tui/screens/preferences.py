@@ -224,8 +224,17 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
             sanitize(str(self._view.file.path), multiline=False), width - len(line) - 3
         )
         self.query_one("#where", Static).update(Content(f"{line}{path.rjust(width - len(line))}"))
-        keys = format_footer(self._options.keymap, "preferences")
-        self.query_one(KeyLine).show_keys(f"←→ change  {keys}")
+        keys = (self._change_hint(), format_footer(self._options.keymap, "preferences"))
+        self.query_one(KeyLine).show_keys("  ".join(filter(None, keys)))
+
+    def _change_hint(self) -> str:
+        """The keys that change the focused value; in a text field the arrows move the cursor."""
+        if isinstance(self.focused, PreferenceInput):
+            return "enter save"
+        if isinstance(self.focused, PreferenceLink):
+            return "enter list"
+        setting = self._focused_value
+        return "" if setting is not None and setting.is_overridden else "←→ change"
 
     @property
     def _focused_value(self) -> EffectiveSetting | None:

@@ -290,6 +290,11 @@ class Transcript(TextView, can_focus=False):
     def action_glyphs(self) -> None:
         self.toggle_marks()
 
+    def on_blur(self) -> None:
+        """With another field, for example after a click or f6, the keys are those of typing."""
+        if self.is_cursor_active and self.screen.focused not in (None, self):
+            self.action_leave()
+
     def action_leave(self) -> None:
         self.deactivate_cursor()
         self.post_message(self.TokenViewLeft())
