@@ -60,8 +60,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def is_selected(config: pytest.Config, item: pytest.Item) -> bool:
-    if "device" in item.path.relative_to(config.rootpath).parts:
-        return bool(config.getoption("--device"))
+    """With --device only tests/device: the others mean the CPU, and one process has one setting."""
+    has_device = bool(config.getoption("--device"))
+    needs_device = "device" in item.path.relative_to(config.rootpath).parts
+    if has_device or needs_device:
+        return has_device and needs_device
     return bool(config.getoption("--long") or not item.get_closest_marker("long"))
 
 

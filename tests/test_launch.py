@@ -26,7 +26,7 @@ from localspec.machine.measurements import MeasurementStore, make_key
 from localspec.models.resolver import NotDownloadedError
 from localspec.paths import package_data_dir
 from localspec.protocol.events import Event, Notice
-from localspec.protocol.wire import LoadCommand, MeasuredCosts
+from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
 from tests.zoo import Zoo
 
 DEMO = package_data_dir() / "demo"
@@ -216,3 +216,31 @@ def test_a_gpu_that_is_gone_is_said_and_the_cpu_computes(
         told = [notice for notice in notices if isinstance(notice, Notice)]
         assert [notice.code for notice in told] == ["no-gpu"] * n_notices
         assert all(note in notice.message and "doctor" in notice.hint for notice in told)
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_gpus", "words"),
+    [
+        (ContextSettings(main_gpu=1, split_mode="none"), 0, "--main-gpu names GPU 1"),
+        (ContextSettings(tensor_split=(3.0, 1.0)), 0, "there is no GPU here"),
+        (ContextSettings(tensor_split=(3.0, 1.0)), 1, "there is 1 GPU here"),
+        (ContextSettings(tensor_split=(3.0, 0.0)), 1, ""),
+        (ContextSettings(tensor_split=(3.0, 1.0)), 2, ""),
+        (ContextSettings(main_gpu=1, split_mode="none"), 1, ""),
+        (ContextSettings(main_gpu=1, n_gpu_layers=0), 0, ""),
+        (ContextSettings(), 0, ""),
+    ],
+)
+def test_an_option_for_a_gpu_that_is_not_here_is_explained(
+    settings: ContextSettings, n_gpus: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a script written for another computer; llama.cpp ignores or refuses it."""
+    cpu = Device("CPU", kind="cpu", free=8 << 30, total=8 << 30, unified=True)
+    gpus = tuple(Device(f"CUDA{i}", free=8 << 30, total=8 << 30) for i in range(n_gpus))
+    found = MachineDevices(gpus, cpu)
+    monkeypatch.setattr(device_detection, "detect_devices", lambda refresh=False: found)
+    notices: list[Event] = []
+    start._warn(LoadCommand("model.gguf", target_settings=settings), notices.append)
+    told = [notice.message for notice in notices if isinstance(notice, Notice)]
+    assert len(told) == bool(words)
+    assert all(words in message for message in told)

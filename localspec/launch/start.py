@@ -30,6 +30,7 @@ from localspec.models.gguf import header
 from localspec.models.gguf.header import Header
 from localspec.protocol.events import EngineReady, Event, Notice, TokenScore
 from localspec.protocol.wire import (
+    ContextSettings,
     CountCommand,
     DraftScore,
     GenerateCommand,
@@ -42,7 +43,7 @@ from localspec.protocol.wire import (
     ScoreDraftCommand,
 )
 from localspec.sanitize import sanitize
-from localspec.units import gib
+from localspec.units import count, gib
 from localspec.worker import crashes
 from localspec.worker.engine_process import EngineProcess
 
@@ -121,13 +122,29 @@ def start_engine(
 
 def _warn(load: LoadCommand, notify: Callable[[Event], None]) -> None:
     """Before loading: of a GPU that is missing, and of a pair that crashed repeatedly."""
-    no_gpu = device_detection.detect_devices().note
+    found = device_detection.detect_devices()
+    no_gpu = found.note
     is_installed = installed_llama_cpp.library_folder() is not None  # else the engine says so
     if no_gpu and is_installed and load.target_settings.n_gpu_layers:
         hint = "Layers are on the CPU. localspec doctor says what to check."
         notify(Notice("warning", "no-gpu", f"No GPU: {no_gpu}.", hint))
+    elif notice := _missing_gpu_notice(load.target_settings, len(found.devices)):
+        notify(notice)
     if (crash_notice := crashes.crash_loop_notice(load)) is not None:
         notify(crash_notice)
+
+
+def _missing_gpu_notice(settings: ContextSettings, n_gpus: int) -> Notice | None:
+    """Of an option for a GPU that this computer does not have, if llama.cpp would ignore it."""
+    shares = [i for i, share in enumerate(settings.tensor_split) if share > 0]
+    named = max(settings.main_gpu, *shares, 0)
+    is_refused = settings.split_mode == "none" and n_gpus > 0
+    if named < max(n_gpus, 1) or is_refused or settings.workers or not settings.n_gpu_layers:
+        return None
+    option = "--main-gpu" if named == settings.main_gpu else "--split"
+    there = f"{count(n_gpus, 'GPU')} here" if n_gpus else "no GPU here"
+    message = f"{option} names GPU {named}, counted from 0, but there is {there}: it is ignored."
+    return Notice("warning", "no-gpu", message, "localspec doctor lists them.")
 
 
 def _is_complete(costs: MeasuredCosts, load: LoadCommand) -> bool:

@@ -112,21 +112,30 @@ _TRY_ANOTHER_FILE = "Try another file, or --draft none; --verbose shows the last
 
 _FILE_CHANGED = "The model file changed or its disk went away while it was in use"
 
+_GPU_ERRORS = ("cuda error", "rocm error", "musa error")
+"""One backend of llama.cpp, built for three vendors."""
+
 _LOG_CAUSES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "oom-gpu",
         _USE_LESS_MEMORY,
         (
             "cuda error: out of memory",
+            "rocm error: out of memory",
+            "musa error: out of memory",
             "cudamalloc failed",
             "erroroutofdevicememory",
-            "hip error: out",
         ),
+    ),
+    (
+        "oom-host",
+        _USE_LESS_MEMORY,
+        ("bad_alloc", "memoryerror", "insufficient memory", "erroroutofhostmemory"),
     ),
     (
         "assert",
         _TRY_ANOTHER_FILE,
-        ("ggml_assert", "ggml_abort", "terminate called", "fatal error", "cuda error"),
+        ("ggml_assert", "ggml_abort", "terminate called", "fatal error", *_GPU_ERRORS),
     ),
     ("", _FREE_DISK_SPACE, ("no space left on device", "disk quota exceeded")),
     (
@@ -251,7 +260,7 @@ def exit_error(engine_exit: EngineExit) -> errors.LocalspecError:
 
 
 def _error_type(engine_exit: EngineExit) -> type[errors.LocalspecError]:
-    if engine_exit.how in ("oom-gpu", "oom-system"):
+    if engine_exit.how.startswith("oom-"):
         return errors.OutOfMemoryError
     return errors.StorageError if engine_exit.hint == _FREE_DISK_SPACE else errors.EngineError
 
@@ -271,6 +280,7 @@ def describe_cause(cause: str) -> str:
     """A cause (`EngineExit.how`) in words."""
     descriptions = {
         "oom-gpu": "the GPU ran out of memory",
+        "oom-host": "this computer ran out of memory",
         "oom-system": "the system killed it, most likely because memory ran out",
         "assert": "llama.cpp aborted",
         "hang": "it stopped responding and was killed",

@@ -41,7 +41,8 @@ def test_a_signal_is_named() -> None:
     [
         "CUDA error: out of memory",
         "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 9 MiB: cudaMalloc failed",
-        "HIP error: out of memory",
+        "ROCm error: out of memory",
+        "MUSA error: out of memory",
         "vk::Device::allocateMemory: ErrorOutOfDeviceMemory",
     ],
 )
@@ -53,7 +54,30 @@ def test_a_gpu_without_memory(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["CUDA error: device not ready", "CUDA error: unspecified launch failure"]
+    "line",
+    [
+        "  what():  std::bad_alloc",
+        "  what():  vk::Device::allocateMemory: ErrorOutOfHostMemory",
+        "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 9.00 GiB",
+        "ggml_aligned_malloc: insufficient memory (attempted to allocate 512.00 MB)",
+    ],
+)
+def test_a_computer_without_memory(line: str) -> None:
+    """C++ prints its own line before that of the exception."""
+    log = ("terminate called after throwing an instance of 'std::exception'", line)
+    dead = crashes.classify_exit(-signal.SIGABRT, log)
+    assert dead.how == "oom-host" and "smaller --ctx" in dead.hint
+    error = crashes.exit_error(dead)
+    assert error.exit_code == 11 and "this computer ran out of memory" in error.message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "CUDA error: device not ready",
+        "CUDA error: unspecified launch failure",
+        "ROCm error: unspecified launch failure",
+    ],
 )
 def test_a_gpu_that_was_lost(line: str) -> None:
     """After a suspend, say: the engine's end, with llama.cpp's words, and no end of ours."""

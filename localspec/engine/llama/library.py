@@ -139,10 +139,13 @@ _OUT_OF_MEMORY_PHRASES = (
     "out of memory",
     "unable to allocate",
     "cannot allocate memory",
+    "insufficient memory",
     "bad_alloc",
 )
 _DECODE_OUT_OF_MEMORY = -2
 """llama_decode's return code if the compute graph could not be allocated."""
+_LAST_ERRORS = 4
+"""Lines of the log that may belong to a decode that failed."""
 
 
 def load_error(path: Path) -> LocalspecError:
@@ -204,6 +207,10 @@ def context_error(path: Path) -> LocalspecError:
 
 
 def decode_error(result: int) -> LocalspecError:
+    """Metal logs why a pass failed and returns the code of any failure."""
+    log = " ".join(LOG.errors()[-_LAST_ERRORS:]).lower()
+    if result < -1 and any(phrase in log for phrase in _OUT_OF_MEMORY_PHRASES):
+        result = _DECODE_OUT_OF_MEMORY
     reason = {
         1: "has no space left in the KV cache",
         2: "was aborted",

@@ -112,6 +112,18 @@ def test_a_decode_that_failed(code: int, words: str) -> None:
     assert words in library.decode_error(code).message
 
 
+def test_a_decode_that_found_no_memory_on_the_device() -> None:
+    """As ggml's Metal backend reports it."""
+    said(
+        "ggml_metal_synchronize: error: command buffer 0 failed with status 5",
+        "error: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)",
+        "process_ubatch: failed to compute graph, compute status: -1",
+    )
+    error = library.decode_error(-3)
+    assert isinstance(error, OutOfMemoryError)
+    assert "ran out of memory" in error.message
+
+
 @pytest.mark.parametrize("share", [0.001, 0.02, 0.3, 0.9, 0.9999])
 def test_a_real_file_cut_short(tmp_path: Path, share: float) -> None:
     whole = (package_data_dir() / "demo" / "demo-draft.gguf").read_bytes()
