@@ -1,6 +1,20 @@
-"""`python -m localspec`."""
+"""`localspec` and `python -m localspec`: `run` starts the engine before the slower imports."""
 
-from localspec.cli import main
+import sys
+from typing import NoReturn
+
+from localspec import child_process
+
+
+def main() -> NoReturn:
+    # With a closed stream, the engine's pipes would take its place.
+    has_streams = None not in (sys.stdin, sys.stdout, sys.stderr)
+    if has_streams and sys.argv[1:2] == ["run"] and "--help" not in sys.argv:
+        child_process.start_early(child_process.engine_command())  # both import meanwhile
+    from localspec import cli  # noqa: PLC0415
+
+    cli.main()
+
 
 if __name__ == "__main__":
     main()

@@ -86,6 +86,21 @@ def test_a_file_in_this_directory_is_named_absolutely(
     assert launch.resolve_pair("plain-name", "none").target == tmp_path / "plain-name"
 
 
+@pytest.mark.parametrize("draft", ["auto", "none"])
+def test_a_path_needs_no_catalogue(zoo: Zoo, draft: str) -> None:
+    paths.user_catalog_file().write_text("models: [", encoding="utf-8")
+    path = str(zoo["target"])
+    assert launch.resolve_pair(path, draft).target == zoo["target"]
+    assert launch.make_portable_refs(path, draft) == (path, draft)
+    with pytest.raises(UsageError, match="is damaged"):
+        launch.resolve_pair("demo", draft)
+
+
+def test_a_bundled_file_keeps_its_id() -> None:
+    refs = launch.make_portable_refs(str(DEMO / "demo-target.gguf"), "none")
+    assert refs == ("demo-target", "none")
+
+
 def test_a_home_directory_is_found(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ try:
 except ImportError as missing:  # too early for _print_error
     sys.exit(f"localspec: {missing}.\n  Install localspec again: pip install localspec")
 
-from localspec import __version__, child_process, errors
+from localspec import __version__, errors
 from localspec.cli import global_options
 from localspec.sanitize import sanitize
 
@@ -145,8 +145,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit with its exit code."""
     _prepare_streams()
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments is None and argv[:1] == ["run"] and "--help" not in argv:
-        child_process.start_early(child_process.engine_command())  # both import meanwhile
     try:
         code = localspec.main(argv, "localspec", standalone_mode=False, obj=argv) or 0
         sys.stdout.flush()

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -223,7 +222,7 @@ def _environment() -> dict[str, Any]:
     """Of a build for the CPU only without "gpu", as in files of earlier versions."""
     environment: dict[str, Any] = {
         "machine": [platform.node(), platform.machine(), platform.processor()],
-        "engine": metadata.version("llama-cpp-python"),
+        "engine": installed_llama_cpp.version(),
     }
     if backends := installed_llama_cpp.find_gpu_backends():
         devices = device_detection.detect_devices().devices

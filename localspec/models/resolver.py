@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from localspec import paths
 from localspec.errors import NotFoundError, UsageError
 from localspec.models import catalog, local_files, reference
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
@@ -84,16 +85,24 @@ def resolve(text: str) -> ModelRequest:
 
     Raises UsageError if it is not a reference, NotFoundError if it is unknown or ambiguous.
     """
+    is_file = "\0" not in text and os.path.isfile(os.path.expanduser(text))
+    if is_file and _has_folder(text):  # reading the catalogue takes 50 ms
+        return ModelRequest(text, ResolvedModel(text, Path(text)))
     catalogue = catalog.load()
     entry = catalogue.pairs.get(text) or catalogue.models.get(text)
     if entry is not None:
         return _from_entry(entry)
-    if text and "\0" not in text and os.path.isfile(os.path.expanduser(text)):
+    if is_file:
         return ModelRequest(text, ResolvedModel(text, Path(text)))
     parsed = reference.parse(text)
     if not isinstance(parsed, NameReference):
         return ModelRequest(text, ResolvedModel(text, parsed))
     return _resolve_name(catalogue, parsed, text)
+
+
+def _has_folder(text: str) -> bool:
+    """Whether it is the path of a file in a folder: then it is no id of the catalogue."""
+    return bool(os.path.dirname(text))
 
 
 def default_pair_id(catalogue: Catalog | None = None) -> str:
@@ -116,10 +125,12 @@ def from_catalog(model: CatalogModel) -> ResolvedModel:
 
 def portable_ref(text: str) -> str:
     """A reference that works from any folder: an absolute path, or the id of a bundled file."""
+    path = os.path.abspath(text)
+    if _has_folder(text) and not Path(path).is_relative_to(paths.package_data_dir()):
+        return path if os.path.isfile(text) else text
     catalogue = catalog.load()
     if text in catalogue.pairs or text in catalogue.models or not os.path.isfile(text):
         return text
-    path = os.path.abspath(text)
     bundled = (model.id for model in catalogue.models.values() if str(model.path) == path)
     return next(bundled, path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -229,3 +230,16 @@ def test_nvidias_libraries_are_found_in_the_order_they_need_one_another(tmp_path
 
 def test_a_build_for_the_cpu_needs_none() -> None:
     assert installed_llama_cpp.preload_cuda_libraries() == ()
+
+
+def test_the_version_is_the_one_that_pip_names() -> None:
+    assert installed_llama_cpp.version() == metadata.version("llama-cpp-python")
+
+
+def test_the_version_is_found_where_two_folders_name_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "llama_cpp_python-0.1.0.dist-info").mkdir()
+    (tmp_path / "llama_cpp_python-0.2.0.dist-info").mkdir()
+    monkeypatch.setattr(installed_llama_cpp, "_package_folder", lambda: tmp_path / "llama_cpp")
+    assert installed_llama_cpp.version() == metadata.version("llama-cpp-python")

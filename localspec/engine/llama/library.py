@@ -6,7 +6,6 @@ import ctypes
 import os
 import re
 from collections import deque
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ def _check_structs() -> None:
     first = (context.n_batch, context.yarn_ext_factor, context.type_k, context.type_v)
     if (*first, context.n_samplers, model.split_mode, model.vocab_only) != _EXPECTED_DEFAULTS:
         raise EngineError(
-            f"llama-cpp-python {metadata.version('llama-cpp-python')} and the llama.cpp library "
+            f"llama-cpp-python {installed_llama_cpp.version()} and the llama.cpp library "
             "it loads are of different releases.",
             "Reinstall it, and unset LLAMA_CPP_LIB_PATH.",
         )
@@ -114,7 +113,7 @@ C.llama_backend_init()
 
 
 def versions() -> dict[str, str]:
-    return {"llama_cpp_python": metadata.version("llama-cpp-python")}
+    return {"llama_cpp_python": installed_llama_cpp.version()}
 
 
 def devices() -> tuple[str, ...]:

@@ -14,7 +14,6 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 
 from localspec import paths
@@ -83,7 +82,7 @@ def find_compiler() -> str | None:
 
 def llama_cpp_version() -> str:
     """Both computers must have the same: the protocol has no other check of the operations."""
-    return metadata.version("llama-cpp-python")
+    return installed_llama_cpp.version()
 
 
 def built_file() -> Path:
