@@ -1,4 +1,4 @@
-"""docs/quality/faults.md: every fault once; its tests exist and its exit codes are in use."""
+"""docs/quality/: every fault once; tests that are named exist, exit codes are in use."""
 
 from __future__ import annotations
 
@@ -45,6 +45,14 @@ def test_every_row_names_tests_that_are_there() -> None:
         assert _TEST.sub("", tests).strip() == "", f"{number}: nothing else stands there"
         for file, name in named:
             assert name in named_in(file), f"{number}: {file} has no {name}"
+
+
+def test_the_page_of_the_server_and_the_workers_names_tests_that_are_there() -> None:
+    page = (ROOT / "docs" / "quality" / "server-and-workers.md").read_text(encoding="utf-8")
+    named = _TEST.findall(page)
+    assert len(named) == page.count("::test_")
+    for file, name in named:
+        assert name in named_in(file), f"{file} has no {name}"
 
 
 def test_exit_codes_are_those_of_errors() -> None:

@@ -35,7 +35,9 @@ def twice(x: int) -> int:
 THOUGHT_TEXT = "<think>They greet me; I greet back.</think>Hello there."
 """The answer of `thinker`."""
 CALL_TEXT = 'I look.<tool_call>{"name": "weather", "arguments": {"city":"Rome"}}</tool_call>'
-"""The answer of `caller`."""
+"""The answer of `caller`, and the first of `agent`."""
+RESULT_TEXT = "Sunny there today!"
+"""What `agent` answers to the result of a tool."""
 CHAT_CONTROLS = ("<|im_start|>", "<|im_end|>")
 FIM_CONTROLS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 CHAT_TEMPLATE = """\
@@ -57,6 +59,11 @@ CALLER_TEMPLATE = """\
 {{- '<|im_end|>' + '\n' }}
 {%- endfor %}
 {{- '<|im_start|>assistant\n' }}"""
+AGENT_TEMPLATE = CALLER_TEMPLATE.replace(
+    "'<|im_start|>assistant\n'",
+    "'<|im_end|>' if messages[-1].role == 'tool' else '<|im_start|>assistant\n'",
+)
+"""A prompt that ends in `<|im_end|>` continues with what `agent` has after it."""
 THINKER_TEMPLATE = """\
 {%- for message in messages %}
 {%- set said = message.content.split('</think>')[-1] %}
@@ -137,7 +144,8 @@ def _chat(text: str, template: str, *controls: str) -> Model:
             said.append(held)
             held = ""
     words = [word.replace(" ", "▁") for word in (*said[:-1], said[-1] + held)]
-    model = tinygguf.parrot(words, n_ctx=4096, controls=(*controls, *CHAT_CONTROLS))
+    own = [control for control in controls if control not in CHAT_CONTROLS]
+    model = tinygguf.parrot(words, n_ctx=4096, controls=(*own, *CHAT_CONTROLS))
     return replace(model, template=template)
 
 
@@ -191,6 +199,11 @@ MODELS: dict[str, Callable[[], Model]] = {
     "nan-later": lambda: _nan(2),
     "chatty": lambda: _chat(CHAT_TEXT, CHAT_TEMPLATE),
     "caller": lambda: _chat(CALL_TEXT, CALLER_TEMPLATE, "<tool_call>", "</tool_call>"),
+    "agent": lambda: _chat(
+        f"{CALL_TEXT}<|im_end|>{RESULT_TEXT}",
+        AGENT_TEMPLATE,
+        *("<tool_call>", "</tool_call>", "<|im_end|>"),
+    ),
     "thinker": lambda: _chat(THOUGHT_TEXT, THINKER_TEMPLATE, "<think>", "</think>"),
     "infiller": lambda: tinygguf.parrot(HELLO, controls=FIM_CONTROLS),
     "no-system": lambda: _chat(CHAT_TEXT, NO_SYSTEM_TEMPLATE),

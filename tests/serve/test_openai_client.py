@@ -159,6 +159,17 @@ def test_seeds_choices_and_speculation(target: Served) -> None:
         texts = [ask(seed)[0] for seed in (5, 6, 7)]
         assert len(set(texts)) == 3
         assert ask(5, n=3) == texts
+        for spec in ("model", "off"):
+            stream = client.completions.create(
+                model="any",
+                prompt="the one ",
+                max_tokens=30,
+                temperature=0.9,
+                seed=5,
+                stream=True,
+                extra_body={"localspec": {"spec": spec}},
+            )
+            assert "".join(chunk.choices[0].text for chunk in stream) == texts[0]
         assert ask(5, extra_body={"localspec": {"spec": "off"}}) == texts[:1]
         assert ask(5, extra_body={"localspec": {"spec": "lookup", "draft_max": 8}}) == texts[:1]
         biased = {"presence_penalty": 1.5, "frequency_penalty": 0.5, "logit_bias": {"300": 5}}

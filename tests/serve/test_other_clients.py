@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from tests.cli.command import ROOT
-from tests.serve.conftest import Served
-from tests.zoo import CHAT_TEXT
+from tests.serve.conftest import Served, serving
+from tests.zoo import CHAT_TEXT, RESULT_TEXT, Zoo
 
 CLIENTS = Path(os.environ.get("LOCALSPEC_TEST_CLIENTS", sys.prefix))
 PROGRAMS = CLIENTS / ("Scripts" if sys.platform == "win32" else "bin")
@@ -63,6 +63,30 @@ def test_llm(chatty: Served, tmp_path: Path) -> None:
     continued = chatty.ended[n_before]
     assert continued.reused_tokens > 20, "the conversation goes on where it was"
     assert json.loads(ask("--schema", "ok bool", "Hi?")[0]).keys() == {"ok"}
+
+
+WEATHER = """
+def weather(city: str) -> str:
+    "The weather of a city"
+    return f"no clouds over {city}"
+"""
+
+
+@needs("llm")
+@pytest.mark.long
+@pytest.mark.parametrize("stream", [True, False])
+def test_llm_calls_a_tool_and_returns_its_result(stream: bool, zoo: Zoo, tmp_path: Path) -> None:
+    with serving(zoo["agent"]) as served:
+        entry = {"model_id": "localspec", "model_name": "agent", "supports_tools": True}
+        entry |= {"api_base": f"{served.url}/v1"}
+        (tmp_path / "extra-openai-models.yaml").write_text(f"- {json.dumps(entry)}\n")
+        words = ["llm", "-m", "localspec", "--functions", WEATHER, "--td", "Hi?"]
+        done = run_client([*words, *(() if stream else ("--no-stream",))], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["I", "look.", *RESULT_TEXT.split()]
+    assert "no clouds over Rome" in done.stderr
+    _, second = served.ended
+    assert second.reused_tokens > 20, "the conversation goes on where it was"
 
 
 AIDER = """

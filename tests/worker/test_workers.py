@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -33,6 +34,7 @@ from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
 from localspec.worker.engine_process import EngineProcess, EngineTimeouts
 from localspec.worker_address import WorkerAddress, parse_address
+from tests.cli.command import command, environment
 from tests.cli.dialogue import Dialogue
 from tests.downloads import wait_for
 from tests.slow_line import Line, SlowLine
@@ -153,6 +155,23 @@ def test_a_pair_over_two_workers_writes_the_same_text(
         engine.close()
     assert len(texts) == 1
     assert len(texts.pop()) > 60
+
+
+def test_verify_over_two_workers_says_lossless(workers: tuple[WorkerServer, WorkerServer]) -> None:
+    addresses = ",".join(remote(*workers).workers)
+    words = ["verify", "demo", "--workers", addresses, "--seconds", "0", "--tokens", "8"]
+    done = subprocess.run(
+        command(*words, "--threads", "1", "--json", "-q"),
+        env=environment(),
+        capture_output=True,
+        timeout=600,
+        check=True,
+    )
+    document = json.loads(done.stdout)
+    assert document["verdict"] == "lossless"
+    assert document["whole"] is True and document["guesses"] > 0
+    for worker in workers:
+        assert worker.activity.n_passes > 100
 
 
 def test_each_pass_makes_one_round_trip_to_each_worker_and_logits_stay_here(
