@@ -37,7 +37,7 @@ def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
     }
     # numpy's linear algebra is not used; its threads would spin for 0.1 s beside the loading.
     allowed.setdefault("OPENBLAS_NUM_THREADS", "1")
-    return allowed | {"GGML_NO_BACKTRACE": "1", "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return allowed | {"GGML_NO_BACKTRACE": "1", "PYTHONUTF8": "1"}
 
 
 _started_early: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
