@@ -117,7 +117,7 @@ def _apply_config(argv: Sequence[str]) -> dict[str, dict[str, object]]:
     if not {"-q", "--quiet"} & {*argv}:
         for warning in settings.warnings:
             click.echo(f"localspec: {warning}", err=True)
-    names = ("temperature", "spec", "exact")
+    names = ("temperature", "spec", "exact", "overlap")
     answers = {name: settings.get(f"answers.{name}") for name in names}
     workers = {"workers": settings.get("run.workers")}
     return {

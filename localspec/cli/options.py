@@ -341,7 +341,8 @@ def build_load_request(choice: launch.ResolvedPair, given: dict[str, Any]) -> Se
 
     Raises UsageError if drafting cannot overlap with the verification method.
     """
-    if given.get("overlap") and (method := given.get("verify")) in ("rejection", "block"):
+    method, is_preference = given.get("verify"), _is_from_config("overlap")
+    if given.get("overlap") and not is_preference and method in ("rejection", "block"):
         raise UsageError(
             f"Overlapped drafting does not work with --verify {method}.",
             "Use --verify coupled or match with --overlap on.",
@@ -354,8 +355,12 @@ def build_load_request(choice: launch.ResolvedPair, given: dict[str, Any]) -> Se
 
 def can_skip_workers() -> bool:
     """Whether they come from config.toml, for all models, and not from the command line."""
-    context = click.get_current_context()
-    return context.get_parameter_source("workers") is ParameterSource.DEFAULT_MAP
+    return _is_from_config("workers")
+
+
+def _is_from_config(name: str) -> bool:
+    """Whether config.toml, which applies to all pairs, has the option's value."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.DEFAULT_MAP
 
 
 def build_settings(choice: launch.ResolvedPair, given: dict[str, Any]) -> ChatSettings:
@@ -403,8 +408,7 @@ def resolve_or_pull(
 
 def resolve_drafter(choice: launch.ResolvedPair, spec: str) -> str:
     """The draft source to use.  Raises UsageError if --spec names one that this pair lacks."""
-    source = click.get_current_context().get_parameter_source("spec")
-    if source is ParameterSource.DEFAULT_MAP:  # config.toml applies to all pairs
+    if _is_from_config("spec"):
         return launch.preferred_drafter(choice, spec)
     launch.check_drafter(choice, spec)
     return spec

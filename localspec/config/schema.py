@@ -278,6 +278,15 @@ SETTINGS: Mapping[str, SettingDefinition] = {
             takes_effect="for new chats",
         ),
         SettingDefinition(
+            "answers.overlap",
+            choice_type(("auto", "on", "off")),
+            "auto",
+            "overlapped drafting",
+            "Draft while the target verifies; auto: across devices, where it is worth it.",
+            cli_flags="--overlap",
+            takes_effect="when a model is loaded",
+        ),
+        SettingDefinition(
             "models.folder",
             FOLDER,
             None,

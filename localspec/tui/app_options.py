@@ -45,6 +45,8 @@ class AppOptions:
     """Drafter of new chats (`--spec`)."""
     exact: bool | None = None
     """Exact mode of new chats; None: where it costs little."""
+    overlap: bool | None = None
+    """Overlapped drafting; None: across devices, where it is worth it."""
     workers: tuple[str, ...] = ()
     """Addresses of other computers, for models that do not fit here or are slower."""
     offline: bool = False
@@ -75,6 +77,7 @@ class AppOptions:
             ctx or overrides.ctx,
             overrides.kv,
             exact=exact,
+            overlap=self.overlap,
             anyway=choice in self.force_load,
             workers=self.workers,
             can_skip_workers=True,
@@ -101,6 +104,7 @@ def apply_preferences(options: AppOptions, view: EffectiveConfig) -> None:
     options.spec = view.get("answers.spec")
     options.workers = tuple(map(str, parse_addresses(view.get("run.workers"))))
     options.exact = {"on": True, "off": False}.get(view.get("answers.exact"))
+    options.overlap = {"on": True, "off": False}.get(view.get("answers.overlap"))
     if options.chats is not None:
         options.chats.set_saving(view.get("chats.keep"))
     options.settings_errors = (*_find_settings_errors(view), *key_errors)

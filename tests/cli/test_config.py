@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import Done, harmful, localspec
+from tests.cli.command import Done, harmful, hello, localspec
 from tests.cli.household import Household
+from tests.zoo import HELLO_TEXT, Zoo
 
 KEY = "downloads.limit"
 
@@ -174,3 +175,24 @@ def test_pull_and_run_heed_it(house: Household) -> None:
     assert answer["speculation"]["drafted"] == 0
     again = house.do("run", "demo", "-p", "def f(", "--max-tokens", "8", "--json")
     assert again.document["text"] == answer["text"]  # temperature 0, though no seed was given
+
+
+def test_overlap_is_kept_for_runs_and_given_way_to(zoo: Zoo, tmp_path: Path) -> None:
+    """A method that cannot overlap is refused with --overlap on, but not for a kept preference."""
+    config = tmp_path / "config.toml"
+    config.write_text('[answers]\noverlap = "on"\n')
+
+    def run(*options: str) -> Done:
+        given = ("--spec", "model", "--threads", "1", "--stats", *options)
+        return hello(zoo, *given, env={"LOCALSPEC_CONFIG": str(config)})
+
+    kept = run()
+    assert kept.text == HELLO_TEXT + "\n"
+    assert "overlapped drafting: " in kept.err
+    assert run("--json").document["speculation"]["overlap"]["rounds"] > 0
+    for off in (("--overlap", "off"), ("--verify", "rejection")):
+        done = run(*off)
+        assert (done.code, done.text) == (0, HELLO_TEXT + "\n")
+        assert "overlapped" not in done.err
+    refused = run("--verify", "rejection", "--overlap", "on")
+    assert refused.code == 2 and "--verify rejection" in refused.err

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.protocol.events import Round, RoundTimes, Token
+from localspec.protocol.events import Overlap, Round, RoundTimes, Token
 from localspec.protocol.round_totals import RoundTotals
 
 
@@ -40,6 +42,17 @@ def test_nothing_yet() -> None:
         "paused_rounds": 0,
         "guarded": 0,
     }
+
+
+def test_overlapped_rounds_and_their_hits_are_counted_apart() -> None:
+    """A round that was not overlapped is neither a hit nor a miss; one may draft nothing."""
+    overlaps: tuple[Overlap, ...] = ("", "hit", "miss", "hit", "miss", "miss")
+    drafts = (4, 4, 4, 0, 4, 4)
+    totals = total(
+        *(replace(a_round(n, 0, 1), overlap=how) for n, how in zip(drafts, overlaps, strict=True))
+    )
+    assert totals.to_json()["overlap"] == {"rounds": 5, "hits": 2}
+    assert total(a_round(4, 4, 5)).to_json().get("overlap") is None
 
 
 def test_an_answer_in_numbers() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -252,6 +253,15 @@ def test_the_acceptance_rate_of_the_chat_and_of_the_last_rounds() -> None:
     assert "100 % of 128 drafted now" in shown
     assert "50 % of 256 drafted chat" in shown
     assert "3.0 tokens per target pass" in shown
+
+
+def test_the_share_of_overlapped_rounds_that_were_drafted_in_time() -> None:
+    """Of those that were overlapped, over the whole chat."""
+    plain = [round_(n, 4, 2) for n in range(5)]
+    assert not any("drafted in time" in line for line in lines(stats(*plain)))
+    missed = [replace(round_(n, 4, 2), overlap="miss") for n in range(RECENT_ROUNDS)]
+    hit = [replace(round_(n, 4, 2), overlap="hit") for n in range(3 * RECENT_ROUNDS)]
+    assert "75 % drafted in time" in lines(stats(*plain, *hit, *missed))
 
 
 def test_speeds_leave_out_the_round_that_reads_the_prompt_and_forced_ones() -> None:

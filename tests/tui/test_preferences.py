@@ -359,11 +359,13 @@ def on(screen: Screen[Any]) -> ChatScreen:
 
 async def test_a_new_chat_is_as_it_was_wished() -> None:
     text = "[chats]\nshow_thinking = true\noverflow = 'drop'\nkeep = false\n"
-    text += "[answers]\nspec = 'lookup'\ntemperature = 0.1\n"
+    text += "[answers]\nspec = 'lookup'\ntemperature = 0.1\noverlap = 'off'\n"
     async with chatting(text) as shown:
         chosen = on(shown.app.screen).session.settings
         assert (chosen.spec, chosen.sampling.temperature) == ("lookup", 0.1)
         assert (chosen.overflow, chosen.show_thinking) == ("drop", True)
+        choice = on(shown.app.screen).session.choice
+        assert shown.options.build_load_request(choice).load.overlap is False
         assert "not saved" in shown.words
         await scenes.asking()(shown.pilot)
         assert "They ask about lists." in shown.words  # what it thought, unfolded

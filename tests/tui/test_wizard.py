@@ -20,6 +20,7 @@ from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_headers import PairHeaders, PairMember
 from localspec.fit.report import DeviceFit, FitReport
 from localspec.fit.speed_estimate import UseCase
+from localspec.launch import ResolvedPair
 from localspec.machine.memory_by_device import DeviceMemory
 from localspec.models import catalog
 from localspec.models.catalog import Catalog, CatalogPair
@@ -276,6 +277,25 @@ async def test_another_draft_and_another_target(stock: WizardServices) -> None:
         await wizard.sees("phi-4 Q4_K_M prompt lookup, no draft model", "licence mit")
         await wizard.press("d")
         await wizard.sees("phi-4 Q4_K_M")  # which has no other
+
+
+@pytest.mark.asyncio
+async def test_a_pair_that_is_here_names_the_command_that_compares_its_drafts(
+    stock: WizardServices,
+) -> None:
+    """With the drafts that are installed; without one, any model may draft by text."""
+    choice = ResolvedPair(Path("target.gguf"), Path("draft.gguf"))
+    stock.ready_choices = {"qwen3-8b+qwen3-0.6b": choice, "phi-4+lookup": choice}
+    async with shown(stock, "1", "enter") as wizard:
+        await wizard.sees("localspec pair test qwen3-8b qwen3-0.6b lookup")
+        await wizard.press("d")
+        await wizard.sees("with qwen3-1.7b Q8_0", "to download")
+        assert "pair test" not in wizard.shown
+        await wizard.press("t")
+        await wizard.sees("by text: localspec pair test phi-4 MODEL lookup")
+    stock.ready_choices = {**stock.ready_choices, "qwen3-8b+qwen3-1.7b": choice}
+    async with shown(stock, "1", "enter") as wizard:
+        await wizard.sees("localspec pair test qwen3-8b qwen3-0.6b qwen3-1.7b lookup")
 
 
 @pytest.mark.asyncio

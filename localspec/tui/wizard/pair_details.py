@@ -45,6 +45,8 @@ class DetailsPage:
     """Free bytes on the download disk."""
     fit_basis: str = ""
     """Where the memory numbers come from."""
+    comparable_drafts: tuple[str, ...] = ()
+    """Installed drafts for an installed target, by catalogue id."""
 
 
 def render_page(page: DetailsPage, width: int, height: int, glyphs: Glyphs) -> list[Content]:
@@ -58,6 +60,7 @@ def render_page(page: DetailsPage, width: int, height: int, glyphs: Glyphs) -> l
         _label("Speed", _speed_lines(page, inner, short=is_short)),
         _label("This draft" if pair.draft else "This pair", reasons),
         _label("Checked", _check_lines(page.checks, inner, glyphs)),
+        _label("Compare", _comparison_lines(page, inner)) if is_spacious else [],
     ]
     lines: list[Content] = []
     for block in filter(None, blocks):
@@ -169,6 +172,17 @@ def _reason_lines(candidate: Candidate, width: int) -> Iterator[Content]:
     reasons = " · ".join(filter(None, (candidate.draft_reason, *candidate.reasons)))
     if reasons:
         yield from map(Content, wrap_words(reasons, width))
+
+
+def _comparison_lines(page: DetailsPage, width: int) -> Iterator[Content]:
+    """The command that judges the installed drafts; any model may draft where there is none."""
+    if not page.is_downloaded:
+        return
+    drafts, target = page.comparable_drafts, page.candidate.pair.target.id
+    why = "which draft suits what you write" if drafts else "a model of another family, by text"
+    command = " ".join(("localspec pair test", target, *(drafts or ("MODEL",)), "lookup"))
+    yield from (Content.styled(line, "$muted") for line in wrap_words(f"{why}:", width))
+    yield from map(Content, wrap_words(command, width))
 
 
 def _check_lines(
@@ -421,6 +435,11 @@ class PairDetails:
             is_downloaded=pair.id in self._services.ready_choices,
             free_disk=self.free_disk,
             fit_basis=self._fit_basis(candidate),
+            comparable_drafts=tuple(
+                other.draft.id
+                for other in pairs_of_same_target(pair, self._services.catalogue)
+                if other.draft is not None and other.id in self._services.ready_choices
+            ),
         )
 
     def _fit_basis(self, candidate: Candidate) -> str:
