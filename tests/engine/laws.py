@@ -32,6 +32,7 @@ from tests.crossed import (
     crossed,
     vocabulary,
 )
+from tests.fakeheads import block_drafter, head_drafter
 from tests.fakes import (
     GREEDY,
     N_VOCAB,
@@ -106,6 +107,14 @@ def _overlapped(fan: int, n_checks: int) -> MakeDrafter:
     )
 
 
+def _head(seed: int, first_position: int) -> MakeDrafter:
+    return lambda verifier, what, text: head_drafter(seed, first_position, verifier, what)
+
+
+def _block_head(seed: int) -> MakeDrafter:
+    return lambda verifier, what, text: block_drafter(seed, verifier, what)
+
+
 GUESSERS: dict[str, MakeDrafter] = {
     "model": _model(lambda: HistoryModel(2)),
     "model with the target's table": _model(pairs),
@@ -117,6 +126,12 @@ GUESSERS: dict[str, MakeDrafter] = {
     "overlapped": _overlapped(1, 1000),
     "overlapped, five outcomes": _overlapped(5, 1000),
     "overlapped, stopped early": _overlapped(3, 3),
+    "eagle3": _head(2, 1),
+    "eagle3 of the target's history": _head(1, 1),
+    "mtp": _head(2, 0),
+    "mtp of the target's history": _head(1, 0),
+    "a block head": _block_head(2),
+    "a block head of the target's history": _block_head(1),
     "empty": lambda verifier, what, text: EmptyDrafter(),
     "constant": lambda verifier, what, text: ConstantDrafter([3, 1, 2, 2]),
 }
@@ -361,6 +376,16 @@ def twin_is_always_right(sampling: SamplingParams, mode: VerifyMode) -> None:
             asked = min(draft_length, left - 1) if step is not got.steps[0] else 0
             assert len(step.draft.tokens) == step.accepted == asked
             left -= len(step.tokens)
+
+
+def head_of_the_target_is_always_right(name: str, sampling: SamplingParams) -> None:
+    """`name` is one of GUESSERS: a head that knows the target's history is never corrected."""
+    for draft_length in (1, 2, 3, 5, 8):
+        what = job(PROMPT, 40, sampling=sampling, draft_length=draft_length)
+        verifier = make_verifier("coupled", sampling.seed)
+        got = run(history(), GUESSERS[name](verifier, what, []), verifier, what)
+        assert all(step.accepted == len(step.draft.tokens) for step in got.steps)
+        assert len(got.steps) <= 2 + 40 // (draft_length + 1)
 
 
 def translated_twin_is_always_right(sampling: SamplingParams) -> None:

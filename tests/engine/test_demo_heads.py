@@ -1,6 +1,7 @@
 """The demo target says, with a head of any kind, what it says plainly: on code it never saw.
 
-Twenty prompts with --long, and drafts of 1 to 8 guesses; a sample of them without.  Heads that are
+Twenty prompts with --long, drafts of 1 to 8 guesses, and seeded answers of 128 tokens; a sample
+of them without.  Heads that are
 not bundled are made here with random weights, which is right for this and wrong for nothing.
 """
 
@@ -74,6 +75,14 @@ def test_a_few_answers_are_the_same(paired: Paired) -> None:
 @pytest.mark.timeout(3600)
 def test_twenty_answers_are_the_same(paired: Paired) -> None:
     check(paired, prompts(20), ALL, 64)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_twenty_long_seeded_answers_are_the_same(paired: Paired) -> None:
+    for text in prompts(20):
+        plain = answered(paired.session, text, "off", SAMPLED, None, 128)
+        assert answered(paired.session, text, paired.kind, SAMPLED, 4, 128) == plain, text
 
 
 def test_the_other_ways_of_verifying(paired: Paired) -> None:

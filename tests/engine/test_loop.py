@@ -147,6 +147,17 @@ def test_a_twin_is_always_right() -> None:
         laws.twin_is_always_right(sampling, mode)
 
 
+@pytest.mark.parametrize("name", ["eagle3", "mtp"])
+def test_a_head_that_knows_the_target_is_always_right(name: str) -> None:
+    for sampling in (GREEDY, SAMPLED):
+        laws.head_of_the_target_is_always_right(f"{name} of the target's history", sampling)
+
+
+def test_a_block_head_that_knows_the_target_is_always_right() -> None:
+    """Greedily: its rows assume its likeliest tokens."""
+    laws.head_of_the_target_is_always_right("a block head of the target's history", GREEDY)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_drafter_never_keeps_what_did_not_happen(mode: VerifyMode) -> None:
     laws.drafter_remembers_what_happened(mode)

@@ -19,6 +19,8 @@ from localspec.engine import sampling, speculative_loop, token_probabilities, ve
 from localspec.engine.constraints.output_constraint import OutputConstraint
 from localspec.engine.control.overlapped_drafter import OverlappedDrafter
 from localspec.engine.drafters import cross_vocabulary, draft_sampler
+from localspec.engine.drafters.autoregressive_head import HeadRunner
+from localspec.engine.drafters.block_head import BlockHeadRunner
 from localspec.engine.drafters.constrained import ConstrainedDrafter
 from localspec.engine.drafters.draft_sampler import DraftSampler
 from localspec.engine.drafters.lookup import LookupDrafter
@@ -36,6 +38,7 @@ from tests.engine.laws import (
     tables_case,
 )
 from tests.fakes import (
+    GREEDY,
     PLAIN,
     ConstantDrafter,
     HistoryModel,
@@ -116,6 +119,12 @@ coupled = partial(laws.every_draft_same_as_plain, PLAIN, 2)
 twin = partial(laws.twin_is_always_right, TEMPERED, "rejection")
 translated = partial(laws.translated_twin_is_always_right, laws.SAMPLED)
 translated_memory = laws.translated_memory_is_the_text
+head_twin = partial(
+    laws.head_of_the_target_is_always_right, "eagle3 of the target's history", laws.SAMPLED
+)
+block_twin = partial(
+    laws.head_of_the_target_is_always_right, "a block head of the target's history", GREEDY
+)
 overlapped = partial(test_overlap.test_every_draft_is_the_same_as_without_overlap, 5)
 overlapped_hits = test_overlap.test_a_draft_that_is_always_right_is_always_there_already
 coupled_twin = partial(laws.twin_is_always_right, laws.SAMPLED, "coupled")
@@ -333,6 +342,27 @@ MORE_MUTANTS: dict[str, Mutant] = {
     ),
     "overlap: noise of another place": Mutant(
         OverlappedDrafter._next_token, "+ len(drafted)", "", overlapped_hits
+    ),
+    "head: a draft's rows stay in its memory": Mutant(
+        HeadRunner._decode_pending,
+        "head.truncate(pending.n_rows)",
+        "head.truncate(min(head.n_past, pending.n_rows + 1))",
+        head_twin,
+    ),
+    "head: a draft token without a state": Mutant(
+        HeadRunner.next_logits,
+        "head.last_hidden_state()",
+        "0 * head.last_hidden_state()",
+        head_twin,
+    ),
+    "block head: rejected tokens' states stay": Mutant(
+        BlockHeadRunner.on_truncate,
+        "min(self._n_pending, n_past - self._n_injected)",
+        "self._n_pending",
+        block_twin,
+    ),
+    "block head: drafts before it has the newest states": Mutant(
+        BlockHeadRunner.draft_block, "self._inject_pending()", "self.head", block_twin
     ),
     "another vocabulary: one noise for a whole draft": Mutant(
         cross_vocabulary._TextDraft._draw,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 from localspec.engine.session import Session
 from localspec.protocol.wire import SamplingParams, VerifyMode
+from tests.engine.test_demo_equality import AS_RUN, TARGET, prompts
 from tests.real import chats
 from tests.real.chats import CHATS, HOSTILE
-from tests.sessions import say
+from tests.sessions import loaded, require_same_logits_at_every_width, say
 
 pytestmark = pytest.mark.long
 
@@ -81,6 +83,23 @@ def test_another_vocabulary_drafts_hostile_text(text: str, crossed_session: Sess
     given: dict[str, Any] = {"sampling": hot, "max_tokens": 6, "exact": True}
     plain = say(crossed_session, text, spec="off", **given)
     assert say(crossed_session, text, spec="crossvocab", **given).ids == plain.ids
+
+
+@pytest.mark.timeout(1800)
+def test_another_vocabulary_gives_the_seeds_text(smollm: Path) -> None:
+    """Twenty answers of 128 tokens, by the quick target; `test_demo_equality.py` and
+    `test_demo_heads.py` do so for the other drafters."""
+    require_same_logits_at_every_width(TARGET)
+    given: dict[str, Any] = {"sampling": SAMPLINGS["seeded"], "max_tokens": 128}
+    drafted = accepted = 0
+    with loaded(TARGET, smollm, AS_RUN) as session:
+        for text in prompts(20):
+            plain = say(session, text, spec="off", **given)
+            said = say(session, text, spec="crossvocab", draft_length=2, **given)
+            assert said.ids == plain.ids, text
+            drafted += said.speculation["drafted"]
+            accepted += said.speculation["accepted"]
+    assert drafted > accepted > 0
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
