@@ -92,15 +92,14 @@ def install(
     source and are added to those of the backend.
     """
     python, uv = tools
-    check = [python, "-c", IMPORT_CHECK]
+    libraries = install_commands.libraries_command(choice, python, uv)
+    # Naming the package brings those that it imports: the check would fail without them.
+    checks = ([*libraries, f"{install_commands.PACKAGE}=={version}"], [python, "-c", IMPORT_CHECK])
     user_arguments = environ.get("CMAKE_ARGS", "")
     if choice.wheel_index and not user_arguments:
         say(f"{choice.reason}: downloading the build for {title(choice)}")
-        steps = [install_commands.wheel_command(choice, version, python, uv)]
-        steps += (
-            [install_commands.libraries_command(choice, python, uv)] if choice.libraries else []
-        )
-        if all(run(step, {}) for step in (*steps, check)):
+        wheel = install_commands.wheel_command(choice, version, python, uv)
+        if all(run(step, {}) for step in (wheel, *checks)):
             return True
         say("that build is not available or does not load")
     if problem := find_compile_problem(choice, environ):
@@ -109,7 +108,7 @@ def install(
     say(f"compiling llama.cpp for {title(choice)}, {compile_time(choice.core_seconds)}")
     build = install_commands.source_command(version, python, uv)
     arguments = " ".join(filter(None, (choice.cmake, user_arguments)))
-    return run(build, {"CMAKE_ARGS": arguments}) and run(check, {})
+    return run(build, {"CMAKE_ARGS": arguments}) and all(run(check, {}) for check in checks)
 
 
 def find_compile_problem(choice: LlamaCppBuild, environ: Mapping[str, str]) -> str:

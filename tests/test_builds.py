@@ -95,7 +95,8 @@ def test_the_wheel_its_libraries_and_whether_it_loads() -> None:
     assert shell.install(CUDA)
     wheel, libraries, check = shell.ran
     assert "https://wheels.example/cu125" in wheel
-    assert libraries[-1] == "nvidia-cublas-cu12"
+    assert libraries[-2:] == ["nvidia-cublas-cu12", "llama-cpp-python==0.3.36"]
+    assert "--no-deps" in wheel and "--no-deps" not in libraries
     assert check[:2] == ["python", "-c"]
     assert "NVIDIA (CUDA)" in shell.said[0]
 
@@ -113,9 +114,9 @@ def test_without_a_wheel_that_loads_it_is_compiled() -> None:
         "cuda", "", CUDA.wheel_index, "-DGGML_CUDA=on", compilers=(sys.executable,)
     )
     assert not shell.install(compilable)
-    build = shell.ran[2]
+    build = shell.ran[3]
     assert "--no-binary" in build
-    assert shell.environ[2] == {"CMAKE_ARGS": "-DGGML_CUDA=on"}
+    assert shell.environ[3] == {"CMAKE_ARGS": "-DGGML_CUDA=on"}
     shell = Shell("--only-binary")
     assert shell.install(compilable)
 
