@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import select
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -48,6 +50,7 @@ _QUIT_WINDOW_SECONDS = 1.0
 """A second ctrl+c within this time quits."""
 _EXIT_GRACE_SECONDS = 1.5
 """Time for a clean exit after a signal; writing to a closed terminal may block for ever."""
+_TERMINAL_CHECK_SECONDS = 2.0
 _MAX_KEY_SECONDS = 0.5
 """A key that takes longer no longer holds back the next one: ctrl+q must always work."""
 
@@ -116,6 +119,8 @@ class LocalspecApp(App[None]):
     def on_mount(self) -> None:
         self.set_keymap(key_bindings.full_keymap(self.options.keymap))
         self._install_signal_handlers()
+        if not self.is_headless:
+            self.set_interval(_TERMINAL_CHECK_SECONDS, self._exit_without_terminal)
 
     def on_unmount(self) -> None:
         self.runner.stop_answer()
@@ -247,6 +252,10 @@ class LocalspecApp(App[None]):
             except (NotImplementedError, RuntimeError, ValueError):  # Windows, or another thread
                 continue
 
+    def _exit_without_terminal(self) -> None:
+        if _is_terminal_gone():
+            self.exit_on_signal(129)
+
     def exit_on_signal(self, code: int) -> None:
         """Exits cleanly; after `_EXIT_GRACE_SECONDS`, at once."""
 
@@ -276,6 +285,19 @@ class LocalspecApp(App[None]):
             Text(f"localspec: Internal error: {summary}\n  This is a bug. {hint}\n")
         )
         self._close_messages_no_wait()
+
+
+def _is_terminal_gone() -> bool:
+    """Whether the other end of standard input is closed.
+
+    SIGHUP says so only to processes that the terminal controls; the others would read its end for
+    ever, on a whole core.
+    """
+    if sys.__stdin__ is None or not hasattr(select, "poll"):
+        return False
+    poll = select.poll()
+    poll.register(sys.__stdin__.fileno(), 0)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
 def _build_output_filters(options: AppOptions) -> list[LineFilter]:

@@ -41,10 +41,11 @@ class Terminal:
         env: Mapping[str, str] | None = None,
         answers: bool = False,
         first: bool = False,
+        controls: bool = True,
     ) -> None:
         """`answers`: supports synchronized output, and tests see only whole frames.
 
-        `first`: the first start of the app.
+        `first`: the first start of the app.  `controls`: the kernel signals that it is closed.
         """
         self._ours, theirs = pty.openpty()
         self._answers = answers
@@ -56,9 +57,13 @@ class Terminal:
         self._closed = False
         self._lock = threading.Lock()
         self._came = threading.Condition(self._lock)
+        controlled = ["sh", "-c", _DIES_WITH_TERMINAL, "sh", *words]
+        output = None if controls else theirs
         self.process = subprocess.Popen(
-            ["sh", "-c", _DIES_WITH_TERMINAL, "sh", *words],
-            stdin=subprocess.DEVNULL,
+            controlled if controls else words,
+            stdin=subprocess.DEVNULL if controls else theirs,
+            stdout=output,
+            stderr=output,
             env=environment(
                 {"TERM": "xterm-256color", "TTY": os.ttyname(theirs)} | dict(env or {})
             ),

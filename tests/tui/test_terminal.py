@@ -74,6 +74,14 @@ def test_a_closed_terminal_ends_app_and_engine(answering: Terminal) -> None:
     assert gone(children)
 
 
+def test_a_closed_terminal_without_a_signal_ends_the_app() -> None:
+    """Started by a program that gives it no controlling terminal."""
+    with Terminal(command(), controls=False) as terminal:
+        terminal.wait_for("Ready to run")
+        terminal.close()
+        assert terminal.process.wait(timeout=TIMEOUT) == 129
+
+
 def test_ctrl_q_while_answering(answering: Terminal) -> None:
     children = engines(answering)
     began = time.monotonic()
