@@ -47,7 +47,8 @@ def one_line(done: Done, code: int, words: str) -> None:
     """What happened, and what to do."""
     assert done.code == code, done.err
     assert words in done.err
-    assert len(done.err.splitlines()) == 2 and "Traceback" not in done.err
+    lines = [line for line in done.err.splitlines() if "No GPU" not in line]  # of a GPU's build
+    assert len(lines) == 2 and "Traceback" not in done.err
     assert "This is a bug" not in done.err
 
 
@@ -124,11 +125,11 @@ def test_python_without_assertions(zoo: Zoo) -> None:
         ("llama_cpp", 9, "No module named 'llama_cpp'"),
     ],
 )
-def test_a_part_that_is_missing(part: str, code: int, words: str, zoo: Zoo, tmp_path: Path) -> None:
+def test_a_part_that_is_missing(part: str, code: int, words: str, tmp_path: Path) -> None:
     missing = f"raise ModuleNotFoundError(\"No module named '{part}'\", name='{part}')\n"
     (tmp_path / f"{part}.py").write_text(missing)
     env = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    done = localspec("run", zoo["parrot"], *ASK, env=env)
+    done = localspec("run", "demo", *ASK, env=env)  # a name needs the catalogue, a path does not
     one_line(done, code, words)
     assert "nstall" in done.err
 
