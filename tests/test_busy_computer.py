@@ -140,7 +140,7 @@ def test_untrusted_costs_are_measured_again_where_that_is_asked_for(
         return len(curve) > 2 and max(curve.values()) < 100 and is_trusted(stored())
 
     try:
-        wait_for(is_measured)
+        wait_for(is_measured, 60)
     finally:
         engine.close()
 
