@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(
         "LOCALSPEC_TEST_SESSION" not in os.environ,
-        reason="unseeded answers: a person looks at what it finds; LOCALSPEC_TEST_SESSION=1 runs it",
+        reason="unseeded answers, a person looks at them: LOCALSPEC_TEST_SESSION=1 runs it",
     ),
 ]
 
