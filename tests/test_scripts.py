@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import os
 import runpy
 import shutil
@@ -403,6 +404,26 @@ def test_test_runs_check_and_pytest_though_check_fails(checkout: Checkout) -> No
     assert checks == "1 127.0.0.1,localhost scripts/check"
     assert tests.startswith("1 127.0.0.1,localhost -m pytest -q")
     assert tests.endswith(" --long")
+
+
+@needs_sh
+@pytest.mark.skipif(os.cpu_count() == 1, reason="one core: tests do not run beside each other")
+@pytest.mark.parametrize(("failed", "code_alone", "runs"), [(2, 0, 2), (2, 1, 2), (6, 0, 1)])
+def test_a_few_failed_tests_run_again_alone(
+    checkout: Checkout, failed: int, code_alone: int, runs: int
+) -> None:
+    checkout.make_ready("dev")
+    record = ".pytest_cache/v/cache/lastfailed"
+    names = json.dumps({f"tests/x.py::test_{i}": True for i in range(failed)})
+    fails = f"mkdir -p {Path(record).parent}; echo '{names}' > {record}; exit 1"
+    alone = f'case "$*" in *--last-failed*) exit {code_alone};; esac'
+    checkout.program(
+        checkout.venv.python, f'[ "$1" = -m ] || exit 0; echo pytest; {alone}; {fails}'
+    )
+    code, out, _ = checkout.call("test")
+    assert out.splitlines().count("pytest") == runs
+    assert code == (code_alone if runs == 2 else 1)
+    assert ("tests/x.py::test_1" in out) == (runs == 2)
 
 
 @needs_sh
