@@ -8,7 +8,6 @@ most parameters ranks first; the slow ones follow, the fastest first.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
@@ -20,6 +19,7 @@ from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_headers import PairHeaders
 from localspec.fit.report import FitReport
 from localspec.fit.speed_estimate import UseCase
+from localspec.lazy_dataclass import dataclass
 from localspec.machine.memory_by_device import HOST
 from localspec.models import catalog
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair

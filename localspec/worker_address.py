@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from localspec.errors import UsageError
+from localspec.lazy_dataclass import dataclass
 
 DEFAULT_PORT = 50052
 """As of llama.cpp's ggml-rpc-server."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypedDict, cast
 
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.settings import LoadedModel
 from localspec.chat.thinking import strip_thinking
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import (
     EngineReady,
     Event,

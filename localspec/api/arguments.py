@@ -8,7 +8,7 @@ import json
 import operator
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypedDict, TypeVar, get_args
 
 from localspec import hint_rewriting, launch
@@ -17,6 +17,7 @@ from localspec.chat.settings import ChatSettings, LoadedModel, build_request, ch
 from localspec.errors import LocalspecError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import ResolvedPair
+from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog
 from localspec.models.chat_template import builtin_templates
 from localspec.models.resolver import NotDownloadedError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from localspec.bench import metrics, results
@@ -17,6 +16,7 @@ from localspec.bench.results import (
     WorkloadResult,
 )
 from localspec.fit.speedup_model import SpeculationCosts, best_draft_length
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineReady, Round
 from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import MeasuredCosts

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal, Protocol
 
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineExit, Event, Round, Token
 from localspec.protocol.wire import (
     GenerateCommand,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 from localspec import launch
@@ -12,6 +11,7 @@ from localspec.bench import aggregation, paired_runs
 from localspec.bench.paired_runs import BenchRequest, BenchRun, RunProgress
 from localspec.bench.results import BenchReport
 from localspec.errors import LocalspecError
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Event
 from localspec.protocol.wire import MeasuredCosts, ProbeCommand
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from localspec.fit.speedup_model import SpeculationCosts, interpolate_curve
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Event, Round
 from localspec.protocol.wire import DraftScore, GenerateCommand, MeasuredCosts, ScoreDraftCommand
 

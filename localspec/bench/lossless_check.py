@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from localspec.bench.answer_comparison import (
     AnswerRecorder,
@@ -24,6 +24,7 @@ from localspec.bench.verify_report import (
     WidthDifference,
 )
 from localspec.errors import PromptTooLongError
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import GenerateCommand, ProbeCommand, SamplingParams, VerifyMode
 
 VERIFY_PROMPTS = (

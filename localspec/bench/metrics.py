@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
 
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Round
 from localspec.protocol.wire import DRAFT_MAX
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from localspec.bench.workloads import Workload
 from localspec.errors import EngineError
 from localspec.launch import Engine
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineExit, GenerationFinished, Round
 from localspec.protocol.wire import GenerateCommand, SamplingParams
 from localspec.worker import crashes

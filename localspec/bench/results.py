@@ -6,11 +6,12 @@ import platform
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from statistics import geometric_mean
 from typing import Any
 
 from localspec.fit.speedup_model import BestDraftLength
+from localspec.lazy_dataclass import dataclass
 from localspec.machine import cpu_and_ram
 from localspec.protocol.events import EngineReady
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count, repeat
 
 from localspec.bench.answer_comparison import RecordedAnswer
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import ReplayResult, VerifyMode
 
 VERIFY_MODES: tuple[VerifyMode, ...] = ("coupled", "rejection", "block")

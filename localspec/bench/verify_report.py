@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, Literal
 
 from localspec.bench.answer_comparison import ComparisonTotals, Divergence, PromptComparison
 from localspec.bench.sampling_check import DETECTION_POWER, SIGNIFICANCE_LEVEL, TokenSample
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineReady, Token
 from localspec.protocol.wire import VerifyMode
 from localspec.sanitize import sanitize

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from localspec.errors import UsageError
+from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 
 _FILE = Path(__file__).with_name("workloads.yaml")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from localspec.chat.conversation import Turn
 from localspec.chat.thinking import AnswerPart, ThinkingSplitter, merge_parts
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import (
     EngineExit,
     EngineReady,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from localspec.chat import settings
@@ -17,6 +17,7 @@ from localspec.chat.settings import ChatSettings, LoadedModel, OverflowPolicy
 from localspec.chat.speculation_stats import SpeculationStats
 from localspec.chat.thinking import strip_thinking
 from localspec.errors import LocalspecError, PromptTooLongError
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import (
     EngineExit,
     Event,

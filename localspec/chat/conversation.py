@@ -6,8 +6,9 @@ import hashlib
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Event, FinishReason, GenerationFinished, Prefill, Round
 from localspec.protocol.wire import ChatMessage
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from localspec import config
 from localspec.chat.settings import CHAT_SETTING_FIELDS, ChatSettings, parse_context_size
 from localspec.config import toml_file
 from localspec.errors import NotFoundError, UsageError
+from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 
 _NAME = re.compile(r"[\w-]{1,40}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from localspec import launch
 from localspec.chat import presets
@@ -15,6 +15,7 @@ from localspec.chat.settings import CHAT_SETTING_FIELDS, find_field, parse_conte
 from localspec.chat.slash_commands import CommandCall, find_command
 from localspec.errors import UsageError
 from localspec.launch import recent_pairs
+from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 from localspec.units import short_count, token_rate
 

@@ -6,13 +6,14 @@ import difflib
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from localspec import speculation_methods
 from localspec.chat.conversation import Conversation
 from localspec.errors import UsageError
+from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog
 from localspec.protocol.events import EngineReady
 from localspec.protocol.wire import DRAFT_MAX, GenerateCommand, SamplingParams, VerifyMode

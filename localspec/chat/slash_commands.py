@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
 
 from localspec.chat.settings import CHAT_SETTING_FIELDS
+from localspec.lazy_dataclass import dataclass
 from localspec.speculation_methods import SPECS
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import sqrt
 from statistics import median
 
 from localspec.chat.answer import AnswerDelta, GeneratedAnswer
 from localspec.fit import speedup_model
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Event, Prefill, Round, SpeculationPlan
 from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import MeasuredCosts

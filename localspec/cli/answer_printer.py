@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import click
 
@@ -15,6 +14,7 @@ from localspec.chat.settings import LoadedModel
 from localspec.chat.thinking import AnswerPart
 from localspec.cli import global_options, speculation_text
 from localspec.launch import EXACT_NOTICE, HEAD_NOTICE
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import (
     EngineReady,
     Event,

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from types import FrameType
 from typing import Protocol, TextIO
 
@@ -28,6 +27,7 @@ from localspec.cli.slash_handlers import LinearChatView
 from localspec.cli.speculation_text import AnswerStats
 from localspec.errors import LocalspecError, PromptTooLongError
 from localspec.fit.advisor import SettingsRequest
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineReady, Event, encode
 from localspec.sanitize import sanitize
 from localspec.units import short_count

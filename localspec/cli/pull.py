@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +17,7 @@ import click
 from localspec.cli import completion, global_options
 from localspec.cli.interrupts import stop_on_interrupt
 from localspec.errors import UsageError
+from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog, draft_heads, pull_plan, resolver
 from localspec.models.hub.cancellation import CancelToken, OperationCancelledError
 from localspec.models.hub.client import HubClient

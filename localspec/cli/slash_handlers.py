@@ -6,7 +6,6 @@ import shlex
 import shutil
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import click
@@ -21,6 +20,7 @@ from localspec.cli import speculation_text
 from localspec.cli.answer_printer import ChatOutputStyle
 from localspec.cli.speculation_text import AnswerStats
 from localspec.errors import StorageError, UsageError
+from localspec.lazy_dataclass import dataclass
 from localspec.models import resolver
 from localspec.protocol.events import EngineReady
 from localspec.sanitize import sanitize

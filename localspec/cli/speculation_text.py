@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.speculation_stats import Speedup, format_acceptance, measure_speedup
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import FinishReason, Round, SpeculationPlan, Token, TokenClass
 from localspec.sanitize import sanitize
 from localspec.units import count, milliseconds, percent, short_count, token_rate

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from localspec import paths
 from localspec.config import toml_file
 from localspec.config.schema import SETTINGS, TABLES, SettingDefinition, find_nearest_key
 from localspec.config.toml_file import ConfigDiagnostic, ConfigFile
+from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 
 Origin = Literal["command line", "environment", "config.toml", "default"]

@@ -6,10 +6,10 @@ import difflib
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from localspec.errors import UsageError
+from localspec.lazy_dataclass import dataclass
 from localspec.speculation_methods import SPECS
 from localspec.worker_address import parse_addresses
 

@@ -10,13 +10,14 @@ import subprocess
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from localspec import paths
 from localspec.config.schema import FOLDER, SETTINGS, SettingDefinition
 from localspec.errors import NotFoundError, StorageError, UsageError
+from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 
 if TYPE_CHECKING:

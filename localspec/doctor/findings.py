@@ -5,10 +5,11 @@ from __future__ import annotations
 import getpass
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from localspec.lazy_dataclass import dataclass
 from localspec.machine import install_commands
 from localspec.sanitize import sanitize
 from localspec.units import count

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from localspec.engine.thinking_budget import ThinkingBudget
 from localspec.errors import UsageError
+from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template import builtin_templates, thinking_tags, tool_calls
 from localspec.models.chat_template.render_process import MAX_SOURCE_CHARS, TemplateRenderer
 from localspec.protocol.events import Event, Notice, Prefill

@@ -9,7 +9,6 @@ the target computes of the answer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -28,6 +27,7 @@ from localspec.engine.protocols import (
 )
 from localspec.engine.sampling import compute_distribution
 from localspec.engine.vocabulary_map import VocabularyMap
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import DRAFT_MAX, DraftScore, SamplingParams
 
 READ_WIDTH = 32

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from localspec.engine.protocols import DecodeInterrupted, LanguageModel
 from localspec.engine.sampling import top_k_ids
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import DRAFT_MAX
 
 WIDTHS = (1, 4, 2, 8, 5)

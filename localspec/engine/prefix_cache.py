@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 
 from localspec.engine.protocols import BranchingModel, LanguageModel, Logits
+from localspec.lazy_dataclass import dataclass
 
 _UNSTABLE_TAIL = 8
 """Tokens at the end of a prompt that the next turn may tokenize differently."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Overlap
 
 Logits = NDArray[np.float32]

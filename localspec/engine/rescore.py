@@ -6,7 +6,7 @@ It shares no code with drafting, verification and committing, so a replay can ex
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from localspec.engine.near_ties import decision_margin, pick_coupled_token
 from localspec.engine.prefix_cache import PrefixCache
@@ -14,6 +14,7 @@ from localspec.engine.protocols import DecodeInterrupted, Distribution, Draft, L
 from localspec.engine.sampling import compute_distribution
 from localspec.engine.token_probabilities import TokenProbabilities, score_tokens
 from localspec.errors import UsageError
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import ReplayCommand, ReplayResult, SamplingParams
 
 

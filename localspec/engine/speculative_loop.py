@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from localspec.engine.protocols import (
 from localspec.engine.sampling import compute_distribution
 from localspec.engine.thinking_budget import ThinkingBudget
 from localspec.engine.token_probabilities import TokenProbabilities
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import FinishReason, Prefill, RoundTimes
 from localspec.protocol.wire import SamplingParams
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from localspec.engine.protocols import Draft, Logits
 from localspec.engine.sampling import top_k_ids
+from localspec.lazy_dataclass import dataclass
 
 N_ALTERNATIVES = 3
 """Default number of the target's next-best tokens that are reported."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf.token_bytes import TokenBytes
 
 _ANCHOR = b"\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 from localspec.fit import machine_profile, report
@@ -11,6 +11,7 @@ from localspec.fit.hparams import ModelHparams
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.report import DeviceFit, FitReport
 from localspec.fit.speed_estimate import UseCase
+from localspec.lazy_dataclass import dataclass
 from localspec.machine import llama_params
 from localspec.machine.llama_params import CTX_STEP, DEFAULT_CTX
 from localspec.machine.memory_by_device import HOST

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, isfinite, log
 from statistics import fmean
 
@@ -17,6 +17,7 @@ from localspec.fit.device_speed import (
     HardwareSpeed,
 )
 from localspec.fit.pass_cost import PassReads
+from localspec.lazy_dataclass import dataclass
 from localspec.machine.measurements import (
     ModelReads,
     PairMeasurement,

@@ -9,7 +9,7 @@ devices.  scripts/measure_estimate.py compares the sum with llama.cpp's own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -18,6 +18,7 @@ from localspec.fit.context_params import ContextParams
 from localspec.fit.hparams import ModelHparams
 from localspec.fit.layer_placement import LayerPlacement
 from localspec.fit.model_buffers import EXPERT_TENSORS
+from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
 
 _F32, _F16 = 0, 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from localspec.fit.hparams import ModelHparams
+from localspec.lazy_dataclass import dataclass
 from localspec.machine import llama_params
 from localspec.machine.llama_params import CTX_STEP, MIN_BATCH, ModelRole
 from localspec.models import draft_heads

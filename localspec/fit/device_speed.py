@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import inf
 from typing import Literal
 
 from localspec.fit import speedup_model
+from localspec.lazy_dataclass import dataclass
 from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
 from localspec.machine.memory_by_device import HOST

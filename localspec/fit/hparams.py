@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
+from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf.architectures import HYBRID, RECURRENT, ROLLBACK
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.tensors import TensorInfo

@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 from localspec.fit.hparams import ModelHparams
+from localspec.lazy_dataclass import dataclass
 from localspec.machine.device import Device
 from localspec.machine.memory_by_device import HOST
 from localspec.protocol.wire import ContextSettings

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from localspec import paths
 from localspec.fit import calibration, device_speed
 from localspec.fit.device_speed import TYPICAL_CPU_SPEED, HardwareSpeed, NetworkLine
+from localspec.lazy_dataclass import dataclass
 from localspec.machine import device_detection, gpu_catalog, measurements
 from localspec.machine.device import Device
 from localspec.machine.gpu_catalog import GpuSpec

@@ -7,7 +7,7 @@ upper bound with an error, or llama.cpp's count of a load without data.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from localspec.fit import (
     compute_buffers,
@@ -19,6 +19,7 @@ from localspec.fit import (
 )
 from localspec.fit.context_params import ContextParams
 from localspec.fit.hparams import ModelHparams
+from localspec.lazy_dataclass import dataclass
 from localspec.machine.device import Device
 from localspec.machine.memory_by_device import (
     DRAFT_DROPPED_NOTE,

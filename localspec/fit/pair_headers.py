@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from localspec.errors import LocalspecError, NotFoundError
+from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads, pair_compatibility, synthetic_header
 from localspec.models.catalog import CatalogModel, CatalogPair
 from localspec.models.gguf import header

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from localspec.fit import hparams as model_hparams
 from localspec.fit import layer_placement
@@ -12,6 +12,7 @@ from localspec.fit.device_speed import DeviceSpeed, HardwareSpeed
 from localspec.fit.hparams import LayerHparams, ModelHparams
 from localspec.fit.layer_placement import LayerPlacement
 from localspec.fit.model_buffers import EXPERT_TENSORS
+from localspec.lazy_dataclass import dataclass
 from localspec.machine import llama_params
 from localspec.machine.device import Device
 from localspec.models.gguf.header import Header

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from localspec.errors import ModelFileError
 from localspec.fit import memory, speed_estimate
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.speed_estimate import SpeedEstimate, UseCase
+from localspec.lazy_dataclass import dataclass
 from localspec.machine.device import Device, reserve_bytes
 from localspec.machine.measurements import MemoryMeasurement
 from localspec.machine.memory_by_device import HOST, DeviceMemory, MemoryEstimate

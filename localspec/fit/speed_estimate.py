@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import hypot
 
 from localspec.fit import hparams as model_hparams
@@ -11,6 +11,7 @@ from localspec.fit import pass_cost, speedup_model
 from localspec.fit.device_speed import HardwareSpeed
 from localspec.fit.pass_cost import PassReads
 from localspec.fit.speedup_model import SpeculationCosts
+from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import DRAFT_MAX, LoadCommand

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
 
 

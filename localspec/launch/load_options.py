@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch.resolve import ResolvedPair
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import (
     ContextSettings,
     FlashAttention,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from localspec import speculation_methods
@@ -11,6 +11,7 @@ from localspec.errors import (
     IncompatiblePairError,
     ModelFileError,
 )
+from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog, draft_heads, pair_compatibility, resolver
 from localspec.models.gguf import header
 from localspec.models.resolver import ModelRequest, NotDownloadedError, ResolvedModel

@@ -7,9 +7,9 @@ import platform
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 
 CGROUP_DIR = Path("/sys/fs/cgroup")

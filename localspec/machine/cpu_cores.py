@@ -9,9 +9,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from localspec.lazy_dataclass import dataclass
 
 _LINUX_CPUS = Path("/sys/devices/system/cpu")
 _LINUX_PERFORMANCE_CPUS = Path("/sys/devices/cpu_core/cpus")

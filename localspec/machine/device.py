@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import Literal
+
+from localspec.lazy_dataclass import dataclass
 
 DeviceKind = Literal["gpu", "igpu", "cpu", "accel"]
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Lock
 from typing import Any
 
+from localspec.lazy_dataclass import dataclass
 from localspec.machine import cpu_and_ram, gpu_drivers, installed_llama_cpp, probe
 from localspec.machine.cpu_and_ram import HostMemory
 from localspec.machine.device import Device

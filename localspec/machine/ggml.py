@@ -9,10 +9,11 @@ from __future__ import annotations
 import ctypes
 import sys
 from ctypes import POINTER, c_bool, c_char_p, c_int, c_size_t, c_void_p
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from localspec.lazy_dataclass import dataclass
 
 KINDS = ("cpu", "gpu", "igpu", "accel")
 """ggml_backend_dev_type, by number; later types have no memory."""

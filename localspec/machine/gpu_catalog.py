@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from localspec.errors import NotFoundError, UsageError
+from localspec.lazy_dataclass import dataclass
 from localspec.machine.device import Device
 from localspec.sanitize import sanitize
 

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from ctypes import c_char, c_uint, c_ulonglong, c_void_p
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from localspec.lazy_dataclass import dataclass
 
 _PCI_ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\Z")
 _NVML_SUCCESS = 0

@@ -11,10 +11,11 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from localspec.lazy_dataclass import dataclass
 
 BACKENDS = ("cpu", "cuda", "rocm", "vulkan", "metal")
 ENV_VARIABLE = "LOCALSPEC_BACKEND"

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from localspec.errors import UsageError
+from localspec.lazy_dataclass import dataclass
 from localspec.machine.cpu_cores import read_cpu_cores
 from localspec.machine.ggml import GgmlLibrary
 from localspec.machine.rpc import client as rpc_client

@@ -11,10 +11,11 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
+from localspec.lazy_dataclass import dataclass
 from localspec.machine import device_detection, installed_llama_cpp
 from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD
 from localspec.protocol.json_dataclasses import from_json

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from localspec.lazy_dataclass import dataclass
 
 HOST = "CPU"
 """Name for all buffers in system memory, including pinned, mapped and repacked ones."""

@@ -12,11 +12,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from localspec import child_process
+from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.writer import data_size, serialize_header

@@ -5,8 +5,7 @@ What a file's header says of them: EAGLE-3, MTP, DFlash and DSpark.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from localspec.lazy_dataclass import dataclass
 from localspec.models import reference
 from localspec.models.gguf import architectures
 from localspec.models.gguf.header import Header

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from sys import byteorder
 from typing import Literal, Protocol
 
 from localspec.errors import IncompatiblePairError, LocalspecError
+from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads, reference
 from localspec.models.gguf import architectures, token_bytes
 from localspec.models.gguf.header import Header, check_loadable

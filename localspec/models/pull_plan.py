@@ -4,10 +4,10 @@ compatibility of pairs by their headers."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import ChecksumError, ModelFileError, OfflineError
+from localspec.lazy_dataclass import dataclass
 from localspec.models import (
     draft_heads,
     local_files,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import NotFoundError, UsageError
+from localspec.lazy_dataclass import dataclass
 from localspec.models import safe_names
 from localspec.sanitize import sanitize
 

@@ -6,11 +6,11 @@ import os
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from localspec import paths
 from localspec.errors import NotFoundError, UsageError
+from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog, local_files, reference
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
 from localspec.models.local_files.local_model import ORIGIN_TITLES, LocalModel

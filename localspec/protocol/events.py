@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import json.encoder
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, Literal
+
+from localspec.lazy_dataclass import dataclass
 
 SCHEMA_VERSION = 1
 

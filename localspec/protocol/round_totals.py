@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Round
 
 

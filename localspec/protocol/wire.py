@@ -6,9 +6,10 @@ Commands are numbered; every reply line carries the number of its command as `re
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, Literal
 
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol import events
 from localspec.protocol.json_dataclasses import from_json, parse_object
 
@@ -54,10 +55,8 @@ class SamplingParams:
     @property
     def has_penalties(self) -> bool:
         """Whether the distribution depends on earlier tokens."""
-        is_neutral = self.repeat_penalty == 1.0 and not (
-            self.presence_penalty or self.frequency_penalty
-        )
-        return self.repeat_last_n > 0 and not is_neutral
+        penalties = self.repeat_penalty - 1, self.presence_penalty, self.frequency_penalty
+        return self.repeat_last_n > 0 and any(penalties)
 
     @property
     def changes_logits(self) -> bool:

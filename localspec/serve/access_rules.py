@@ -9,12 +9,12 @@ from __future__ import annotations
 import hmac
 import ipaddress
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.responses import JSONResponse, Response
 
+from localspec.lazy_dataclass import dataclass
 from localspec.serve.api_error import ApiError
 
 Scope = MutableMapping[str, Any]

@@ -6,10 +6,11 @@ import itertools
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from localspec.chat.answer import GeneratedAnswer
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Event, GenerationFinished, Prefill, Round
 
 RequestState = Literal["queued", "reading", "answering", "done", "cancelled", "failed"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 from uuid import uuid4
 
 from localspec.chat.answer import GeneratedAnswer
+from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.tool_calls import ToolCallDelta, ToolDelta
 from localspec.protocol.events import Event, GenerationFinished, Prefill, Round, Token
 from localspec.serve import answer_numbers

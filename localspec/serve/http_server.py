@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import FrameType
 from typing import Any
 
@@ -20,6 +20,7 @@ from localspec.api.engine_thread import EngineFactory, EngineTurns
 from localspec.chat.settings import ChatSettings
 from localspec.errors import UsageError
 from localspec.launch import ResolvedPair
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineReady
 from localspec.serve.access_rules import AccessRules
 from localspec.serve.activity import RequestActivity, ServerActivity

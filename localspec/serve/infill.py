@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from localspec.launch import MeasuredEngine
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import TokenizeCommand
 from localspec.serve.api_error import ApiError
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast, get_args
 
 from localspec.chat.settings import ChatSettings
+from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.tool_calls import ToolFormat
 from localspec.protocol.wire import DRAFT_MAX, SamplingParams, VerifyMode
 from localspec.serve.api_error import invalid, unsupported

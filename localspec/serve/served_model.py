@@ -6,13 +6,14 @@ import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from localspec import __version__
 from localspec.chat.conversation import Conversation
 from localspec.chat.settings import ChatSettings, LoadedModel, build_request
 from localspec.launch import MeasuredEngine, ResolvedPair
+from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.tool_calls import ToolFormat
 from localspec.models.gguf import header
 from localspec.protocol.events import EngineReady, Token

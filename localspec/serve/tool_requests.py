@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from localspec.errors import UsageError
+from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.tool_calls import (
     ForcedCall,
     ToolCallParser,

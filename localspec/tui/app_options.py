@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from localspec.chat.settings import OverflowPolicy
 from localspec.config import EffectiveConfig
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import LoadOptions, ResolvedPair
+from localspec.lazy_dataclass import dataclass
 from localspec.tui import glyphs, key_bindings, themes
 from localspec.tui.glyphs import UNICODE, Glyphs
 from localspec.tui.saved_chats import SavedChats

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from textual.message import Message
@@ -17,6 +16,7 @@ from localspec.chat.settings import OverflowPolicy
 from localspec.errors import LocalspecError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import Engine
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineExit, Event, Notice, TokenScore
 from localspec.protocol.wire import (
     CountCommand,

@@ -6,8 +6,8 @@ import locale
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import TokenClass
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from localspec.errors import LocalspecError
 from localspec.fit import machine_profile
 from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
+from localspec.lazy_dataclass import dataclass
 from localspec.machine.rpc import preflight
 from localspec.models import catalog, draft_heads
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
 from textual.binding import Binding
 from textual.keys import KEY_NAME_REPLACEMENTS, Keys, key_to_character
+
+from localspec.lazy_dataclass import dataclass
 
 KeyContext = Literal[
     "app", "home", "wizard", "composer", "chat", "tokens", "replay",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,6 +10,7 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.chat.slash_commands import COMMANDS, CommandCall, SlashCommand
+from localspec.lazy_dataclass import dataclass
 from localspec.tui import slash_handlers, themes
 from localspec.tui.key_bindings import BINDINGS_BY_ID, KEY_BINDINGS, KeyContext, format_key
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from textual.theme import BUILTIN_THEMES, Theme
+
+from localspec.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from localspec import child_process, errors
+from localspec.lazy_dataclass import dataclass
 from localspec.machine.rpc import preflight
 from localspec.protocol import wire
 from localspec.protocol.events import EngineExit, EngineReady, Event, Notice, TokenScore

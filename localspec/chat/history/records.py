@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, get_args
 
 from localspec.chat import events_file
 from localspec.chat.conversation import Attachment, Conversation, DroppedTurns, Turn
 from localspec.chat.settings import ChatSettings
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol import events
 from localspec.protocol.events import Event, FinishReason, Prefill
 from localspec.protocol.json_dataclasses import from_json

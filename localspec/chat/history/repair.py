@@ -7,11 +7,11 @@ import sqlite3
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from localspec.chat.history import file_lock, schema
+from localspec.lazy_dataclass import dataclass
 
 _LOCK_TIMEOUT = 20.0
 """Seconds to wait for another process that repairs the same file."""

@@ -7,7 +7,6 @@ import sqlite3
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from localspec.chat.history.records import (
 )
 from localspec.chat.history.search_index import SearchIndex
 from localspec.errors import InUseError, LocalspecError, NotFoundError
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Event, Notice
 
 _EXCERPT_MARGIN = 60

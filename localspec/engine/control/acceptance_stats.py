@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import DEFAULT_DRAFT_LENGTH, SamplingParams, VerifyMode
 
 _WINDOW = 96.0

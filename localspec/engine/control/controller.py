@@ -10,7 +10,7 @@ budget does not cover.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from localspec.engine.control.acceptance_stats import AcceptanceTable, PairStats, match_bucket
@@ -19,6 +19,7 @@ from localspec.engine.control.pass_costs import MAX_WIDTH, PassCosts
 from localspec.engine.drafters.draft_sampler import join_drafts
 from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy
 from localspec.engine.speculative_loop import RoundResult
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import SpeculationPlan
 
 _MAX_CATCH_UP = 8

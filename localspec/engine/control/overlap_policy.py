@@ -9,10 +9,10 @@ slower by the share s. Everything is measured in the rounds themselves.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from localspec.engine.control.pass_costs import MAX_WIDTH, PassCosts
 from localspec.engine.speculative_loop import RoundResult
+from localspec.lazy_dataclass import dataclass
 
 N_RANKS = 4
 """Of a place, this many tokens are outcomes that can be drafted for."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 
 from localspec.engine.constraints.output_constraint import OutputConstraint
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Drafter, HiddenStateListener, Verifier
 from localspec.engine.vocabulary_map import VocabularyMap
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import SamplingParams
 from localspec.speculation_methods import DRAFTERS, WITHOUT_DRAFT
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from localspec.engine.llama.library import LOG, C, get_logits_address
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.protocols import DecodeInterrupted, HiddenStateListener, HiddenStates, Logits
 from localspec.errors import DoesNotFitError, EngineError, ModelFileError
+from localspec.lazy_dataclass import dataclass
 from localspec.machine import llama_params
 from localspec.machine.llama_params import ModelRole
 from localspec.machine.memory_by_device import HOST, DeviceMemory

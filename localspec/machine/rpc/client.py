@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-from dataclasses import dataclass
 from typing import Any
 
 from localspec.errors import EngineError
+from localspec.lazy_dataclass import dataclass
 from localspec.machine.ggml import GgmlLibrary
 from localspec.machine.rpc import side_library
 

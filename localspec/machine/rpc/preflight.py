@@ -6,10 +6,10 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from statistics import median
 
 from localspec.errors import EngineError, InUseError, LocalspecError, UsageError
+from localspec.lazy_dataclass import dataclass
 from localspec.machine.rpc import side_library
 from localspec.machine.rpc.wire import (
     DATA,

@@ -15,12 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from localspec import child_process
 from localspec.errors import EngineError, UsageError
+from localspec.lazy_dataclass import dataclass
 from localspec.machine.cpu_cores import read_cpu_cores
 from localspec.machine.rpc import side_library
 from localspec.machine.rpc.wire import (

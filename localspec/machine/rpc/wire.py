@@ -7,7 +7,8 @@ localspec with a line of text.  Anything else is not forwarded.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from localspec.lazy_dataclass import dataclass
 
 GREETING = b"LOCALSPEC WORKER 1\n"
 """Asks for a `WorkerStatus`, as one JSON line.  Then `PING` and `DATA` measure the line."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from localspec import paths
 from localspec.errors import NotFoundError, UsageError
+from localspec.lazy_dataclass import dataclass
 from localspec.models.catalog.entries import CatalogModel, CatalogPair, PairSettings
 from localspec.sanitize import sanitize
 

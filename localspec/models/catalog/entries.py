@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from localspec import paths
+from localspec.lazy_dataclass import dataclass
 from localspec.models import safe_names, synthetic_header
 from localspec.models.catalog import yaml_values
 from localspec.models.catalog.yaml_values import InvalidCatalogError, YamlNode

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 
 _HEX = re.compile(r"[0-9a-f]+\Z")

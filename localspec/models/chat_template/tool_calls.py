@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from localspec.errors import UsageError
+from localspec.lazy_dataclass import dataclass
 
 ToolFormat = Literal["tags", "llama3", "mistral", "gpt-oss"]
 """`tags` is <tool_call> around JSON (Hermes, Qwen), <function=…> (Qwen Coder), <arg_key> (GLM)."""

@@ -8,10 +8,10 @@ import stat
 import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import ModelFileError, NotFoundError, StorageError
+from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf import architectures, tokenizer, validation, writer
 from localspec.models.gguf import parser as gguf
 from localspec.models.gguf.parser import (

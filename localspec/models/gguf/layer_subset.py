@@ -6,11 +6,11 @@ import os
 import re
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from localspec.errors import StorageError, UsageError
+from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf import header as gguf_header
 from localspec.models.gguf import parser
 from localspec.models.gguf.header import Header

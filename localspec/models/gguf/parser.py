@@ -8,9 +8,10 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 
+from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
 
 VERSIONS = (2, 3)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf.tokenizer import BPE, SPM, TokenizerMetadata
 
 SUPPORTED_KINDS = (SPM, BPE)

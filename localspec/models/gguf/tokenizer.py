@@ -10,8 +10,9 @@ import hashlib
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf import parser as gguf
 from localspec.models.gguf.architectures import name_set
 from localspec.models.gguf.parser import GgufContents, InvalidGgufError, StringArray

@@ -8,10 +8,10 @@ gguf_get_val_u16 in ggml/src/gguf.cpp, and ggml_compute_forward_rms_norm in ggml
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from localspec.errors import ModelFileError
+from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf import architectures
 from localspec.models.gguf.parser import UINT16, GgufContents, InvalidGgufError, Value
 

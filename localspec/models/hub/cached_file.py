@@ -8,10 +8,10 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import ChecksumError, StorageError
+from localspec.lazy_dataclass import dataclass
 from localspec.models.hub.cancellation import POLL_INTERVAL, CancelToken
 from localspec.models.local_files import hub_cache
 from localspec.models.reference import RepoFile

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 from time import monotonic
 from typing import TypeVar
 
 from localspec.errors import DownloadError
+from localspec.lazy_dataclass import dataclass
 
 _T = TypeVar("_T")
 

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from logging import NullHandler
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +13,7 @@ from urllib.parse import quote
 
 from localspec import __version__, config
 from localspec.errors import DownloadError, OfflineError, UsageError
+from localspec.lazy_dataclass import dataclass
 from localspec.models import safe_names
 from localspec.models.hub import hub_errors
 from localspec.models.hub.cancellation import (

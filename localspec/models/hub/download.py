@@ -8,12 +8,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from time import monotonic
 
 from localspec.errors import DownloadError, LocalspecError
+from localspec.lazy_dataclass import dataclass
 from localspec.models import safe_names
 from localspec.models.hub.cached_file import CachedFile, DownloadJob, explain_disk_errors
 from localspec.models.hub.cancellation import CancelToken, OperationCancelledError

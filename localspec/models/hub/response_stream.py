@@ -6,12 +6,12 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import Empty, Full, Queue
 from socket import SHUT_RDWR
 from time import monotonic
 from typing import Any
 
+from localspec.lazy_dataclass import dataclass
 from localspec.models.hub import hub_errors
 from localspec.models.hub.cancellation import (
     POLL_INTERVAL,

@@ -12,10 +12,11 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from localspec.errors import StorageError
+from localspec.lazy_dataclass import dataclass
 from localspec.models import safe_names
 from localspec.models.local_files import checksum_cache
 from localspec.models.local_files.local_model import (

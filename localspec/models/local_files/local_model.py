@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 
 ModelOrigin = Literal["hub", "folder", "package", "lmstudio", "ollama", "llama.cpp", "opened"]

@@ -6,8 +6,8 @@ From src/models/*.cpp of llama.cpp (load_arch_tensors).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
+from localspec.lazy_dataclass import dataclass
 from localspec.models.synthetic_header.model_shape import ModelShape
 from localspec.models.synthetic_header.quantization_types import TensorShape
 

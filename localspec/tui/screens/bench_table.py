@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 from statistics import median
 
@@ -12,6 +12,7 @@ from textual.content import Content
 from localspec.bench.benchmark import BenchEstimate, BenchEvent, RunFinished
 from localspec.bench.paired_runs import Arm, BenchRequest, BenchRun, RunProgress
 from localspec.bench.results import BenchReport
+from localspec.lazy_dataclass import dataclass
 from localspec.tui.glyphs import Glyphs
 from localspec.units import percent, token_rate
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual import on
@@ -16,6 +15,7 @@ from textual.widgets.option_list import Option
 
 from localspec.chat.context_window import ContextOverflow
 from localspec.chat.settings import OverflowPolicy
+from localspec.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from localspec.tui.engine_runner import OverflowRequest

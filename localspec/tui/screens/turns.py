@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from textual import on
@@ -16,6 +15,7 @@ from textual.widgets.option_list import Option
 
 from localspec.chat.conversation import Conversation, Turn
 from localspec.chat.thinking import strip_thinking
+from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 from localspec.tui import clipboard
 from localspec.tui.glyphs import Glyphs

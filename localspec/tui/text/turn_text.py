@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 from rich.segment import Segment
 
 from localspec.chat.answer import AnswerDelta
 from localspec.chat.conversation import Attachment, Turn
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import FinishReason, GenerationFinished, Round, TokenScore
 from localspec.sanitize import sanitize
 from localspec.tui.glyphs import Glyphs

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from textwrap import wrap
 
 from rich.cells import cell_len, set_cell_size
 
+from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 
 _PIECE_PATTERN = re.compile(r"\n|[^\S\n]+|\S+")

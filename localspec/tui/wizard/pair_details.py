@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, repeat
 
 from textual.content import Content
@@ -12,6 +11,7 @@ from localspec.fit import advisor, hparams
 from localspec.fit.pair_headers import PairHeaders
 from localspec.fit.report import DeviceFit, FitReport
 from localspec.fit.speed_estimate import SpeedEstimate
+from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.catalog import CatalogPair
 from localspec.models.pair_compatibility import CompatibilityResult

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from localspec.errors import LocalspecError
@@ -13,6 +12,7 @@ from localspec.fit.pair_headers import PairHeaders
 from localspec.fit.report import FitReport
 from localspec.fit.speed_estimate import UseCase
 from localspec.launch import ResolvedPair
+from localspec.lazy_dataclass import dataclass
 from localspec.models import resolver
 from localspec.models.catalog import Catalog, CatalogPair
 from localspec.tui.wizard import shortlist

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from textual.content import Content
 
@@ -14,6 +14,7 @@ from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_headers import PairHeaders
 from localspec.fit.report import FitReport
 from localspec.fit.speed_estimate import UseCase
+from localspec.lazy_dataclass import dataclass
 from localspec.machine.llama_params import DEFAULT_CTX
 from localspec.models.catalog import Catalog, CatalogPair
 from localspec.pair_suggestions import PairSuggestion

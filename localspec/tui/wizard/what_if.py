@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, TypeVar
 
 from textual.content import Content
@@ -12,6 +12,7 @@ from textual.content import Content
 from localspec.fit import machine_profile
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.report import FitReport
+from localspec.lazy_dataclass import dataclass
 from localspec.machine import gpu_catalog
 from localspec.machine.gpu_catalog import GpuSpec
 from localspec.protocol.wire import KvType

@@ -1,0 +1,104 @@
+"""The lazy dataclass decorator behaves as the standard one."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from collections.abc import Callable
+from dataclasses import field
+from typing import Any
+
+import pytest
+
+from localspec import lazy_dataclass
+from localspec.protocol import events, wire
+
+STANDARD: Any = dataclasses.dataclass
+LAZY: Any = lazy_dataclass.dataclass
+OPTIONS: tuple[dict[str, bool], ...] = (
+    {},
+    {"slots": True},
+    {"frozen": True, "slots": True},
+    {"frozen": True, "slots": True, "kw_only": True},
+    {"frozen": True, "eq": False},
+    {"repr": False},
+)
+
+
+def make(decorate: Any, options: dict[str, bool]) -> Any:
+    @decorate(**options)
+    class Point:
+        x: int
+        name: str = "a"
+        seen: list[int] = field(default_factory=list, compare=False)
+        hidden: int = field(default=3, repr=False)
+
+        def __post_init__(self) -> None:
+            assert self.x != 13
+
+    return Point
+
+
+def outcome(act: Callable[[], object]) -> object:
+    """What a call gives, or the type of its error."""
+    try:
+        return act()
+    except (TypeError, AttributeError, AssertionError) as error:
+        return type(error)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_as_the_standard_decorator(options: dict[str, bool]) -> None:
+    assert outcomes(make(LAZY, options)) == outcomes(make(STANDARD, options))
+
+
+def outcomes(point: Any) -> list[object]:
+    def change(value: Any, name: str) -> None:
+        setattr(value, name, 2)
+
+    a, same, other = point(x=1), point(x=1, seen=[7]), point(x=2, name="b")
+    return [
+        outcome(lambda: point(1).x),
+        outcome(lambda: point(13)),
+        outcome(point),
+        outcome(lambda: point(x=1, wrong=2)),
+        outcome(lambda: point(1, x=1)),
+        (a == same, a == other, a == 1),
+        outcome(lambda: hash(a) == hash(same)) if point.__eq__ is not object.__eq__ else None,
+        outcome(lambda: len({a, same, other})),
+        repr(a) if point.__repr__ is not object.__repr__ else None,
+        dataclasses.asdict(same),
+        dataclasses.asdict(dataclasses.replace(a, hidden=9)),
+        outcome(lambda: change(a, "x")),
+        outcome(lambda: delattr(other, "x")),
+        point.__match_args__,
+        point(x=1).seen is not point(x=1).seen,
+        dataclasses.asdict(copy.deepcopy(same)),
+    ]
+
+
+def test_subclasses_have_their_own_fields() -> None:
+    @lazy_dataclass.dataclass(frozen=True, slots=True)
+    class Base:
+        a: int
+
+        def __repr__(self) -> str:
+            return "own"
+
+    @lazy_dataclass.dataclass(frozen=True, slots=True)
+    class Derived(Base):
+        b: int = 2
+
+    assert (Derived(1).b, Derived(1, 3).b, Base(1).a) == (2, 3, 1)
+    assert Base(1) != Derived(1)
+    assert repr(Base(1)) == "own"
+    assert "b=2" in repr(Derived(1))
+
+
+def test_public_results_can_be_pickled() -> None:
+    round_ = events.Round(
+        1, None, "", 0, 0, (events.Token(5, "a", "plain"),), events.RoundTimes(1, 2, 3)
+    )
+    assert pickle.loads(pickle.dumps(round_)) == round_
+    assert dataclasses.replace(wire.LoadCommand("m"), draft="d") == wire.LoadCommand("m", "d")
