@@ -269,13 +269,11 @@ class Conversation:
 
     # --- prompts --------------------------------------------------------------------------
 
-    @property
-    def answer_seed(self) -> int:
-        """The seed of the last turn's answer: new for a retry, the same for a replay."""
-        return self.derive_seed()
-
     def derive_seed(self, chat_seed: int | None = None) -> int:
-        """`answer_seed`, from another seed than the chat's own."""
+        """The seed of the last turn's answer: new for a retry, the same for a replay.
+
+        `chat_seed` replaces the chat's own seed.
+        """
         seed = self.seed if chat_seed is None else chat_seed
         parts = (seed, len(self._path), self._path[-1].attempt)
         digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()

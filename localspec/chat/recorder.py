@@ -97,10 +97,8 @@ class ChatRecorder:
 
     # --- a turn -----------------------------------------------------------------------------
 
-    def record_question(
-        self, turn: Turn, thinking_markers: tuple[str, str] | None = None
-    ) -> GeneratedAnswer:
-        """Save a question, before it is sent and shown. Returns its answer, to be recorded.
+    def record_question(self, thinking_markers: tuple[str, str] | None = None) -> GeneratedAnswer:
+        """Save the last turn, before it is sent and shown. Returns its answer, to be recorded.
 
         Raises InUseError if the chat is open in another window.
         """
@@ -118,7 +116,7 @@ class ChatRecorder:
             self._save()
         return answer
 
-    def record_progress(self, *, force: bool = False) -> None:
+    def record_progress(self) -> None:
         """Put the answer so far into the conversation and the history, if a checkpoint is due."""
         with self._lock:
             answer, now = self._answer, time.monotonic()

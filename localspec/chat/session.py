@@ -278,7 +278,8 @@ class ChatSession:
         before = self.conversation.take_snapshot()
         self.recorder.settings = self.settings
         try:
-            answer = self.recorder.record_question(start(), self.thinking_markers)
+            start()
+            answer = self.recorder.record_question(self.thinking_markers)
         except LocalspecError:
             self.conversation.restore(before)
             raise

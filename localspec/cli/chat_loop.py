@@ -391,10 +391,6 @@ class InterruptHandler:
         self._pressed_at: float | None = None
 
     @property
-    def is_pressed(self) -> bool:
-        return self._pressed_at is not None
-
-    @property
     def elapsed_ms(self) -> float | None:
         return None if self._pressed_at is None else (time.monotonic() - self._pressed_at) * 1e3
 

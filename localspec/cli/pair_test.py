@@ -43,7 +43,7 @@ def run(target: str, drafts: Sequence[str], given: dict[str, Any]) -> list[Draft
     try:
         progress.show("the target answers …", is_step=True)
         with _engine(target, "none", given) as engine:
-            answers = _find_answers(engine, target, given)
+            answers = _find_answers(engine, given)
             if _LOOKUP in drafts:
                 judgements.append(_judge(engine, _LOOKUP, answers))
         for draft in drafts:
@@ -68,9 +68,7 @@ def _engine(target: str, draft: str, given: dict[str, Any]) -> Iterator[Measured
         engine.close()
 
 
-def _find_answers(
-    engine: MeasuredEngine, target: str, given: dict[str, Any]
-) -> list[ScoreDraftCommand]:
+def _find_answers(engine: MeasuredEngine, given: dict[str, Any]) -> list[ScoreDraftCommand]:
     """Kept answers with --chats, else new ones."""
     loaded = LoadedModel.from_ready(engine.ready)
     if given["chats"]:

@@ -70,9 +70,7 @@ class NearTieCheck:
             else pick_coupled_token(distribution, sampling, index)
         )
         if not sampling.changes_logits and (
-            self._has_clear_argmax(row, best)
-            if greedy
-            else self._has_clear_winner(row, index, best)
+            self._has_clear_argmax(row) if greedy else self._has_clear_winner(row, index, best)
         ):
             return False
         return decision_margin(row, sampling, recent, index, best) <= self._tolerance
@@ -85,7 +83,7 @@ class NearTieCheck:
         k = 1 if sampling.temperature <= 0 else sampling.top_k
         return k and k + _EXTRA_CANDIDATES
 
-    def _has_clear_argmax(self, row: Logits, best: int) -> bool:
+    def _has_clear_argmax(self, row: Logits) -> bool:
         ids = top_k_ids(row, 2)
         return len(ids) < 2 or float(row[ids[0]]) - float(row[ids[1]]) > self._tolerance
 

@@ -88,17 +88,17 @@ def test_files_go_before_the_question() -> None:
 
 def test_a_retry_differs_and_a_replay_does_not() -> None:
     one, same = chat(("a", "b")), chat(("a", "b"))
-    first = one.answer_seed
-    assert first == same.answer_seed
+    first = one.derive_seed()
+    assert first == same.derive_seed()
     one.retry()
-    assert one.answer_seed != first and one.turns[-1].question == "a" and not one.turns[-1].answer
+    assert one.derive_seed() != first and one.turns[-1].question == "a" and not one.turns[-1].answer
 
 
 def test_every_turn_has_a_seed_of_its_own() -> None:
     conversation = chat(("a", "b"))
-    first = conversation.answer_seed
+    first = conversation.derive_seed()
     conversation.ask("a")
-    assert 0 <= conversation.answer_seed < 2**63 and conversation.answer_seed != first
+    assert 0 <= conversation.derive_seed() < 2**63 and conversation.derive_seed() != first
 
 
 def test_what_is_taken_back_stays_a_branch() -> None:

@@ -42,7 +42,7 @@ class Talk:
         )
 
     def send(self, turn: Turn, *events: Event) -> None:
-        self.answer = self.recorder.record_question(turn)
+        self.answer = self.recorder.record_question()
         self.hear(*events)
 
     def hear(self, *events: Event) -> None:

@@ -111,7 +111,7 @@ def test_a_completion_model_is_given_text() -> None:
     assert (asked.text, asked.messages) == ("# system\nimport os", ())
     assert (asked.spec, asked.why) == ("model", "for show")
     assert (asked.max_tokens, asked.think) == (COMPLETION_MAX_TOKENS, None)
-    assert asked.sampling.seed == chat.answer_seed
+    assert asked.sampling.seed == chat.derive_seed()
 
 
 def test_a_chat_model_is_given_messages() -> None:
@@ -155,7 +155,7 @@ def test_stop_strings_a_seed_and_a_schema_are_typed_and_sent(tmp_path: Path) -> 
         chat.ask("a")
         asked = build_request(changed, chat, LoadedModel.from_ready(ready()))
         assert (asked.stop, asked.json_schema) == (stop, '{"type": "object"}')
-        assert asked.sampling.seed != chat.answer_seed == chat.derive_seed(chat.seed)
+        assert asked.sampling.seed != chat.derive_seed() == chat.derive_seed(chat.seed)
         assert asked.sampling.seed == chat.derive_seed(7)
     for name, wrong in (("stop", "[1]"), ("stop", "["), ("json_schema", "{"), ("seed", "x")):
         with pytest.raises(UsageError):

@@ -44,7 +44,7 @@ def one_turn(conversation: Conversation, recorder: ChatRecorder, dice: random.Ra
         turn = conversation.retry()
     else:
         turn = conversation.edit_turn(dice.choice(conversation.turns).id, question)
-    answer = recorder.record_question(turn)
+    answer = recorder.record_question()
     say("sent", recorder, turn.id, turn.question.split()[0])
     tokens = 0
     answer.add(Prefill(1, 1, 0))

@@ -19,6 +19,7 @@ from localspec.fit.advisor import SettingsRequest
 from localspec.fit.device_speed import TYPICAL_CPU_SPEED, HardwareSpeed
 from localspec.fit.machine_profile import MachineProfile
 from localspec.launch.workers import check_workers
+from localspec.machine import installed_llama_cpp
 from localspec.machine.device import Device
 from localspec.machine.memory_by_device import HOST
 from localspec.machine.rpc import preflight, side_library
@@ -112,7 +113,7 @@ def worker(status: WorkerStatus) -> Callable[[socket.socket], None]:
 def status(
     version: str | None = None, *, busy: bool = False, devices: tuple[WorkerDevice, ...] = (CPU,)
 ) -> WorkerStatus:
-    return WorkerStatus(version or side_library.llama_cpp_version(), busy, devices)
+    return WorkerStatus(version or installed_llama_cpp.version(), busy, devices)
 
 
 def http(connection: socket.socket) -> None:

@@ -23,6 +23,7 @@ from localspec.chat.session import ChatSession
 from localspec.errors import EngineError, InUseError, OutOfMemoryError
 from localspec.fit import advisor
 from localspec.launch import ResolvedPair
+from localspec.machine import installed_llama_cpp
 from localspec.machine.rpc import preflight, side_library
 from localspec.machine.rpc.server import WorkerServer, WorkerSettings
 from localspec.machine.rpc.wire import HELLO
@@ -56,7 +57,7 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """Built once for all runs of the tests: it takes a download."""
     cache = getattr(request.config, "cache", None)  # none with -p no:cacheprovider
     folder = cache.mkdir("rpc") if cache else tmp_path_factory.mktemp("rpc")
-    kept = folder / f"{side_library.llama_cpp_version()}.so"
+    kept = folder / f"{installed_llama_cpp.version()}.so"
     if not kept.exists():
         try:
             partial = kept.with_suffix(f".{os.getpid()}")

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-INDEX_VERSION = 1
 _MIN_TERM_LENGTH = 3
 """The index cannot find shorter terms."""
 _CHANGED_TURNS = (

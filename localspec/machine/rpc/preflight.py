@@ -10,7 +10,7 @@ from statistics import median
 
 from localspec.errors import EngineError, InUseError, LocalspecError, UsageError
 from localspec.lazy_dataclass import dataclass
-from localspec.machine.rpc import side_library
+from localspec.machine import installed_llama_cpp
 from localspec.machine.rpc.wire import (
     DATA,
     DATA_BYTES,
@@ -104,8 +104,8 @@ def _ask_status(line: socket.socket, address: WorkerAddress) -> WorkerStatus:
 
 
 def _refuse_unusable(status: WorkerStatus, address: WorkerAddress) -> None:
-    own = side_library.llama_cpp_version()
-    if status.llama_cpp != own:
+    own = installed_llama_cpp.version()
+    if status.llama_cpp != own:  # the protocol has no other check of the operations
         theirs = sanitize(status.llama_cpp, multiline=False)
         raise UsageError(
             f"The worker {address} has llama-cpp-python {theirs}, this computer {own}.",

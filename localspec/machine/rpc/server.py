@@ -22,8 +22,8 @@ from typing import Any
 from localspec import child_process
 from localspec.errors import EngineError, UsageError
 from localspec.lazy_dataclass import dataclass
+from localspec.machine import installed_llama_cpp
 from localspec.machine.cpu_cores import read_cpu_cores
-from localspec.machine.rpc import side_library
 from localspec.machine.rpc.wire import (
     DATA,
     DATA_BYTES,
@@ -176,7 +176,7 @@ class WorkerServer:
         else:
             devices = self._child.ask_devices()
             self._busy.release()
-        version = side_library.llama_cpp_version()
+        version = installed_llama_cpp.version()
         status = WorkerStatus(version, is_busy, devices, limit)
         client.sendall(json.dumps(asdict(status)).encode() + b"\n")
         while (question := _receive(client, len(PING))) in (PING, DATA):

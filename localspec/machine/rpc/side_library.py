@@ -62,7 +62,7 @@ def find_or_build(notify: Callable[[str], None]) -> Path:
             "Workers need llama.cpp's RPC backend, and there is no C++ compiler to build it.",
             "Install one (Debian: apt install g++; macOS: xcode-select --install).",
         )
-    version = llama_cpp_version()
+    version = installed_llama_cpp.version()
     notify(f"Building llama.cpp's RPC backend for llama-cpp-python {version}, once.")
     try:
         with tempfile.TemporaryDirectory(prefix="localspec-rpc-") as folder:
@@ -80,13 +80,10 @@ def find_compiler() -> str | None:
     return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
-def llama_cpp_version() -> str:
-    """Both computers must have the same: the protocol has no other check of the operations."""
-    return installed_llama_cpp.version()
-
-
 def built_file() -> Path:
-    return paths.data_dir() / "rpc" / f"{llama_cpp_version()}-{platform.machine()}" / _NAME
+    return (
+        paths.data_dir() / "rpc" / f"{installed_llama_cpp.version()}-{platform.machine()}" / _NAME
+    )
 
 
 def _download_sources(version: str, folder: Path) -> Path:

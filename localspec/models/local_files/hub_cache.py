@@ -47,7 +47,6 @@ class LeftoverFile:
 
     path: Path
     size: int
-    age_s: float
     resumable: bool
     """Whether the next pull resumes from it."""
 
@@ -212,6 +211,5 @@ def find_leftovers(cache: Path, now: float | None = None) -> Iterator[LeftoverFi
                 used = _referenced_blobs(folder) if used is None else used
                 if Path(entry.path) in used or not _DIGEST.fullmatch(entry.name):
                     continue
-            age = now - status.st_mtime
-            if age >= _ACTIVE_SECONDS:
-                yield LeftoverFile(Path(entry.path), status.st_size, age, resumable)
+            if now - status.st_mtime >= _ACTIVE_SECONDS:
+                yield LeftoverFile(Path(entry.path), status.st_size, resumable)

@@ -37,11 +37,6 @@ def add_pair(pair: OpenedPair) -> None:
     save_pairs([pair, *(old for old in load_pairs() if old != pair)])
 
 
-def remove_pair(pair: OpenedPair) -> None:
-    """Remove it from the list; its files stay."""
-    save_pairs([old for old in load_pairs() if old != pair])
-
-
 def save_pairs(pairs: Sequence[OpenedPair]) -> None:
     body = [
         {"target": str(target), "draft": str(draft) if draft else None} for target, draft in pairs
