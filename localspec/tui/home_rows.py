@@ -81,18 +81,16 @@ class HomeSection:
     """A key for all these rows, shown beside the heading."""
 
 
-def _no_rows() -> Sequence[tuple[str, str]]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class PickerChoices:
     """What a dialog asks for: one of some names, or a text."""
 
     heading: str
     placeholder: str
-    load: Callable[[], Sequence[tuple[str, str]]] = _no_rows
+    load: Callable[[], Sequence[tuple[str, str]]] = tuple
     """Names and descriptions; called on a thread."""
+    takes_text: bool = True
+    """Whether a text that is no name can be chosen."""
 
 
 @dataclass(frozen=True, slots=True)

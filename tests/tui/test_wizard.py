@@ -34,9 +34,9 @@ from localspec.tui.glyphs import ASCII, UNICODE
 from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.latest_only_worker import LatestOnlyWorker
 from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.screens.gpu_picker import GpuPickerScreen
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.open_files import OpenFilesScreen
+from localspec.tui.screens.picker import PickerScreen
 from localspec.tui.screens.wizard import WizardScreen
 from localspec.tui.wizard import fit_text, pair_details, shortlist
 from localspec.tui.wizard.services import WizardServices
@@ -226,7 +226,7 @@ async def test_a_draft_that_would_not_be_used_is_said_so_before_the_download(
 @pytest.mark.asyncio
 async def test_another_card_by_its_name(tmp_path: Path) -> None:
     async with shown(wizards.stock(tmp_path, suggest=suggest_candidates), "1", "g") as wizard:
-        assert isinstance(wizard.pilot.app.screen, GpuPickerScreen)
+        assert isinstance(wizard.pilot.app.screen, PickerScreen)
         await wizard.press(*"3060")
         await wizard.sees("RTX 3060, 12 GiB", "RTX 3060 Ti, 8 GiB")
         await wizard.press("down", "enter")

@@ -76,7 +76,7 @@ HelpSection = Literal["keys", "commands"]
 
 
 class HelpScreen(ModalScreen[None]):
-    BINDINGS = [Binding("escape,q,f1,question_mark", "close", "Close")]  # noqa: RUF012
+    BINDINGS = [Binding("escape,q,f1,question_mark", "dismiss", "Close")]  # noqa: RUF012
 
     def __init__(self, keymap: Mapping[str, str], first: HelpSection = "keys") -> None:
         super().__init__()
@@ -108,9 +108,6 @@ class HelpScreen(ModalScreen[None]):
                     yield f"  {shown:<{key_width}} ", "bold"
                     yield f"{key.description}\n"
             yield "\n"
-
-    def action_close(self) -> None:
-        self.dismiss()
 
 
 def _command_lines(key_width: int) -> Iterator[tuple[str, str] | str]:

@@ -34,6 +34,7 @@ _PRESETS = PickerChoices(
     "a name; save NAME makes one of this chat",
     lambda: [(preset.name, preset.summary) for preset in presets.load().values()],
 )
+_SEPARATORS = str.maketrans("", "", " ,-_")
 _CHOICES = {"model": _MODELS, "preset": _PRESETS}
 
 
@@ -51,7 +52,7 @@ class PickerScreen(ModalScreen[str | None]):
     """Enter takes the marked row, or what was typed if no row matches it."""
 
     BINDINGS = [  # noqa: RUF012
-        Binding("escape,f12", "cancel", "Back"),
+        Binding("escape,f12", "dismiss", "Back"),
         Binding("down", "go(1)", "Next", priority=True),
         Binding("up", "go(-1)", "Previous", priority=True),
         Binding("pagedown", "go(10)", "Page down", priority=True),
@@ -92,7 +93,7 @@ class PickerScreen(ModalScreen[str | None]):
     def _fill_list(self) -> None:
         """The names that contain every typed word."""
         words = self.query_one(Input).value.lower().split()
-        rows = [row for row in self._rows if all(word in row[0].lower() for word in words)]
+        rows = [row for row in self._rows if _contains(row[0], words)]
         self._names = [name for name, _ in rows]
         option_list = self.query_one(OptionList)
         option_list.clear_options()
@@ -100,7 +101,10 @@ class PickerScreen(ModalScreen[str | None]):
             shown = sanitize(name, multiline=False)
             line = Content.assemble(f" {shown}", (f"  {description}", "$muted"))
             option_list.add_option(Option(line))
-        option_list.highlighted = 0 if rows else None
+        is_listed = self._current in self._names and not words
+        first = self._names.index(self._current) if is_listed else 0
+        option_list.highlighted = first if rows else None
+        self.call_after_refresh(option_list.scroll_to_highlight)
 
     def action_go(self, by: int) -> None:
         option_list = self.query_one(OptionList)
@@ -115,7 +119,12 @@ class PickerScreen(ModalScreen[str | None]):
     @on(Input.Submitted)
     def _take_highlighted(self, event: Input.Submitted) -> None:
         index = self.query_one(OptionList).highlighted
-        self.dismiss(event.value.strip() if index is None else self._names[index])
+        if index is not None:
+            self.dismiss(self._names[index])
+        elif self._choices.takes_text:
+            self.dismiss(event.value.strip())
 
-    def action_cancel(self) -> None:
-        self.dismiss(None)
+
+def _contains(name: str, words: Sequence[str]) -> bool:
+    compact = name.lower().translate(_SEPARATORS)
+    return all(word.translate(_SEPARATORS) in compact for word in words)

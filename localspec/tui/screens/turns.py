@@ -63,7 +63,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
     """
 
     BINDINGS = [  # noqa: RUF012
-        Binding("escape,f8", "close", "Done"),
+        Binding("escape,f8", "dismiss", "Done"),
         Binding("left", "branch(-1)", "Previous branch"),
         Binding("right", "branch(1)", "Next branch"),
         Binding("e", "edit", "Edit"),
@@ -187,6 +187,3 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         if index >= len(self._conversation.turns):
             self._conversation.switch_branch(rows[index].id)
         self.dismiss(TurnChoice(action, rows[index].id))
-
-    def action_close(self) -> None:
-        self.dismiss(None)

@@ -21,16 +21,16 @@ from localspec.errors import LocalspecError
 from localspec.fit.report import FitReport
 from localspec.fit.speed_estimate import UseCase
 from localspec.launch import ResolvedPair
-from localspec.machine.gpu_catalog import GpuSpec
 from localspec.models.catalog import CatalogPair
 from localspec.tui.app_options import AppOptions
 from localspec.tui.centered import CenteredLayout
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.engine_runner import EngineRunner
+from localspec.tui.home_rows import PickerChoices
 from localspec.tui.key_bindings import bindings_for
 from localspec.tui.latest_only_worker import LatestOnlyWorker
-from localspec.tui.screens.gpu_picker import GpuPickerScreen
 from localspec.tui.screens.open_files import OpenFilesScreen
+from localspec.tui.screens.picker import PickerScreen
 from localspec.tui.screens.pull import PullScreen
 from localspec.tui.timer import set_reliable_timer
 from localspec.tui.widgets.pointer_list import PointerList
@@ -254,12 +254,17 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         self._draw_header()
 
     def action_card(self) -> None:
-        def on_dismiss(picked: tuple[GpuSpec | None] | None) -> None:
-            if picked is not None:
-                self._dial = "gpu"
-                self._set_what_if(replace(self.what_if, gpu=picked[0]))
+        gpus = {what_if.gpu_name(gpu): gpu for gpu in (None, *what_if.list_gpus())}
+        names = [(name, "") for name in gpus]
 
-        self.app.push_screen(GpuPickerScreen(self.what_if.gpu), on_dismiss)
+        def on_dismiss(name: str | None) -> None:
+            if name is not None:
+                self._dial = "gpu"
+                self._set_what_if(replace(self.what_if, gpu=gpus[name]))
+
+        heading, examples = "Estimate for another GPU", "4060, 7900 xtx, M4 Pro"
+        choices = PickerChoices(heading, examples, lambda: names, takes_text=False)
+        self.app.push_screen(PickerScreen(choices, what_if.gpu_name(self.what_if.gpu)), on_dismiss)
 
     # --- details of a pair ----------------------------------------------------------------
 
