@@ -29,7 +29,7 @@ from growth import Shape
 from make_bench_pair import DEMO, SIZES, TOLERANCE, Pair, make_pair
 from prompts import prompts_of
 
-from localspec.bench import metrics
+from localspec.bench import aggregation
 from localspec.fit import calibration, device_speed, speedup_model
 from localspec.fit.speed_estimate import SpeedEstimate, UseCase, estimate_speed
 from localspec.machine.measurements import PairMeasurement
@@ -190,7 +190,7 @@ def _gained(
     predicted: SpeedEstimate, one: Trial, others: Sequence[Trial], gamma: int
 ) -> tuple[float, float]:
     rounds = [event for other in others for event in other.answers[gamma].rounds]
-    acceptance = metrics.cumulative_acceptance(metrics.count_by_position(rounds))
+    acceptance = aggregation.cumulative_acceptance(aggregation.count_by_position(rounds))
     assert predicted.costs is not None
     return speedup_model.expected_speedup(predicted.costs, acceptance, gamma), one.speedup(gamma)
 

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from localspec.bench.metrics import distinct_4grams
+from localspec.bench.aggregation import distinct_4grams
 from localspec.models import draft_heads
 from localspec.models.gguf import header
 

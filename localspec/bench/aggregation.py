@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Hashable, Iterable, Sequence
 from statistics import median
 
-from localspec.bench import metrics, results
-from localspec.bench.metrics import copied_share, distinct_4grams
+from localspec.bench import results
 from localspec.bench.paired_runs import BenchRequest, BenchRun, BenchTask
 from localspec.bench.results import (
     BenchReport,
@@ -19,7 +19,7 @@ from localspec.fit.speedup_model import SpeculationCosts, best_draft_length
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineReady, Round
 from localspec.protocol.round_totals import RoundTotals
-from localspec.protocol.wire import MeasuredCosts
+from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
 
 REPETITIVE, TOO_SHORT, NOT_A_COPY = "repeats itself", "ended at once", "is no copy"
 """Reasons to leave out a trial; keys of `left_out` in the JSON."""
@@ -129,8 +129,8 @@ def _summarize_workload(
     totals = RoundTotals()
     for event in rounds:
         totals.add(event)
-    counts = metrics.count_by_position(rounds)
-    acceptance = metrics.cumulative_acceptance(counts)
+    counts = count_by_position(rounds)
+    acceptance = cumulative_acceptance(counts)
     costs = _speculation_costs(rounds, measured, added_host_ms)
     return WorkloadResult(
         name=task.workload,
@@ -148,7 +148,7 @@ def _summarize_workload(
         plain_latency_ms=_latency_percentiles(plain),
         distinct_4grams=_median_known(trial.distinct_4grams for trial in trials),
         copied=_median_known(trial.copied for trial in trials) if task.copies_prompt else None,
-        survival=tuple(metrics.conditional_acceptance(counts)),
+        survival=tuple(conditional_acceptance(counts)),
     )
 
 
@@ -200,3 +200,79 @@ def _host_times(pairs: Sequence[_PairedRuns]) -> tuple[float | None, float]:
     plain = _median_known(event.ms.host for pair in pairs for event in pair.plain.rounds[1:])
     added = 0.0 if drafting is None or plain is None else drafting - plain
     return drafting, max(added, 0.0)
+
+
+# --- Acceptance by draft position -------------------------------------------------------------
+
+_MIN_VERIFIED = 8
+"""A position with fewer verified draft tokens uses the rate of the position before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionCounts:
+    """Draft tokens verified at one position, that is, after all earlier ones were accepted."""
+
+    reached: int
+    accepted: int
+
+
+def count_by_position(rounds: Iterable[Round]) -> list[PositionCounts]:
+    """A round that ended with its answer rejected nothing."""
+    reached, accepted = [0] * DRAFT_MAX, [0] * DRAFT_MAX
+    for event in rounds:
+        verified = event.accepted
+        if event.accepted < min(event.drafted, len(event.tokens)):
+            verified += 1  # the rejected one
+        for j in range(min(verified, DRAFT_MAX)):
+            reached[j] += 1
+            accepted[j] += j < event.accepted
+    n_positions = sum(1 for n in reached if n)
+    return [PositionCounts(reached[j], accepted[j]) for j in range(n_positions)]
+
+
+def conditional_acceptance(counts: Sequence[PositionCounts]) -> list[float | None]:
+    """By position: the share accepted of the draft tokens verified there."""
+    return [p.accepted / p.reached if p.reached else None for p in counts]
+
+
+def cumulative_acceptance(counts: Sequence[PositionCounts]) -> list[float]:
+    """Probability that the first 1, 2, … DRAFT_MAX draft tokens are all accepted.
+
+    Empty without counts.
+    """
+    if not counts:
+        return []
+    rate = counts[0].accepted / counts[0].reached
+    probabilities, product = [], 1.0
+    for j in range(DRAFT_MAX):
+        if j < len(counts) and counts[j].reached >= _MIN_VERIFIED:
+            rate = counts[j].accepted / counts[j].reached
+        product *= rate
+        probabilities.append(product)
+    return probabilities
+
+
+# --- Repetition, within a text and of its prompt ----------------------------------------------
+
+_NGRAM_SIZE = 4
+_WORD_PATTERN = re.compile(r"\w+|[^\w\s]")
+
+
+def distinct_4grams(ids: Sequence[int]) -> float | None:
+    """Share of distinct 4-grams; None for fewer than four tokens."""
+    grams = _ngrams(ids)
+    return len(set(grams)) / len(grams) if grams else None
+
+
+def copied_share(prompt: str, text: str) -> float | None:
+    """Share of the text's word 4-grams that occur in the prompt; None for fewer than four words.
+
+    Words, because the prompt's token ids are unknown here. White space does not count.
+    """
+    grams = _ngrams(_WORD_PATTERN.findall(text))
+    prompt_grams = set(_ngrams(_WORD_PATTERN.findall(prompt)))
+    return sum(gram in prompt_grams for gram in grams) / len(grams) if grams else None
+
+
+def _ngrams(items: Sequence[Hashable]) -> list[tuple[Hashable, ...]]:
+    return [tuple(items[i : i + _NGRAM_SIZE]) for i in range(len(items) - _NGRAM_SIZE + 1)]

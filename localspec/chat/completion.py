@@ -48,11 +48,8 @@ def _complete_argument(command: SlashCommand, rest: str) -> list[str]:
         setting, _, value = rest.partition(" ")
         return [f"{setting} {word}" for word in value_choices(setting) if word.startswith(value)]
     words = [word for word in command.choices if word.startswith(rest)]
-    return words + _CANDIDATES.get(command.name, _none)(rest)
-
-
-def _none(_: str) -> list[str]:
-    return []
+    complete = _CANDIDATES.get(command.name)
+    return words + complete(rest) if complete else words
 
 
 def complete_path(typed: str, suffix: str = "") -> list[str]:

@@ -340,12 +340,9 @@ _DO_NOT_SEND = "do not send the message"
 
 
 def ask_overflow_choice(
-    overflow: ContextOverflow,
-    print_line: Callable[[str], None],
-    read_line: Callable[[], str] | None = None,
+    overflow: ContextOverflow, print_line: Callable[[str], None]
 ) -> OverflowPolicy:
     """Ask what to do with a full context; `stop` on Ctrl+C, Ctrl+D and any other input."""
-    read_line = read_line or sys.stdin.readline
     mid_answer = overflow.mid_answer
     what = "The context is full" if mid_answer else "The conversation exceeds the context"
     print_line(
@@ -357,7 +354,7 @@ def ask_overflow_choice(
     print_line("Type a letter and Enter (to always do the same: /set overflow NAME):")
     with _interruptible():
         try:
-            return _parse_choice(read_line().strip().lower(), overflow)
+            return _parse_choice(sys.stdin.readline().strip().lower(), overflow)
         except KeyboardInterrupt:
             return "stop"
 

@@ -32,7 +32,7 @@ class ReadlinePrompt:
         self._read_line = read_line
         self._readline = _setup_readline()
         self._has_pending_input = has_pending_input or (
-            _stdin_has_input if _lacks_bracketed_paste(self._readline) else _no_pending_input
+            _stdin_has_input if _lacks_bracketed_paste(self._readline) else lambda: False
         )
 
     def read_message(self, initial_text: str = "") -> str:
@@ -105,10 +105,6 @@ def _lacks_bracketed_paste(readline: Any) -> bool:
     """Whether pasted lines arrive as if typed: no readline, editline, or a dumb terminal."""
     is_unsupported = readline is None or "libedit" in (readline.__doc__ or "")
     return is_unsupported or os.environ.get("TERM") == "dumb"
-
-
-def _no_pending_input() -> bool:
-    return False
 
 
 def _stdin_has_input() -> bool:

@@ -41,6 +41,7 @@ _TOKEN_CLASS_NAMES = {
     "correction": "corrected",
     "plain": "plain",
 }
+_BAR_WIDTH = 6
 _BAR_BLOCKS = " ▏▎▍▌▋▊▉█"
 _WHITESPACE_ESCAPES = str.maketrans({"\n": "\\n", "\t": "\\t"})
 _FINISH_TEXT = {
@@ -131,10 +132,10 @@ def _format_histogram_words(counts: list[int]) -> str:
     return ", ".join(parts)
 
 
-def _format_bar(share: float, width: int = 6) -> str:
-    eighths = round(share * width * 8)
+def _format_bar(share: float) -> str:
+    eighths = round(share * _BAR_WIDTH * 8)
     if token_glyphs() is not TOKEN_GLYPHS:
-        return "#" * round(share * width)
+        return "#" * round(share * _BAR_WIDTH)
     return ("█" * (eighths // 8) + _BAR_BLOCKS[eighths % 8]).rstrip()
 
 

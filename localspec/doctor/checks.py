@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from localspec.doctor import engine_checks, network_checks, repairs, storage_checks, terminal_checks
+from localspec.doctor import engine_checks, environment_checks, repairs, storage_checks
 from localspec.doctor.findings import Finding, redact
 
 AREAS: dict[str, Callable[[], Iterator[Finding]]] = {
@@ -13,8 +13,8 @@ AREAS: dict[str, Callable[[], Iterator[Finding]]] = {
     "devices": engine_checks.check_devices,
     "disk": storage_checks.check_disk,
     "chats": storage_checks.check_chats,
-    "network": network_checks.check_network,
-    "terminal": terminal_checks.check_terminal,
+    "network": environment_checks.check_network,
+    "terminal": environment_checks.check_terminal,
     "models": storage_checks.check_models,
 }
 """The checks of each area, in the order of the report."""

@@ -1,6 +1,5 @@
 """Resolving model arguments to files, and starting the engine."""
 
-from localspec.launch.load_options import LoadOptions
 from localspec.launch.resolve import (
     ResolvedPair,
     check_drafter,
@@ -16,6 +15,7 @@ from localspec.launch.start import (
     HEAD_NOTICE,
     SETTINGS_NOTICE,
     Engine,
+    LoadOptions,
     MeasuredEngine,
     choose_settings,
     start_engine,

@@ -1,13 +1,13 @@
-"""Starting an engine with suitable settings, and saving its measurements."""
+"""Starting an engine with the given or suitable settings, and saving its measurements."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from localspec import paths
 from localspec.errors import (
@@ -19,6 +19,7 @@ from localspec.fit import calibration, counted_fit, machine_profile
 from localspec.fit.advisor import SettingsAdvice, SettingsAdvisor, SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.report import FitReport
+from localspec.launch.resolve import ResolvedPair
 from localspec.launch.workers import check_workers, describe_transfer
 from localspec.machine import device_detection, installed_llama_cpp, measurements
 from localspec.machine.cpu_and_ram import OtherCpuLoad
@@ -33,16 +34,20 @@ from localspec.protocol.wire import (
     ContextSettings,
     CountCommand,
     DraftScore,
+    FlashAttention,
     GenerateCommand,
     InspectCommand,
+    KvType,
     LoadCommand,
     MeasuredCosts,
     ProbeCommand,
     ReplayCommand,
     ReplayResult,
     ScoreDraftCommand,
+    SplitMode,
 )
 from localspec.sanitize import sanitize
+from localspec.speculation_methods import WITHOUT_DRAFT
 from localspec.units import count, gib
 from localspec.worker import crashes
 from localspec.worker.engine_process import EngineProcess
@@ -60,6 +65,70 @@ _SIZE_CLASS = 2.0
 """Models that read up to this many times as many bytes use the same thread counts."""
 _SAVE_INTERVAL = 1.0
 """Seconds between two writes: a write takes longer than a short answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """None: chosen to fit this machine."""
+
+    ctx: int | None = None
+    kv: KvType | None = None
+    gpu_layers: int | None = None
+    draft_gpu_layers: int | None = None
+    main_gpu: int = 0
+    split: SplitMode | tuple[float, ...] = "layer"
+    """A split mode, or one share for each device."""
+    cpu_moe: bool = False
+    threads: int | None = None
+    draft_threads: int | None = None
+    """None: as `threads`."""
+    flash_attn: FlashAttention = "auto"
+    workers: tuple[str, ...] = ()
+    """Addresses (host:port) of workers that hold layers of the target."""
+    can_skip_workers: bool = False
+    """Use them only if they can be reached, and if the pair does not fit here or is slower."""
+    exact: bool | None = None
+    """Store keys and values so that every pass width computes alike. None: if that costs little."""
+    overlap: bool | None = None
+    """Draft while the target verifies. None: across devices, where it is worth it."""
+    anyway: bool = False
+    """Load even if the estimate exceeds the memory."""
+
+    def to_request(self, pair: ResolvedPair, spec: str = "auto") -> SettingsRequest:
+        """Without a draft if `spec` needs none; the catalogue's context unless `ctx` is set."""
+        ctx = self.ctx or pair.suggested_settings.ctx
+        is_mode = isinstance(self.split, str)
+        split: dict[str, Any] = {"split_mode" if is_mode else "tensor_split": self.split}
+        target = ContextSettings(
+            n_gpu_layers=-1 if self.gpu_layers is None else self.gpu_layers,
+            main_gpu=self.main_gpu,
+            kv_type=self.kv or "f16",
+            cpu_moe=self.cpu_moe,
+            flash_attn=self.flash_attn,
+            n_ctx=ctx,
+            n_threads=self.threads,
+            workers=self.workers,
+            **split,
+        )
+        draft = replace(
+            target,
+            cpu_moe=False,
+            workers=(),  # a draft there would cost a round trip a token
+            n_gpu_layers=-1 if self.draft_gpu_layers is None else self.draft_gpu_layers,
+            n_threads=self.draft_threads or self.threads,
+        )
+        path = str(pair.draft) if pair.draft and spec not in WITHOUT_DRAFT else None
+        return SettingsRequest(
+            LoadCommand(str(pair.target), path, target, draft, overlap=self.overlap),
+            ctx=ctx,
+            kv=self.kv,
+            n_gpu_layers=self.gpu_layers,
+            draft_n_gpu_layers=self.draft_gpu_layers,
+            draft_note=pair.head_notice if path else "",
+            exact=self.exact,
+            skip_memory_check=self.anyway,
+            can_skip_workers=self.can_skip_workers,
+        )
 
 
 class Engine(Protocol):

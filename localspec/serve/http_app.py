@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
@@ -31,13 +31,18 @@ from localspec.serve.completion_formats import ChatFormat, TextFormat
 from localspec.serve.engine_queue import EngineQueue
 from localspec.serve.json_fields import JsonFields, check_token_ids, parse_body, to_unicode
 from localspec.serve.llama_completions import LlamaCompletion
-from localspec.serve.request_body import BodyReader
 from localspec.serve.responses import ResponseCompletion
 from localspec.serve.served_model import PromptInput, ServedModel
 
 T = TypeVar("T")
 _SEND_TIMEOUT = 60.0
 """Seconds for a client to take some bytes of its answer."""
+MAX_BODY_BYTES = 32 * 1024 * 1024
+_MAX_BYTES_IN_FLIGHT = 4 * MAX_BODY_BYTES
+"""Of all bodies that are being read."""
+_PART_TIMEOUT = 10.0
+"""Seconds without a byte."""
+_BODY_TIMEOUT = 120.0
 _MAX_PROMPTS = 16
 _MAX_PROMPT_TOKENS = 4 * 1024 * 1024
 _CLIENT_LEFT = 499
@@ -355,3 +360,56 @@ async def _on_http_error(_: Request, error: HTTPException) -> Response:
 
 async def _on_internal_error(_: Request, error: Exception) -> Response:
     return error_response(ApiError(500, f"Internal error: {type(error).__name__}"))
+
+
+class BodyReader:
+    """Reads request bodies, within limits of size, time and memory."""
+
+    def __init__(self) -> None:
+        self._n_in_flight = 0
+
+    async def read(self, request: Request) -> bytes:
+        """Raises ApiError for a body that is too large or too slow."""
+        if _content_length(request) > MAX_BODY_BYTES:
+            raise _too_large()
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(_BODY_TIMEOUT):
+                stream = request.stream().__aiter__()
+                while True:
+                    async with asyncio.timeout(_PART_TIMEOUT):
+                        part = await anext(stream, None)
+                    if part is None:
+                        break
+                    size += len(part)
+                    self._n_in_flight += len(part)
+                    if size > MAX_BODY_BYTES:
+                        raise _too_large()
+                    if self._n_in_flight > _MAX_BYTES_IN_FLIGHT:
+                        raise ApiError(
+                            429, "Too many large requests.", headers={"Retry-After": "1"}
+                        )
+                    parts.append(part)
+            return b"".join(parts)
+        except TimeoutError:
+            raise ApiError(
+                408, "The body came too slowly.", headers={"Connection": "close"}
+            ) from None
+        except ClientDisconnect:
+            raise ApiError(408, "The client has left.") from None
+        finally:
+            self._n_in_flight -= size
+
+
+def _content_length(request: Request) -> int:
+    text = request.headers.get("content-length", "0")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
+
+
+def _too_large() -> ApiError:
+    return ApiError(
+        413,
+        f"The body is larger than {MAX_BODY_BYTES >> 20} MiB.",
+        headers={"Connection": "close"},
+    )

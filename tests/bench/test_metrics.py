@@ -1,4 +1,4 @@
-"""bench/metrics.py: acceptance by position, and the speed-up of fixed draft lengths."""
+"""bench/aggregation.py: acceptance by position, and the speed-up of fixed draft lengths."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.bench.metrics import (
+from localspec.bench.aggregation import (
     PositionCounts,
     conditional_acceptance,
     count_by_position,

@@ -1,4 +1,4 @@
-"""bench/metrics.py: repeated 4-grams of tokens and words."""
+"""bench/aggregation.py: repeated 4-grams of tokens and words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.bench import workloads
-from localspec.bench.metrics import copied_share, distinct_4grams
+from localspec.bench.aggregation import copied_share, distinct_4grams
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from localspec import paths
-from localspec.doctor import checks, engine_checks, network_checks, storage_checks, terminal_checks
+from localspec.doctor import checks, engine_checks, environment_checks, storage_checks
 from localspec.doctor.findings import Finding, redact
 from localspec.machine import head_functions, probe
 from localspec.machine.device import Device
@@ -215,7 +215,7 @@ def test_incomplete_downloads_are_counted(tmp_path: Path) -> None:
 
 def test_network_settings(tmp_path: Path) -> None:
     def check(**environ: str) -> Mapping[str, Finding]:
-        return by_id(network_checks.check_network({"HF_HOME": str(tmp_path), **environ}))
+        return by_id(environment_checks.check_network({"HF_HOME": str(tmp_path), **environ}))
 
     assert set(check()) == {"endpoint", "no-token"}
     assert check(HF_HUB_OFFLINE="1")["offline"].level == "notice"
@@ -252,7 +252,7 @@ class FakeTerminal(io.StringIO):
 
 def test_terminal_size_colours_and_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     def check(terminal: FakeTerminal, **environ: str) -> dict[str, Finding]:
-        return by_id(terminal_checks.check_terminal(environ, terminal))
+        return by_id(environment_checks.check_terminal(environ, terminal))
 
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("LINES", "10")

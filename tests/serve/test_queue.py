@@ -173,10 +173,10 @@ def test_the_end_of_the_server_ends_every_stream(zoo: Zoo) -> None:
 
 
 def test_half_open_connections_are_closed(chatter: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    from localspec.serve import http_server, request_body  # noqa: PLC0415
+    from localspec.serve import http_app, http_server  # noqa: PLC0415
 
     monkeypatch.setattr(http_server, "_HEADER_TIMEOUT", 0.05)
-    monkeypatch.setattr(request_body, "_PART_TIMEOUT", 0.05)
+    monkeypatch.setattr(http_app, "_PART_TIMEOUT", 0.05)
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
     body = b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
     for sent, reply in ((b"", b""), (head, b""), (head + body, b"HTTP/1.1 408 ")):
@@ -188,7 +188,7 @@ def test_half_open_connections_are_closed(chatter: Served, monkeypatch: pytest.M
 
 
 def test_large_bodies(chatter: Served) -> None:
-    from localspec.serve.request_body import MAX_BODY_BYTES  # noqa: PLC0415
+    from localspec.serve.http_app import MAX_BODY_BYTES  # noqa: PLC0415
 
     fits = b'{"prompt": "' + b"a" * (MAX_BODY_BYTES - 100) + b'"}'
     response = chatter.post("/v1/completions", fits)

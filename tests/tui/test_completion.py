@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.tui.widgets.completion_list import CompletionList
+from localspec.tui.widgets.composer import CompletionList
 from tests.tui.scripted import ScriptedEngine, wait_until
 from tests.tui.test_chat import Chat, long, said
 

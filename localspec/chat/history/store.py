@@ -68,14 +68,11 @@ class ChatHistory:
 
     # --- reading --------------------------------------------------------------------------
 
-    def list_chats(self, limit: int = -1, offset: int = 0) -> list[ChatListEntry]:
+    def list_chats(self, limit: int = -1) -> list[ChatListEntry]:
         """List chats, the most recently used first."""
-        query = (
-            f"SELECT {records.LIST_COLUMNS} FROM chats "
-            "ORDER BY touched DESC, id DESC LIMIT ? OFFSET ?"
-        )
+        query = f"SELECT {records.LIST_COLUMNS} FROM chats ORDER BY touched DESC, id DESC LIMIT ?"
         return _load_list_entries(
-            self._database.run_read(lambda db: db.execute(query, (limit, offset)).fetchall())
+            self._database.run_read(lambda db: db.execute(query, (limit,)).fetchall())
         )
 
     def find_entry(self, chat: int) -> ChatListEntry:

@@ -18,7 +18,7 @@ import psutil
 from localspec.engine import heartbeat
 from localspec.engine.llama import library
 from localspec.engine.llama.hidden_states import HiddenStateSource
-from localspec.engine.llama.library import LOG, C, get_logits_address
+from localspec.engine.llama.library import C, get_logits_address
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.protocols import DecodeInterrupted, HiddenStateListener, HiddenStates, Logits
 from localspec.errors import DoesNotFitError, EngineError, ModelFileError
@@ -82,11 +82,9 @@ class LlamaContext:
         """For passes of one token."""
         self.n_threads_batch: int = params.n_threads_batch
         """For wider passes."""
-        LOG.clear()
-        self._context = C.llama_init_from_model(self.model.handle, params)
-        if not self._context:
-            raise library.context_error(self.model.path)
-        self._buffers = LOG.allocated()
+        self._context, self._buffers = library.open_context(
+            self.model.handle, self.model.path, params
+        )
         self._may_split_attention = llama_params.may_split_attention(role.settings)
         self._memory = C.llama_get_memory(self._context)
         self._checkpoints = ContextCheckpoints(self._context)

@@ -17,7 +17,7 @@ import numpy as np
 from localspec.engine import heartbeat
 from localspec.engine.llama import hidden_states, library
 from localspec.engine.llama.context import LlamaBatch, LlamaContext
-from localspec.engine.llama.library import LOG, C, get_logits_address
+from localspec.engine.llama.library import C, get_logits_address
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.protocols import HiddenStates, Logits
 from localspec.errors import EngineError
@@ -80,11 +80,9 @@ class HeadContext:
         """For passes of one token."""
         self.n_threads_batch: int = params.n_threads_batch
         """For wider passes."""
-        LOG.clear()
-        self._context = C.llama_init_from_model(self.model.handle, params)
-        if not self._context:
-            raise library.context_error(self.model.path)
-        self._buffers = LOG.allocated()
+        self._context, self._buffers = library.open_context(
+            self.model.handle, self.model.path, params
+        )
         self._memory = C.llama_get_memory(self._context)
         hidden_states.enable_nextn_states(self._context, of_outputs_only=True)
         self.n_ctx: int = C.llama_n_ctx(self._context)

@@ -191,6 +191,15 @@ def _strip_function_names(line: str) -> str:
     return text.removeprefix("error loading model: ").rstrip(".") + "."
 
 
+def open_context(model: Any, path: Path, params: Any) -> tuple[Any, dict[str, DeviceMemory]]:
+    """A llama_context and its buffers by device. Raises OutOfMemoryError, UsageError."""
+    LOG.clear()
+    context = C.llama_init_from_model(model, params)
+    if not context:
+        raise context_error(path)
+    return context, LOG.allocated()
+
+
 def context_error(path: Path) -> LocalspecError:
     text = " ".join(LOG.errors())
     if "allocate" in text or "memory" in text:

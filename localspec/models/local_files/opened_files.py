@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from localspec import data_files
@@ -34,10 +34,7 @@ def load_pairs() -> list[OpenedPair]:
 
 def add_pair(pair: OpenedPair) -> None:
     """Put a pair first. Does nothing if the list cannot be written."""
-    save_pairs([pair, *(old for old in load_pairs() if old != pair)])
-
-
-def save_pairs(pairs: Sequence[OpenedPair]) -> None:
+    pairs = [pair, *(old for old in load_pairs() if old != pair)]
     body = [
         {"target": str(target), "draft": str(draft) if draft else None} for target, draft in pairs
     ]

@@ -88,7 +88,9 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         self._profiles = MachineProfiles(services.load_machine_profile)
         self._estimates = EstimateCache()
         self._details = PairDetails(services, self._estimates)
-        self._list = PointerList[Candidate]("shortlist", _pair_id, self._candidate_line)
+        self._list = PointerList[Candidate](
+            "shortlist", lambda each: each.pair.id, self._candidate_line
+        )
         self._listed_for: tuple[str, WhatIf] | None = None
         """Use case and dials of the shortlist that is shown."""
         self._settle_timer: asyncio.TimerHandle | None = None
@@ -428,7 +430,3 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         if pair is not None and pair.id in self._services.ready_choices:
             return "enter chat"
         return f"enter download {'both ' if pair is not None and pair.draft else ''}and chat"
-
-
-def _pair_id(candidate: Candidate) -> str:
-    return candidate.pair.id

@@ -95,8 +95,8 @@ class BlankLine:
 class BlockStack:
     """Blocks below one another."""
 
-    def __init__(self, blocks: Sequence[TextBlock] = ()) -> None:
-        self.blocks: list[TextBlock] = list(blocks)
+    def __init__(self) -> None:
+        self.blocks: list[TextBlock] = []
         self._tops: list[int] = [0]
 
     def height(self, width: int) -> int:
