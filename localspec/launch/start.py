@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.report import FitReport
 from localspec.launch.resolve import ResolvedPair
 from localspec.launch.workers import check_workers, describe_transfer
+from localspec.lazy_dataclass import dataclass
 from localspec.machine import device_detection, installed_llama_cpp, measurements
 from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.machine.measurements import MemoryMeasurement
