@@ -50,8 +50,9 @@ def engine_command() -> list[str]:
 
 def start_early(arguments: Sequence[str]) -> None:
     """Start a child that `start` will soon be called for; without use it exits with the parent."""
-    with suppress(OSError):
-        _started_early[tuple(arguments)] = start(arguments)
+    if (key := tuple(arguments)) not in _started_early:
+        with suppress(OSError):
+            _started_early[key] = start(arguments)
 
 
 def start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -16,6 +16,7 @@ from localspec.errors import LocalspecError, PromptTooLongError, UsageError
 from localspec.machine import llama_params
 from localspec.machine.llama_params import ModelRole
 from localspec.models import draft_heads, pair_compatibility
+from localspec.models.chat_template import render_process
 from localspec.models.gguf import header, token_bytes
 from localspec.protocol.events import EngineReady, Notice
 from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand
@@ -40,6 +41,7 @@ class LoadedPair:
         self.has_workers = bool(load.target_settings.workers)
         self._is_self_mtp = load.draft is not None and _is_own_mtp_layer(load.target, load.draft)
         role = llama_params.target_role(load)
+        render_process.start_early(Path(load.target))  # it starts while llama.cpp loads
         self.target = _open_context(Path(load.target), role, with_mtp=self._is_self_mtp)
         self.prompt_builder = PromptBuilder(
             self.target.vocabulary, self.target.model.chat_template()

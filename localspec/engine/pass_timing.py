@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from statistics import median
 from typing import Protocol
 
 import numpy as np
@@ -41,13 +40,15 @@ class PassTimes:
     def verify_curve(self) -> dict[str, float]:
         """Medians by width, in units of a one-token pass."""
         t1 = self.t1()
-        return {str(w): round(median(ms) / t1, 4) for w, ms in sorted(self.verify.items())}
+        return {
+            str(w): round(float(np.median(ms)) / t1, 4) for w, ms in sorted(self.verify.items())
+        }
 
     def t1(self) -> float:
-        return median(self.verify[1])
+        return float(np.median(self.verify[1]))
 
     def c(self) -> float | None:
-        return median(self.draft) / self.t1() if self.draft else None
+        return float(np.median(self.draft)) / self.t1() if self.draft else None
 
 
 def measure_passes(

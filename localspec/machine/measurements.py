@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import device_detection, installed_llama_cpp
-from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD
+from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD, read_cpu_name
 from localspec.protocol.json_dataclasses import from_json
 from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
 
@@ -222,7 +222,7 @@ def _cost_settings(settings: ContextSettings) -> dict[str, Any]:
 def _environment() -> dict[str, Any]:
     """Of a build for the CPU only without "gpu", as in files of earlier versions."""
     environment: dict[str, Any] = {
-        "machine": [platform.node(), platform.machine(), platform.processor()],
+        "machine": [platform.node(), platform.machine(), read_cpu_name()],
         "engine": installed_llama_cpp.version(),
     }
     if backends := installed_llama_cpp.find_gpu_backends():

@@ -7,13 +7,16 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 
 from localspec.models.chat_template import jinja_render, render_process
 from localspec.models.chat_template.render_process import TemplateRenderer
 from localspec.protocol.wire import ChatMessage, RenderResult
 from tests.worker.ends import gone
+from tests.zoo import Zoo
 
 CHAT = (
     ChatMessage("user", "Hi 漢字 \ud800"),
@@ -59,6 +62,23 @@ def test_what_comes_from_the_process_is_what_the_template_makes(make: Make) -> N
     first = pid(there)
     assert there.render(CHAT[:1], enable_thinking=True).text == "<s>[user]Hi 漢字 \ud800"
     assert pid(there) == first, "it is kept"
+
+
+def test_the_child_of_a_model_with_a_template_starts_before_its_renderer(
+    make: Make, zoo: Zoo, tmp_path: Path
+) -> None:
+    def children() -> set[int]:
+        return {child.pid for child in psutil.Process().children()}
+
+    before = children()
+    for path in (zoo["f32"], tmp_path / "gone.gguf", tmp_path):  # without a template, or no file
+        render_process.start_early(path)
+    assert children() == before
+    for _ in range(2):
+        render_process.start_early(zoo["chatty"])
+    (early,) = children() - before
+    assert pid(make(FINE)) == early
+    assert make(FINE).render(CHAT) == jinja_render.render(FINE, CHAT, TOKENS)
 
 
 def test_notices_come_along(make: Make) -> None:

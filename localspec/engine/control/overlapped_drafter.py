@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from localspec.engine import drafters
 from localspec.engine.control.overlap_policy import N_RANKS, OverlapPolicy, PlaceRanking
@@ -40,6 +39,9 @@ from localspec.engine.verifiers import RankingVerifier
 from localspec.errors import LocalspecError, UsageError
 from localspec.protocol.wire import GenerateCommand
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
 IsStopped = Callable[[], bool]
 
 
@@ -59,11 +61,15 @@ class ThreadWorker:
     """A thread of its own, started with the first job."""
 
     def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(1, "draft")
+        self._executor: ThreadPoolExecutor | None = None
         self._job: Future[None] | None = None
         self._stop = False
 
     def start(self, job: Callable[[IsStopped], None]) -> None:
+        if self._executor is None:
+            from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  few need it
+
+            self._executor = ThreadPoolExecutor(1, "draft")
         self._stop = False
         self._job = self._executor.submit(job, lambda: self._stop)
 
@@ -76,7 +82,8 @@ class ThreadWorker:
         return time.perf_counter() - began
 
     def close(self) -> None:
-        self._executor.shutdown()
+        if self._executor is not None:
+            self._executor.shutdown()
 
 
 class OverlappedDrafter:

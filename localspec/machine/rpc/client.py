@@ -12,7 +12,6 @@ from typing import Any
 from localspec.errors import EngineError
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.ggml import GgmlLibrary
-from localspec.machine.rpc import side_library
 
 _registered: dict[str, list[int]] = {}
 """Devices by endpoint, in the order of registration."""
@@ -48,6 +47,8 @@ def choose_devices(library: Any, workers: tuple[str, ...]) -> DeviceChoice | Non
 
 
 def _register(ggml: GgmlLibrary, endpoint: str) -> list[int]:
+    from localspec.machine.rpc import side_library  # noqa: PLC0415  only with workers
+
     backend = ggml.backend_reg_by_name(b"RPC")
     backend = backend or ggml.backend_load(os.fsencode(side_library.require()))
     if not backend:
