@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from time import monotonic
 
 import pytest
@@ -118,6 +119,20 @@ def test_trusted_costs_outlive_a_busy_hour(
     assert measure(request_).curve != quiet.curve
 
 
+QUIET = """
+from localspec.machine.cpu_and_ram import OtherCpuLoad
+OtherCpuLoad.read = lambda self: 0.0
+"""
+
+
+@pytest.fixture
+def quiet_for_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's process gives up after three measurements beside other tests."""
+    (tmp_path / "sitecustomize.py").write_text(QUIET)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+
+
+@pytest.mark.usefixtures("quiet_for_engines")
 def test_untrusted_costs_are_measured_again_where_that_is_asked_for(
     request_: SettingsRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,11 +146,13 @@ def test_untrusted_costs_are_measured_again_where_that_is_asked_for(
     assert store.write_costs(record.key, replace(untrusted, curve=wrong_curve))
     monkeypatch.setattr(OtherCpuLoad, "read", lambda _: 0.0)
     engine = launch.start_engine(request_, probe=True)
-    asked_at = monotonic()
+    began, pause = monotonic(), 1.0
 
     def is_measured() -> bool:
-        if monotonic() > asked_at + 1.0:
+        nonlocal began, pause
+        if monotonic() > began + pause:  # longer each time: an answer interrupts the measuring
             answer(engine, spec="off")
+            began, pause = monotonic(), 2 * pause
         curve = stored().curve
         return len(curve) > 2 and max(curve.values()) < 100 and is_trusted(stored())
 
