@@ -7,6 +7,7 @@ for a frozen class, and a run uses few of the classes that it imports.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,7 @@ else:
                 if name not in own:
                     setattr(made, name, method)
             made.__init__ = _make_init(made, is_frozen=frozen)
+            made.__signature__ = _Signature()
             return made
 
         return decorate if cls is None else decorate(cls)
@@ -79,7 +81,16 @@ def _compile_init(cls: Any, *, is_frozen: bool) -> Callable[..., None]:
     exec(f"def __init__({', '.join(parameters)}):\n  {'; '.join(body) or 'pass'}", names)
     init: Callable[..., None] = names["__init__"]
     init.__qualname__ = f"{cls.__qualname__}.__init__"
+    init.__annotations__ = {field.name: field.type for field in dataclasses.fields(cls)}
     return init
+
+
+class _Signature:
+    """For `help` and `inspect.signature`."""
+
+    def __get__(self, _: object, cls: Any) -> inspect.Signature:
+        init = inspect.signature(_compile_init(cls, is_frozen=False))
+        return init.replace(parameters=list(init.parameters.values())[1:])
 
 
 def _make_key(cls: Any) -> Callable[[object], object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import pickle
 from collections.abc import Callable
 from dataclasses import field
@@ -57,6 +58,7 @@ def outcomes(point: Any) -> list[object]:
     def change(value: Any, name: str) -> None:
         setattr(value, name, 2)
 
+    parameters = inspect.signature(point).parameters.values()
     a, same, other = point(x=1), point(x=1, seen=[7]), point(x=2, name="b")
     return [
         outcome(lambda: point(1).x),
@@ -73,6 +75,7 @@ def outcomes(point: Any) -> list[object]:
         outcome(lambda: change(a, "x")),
         outcome(lambda: delattr(other, "x")),
         point.__match_args__,
+        [(each.name, each.kind, each.annotation) for each in parameters],
         point(x=1).seen is not point(x=1).seen,
         dataclasses.asdict(copy.deepcopy(same)),
     ]
