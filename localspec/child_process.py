@@ -107,6 +107,22 @@ def set_up_child(parent_pid: int) -> None:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def limit_resources(address_space: int = 0, cpu_seconds: int = 0) -> None:
+    """In the child: limit its bytes of address space, and its CPU time from now on.
+
+    0 is no limit. On systems without such limits, only the parent's time limit holds.
+    """
+    if sys.platform != "win32":
+        import resource  # noqa: PLC0415  not on Windows
+
+        cpu_limit = int(sum(os.times()[:2])) + cpu_seconds
+        with suppress(OSError, ValueError):
+            if cpu_seconds:
+                resource.setrlimit(resource.RLIMIT_CPU, (cpu_limit, resource.RLIM_INFINITY))
+            if address_space:
+                resource.setrlimit(resource.RLIMIT_AS, (address_space, address_space))
+
+
 def parent_pid_for_child() -> int:
     """The argument for the child's `set_up_child`."""
     return os.getpid() if threading.current_thread() is threading.main_thread() else 0

@@ -1,10 +1,11 @@
-"""Small JSON files in the data folder: a damaged one counts as missing, and errors are ignored."""
+"""Small JSON files in the data folder: a damaged one counts as missing, errors are ignored."""
 
 from __future__ import annotations
 
 import json
 import os
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from localspec import paths
@@ -29,3 +30,13 @@ def write_json(name: str, body: Any) -> None:
             new.replace(path)
         finally:
             new.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make new file names survive a power failure; Windows has no such call. Raises OSError."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -54,6 +54,13 @@ def is_plain() -> bool:
     return bool(os.environ.get(_PLAIN_VARIABLE)) or os.environ.get("TERM") == "dumb"
 
 
+def use_colour(*, no_color: bool) -> bool:
+    """Whether to colour standard output; `no_color` is the option."""
+    if no_color or is_plain() or os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
+
+
 def can_redraw() -> bool:
     """Whether standard error is a terminal where a progress line can be redrawn."""
     return sys.stderr is not None and sys.stderr.isatty() and not is_plain()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -31,7 +30,7 @@ def command(file: Path, no_color: bool) -> int:
     plain = global_options.is_plain()
     if not plain and _is_terminal():
         return _replay_in_tui(events)
-    colour = not plain and not no_color and _use_colour()
+    colour = global_options.use_colour(no_color=no_color)
     _print_answers(events, plain=plain, colour=colour)
     return 0
 
@@ -44,12 +43,6 @@ def _replay_in_tui(events: list[Event]) -> int:
 
 def _is_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
-
-
-def _use_colour() -> bool:
-    if os.environ.get("NO_COLOR"):
-        return False
-    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
 
 
 def _print_answers(events: list[Event], *, plain: bool, colour: bool) -> None:

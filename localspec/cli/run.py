@@ -119,7 +119,11 @@ def _run_chat(
     from localspec.cli.slash_handlers import LinearChatView  # noqa: PLC0415
 
     session = resume.create_session(choice, saved_chat, _build_chat_settings(given, choice), given)
-    style = ChatOutputStyle(global_options.is_plain(), _use_colour(given), given["quiet"])
+    style = ChatOutputStyle(
+        global_options.is_plain(),
+        global_options.use_colour(no_color=given["no_color"]),
+        given["quiet"],
+    )
 
     def print_line(line: str) -> None:
         sys.stdout.flush()
@@ -165,7 +169,7 @@ def _run_once(
         given["stats"],
         given["as_json"],
         given["quiet"],
-        _use_colour(given),
+        global_options.use_colour(no_color=given["no_color"]),
         global_options.is_plain(),
     )
     load_request = options.build_load_request(choice, given)
@@ -268,12 +272,6 @@ def _build_settings(given: dict[str, Any], choice: launch.ResolvedPair) -> ChatS
     if given["preset"]:
         settings = resume.merge_settings(presets.find(given["preset"]).apply(settings), settings)
     return settings
-
-
-def _use_colour(given: dict[str, Any]) -> bool:
-    if given["no_color"] or global_options.is_plain() or os.environ.get("NO_COLOR"):
-        return False
-    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
 
 
 @contextmanager

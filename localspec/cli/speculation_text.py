@@ -241,7 +241,7 @@ def format_status_sentences(stats: AnswerStats) -> str:
     if stats.stopped_ms is not None:
         parts.append(f"Stopped in {stats.stopped_ms:.0f} milliseconds.")
     if stats.finish_reason == "length":
-        parts.append("Stopped at the max-token limit.")
+        parts.append(_FINISH_TEXT["length"])
     if stats.is_context_full:
         parts.append("The context is full.")
     if stats.answer.ended_in_thinking:

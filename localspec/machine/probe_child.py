@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any
 
 from localspec import child_process
@@ -147,34 +147,15 @@ def _create_context(
     return context
 
 
-def _limit_memory() -> None:
-    """Not with a GPU driver, which reserves large address ranges."""
-    if sys.platform != "win32" and not C.llama_supports_gpu_offload():
-        import resource  # noqa: PLC0415  not on Windows
-
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_AS, (_MAX_ADDRESS_SPACE, _MAX_ADDRESS_SPACE))
-
-
-def _limit_time() -> None:
-    """The system ends this process after _MAX_CPU_SECONDS, even if the parent is gone."""
-    if sys.platform != "win32":
-        import resource  # noqa: PLC0415  not on Windows
-
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        limit = int(used.ru_utime + used.ru_stime) + _MAX_CPU_SECONDS
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
-
-
 def main() -> None:
     child_process.set_up_child(int(sys.argv[1]))
     out = child_process.take_over_stdout()
     server = ProbeServer()
-    _limit_memory()
+    if not C.llama_supports_gpu_offload():  # a GPU driver reserves large address ranges
+        child_process.limit_resources(address_space=_MAX_ADDRESS_SPACE)
     with os.fdopen(out, "w", encoding="utf-8") as replies:
         for line in sys.stdin.buffer:
-            _limit_time()
+            child_process.limit_resources(cpu_seconds=_MAX_CPU_SECONDS)
             replies.write(json.dumps(server.handle(json.loads(line))) + "\n")
             replies.flush()
 

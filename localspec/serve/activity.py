@@ -135,56 +135,42 @@ class ServerActivity:
         """In Prometheus' text format, with the names of llama.cpp."""
         n_running = self.n_processing
         prompt_read = self.prompt_tokens - self.reused_tokens
-        values = {
-            "prompt_tokens_total": prompt_read,
-            "prompt_tokens_cached_total": self.reused_tokens,
-            "prompt_seconds_total": self.prompt_seconds,
-            "tokens_predicted_total": self.tokens,
-            "tokens_predicted_seconds_total": self.decode_seconds,
-            "n_decode_total": self.rounds,
-            "requests_processing": n_running,
-            "requests_deferred": len(self.running) - n_running,
-            "n_tokens_max": self.longest,
-            "n_busy_slots_per_decode": 1,
-            "prompt_tokens_seconds": _rate(prompt_read, self.prompt_seconds),
-            "predicted_tokens_seconds": _rate(self.tokens, self.decode_seconds),
-            "spec_decode_num_drafts_total": self.drafts,
-            "spec_decode_num_draft_tokens_total": self.drafted,
-            "spec_decode_num_accepted_tokens_total": self.accepted,
-        }
+        reused, seconds = self.reused_tokens, self.decode_seconds
+        read_rate, token_rate = _rate(prompt_read, self.prompt_seconds), _rate(self.tokens, seconds)
+        metrics = (
+            ("prompt_tokens_total", "Prompt tokens read.", prompt_read),
+            ("prompt_tokens_cached_total", "Prompt tokens that were in the KV cache.", reused),
+            ("prompt_seconds_total", "Time of reading prompts.", self.prompt_seconds),
+            ("tokens_predicted_total", "Tokens of answers.", self.tokens),
+            (
+                "tokens_predicted_seconds_total",
+                "Time of answering, without reading prompts.",
+                seconds,
+            ),
+            ("n_decode_total", "Passes of the target.", self.rounds),
+            ("requests_processing", "Requests that the engine works at.", n_running),
+            ("requests_deferred", "Requests that wait.", len(self.running) - n_running),
+            ("n_tokens_max", "Tokens of the longest prompt with its answer.", self.longest),
+            ("n_busy_slots_per_decode", "Answers per pass.", 1),
+            ("prompt_tokens_seconds", "Prompt tokens read per second.", read_rate),
+            ("predicted_tokens_seconds", "Tokens of answers per second.", token_rate),
+            ("spec_decode_num_drafts_total", "Passes that verified a draft.", self.drafts),
+            ("spec_decode_num_draft_tokens_total", "Draft tokens.", self.drafted),
+            ("spec_decode_num_accepted_tokens_total", "Accepted draft tokens.", self.accepted),
+        )
         lines = []
-        for name, value in values.items():
-            lines += [*_metric_head(name), f"llamacpp:{name} {value:g}"]
+        for name, meaning, value in metrics:
+            lines += [*_metric_head(name, meaning), f"llamacpp:{name} {value:g}"]
         name = "spec_decode_num_accepted_tokens_per_pos_total"
-        lines += _metric_head(name)
+        lines += _metric_head(name, "Accepted draft tokens by place in the draft.")
         for position, count in enumerate(self.accepted_at):
             lines.append(f'llamacpp:{name}{{position="{position}"}} {count}')
         return "\n".join([*lines, ""])
 
 
-_METRICS_HELP = {
-    "prompt_tokens_total": "Prompt tokens read.",
-    "prompt_tokens_cached_total": "Prompt tokens that were in the KV cache.",
-    "prompt_seconds_total": "Time of reading prompts.",
-    "tokens_predicted_total": "Tokens of answers.",
-    "tokens_predicted_seconds_total": "Time of answering, without reading prompts.",
-    "n_decode_total": "Passes of the target.",
-    "requests_processing": "Requests that the engine works at.",
-    "requests_deferred": "Requests that wait.",
-    "n_tokens_max": "Tokens of the longest prompt with its answer.",
-    "n_busy_slots_per_decode": "Answers per pass.",
-    "prompt_tokens_seconds": "Prompt tokens read per second.",
-    "predicted_tokens_seconds": "Tokens of answers per second.",
-    "spec_decode_num_drafts_total": "Passes that verified a draft.",
-    "spec_decode_num_draft_tokens_total": "Draft tokens.",
-    "spec_decode_num_accepted_tokens_total": "Accepted draft tokens.",
-    "spec_decode_num_accepted_tokens_per_pos_total": "Accepted draft tokens by place in the draft.",
-}
-
-
-def _metric_head(name: str) -> list[str]:
+def _metric_head(name: str, meaning: str) -> list[str]:
     kind = "counter" if name.endswith(("_total", "_max")) else "gauge"
-    return [f"# HELP llamacpp:{name} {_METRICS_HELP[name]}", f"# TYPE llamacpp:{name} {kind}"]
+    return [f"# HELP llamacpp:{name} {meaning}", f"# TYPE llamacpp:{name} {kind}"]
 
 
 def _rate(n: int, seconds: float) -> float:

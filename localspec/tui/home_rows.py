@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from localspec import paths
 from localspec.chat import presets
-from localspec.errors import LocalspecError
 from localspec.fit import machine_profile
 from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
@@ -139,7 +137,7 @@ def refine_survey(survey: MachineSurvey) -> MachineSurvey:
         survey,
         machine_label=label,
         machine_profile=profile,
-        candidates=suggest_candidates(profile, _DEFAULT_USE, WhatIf(), load_catalog()[0]),
+        candidates=suggest_candidates(profile, _DEFAULT_USE, WhatIf(), catalog.load_valid()[0]),
         unused_gpu_hint=_find_unused_gpu(),
     )
 
@@ -164,14 +162,6 @@ def _describe_machine(machine_profile: MachineProfile) -> str:
     others = f"and {len(more)} more" if more else ""
     parts = (gpu.description or gpu.name, memory, others, gpu.backend)
     return sanitize(" · ".join(filter(None, parts)), multiline=False)
-
-
-def load_catalog() -> tuple[Catalog, LocalspecError | None]:
-    """The catalogue; if the user's models.yaml is invalid, the built-in part and the error."""
-    try:
-        return catalog.load(), None
-    except LocalspecError as error:
-        return catalog.load(paths.catalog_file()), error
 
 
 def build_sections(

@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+from localspec import data_files
 from localspec.chat.history import file_lock, schema
 from localspec.lazy_dataclass import dataclass
 
@@ -74,7 +75,8 @@ def _swap_files(path: Path, new: Path) -> Path:
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     os.replace(new, path)
-    _sync_folder(path.parent)
+    with suppress(OSError):
+        data_files.sync_folder(path.parent)
     return backup
 
 
@@ -84,17 +86,6 @@ def _link_or_move(old: Path, backup: Path) -> None:
         os.link(old, backup)
     except OSError:
         os.replace(old, backup)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Flush the folder, so that the new file names survive a power failure."""
-    if os.name == "posix":
-        with suppress(OSError):
-            file = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(file)
-            finally:
-                os.close(file)
 
 
 def _remove_database(path: Path) -> None:

@@ -5,6 +5,7 @@ It exits with 0 if llama.cpp can use the grammar, with 1 if not; anything else i
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
 from contextlib import suppress
@@ -18,17 +19,10 @@ _MAX_CPU_SECONDS = 2
 
 
 def _limit_resources() -> None:
-    """On systems without such limits, only the parent's time limit holds."""
-    if sys.platform == "win32":
-        return
-    import resource  # noqa: PLC0415  not on Windows
-
     with suppress(OSError, ValueError):
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + _MAX_MEMORY, used + _MAX_MEMORY))
-    with suppress(OSError, ValueError):
-        seconds = int(sum(os.times()[:2])) + _MAX_CPU_SECONDS
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+        child_process.limit_resources(address_space=used + _MAX_MEMORY)
+    child_process.limit_resources(cpu_seconds=_MAX_CPU_SECONDS)
 
 
 def main() -> None:

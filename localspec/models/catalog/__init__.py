@@ -39,6 +39,14 @@ def load(path: Path | None = None, user_file: Path | None = None) -> Catalog:
     return _load_cached(tuple((file, _file_stamp(file)) for file in files if file))
 
 
+def load_valid() -> tuple[Catalog, UsageError | None]:
+    """The catalogue; if the user's models.yaml is invalid, the shipped part and the error."""
+    try:
+        return load(), None
+    except UsageError as error:
+        return load(paths.catalog_file()), error
+
+
 def find(catalogue: Catalog, name: str) -> CatalogModel | CatalogPair:
     """The entry with this id, or the only entry whose id contains it.
 

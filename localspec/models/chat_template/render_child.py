@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -17,15 +16,6 @@ from localspec.protocol.wire import ChatMessage
 
 _MEMORY_LIMIT = 512 * 1024 * 1024
 """Address space; Python and its libraries need some 30 MiB."""
-
-
-def _limit_memory() -> None:
-    """On systems without such a limit, only the time is limited."""
-    if sys.platform != "win32":
-        import resource  # noqa: PLC0415  not on Windows
-
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_LIMIT, _MEMORY_LIMIT))
 
 
 def _render_request(request: dict[str, Any]) -> bytes:
@@ -46,7 +36,7 @@ def main() -> None:
     child_process.set_up_child(int(sys.argv[1]))
     out = child_process.take_over_stdout()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the parent does not read stderr
-    _limit_memory()
+    child_process.limit_resources(address_space=_MEMORY_LIMIT)
     _write(out, READY_LINE)
     for line in sys.stdin.buffer:
         _write(out, _render_request(json.loads(line)))

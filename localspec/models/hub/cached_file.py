@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from localspec import data_files
 from localspec.errors import ChecksumError, StorageError
 from localspec.lazy_dataclass import dataclass
 from localspec.models.hub.cancellation import POLL_INTERVAL, CancelToken
@@ -124,7 +125,7 @@ class CachedFile:
     def publish(self) -> None:
         """Give the complete, verified file its final name; an interruption can be resumed."""
         os.replace(self.partial_path, self.blob_path)
-        _sync_folder(self.blob_path.parent)
+        data_files.sync_folder(self.blob_path.parent)
         self._create_pointer()
 
     def write_ref(self) -> None:
@@ -176,7 +177,7 @@ class CachedFile:
             os.replace(temporary, self.pointer_path)
         except (OSError, NotImplementedError):
             os.replace(self.blob_path, self.pointer_path)
-        _sync_folder(self.pointer_path.parent)
+        data_files.sync_folder(self.pointer_path.parent)
 
 
 @contextmanager
@@ -209,16 +210,6 @@ def _disk_error(error: OSError, cache: Path) -> StorageError:
         f"{path} cannot be read or written: {error.strerror}.",
         "Check the disk and its permissions.",
     )
-
-
-def _sync_folder(directory: Path) -> None:
-    """Make a rename durable; Windows has no such call."""
-    if os.name == "posix":
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _is_same_file(a: Path, b: Path) -> bool:

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from localspec import paths
-from localspec.errors import ChecksumError, LocalspecError
+from localspec.errors import ChecksumError
 from localspec.models import catalog
 from localspec.models.local_files import checksum_cache
 from localspec.models.local_files.local_model import LocalModel, stat_gguf
@@ -19,7 +18,8 @@ def iter_files(record: checksum_cache.ChecksumRecord) -> Iterator[LocalModel]:
     """The files that the catalogue expects in packages; none if LOCALSPEC_STARTER is 0."""
     if os.environ.get("LOCALSPEC_STARTER") == "0":
         return
-    for model in _load_catalog().models.values():
+    shipped_or_own, _ = catalog.load_valid()  # others report an invalid file
+    for model in shipped_or_own.models.values():
         path = _find_path(model.package, model.file) if model.package else None
         file_stat = stat_gguf(path) if path else None
         if path is None or file_stat is None or file_stat.size != model.bytes:
@@ -53,13 +53,6 @@ def verify(path: Path) -> None:
                 f"{name} is damaged: its checksum differs from the catalogue's.",
                 f"Install its package again. It is in {path.parent}",
             )
-
-
-def _load_catalog() -> catalog.Catalog:
-    try:
-        return catalog.load()
-    except LocalspecError:  # the user's file is invalid; others report it
-        return catalog.load(paths.catalog_file())
 
 
 def _find_path(package: str, file: str) -> Path | None:

@@ -170,7 +170,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
         banner = self.query_one("#banner", Static)
         banner.update(Content(text := app_options.format_settings_banner(self._options)))
         banner.display = bool(text)
-        catalogue, error = home_rows.load_catalog()
+        catalogue, error = catalog.load_valid()
         if error is not None and error.message != self._catalog_error:
             self._show_error(error)
         self._catalog_error = error.message if error is not None else ""
@@ -452,7 +452,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
     # --- the wizard -----------------------------------------------------------------------
 
     def action_wizard(self) -> None:
-        catalogue, _ = home_rows.load_catalog()
+        catalogue, _ = catalog.load_valid()
         profile = self._survey.machine_profile
         services = WizardServices(
             catalogue,
@@ -484,7 +484,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
         """Opens the wizard's pair once downloaded; only notifies if another screen is in front."""
         if not self._pending_opens:
             return
-        ready = home_rows.find_ready_pairs(home_rows.load_catalog()[0], self._survey)
+        ready = home_rows.find_ready_pairs(catalog.load_valid()[0], self._survey)
         for pair_id in self._pending_opens.keys() & ready:
             what_if = self._pending_opens.pop(pair_id)
             if self.app.screen is self:

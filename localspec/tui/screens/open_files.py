@@ -15,6 +15,7 @@ from textual.suggester import Suggester
 from textual.widgets import Input, Static
 
 from localspec import launch
+from localspec.chat import completion
 from localspec.errors import LocalspecError
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
@@ -208,19 +209,7 @@ class _PathSuggester(Suggester):
 
 
 def complete_path(value: str) -> str | None:
-    try:
-        path = Path(value).expanduser()
-        folder, prefix = (path, "") if value.endswith("/") else (path.parent, path.name)
-        for entry in sorted(folder.iterdir())[:2000]:
-            matches = entry.name.startswith(prefix) and not entry.name.startswith(".")
-            if matches and (entry.suffix == ".gguf" or entry.is_dir()):
-                typed = value[: len(value) - len(prefix)]
-                return sanitize(
-                    f"{typed}{entry.name}{'/' if entry.is_dir() else ''}", multiline=False
-                )
-    except (OSError, RuntimeError):
-        return None
-    return None
+    return next(iter(completion.complete_path(value, ".gguf")), None)
 
 
 def describe_fit(target: str, draft: str, machine_profile: MachineProfile) -> str:
