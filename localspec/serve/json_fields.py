@@ -45,66 +45,51 @@ class JsonFields:
         return f"{self._prefix}{name}"
 
     def text(self, name: str, *, default: str = "") -> str:
-        value = self.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise invalid(self.param(name), "it is not a string")
-        return to_unicode(value)
+        value = self._get(name, str, "it is not a string")
+        return default if value is None else to_unicode(value)
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
-        value = self.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, str) or value not in choices:
-            raise invalid(self.param(name), f"it is none of {', '.join(choices)}")
+        problem = f"it is none of {', '.join(choices)}"
+        value: str | None = self._get(name, str, problem)
+        if value is not None and value not in choices:
+            raise invalid(self.param(name), problem)
         return value
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        value = self.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise invalid(self.param(name), "it is not true or false")
-        return value
+        value = self._get(name, bool, "it is not true or false")
+        return default if value is None else bool(value)
 
     def number(self, name: str, low: float, high: float) -> float | None:
-        value = self.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise invalid(self.param(name), "it is not a number")
-        if not low <= value <= high:
+        value = self._get(name, (int, float), "it is not a number")
+        if value is not None and not low <= value <= high:
             raise invalid(self.param(name), f"it is not between {low:g} and {high:g}")
-        return float(value)
+        return None if value is None else float(value)
 
     def integer(self, name: str, low: int, high: int) -> int | None:
-        value = self.get(name)
-        if value is None:
-            return None
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise invalid(self.param(name), "it is not a whole number")
-        if not low <= value <= high:
+        value = self._get(name, (int, float), problem := "it is not a whole number")
+        if isinstance(value, float) and not value.is_integer():
+            raise invalid(self.param(name), problem)
+        if value is not None and not low <= value <= high:
             raise invalid(self.param(name), f"it is not between {low} and {high}")
-        return value
+        return None if value is None else int(value)
 
     def fields(self, name: str) -> JsonFields:
         """The object of a field; an empty one if it is absent."""
-        value = self.get(name)
-        if value is not None and not isinstance(value, dict):
-            raise invalid(self.param(name), "it is not an object")
+        value = self._get(name, dict, "it is not an object")
         return JsonFields(value or {}, f"{self.param(name)}.")
 
     def items(self, name: str, limit: int) -> list[Any]:
-        value = self.get(name)
-        if value is None:
-            return []
-        if not isinstance(value, list):
-            raise invalid(self.param(name), "it is not an array")
+        value: list[Any] = self._get(name, list, "it is not an array") or []
         if len(value) > limit:
             raise invalid(self.param(name), f"it has more than {limit:,} items")
+        return value
+
+    def _get(self, name: str, kind: type | tuple[type, ...], problem: str) -> Any:
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise invalid(self.param(name), problem)
         return value
 
     def token_ids(self, name: str, limit: int) -> tuple[int, ...]:

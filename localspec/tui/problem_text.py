@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from textual.screen import Screen
+
 from localspec import hint_rewriting
 from localspec.errors import LocalspecError
 from localspec.protocol.events import Notice
@@ -9,6 +13,11 @@ from localspec.sanitize import sanitize
 
 
 def problem_text(problem: LocalspecError | Notice) -> str:
-    """Message and hint; a hint names no command-line option."""
-    hint = hint_rewriting.for_screen(problem.hint)
-    return sanitize(f"{problem.message} {hint}", multiline=False).strip()
+    """Message and hint, without command-line options."""
+    text = hint_rewriting.for_screen(f"{problem.message} {problem.hint}")
+    return sanitize(text, multiline=False).strip()
+
+
+def show_notice(screen: Screen[Any], notice: Notice) -> None:
+    severity = "information" if notice.level == "info" else notice.level
+    screen.notify(problem_text(notice), severity=severity, markup=False, timeout=8)

@@ -9,7 +9,7 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from localspec.chat import events_file
 from localspec.chat.conversation import Attachment, Conversation, DroppedTurns, Turn
@@ -19,6 +19,7 @@ from localspec.protocol import events
 from localspec.protocol.events import Event, FinishReason, Prefill
 from localspec.protocol.json_dataclasses import from_json
 
+_T = TypeVar("_T")
 _MAX_CHECKPOINT_BYTES = 256 * 1024 * 1024
 """Limit for an unpacked checkpoint: a damaged one must not fill the memory."""
 
@@ -114,11 +115,16 @@ def dump_settings(settings: ChatSettings, system_since: int = 0) -> str:
 
 def load_settings(text: object) -> ChatSettings:
     """Invalid settings become the defaults."""
+    return _load(ChatSettings, text) or ChatSettings()
+
+
+def _load(kind: type[_T], text: object) -> _T | None:
+    """None if the text is damaged, or a field has a wrong type."""
     try:
-        settings = from_json(ChatSettings, _parse_object(text))
+        value = from_json(kind, _parse_object(text))
     except ValueError:
-        return ChatSettings()
-    return settings if events_file.matches_type(settings, ChatSettings) else ChatSettings()
+        return None
+    return value if events_file.matches_type(value, kind) else None
 
 
 def load_system_since(text: object) -> int:
@@ -135,12 +141,8 @@ def dump_pair(pair: ChatPair) -> str:
 
 
 def load_pair(text: object) -> ChatPair:
-    try:
-        pair = from_json(ChatPair, _parse_object(text))
-    except ValueError:
-        return ChatPair("")
-    is_valid = events_file.matches_type(pair, ChatPair) and len(pair.thinking or "ab") == 2
-    return pair if is_valid else ChatPair("")
+    pair = _load(ChatPair, text)
+    return pair if pair is not None and len(pair.thinking or "ab") == 2 else ChatPair("")
 
 
 def dump_dropped(dropped: DroppedTurns) -> str:
@@ -149,12 +151,8 @@ def dump_dropped(dropped: DroppedTurns) -> str:
 
 def load_dropped(text: object) -> DroppedTurns:
     """An invalid value drops nothing: then all turns are sent."""
-    try:
-        dropped = from_json(DroppedTurns, _parse_object(text)) if text else DroppedTurns()
-    except ValueError:
-        return DroppedTurns()
-    is_valid = events_file.matches_type(dropped, DroppedTurns) and dropped.turns >= 0
-    return dropped if is_valid else DroppedTurns()
+    dropped = _load(DroppedTurns, text)
+    return dropped if dropped is not None and dropped.turns >= 0 else DroppedTurns()
 
 
 def dump_attachments(attachments: Iterable[Attachment]) -> str:

@@ -15,14 +15,12 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Static
 
-from localspec import hint_rewriting
 from localspec.chat import copying, slash_commands
 from localspec.chat.history import SearchHit
 from localspec.chat.session import ChatSession
 from localspec.errors import DoesNotFitError, LocalspecError
 from localspec.launch import SETTINGS_NOTICE
 from localspec.protocol.events import Notice
-from localspec.sanitize import sanitize
 from localspec.tui import app_server, slash_handlers
 from localspec.tui.app_options import AppOptions
 from localspec.tui.centered import CenteredColumn
@@ -37,6 +35,7 @@ from localspec.tui.engine_runner import (
     OverflowRequest,
 )
 from localspec.tui.key_bindings import bindings_for
+from localspec.tui.problem_text import show_notice
 from localspec.tui.screens import context_full, picker, turns
 from localspec.tui.screens.replay import ReplayScreen
 from localspec.tui.text.turn_text import format_end_reason
@@ -166,7 +165,7 @@ class ChatScreen(Screen[None]):
     @on(EngineLoadEvent)
     def _show_load_notice(self, message: EngineLoadEvent) -> None:
         if isinstance(message.event, Notice):
-            self._show_notice(message.event)
+            show_notice(self, message.event)
 
     @on(EngineLoaded)
     async def _engine_ready(self, message: EngineLoaded) -> None:
@@ -176,7 +175,7 @@ class ChatScreen(Screen[None]):
             self._show_saved_turns()
         for notice in message.engine.ready.notices:
             if notice.code != SETTINGS_NOTICE:  # the empty chat shows the settings
-                self._show_notice(notice)
+                show_notice(self, notice)
         self.phase = "ready"
         self.draw()
         if self._regenerate_after_load:
@@ -200,11 +199,6 @@ class ChatScreen(Screen[None]):
     def _reload_hints(self) -> tuple[str, ...]:
         finish = (_FINISH_ANSWER_HINT,) if self.session.is_interrupted else ()
         return (*finish, *_RELOAD_HINTS)
-
-    def _show_notice(self, notice: Notice) -> None:
-        text = hint_rewriting.for_screen(f"{notice.message} {notice.hint}")
-        severity = "information" if notice.level == "info" else notice.level
-        self.notify(sanitize(text, multiline=False), severity=severity, markup=False, timeout=8)
 
     # --- typing ---------------------------------------------------------------------------
 
@@ -271,7 +265,7 @@ class ChatScreen(Screen[None]):
         return True
 
     def show_warning(self, error: LocalspecError) -> None:
-        self._show_notice(Notice("warning", "refused", error.message, error.hint))
+        show_notice(self, Notice("warning", "refused", error.message, error.hint))
 
     @on(OverflowRequest)
     def _show_context_full(self, message: OverflowRequest) -> None:
@@ -285,7 +279,7 @@ class ChatScreen(Screen[None]):
         deltas, ended = self.runner.take_deltas()
         for delta in deltas:
             if isinstance(delta.event, Notice):
-                self._show_notice(delta.event)
+                show_notice(self, delta.event)
         if deltas and self.transcript.turns:
             self.transcript.add_deltas(deltas)
         if ended is not None:
@@ -338,7 +332,7 @@ class ChatScreen(Screen[None]):
         session = self.session
         self.transcript.show_thinking(session.settings.show_thinking)
         for notice in session.take_notices():
-            self._show_notice(notice)
+            show_notice(self, notice)
         is_saved = self.options.chats is None or session.recorder.is_saving
         dot = f" {self.options.glyphs.dot} "
         title = f"{'' if is_saved else f'not saved{dot}'}{session.title}"

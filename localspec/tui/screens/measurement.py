@@ -35,7 +35,7 @@ from localspec.tui.key_bindings import (
     format_key,
     keys_for,
 )
-from localspec.tui.problem_text import problem_text
+from localspec.tui.problem_text import show_notice
 from localspec.tui.screens.bench import BenchMeasurement
 from localspec.tui.screens.verify import VerifyMeasurement
 from localspec.tui.text.wrapping import wrap_words
@@ -138,13 +138,13 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
     @on(EngineLoadEvent)
     def _show_load_notice(self, message: EngineLoadEvent) -> None:
         if isinstance(message.event, Notice):
-            self._show_notice(message.event)
+            show_notice(self, message.event)
 
     @on(EngineLoaded)
     def _engine_ready(self, message: EngineLoaded) -> None:
         for notice in message.engine.ready.notices:
             if notice.code != SETTINGS_NOTICE and notice.level != "info":
-                self._show_notice(notice)
+                show_notice(self, notice)
         self.phase = "ready"
         if self._start_after_load:
             self._start_run()
@@ -153,10 +153,6 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
     @on(EngineLoadFailed)
     def _load_failed(self, message: EngineLoadFailed) -> None:
         self._fail(message.error)
-
-    def _show_notice(self, notice: Notice) -> None:
-        severity = "information" if notice.level == "info" else notice.level
-        self.notify(problem_text(notice), severity=severity, markup=False, timeout=8)
 
     def _fail(self, error: LocalspecError) -> None:
         """Closes the engine, whose state is unknown: the next start loads it again."""
