@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from localspec import units
 from localspec.chat import settings
 from localspec.chat.answer import AnswerDelta, GeneratedAnswer
 from localspec.chat.conversation import Conversation, DroppedTurns, Turn, build_messages
@@ -300,8 +301,8 @@ class AnswerGenerator:
         messages, skipped = self._build_summary_messages(dropped)
         if not messages:
             return None
-        turns = _pluralize(dropped.turns - self._dropped_count() - skipped, "turn")
-        rest = f" ({_pluralize(skipped, 'older turn')} skipped: too long)" if skipped else ""
+        turns = units.count(dropped.turns - self._dropped_count() - skipped, "turn")
+        rest = f" ({units.count(skipped, 'older turn')} skipped: too long)" if skipped else ""
         yield Notice("info", "context-summarising", f"Summarising {turns} …{rest}")
         request = replace(
             self.request,
@@ -351,14 +352,10 @@ def _overflow_notice(dropped: DroppedTurns, n_ctx: int, policy: OverflowPolicy) 
         turns, verb = f"{dropped.turns:,} oldest turns", "are"
     if dropped.summary:
         code = "context-summarised"
-        words = _pluralize(len(dropped.summary.split()), "word")
+        words = units.count(len(dropped.summary.split()), "word")
         what = f"a summary of {words} replaces the {turns}."
     else:
         code = "context-dropped"
         why = " The summary failed." if policy == "summarise" else ""
         what = f"the {turns} {verb} no longer sent to the model.{why}"
     return Notice("info", code, f"The context of {n_ctx:,} tokens is full: {what}")
-
-
-def _pluralize(n: int, noun: str) -> str:
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"

@@ -10,6 +10,7 @@ from localspec.chat.session import ChatSession
 from localspec.chat.thinking import strip_thinking
 from localspec.errors import UsageError
 from localspec.sanitize import sanitize
+from localspec.units import count
 
 _HINT = "Type: /copy, /copy N, /copy code N or /copy all"
 
@@ -68,9 +69,8 @@ def code_block(session: ChatSession, turn_id: int, number: int) -> str:
 
 def _code_of(blocks: list[str], number: int) -> str:
     if not 1 <= number <= len(blocks):
-        n = len(blocks)
-        count = f"{n} code block{'s' * (n != 1)}"
-        raise UsageError(f"There is no code block {number}: the answer has {count}.", _HINT)
+        n_blocks = count(len(blocks), "code block")
+        raise UsageError(f"There is no code block {number}: the answer has {n_blocks}.", _HINT)
     return blocks[number - 1]
 
 

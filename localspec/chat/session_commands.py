@@ -17,7 +17,7 @@ from localspec.errors import UsageError
 from localspec.launch import recent_pairs
 from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
-from localspec.units import short_count, token_rate
+from localspec.units import count, short_count, token_rate
 
 _MAX_TEXT_LENGTH = 60
 
@@ -95,8 +95,8 @@ def _turns(session: ChatSession, rest: str) -> CommandResult:
         return CommandResult(message, sanitize(question))
     branch = _find_turn(branch_number[0], conversation.branches(turn.id))
     session.switch_branch(branch.id)
-    n = len(conversation.turns)
-    return CommandResult(f"Branch {branch_number[0]} of turn {number}: {n} turn{'s' * (n != 1)}.")
+    n_turns = count(len(conversation.turns), "turn")
+    return CommandResult(f"Branch {branch_number[0]} of turn {number}: {n_turns}.")
 
 
 def _find_turn(number: str, turns: Sequence[Turn]) -> Turn:

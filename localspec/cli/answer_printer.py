@@ -26,7 +26,7 @@ from localspec.protocol.events import (
 )
 from localspec.protocol.wire import GenerateCommand
 from localspec.sanitize import sanitize
-from localspec.units import gib, short_count
+from localspec.units import count, gib, short_count
 
 _UNANSWERED_HINT = (
     "localspec: The answer ended while the model was still thinking.\n"
@@ -236,9 +236,8 @@ class ChatAnswerPrinter:
     def _close_thinking_fold(self) -> None:
         if self._thinking_folded:
             self._thinking_folded = False
-            n = len("".join(self._thinking).split())
-            count = f"{n} word{'s' * (n != 1)}"
-            summary = f"Thinking, {count}." if self._style.plain else f"({count})"
+            words = count(len("".join(self._thinking).split()), "word")
+            summary = f"Thinking, {words}." if self._style.plain else f"({words})"
             self._write_stderr(self._dim(summary) + "\n")
 
     def _write_answer(self, text: str) -> None:

@@ -13,7 +13,7 @@ from localspec.cli.table import format_columns
 from localspec.models import local_files, resolver
 from localspec.models.catalog import CatalogPair
 from localspec.models.local_files.local_model import ORIGIN_TITLES, LocalModel
-from localspec.units import gb
+from localspec.units import count, gb
 
 
 @click.command("list")
@@ -38,8 +38,8 @@ def command(as_json: bool) -> int:
             click.echo(line)
     if leftovers:
         size = gb(sum(file.size for file in leftovers))
-        what = f"{len(leftovers)} unfinished download{'s' * (len(leftovers) != 1)}, {size}"
-        click.echo(f"\n{what}. Remove: localspec rm --leftovers", err=True)
+        what = count(len(leftovers), "unfinished download")
+        click.echo(f"\n{what}, {size}. Remove: localspec rm --leftovers", err=True)
     if not models:
         click.echo("\nFind more pairs: localspec pair suggest", err=True)
     return 0

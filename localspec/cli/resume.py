@@ -19,6 +19,7 @@ from localspec.errors import LocalspecError, NotFoundError, UsageError
 from localspec.launch import recent_pairs
 from localspec.protocol.wire import SamplingParams
 from localspec.sanitize import sanitize
+from localspec.units import count
 
 _RECAP_TURNS = 2
 """Turns shown when a chat is continued."""
@@ -137,10 +138,9 @@ def _pick_fields(settings: object, names: Iterator[str]) -> Mapping[str, Any]:
 def format_recap(chat: SavedChat, *, plain: bool) -> Iterator[str]:
     """Title and last turns of a continued chat."""
     entry, turns = chat.list_entry, chat.conversation.turns
-    n = len(turns)
-    count = f"{n} turn{'s' * (n != 1)}"
-    yield f"Chat {entry.id}, {count}: {sanitize(entry.title, multiline=False)}"
-    if n > _RECAP_TURNS:
+    n_turns = count(len(turns), "turn")
+    yield f"Chat {entry.id}, {n_turns}: {sanitize(entry.title, multiline=False)}"
+    if len(turns) > _RECAP_TURNS:
         yield "Last turns:" if plain else "…"
     for turn in turns[-_RECAP_TURNS:]:
         name = sanitize(turn.model or entry.pair.name, multiline=False) or "Answer"

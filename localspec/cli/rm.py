@@ -14,7 +14,7 @@ from localspec.models.catalog import CatalogModel
 from localspec.models.local_files.local_model import LocalModel
 from localspec.models.resolver import ModelRequest, ResolvedModel
 from localspec.sanitize import sanitize
-from localspec.units import gb
+from localspec.units import count, gb
 
 
 @click.command("rm")
@@ -55,8 +55,7 @@ def _confirm_removal(
     for model in models:
         click.echo(f"  {sanitize(str(model.path), multiline=False)}  {gb(model.size)}", err=True)
     if n_unfinished:
-        plural = "s" * (n_unfinished != 1)
-        click.echo(f"  {n_unfinished} unfinished download{plural}  {gb(size)}", err=True)
+        click.echo(f"  {count(n_unfinished, 'unfinished download')}  {gb(size)}", err=True)
     return click.confirm("Remove?", default=False, err=True)
 
 

@@ -104,7 +104,7 @@ def format_stats(
         share = percent(overlap["hits"] / overlap["rounds"])
         yield f"overlapped drafting: {share} of {overlap['rounds']} drafts begun in time"
     if n_ties := speculation["guarded"]:
-        yield f"exact mode: {n_ties} near-tie{'s' * (n_ties != 1)} recomputed"
+        yield f"exact mode: {count(n_ties, 'near-tie')} recomputed"
     yield (
         f"{totals['tokens']} tokens · {token_rate(timings['tokens_per_second'])}"
         f" · first token {milliseconds(timings['first_token_ms'])}"
@@ -128,7 +128,7 @@ def _format_histogram(counts: list[int]) -> str:
 
 
 def _format_histogram_words(counts: list[int]) -> str:
-    parts = (f"{i}: {n} time{'s' * (n != 1)}" for i, n in enumerate(counts) if n)
+    parts = (f"{i}: {count(n, 'time')}" for i, n in enumerate(counts) if n)
     return ", ".join(parts)
 
 
@@ -265,8 +265,8 @@ def format_stats_sentences(stats: AnswerStats) -> list[str]:
         lines.append(f"Speculation: {stats.answer.plan.state}, {stats.answer.plan.why}.")
     for accepted, n_rounds in enumerate(stats.answer.totals.histogram):
         if n_rounds:
-            rounds = f"{n_rounds} round{'s' * (n_rounds != 1)}"
-            lines.append(f"{rounds} with {accepted} accepted token{'s' * (accepted != 1)}.")
+            tokens = count(accepted, "accepted token")
+            lines.append(f"{count(n_rounds, 'round')} with {tokens}.")
     if (per_pass := stats.answer.totals.tokens_per_pass) is not None:
         lines.append(f"{per_pass:.1f} tokens per target pass.")
     return [*lines, format_status_sentences(stats)]

@@ -18,6 +18,7 @@ from localspec.protocol.events import Notice
 from localspec.sanitize import sanitize
 from localspec.tui.home_rows import HomeRow, HomeSection, PickerChoices
 from localspec.tui.problem_text import problem_text
+from localspec.units import count
 
 if TYPE_CHECKING:
     from localspec.tui.screens.home import HomeScreen
@@ -183,11 +184,10 @@ def _chat_row(
 ) -> HomeRow:
     title = sanitize(chat.title, multiline=False) or "(untitled)"
     description = sanitize(found.excerpt if found else chat.pair.name, multiline=False)
-    turns = f"{chat.turn_count} turn{'s' * (chat.turn_count != 1)}"
     return HomeRow(
         title,
         description,
-        turns,
+        count(chat.turn_count, "turn"),
         f"{'pinned · ' * is_pinned}{format_day(chat.updated, now)}",
         chat_id=chat.id,
         is_pinned=is_pinned,

@@ -20,23 +20,15 @@ from localspec.protocol.events import EngineExit, EngineReady, Event, Notice, To
 from localspec.worker import crashes
 from localspec.worker.engine_log import EngineLog, read_batches
 
-ReplyT = TypeVar(
-    "ReplyT",
-    wire.ReplayResult,
-    wire.RenderResult,
-    wire.CountResult,
-    wire.DraftScore,
-    wire.TokenizeResult,
-    wire.DetokenizeResult,
+_SingleReply = (
+    wire.ReplayResult
+    | wire.RenderResult
+    | wire.CountResult
+    | wire.DraftScore
+    | wire.TokenizeResult
+    | wire.DetokenizeResult
 )
-_SINGLE_REPLIES = (
-    wire.ReplayResult,
-    wire.RenderResult,
-    wire.CountResult,
-    wire.DraftScore,
-    wire.TokenizeResult,
-    wire.DetokenizeResult,
-)
+ReplyT = TypeVar("ReplyT", bound=_SingleReply)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +224,7 @@ class EngineProcess:
                 raise errors.from_code(output.code, output.message, output.hint)
             if isinstance(output, wire.MeasuredCosts):
                 self.measured = output
-            elif isinstance(output, _SINGLE_REPLIES):
+            elif isinstance(output, _SingleReply):
                 self._reply = output
             elif isinstance(output, wire.InspectResult):
                 self._token_scores += output.places

@@ -126,7 +126,7 @@ class ChatScreen(Screen[None]):
         chats = self.options.chats
         self.session.saves_new_chats = chats is None or not chats.private
         if self.transcript.show_marks != self.options.show_token_marks:
-            self.transcript.toggle_marks()
+            self.transcript.action_glyphs()
 
     @property
     def transcript(self) -> Transcript:

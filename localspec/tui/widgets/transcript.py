@@ -175,10 +175,6 @@ class Transcript(TextView, can_focus=False):
         else:
             self.deactivate_cursor()
 
-    def toggle_marks(self) -> None:
-        self.show_marks = not self.show_marks
-        self._restyle_turns()
-
     def _restyle_turns(self) -> None:
         for turn in self.turns:
             turn.show_tokens(self.token_view, self.show_marks)
@@ -288,7 +284,8 @@ class Transcript(TextView, can_focus=False):
             self.post_message(self.ReplayRequested(self._cursor_turn))
 
     def action_glyphs(self) -> None:
-        self.toggle_marks()
+        self.show_marks = not self.show_marks
+        self._restyle_turns()
 
     def on_blur(self) -> None:
         """With another field, for example after a click or f6, the keys are those of typing."""
