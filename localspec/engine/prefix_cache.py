@@ -63,6 +63,16 @@ class PrefixCache:
         del self._cached_tokens[n_kept:]
         self._n_matched = min(self._n_matched, n_kept)
 
+    def settle(self) -> Sequence[int]:
+        """Make the model hold the cached tokens and no more; return them."""
+        del self._cached_tokens[self.model.n_past :]
+        self.truncate(self.n_cached)
+        return self._cached_tokens
+
+    def replace(self, tokens: Sequence[int]) -> None:
+        """The model's memory was replaced by that of `tokens`."""
+        self._cached_tokens, self._last_text, self._n_matched = list(tokens), (), 0
+
     def prefill_until(
         self, tokens: Sequence[int], max_left: int, cancelled: Callable[[], bool], min_left: int = 1
     ) -> Iterator[int]:
@@ -160,6 +170,16 @@ class BranchCache(PrefixCache):
             self._ready.clear()
             self.model.truncate(self.n_cached)
         return super().decode(tokens, outputs)
+
+    def settle(self) -> Sequence[int]:
+        self.drop_branches()
+        self._ready.clear()
+        return super().settle()
+
+    def replace(self, tokens: Sequence[int]) -> None:
+        self.branches = []
+        self._ready.clear()
+        super().replace(tokens)
 
     def begin_branches(self, tokens: Sequence[int], drafted: Sequence[int]) -> None:
         """Prepare for branches after `tokens`, which are cached, and prefixes of `drafted`.

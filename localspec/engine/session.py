@@ -17,6 +17,7 @@ from localspec.engine.control.acceptance_stats import PairStats, stats_key
 from localspec.engine.control.controller import Controller, DraftInput
 from localspec.engine.control.overlapped_drafter import DraftOverlap, OverlappedDrafter
 from localspec.engine.control.pass_costs import PassCosts
+from localspec.engine.conversation_snapshots import ConversationSnapshots
 from localspec.engine.draft_scoring import ScoredAnswer
 from localspec.engine.drafters.constrained import ConstrainedDrafter
 from localspec.engine.drafters.lookup import LookupDrafter
@@ -81,15 +82,16 @@ class Session:
         self._near_tie_ms = self._checked_ms = 0.0
         """Of the answers in which near-ties were computed again: the time of these, and of all."""
         self._pair = LoadedPair(load, self._is_cancelled)
-        self._target, self._draft = self._pair.target, self._pair.draft
+        self._target, draft = self._pair.target, self._pair.draft
+        self._draft = draft
         self._costs = self._make_costs(load.measured)
         self._prompt_builder = self._pair.prompt_builder
         self._grammars = Grammars(self._target.vocabulary)
         save_checkpoint = self._target.save_checkpoint if self._target.needs_checkpoints else None
         self._target_cache = PrefixCache(self._target, save_checkpoint)
-        self._draft_cache = (
-            BranchCache(self._draft) if isinstance(self._draft, LlamaContext) else None
-        )
+        self._draft_cache = BranchCache(draft) if isinstance(draft, LlamaContext) else None
+        caches = [cache for cache in (self._target_cache, self._draft_cache) if cache]
+        self._snapshots = ConversationSnapshots(caches, load.snapshot_bytes)
         self._overlap = DraftOverlap(
             self._draft_cache if self._pair.can_overlap else None,
             load.overlap,
@@ -112,6 +114,7 @@ class Session:
         self._stop_requested = False
         prompt = self._prompt_builder.build_prompt(request)
         prompt_tokens = self._pair.checked_prompt_tokens(prompt)
+        self._snapshots.switch_to(prompt_tokens)
         request = replace(request, stop=(*request.stop, *prompt.stop))
         _check_request(request, self._target.n_vocab)
         name, plan = self._choose_drafter(request)
@@ -309,9 +312,7 @@ class Session:
         )
 
     def score_draft(self, command: ScoreDraftCommand) -> DraftScore:
-        """Compare a draft with a recorded answer, and count its tokens as those of a run. May empty
-        the target's memory.
-        """
+        """Compare a draft with a recorded answer, and count it; may empty the target's memory."""
         self._stop_requested = False
         request = command.request
         verifier = make_verifier(request.verify, request.sampling.seed)

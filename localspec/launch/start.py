@@ -64,6 +64,7 @@ _WEIGHT_BEFORE = 0.8
 """Weight of earlier times in a pass cost after one more pass (engine/control/pass_costs.py)."""
 _SIZE_CLASS = 2.0
 """Models that read up to this many times as many bytes use the same thread counts."""
+_MAX_SNAPSHOT_BYTES = 2 * 2**30
 _SAVE_INTERVAL = 1.0
 """Seconds between two writes: a write takes longer than a short answer."""
 
@@ -158,10 +159,10 @@ def start_engine(
 ) -> MeasuredEngine:
     """Load the pair in a separate process, with the costs measured in earlier runs.
 
-    With `probe`, the engine measures thread counts and pass costs while it waits for commands, if
-    they were not measured on a quiet computer. `notify` receives warnings, `on_worker` the process
-    before it loads, so that another thread can close it. Raises as `choose_settings`, and the
-    errors of the engine.
+    With `probe`, the engine stays: it keeps other conversations in RAM, and measures thread counts
+    and pass costs when idle, if they were not measured on a quiet computer. `notify` receives
+    warnings, `on_worker` the process before it loads, so that another thread can close it. Raises
+    as `choose_settings`, and the errors of the engine.
     """
     settings = request if isinstance(request, SettingsRequest) else SettingsRequest(request)
     settings, workers = check_workers(settings, notify)
@@ -182,12 +183,20 @@ def start_engine(
             measured=costs,
             threads=None if is_measured else _find_threads(store, advice),
             measure_when_idle=probe and not is_measured,
+            snapshot_bytes=_snapshot_bytes(advice) if probe else 0,
         )
         _load_pair(worker, command, advice)
         return MeasuredEngine(worker, store, key, costs, advice, head_notice=settings.draft_note)
     except BaseException:
         worker.close()
         raise
+
+
+def _snapshot_bytes(advice: SettingsAdvice | None) -> int:
+    """RAM for conversations besides the current one, of what the estimate leaves."""
+    if advice is None or advice.fit.load.target_settings.workers:
+        return 0
+    return max(0, min((advice.fit.host.headroom or 0) // 4, _MAX_SNAPSHOT_BYTES))
 
 
 def _warn(load: LoadCommand, notify: Callable[[Event], None]) -> None:

@@ -81,7 +81,6 @@ class ContextSettings:
     """Keep the expert weights of a mixture-of-experts model in RAM."""
     swa_full: bool = True
     """Keep all tokens of sliding-window layers in the KV cache; not used for a draft model.
-
     Without it a rollback may move tokens to other cells of the KV cache. Attention then sums in
     another order, so logits differ in the last bits and a greedy answer may change. A prompt that
     shares its beginning with the last one is decoded again if that has left the window.
@@ -132,6 +131,8 @@ class LoadCommand:
     """Draft on while the target verifies. None: across devices, where it is worth it."""
     measure_when_idle: bool = False
     """Measure threads and costs while no command is pending."""
+    snapshot_bytes: int = 0
+    """RAM for copies of other conversations' KV caches."""
 
 
 @dataclass(frozen=True, slots=True)

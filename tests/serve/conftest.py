@@ -117,7 +117,7 @@ def serving(
     template: str | None = None,
     **load: Any,
 ) -> Iterator[Served]:
-    pair = ResolvedPair(model, draft)
+    pair, probe = ResolvedPair(model, draft), load.pop("probe", False)
     spec = settings.spec if draft is None else "auto"
     request = LoadOptions(**({"ctx": 1024, "threads": 1} | load)).to_request(pair, spec)
     options = ServerOptions(
@@ -129,7 +129,7 @@ def serving(
         port=0,
         max_waiting=max_waiting,
     )
-    server = HttpServer(options, PairEngineFactory(request, probe=False))
+    server = HttpServer(options, PairEngineFactory(request, probe))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
     thread.start()
     try:

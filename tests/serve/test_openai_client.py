@@ -12,7 +12,7 @@ from openai.types.chat import ChatCompletionMessageParam
 from localspec import LLM
 from localspec.sanitize import sanitize
 from tests.cli.command import localspec
-from tests.serve.conftest import Served
+from tests.serve.conftest import Served, serving
 from tests.zoo import CHAT_TEXT, THOUGHT_TEXT, Zoo
 
 HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi?"}]
@@ -243,6 +243,19 @@ def test_the_next_question_reads_only_what_is_new(client: OpenAI) -> None:
     assert (second.usage.prompt_tokens_details.cached_tokens or 0) >= read - 2
 
 
+def test_two_conversations_by_turns_read_only_what_is_new(zoo: Zoo) -> None:
+    """As of an editor and an agent at once."""
+    first, second = "the one " * 80, "and so on, " * 60
+    with serving(zoo["target"], zoo["cousin"], probe=True) as served:  # as `localspec serve` does
+        for prompt in (first, second):
+            served.post("/v1/completions", {"prompt": prompt, "max_tokens": 4})
+        for prompt in (first, second, first):
+            body = {"prompt": f"{prompt} again", "max_tokens": 4}
+            usage = served.post("/v1/completions", body).json["usage"]
+            read = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
+            assert read < 20 < usage["prompt_tokens"]
+
+
 def test_an_answer_that_has_begun_is_continued(client: OpenAI) -> None:
     whole = client.chat.completions.create(model="any", messages=HI, max_tokens=12)
     half = client.chat.completions.create(model="any", messages=HI, max_tokens=6)
@@ -254,8 +267,6 @@ def test_an_answer_that_has_begun_is_continued(client: OpenAI) -> None:
 
 
 def test_thinking_is_apart(zoo: Zoo) -> None:
-    from tests.serve.conftest import serving  # noqa: PLC0415
-
     thought, _, visible = THOUGHT_TEXT.removeprefix("<think>").partition("</think>")
     with serving(zoo["thinker"]) as served:
         body = {"messages": HI}

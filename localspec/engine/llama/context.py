@@ -289,6 +289,31 @@ class LlamaContext:
         if self._listener is not None and checkpoint.head_state is not None:
             self._listener.on_restore(checkpoint.head_state)
 
+    def state_bytes(self) -> int:
+        """Of a copy of the memory; 0 if a copy does not suffice to continue.
+
+        A head has its own states; llama.cpp leaves out what a sliding window has left.
+        """
+        if self.is_recurrent or self.model.n_swa > 0 or self._listener is not None:
+            return 0
+        return int(C.llama_state_seq_get_size(self._context, 0))
+
+    def save_state(self) -> Any:
+        """A copy of the memory, of `state_bytes`."""
+        data = (ctypes.c_uint8 * self.state_bytes())()
+        C.llama_state_seq_get_data(self._context, data, len(data), 0)
+        return data
+
+    def restore_state(self, state: Any, n_past: int) -> bool:
+        """Replace the memory by a copy that holds n_past tokens; empty, and False, on failure."""
+        C.llama_memory_clear(self._memory, False)
+        if C.llama_state_seq_set_data(self._context, state, len(state), 0) != len(state):
+            C.llama_memory_clear(self._memory, False)
+            n_past = 0
+        self._set_n_past(n_past)
+        self._last_decode_at = n_past
+        return n_past > 0
+
     def set_n_threads(self, n: int, n_batch: int) -> None:
         self.n_threads, self.n_threads_batch = n, n_batch
         C.llama_set_n_threads(self._context, n, n_batch)
