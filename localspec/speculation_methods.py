@@ -37,8 +37,7 @@ def check(spec: str, kind: str | None) -> None:
     if kind is None:
         message = f"Speculation method {spec!r} needs a draft model, and none is loaded."
         raise UsageError(message, f"{hint} Or add a draft model: --draft FILE")
-    draft = {
-        "model": "a model",
-        "crossvocab": "a model with another vocabulary",
-    }.get(kind, f"a head ({kind})")
+    draft = {"model": "a model", "crossvocab": "a model with another vocabulary"}.get(
+        kind, f"a head ({kind})"
+    )
     raise UsageError(f"This pair does not support {spec!r}: its draft is {draft}.", hint)

@@ -19,14 +19,7 @@ from localspec.chat.speculation_stats import SpeculationStats
 from localspec.chat.thinking import strip_thinking
 from localspec.errors import LocalspecError, PromptTooLongError
 from localspec.lazy_dataclass import dataclass
-from localspec.protocol.events import (
-    EngineExit,
-    Event,
-    GenerationFinished,
-    Notice,
-    Prefill,
-    Round,
-)
+from localspec.protocol.events import EngineExit, Event, GenerationFinished, Notice, Prefill, Round
 from localspec.protocol.wire import ChatMessage, CountCommand, GenerateCommand
 from localspec.worker import crashes
 

@@ -55,12 +55,7 @@ def create_session(
     """The session of this chat.  Raises InUseError if another window has the chat open."""
     history = _open_history(private=given["private"], quiet=given["quiet"])
     session = ChatSession(
-        choice,
-        given["seed"],
-        history,
-        saved_chat,
-        settings=settings,
-        system=given["system"],
+        choice, given["seed"], history, saved_chat, settings=settings, system=given["system"]
     )
     if session.recorder.lock_error is not None:
         raise session.recorder.lock_error

@@ -82,10 +82,7 @@ class HiddenStateReader(LanguageModel, Protocol):
 
 
 def score_head(
-    target: HiddenStateReader,
-    listener: HiddenStateListener,
-    drafter: Drafter,
-    answer: ScoredAnswer,
+    target: HiddenStateReader, listener: HiddenStateListener, drafter: Drafter, answer: ScoredAnswer
 ) -> DraftScore:
     """The target reads the answer in wide passes; the head, its listener, gets one token at a time
     and drafts until a token differs. Approximate for block heads, whose drafts depend on their

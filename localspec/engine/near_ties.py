@@ -15,12 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.engine.protocols import Distribution, GrammarState, Logits
-from localspec.engine.sampling import (
-    compute_distribution,
-    find_allowed,
-    gumbel_noise,
-    top_k_ids,
-)
+from localspec.engine.sampling import compute_distribution, find_allowed, gumbel_noise, top_k_ids
 from localspec.protocol.wire import SamplingParams
 
 _EXTRA_CANDIDATES = 24
@@ -41,11 +36,7 @@ class NearTieCheck:
         self.n_found = 0
 
     def __call__(
-        self,
-        row: Logits,
-        recent: Sequence[int],
-        index: int,
-        grammar: GrammarState | None = None,
+        self, row: Logits, recent: Sequence[int], index: int, grammar: GrammarState | None = None
     ) -> bool:
         """Whether the choice after `recent`, at position `index` of the answer, is a near-tie."""
         if self._tolerance <= 0.0:

@@ -192,10 +192,7 @@ def _find_rates(
 
 
 def _speed_estimate(
-    pair: _PairCosts,
-    speculative: FloatRange,
-    by_workload: Mapping[str, WorkloadSpeed],
-    basis: str,
+    pair: _PairCosts, speculative: FloatRange, by_workload: Mapping[str, WorkloadSpeed], basis: str
 ) -> SpeedEstimate:
     return SpeedEstimate(
         plain=pair.plain,

@@ -7,10 +7,7 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from localspec import speculation_methods
-from localspec.errors import (
-    IncompatiblePairError,
-    ModelFileError,
-)
+from localspec.errors import IncompatiblePairError, ModelFileError
 from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog, draft_heads, pair_compatibility, resolver
 from localspec.models.gguf import header

@@ -10,11 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from localspec import paths
-from localspec.errors import (
-    DoesNotFitError,
-    ModelFileError,
-    OutOfMemoryError,
-)
+from localspec.errors import DoesNotFitError, ModelFileError, OutOfMemoryError
 from localspec.fit import calibration, counted_fit, machine_profile
 from localspec.fit.advisor import SettingsAdvice, SettingsAdvisor, SettingsRequest
 from localspec.fit.machine_profile import MachineProfile

@@ -231,8 +231,7 @@ def _mtp_layer_mismatches(target: HeadTarget, head: Header) -> Iterator[Compatib
         yield _incompatible("hidden-size", detail)
     if (n_layer := target_from_header(head).n_layer) != target.n_layer:
         yield _incompatible(
-            "layers",
-            f"it belongs to a model of {n_layer} layers; the target has {target.n_layer}",
+            "layers", f"it belongs to a model of {n_layer} layers; the target has {target.n_layer}"
         )
 
 

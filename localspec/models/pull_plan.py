@@ -8,13 +8,7 @@ from pathlib import Path
 
 from localspec.errors import ChecksumError, ModelFileError, OfflineError
 from localspec.lazy_dataclass import dataclass
-from localspec.models import (
-    draft_heads,
-    local_files,
-    pair_compatibility,
-    reference,
-    safe_names,
-)
+from localspec.models import draft_heads, local_files, pair_compatibility, reference, safe_names
 from localspec.models.catalog import CatalogModel
 from localspec.models.gguf import header
 from localspec.models.gguf.header import Header

@@ -48,12 +48,7 @@ class ApiError(LocalspecError):
         """Further fields of the error object."""
 
     def to_json(self) -> dict[str, Any]:
-        error = {
-            "message": self.message,
-            "type": self.kind,
-            "param": self.param,
-            "code": self.name,
-        }
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.name}
         return {"error": error | self.details}
 
 

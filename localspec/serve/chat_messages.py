@@ -11,12 +11,7 @@ from localspec.serve.json_fields import JsonFields, to_unicode
 
 _MAX_MESSAGES = 20_000
 _MAX_CALLS = 1024
-_ROLES = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-}
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
 def parse_messages(fields: JsonFields) -> tuple[ChatMessage, ...]:
@@ -45,9 +40,7 @@ def parse_message(value: Any, param: str) -> ChatMessage:
     role = fields.get("role")
     if role == "tool":
         return ChatMessage(
-            "tool",
-            _content(fields, f"{param}.content"),
-            tool_call_id=fields.text("tool_call_id"),
+            "tool", _content(fields, f"{param}.content"), tool_call_id=fields.text("tool_call_id")
         )
     if role == "function":
         raise unsupported(param, "use the role tool")

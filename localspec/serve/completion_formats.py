@@ -44,12 +44,7 @@ class ChatFormat:
         if text.calls:
             message["content"] = text.content or None
             message["tool_calls"] = _whole_calls(text.calls)
-        return {
-            "index": index,
-            "message": message,
-            "logprobs": logprobs,
-            "finish_reason": reason,
-        }
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
 
     def logprobs(self, tokens: Sequence[Token], n_top: int, offset: int) -> Any:
         return answer_numbers.chat_logprobs(tokens, n_top)

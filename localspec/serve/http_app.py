@@ -409,7 +409,5 @@ def _content_length(request: Request) -> int:
 
 def _too_large() -> ApiError:
     return ApiError(
-        413,
-        f"The body is larger than {MAX_BODY_BYTES >> 20} MiB.",
-        headers={"Connection": "close"},
+        413, f"The body is larger than {MAX_BODY_BYTES >> 20} MiB.", headers={"Connection": "close"}
     )

@@ -21,13 +21,7 @@ from localspec.machine.buffer_log import BufferLog
 from localspec.machine.memory_by_device import DeviceMemory
 from localspec.sanitize import sanitize
 
-__all__ = [
-    "LOG",
-    "C",
-    "devices",
-    "get_logits_address",
-    "versions",
-]
+__all__ = ["LOG", "C", "devices", "get_logits_address", "versions"]
 
 # Set before llama.cpp is loaded: an abort would start a debugger, which can hang for minutes.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")

@@ -11,14 +11,7 @@ from statistics import median
 from localspec.errors import EngineError, InUseError, LocalspecError, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import installed_llama_cpp
-from localspec.machine.rpc.wire import (
-    DATA,
-    DATA_BYTES,
-    GREETING,
-    PING,
-    PONG,
-    WorkerStatus,
-)
+from localspec.machine.rpc.wire import DATA, DATA_BYTES, GREETING, PING, PONG, WorkerStatus
 from localspec.protocol.json_dataclasses import from_json
 from localspec.sanitize import sanitize
 from localspec.worker_address import WorkerAddress, parse_address

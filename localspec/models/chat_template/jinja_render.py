@@ -129,7 +129,7 @@ def _merge_same_roles(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 
 def _move_system_to_user(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     return _merge_same_roles(
-        [ChatMessage("user", m.content) if m.role == "system" else m for m in messages],
+        [ChatMessage("user", m.content) if m.role == "system" else m for m in messages]
     )
 
 
@@ -221,11 +221,7 @@ def _tojson(
 ) -> str:
     """Replaces Jinja's own filter, which escapes HTML."""
     return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
 
 

@@ -76,10 +76,7 @@ class TemplateRenderer:
         self._start()
 
     def render(
-        self,
-        messages: Sequence[ChatMessage],
-        enable_thinking: bool | None = None,
-        tools: str = "",
+        self, messages: Sequence[ChatMessage], enable_thinking: bool | None = None, tools: str = ""
     ) -> RenderResult:
         """The prompt; if the template fails, by a built-in one, with the reason in a notice."""
         attempts_left = _MAX_ATTEMPTS

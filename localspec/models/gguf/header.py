@@ -14,25 +14,13 @@ from localspec.errors import ModelFileError, NotFoundError, StorageError
 from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf import architectures, tokenizer, validation, writer
 from localspec.models.gguf import parser as gguf
-from localspec.models.gguf.parser import (
-    GgufByteStream,
-    InvalidGgufError,
-    Value,
-)
+from localspec.models.gguf.parser import GgufByteStream, InvalidGgufError, Value
 from localspec.models.gguf.tensors import FILE_TYPES, GGML_TYPES, TensorInfo
 from localspec.models.gguf.tokenizer import TokenizerMetadata
 from localspec.models.gguf.validation import SplitInfo
 from localspec.sanitize import sanitize
 
-__all__ = [
-    "Header",
-    "SplitInfo",
-    "check_loadable",
-    "check_magic",
-    "parse",
-    "read",
-    "read_model",
-]
+__all__ = ["Header", "SplitInfo", "check_loadable", "check_magic", "parse", "read", "read_model"]
 
 _FIRST_READ_BYTES = 256 * 1024
 """The first read; covers the header of a model with a small vocabulary."""

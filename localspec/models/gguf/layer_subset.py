@@ -66,10 +66,7 @@ def find_exit_layer(header: Header) -> int | None:
 
 
 def copy_layers(
-    source: Path,
-    destination: Path,
-    layers: Sequence[int],
-    swa_layers: Sequence[bool] | None = None,
+    source: Path, destination: Path, layers: Sequence[int], swa_layers: Sequence[bool] | None = None
 ) -> int:
     """Write a model with only these layers of `source`, in ascending order; returns its bytes.
 

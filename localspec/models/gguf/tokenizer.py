@@ -195,10 +195,7 @@ def _check_arrays(contents: GgufContents, kind: int, pre: str) -> None:
     tokens = contents.arrays.get("tokenizer.ggml.tokens")
     if tokens is None or tokens.element_type != gguf.STRING:
         raise InvalidGgufError("has no list of tokens")
-    for name, types in {
-        "scores": (gguf.INT32, gguf.FLOAT32),
-        "token_type": (gguf.INT32,),
-    }.items():
+    for name, types in {"scores": (gguf.INT32, gguf.FLOAT32), "token_type": (gguf.INT32,)}.items():
         array = contents.arrays.get(f"tokenizer.ggml.{name}")
         wrong = array is not None and (
             array.element_type not in types or array.count < tokens.count

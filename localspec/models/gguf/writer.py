@@ -127,9 +127,5 @@ def merge_split_headers(parts: Sequence[Header]) -> Header:
         offset += tensor.n_bytes + -tensor.n_bytes % alignment(first)
     keys = {key: value for key, value in first.keys.items() if not key.startswith("split.")}
     return dataclasses.replace(
-        first,
-        keys=keys,
-        tensors=tuple(tensors),
-        split=None,
-        size=first.data_offset + offset,
+        first, keys=keys, tensors=tuple(tensors), split=None, size=first.data_offset + offset
     )

@@ -196,8 +196,7 @@ def _disk_error(error: OSError, cache: Path) -> StorageError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         subject = "Your quota on the disk" if error.errno == errno.EDQUOT else "The disk"
         return StorageError(
-            f"{subject} of {cache} is full.",
-            "Free some space and try again: the download resumes.",
+            f"{subject} of {cache} is full.", "Free some space and try again: the download resumes."
         )
     if error.errno == errno.EFBIG:
         return StorageError(

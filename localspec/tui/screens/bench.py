@@ -50,10 +50,7 @@ class BenchMeasurement:
     stopping_text = "stopping after this answer"
 
     def __init__(
-        self,
-        pair_name: str,
-        choice: ResolvedPair,
-        clock: Callable[[], float] = time.perf_counter,
+        self, pair_name: str, choice: ResolvedPair, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self.pair_name, self.choice, self._clock = pair_name, choice, clock
         self._workloads = workloads.load()

@@ -41,12 +41,7 @@ _STYLES = {
     "notice": "$accent",
     "ok": "$success",
 }
-_HEADINGS = {
-    "error": "Problems",
-    "warning": "Problems",
-    "notice": "Notes",
-    "ok": "OK",
-}
+_HEADINGS = {"error": "Problems", "warning": "Problems", "notice": "Notes", "ok": "OK"}
 
 
 class DoctorScreen(CenteredLayout, Screen[None]):
