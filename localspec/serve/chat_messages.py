@@ -7,7 +7,7 @@ from typing import Any
 
 from localspec.protocol.wire import ChatMessage, ToolCall
 from localspec.serve.api_error import invalid, unsupported
-from localspec.serve.json_fields import JsonFields, to_unicode
+from localspec.serve.json_fields import JsonFields, to_fields, to_unicode
 
 _MAX_MESSAGES = 20_000
 _MAX_CALLS = 1024
@@ -34,9 +34,7 @@ def check_chat(messages: Sequence[ChatMessage], param: str) -> None:
 
 
 def parse_message(value: Any, param: str) -> ChatMessage:
-    if not isinstance(value, dict):
-        raise invalid(param, "it is not an object")
-    fields = JsonFields(value, f"{param}.")
+    fields = to_fields(value, param)
     role = fields.get("role")
     if role == "tool":
         return ChatMessage(
@@ -56,9 +54,7 @@ def parse_message(value: Any, param: str) -> ChatMessage:
 
 
 def _parse_call(value: Any, param: str) -> ToolCall:
-    if not isinstance(value, dict):
-        raise invalid(param, "it is not an object")
-    fields = JsonFields(value, f"{param}.")
+    fields = to_fields(value, param)
     function = fields.fields("function")
     name = function.text("name")
     if not name:
@@ -74,9 +70,8 @@ def _content(fields: JsonFields, param: str) -> str:
         raise invalid(param, "it is not a string or an array of parts")
     texts = []
     for i, part in enumerate(content):
-        if not isinstance(part, dict):
-            raise invalid(f"{param}[{i}]", "it is not an object")
-        kind, text = part.get("type"), part.get("text")
+        part_fields = to_fields(part, f"{param}[{i}]")
+        kind, text = part_fields.get("type"), part_fields.get("text")
         if kind not in ("text", "input_text", "output_text"):
             raise unsupported(f"{param}[{i}].type", "only parts of type text are supported")
         if not isinstance(text, str):

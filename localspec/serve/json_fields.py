@@ -100,6 +100,13 @@ class JsonFields:
         return not self._values
 
 
+def to_fields(value: Any, param: str) -> JsonFields:
+    """The fields of an object within the request. Raises ApiError if it is none."""
+    if not isinstance(value, dict):
+        raise invalid(param, "it is not an object")
+    return JsonFields(value, f"{param}.")
+
+
 def check_token_ids(values: list[Any], param: str) -> tuple[int, ...]:
     if not all(type(value) is int and 0 <= value < 2**31 for value in values):
         raise invalid(param, "it is not an array of token ids")

@@ -12,7 +12,7 @@ from localspec.serve import answer_numbers, request_options
 from localspec.serve.api_error import invalid, unsupported
 from localspec.serve.completion import PING, AnswerText, Choice, Completion, to_event
 from localspec.serve.infill import InfillInput
-from localspec.serve.json_fields import JsonFields, check_token_ids, to_unicode
+from localspec.serve.json_fields import JsonFields, check_token_ids, to_fields, to_unicode
 from localspec.serve.request_options import CompletionOptions
 from localspec.serve.served_model import PromptInput
 
@@ -58,9 +58,7 @@ def parse_infill(fields: JsonFields) -> PromptInput:
     """The text around the cursor, and further files of the project."""
     files = []
     for i, value in enumerate(fields.items("input_extra", _MAX_EXTRA_FILES)):
-        if not isinstance(value, dict):
-            raise invalid(f"input_extra[{i}]", "it is not an object")
-        file = JsonFields(value, f"input_extra[{i}].")
+        file = to_fields(value, f"input_extra[{i}]")
         if not isinstance(file.get("text"), str):
             raise invalid(file.param("text"), "it is not a string")
         files.append((file.text("filename"), file.text("text")))

@@ -102,9 +102,7 @@ def parse_chat_options(
         raise invalid("top_logprobs", "it needs logprobs: true")
     if fields.flag("continue_final_message") and fields.flag("add_generation_prompt"):
         raise invalid("continue_final_message", "it excludes add_generation_prompt")
-    effort = fields.get("reasoning_effort")
-    if effort is not None and not isinstance(effort, str):
-        raise invalid("reasoning_effort", "it is not a string")
+    effort = fields.text("reasoning_effort")
     kwargs = fields.fields("chat_template_kwargs")
     think = False if effort == "none" else options.settings.think
     if kwargs.get("enable_thinking") is not None:

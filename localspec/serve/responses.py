@@ -16,7 +16,7 @@ from localspec.serve.chat_messages import check_chat, parse_message
 from localspec.serve.completion import PING, AnswerText, Completion, to_event
 from localspec.serve.completion_formats import ChatFormat, new_call_id
 from localspec.serve.engine_queue import EngineQueue
-from localspec.serve.json_fields import JsonFields, to_unicode
+from localspec.serve.json_fields import JsonFields, to_fields, to_unicode
 from localspec.serve.request_options import CompletionOptions
 from localspec.serve.served_model import ServedModel
 
@@ -57,9 +57,8 @@ def parse_input(fields: JsonFields) -> tuple[ChatMessage, ...]:
 
 def _parse_item(value: Any, param: str) -> ChatMessage | None:
     """None for an item that templates do not read."""
-    if not isinstance(value, dict):
-        raise invalid(param, "it is not an object")
-    fields, kind = JsonFields(value, f"{param}."), value.get("type", "message")
+    fields = to_fields(value, param)
+    kind = value.get("type", "message")
     if kind == "message":
         message = {"role": value.get("role"), "content": value.get("content")}
         return parse_message(message, param)

@@ -16,7 +16,7 @@ from localspec.models.chat_template.tool_calls import (
     force_call,
 )
 from localspec.serve.api_error import invalid, unsupported
-from localspec.serve.json_fields import JsonFields
+from localspec.serve.json_fields import JsonFields, to_fields
 
 _MAX_TOOLS = 1024
 _NAME = re.compile(r"[\w.-]{1,128}")
@@ -62,11 +62,10 @@ def parse_tools(fields: JsonFields, form: ToolFormat | None) -> OfferedTools | N
 
 def _parse_tool(value: Any, param: str) -> tuple[str, Any]:
     """The name of a tool, and the schema of its arguments."""
-    if not isinstance(value, dict):
-        raise invalid(param, "it is not an object")
-    if value.get("type") != "function":
+    tool = to_fields(value, param)
+    if tool.get("type") != "function":
         raise unsupported(f"{param}.type", "only functions can be called")
-    function = JsonFields(value, f"{param}.").fields("function")
+    function = tool.fields("function")
     name = function.text("name")
     if not _NAME.fullmatch(name):
         raise invalid(f"{param}.function.name", "it is not a name of up to 128 letters or digits")
