@@ -76,8 +76,6 @@ class WorkerActivity:
 
     client: str = ""
     """Address of the connected computer; empty if there is none."""
-    n_clients: int = 0
-    """Without those that only counted the devices."""
     received: int = 0
     sent: int = 0
     n_round_trips: int = 0
@@ -85,8 +83,6 @@ class WorkerActivity:
     n_passes: int = 0
     n_layers: int = 0
     """Layers whose weights the connected client has sent."""
-    n_restarts: int = 0
-    """Of a serving process that ended by itself."""
 
 
 class WorkerServer:
@@ -252,7 +248,6 @@ class WorkerServer:
     def _replace_child(self, host: str) -> None:
         """A new child with free memory; the old one may still compute for the client that left."""
         ended_by_itself = not self._child.is_alive
-        self._record(None, n_clients=1, n_restarts=int(ended_by_itself))
         ending = ": the serving process ended, and is started again" if ended_by_itself else ""
         self._notify(f"{host} left{ending}")
         self._child.close()
