@@ -60,7 +60,9 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         super().__init__()
         self._runner, self._options = runner, options
         self._examine, self._areas = examine, tuple(areas)
-        self._list = PointerList[Finding]("findings", _finding_key, self._draw_finding)
+        self._list = PointerList[Finding](
+            "findings", lambda each: f"{each.id} {each.what}", self._draw_finding
+        )
         self._run_number = 0
         """Findings of an earlier run are ignored."""
         self._findings: tuple[Finding, ...] = ()
@@ -212,10 +214,6 @@ class DoctorScreen(CenteredLayout, Screen[None]):
 
     def action_back(self) -> None:
         self.dismiss()
-
-
-def _finding_key(finding: Finding) -> str:
-    return f"{finding.id} {finding.what}"
 
 
 def finding_content(
