@@ -260,13 +260,18 @@ def test_stop_ends_the_commands_children_too(tmp_path: Path) -> None:
     runner = CommandRunner([python(code), python("print('no')")], said.append)
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(runner.run()))
+    others = set(psutil.Process().children(recursive=True))  # of other tests
+
+    def started() -> set[psutil.Process]:
+        return set(psutil.Process().children(recursive=True)) - others
+
     thread.start()
-    until(lambda: "on" in said and psutil.Process().children(recursive=True)[1:])
-    started = psutil.Process().children(recursive=True)
+    until(lambda: "on" in said and len(started()) > 1)
+    ended = started()
     runner.stop()
     thread.join(TIMEOUT)
     assert codes == [EXIT_STOPPED] and "no" not in said
-    assert not psutil.wait_procs(started, timeout=TIMEOUT)[1]
+    assert not psutil.wait_procs(ended, timeout=TIMEOUT)[1]
     assert runner.run() == EXIT_STOPPED  # a stopped runner never starts again
 
 

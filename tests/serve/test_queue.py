@@ -16,6 +16,7 @@ from typing import Any
 import openai
 import pytest
 
+from localspec.serve import http_server
 from tests.serve.conftest import Served, serving, until
 from tests.zoo import Zoo
 
@@ -159,7 +160,8 @@ def test_an_engine_that_is_killed_while_nobody_asks(zoo: Zoo) -> None:
         assert served.engine_pid() != before
 
 
-def test_the_end_of_the_server_ends_every_stream(zoo: Zoo) -> None:
+def test_the_end_of_the_server_ends_every_stream(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "_END_TIMEOUT", 20.0)  # the machine may be busy
     with serving(zoo["chatter"], ctx=16384) as served, streaming(served) as first:
         first.readline()
         with streaming(served) as queued:
