@@ -256,13 +256,11 @@ class AnswerRequest:
         settings = self.options.settings
         if not self.messages and settings.max_tokens is None:
             settings = replace(settings, max_tokens=_DEFAULT_MAX_TOKENS)
+        options = self.options
         request = build_request(
-            settings, conversation, loaded, probabilities=self.options.probabilities
+            settings, conversation, loaded, probabilities=options.probabilities, seed=options.seed
         )
-        # A chat derives one seed per turn; a single answer uses the caller's seed itself.
-        sampling = replace(request.sampling, seed=self.options.seed)
-        messages = self.messages or request.messages
-        return replace(request, sampling=sampling, messages=messages), loaded
+        return replace(request, messages=self.messages or request.messages), loaded
 
     def build_count(self, ready: EngineReady) -> CountCommand:
         """Build the command that counts the tokens of the same prompt."""

@@ -154,8 +154,10 @@ def build_request(
     loaded: LoadedModel,
     *,
     probabilities: bool = False,
+    seed: int | None = None,
 ) -> GenerateCommand:
-    """Build the engine request for the last turn of a conversation."""
+    """Build the engine request for the last turn; its seed is derived unless `seed` is given."""
+    seed = conversation.derive_seed(settings.seed) if seed is None else seed
     max_tokens = settings.max_tokens
     if max_tokens is None:
         max_tokens = max(1, loaded.n_ctx) if loaded.has_chat_template else COMPLETION_MAX_TOKENS
@@ -164,7 +166,7 @@ def build_request(
         messages=conversation.messages() if loaded.has_chat_template else (),
         said=() if loaded.has_chat_template else conversation.messages(),
         template=loaded.template_override,
-        sampling=replace(settings.sampling, seed=conversation.derive_seed(settings.seed)),
+        sampling=replace(settings.sampling, seed=seed),
         max_tokens=max_tokens,
         stop=settings.stop,
         verify=settings.verify,

@@ -185,11 +185,12 @@ def _run_once(
             template=given["template"],
         )
         request = build_request(
-            settings, conversation, loaded, probabilities=given["probabilities"]
+            settings,
+            conversation,
+            loaded,
+            probabilities=given["probabilities"],
+            seed=conversation.seed,
         )
-        # build_request derives a seed per turn; one answer uses the seed of --seed itself.
-        sampling = replace(request.sampling, seed=conversation.seed)
-        request = replace(request, sampling=sampling)
         return _stream_answer(engine, request, loaded, print_options, events_file)
     finally:
         engine.close()

@@ -23,13 +23,7 @@ def wheel_command(build: LlamaCppBuild, release: str, python: str, uv: str | Non
     --only-binary: if the index has no wheel, pip must not build a source package from PyPI instead.
     """
     index = ["--extra-index-url", build.wheel_index or "", "--only-binary", PACKAGE]
-    return [
-        *_installer(python, uv),
-        *_reinstall_flags(uv),
-        "--no-deps",
-        *index,
-        f"{PACKAGE}=={release}",
-    ]
+    return _reinstall_command(index, release, python, uv)
 
 
 def libraries_command(build: LlamaCppBuild, python: str, uv: str | None) -> list[str]:
@@ -40,13 +34,7 @@ def libraries_command(build: LlamaCppBuild, python: str, uv: str | None) -> list
 def source_command(release: str, python: str, uv: str | None) -> list[str]:
     """Compiles without a cache, which could return a build for another backend."""
     no_cache = ["--no-cache" if uv else "--no-cache-dir", "--no-binary", PACKAGE]
-    return [
-        *_installer(python, uv),
-        *_reinstall_flags(uv),
-        "--no-deps",
-        *no_cache,
-        f"{PACKAGE}=={release}",
-    ]
+    return _reinstall_command(no_cache, release, python, uv)
 
 
 def shell_line(build: LlamaCppBuild, release: str, python: str) -> str:
@@ -88,6 +76,7 @@ def _installer(python: str, uv: str | None) -> list[str]:
     return [uv, "pip", "install", "--python", python] if uv else [python, "-m", "pip", "install"]
 
 
-def _reinstall_flags(uv: str | None) -> list[str]:
+def _reinstall_command(options: list[str], release: str, python: str, uv: str | None) -> list[str]:
     """The installed package may be the same version for another backend."""
-    return ["--reinstall-package", PACKAGE] if uv else ["--force-reinstall"]
+    flags = ["--reinstall-package", PACKAGE] if uv else ["--force-reinstall"]
+    return [*_installer(python, uv), *flags, "--no-deps", *options, f"{PACKAGE}=={release}"]

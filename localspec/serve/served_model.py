@@ -163,6 +163,7 @@ class ServedModel:
             conversation,
             self.loaded(raw=not messages),
             probabilities=options.n_logprobs is not None,
+            seed=settings.sampling.seed,
         )
         return replace(
             request,
@@ -170,8 +171,6 @@ class ServedModel:
             messages=self.answer_tokens.add_to(messages),
             said=(),
             prompt_tokens=prompt_tokens,
-            # A chat derives one seed per turn; a request uses its own.
-            sampling=settings.sampling,
             begun=begun,
             max_tokens=min(request.max_tokens, self.n_ctx) + len(begun),
             n_alternatives=max(options.n_logprobs or 0, 1),
