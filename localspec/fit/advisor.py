@@ -31,9 +31,9 @@ _KV_TYPE_SCORES = {
 }
 """Quality of answers by KV cache type, relative to f16."""
 _Q8_0_BLOCK = 32
+"""Heads that are no multiple of it cannot have keys in q8_0."""
 _CHEAP_EXACT_KV: KvType = "q8_0/f16"
 """With it a round takes no longer than with f16."""
-"""Heads that are no multiple of it cannot have keys in q8_0."""
 _TIGHT_SCORE = 0.9
 _SWA_CUT_SCORE = 0.97
 """Without swa_full a rollback may change the last bits of later logits."""
