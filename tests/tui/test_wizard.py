@@ -234,6 +234,14 @@ async def test_another_card_by_its_name(tmp_path: Path) -> None:
         await wizard.sees("240 GB/s (RTX 3060)")  # the one with 8 GiB reads more slowly
         await wizard.press("g", *"no such card", "enter", "escape")
         await wizard.sees("‹ RTX 3060, 8 GiB ›")
+        await wizard.press("g")
+        await wizard.sees("now: RTX 3060, 8 GiB")
+        await wizard.press("enter")  # the current one is marked
+        await wizard.sees("‹ RTX 3060, 8 GiB ›")
+        await wizard.press("g", *"3060")
+        await wizard.sees("RTX 3060, 12 GiB", "RTX 3060 Ti, 8 GiB")
+        await wizard.pilot.click("#picker-list", offset=(5, 1))
+        await wizard.sees("‹ RTX 3060, 12 GiB ›")
         await wizard.press("left", "left")
         assert wizard.screen.what_if.gpu is not None
 
