@@ -1,4 +1,4 @@
-"""Small JSON files in the data folder: a damaged one counts as missing, errors are ignored."""
+"""Small JSON files in the data folder: a damaged one counts as missing, errors do not raise."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def read_json(name: str) -> Any:
         return None
 
 
-def write_json(name: str, body: Any) -> None:
-    """Replaces the file atomically."""
+def write_json(name: str, body: Any) -> bool:
+    """Replaces the file atomically; returns False if it cannot be written."""
     path = paths.data_dir() / name
     new = path.with_name(f"{name}.{os.getpid()}")
     with suppress(OSError):
@@ -28,8 +28,10 @@ def write_json(name: str, body: Any) -> None:
         try:
             new.write_text(json.dumps(body), encoding="utf-8")
             new.replace(path)
+            return True
         finally:
             new.unlink(missing_ok=True)
+    return False
 
 
 def sync_folder(folder: Path) -> None:

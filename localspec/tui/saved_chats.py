@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec import data_files
+from localspec import data_files, paths
 from localspec.chat import export
 from localspec.chat.history import ChatHistory, ChatListEntry, SearchHit
 from localspec.errors import LocalspecError, NotFoundError
@@ -112,7 +112,9 @@ def _pinned_chats(history: ChatHistory) -> list[ChatListEntry]:
 def _pin(home: HomeScreen, _: str, chat_id: int) -> None:
     pinned = _load_pinned()
     ids = [id_ for id_ in pinned if id_ != chat_id]
-    data_files.write_json(_PINNED_FILE, ids if chat_id in pinned else [*ids, chat_id])
+    if not data_files.write_json(_PINNED_FILE, ids if chat_id in pinned else [*ids, chat_id]):
+        text = f"Not saved: {paths.data_dir() / _PINNED_FILE} cannot be written."
+        home.notify(sanitize(text, multiline=False), severity="error", markup=False)
     home.fill_list()
 
 

@@ -305,3 +305,7 @@ async def test_a_chat_is_renamed_pinned_and_exported(
         assert "uno.md" in one.shown and len(list(tmp_path.glob("*.md"))) == 1
         await one.press("s")
         assert one.shown.index("third") < one.shown.index("uno")
+        (paths.data_dir() / "pinned.json").unlink()
+        (paths.data_dir() / "pinned.json").mkdir()  # cannot be written
+        await one.press("s")
+        assert "pinned.json cannot be written" in one.shown.replace("\n", " ")

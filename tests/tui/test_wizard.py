@@ -193,6 +193,7 @@ async def test_what_is_too_big_has_no_speed(tmp_path: Path) -> None:
         await wizard.press("enter")
         await wizard.sees("does not fit: needs")
         assert "tok/s" not in wizard.shown
+        assert "enter download" in wizard.shown and "and chat" not in wizard.shown
 
 
 @pytest.mark.asyncio

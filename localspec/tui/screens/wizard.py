@@ -426,7 +426,11 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
     @property
     def _take_hint(self) -> str:
         """Of enter in the last step."""
-        pair = self._details.candidate.pair if self._details.candidate else None
-        if pair is not None and pair.id in self._services.ready_choices:
+        candidate = self._details.candidate
+        if candidate is None:
+            return "enter download"
+        if candidate.pair.id in self._services.ready_choices:
             return "enter chat"
-        return f"enter download {'both ' if pair is not None and pair.draft else ''}and chat"
+        download = f"enter download{' both' if candidate.pair.draft else ''}"
+        fits = candidate.fit is None or candidate.fit.verdict != "no"
+        return f"{download} and chat" if fits else download
