@@ -34,6 +34,7 @@ from localspec.engine.thinking_budget import ThinkingBudget
 from localspec.engine.token_probabilities import score_tokens
 from localspec.engine.verifiers import make_verifier
 from localspec.errors import LocalspecError, UsageError
+from localspec.models.draft_heads import KIND_TITLES
 from localspec.protocol.events import Event, Notice, SpeculationPlan, TokenScore
 from localspec.protocol.wire import (
     DEFAULT_DRAFT_LENGTH,
@@ -368,19 +369,16 @@ class Session:
         name = request.spec
         length = self._draft_length(request, DEFAULT_DRAFT_LENGTH)
         if name in ("off", "none") or length < 1:
-            why = (
-                "turned off"
-                if self._max_draft >= 1
-                else "the model cannot roll back rejected tokens"
-            )
-            return "none", SpeculationPlan("off", why)
+            stuck = "the model cannot roll back rejected tokens"
+            return "none", SpeculationPlan("off", "turned off" if self._max_draft >= 1 else stuck)
         if name == "auto":
             draft = f"{self._pair.draft_description} and " if self._draft else ""
             return name, SpeculationPlan("probing", f"{draft}prompt lookup, when it helps")
         speculation_methods.check(name, self._pair.draft_kind if self._draft else None)
         if name not in drafters.DRAFT_FREE:  # `model` also selects a head
             name = self._pair.draft_kind
-        return name, SpeculationPlan("on", request.why or f"max draft tokens {length}, {name}")
+        title = KIND_TITLES.get(name, name)
+        return name, SpeculationPlan("on", request.why or f"max draft tokens {length}, {title}")
 
     def _make_near_tie_check(self, request: GenerateCommand) -> NearTieCheck | None:
         """None if exact mode is off, or if it is `auto` and computing near-ties again is dear.

@@ -40,6 +40,7 @@ _SYNONYMS = {
     "chat.model": "change llm load another",
     "chat.new": "clear reset start",
     "chat.panel": "statistics stats acceptance rate speed numbers",
+    "chat.serve": "server board api openai",
     "chat.settings": "parameters instructions",
     "chat.stop": "cancel abort home leave",
     "chat.thinking": "reasoning",

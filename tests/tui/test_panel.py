@@ -87,6 +87,24 @@ async def test_one_line_says_what_speculation_gives_now() -> None:
 
 
 @pytest.mark.asyncio
+async def test_the_panel_leaves_the_chat_its_room() -> None:
+    """In a window that became narrow it would cover the chat; it comes back with the room."""
+    async with Chat(ScriptedEngine(said(ON, rounds(9, 4, 2)))) as chat:
+        await chat.press("f3")
+        await chat.send("hi")
+        panel = chat.screen.query_one(SpeculationPanel)
+        seen = []
+        for width in (80, 40, 80):
+            await chat.pilot.resize_terminal(width, 24)
+            await chat.press("end")
+            seen.append(panel.display and panel.styles.display == "block")
+        assert seen == [True, False, True]
+        await chat.pilot.resize_terminal(40, 24)
+        await chat.press("f3")
+        assert "needs 80 columns" in chat.shown
+
+
+@pytest.mark.asyncio
 async def test_a_range_while_little_is_known() -> None:
     """Six rounds prove nothing; twenty uneven ones a range."""
     assert "ON few rounds so far" in await shown_after(said(ON, rounds(6, 4, 2)))

@@ -410,6 +410,9 @@ class ChatScreen(Screen[None]):
     # --- keys: views ----------------------------------------------------------------------
 
     def action_panel(self) -> None:
+        if self.has_class("-narrow"):
+            self.notify("The panel needs 80 columns.", timeout=3)
+            return
         panel = self.query_one(SpeculationPanel)
         self.options.show_panel = not panel.display
         self.set_class(self.options.show_panel, "-panel")
