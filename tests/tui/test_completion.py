@@ -106,7 +106,7 @@ async def test_a_message_and_its_files_are_counted_against_what_is_left(folder: 
     (folder / "long.txt").write_text("word " * 8000)
     async with Chat(ScriptedEngine(long)) as chat:
         await typed(chat, "four")
-        assert "about 1 tokens, 8.2k left" in chat.shown
+        assert "about 1 token, 8.2k left" in chat.shown
         await chat.press("enter")
         await chat.until("ready")
         assert "about" not in chat.shown

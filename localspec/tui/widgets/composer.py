@@ -147,7 +147,8 @@ class MessageComposer(TextArea):
         size, left = session.estimate_tokens(text), session.tokens_left
         if size and left is not None:
             over = self.app.theme_variables["warning"] if size > left else ""
-            label = f"about {short_count(size)} tokens, {short_count(max(0, left))} left"
+            tokens = f"{short_count(size)} token{'s' * (size != 1)}"
+            label = f"about {tokens}, {short_count(max(0, left))} left"
             self.border_subtitle = Content.styled(label, over)
         else:
             self.border_subtitle = Content("")
