@@ -29,6 +29,7 @@ needs_sh = pytest.mark.skipif(sys.platform == "win32", reason="the fake programs
 HELPERS = ("bootstrap", "builds", "compiler", "lock", "progress", "starter")
 KNOWN_BUILDS = (
     "localspec/__init__.py",
+    "localspec/lazy_dataclass.py",
     *(
         f"localspec/machine/{name}"
         for name in ("__init__.py", "install_commands.py", "llama_cpp_builds.py", "backends.toml")
