@@ -31,6 +31,7 @@ from localspec.protocol.wire import (
 from localspec.sanitize import sanitize
 
 _LOOKUP = "lookup"
+_NO_DRAFT = "none"
 _ANSWER_TOKENS = 128
 _PROBE_SECONDS = 1.0
 _SHOWN_LENGTHS = (1, 3, 5)
@@ -39,18 +40,19 @@ _SHOWN_LENGTHS = (1, 3, 5)
 def run(target: str, drafts: Sequence[str], given: dict[str, Any]) -> list[DraftJudgement]:
     """The fastest draft first. Raises UsageError, or the launcher's errors."""
     progress = ProgressLine(quiet=given["quiet"], interval=math.inf)
+    answers: list[ScoreDraftCommand] = []
     judgements = []
     try:
-        progress.show("the target answers …", is_step=True)
-        with _engine(target, "none", given) as engine:
-            answers = _find_answers(engine, given)
-            if _LOOKUP in drafts:
-                judgements.append(_judge(engine, _LOOKUP, answers))
-        for draft in drafts:
-            if draft != _LOOKUP:
-                name = sanitize(draft, multiline=False)
-                progress.show(f"reading the answers: {name} …", is_step=True)
-                with _engine(target, draft, given) as engine:
+        for draft in [draft for draft in drafts if draft != _LOOKUP] or [_NO_DRAFT]:
+            with _engine(target, draft, given) as engine:
+                if not answers:
+                    progress.show("the target answers …", is_step=True)
+                    answers = _find_answers(engine, given)
+                    if _LOOKUP in drafts:
+                        judgements.append(_judge(engine, _LOOKUP, answers))
+                if draft != _NO_DRAFT:
+                    name = sanitize(draft, multiline=False)
+                    progress.show(f"reading the answers: {name} …", is_step=True)
                     judgements.append(_judge(engine, draft, answers))
     finally:
         progress.clear()
@@ -88,6 +90,7 @@ def _find_answers(engine: MeasuredEngine, given: dict[str, Any]) -> list[ScoreDr
             messages=(ChatMessage("user", prompt),) if loaded.has_chat_template else (),
             sampling=SamplingParams(temperature=given["temperature"], seed=number),
             max_tokens=_ANSWER_TOKENS,
+            spec="off",
         )
         for number, prompt in enumerate(prompts)
     ]

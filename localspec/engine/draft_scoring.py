@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.engine.drafters.lookup import LookupDrafter
-from localspec.engine.prefix_cache import common_prefix_length
+from localspec.engine.prefix_cache import PrefixCache, common_prefix_length
 from localspec.engine.protocols import (
     Distribution,
     Drafter,
@@ -62,12 +62,12 @@ def score_lookup(answer: ScoredAnswer) -> DraftScore:
     return DraftScore(tuple(drafted), tuple(accepted))
 
 
-def score_model(model: LanguageModel, answer: ScoredAnswer) -> DraftScore:
-    """`model` gives READ_WIDTH rows of logits at once."""
+def score_model(draft: PrefixCache, answer: ScoredAnswer) -> DraftScore:
+    """The model of `draft` gives READ_WIDTH rows of logits at once."""
     text, start = [*answer.prompt, *answer.tokens], len(answer.prompt)
     is_drafted = [
         answer.draw(row, text[max(0, n - answer.sampling.repeat_last_n) : n], n - start) == text[n]
-        for n, row in _read(model, text, start)
+        for n, row in _read(draft, text, start)
     ]
     accepted = _run_lengths(is_drafted, len(answer.tokens))
     return DraftScore((DRAFT_MAX,) * len(accepted), tuple(accepted))
@@ -120,7 +120,7 @@ class _WhileEqual:
 
 
 def score_across(
-    model: LanguageModel,
+    draft: PrefixCache,
     vocabularies: VocabularyMap,
     answer: ScoredAnswer,
     draft_prompt: Sequence[int] | None,
@@ -132,7 +132,7 @@ def score_across(
     starts, begins, pieces = spelled.starts, spelled.begins, vocabularies.draft.tokens.pieces
     is_drafted = np.zeros(len(starts), bool)
     is_healed = np.zeros(len(answer.tokens), bool)
-    for n, row in _read(model, spelled.text, spelled.first):
+    for n, row in _read(draft, spelled.text, spelled.first):
         j, token = n - spelled.n_prefix, spelled.text[n]
         place = int(begins.searchsorted(starts[j], "right")) - 1
         is_drafted[j] = _draw_across(vocabularies, answer, row, max(0, place)) == token
@@ -193,19 +193,20 @@ def _draw_across(vocabularies: VocabularyMap, answer: ScoredAnswer, row: Logits,
     return int(drawn_from.ids[np.where(first == wanted, drawn_from.probs, 0.0).argmax()])
 
 
-def _read(model: LanguageModel, text: Sequence[int], start: int) -> Iterator[tuple[int, Logits]]:
+def _read(draft: PrefixCache, text: Sequence[int], start: int) -> Iterator[tuple[int, Logits]]:
     """Read a text; yields each place from `start` on, with the logits of its token.
 
-    Ends early where the model's context is full.
+    What the last text began with too is not read again. Ends early where the model's context is
+    full.
     """
-    model.truncate(0)
-    text = text[: model.n_ctx]
-    for at in range(0, start - 1, model.n_batch):
-        model.decode(text[at : min(at + model.n_batch, start - 1)], 0)
-    step = min(READ_WIDTH, model.n_batch)
+    text, n_batch = text[: draft.model.n_ctx], draft.model.n_batch
+    draft.rewind_to(text[:start])
+    for at in range(draft.n_cached, start - 1, n_batch):
+        draft.decode(text[at : min(at + n_batch, start - 1)], 0)
+    step = min(READ_WIDTH, n_batch)
     for at in range(start - 1, len(text) - 1, step):
         batch = text[at : min(at + step, len(text) - 1)]
-        yield from enumerate(model.decode(batch, len(batch)), at + 1)
+        yield from enumerate(draft.decode(batch, len(batch)), at + 1)
 
 
 def _run_lengths(is_drafted: Sequence[bool], n: int) -> list[int]:

@@ -11,6 +11,7 @@ from localspec.engine import draft_scoring, llama
 from localspec.engine.chat_prompt import Prompt, PromptBuilder, reuse_answer_tokens
 from localspec.engine.drafters.autoregressive_head import HeadRunner
 from localspec.engine.drafters.block_head import BlockHeadRunner
+from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.vocabulary_map import SpelledVocabulary, VocabularyMap
 from localspec.errors import LocalspecError, PromptTooLongError, UsageError
 from localspec.machine import llama_params
@@ -34,7 +35,7 @@ class LoadedPair:
         self.vocabularies: VocabularyMap | None = None
         """If the draft model has another vocabulary than the target."""
         self._load = load
-        self._scored_draft: llama.LlamaContext | None = None
+        self._scored_draft: tuple[llama.LlamaContext, PrefixCache] | None = None
         self._draft_prompts: PromptBuilder | None = None
         """Renders chats for such a draft model."""
         self.notices: list[Notice] = []
@@ -184,7 +185,7 @@ class LoadedPair:
         )
         self._draft_prompts = PromptBuilder(draft.vocabulary, draft.model.chat_template())
 
-    def open_scored_draft(self) -> llama.LlamaContext:
+    def open_scored_draft(self) -> PrefixCache:
         """The draft model once more, with a row of logits for every token that it reads.
 
         Raises UsageError if there is none.
@@ -193,8 +194,9 @@ class LoadedPair:
             raise UsageError("There is no draft to be judged.")
         if self._scored_draft is None:
             role = llama_params.draft_role(self._load, self.target.n_ctx, draft_scoring.READ_WIDTH)
-            self._scored_draft = _open_context(Path(self._load.draft), role)
-        return self._scored_draft
+            context = _open_context(Path(self._load.draft), role)
+            self._scored_draft = context, PrefixCache(context)
+        return self._scored_draft[1]
 
     def draft_prompt(self, request: GenerateCommand) -> list[int] | None:
         """The draft's own prompt of a chat; None if it reads the target's text."""
@@ -296,7 +298,7 @@ class LoadedPair:
         if self._draft_prompts is not None:
             self._draft_prompts.close()
         if self._scored_draft is not None:
-            self._scored_draft.close()
+            self._scored_draft[0].close()
         for model in reversed(self.models):
             model.close()
         self.draft = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -11,6 +12,7 @@ from localspec.bench.draft_test import DraftRates
 from localspec.engine import draft_scoring
 from localspec.engine.draft_scoring import ScoredAnswer
 from localspec.engine.drafters.lookup import LookupDrafter
+from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Drafter
 from localspec.engine.verifiers import make_verifier
 from localspec.engine.vocabulary_map import VocabularyMap
@@ -23,7 +25,7 @@ from localspec.protocol.wire import (
 )
 from tests.crossed import PERMUTED, PermutedModel, vocabulary
 from tests.engine.laws import PROMPT, SAMPLED, history, pairs
-from tests.fakes import GREEDY, N_VOCAB, HistoryModel, job, model_drafter, plain, run
+from tests.fakes import GREEDY, N_VOCAB, HistoryModel, StubbornModel, job, model_drafter, plain, run
 
 COSTS = MeasuredCosts(10.0, {"1": 1.0, "2": 1.2, "9": 2.0}, 0.1)
 N = 60
@@ -57,7 +59,7 @@ def counted(drafter: Drafter, sampling: SamplingParams, length: int, make=histor
 def test_a_model_reaches_what_it_is_judged_to_reach(sampling: SamplingParams) -> None:
     answer, command = recorded(sampling)
     for seed, length in product((1, 2), (1, 2, 3, 5, 8)):
-        score = draft_scoring.score_model(HistoryModel(seed), answer)
+        score = draft_scoring.score_model(PrefixCache(HistoryModel(seed)), answer)
         got = rates(command, score)[length]
         verifier = make_verifier("coupled", sampling.seed)
         drafter = model_drafter(HistoryModel(seed), verifier, sampling, len(PROMPT))
@@ -82,7 +84,7 @@ def test_the_target_under_other_numbers_is_judged_to_be_always_right(
     answer, command = recorded(sampling)
     vocabularies = VocabularyMap(vocabulary("abcdef"), vocabulary(PERMUTED))
     score = draft_scoring.score_across(
-        PermutedModel(history()), vocabularies, answer, draft_prompt=None
+        PrefixCache(PermutedModel(history())), vocabularies, answer, draft_prompt=None
     )
     for found in rates(command, score).values():
         assert found.acceptance_rate == 1.0
@@ -103,6 +105,21 @@ def test_speed_is_by_the_costs_of_the_passes() -> None:
 
 def test_an_answer_that_fills_the_drafts_context_is_judged_as_far_as_it_reaches() -> None:
     answer, _ = recorded(GREEDY)
-    score = draft_scoring.score_model(HistoryModel(1, n_ctx=20), answer)
+    score = draft_scoring.score_model(PrefixCache(HistoryModel(1, n_ctx=20)), answer)
     assert len(score.accepted) == N
     assert all(n == 0 for n in score.accepted[20 - len(PROMPT) :])
+
+
+@pytest.mark.parametrize("model", [HistoryModel, StubbornModel])
+def test_answers_are_judged_alike_whatever_was_judged_before(model: type[HistoryModel]) -> None:
+    """The second text begins as the first; what it shares is read once where that is possible."""
+    answer, _ = recorded(SAMPLED)
+    other = replace(answer, prompt=[*answer.prompt[:-1], 5], tokens=answer.tokens[:40])
+    alone = [draft_scoring.score_model(PrefixCache(model(1)), one) for one in (answer, other)]
+    reader = model(1)
+    draft = PrefixCache(reader)
+    assert [draft_scoring.score_model(draft, one) for one in (answer, other)] == alone
+    reader.reads.clear()
+    draft_scoring.score_model(draft, answer)
+    n_shared = len(answer.prompt) - 1 if model is HistoryModel else 0
+    assert sum(reader.reads) == len(answer.prompt) + N - 1 - n_shared
