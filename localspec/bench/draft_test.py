@@ -25,7 +25,9 @@ class DraftRates:
     drafted: int
     accepted: int
     rounds: int
+    """With a draft: prompt lookup has others too."""
     emitted: int
+    """In these rounds."""
     tokens_per_second: float
 
     @property
@@ -97,7 +99,7 @@ def _simulate(
     t1_ms: float,
 ) -> DraftRates:
     """The rounds of the answers again, as a run with this draft length has them."""
-    drafted = accepted = rounds = emitted = 0
+    drafted = accepted = rounds = emitted = emitted_in_rounds = 0
     passes = 0.0
     for command, score in scored:
         n, at = len(command.tokens), 1  # the first token comes from the prompt
@@ -113,5 +115,7 @@ def _simulate(
             emitted += new
             if n_drafted:
                 drafted, accepted, rounds = drafted + n_drafted, accepted + n_accepted, rounds + 1
+                emitted_in_rounds += new
     seconds = passes * t1_ms / 1e3
-    return DraftRates(drafted, accepted, rounds, emitted, emitted / seconds if seconds else 0.0)
+    speed = emitted / seconds if seconds else 0.0
+    return DraftRates(drafted, accepted, rounds, emitted_in_rounds, speed)

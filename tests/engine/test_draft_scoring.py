@@ -101,6 +101,11 @@ def test_speed_is_by_the_costs_of_the_passes() -> None:
     never = DraftScore((16,) * 401, (0,) * 401)
     none = draft_test.judge("draft", "model", [(command, never)], COSTS)
     assert none.best_length == 1 and none.speedup < 1
+    seldom = DraftScore(
+        tuple(3 * (i == 9) for i in range(401)), tuple(3 * (i == 9) for i in range(401))
+    )
+    lookup = draft_test.judge("lookup", "lookup", [(command, seldom)], COSTS).by_length[3]
+    assert (lookup.rounds, lookup.tokens_per_round) == (1, 4.0)  # plain rounds are not counted
 
 
 def test_an_answer_that_fills_the_drafts_context_is_judged_as_far_as_it_reaches() -> None:
