@@ -52,9 +52,14 @@ def begin_anew(tmux: Tmux) -> None:
 
 
 def always_draft(tmux: Tmux) -> None:
-    """Without it no token may be drafted: on a busy machine drafting may not be worth it."""
+    """Without it no token may be drafted: on a busy machine drafting may not be worth it.
+
+    Returns when the message that says so has gone, since it covers a part of the answer.
+    """
     tmux.type("/spec model")
     tmux.press(ENTER)
+    tmux.wait_for("spec: model,")
+    tmux.wait_for(lambda seen: "spec: model," not in seen)
 
 
 def change(tmux: Tmux, label: str, value: str) -> None:

@@ -411,7 +411,7 @@ class ChatScreen(Screen[None]):
 
     def action_panel(self) -> None:
         if self.has_class("-narrow"):
-            self.notify("The panel needs 80 columns.", timeout=3)
+            self.notify("The panel needs 80 columns.", timeout=3, markup=False)
             return
         panel = self.query_one(SpeculationPanel)
         self.options.show_panel = not panel.display
