@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,7 @@ def asking(question: str = QUESTION, *keys: str, before: tuple[str, ...] = ()) -
         assert isinstance(screen, ChatScreen)
         screen.composer.replace_text(question)
         await pilot.press("enter")
+        await wait_until(pilot, lambda: was_sent(screen, question))
         await wait_until(pilot, lambda: phase(pilot) in ("ready", "failed"))
         await settled(pilot)
         for key in keys:
@@ -242,6 +244,12 @@ def asking(question: str = QUESTION, *keys: str, before: tuple[str, ...] = ()) -
         await pilot.pause()
 
     return steps
+
+
+def was_sent(screen: ChatScreen, question: str) -> bool:
+    """Whether a question is the last of the chat; a slash command is none."""
+    turns = screen.session.conversation.turns
+    return question.startswith("/") or bool(turns and turns[-1].question == question)
 
 
 async def streaming(pilot: Pilot[Any]) -> None:
@@ -267,13 +275,19 @@ async def failed(pilot: Pilot[Any]) -> None:
 
 
 async def settled(pilot: Pilot[Any]) -> None:
-    """Waits until the screen stays the same: some widgets update in later tasks."""
+    """Waits until the screen stays the same: some widgets update in later tasks.
+
+    On a busy machine these may be late, so there it has to stay the same for longer.
+    """
     shown: list[Strip] = []
-    same = 0
-    while same < 2:
+    unchanged, wanted = 0.0, 0.1
+    while unchanged < wanted:
+        began = time.monotonic()
         await pilot.pause(0.05)
+        took = time.monotonic() - began
+        wanted = max(wanted, 10 * (took - 0.05))
         now = pilot.app.screen._compositor.render_strips()
-        same = same + 1 if now == shown else 0
+        unchanged = unchanged + took if now == shown else 0.0
         shown = now
 
 

@@ -154,7 +154,7 @@ def searching(text: str) -> Steps:
     async def steps(pilot: Pilot[Any]) -> None:
         await surveyed(pilot)
         await pilot.press("slash", *text, "up", "enter")
-        await wait_until(pilot, lambda: "On the hub" in painted(pilot.app.screen))
+        await wait_until(pilot, lambda: "12 downloads" in painted(pilot.app.screen))
         await settled(pilot)
 
     return steps
