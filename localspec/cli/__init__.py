@@ -211,15 +211,24 @@ def _print_error(error: errors.LocalspecError, argv: list[str]) -> int:
     """Print the error and its hint on stderr, or on stdout as JSON with --json."""
     message, hint = sanitize(error.message, multiline=False), sanitize(error.hint, multiline=False)
     with suppress(OSError):  # the stream may be closed
-        if _is_json_requested(argv):
-            body = {"code": error.code, "message": message, "hint": hint}
-            partial = {"text": error.said} if error.said else {}
-            click.echo(json.dumps({"schema": 1, "error": body} | partial))
-        else:
+        body = {"code": error.code, "message": message, "hint": hint}
+        partial = {"text": error.said} if error.said else {}
+        document = json.dumps({"schema": 1, "error": body} | partial)
+        if not _is_json_requested(argv) or not _try_print(document):
             click.echo(f"localspec: {message}" + (f"\n  {hint}" if hint else ""), err=True)
         if error.detail and ("-v" in argv or "--verbose" in argv):
             click.echo("\n".join(sanitize(line) for line in error.detail), err=True)
     return error.exit_code
+
+
+def _try_print(document: str) -> bool:
+    try:
+        click.echo(document)
+    except BrokenPipeError:  # the reader has what it wanted
+        return True
+    except OSError:  # a full disk
+        return False
+    return True
 
 
 def _print_usage_error(error: click.ClickException, argv: list[str]) -> int:
@@ -227,6 +236,6 @@ def _print_usage_error(error: click.ClickException, argv: list[str]) -> int:
         with suppress(OSError):
             click.echo(error.format_message(), err=True)
         return 2
-    name = f" {argv[0]}" if argv and argv[0] in (*_COMMANDS, *_ALIASES) else ""
-    hint = f"See: localspec{name} --help"
+    context = getattr(error, "ctx", None)
+    hint = f"See: {context.command_path if context else 'localspec'} --help"
     return _print_error(errors.UsageError(error.format_message(), hint), argv)

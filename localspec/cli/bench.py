@@ -28,7 +28,7 @@ from localspec.bench.report_text import (
     format_tokens_per_pass,
 )
 from localspec.bench.results import BenchReport, WorkloadResult, report_to_json
-from localspec.cli import options, speculation_text
+from localspec.cli import global_options, options, speculation_text
 from localspec.cli.interrupts import stop_on_interrupt
 from localspec.cli.progress_line import ProgressLine
 from localspec.sanitize import sanitize
@@ -58,7 +58,7 @@ _PROGRESS_INTERVAL = 30.0
 )
 @click.option(
     "--temperature",
-    type=click.FloatRange(0),
+    type=global_options.FiniteRange(0),
     default=0.8,
     show_default=True,
     metavar="X",

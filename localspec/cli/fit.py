@@ -48,7 +48,7 @@ from localspec.units import gib, token_rate_range
 @click.option("--gpu", metavar="NAME", help='Estimate for another GPU, such as "RTX 4060".')
 @click.option(
     "--vram",
-    type=click.FloatRange(0, 10_000, min_open=True),
+    type=global_options.FiniteRange(0, 10_000, min_open=True),
     metavar="GIB",
     help="Estimate for a GPU with this much memory.",
 )
@@ -129,7 +129,7 @@ def _load_subject(ref: str, draft: str | None, endpoint: str | None) -> PairHead
 
 
 def _machine_profile(gpu: str | None, vram: float | None) -> MachineProfile:
-    if gpu:
+    if gpu is not None:
         return machine_profile.with_gpu(gpu, vram)
     return machine_profile.with_vram(vram) if vram else machine_profile.detect()
 

@@ -6,6 +6,7 @@ option set a variable.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from typing import Any
@@ -16,16 +17,31 @@ _PLAIN_VARIABLE = "LOCALSPEC_PLAIN"
 _FLAGS_KEY = "localspec.flags"
 
 
+class FiniteRange(click.FloatRange):
+    """A range that excludes nan, which is neither below nor above a limit, and infinity."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
 def get_flags(context: click.Context) -> dict[str, str]:
     """The global options of this command line, keyed by the variable that each sets."""
     flags: dict[str, str] = context.meta.setdefault(_FLAGS_KEY, {})
     return flags
 
 
-def _folder_option(name: str, variable: str, about: str) -> click.Option:
-    def set_variable(context: click.Context, __: click.Parameter, value: str | None) -> None:
+def _folder_option(
+    name: str, variable: str, about: str, *, must_exist: bool = False
+) -> click.Option:
+    def set_variable(context: click.Context, option: click.Parameter, value: str | None) -> None:
         if value:
-            os.environ[variable] = os.path.abspath(os.path.expanduser(value))
+            folder = os.path.abspath(os.path.expanduser(value))
+            if must_exist and not os.path.isdir(folder):
+                raise click.BadParameter(f"there is no folder {folder}.", context, option)
+            os.environ[variable] = folder
             get_flags(context)[variable] = name
 
     return _global_option(name, set_variable, about, metavar="DIR", type=click.Path())
@@ -74,7 +90,7 @@ def _global_options() -> tuple[click.Option, ...]:
     return (
         _global_option("--offline", _set_offline, offline, is_flag=True),
         _global_option("--plain", _set_plain, plain, is_flag=True),
-        _folder_option("--models-dir", "LOCALSPEC_MODELS_DIR", models),
+        _folder_option("--models-dir", "LOCALSPEC_MODELS_DIR", models, must_exist=True),
         _folder_option("--data-dir", "LOCALSPEC_DATA_DIR", data),
     )
 

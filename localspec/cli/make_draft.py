@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import click
@@ -57,7 +58,8 @@ def command(model: str, keep: str | None, out: Path, as_json: bool) -> int:
         f"{sanitize(str(out), multiline=False)}: {len(layers)} of {hparams.n_layer} layers, "
         f"{gb(size)} of {gb(facts.size)}"
     )
-    click.echo(f"Use it: localspec run {name} --draft {out.name}", err=True)
+    used = sanitize(shlex.join(["localspec", "run", model, "--draft", str(out)]), multiline=False)
+    click.echo(f"Use it: {used}", err=True)
     return 0
 
 

@@ -50,14 +50,25 @@ def _parse_split(_: click.Context, option: click.Parameter, value: str) -> str |
         ) from None
 
 
-def _read_json_schema(_: click.Context, option: click.Parameter, value: str) -> str:
-    if not value or value.lstrip().startswith("{"):
-        return check_json_schema(value) if value else ""
-    return check_json_schema(_read_file(value))
+def reject_empty(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> str | None:
+    """The callback of a parameter whose empty value would count as none: "$UNSET" in a script."""
+    if value is not None and not value.strip():
+        raise click.BadParameter("it is empty.", context, parameter)
+    return value
 
 
-def _read_grammar(_: click.Context, option: click.Parameter, value: str) -> str:
-    return _read_file(value) if value else ""
+def _read_json_schema(context: click.Context, option: click.Parameter, value: str | None) -> str:
+    text = reject_empty(context, option, value)
+    if text is not None and not text.lstrip().startswith("{"):
+        text = _read_file(text)
+    return "" if text is None else check_json_schema(text)
+
+
+def _read_grammar(context: click.Context, option: click.Parameter, value: str | None) -> str:
+    path = reject_empty(context, option, value)
+    return "" if path is None else _read_file(path)
 
 
 def _read_file(path: str) -> str:
@@ -135,7 +146,12 @@ WORKERS = click.option(
 _TEMPLATES = tuple(builtin_templates.STOP_STRINGS)
 
 PROMPT = _option_group(
-    click.argument("model", required=False, shell_complete=completion.complete_model_or_pair),
+    click.argument(
+        "model",
+        required=False,
+        callback=reject_empty,
+        shell_complete=completion.complete_model_or_pair,
+    ),
     click.option(
         "-p",
         "--prompt",
@@ -168,14 +184,12 @@ PROMPT = _option_group(
     _number("think_budget", "N", "End the thinking after N tokens."),
     click.option(
         "--json-schema",
-        default="",
         metavar="FILE|JSON",
         callback=_read_json_schema,
         help="Answer with JSON that satisfies this JSON Schema.",
     ),
     click.option(
         "--grammar",
-        default="",
         metavar="FILE",
         callback=_read_grammar,
         help="Answer with a text of this GBNF grammar.",
@@ -295,7 +309,12 @@ MACHINE = _option_group(
     _flag("--anyway", "Load even if the memory estimate says no."),
 )
 MEASURING = _option_group(
-    click.argument("pair", required=False, shell_complete=completion.complete_model_or_pair),
+    click.argument(
+        "pair",
+        required=False,
+        callback=reject_empty,
+        shell_complete=completion.complete_model_or_pair,
+    ),
     _DRAFT,
     MACHINE,
     global_options.JSON,

@@ -31,7 +31,7 @@ def command() -> None:
 @click.argument("ref", required=False, shell_complete=completion.complete_model)
 @click.option(
     "--vram",
-    type=click.FloatRange(0, 10_000, min_open=True),
+    type=global_options.FiniteRange(0, 10_000, min_open=True),
     metavar="GIB",
     help="Memory of the GPU.  [default: the memory that is free on this computer]",
 )
@@ -114,7 +114,9 @@ def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) 
 )
 @click.option("--chats", is_flag=True, help="Take the first answers of your kept chats.")
 @click.option("--tokens", type=click.IntRange(16), default=1000, show_default=True, metavar="N")
-@click.option("--temperature", type=click.FloatRange(0, 2), default=0.0, show_default=True)
+@click.option(
+    "--temperature", type=global_options.FiniteRange(0, 2), default=0.0, show_default=True
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 @options.MACHINE
 @global_options.JSON

@@ -41,7 +41,10 @@ from localspec.units import bytes_per_second, duration, gb, percent
 @click.option("--dry-run", is_flag=True, help="Only print the plan.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option(
-    "--limit", type=click.FloatRange(0, min_open=True), metavar="MB/S", help="Limit the speed."
+    "--limit",
+    type=global_options.FiniteRange(0, min_open=True),
+    metavar="MB/S",
+    help="Limit the speed.",
 )
 @global_options.ENDPOINT
 @global_options.JSON

@@ -32,7 +32,7 @@ _MAX_KEY_FILE = 64 * 1024
 
 
 @click.command("serve")
-@click.argument("model", required=False)
+@click.argument("model", required=False, callback=options.reject_empty)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),

@@ -12,7 +12,7 @@ from localspec import launch
 from localspec.bench import verify_report
 from localspec.bench.lossless_check import VerifyEffort, check_lossless
 from localspec.bench.verify_report import VerifyProgress, VerifyReport
-from localspec.cli import options
+from localspec.cli import global_options, options
 from localspec.cli.progress_line import ProgressLine
 from localspec.sanitize import sanitize
 
@@ -20,7 +20,7 @@ from localspec.sanitize import sanitize
 @click.command("verify")
 @click.option(
     "--seconds",
-    type=click.FloatRange(0),
+    type=global_options.FiniteRange(0),
     default=20.0,
     show_default=True,
     metavar="N",

@@ -53,7 +53,7 @@ _REPORT_SECONDS = 2.0
 @click.option("--device", "devices", multiple=True, metavar="NAME", help="Offer only this device.")
 @click.option(
     "--memory",
-    type=click.FloatRange(0.1, 100_000),
+    type=global_options.FiniteRange(0.1, 100_000),
     metavar="GIB",
     help="Memory that may be used.  [default: what is free]",
 )

@@ -86,6 +86,11 @@ def test_export(two: tuple[int, int], tmp_path: Path) -> None:
     assert localspec("export", first, "-o", page, "-f").code == 0
 
 
+def test_rename_before_there_is_a_chat() -> None:
+    done = localspec("history", "rename", "1", "greeting")
+    assert (done.code, done.err.splitlines()[0]) == (3, "localspec: There are no chats yet.")
+
+
 def test_rm(two: tuple[int, int]) -> None:
     assert localspec("history", "rm").code == 2
     assert localspec("history", "rm", str(two[0])).code == 2  # nobody can be asked

@@ -175,6 +175,33 @@ def test_a_setting_that_makes_no_sense(options: tuple[str, ...], words: str) -> 
     wrong("demo", *ASK, *options, code=USAGE, words=words)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words", "help_of"),
+    [
+        (("fit", "demo", "--vram", "nan"), "'nan' is not a finite number", "fit"),
+        (("pair", "suggest", "--vram", "nan"), "'nan' is not a finite number", "pair suggest"),
+        (("pair", "suggest", "--vram", "0"), "'--vram'", "pair suggest"),
+        (("bench", "demo", "--temperature", "inf"), "'inf' is not a finite number", "bench"),
+        (("--offline", "run", "demo", "--top-p", "2"), "'--top-p'", "run"),
+        (("run", "demo", *ASK, "--json-schema", ""), "'--json-schema': it is empty", "run"),
+        (("run", "demo", *ASK, "--grammar", ""), "'--grammar': it is empty", "run"),
+        (("run", "", *ASK), "'[MODEL]': it is empty", "run"),
+        (("list", "--models-dir", "/no/such"), "there is no folder /no/such", "list"),
+    ],
+)
+def test_a_value_that_would_count_as_none(
+    arguments: tuple[str, ...], words: str, help_of: str
+) -> None:
+    """nan, an empty "$VARIABLE" of a script; the next step is the help that has the option."""
+    done = localspec(*arguments)
+    told(done, USAGE, words)
+    assert done.err.endswith(f"  See: localspec {help_of} --help\n")
+
+
+def test_a_gpu_without_a_name() -> None:
+    told(localspec("fit", "demo", "--gpu", ""), NOT_FOUND, "Unknown GPU")
+
+
 def test_a_context_that_no_memory_holds(files: Files) -> None:
     """The file claims to be trained with 2^31 - 1."""
     done = localspec("run", files("vast"), *ASK, "--ctx", "2147483647", "--gpu-layers", "0")
@@ -231,6 +258,18 @@ def test_an_answer_that_cannot_be_written(files: Files, redirection: str) -> Non
     done = subprocess.run(shell, env=environment(), capture_output=True, check=False, text=True)
     assert "This is a bug" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@needs_full
+def test_a_document_that_cannot_be_written(files: Files) -> None:
+    """Standard output cannot take the error either."""
+    asked = command("run", files("parrot"), *ASK, "--json")
+    with FULL.open("w") as full:
+        done = subprocess.run(
+            asked, env=environment(), stdout=full, stderr=subprocess.PIPE, check=False, text=True
+        )
+    assert (done.returncode, done.stderr.count("\n")) == (STORAGE, 2)
+    assert "No space left" in done.stderr
 
 
 # --- models that fail on the way ------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from localspec.chat.history import repair, schema
-from localspec.errors import InUseError, LocalspecError, StorageError
+from localspec.errors import InUseError, LocalspecError, NotFoundError, StorageError
 from localspec.protocol.events import Notice
 from localspec.sanitize import sanitize
 
@@ -96,7 +96,7 @@ class HistoryDatabase:
             raise to_user_error(error, self.path) from error
 
     def _open_empty(self) -> sqlite3.Connection:
-        self.write_error = StorageError("There are no chats yet.", "Start one: localspec run")
+        self.write_error = NotFoundError("There are no chats yet.", "Start one: localspec run")
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         schema.create_tables(connection)
         return connection
