@@ -125,10 +125,12 @@ class ChatSession:
     @property
     def pair_name(self) -> str:
         """`model + draft`, for a title."""
-        draft = self.choice.draft
-        if draft == self.choice.target:
-            return f"{self.model_name} + built-in MTP layer"
-        return f"{self.model_name} + {_model_stem(draft.name)}" if draft else self.model_name
+        own_layer = self.choice.target
+        drafts = (
+            "built-in MTP layer" if draft == own_layer else _model_stem(draft.name)
+            for draft in self.choice.drafts
+        )
+        return " + ".join((self.model_name, *drafts))
 
     @property
     def load_key(self) -> tuple[ResolvedPair, int | None]:

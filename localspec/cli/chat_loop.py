@@ -143,7 +143,7 @@ class ChatLoop:
     def _describe_pair(self) -> str:
         view, session = self._view, self.session
         assert view.ready is not None and session.loaded is not None
-        draft = sanitize(view.ready.draft or "", multiline=False).removesuffix(".gguf")
+        draft = sanitize(view.ready.draft or "", multiline=False).replace(".gguf", "")
         joint = ", drafted by " if view.style.plain else " with "
         pair = f"{session.model_name}{joint}{draft}" if draft else session.model_name
         return pair if view.style.plain else f"{pair} · context {short_count(session.loaded.n_ctx)}"

@@ -217,7 +217,7 @@ _DRAFT = click.option(
     default="auto",
     metavar="REF|auto|none",
     shell_complete=completion.complete_model,
-    help="Draft model.  [default: auto, the one of the pair]",
+    help="Draft model, or two: REF,REF.  [default: auto, the one of the pair]",
 )
 EXACT = click.option(
     "--exact",

@@ -1,56 +1,44 @@
-"""Loads a target with its draft model or head, and checks that they are compatible."""
+"""Loads a target with its drafts, and checks that they are compatible."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from localspec.engine import draft_scoring, llama
+from localspec.engine import llama
 from localspec.engine.chat_prompt import Prompt, PromptBuilder, reuse_answer_tokens
-from localspec.engine.drafters.autoregressive_head import HeadRunner
-from localspec.engine.drafters.block_head import BlockHeadRunner
-from localspec.engine.prefix_cache import PrefixCache
-from localspec.engine.vocabulary_map import SpelledVocabulary, VocabularyMap
-from localspec.errors import LocalspecError, PromptTooLongError, UsageError
+from localspec.engine.loaded_draft import LoadedDraft, is_own_mtp_layer, open_context
+from localspec.errors import PromptTooLongError, UsageError
 from localspec.machine import llama_params
-from localspec.machine.llama_params import ModelRole
-from localspec.models import draft_heads, pair_compatibility
 from localspec.models.chat_template import render_process
-from localspec.models.gguf import header, token_bytes
 from localspec.protocol.events import EngineReady, Notice
-from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand
+from localspec.protocol.wire import ContextSettings, LoadCommand
 
 
 class LoadedPair:
-    """The loaded target and draft, with the notices about them and the prompt builder."""
+    """The loaded target and its drafts, with the notices about them and the prompt builder."""
 
     def __init__(self, load: LoadCommand, interrupted: Callable[[], bool]) -> None:
-        self.draft: llama.LlamaContext | llama.HeadContext | None = None
-        self.head_runner: HeadRunner | BlockHeadRunner | None = None
-        """Feeds the target's hidden states to the head, if the draft is one."""
-        self.draft_kind = "model"
-        """`model`, `crossvocab` (a model with another vocabulary), or the kind of head."""
-        self.vocabularies: VocabularyMap | None = None
-        """If the draft model has another vocabulary than the target."""
-        self._load = load
-        self._scored_draft: tuple[llama.LlamaContext, PrefixCache] | None = None
-        self._draft_prompts: PromptBuilder | None = None
-        """Renders chats for such a draft model."""
+        self.drafts: list[LoadedDraft] = []
+        """The draft, and the second one, as far as they are given and can draft here."""
         self.notices: list[Notice] = []
         self.has_workers = bool(load.target_settings.workers)
-        self._is_self_mtp = load.draft is not None and _is_own_mtp_layer(load.target, load.draft)
+        paths = [path for path in (load.draft, load.second_draft) if path]
         role = llama_params.target_role(load)
         render_process.start_early(Path(load.target))  # it starts while llama.cpp loads
-        self.target = _open_context(Path(load.target), role, with_mtp=self._is_self_mtp)
+        with_mtp = any(is_own_mtp_layer(load.target, path) for path in paths)
+        self.target = open_context(Path(load.target), role, with_mtp=with_mtp)
         self.prompt_builder = PromptBuilder(
             self.target.vocabulary, self.target.model.chat_template()
         )
         self.notices += self.prompt_builder.notices
         try:
-            if load.draft is not None:
-                self._load_draft(Path(load.draft), load)
+            for path in paths:
+                self._load_draft(Path(path), load)
+            if len(self.drafts) > 1:
+                self.notices.append(self._two_drafts_notice())
         except BaseException:
             self.close()
             raise
@@ -61,15 +49,26 @@ class LoadedPair:
         """Maximum number of draft tokens per round, limited by what the target can roll back."""
         self._add_warnings()
 
-    @property
-    def models(self) -> list[llama.LlamaContext | llama.HeadContext]:
-        return [model for model in (self.target, self.draft) if model is not None]
+    def _load_draft(self, path: Path, load: LoadCommand) -> None:
+        draft = LoadedDraft(path, load, self.target)
+        self.notices += draft.notices
+        if draft.context is not None:
+            self.drafts.append(draft)
+
+    def _two_drafts_notice(self) -> Notice:
+        drafts = [f"{draft.description} ({draft.path.name})" for draft in self.drafts]
+        what = f"Each round drafts with {' or '.join(drafts)}, whichever gains more."
+        return Notice("info", "two-drafts", what)
 
     @property
-    def can_overlap(self) -> bool:
-        """Whether the draft model may draft while the target verifies."""
-        draft = self.draft if self.draft_kind == "model" else None
-        return isinstance(draft, llama.LlamaContext) and not draft.needs_checkpoints
+    def draft(self) -> llama.LlamaContext | llama.HeadContext | None:
+        """The first draft's context."""
+        return self.drafts[0].context if self.drafts else None
+
+    @property
+    def models(self) -> list[llama.LlamaContext | llama.HeadContext]:
+        contexts = [self.target, *(draft.context for draft in self.drafts)]
+        return [context for context in contexts if context is not None]
 
     @property
     def uses_two_devices(self) -> bool:
@@ -80,134 +79,12 @@ class LoadedPair:
 
     @property
     def draft_description(self) -> str:
-        name = draft_heads.KIND_TITLES.get(self.draft_kind)
-        return f"the {name} head" if name else "the draft model"
+        return " and ".join(draft.description for draft in self.drafts)
 
-    def _load_draft(self, path: Path, load: LoadCommand) -> None:
-        if not self._is_self_mtp and not draft_heads.is_head(header.read(path)):
-            self._load_draft_model(path, load)
-            return
-        try:
-            if self._is_self_mtp:
-                self._load_mtp_layer(None, load)
-            else:
-                self._load_head(path, load)
-        except llama.HeadsUnsupportedError as missing:
-            what = (
-                "This build of llama.cpp cannot run "
-                f"{draft_heads.KIND_TITLES[self.draft_kind]} heads"
-            )
-            message = f"{what}: it lacks {missing.missing_function}. {path.name} is not used."
-            self.notices.append(Notice("warning", "no-heads", message, missing.hint))
-            self.draft_kind = "model"
-
-    def _load_head(self, path: Path, load: LoadCommand) -> None:
-        gguf, model = header.read(path), self.target.model
-        target = pair_compatibility.HeadTarget(
-            model.architecture, model.n_layer, model.n_embd, self.target.vocabulary
-        )
-        verdict = pair_compatibility.check_head(target, gguf, path)
-        if not verdict.is_compatible:
-            raise pair_compatibility.incompatible_pair_error(
-                verdict, Path(load.target).name, path.name
-            )
-        self.draft_kind = draft_heads.file_draft_kind(gguf)
-        if self.draft_kind == "mtp":
-            self._load_mtp_layer(path, load)
-            return
-        source = llama.LayerHiddenStates(self.target.handle, model, draft_heads.target_layers(gguf))
-        settings, width, batch = load.draft_settings, source.width, self.target.n_batch
-        if self.draft_kind == "eagle3":
-            self.draft = head = llama.HeadContext(path, settings, self.target, target_width=width)
-            self.head_runner = HeadRunner(head, self.draft_kind, batch)
-        else:
-            self.draft = block = llama.BlockHeadContext(
-                path,
-                settings,
-                self.target,
-                target_width=width,
-                form=draft_heads.read_block_format(gguf),
-            )
-            self.head_runner = BlockHeadRunner(block, self.draft_kind, batch)
-        self.target.set_listener(source, self.head_runner)
-
-    def _load_mtp_layer(self, path: Path | None, load: LoadCommand) -> None:
-        """Load an MTP layer from a file of its own, or from the target's file if `path` is None."""
-        self.draft_kind = "mtp"
-        source = llama.FinalHiddenStates(self.target.handle, self.target.model)
-        settings, width = load.draft_settings, source.width
-        self.draft = head = llama.HeadContext(
-            path, settings, self.target, target_width=width, is_mtp=True
-        )
-        self.head_runner = HeadRunner(head, "mtp", self.target.n_batch, first_position=0)
-        self.target.set_listener(source, self.head_runner)
-
-    def _load_draft_model(self, path: Path, load: LoadCommand) -> None:
-        is_target = path.resolve() == Path(load.target).resolve()
-        verdict = pair_compatibility.check_compatibility(
-            header.read(Path(load.target)), header.read(path), path
-        )
-        if not verdict.is_compatible:
-            raise pair_compatibility.incompatible_pair_error(
-                verdict, Path(load.target).name, path.name
-            )
-        is_cross = verdict.verdict == "cross-vocabulary"
-        role = llama_params.draft_role(load, self.target.n_ctx, n_outputs=2 if is_cross else 1)
-        self.draft = draft = _open_context(path, role)
-        if is_cross:
-            self._map_vocabularies(Path(load.target), path, draft)
-            self.notices.append(
-                Notice("info", "cross-vocabulary", f"{path.name} has {verdict.summary}.")
-            )
-        if is_target or draft.model.n_bytes() > self.target.model.n_bytes():
-            what = "the target itself" if is_target else "larger than its target"
-            message = f"The draft model is {what}, so speculation gains nothing."
-            level: Literal["info", "warning"] = "info" if is_target else "warning"
-            self.notices.append(
-                Notice(level, "large-draft", message, "Use a smaller draft model, or --draft none.")
-            )
-        if draft.is_recurrent:  # it would decode the whole text again after each rejection
-            draft.close()
-            self.draft = None
-            self.notices.append(
-                Notice(
-                    "warning",
-                    "draft-no-rollback",
-                    f"{path.name} cannot roll back rejected tokens (recurrent state), "
-                    "so it is not used as a draft model.",
-                )
-            )
-
-    def _map_vocabularies(self, target: Path, path: Path, draft: llama.LlamaContext) -> None:
-        self.draft_kind = "crossvocab"
-        self.vocabularies = VocabularyMap(
-            _spelled_vocabulary(target, self.target), _spelled_vocabulary(path, draft)
-        )
-        self._draft_prompts = PromptBuilder(draft.vocabulary, draft.model.chat_template())
-
-    def open_scored_draft(self) -> PrefixCache:
-        """The draft model once more, with a row of logits for every token that it reads.
-
-        Raises UsageError if there is none.
-        """
-        if self._load.draft is None or self.draft is None:
-            raise UsageError("There is no draft to be judged.")
-        if self._scored_draft is None:
-            role = llama_params.draft_role(self._load, self.target.n_ctx, draft_scoring.READ_WIDTH)
-            context = _open_context(Path(self._load.draft), role)
-            self._scored_draft = context, PrefixCache(context)
-        return self._scored_draft[1]
-
-    def draft_prompt(self, request: GenerateCommand) -> list[int] | None:
-        """The draft's own prompt of a chat; None if it reads the target's text."""
-        if self._draft_prompts is None or self.draft is None or not request.messages:
-            return None
-        try:
-            prompt = self._draft_prompts.build_prompt(replace(request, template=None))
-        except LocalspecError:  # no template, or one that refuses this chat
-            return None
-        assert isinstance(self.draft, llama.LlamaContext)
-        return self.draft.vocabulary.tokenize(prompt.text)
+    def draft_of_kind(self, name: str) -> LoadedDraft | None:
+        """The draft that a drafter's name selects; `model` is the first of any kind."""
+        drafts = {draft.kind: draft for draft in reversed(self.drafts)}
+        return drafts.get(name) or (self.drafts[0] if self.drafts and name == "model" else None)
 
     def _add_warnings(self) -> None:
         target = self.target
@@ -237,12 +114,13 @@ class LoadedPair:
         return EngineReady(
             engine=llama.versions(),
             model=Path(load.target).name,
-            draft=Path(load.draft).name if load.draft and draft else None,
+            draft=" + ".join(draft.path.name for draft in self.drafts) or None,
             devices=llama.devices(),
             settings={
                 "target": _effective_settings(load.target_settings, self.target),
                 "draft": _effective_settings(load.draft_settings, draft) if draft else None,
-                "draft_kind": self.draft_kind if draft else None,
+                "draft_kind": self.drafts[0].kind if draft else None,
+                "draft_kinds": [draft.kind for draft in self.drafts],
                 "draft_max": self.max_draft,
                 "chat": self.prompt_builder.ready_settings(),
                 "fim": self.target.vocabulary.infill_tokens(),
@@ -295,41 +173,10 @@ class LoadedPair:
 
     def close(self) -> None:
         self.prompt_builder.close()
-        if self._draft_prompts is not None:
-            self._draft_prompts.close()
-        if self._scored_draft is not None:
-            self._scored_draft[0].close()
-        for model in reversed(self.models):
-            model.close()
-        self.draft = None
-
-
-def _is_own_mtp_layer(target: str, draft: str) -> bool:
-    """Whether the draft is the target's own file and contains an MTP layer."""
-    same = Path(target).resolve() == Path(draft).resolve()
-    return same and draft_heads.has_own_mtp_layer(header.read(Path(target)))
-
-
-def _spelled_vocabulary(path: Path, context: llama.LlamaContext) -> SpelledVocabulary:
-    tokenizer, vocabulary = header.read(path).tokenizer, context.vocabulary
-    return SpelledVocabulary(
-        token_bytes.read_token_bytes(tokenizer),
-        vocabulary.tokenize_plain,
-        (vocabulary.bos,) if vocabulary.add_bos else (),
-        tuple(sorted(tokenizer.eog_ids)),
-    )
-
-
-def _open_context(path: Path, role: ModelRole, *, with_mtp: bool = False) -> llama.LlamaContext:
-    return llama.LlamaContext(
-        path,
-        role.settings,
-        outputs=role.n_outputs_max,
-        rollback=role.n_rs_seq,
-        n_branches=role.n_branches,
-        within_trained=role.limit_to_trained_ctx,
-        with_mtp=with_mtp,
-    )
+        for draft in reversed(self.drafts):
+            draft.close()
+        self.target.close()
+        self.drafts = []
 
 
 def _effective_settings(

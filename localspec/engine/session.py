@@ -8,33 +8,26 @@ from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import partial
 
-from localspec import speculation_methods
 from localspec.engine import draft_scoring, drafters
 from localspec.engine.chat_prompt import Prompt
 from localspec.engine.constraints.grammars import Grammars
 from localspec.engine.constraints.output_constraint import OutputConstraint
-from localspec.engine.control.acceptance_stats import PairStats, stats_key
-from localspec.engine.control.controller import Controller, DraftInput
-from localspec.engine.control.overlapped_drafter import DraftOverlap, OverlappedDrafter
-from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.conversation_snapshots import ConversationSnapshots
 from localspec.engine.draft_scoring import ScoredAnswer
+from localspec.engine.draft_sources import AnswerDrafter, DraftSources
 from localspec.engine.drafters.constrained import ConstrainedDrafter
-from localspec.engine.drafters.lookup import LookupDrafter
-from localspec.engine.llama import LlamaContext
 from localspec.engine.loaded_pair import LoadedPair
 from localspec.engine.near_ties import NearTieCheck
 from localspec.engine.output_processor import OutputProcessor, to_alternatives
-from localspec.engine.prefix_cache import BranchCache, PrefixCache
+from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.prober import PairProber
-from localspec.engine.protocols import Drafter, Verifier
+from localspec.engine.protocols import Verifier
 from localspec.engine.rescore import replay_passes, rescore
 from localspec.engine.speculative_loop import GenerationJob, TokenScorer, speculative_decode
 from localspec.engine.thinking_budget import ThinkingBudget
 from localspec.engine.token_probabilities import score_tokens
 from localspec.engine.verifiers import make_verifier
 from localspec.errors import LocalspecError, UsageError
-from localspec.models.draft_heads import KIND_TITLES
 from localspec.protocol.events import Event, Notice, SpeculationPlan, TokenScore
 from localspec.protocol.wire import (
     DEFAULT_DRAFT_LENGTH,
@@ -59,8 +52,6 @@ from localspec.protocol.wire import (
     TokenizeResult,
 )
 
-_DRAFT_INPUTS: dict[str, DraftInput] = {"model": "tokens", "dspark": "blocks", "dflash": "blocks"}
-
 _MAX_READING_SECONDS = 3.0
 """To read the text after which exact mode compares widths."""
 _MAX_NEAR_TIE_SHARE = 0.01
@@ -73,9 +64,6 @@ class Session:
     def __init__(self, load: LoadCommand) -> None:
         began = time.perf_counter()
         self._stop_requested = False
-        self._lookup_drafter: LookupDrafter | None = None
-        survival = load.measured.survival if load.measured else {}
-        self._pair_stats = {name: PairStats.from_saved(saved) for name, saved in survival.items()}
         self._logit_difference = load.measured.difference if load.measured else None
         self._long_difference = load.measured.long_difference if load.measured else None
         self._is_long_context_slow = False
@@ -83,21 +71,14 @@ class Session:
         self._near_tie_ms = self._checked_ms = 0.0
         """Of the answers in which near-ties were computed again: the time of these, and of all."""
         self._pair = LoadedPair(load, self._is_cancelled)
-        self._target, draft = self._pair.target, self._pair.draft
-        self._draft = draft
-        self._costs = self._make_costs(load.measured)
+        self._target, self._draft = self._pair.target, self._pair.draft
+        self._sources = DraftSources(self._pair, load)
         self._prompt_builder = self._pair.prompt_builder
         self._grammars = Grammars(self._target.vocabulary)
         save_checkpoint = self._target.save_checkpoint if self._target.needs_checkpoints else None
         self._target_cache = PrefixCache(self._target, save_checkpoint)
-        self._draft_cache = BranchCache(draft) if isinstance(draft, LlamaContext) else None
-        caches = [cache for cache in (self._target_cache, self._draft_cache) if cache]
+        caches = [self._target_cache, *self._sources.caches]
         self._snapshots = ConversationSnapshots(caches, load.snapshot_bytes)
-        self._overlap = DraftOverlap(
-            self._draft_cache if self._pair.can_overlap else None,
-            load.overlap,
-            across_devices=self._pair.uses_two_devices,
-        )
         self._max_draft = self._pair.max_draft
         self._max_width = load.draft_max + 1
         self._prober = PairProber(load, self._target, self._draft, self._max_draft)
@@ -118,25 +99,23 @@ class Session:
         self._snapshots.switch_to(prompt_tokens)
         request = replace(request, stop=(*request.stop, *prompt.stop))
         _check_request(request, self._target.n_vocab)
-        name, plan = self._choose_drafter(request)
+        name, plan = self._sources.choose(request, self._sources.length(request))
         vocabulary = self._target.vocabulary
         thinking = self._prompt_builder.make_thinking_budget(prompt, request.think_budget)
         thinking.restore_tokens(request.begun)
         verifier = make_verifier(request.verify, request.sampling.seed)
         constraint = self._make_constraint(request, prompt, prompt_tokens)
-        inputs = self._drafter_inputs(request, verifier, len(prompt_tokens), constraint, name)
-        overlapped, controller = self._overlap.make_drafter(inputs, request, self._costs), None
-        if name == "auto":
-            controller = self._make_controller(request, inputs, prompt_tokens, overlapped)
-        drafter = controller or overlapped or self._get_drafter(name, inputs)
+        inputs = self._drafter_inputs(request, verifier, len(prompt_tokens), constraint)
+        drafting = self._sources.make(name, request, inputs, prompt_tokens)
+        drafter, controller = drafting.drafter, drafting.controller
         if constraint is not None and name != "none":
             drafter = ConstrainedDrafter(drafter, constraint)
         near_tie_check = self._make_near_tie_check(request)
-        job = self._make_job(request, prompt_tokens, controller, thinking, constraint)
+        job = self._make_job(request, prompt_tokens, drafting, thinking, constraint)
         job = replace(job, is_near_tie=near_tie_check)
         yield plan
         yield from self._new_notices(request, prompt)
-        job = overlapped.join_job(job) if overlapped else job
+        job = drafting.overlapped.join_job(job) if drafting.overlapped else job
         loop = speculative_decode(self._target_cache, drafter, verifier, job)
         plan_change = controller.plan_change if controller else lambda: None
         output = OutputProcessor(request, vocabulary, plan.why, plan_change, thinking)
@@ -145,24 +124,25 @@ class Session:
         self._record_answer(near_tie_check, time.perf_counter() - began)
 
     def _record_answer(self, near_tie_check: NearTieCheck | None, seconds: float) -> None:
-        self._prober.record_answer(self._costs.plain_ms)
+        self._prober.record_answer(self._sources.costs.plain_ms)
         if near_tie_check is not None:
-            self._near_tie_ms += near_tie_check.n_found * self._costs.plain_ms
+            self._near_tie_ms += near_tie_check.n_found * self._sources.costs.plain_ms
             self._checked_ms += seconds * 1e3
 
     def _make_job(
         self,
         request: GenerateCommand,
         prompt_tokens: list[int],
-        controller: Controller | None,
+        drafting: AnswerDrafter,
         thinking: ThinkingBudget,
         constraint: OutputConstraint | None,
     ) -> GenerationJob:
+        controller = drafting.controller
         return GenerationJob(
             prompt_tokens,
             request.sampling,
             request.max_tokens,
-            self._draft_length(request, DRAFT_MAX if controller else DEFAULT_DRAFT_LENGTH),
+            self._sources.length(request, DRAFT_MAX if controller else DEFAULT_DRAFT_LENGTH),
             self._target.vocabulary.is_eog,
             self._is_cancelled,
             controller.record_round if controller else lambda _: None,
@@ -192,12 +172,9 @@ class Session:
         verifier: Verifier,
         prompt_length: int,
         constraint: OutputConstraint | None,
-        drafter: str,
     ) -> drafters.DrafterInputs:
-        needs_draft = drafter not in drafters.DRAFT_FREE
         return drafters.DrafterInputs(
-            draft_cache=self._draft_cache,
-            head_runner=self._pair.head_runner,
+            draft_cache=None,
             verifier=verifier,
             sampling=request.sampling,
             prompt_length=prompt_length,
@@ -207,8 +184,6 @@ class Session:
             constraint=constraint,
             prediction=self._tokenize_prediction(request.prediction),
             keep_logits=request.probabilities,
-            vocabularies=self._pair.vocabularies,
-            draft_prompt=self._pair.draft_prompt(request) if needs_draft else None,
         )
 
     def _tokenize_prediction(self, text: str) -> tuple[int, ...]:
@@ -260,7 +235,7 @@ class Session:
             self._logit_difference = self._prober.measure_logit_difference()
             self._long_difference = self._prober.measure_long_difference()
         self._prober.empty_memories()
-        self._costs = self._make_costs(self._prober.costs)
+        self._sources.set_costs(self._prober.costs)
         yield from self.measured_costs()
 
     def measure_when_idle(self) -> Generator[None]:
@@ -268,7 +243,7 @@ class Session:
         self._stop_requested = False
         for costs in self._prober.measure_when_idle():
             if costs is not None:
-                self._costs = self._make_costs(costs)
+                self._sources.set_costs(costs)
             yield
         yield from self._compare_widths_when_idle()
 
@@ -288,19 +263,18 @@ class Session:
 
     def measured_costs(self) -> Iterator[MeasuredCosts]:
         """The pair's costs so far; nothing if none were measured."""
-        if not self._costs.is_measured:
+        costs = self._sources.costs
+        if not costs.is_measured:
             return
-        plain = self._costs.plain_ms
-        yield MeasuredCosts(
-            t1_ms=round(plain, 4),
-            curve=self._costs.verify_curve(),
-            c=round(self._costs.c, 5) if self._draft and self._costs.is_draft_measured else None,
+        measured = MeasuredCosts(
+            t1_ms=round(costs.plain_ms, 4),
+            curve=costs.verify_curve(),
             threads=self._prober.threads,
             threads_batch=self._prober.threads_batch,
             difference=self._logit_difference,
             long_difference=self._long_difference,
-            survival={name: stats.saved() for name, stats in self._pair_stats.items()},
         )
+        yield self._sources.add_measured(measured)
 
     def replay(self, command: ReplayCommand) -> ReplayResult:
         """Decode an answer with the target alone, in passes of the given widths."""
@@ -327,21 +301,24 @@ class Session:
         if command.drafter == "lookup":
             return draft_scoring.score_lookup(answer)
         score = self._score_draft(request, verifier, answer)
-        self._get_stats(request).acceptance.record_score(score.accepted)
+        self._sources.stats(request).acceptance.record_score(score.accepted)
         return score
 
     def _score_draft(
         self, request: GenerateCommand, verifier: Verifier, answer: ScoredAnswer
     ) -> DraftScore:
-        kind = self._pair.draft_kind
-        inputs = self._drafter_inputs(request, verifier, len(answer.prompt), None, kind)
+        if not self._pair.drafts:
+            raise UsageError("There is no draft to be judged.")
+        draft = self._pair.drafts[0]
+        inputs = self._drafter_inputs(request, verifier, len(answer.prompt), None)
+        inputs = self._sources.add_draft(inputs, draft, request)
         if inputs.head_runner is not None:
-            drafter = drafters.make(kind, inputs)
+            drafter = drafters.make(draft.kind, inputs)
             return draft_scoring.score_head(self._target, inputs.head_runner, drafter, answer)
-        draft = self._pair.open_scored_draft()
+        scored = draft.open_scored()
         if inputs.vocabularies is None:
-            return draft_scoring.score_model(draft, answer)
-        return draft_scoring.score_across(draft, inputs.vocabularies, answer, inputs.draft_prompt)
+            return draft_scoring.score_model(scored, answer)
+        return draft_scoring.score_across(scored, inputs.vocabularies, answer, inputs.draft_prompt)
 
     def inspect(self, command: InspectCommand) -> Iterator[InspectResult]:
         """Score an answer's tokens; the memory ends as after generating the answer."""
@@ -357,28 +334,6 @@ class Session:
                     for s in scores
                 )
             )
-
-    def _make_costs(self, measured: MeasuredCosts | None) -> PassCosts:
-        return PassCosts(
-            measured,
-            drafts_blocks=_DRAFT_INPUTS.get(self._pair.draft_kind) == "blocks",
-            prices_changes=self._pair.has_workers,
-        )
-
-    def _choose_drafter(self, request: GenerateCommand) -> tuple[str, SpeculationPlan]:
-        name = request.spec
-        length = self._draft_length(request, DEFAULT_DRAFT_LENGTH)
-        if name in ("off", "none") or length < 1:
-            stuck = "the model cannot roll back rejected tokens"
-            return "none", SpeculationPlan("off", "turned off" if self._max_draft >= 1 else stuck)
-        if name == "auto":
-            draft = f"{self._pair.draft_description} and " if self._draft else ""
-            return name, SpeculationPlan("probing", f"{draft}prompt lookup, when it helps")
-        speculation_methods.check(name, self._pair.draft_kind if self._draft else None)
-        if name not in drafters.DRAFT_FREE:  # `model` also selects a head
-            name = self._pair.draft_kind
-        title = KIND_TITLES.get(name, name)
-        return name, SpeculationPlan("on", request.why or f"max draft tokens {length}, {title}")
 
     def _make_near_tie_check(self, request: GenerateCommand) -> NearTieCheck | None:
         """None if exact mode is off, or if it is `auto` and computing near-ties again is dear.
@@ -422,48 +377,11 @@ class Session:
             notices.append(Notice("warning", "exact-keys", message, hint))
         return self._prompt_builder.new_notices(notices)
 
-    def _draft_length(self, request: GenerateCommand, default: int) -> int:
-        requested = request.draft_length
-        return min(default if requested is None else requested, self._max_draft)
-
-    def _make_controller(
-        self,
-        request: GenerateCommand,
-        inputs: drafters.DrafterInputs,
-        prompt: list[int],
-        overlapped: OverlappedDrafter | None,
-    ) -> Controller:
-        stats = self._get_stats(request)
-        kind = self._pair.draft_kind
-        draft = overlapped or (drafters.make(kind, inputs) if self._draft else None)
-        lookup = self._get_drafter("lookup", inputs)
-        draft_input = _DRAFT_INPUTS.get(kind, "states")
-        n_read = 0
-        if self._draft_cache:
-            draft_prompt = prompt if inputs.draft_prompt is None else inputs.draft_prompt
-            unread = len(draft_prompt) - self._draft_cache.count_shared(draft_prompt)
-            n_read = max(0, len(prompt) - unread)
-        return Controller(
-            draft, lookup, self._costs, stats, draft_input=draft_input, n_draft_read=n_read
-        )
-
-    def _get_stats(self, request: GenerateCommand) -> PairStats:
-        key = stats_key(request.sampling, request.verify)
-        return self._pair_stats.setdefault(key, PairStats())
-
-    def _get_drafter(self, name: str, inputs: drafters.DrafterInputs) -> Drafter:
-        if name != "lookup":
-            return drafters.make(name, inputs)
-        if self._lookup_drafter is None:  # kept, because it has indexed the chat so far
-            self._lookup_drafter = LookupDrafter()
-        self._lookup_drafter.set_prediction(inputs.prediction)
-        return self._lookup_drafter
-
     def _is_cancelled(self) -> bool:
         return self._stop_requested
 
     def close(self) -> None:
-        self._overlap.close()
+        self._sources.close()
         self._pair.close()
         self._draft = None
 

@@ -379,7 +379,11 @@ def with_draft_settings(load: LoadCommand, **changes: object) -> LoadCommand:
 def list_draft_variants(load: LoadCommand) -> tuple[LoadCommand, ...]:
     if load.draft is None:
         return (load,)
-    return load, with_draft_settings(load, n_ubatch=_SMALL_UBATCH), replace(load, draft=None)
+    return (
+        load,
+        with_draft_settings(load, n_ubatch=_SMALL_UBATCH),
+        replace(load, draft=None, second_draft=None),
+    )
 
 
 def list_single_changes(
@@ -413,7 +417,12 @@ def list_single_changes(
                 "draft on the CPU", "--draft-gpu-layers 0", "drafting is slower",
                 with_draft_settings(load, n_gpu_layers=0),
             )  # fmt: skip
-        yield "no draft model", "--draft none", "prompt lookup only", replace(load, draft=None)
+        yield (
+            "no draft model",
+            "--draft none",
+            "prompt lookup only",
+            replace(load, draft=None, second_draft=None),
+        )
     if has_gpu:
         yield from _list_offload_changes(load, target)
 

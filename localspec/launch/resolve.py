@@ -7,15 +7,15 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from localspec import speculation_methods
-from localspec.errors import IncompatiblePairError, ModelFileError
+from localspec.errors import IncompatiblePairError, ModelFileError, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog, draft_heads, pair_compatibility, resolver
 from localspec.models.gguf import header
 from localspec.models.resolver import ModelRequest, NotDownloadedError, ResolvedModel
 from localspec.sanitize import sanitize
 
-_MAX_DOWNLOADS = 2
-"""A target and its draft model."""
+_MAX_DOWNLOADS = 3
+"""A target and two drafts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,21 @@ class ResolvedPair:
     detected_head: str = ""
     """The type of the head if it was found automatically; then `draft` is that head."""
     requested_refs: tuple[str, str] | None = field(default=None, compare=False)
-    """The model reference, and the draft: a reference, `auto` or `none`."""
+    """The model reference, and the draft: a reference or two, `auto` or `none`."""
+    second_draft: Path | None = None
+    """Of another kind than `draft`: each round uses the one that gains more."""
 
     @property
     def portable_refs(self) -> tuple[str, str]:
         """The arguments that open the same pair later, from any folder."""
         if self.requested_refs is not None:
             return self.requested_refs
-        return make_portable_refs(str(self.target), str(self.draft) if self.draft else "none")
+        drafts = ",".join(map(str, self.drafts))
+        return make_portable_refs(str(self.target), drafts or "none")
+
+    @property
+    def drafts(self) -> tuple[Path, ...]:
+        return tuple(draft for draft in (self.draft, self.second_draft) if draft is not None)
 
     @property
     def head_notice(self) -> str:
@@ -49,19 +56,22 @@ class ResolvedPair:
 
 
 def resolve_pair(model: str | None, draft: str) -> ResolvedPair:
-    """Resolve a model argument and a --draft argument (a reference, `auto` or `none`).
+    """Resolve a model argument and a --draft argument.
 
-    Checks the headers of all files. Raises NotFoundError (NotDownloadedError if it can be
-    downloaded), AccessError, ModelFileError or IncompatiblePairError.
+    The latter is a reference, two references with a comma between, `auto` or `none`. Checks the
+    headers of all files. Raises NotFoundError (NotDownloadedError if it can be downloaded),
+    AccessError, ModelFileError, IncompatiblePairError, or UsageError for two drafts of one kind.
     """
     pair = _resolve_files(resolver.resolve(model or resolver.default_pair_id()), draft)
     header.check_loadable(pair.target)
     _check_is_model(pair.target)
     if draft == "auto":
         pair = with_detected_head(pair)
-    if pair.draft is not None:
-        header.check_loadable(pair.draft)
-        _check_pair(pair.target, pair.draft)
+    for path in pair.drafts:
+        header.check_loadable(path)
+        _check_pair(pair.target, path)
+    if pair.second_draft is not None:
+        _check_kinds(pair)
     return pair
 
 
@@ -80,7 +90,22 @@ def resolve_or_pull(
 def make_portable_refs(model: str, draft: str) -> tuple[str, str]:
     """Make the arguments valid in any folder: relative paths become absolute."""
     is_keyword = draft in ("auto", "none")
-    return resolver.portable_ref(model), draft if is_keyword else resolver.portable_ref(draft)
+    if is_keyword:
+        return resolver.portable_ref(model), draft
+    return resolver.portable_ref(model), ",".join(map(resolver.portable_ref, split_drafts(draft)))
+
+
+def split_drafts(text: str) -> list[str]:
+    """The references of a --draft argument. Raises UsageError for more than two."""
+    parts = text.split(",")
+    if len(parts) == 1 or Path(text).exists():
+        return [text]
+    if len(parts) > 2 or not all(part.strip() for part in parts):
+        raise UsageError(
+            f"{sanitize(text, multiline=False)!r} does not name one draft or two.",
+            "Name two with a comma between: --draft SMALL.gguf,HEAD.gguf",
+        )
+    return [part.strip() for part in parts]
 
 
 def resolve_file(text: str) -> Path:
@@ -94,7 +119,9 @@ def _resolve_files(request: ModelRequest, draft: str) -> ResolvedPair:
     if draft == "none":
         return ResolvedPair(request.target.require_path(), None)
     if draft != "auto":
-        return ResolvedPair(request.target.require_path(), _resolve_draft(draft))
+        drafts = [_resolve_draft(part) for part in split_drafts(draft)]
+        second = drafts[1] if len(drafts) > 1 else None
+        return ResolvedPair(request.target.require_path(), drafts[0], second_draft=second)
     if request.pair is None:
         return ResolvedPair(request.target.require_path(), _find_catalog_draft(request.target))
     return _resolve_catalog_pair(request, request.pair)
@@ -131,29 +158,31 @@ def _find_catalog_draft(target: ResolvedModel) -> Path | None:
     return None
 
 
-def draft_kind(pair: ResolvedPair) -> str | None:
-    """Return `model`, `crossvocab` (a model with another vocabulary) or the head type.
+def draft_kinds(pair: ResolvedPair) -> tuple[str, ...]:
+    """Of each draft: `model`, `crossvocab` (a model with another vocabulary) or the head type.
 
-    None without a draft. Raises as `resolve_pair`.
+    Raises as `resolve_pair`.
     """
-    if pair.draft is None:
-        return None
-    target, draft = header.read(pair.target), header.read(pair.draft)
+    return tuple(_draft_kind(pair.target, draft) for draft in pair.drafts)
+
+
+def _draft_kind(target_path: Path, path: Path) -> str:
+    target, draft = header.read(target_path), header.read(path)
     kind = draft_heads.draft_kind_for_target(target, draft)
-    verdict = pair_compatibility.check_compatibility(target, draft, pair.draft).verdict
+    verdict = pair_compatibility.check_compatibility(target, draft, path).verdict
     return "crossvocab" if kind == "model" and verdict == "cross-vocabulary" else kind
 
 
 def check_drafter(pair: ResolvedPair, spec: str) -> None:
     """Raise UsageError if the pair has no such drafter."""
     if spec not in speculation_methods.ALWAYS:
-        speculation_methods.check(spec, draft_kind(pair))
+        speculation_methods.check(spec, draft_kinds(pair))
 
 
 def preferred_drafter(pair: ResolvedPair, spec: str) -> str:
     """Return the user's general preference, or `auto` if this pair has no such drafter."""
     if spec in speculation_methods.ALWAYS or spec in speculation_methods.available(
-        draft_kind(pair)
+        draft_kinds(pair)
     ):
         return spec
     return "auto"
@@ -177,6 +206,18 @@ def _check_is_model(target: Path) -> None:
         name = sanitize(target.name, multiline=False)
         message = f"{name} is a draft head, not a complete model."
         raise ModelFileError(message, f"Name its target: localspec run TARGET --draft {name}")
+
+
+def _check_kinds(pair: ResolvedPair) -> None:
+    """Raise UsageError for two drafts of one kind, or two heads."""
+    kinds = draft_kinds(pair)
+    if len(set(kinds)) == 1 or not {"model", "crossvocab"} & set(kinds):
+        names = " and ".join(sanitize(path.name, multiline=False) for path in pair.drafts)
+        raise UsageError(
+            f"Two drafts must be of different kinds, at most one of them a head: {names} are "
+            f"{' and '.join(kinds)}.",
+            "localspec pair test compares drafts: use the best of them.",
+        )
 
 
 def _check_pair(target: Path, draft: Path) -> None:

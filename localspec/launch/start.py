@@ -15,6 +15,7 @@ from localspec.fit import calibration, counted_fit, machine_profile
 from localspec.fit.advisor import SettingsAdvice, SettingsAdvisor, SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.report import FitReport
+from localspec.fit.second_draft import without_draft_memory
 from localspec.launch.resolve import ResolvedPair
 from localspec.launch.workers import check_workers, describe_transfer
 from localspec.lazy_dataclass import dataclass
@@ -115,9 +116,11 @@ class LoadOptions:
             n_gpu_layers=-1 if self.draft_gpu_layers is None else self.draft_gpu_layers,
             n_threads=self.draft_threads or self.threads,
         )
-        path = str(pair.draft) if pair.draft and spec not in WITHOUT_DRAFT else None
+        paths = [] if spec in WITHOUT_DRAFT else [str(path) for path in pair.drafts]
+        path, second, *_ = (*paths, None, None)
+        load = LoadCommand(str(pair.target), path, target, draft, overlap=self.overlap)
         return SettingsRequest(
-            LoadCommand(str(pair.target), path, target, draft, overlap=self.overlap),
+            replace(load, second_draft=second),
             ctx=ctx,
             kv=self.kv,
             n_gpu_layers=self.gpu_layers,
@@ -259,8 +262,10 @@ def choose_settings(
     target = header.read_model(Path(load.target))
     draft = header.read_model(Path(load.draft)) if load.draft else None
     machine = machine_profile.with_workers(machine_profile.detect(refresh=True), workers)
-    advisor = SettingsAdvisor(target, draft, machine)
     try:
+        if load.second_draft:
+            machine = without_draft_memory(machine, request, target, load.second_draft)
+        advisor = SettingsAdvisor(target, draft, machine)
         advice = advisor.advise(request)
     except ModelFileError:
         return None
@@ -328,6 +333,12 @@ def _summarize_reads(load: LoadCommand) -> measurements.PairReads:
     return calibration.summarize_reads(load, headers[0], (*headers, None)[1], hardware)
 
 
+def _settings_notices(advice: SettingsAdvice) -> Iterator[Notice]:
+    yield Notice("info", SETTINGS_NOTICE, f"Chosen: {advice.explanation}.")
+    if advice.exact_note:
+        yield Notice("info", EXACT_NOTICE, advice.exact_note)
+
+
 class MeasuredEngine:
     """An engine that saves its measurements after answers, at most once per `_SAVE_INTERVAL`.
 
@@ -363,6 +374,8 @@ class MeasuredEngine:
         """Add the memory estimate and the reason for the settings; save estimate and real use."""
         estimate = advice.fit.memory_estimate
         predicted = estimate.total_by_device
+        if advice.fit.load.second_draft:  # it is not part of the estimate
+            return replace(ready, notices=(*ready.notices, *_settings_notices(advice)))
         used = {name: size for name, size in ready.memory.items() if name in predicted and size}
         if used:
             memory_used = MemoryMeasurement(
@@ -370,10 +383,7 @@ class MeasuredEngine:
             )
             self._store.write_memory(self._key, memory_used)
         memory = ready.memory | {"predicted": sum(predicted.values())}
-        notices = [Notice("info", SETTINGS_NOTICE, f"Chosen: {advice.explanation}.")]
-        if advice.exact_note:
-            notices.append(Notice("info", EXACT_NOTICE, advice.exact_note))
-        return replace(ready, memory=memory, notices=(*ready.notices, *notices))
+        return replace(ready, memory=memory, notices=(*ready.notices, *_settings_notices(advice)))
 
     @property
     def worker(self) -> EngineProcess:

@@ -163,8 +163,9 @@ class AppServer:
 
     def can_serve(self, request: SettingsRequest) -> bool:
         """Whether the pair of a request is the one that is served."""
-        draft = str(self._choice.draft) if self._choice.draft else None
-        return (request.load.target, request.load.draft) == (str(self._choice.target), draft)
+        load, files = request.load, (self._choice.target, *self._choice.drafts)
+        loaded = [path for path in (load.target, load.draft, load.second_draft) if path]
+        return loaded == list(map(str, files))
 
     def share(self, engine: InspectableEngine) -> SharedEngine:
         """The engine for the chat; also after it was loaded again."""

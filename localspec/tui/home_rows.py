@@ -310,7 +310,7 @@ def _describe_draft(choice: ResolvedPair) -> str:
         return "prompt lookup, no draft model"
     if choice.draft == choice.target:
         return "+ built-in MTP layer"
-    return f"+ {_model_stem(choice.draft)}"
+    return f"+ {' + '.join(map(_model_stem, choice.drafts))}"
 
 
 def _suggested_rows(survey: MachineSurvey) -> list[HomeRow]:
@@ -363,9 +363,8 @@ def _model_stem(path: Path) -> str:
 
 
 def _format_size(choice: ResolvedPair) -> str:
-    files = {choice.target, choice.draft}
     try:
-        return gib(sum(file.stat().st_size for file in files if file is not None))
+        return gib(sum(file.stat().st_size for file in {choice.target, *choice.drafts}))
     except OSError:
         return "missing"
 

@@ -48,6 +48,7 @@ WORTH = {
     "behind a cliff": World(steady(0.85), c=0.05, curve=CLIFF),
     "easy and hard tokens": World(mixed(0.1, 0.95, 0.5)),
     "never measured": World(steady(0.7), told=False),
+    "a dear draft on a GPU": World(steady(0.9), c=0.35, on_gpu=True),
     "a noisy machine": World(steady(0.7), noise=0.4),
 }
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from localspec.engine.control.acceptance_stats import PairStats
 from localspec.engine.control.controller import Controller
+from localspec.engine.control.draft_choice import DraftChoice
 from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy
 from localspec.engine.speculative_loop import RoundResult
@@ -43,6 +44,8 @@ class World:
     """Real cost of wide passes relative to the measurement, after n tokens."""
     believed: float = 1.0
     """Measured cost of a plain pass relative to the real one."""
+    on_gpu: bool = False
+    """Whether the draft model is: it reads many tokens at the price of few."""
     change: float = 0.0
     """Cost of a pass of another width than the last one: its graph is sent to a worker again."""
     prices_changes: bool = True
@@ -83,7 +86,8 @@ class World:
         curve = {str(w): self.curve[w] / self.believed for w in (1, 2, 4, 8)} | {"1": 1.0}
         t1, c = 10.0 * self.believed, self.c / self.believed
         measured = MeasuredCosts(t1, curve, c) if self.told else None
-        return PassCosts(measured, prices_changes=self.prices_changes and self.change > 0)
+        prices_changes = self.prices_changes and self.change > 0
+        return PassCosts(measured, prices_changes=prices_changes, drafts_on_gpu=self.on_gpu)
 
     def controller(self, lookup: Drafter | None = None) -> Controller:
         return Controller(self, lookup, self.costs(), self.stats)
@@ -95,7 +99,9 @@ class World:
         new = [7] * kept + [int(self._rng.integers(100, 10_000))]
         return RoundResult(draft, kept, new, times, len(draft.tokens) + 1)
 
-    def run(self, drafter: Drafter, n: int, length: int, controller: Controller | None) -> float:
+    def run(
+        self, drafter: Drafter, n: int, length: int, controller: Controller | DraftChoice | None
+    ) -> float:
         """Milliseconds for about n tokens."""
         ms, tokens, lost, last_width = 0.0, [1, 2, 3], 0.0, 0
         self.regret = []

@@ -240,14 +240,24 @@ class ThroughputStats:
         """Whether the draft model was used in too few rounds to judge it."""
         return self.draft_rounds < _MIN_DRAFT_ROUNDS
 
-    def is_profitable(self, expected_gain: float) -> bool:
-        """Whether to draft with the model, if the plan expects to gain `expected_gain` tokens."""
+    def is_profitable(self, planned_gain: float) -> bool:
+        """Whether to draft with the model, if the plan expects to gain `planned_gain` tokens."""
         if self.is_unproven:
-            return expected_gain > 0
-        precision = min(self.draft_rounds, 1 / _GAIN_WEIGHT) / self.gain_variance
-        total = precision + _PLAN_PRECISION
-        mean = (precision * self.gain + _PLAN_PRECISION * expected_gain) / total
-        return mean + _BENEFIT_OF_DOUBT / math.sqrt(total) > 0
+            return planned_gain > 0
+        doubt = _BENEFIT_OF_DOUBT / math.sqrt(self._measured_precision + _PLAN_PRECISION)
+        return self.expected_gain(planned_gain) + doubt > 0
+
+    def expected_gain(self, planned_gain: float) -> float:
+        """The planned gain, corrected by the measured gains."""
+        if self.is_unproven:
+            return planned_gain
+        precision = self._measured_precision
+        measured = precision * self.gain + _PLAN_PRECISION * planned_gain
+        return measured / (precision + _PLAN_PRECISION)
+
+    @property
+    def _measured_precision(self) -> float:
+        return min(self.draft_rounds, 1 / _GAIN_WEIGHT) / self.gain_variance
 
     def is_probe_due(self) -> bool:
         """Whether to try the draft model although it is not profitable; increasingly rarely."""

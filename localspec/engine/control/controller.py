@@ -41,6 +41,10 @@ _USUAL_DRAFT = 3
 """Draft tokens of a usual round, to explain a pause."""
 _WORTHWHILE_SPEEDUP = 1.5
 """If a usual draft gains less when all of it is accepted, the passes are the reason for a pause."""
+_READING_ROUNDS = 32
+"""Rounds over which a draft's reading of the text is spread, to compare it with another draft."""
+_NEW_DRAFT_INTERVAL = 4
+"""Rounds between the first trials of a draft that another one is preferred to."""
 _ROUNDS_BETWEEN_PLANS = 16
 """Minimum rounds between events that only update the reason or the speed-up."""
 
@@ -85,7 +89,7 @@ class Controller:
         self._lookup_draft = Draft()
         self._draft_budget: DraftBudget | None = None
         self._pair_stats = pair_stats
-        self._regret = RegretBudget(pair_stats.won)
+        self.regret = RegretBudget(pair_stats.won)
         self._n_to_catch_up = 0
         self._is_probing = self._model_pays = False
         self._draft_read_to = n_draft_read
@@ -137,6 +141,24 @@ class Controller:
         self._throughput.rounds_since_draft += 1
         return Draft(reason=self._no_draft_reason())
 
+    def draft_value(self, n_tokens: int, limit: int) -> float:
+        """Tokens that a round with this draft is expected to gain after `n_tokens` of text.
+
+        What it has not read yet is counted in small part, since it is read once.
+        """
+        gain = self._throughput.expected_gain(self._gain.model_gain(0, 1.0, limit))
+        reading_ms = self._costs.catch_up_ms(n_tokens - self._draft_read_to)
+        return gain - self._gain.tokens_per_ms * reading_ms / _READING_ROUNDS
+
+    def is_trial_due(self, tokens: Sequence[int], limit: int) -> bool:
+        """Whether a draft that another one is preferred to should be tried, and can be afforded."""
+        throughput = self._throughput
+        wait = _NEW_DRAFT_INTERVAL if throughput.is_unproven else 4 * throughput.probe_interval
+        if throughput.rounds_since_draft < wait:
+            return False
+        self._plan_model(tokens, limit)
+        return self._model_pays or self._is_probing
+
     def _plan_model(self, tokens: Sequence[int], limit: int) -> int:
         """Decide whether to draft with the model; return the longest draft that is affordable.
 
@@ -165,9 +187,9 @@ class Controller:
 
     def _affordable_length(self, limit: int, loss: Callable[[int], float]) -> int:
         """The longest draft, at most `limit` tokens, whose loss the regret budget covers."""
-        if limit < 1 or self._regret.can_afford(loss(limit)):
+        if limit < 1 or self.regret.can_afford(loss(limit)):
             return limit
-        return next(n for n in range(limit) if not self._regret.can_afford(loss(n + 1)))
+        return next(n for n in range(limit) if not self.regret.can_afford(loss(n + 1)))
 
     def _limit_lookup(self, limit: int) -> Draft:
         """The lookup draft as far as the regret budget covers its verification."""
@@ -271,14 +293,24 @@ class Controller:
         self._match_rate = 0.9 * self._match_rate + 0.1 * bool(self._lookup_draft.tokens)
         self._drafted_tokens, self._draft_budget = [], None
 
+    def observe_round(self, result: RoundResult) -> None:
+        """Update the statistics with the result of a round that another controller drafted."""
+        self._n_rounds += 1
+        self._throughput.rounds_since_draft += 1
+        target_ms = result.ms.verify + result.ms.host
+        if result.width == len(result.draft.tokens) + 1 and not result.guarded:
+            self._costs.record_pass(result.width, target_ms)
+            self._throughput.record_round(len(result.tokens), target_ms + result.ms.draft)
+        self._pair_stats.won = self.regret.carry_over()
+
     def _charge_budget(self, result: RoundResult, target_ms: float, free_ms: float) -> None:
         """Charge a round that drafted; `free_ms` of its draft time are not charged."""
         n_tokens, draft_ms = len(result.tokens), result.ms.draft
         passes = n_tokens + self._costs.last_change_ms / self._costs.plain_ms
         if result.draft.tokens or draft_ms:
             passes = (target_ms + draft_ms - free_ms) / self._costs.steady_plain_ms
-        self._regret.record_round(n_tokens, passes)
-        self._pair_stats.won = self._regret.carry_over()
+        self.regret.record_round(n_tokens, passes)
+        self._pair_stats.won = self.regret.carry_over()
 
     def _record_times(self, result: RoundResult) -> float:
         """Record the times; return those of the draft model reading a long text at no charge."""

@@ -26,8 +26,9 @@ _MIN_PLAIN_INTERVAL, _MAX_PLAIN_INTERVAL = 8, 128
 """Rounds without a plain pass after which one is due; doubled after each."""
 _DEFAULT_SLOPE = 0.35
 """Cost of one more row until a wider pass is timed, in one-token passes: dear, to be cautious."""
-_CATCH_UP_SHARE = 0.1
-"""Cost of a token that the draft model reads in a wide batch, until timed, in draft passes."""
+_CATCH_UP_SHARE, _GPU_CATCH_UP_SHARE = 0.1, 0.03
+"""Cost of a token that the draft model reads in a wide batch, until timed, in draft passes. With
+0.1 the regret budget never covers a first draft of a model whose pass costs 0.26 target passes."""
 _CLIFF_WIDTH = 3
 """Up to this width the curve may be steeper than beyond: some kernels begin at two rows."""
 _HELD_ADVANTAGE = 1.03
@@ -45,6 +46,7 @@ class PassCosts:
         *,
         drafts_blocks: bool = False,
         prices_changes: bool = False,
+        drafts_on_gpu: bool = False,
     ) -> None:
         """`drafts_blocks`: one draft pass gives all draft tokens.
 
@@ -63,6 +65,7 @@ class PassCosts:
         self.first_draft_ms = self.draft_ms
         """The first draft pass of a round, which also catches up with the text."""
         self._catch_up_token_ms: float | None = None
+        self._catch_up_share = _GPU_CATCH_UP_SHARE if drafts_on_gpu else _CATCH_UP_SHARE
         self._rounds_since_plain = 0
         self._plain_interval = _MIN_PLAIN_INTERVAL
         self._drafts_blocks = drafts_blocks
@@ -204,7 +207,7 @@ class PassCosts:
         """Milliseconds of the draft model decoding `n_tokens` of text that it has not read."""
         per_token = self._catch_up_token_ms
         return n_tokens * (
-            _CATCH_UP_SHARE * self.first_draft_ms if per_token is None else per_token
+            self._catch_up_share * self.first_draft_ms if per_token is None else per_token
         )
 
     def record_catch_up(self, ms: float, n_tokens: int, n_passes: int) -> None:

@@ -350,9 +350,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
             if choice.draft is None and choice not in recent_pairs.load():
                 # A pair from the recent list was already opened as is, without a head.
                 choice = launch.with_detected_head(choice)
-            for file in (choice.target, choice.draft):
-                if file is not None:
-                    header.check_magic(file)
+            for file in (choice.target, *choice.drafts):
+                header.check_magic(file)
         except LocalspecError as error:
             self._show_error(error)
             return None
