@@ -3,16 +3,18 @@
 import sys
 from typing import NoReturn
 
-from localspec import child_process
-
 
 def main() -> NoReturn:
-    # With a closed stream, the engine's pipes would take its place.
-    has_streams = None not in (sys.stdin, sys.stdout, sys.stderr)
-    if has_streams and sys.argv[1:2] == ["run"] and "--help" not in sys.argv:
-        child_process.start_early(child_process.engine_command())  # both import meanwhile
-    from localspec import cli  # noqa: PLC0415
+    try:  # Ctrl+C while modules are imported is no traceback either
+        from localspec import child_process  # noqa: PLC0415
 
+        # With a closed stream, the engine's pipes would take its place.
+        has_streams = None not in (sys.stdin, sys.stdout, sys.stderr)
+        if has_streams and sys.argv[1:2] == ["run"] and "--help" not in sys.argv:
+            child_process.start_early(child_process.engine_command())  # both import meanwhile
+        from localspec import cli  # noqa: PLC0415
+    except KeyboardInterrupt:
+        sys.exit(130)
     cli.main()
 
 

@@ -26,9 +26,9 @@ def check_chat(messages: Sequence[ChatMessage], param: str) -> None:
     """Raise ApiError for messages that no template can render."""
     if not messages:
         raise invalid(param, "it is empty")
-    if all(message.role == "system" for message in messages):
-        raise invalid(param, "no message is of the user")
     roles = [message.role for message in messages]
+    if set(roles) <= {"system"} or roles == ["assistant"]:
+        raise invalid(param, "no message is of the user")
     if roles[-2:] == ["assistant", "assistant"]:
         raise invalid(param, "two messages of the assistant are at the end")
 

@@ -209,9 +209,10 @@ class ApiServer:
         return JSONResponse({"tokens": tokens})
 
     async def _detokenize(self, request: Request) -> Response:
-        self._loaded()
-        fields = await self._read_fields(request)
+        model, fields = self._loaded(), await self._read_fields(request)
         tokens = fields.token_ids("tokens", _MAX_PROMPT_TOKENS)
+        if max(tokens, default=0) >= model.n_vocab:
+            raise invalid("tokens", "it contains tokens that this model does not have")
         command = DetokenizeCommand(tokens)
         text = await self._run(request, lambda engine: engine.worker.detokenize(command))
         return JSONResponse({"content": text})

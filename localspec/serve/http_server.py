@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import signal
 import socket
 import threading
@@ -256,8 +257,11 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except (OSError, OverflowError) as error:
-        problem = getattr(error, "strerror", None) or str(error)
+        problem = (getattr(error, "strerror", None) or str(error)).partition(" (while ")[0]
+        is_port = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
         raise UsageError(
             f"The server cannot listen on {host} port {port}: {problem}.",
-            "Choose another port: localspec serve --port 8081",
+            "Add --port 0: a free port is chosen."
+            if is_port
+            else "Give --host an address of this computer, or leave it out.",
         ) from error

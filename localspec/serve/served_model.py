@@ -193,6 +193,10 @@ class ServedModel:
             begun = engine.worker.tokenize(TokenizeCommand(text, parse_special=False)).tokens
         return messages[:-1], begun
 
+    @property
+    def n_vocab(self) -> int:
+        return header.read(self.pair.target).tokenizer.n_tokens
+
     # --- descriptions -----------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
@@ -201,7 +205,7 @@ class ServedModel:
         meta = {
             "n_ctx": self.n_ctx,
             "n_ctx_train": file.n_ctx_train,
-            "n_vocab": file.tokenizer.n_tokens,
+            "n_vocab": self.n_vocab,
             "n_embd": file.n_embd,
             "n_params": file.parameters,
             "size": file.weight_bytes,

@@ -317,6 +317,14 @@ def test_with_json_the_error_is_the_document(
     assert done.document["error"]["message"]
 
 
+@pytest.mark.parametrize("module", ["ctypes", "click"])
+def test_ctrl_c_while_it_starts_is_no_traceback(tmp_path: Path, module: str) -> None:
+    (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt\n")
+    path = f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"
+    done = localspec("list", env={"PYTHONPATH": path})
+    assert (done.code, done.out, done.err) == (130, b"", "")
+
+
 def test_a_bug_of_ours_is_one_line_too(files: Files, tmp_path: Path) -> None:
     """The catch-all: a module that breaks, here a catalogue reader."""
     broken = tmp_path / "yaml.py"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -82,6 +83,11 @@ def test_what_it_refuses(zoo: Zoo, tmp_path: Path) -> None:
     assert localspec("serve", model, "--api-key-file", tmp_path / "none").code == 8
     assert localspec("serve", tmp_path / "none.gguf").code == 3
     elsewhere = localspec("serve", model, "--host", "192.0.2.1", env={"LOCALSPEC_API_KEY": "k"})
-    assert elsewhere.code == 2 and "cannot listen" in elsewhere.err
+    assert elsewhere.code == 2 and "cannot listen" in elsewhere.err and "--host" in elsewhere.err
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        taken = localspec("serve", model, "--port", port)
+    assert taken.code == 2
+    assert taken.err.splitlines()[1] == "  Add --port 0: a free port is chosen."
     damaged = localspec("serve", zoo["vocabulary-only"], "--port", "0")
     assert damaged.code not in (0, 1)

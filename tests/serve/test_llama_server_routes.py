@@ -84,6 +84,12 @@ def test_infill(zoo: Zoo) -> None:
 def test_tokens_and_templates(chatty: Served) -> None:
     tokens = chatty.post("/tokenize", {"content": "Hi?"}).json["tokens"]
     assert chatty.post("/detokenize", {"tokens": tokens}).json["content"].strip() == "Hi?"
+    unknown = chatty.post("/detokenize", {"tokens": [10**6]})
+    assert (unknown.status, unknown.json["error"]["param"]) == (400, "tokens")
+    begun = chatty.post(
+        "/v1/chat/completions", {"messages": [{"role": "assistant", "content": "I"}]}
+    )
+    assert (begun.status, begun.json["error"]["param"]) == (400, "messages")
     pieces = chatty.post("/tokenize", {"content": "Hi?", "with_pieces": True}).json["tokens"]
     assert [piece["id"] for piece in pieces] == tokens
     chat = {"messages": [{"role": "user", "content": "Hi?"}]}
