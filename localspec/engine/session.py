@@ -301,7 +301,7 @@ class Session:
         if command.drafter == "lookup":
             return draft_scoring.score_lookup(answer)
         score = self._score_draft(request, verifier, answer)
-        self._sources.stats(request).acceptance.record_score(score.accepted)
+        self._sources.stats(request).record_score(score.accepted)
         return score
 
     def _score_draft(

@@ -79,6 +79,20 @@ def test_it_comes_near_the_best_fixed_length(world: World) -> None:
     assert world.adaptive(4000) >= 0.95 * world.best_fixed()
 
 
+def test_a_dear_draft_is_used_once_it_was_judged() -> None:
+    """Before, reading what it missed would cost more than the regret budget ever has."""
+    good, bad = World(steady(0.9), c=0.35), World(steady(0.3), c=0.35)
+    assert good.adaptive(1000) < 1.05
+    for world, accepted in ((good, 6), (bad, 0)):
+        world.stats = PairStats()
+        world.stats.record_score([accepted] * 100)
+        world.stats = PairStats.from_saved(world.stats.saved())
+    controller = good.controller()
+    assert 10.0 / good.run(controller, 4000, 16, controller) >= 0.9 * good.best_fixed()
+    controller = bad.controller()
+    assert 10.0 / bad.run(controller, 400, 16, controller) >= 0.97
+
+
 def test_knowing_which_tokens_are_easy_beats_every_fixed_length() -> None:
     world = World(mixed(0.1, 0.95, 0.6))
     assert mean(world.adaptive(1000) for _ in range(3)) > 1.05 * world.best_fixed()

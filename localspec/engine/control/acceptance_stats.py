@@ -175,6 +175,8 @@ _BENEFIT_OF_DOUBT = 0.5
 """A pause needs a loss of this many standard errors, because nothing is measured during one."""
 _PLAN_PRECISION = 10.0
 """Weight of the planned gain against the measured gains, which weigh their precision."""
+_JUDGED_GAIN_VARIANCE = 10.0
+"""Of a draft whose acceptance was judged on recorded answers: the plan counts, not gains."""
 _MIN_GAIN_VARIANCE = 0.05
 """Lower bound of the variance of gains."""
 _LOW_TEMPERATURE, _HIGH_TEMPERATURE = 0.5, 1.0
@@ -240,6 +242,11 @@ class ThroughputStats:
         """Whether the draft model was used in too few rounds to judge it."""
         return self.draft_rounds < _MIN_DRAFT_ROUNDS
 
+    def record_judged(self) -> None:
+        """Record that the acceptance was counted on recorded answers: the plan rests on it."""
+        if self.is_unproven:
+            self.draft_rounds, self.gain_variance = _MIN_DRAFT_ROUNDS, _JUDGED_GAIN_VARIANCE
+
     def is_profitable(self, planned_gain: float) -> bool:
         """Whether to draft with the model, if the plan expects to gain `planned_gain` tokens."""
         if self.is_unproven:
@@ -293,6 +300,11 @@ class PairStats:
     throughput: ThroughputStats = field(default_factory=ThroughputStats)
     won: float = 0.0
     """What drafting has won for the next answer (see `RegretBudget.carry_over`)."""
+
+    def record_score(self, accepted: Sequence[int]) -> None:
+        """As `AcceptanceStats.record_score`; from then on the draft counts as tried."""
+        self.acceptance.record_score(accepted)
+        self.throughput.record_judged()
 
     @classmethod
     def from_saved(cls, saved: Mapping[str, Any]) -> PairStats:
