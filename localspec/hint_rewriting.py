@@ -37,7 +37,8 @@ _SCREEN_REPLACEMENTS = tuple(
 )
 _FLAG_OPTIONS = ("exact", "cpu-moe")
 _VALUE_OPTIONS = (
-    "draft-gpu-layers|gpu-layers|draft|ctx|kv|threads|flash-attn|spec|verify|max-tokens|template"
+    "draft-gpu-layers|gpu-layers|draft|ctx|kv|threads|flash-attn|spec|verify|max-tokens|template|"
+    "workers"
 )
 _OPTION = re.compile(rf"--(?:({_VALUE_OPTIONS})\b{_OPTION_VALUE}?|({'|'.join(_FLAG_OPTIONS)})\b)")
 

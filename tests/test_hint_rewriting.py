@@ -21,6 +21,11 @@ HINTS = [
         "Try another file, or no draft model; ctrl+l shows the engine's last words.",
         'Try another file, or draft="none"; `detail` of this error has the engine\'s last words.',
     ),
+    (
+        "Is localspec worker running there? Or leave --workers out.",
+        "Is localspec worker running there? Or remove it in the preferences.",
+        "Is localspec worker running there? Or leave workers out.",
+    ),
     ("Use --ctx 512 or less.", "Use a context of 512 or less.", "Use ctx=512 or less."),
     (
         "Try --kv f16 and --flash-attn auto, or --draft none.",

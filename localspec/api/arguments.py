@@ -6,8 +6,9 @@ import difflib
 import inspect
 import json
 import operator
+import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypedDict, TypeVar, get_args
 
@@ -95,7 +96,7 @@ class MachineOptions(TypedDict, total=False):
     threads: int | None
     draft_threads: int | None
     flash_attn: FlashAttention | None
-    workers: Sequence[str] | None
+    workers: str | Sequence[str] | None
     """Addresses, `HOST` or `HOST:PORT`, of at most two computers that run `localspec worker`."""
     exact: bool | None
     """Exact mode, also the default of the answers. Default: where it costs little."""
@@ -130,15 +131,15 @@ def parse_answer_options(
     settings = replace(
         settings,
         stop=_to_stop_strings(options.get("stop", ())),
-        json_schema=_to_json_schema(options.get("json_schema", "")),
-        grammar=str(options.get("grammar", "")),
+        json_schema=_to_json_schema(options["json_schema"]) if "json_schema" in options else "",
+        grammar=_to_grammar(options["grammar"]) if "grammar" in options else "",
     )
     seed = options.get("seed", seed)
     return GenerationOptions(
         settings,
         secrets.randbits(31) if seed is None else check_int("seed", seed, 0, MAX_SEED),
-        bool(options.get("raw")),
-        bool(options.get("probabilities")),
+        bool(_bool_option(options, "raw")),
+        bool(_bool_option(options, "probabilities")),
     )
 
 
@@ -199,7 +200,8 @@ def _to_setting_text(value: Any) -> str:
 
 
 def _to_stop_strings(given: Any) -> tuple[str, ...]:
-    texts = (given,) if isinstance(given, str) else tuple(given)
+    is_list = isinstance(given, Iterable) and not isinstance(given, str)
+    texts = tuple(given) if is_list else (given,)
     if not all(isinstance(text, str) and text for text in texts):
         raise UsageError(
             f"stop cannot be {given!r}.",
@@ -217,7 +219,13 @@ def _to_json_schema(given: Any) -> str:
         raise UsageError(
             f"json_schema cannot be {given!r}.", "Possible: a dict, JSON, or a Pydantic class."
         )
-    return check_json_schema(given) if given else ""
+    return check_json_schema(given)
+
+
+def _to_grammar(given: Any) -> str:
+    if not isinstance(given, str) or not given.strip():
+        raise UsageError(f"grammar cannot be {given!r}.", "Give the text of a GBNF grammar.")
+    return given
 
 
 # --- prompts ------------------------------------------------------------------------------
@@ -279,6 +287,8 @@ def to_messages(given: str | ChatMessages) -> tuple[ChatMessage, ...]:
     """Convert the messages of a chat; a single text is a user message. Raises UsageError."""
     if isinstance(given, str):
         given = [ChatMessage("user", check_prompt(given))]
+    if not isinstance(given, Iterable):
+        raise UsageError(f"A chat cannot be {given!r}.", "Give a text, or a list of messages.")
     messages = tuple(_to_message(message) for message in given)
     if not messages:
         raise UsageError("The chat is empty.", "Add a message.")
@@ -288,7 +298,8 @@ def to_messages(given: str | ChatMessages) -> tuple[ChatMessage, ...]:
 def _to_message(given: Mapping[str, str] | ChatMessage) -> ChatMessage:
     if isinstance(given, ChatMessage):
         return given
-    role, content = given.get("role"), given.get("content")
+    fields = given if isinstance(given, Mapping) else {}
+    role, content = fields.get("role"), fields.get("content")
     if role not in _ROLES or not isinstance(content, str):
         raise UsageError(
             f"A message cannot be {given!r}.",
@@ -328,6 +339,14 @@ def check_pair_arguments(spec: str, seed: int | None, template: str | None) -> N
         check_int("seed", seed, 0, MAX_SEED)
     if template is not None:
         builtin_templates.load_source(template)
+
+
+def to_reference(name: str, given: str | os.PathLike[str]) -> str:
+    """Raise UsageError unless it is a text that is not empty, or a path."""
+    text = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not isinstance(text, str) or not text.strip():
+        raise UsageError(f"{name} cannot be {given!r}.", "Give a name, user/repo:QUANT or a path.")
+    return text
 
 
 def resolve_files(model: str, draft: str, *, pull: bool) -> launch.ResolvedPair:
@@ -386,15 +405,28 @@ def build_load_request(
         draft_gpu_layers=_int_option(options, "draft_gpu_layers", 0),
         main_gpu=_int_option(options, "main_gpu", 0) or 0,
         split=_check_split(options.get("split", "layer")),
-        cpu_moe=bool(options.get("cpu_moe")),
+        cpu_moe=bool(_bool_option(options, "cpu_moe")),
         threads=_int_option(options, "threads", 1),
         draft_threads=_int_option(options, "draft_threads", 1),
         flash_attn=check_choice("flash_attn", options.get("flash_attn", "auto"), FlashAttention),
-        workers=tuple(map(str, parse_addresses(",".join(options.get("workers", ())) or None))),
-        exact=bool(options["exact"]) if "exact" in options else None,
-        overlap=bool(options["overlap"]) if "overlap" in options else None,
+        workers=_to_workers(options.get("workers", ())),
+        exact=_bool_option(options, "exact"),
+        overlap=_bool_option(options, "overlap"),
     )
     return checked.to_request(pair, spec)
+
+
+def _to_workers(given: str | Sequence[str]) -> tuple[str, ...]:
+    text = given if isinstance(given, str) else ",".join(given)
+    return tuple(map(str, parse_addresses(text or None)))
+
+
+def _bool_option(options: Mapping[str, Any], name: str) -> bool | None:
+    """Raise UsageError for a text: "off" would be true."""
+    value = options.get(name)
+    if isinstance(value, str):
+        raise UsageError(f"{name} cannot be {value!r}.", "Possible: True, False.")
+    return None if value is None else bool(value)
 
 
 def _int_option(options: dict[str, Any], name: str, low: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -50,8 +51,8 @@ class LLM:
     @expand_signature(MachineOptions)
     def __init__(
         self,
-        model: str = "demo",
-        draft: str = "auto",
+        model: str | os.PathLike[str] = "demo",
+        draft: str | os.PathLike[str] = "auto",
         *,
         spec: Spec = "auto",
         seed: int | None = None,
@@ -59,10 +60,12 @@ class LLM:
         pull: bool = False,
         **machine: Unpack[MachineOptions],
     ) -> None:
-        self._name, self._spec, self._seed, self._template = model, spec, seed, template
+        self._name = arguments.to_reference("model", model)
+        self._spec, self._seed, self._template = spec, seed, template
         self._exact = machine.get("exact")
         arguments.check_pair_arguments(spec, seed, template)
-        self._pair = arguments.resolve_files(model, draft, pull=pull)
+        draft = arguments.to_reference("draft", draft)
+        self._pair = arguments.resolve_files(self._name, draft, pull=pull)
         arguments.check_drafter(self._pair, spec)
         load_request = arguments.build_load_request(self._pair, spec, machine)
         self._engine_thread = EngineThread(

@@ -142,6 +142,9 @@ SENSELESS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"seed": -1}, "seed cannot be -1"),
     ({"seed": 1.5}, "seed cannot be 1.5"),
     ({"stop": [""]}, "stop cannot be"),
+    ({"stop": 5}, "stop cannot be 5"),
+    ({"raw": "no"}, "raw cannot be 'no'"),
+    ({"grammar": ""}, "grammar cannot be ''"),
     ({"draft_max": 99}, "max draft tokens cannot be '99'"),
 )
 
@@ -170,6 +173,8 @@ def test_an_unknown_option_is_a_type_error(load: Load) -> None:
         (lambda llm: llm.generate(7), "The prompt cannot be 7"),
         (lambda llm: llm.chat([]), "The chat is empty"),
         (lambda llm: llm.chat([{"role": "bot", "content": "x"}]), "A message cannot be"),
+        (lambda llm: llm.chat(["Hi?"]), "A message cannot be 'Hi\\?'"),
+        (lambda llm: llm.count(None), "A chat cannot be None"),
         (lambda llm: llm.chat("Hi?"), "no chat template"),
         (lambda llm: llm.generate("a", spec="model"), "needs a draft model"),
     ],
@@ -193,11 +198,27 @@ def test_questions_that_make_no_sense(load: Load, call: Any, words: str) -> None
         ({"split": ["a"]}, "split cannot be"),
         ({"template": "nonsense"}, "Unknown chat template"),
         ({"seed": "x"}, "seed cannot be 'x'"),
+        ({"exact": "off"}, "exact cannot be 'off'"),
+        ({"overlap": "on"}, "overlap cannot be 'on'"),
+        ({"draft": ""}, "draft cannot be ''"),
+        ({"workers": "gpu-box:x"}, "'gpu-box:x' is no worker's address"),
     ],
 )
 def test_machines_that_make_no_sense(options: dict[str, Any], words: str) -> None:
     with pytest.raises(errors.UsageError, match=words):
         LLM("demo", **options)
+
+
+@pytest.mark.parametrize("model", ["", 5])
+def test_a_model_without_a_name(model: Any) -> None:
+    """A script's empty variable is not the pair of the last run."""
+    with pytest.raises(errors.UsageError, match=f"model cannot be {model!r}"):
+        LLM(model)
+
+
+def test_a_model_by_a_path_object(zoo: Zoo) -> None:
+    with LLM(Path(zoo["parrot"]), Path(zoo["parrot"])) as llm:
+        assert llm.generate("a", temperature=0).text == HELLO_TEXT
 
 
 def test_typed_refusals(load: Load, zoo: Zoo, tmp_path: Path) -> None:
