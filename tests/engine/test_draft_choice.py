@@ -81,6 +81,12 @@ def test_of_two_good_drafts_the_cheaper_is_used() -> None:
     assert mean(speed(dear, cheap, 4000) for _ in range(3)) >= 0.93 * alone
 
 
+def test_a_draft_that_is_better_than_expected_is_found() -> None:
+    """Nothing but trying it tells."""
+    together = mean(speed(World(GOOD), World(steady(0.97)), 4000) for _ in range(3))
+    assert together >= 0.92 * World(steady(0.97)).adaptive(4000)
+
+
 @pytest.mark.parametrize("curve", [FLAT, STEEP], ids=["flat", "steep"])
 def test_two_hopeless_drafts_cost_next_to_nothing(curve: list[float]) -> None:
     first, second = World(HOPELESS, curve=curve), World(HOPELESS, curve=curve)
