@@ -68,11 +68,11 @@ def context_exceeded(n_prompt: int, n_ctx: int) -> ApiError:
 
 
 def prompt_too_long(size: str, n_ctx: int, param: str) -> ApiError:
-    # litellm, and so aider, recognises this error by llama-server's words "exceeds the …".
+    # Clients know this error by its words: OpenAI's (litellm, and so aider) or llama-server's.
     return ApiError(
         400,
-        f"The prompt of {size} exceeds the available context size of {n_ctx:,} tokens. "
-        "Shorten it, or start the server with a larger --ctx.",
+        f"This model's maximum context length is {n_ctx:,} tokens here: the prompt of {size} "
+        "exceeds the available context size. Shorten it, or start the server with a larger --ctx.",
         param=param,
         name="context_length_exceeded",
         kind="exceed_context_size_error",

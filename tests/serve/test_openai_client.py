@@ -292,6 +292,8 @@ def test_errors_are_the_clients_own(chatty: Served, client: OpenAI) -> None:
         create(model="any", messages=[{"role": "user", "content": "word " * 3000}])
     assert long.value.code == "context_length_exceeded"
     assert long.value.type == "exceed_context_size_error"
+    for words in ("This model's maximum context length is", "exceeds the available context size"):
+        assert words in long.value.message, "clients know the error by them"
     assert isinstance(long.value.body, dict) and long.value.body["n_prompt_tokens"] > 1024
     with pytest.raises(openai.BadRequestError) as streamed:
         create(model="any", messages=[{"role": "user", "content": "word " * 3000}], stream=True)
