@@ -22,8 +22,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import head_answers
 import head_files
 import head_prompts
+
+try:
+    import torch
+except ImportError as missing:
+    sys.exit(f"train_heads: {missing}.\n  Install it: pip install -e '.[train]'")
 import head_training
-import torch
 from gguf import GGMLQuantizationType
 from head_answers import AnswerPlan, BatchedTarget
 from head_files import Source

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,6 +144,20 @@ def test_prompts_are_different_and_held_out_ones_share_no_text_of_this_computer(
     texts = [head_prompts.texts_of_this_computer(part) for part in (False, True)]
     for name, ours in texts[0].items():
         assert not set(ours) & set(texts[1][name])
+
+
+def test_without_torch_it_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError(\"No module named 'torch'\")\n")
+    script = Path(head_answers.__file__).parent / "train_heads.py"
+    done = subprocess.run(
+        [sys.executable, script, "--help"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "pip install -e '.[train]'" in done.stderr
 
 
 def test_a_head_with_a_reduced_vocabulary_drafts_and_changes_no_text(

@@ -133,6 +133,17 @@ def _split_words(text: str) -> list[str]:
         raise UsageError("A quotation mark is missing.", "Type: /model NAME [DRAFT]") from error
 
 
+def _unquote_path(text: str) -> str:
+    """A path in quotation marks, or with escaped spaces as a terminal inserts a dropped file."""
+    if os.path.exists(os.path.expanduser(text)):
+        return text
+    try:
+        words = shlex.split(text, posix=os.name == "posix")
+    except ValueError:  # an apostrophe
+        return text
+    return words[0].strip('"') if len(words) == 1 else text
+
+
 def _draft(session: ChatSession, name: str) -> CommandResult:
     return _change_pair(session, session.choice.portable_refs[0], name)
 
@@ -226,7 +237,7 @@ def _read(session: ChatSession, text: str) -> CommandResult:
     if text == "-":
         session.pending_attachments = ()
         return CommandResult("No files are attached.")
-    file = session.attach_file(text)
+    file = session.attach_file(_unquote_path(text))
     n = file.text.count("\n") + 1
     lines = f"{short_count(n)} line{'s' * (n != 1)}"
     return CommandResult(f"Attached to your next message: {file.name}, {lines}.")
@@ -238,7 +249,9 @@ def _rename(session: ChatSession, title: str) -> CommandResult:
 
 
 def _save(session: ChatSession, text: str) -> CommandResult:
-    return CommandResult(f"Saved: {sanitize(str(session.export(text)), multiline=False)}")
+    return CommandResult(
+        f"Saved: {sanitize(str(session.export(_unquote_path(text))), multiline=False)}"
+    )
 
 
 SESSION_COMMANDS: Mapping[str, Callable[[ChatSession, str], CommandResult]] = {

@@ -16,10 +16,10 @@ import pytest
 
 from localspec.chat import recorder
 from localspec.chat.conversation import Conversation, Turn
-from localspec.chat.history import ChatHistory, file_lock
+from localspec.chat.history import ChatHistory, file_lock, schema
 from localspec.chat.recorder import CHECKPOINT_TOKENS, ChatRecorder
 from localspec.chat.settings import ChatSettings
-from localspec.errors import InUseError
+from localspec.errors import InUseError, StorageError
 from localspec.protocol.events import Event, GenerationFinished, Notice
 from tests.chat.talk import PAIR, answer, spoken
 from tests.cli.command import ROOT, environment
@@ -393,6 +393,23 @@ def test_a_full_disk_keeps_what_was_saved(limit: int, room: list[str], path: Pat
         assert len(kept) == 40 if room and "full" in lines else len(kept) >= safe
         assert history.take_notices() == []
     assert integrity(path) == "ok"
+
+
+def test_a_file_that_a_full_disk_left_empty(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cause is named, and chats are saved once there is room."""
+
+    def fail(_: sqlite3.Connection) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(schema, "create_tables", fail)
+    path.parent.mkdir()
+    path.touch()
+    with pytest.raises(StorageError, match="disk is full"):
+        ChatHistory.open(path)
+    monkeypatch.undo()
+    talk = Talk(path)
+    talk.ask("one", "two")
+    assert talk.on_disk().all_turns
 
 
 def integrity(path: Path) -> str:

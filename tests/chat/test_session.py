@@ -169,6 +169,17 @@ def test_what_is_no_text_is_not_attached(
     assert not talk.session.pending_attachments
 
 
+@pytest.mark.parametrize("typed", ["{}", '"{}"', "'{}'"])
+def test_a_path_may_be_quoted(typed: str, history: ChatHistory, tmp_path: Path) -> None:
+    talk = Talk(history, answer(["yes"]))
+    talk.ask("one")
+    (tmp_path / "my notes.txt").write_text("seven")
+    talk.type("/read " + typed.format(tmp_path / "my notes.txt"))
+    assert talk.session.pending_attachments[0].text == "seven"
+    talk.type("/save " + typed.format(tmp_path / "its my chat.txt"))
+    assert (tmp_path / "its my chat.txt").exists()
+
+
 def test_while_an_answer_is_generated_its_turn_stays(history: ChatHistory) -> None:
     talk = Talk(history)
     talk.ask("one")

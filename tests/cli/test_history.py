@@ -98,6 +98,7 @@ def test_rm(two: tuple[int, int]) -> None:
     done = localspec("history", "rm", str(two[0]), "-y", "--json").document
     assert done == {"schema": 1, "removed": [two[0]], "wiped": True}
     assert localspec("history", "rename", "last", "greeting").code == 0
+    assert localspec("history", "rename", "last", " ").code == 2
     assert localspec("history", "list").text.splitlines()[1].endswith("greeting")
     with closing(ChatHistory.open()) as history, closing(history.acquire_lock(two[1])):
         open_ = localspec("history", "rm", "--all", "-y", "--json")

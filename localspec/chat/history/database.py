@@ -93,6 +93,8 @@ class HistoryDatabase:
         try:
             return schema.open_read_only(self.path)
         except schema.DATABASE_ERRORS as error:
+            if "no such table" in str(error):  # the disk was full when the file was created
+                raise self.write_error from error
             raise to_user_error(error, self.path) from error
 
     def _open_empty(self) -> sqlite3.Connection:
