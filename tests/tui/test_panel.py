@@ -236,6 +236,9 @@ def test_a_computer_on_which_nothing_pays_is_said_to_be_one() -> None:
     assert "on this computer no acceptance" in lines(shown)
     unknown = stats(paused("no repeated text yet"), *rounds(9, 0, 0))
     assert not any("pays" in line for line in lines(unknown))
+    flat = MeasuredCosts(PLAIN_MS, {"1": 1.0, "2": 0.9, "8": 0.9})
+    free = stats(paused("no repeated text yet"), *rounds(9, 0, 0), measured=flat)
+    assert not any("pays" in line for line in lines(free)), "from 0 %"
 
 
 def test_drafts_that_lose_time_are_said_to() -> None:

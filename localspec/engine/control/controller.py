@@ -354,7 +354,8 @@ class Controller:
             return (
                 "prompt lookup not worthwhile" if self._lookup_draft.tokens else "no repeated text"
             )
-        return "drafting not worthwhile" if self._throughput.is_unproven else "paused"
+        is_on = self._throughput.is_unproven or self._lookup_gain > _MIN_LOOKUP_GAIN
+        return "drafting not worthwhile" if is_on else "paused"
 
     def plan_change(self) -> SpeculationPlan | None:
         """The current plan if its state, reason or speed-up changed, else None."""

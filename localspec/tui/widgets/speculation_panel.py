@@ -140,7 +140,7 @@ def _reasons(stats: SpeculationStats) -> Iterator[str]:
 
 def _break_even(stats: SpeculationStats) -> str:
     needed = stats.break_even_rate
-    if needed is None:
+    if not needed:  # 0: wide passes seemed cheaper, as a busy computer may measure
         return ""
     if needed > 1:
         return "on this computer no acceptance rate pays"
