@@ -237,5 +237,8 @@ def _print_usage_error(error: click.ClickException, argv: list[str]) -> int:
             click.echo(error.format_message(), err=True)
         return 2
     context = getattr(error, "ctx", None)
-    hint = f"See: {context.command_path if context else 'localspec'} --help"
+    path = context.command_path if context else "localspec"
+    if path == "localspec" and argv and argv[0] in (*_COMMANDS, *_ALIASES):
+        path = f"localspec {argv[0]}"  # an option without its value has the group's context
+    hint = f"See: {path} --help"
     return _print_error(errors.UsageError(error.format_message(), hint), argv)

@@ -181,6 +181,7 @@ def test_a_setting_that_makes_no_sense(options: tuple[str, ...], words: str) -> 
         (("fit", "demo", "--vram", "nan"), "'nan' is not a finite number", "fit"),
         (("pair", "suggest", "--vram", "nan"), "'nan' is not a finite number", "pair suggest"),
         (("pair", "suggest", "--vram", "0"), "'--vram'", "pair suggest"),
+        (("run", "demo", "--ctx"), "'--ctx' requires an argument", "run"),
         (("bench", "demo", "--temperature", "inf"), "'inf' is not a finite number", "bench"),
         (("--offline", "run", "demo", "--top-p", "2"), "'--top-p'", "run"),
         (("run", "demo", *ASK, "--json-schema", ""), "'--json-schema': it is empty", "run"),
