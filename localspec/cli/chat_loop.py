@@ -327,7 +327,8 @@ class ChatLoop:
     def _print_error(self, error: LocalspecError, next_step: str = "") -> None:
         self._print(f"localspec: {sanitize(error.message, multiline=False)}")
         full = _CONTEXT_FULL_HINT if isinstance(error, PromptTooLongError) else ""
-        for hint in filter(None, (sanitize(error.hint, multiline=False), full, next_step)):
+        own = sanitize(error.hint, multiline=False).replace("--ctx ", "/ctx ")
+        for hint in filter(None, (own, full, next_step)):
             self._print(f"  {hint}")
 
 

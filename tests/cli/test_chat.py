@@ -53,6 +53,7 @@ MODELS_AND_PRESETS = {
     "/ctx": " of 1,024 tokens.",
     "/ctx 512": "context 512",
     "/ctx x": "For example",
+    "/ctx 99999": "Use /ctx 1024 or less.",
     "/draft none": "From now on demo-target answers.",
     "/model demo": "with demo-draft",
     "/preset save short": "Preset short is saved: temperature 0 · max_tokens 24 · ctx 512.",
