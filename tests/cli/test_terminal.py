@@ -207,13 +207,21 @@ def test_the_hostile_model_really_says_it(zoo: Zoo) -> None:
 
 
 @POSIX
-@pytest.mark.parametrize("into", ["| true", "> /dev/full"])
-def test_an_error_that_nobody_can_read_is_quiet(into: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("into", "stderr"),
+    [("| true", ""), ("> /dev/full", "localspec: There is no file ")],
+    ids=["a reader that has gone", "a full disk"],
+)
+def test_an_error_as_json_that_cannot_be_written(into: str, stderr: str, tmp_path: Path) -> None:
+    """A reader that has gone wants nothing; on a full disk the error goes to stderr, as words."""
     words = " ".join(map(shlex.quote, command("run", tmp_path / "no.gguf", "-p", "a", "--json")))
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {words} {into}"],
         env=environment(),
         capture_output=True,
         check=False,
+        text=True,
     )
-    assert (done.returncode, done.stderr) == (3, b"")
+    assert done.returncode == 3
+    assert done.stderr.startswith(stderr) if stderr else not done.stderr
+    assert "Traceback" not in done.stderr
