@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ from localspec.engine.control.draft_length import RegretBudget
 from localspec.engine.control.pass_costs import PassCosts
 from localspec.protocol.events import RoundTimes
 from localspec.protocol.wire import MeasuredCosts
-from tests.engine.worlds import CLIFF, STEEP, World, steady, turning
+from tests.engine.worlds import CLIFF, FLAT, STEEP, World, steady, turning
 from tests.fakes import GREEDY
 
 WIDE_IS_DEAR = [1.0, *(1 + 0.5 * w for w in range(17))]
@@ -75,6 +76,19 @@ def test_the_worst_short_answer_of_a_draft_that_does_not_pay(told: bool) -> None
     for seed in range(4):
         world = World(steady(0.45), c=0.08, curve=WIDE_IS_DEAR, told=told, noise=0.0, seed=seed)
         assert min(in_processes(world, 20)) >= 0.965
+
+
+def test_an_answer_does_not_pay_for_what_others_won() -> None:
+    """Texts that are easy to draft and texts that are not, in turns."""
+    chances = itertools.cycle([0.9, 0.05])
+    for seed in range(4):
+        world = World(steady(0.0), curve=FLAT, c=0.08, noise=0.0, seed=seed)
+        good, bad = [], []
+        for _ in range(10):
+            for speedups in (good, bad):
+                world.sure = steady(next(chances))
+                speedups += in_processes(world, 1)
+        assert min(bad) >= 0.955 and mean(good) > 2.0
 
 
 def test_the_second_process_begins_where_the_first_ended() -> None:
