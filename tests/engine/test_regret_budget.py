@@ -83,7 +83,8 @@ def test_an_answer_does_not_pay_for_what_others_won() -> None:
     chances = itertools.cycle([0.9, 0.05])
     for seed in range(4):
         world = World(steady(0.0), curve=FLAT, c=0.08, noise=0.0, seed=seed)
-        good, bad = [], []
+        good: list[float] = []
+        bad: list[float] = []
         for _ in range(10):
             for speedups in (good, bad):
                 world.sure = steady(next(chances))
