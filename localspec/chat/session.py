@@ -125,12 +125,7 @@ class ChatSession:
     @property
     def pair_name(self) -> str:
         """`model + draft`, for a title."""
-        own_layer = self.choice.target
-        drafts = (
-            "built-in MTP layer" if draft == own_layer else _model_stem(draft.name)
-            for draft in self.choice.drafts
-        )
-        return " + ".join((self.model_name, *drafts))
+        return " + ".join((self.model_name, *self.choice.draft_names))
 
     @property
     def load_key(self) -> tuple[ResolvedPair, int | None]:

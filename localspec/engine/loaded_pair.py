@@ -158,7 +158,7 @@ class LoadedPair:
         """
         tokens = self.tokenize_prompt(rendered_prompt)
         if not tokens:
-            raise UsageError("The prompt is empty.", "Enter one: -p 'def fibonacci(n):'")
+            raise UsageError("The prompt is empty.", "Give a text to answer.")
         if len(tokens) >= self.target.n_ctx:
             larger = -(-(len(tokens) + 512) // 256) * 256
             trained = self.target.n_ctx_train

@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from localspec import speculation_methods
-from localspec.errors import IncompatiblePairError, ModelFileError, UsageError
+from localspec.errors import IncompatiblePairError, LocalspecError, ModelFileError, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog, draft_heads, pair_compatibility, resolver
 from localspec.models.gguf import header
@@ -46,6 +46,24 @@ class ResolvedPair:
     @property
     def drafts(self) -> tuple[Path, ...]:
         return tuple(draft for draft in (self.draft, self.second_draft) if draft is not None)
+
+    @property
+    def draft_names(self) -> tuple[str, ...]:
+        """The drafts for a title; the MTP layer of the target's own file is named as such."""
+        return tuple(
+            "built-in MTP layer"
+            if self._is_own_mtp_layer(draft)
+            else sanitize(draft.name.removesuffix(".gguf"), multiline=False)
+            for draft in self.drafts
+        )
+
+    def _is_own_mtp_layer(self, draft: Path) -> bool:
+        if draft.resolve() != self.target.resolve():
+            return False
+        try:
+            return draft_heads.has_own_mtp_layer(header.read(self.target))
+        except LocalspecError:  # the file is missing or damaged
+            return False
 
     @property
     def head_notice(self) -> str:

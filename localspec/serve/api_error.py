@@ -62,12 +62,12 @@ def unsupported(param: str, problem: str) -> ApiError:
 
 
 def context_exceeded(n_prompt: int, n_ctx: int) -> ApiError:
-    error = prompt_too_long(f"{n_prompt:,} tokens", n_ctx, "messages")
+    error = prompt_too_long(f"{n_prompt:,} tokens", n_ctx)
     error.details = {"n_prompt_tokens": n_prompt, "n_ctx": n_ctx}
     return error
 
 
-def prompt_too_long(size: str, n_ctx: int, param: str) -> ApiError:
+def prompt_too_long(size: str, n_ctx: int, param: str | None = None) -> ApiError:
     # Clients know this error by its words: OpenAI's (litellm, and so aider) or llama-server's.
     return ApiError(
         400,
@@ -97,7 +97,7 @@ def from_engine(error: Exception, *, may_retry: bool = True) -> ApiError:
     if isinstance(error, UsageError):
         return ApiError(400, message)
     if isinstance(error, GrammarError):
-        return ApiError(400, message, param="response_format", name="invalid_grammar")
+        return ApiError(400, message, name="invalid_grammar")
     if isinstance(error, PromptTooLongError):
         return ApiError(
             400, message, name="context_length_exceeded", kind="exceed_context_size_error"

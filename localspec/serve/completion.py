@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -141,9 +141,11 @@ class Completion:
         self._choices: list[Choice] = []
         self._admission: Admission | None = None
         self._request: RequestActivity | None = None
+        self._prompt_param = "prompt"
 
     def submit(self, prompts: Sequence[PromptInput], route: str) -> None:
         """Queue all choices. Raises ApiError if the queue is full or a prompt does not fit."""
+        self._prompt_param = prompts[0].param
         for prompt in prompts:
             self._model.check_prompt(prompt)
         self._admission = self._queue.admit()
@@ -221,8 +223,10 @@ class Completion:
         try:
             batch = await choice.events.next_batch(timeout)
         except Exception as error:
-            raise self._queue.record_failure(error) from None
+            raise self._record_failure(error) from None
         assert self._request is not None
+        if self._options.reads_only:
+            batch = _without_answer(batch)
         for event in batch:
             choice.add(event)
             self._request.add(event)
@@ -231,6 +235,15 @@ class Completion:
                 self._release_if_last(choice)
         self._request.answer = choice.answer
         return batch
+
+    def _record_failure(self, error: Exception) -> ApiError:
+        """The error for the client, with the field that it is about."""
+        failure = self._queue.record_failure(error)
+        if failure.name == "invalid_grammar":
+            failure.param = self._options.constraint_param
+        elif failure.name == "context_length_exceeded":
+            failure.param = self._prompt_param
+        return failure
 
     def _release_if_last(self, choice: Choice) -> None:
         if choice is self._choices[-1] and self._admission is not None:
@@ -241,7 +254,7 @@ class Completion:
         try:
             choice.events.job.result()
         except Exception as error:
-            raise self._queue.record_failure(error) from None
+            raise self._record_failure(error) from None
         if choice.finish_reason is None:
             raise shutting_down()
         self._queue.record_success()
@@ -362,6 +375,15 @@ class Completion:
             "timings": answer_numbers.timings(answer),
             "metrics": answer_numbers.metrics(answer, self._options.settings.draft_length),
         }
+
+
+def _without_answer(events: Sequence[Event]) -> list[Event]:
+    """What is left of an answer whose request only wants its prompt read."""
+    return [
+        replace(event, tail="") if isinstance(event, GenerationFinished) else event
+        for event in events
+        if not isinstance(event, Round)
+    ]
 
 
 def to_event(body: dict[str, Any]) -> bytes:

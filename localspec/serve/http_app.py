@@ -148,7 +148,7 @@ class ApiServer:
             fields, model.settings, model.seed, model.tool_format
         )
         completion = Completion(model, self._queue, self._activity, ChatFormat(), options)
-        completion.submit([PromptInput(messages)], "/v1/chat/completions")
+        completion.submit([PromptInput(messages, param="messages")], "/v1/chat/completions")
         return await _respond(request, completion, stream=options.stream)
 
     async def _complete_text(self, request: Request) -> Response:
@@ -168,7 +168,7 @@ class ApiServer:
             responses.to_chat_fields(fields), model.settings, model.seed, model.tool_format
         )
         completion = ResponseCompletion(model, self._queue, self._activity, options, fields)
-        completion.submit([PromptInput(messages)], "/v1/responses")
+        completion.submit([PromptInput(messages, param="input")], "/v1/responses")
         return await _respond(request, completion, stream=options.stream)
 
     async def _complete_llama(self, request: Request) -> Response:
@@ -219,7 +219,7 @@ class ApiServer:
 
     async def _apply_template(self, request: Request) -> Response:
         model, fields = self._loaded(), await self._read_fields(request)
-        prompt = PromptInput(chat_messages.parse_messages(fields))
+        prompt = PromptInput(chat_messages.parse_messages(fields), param="messages")
         model.check_prompt(prompt)
         options = request_options.parse_chat_options(
             fields, model.settings, tool_format=model.tool_format

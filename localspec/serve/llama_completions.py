@@ -84,7 +84,7 @@ class LlamaCompletion(Completion):
     async def _lines(self) -> AsyncGenerator[bytes, None]:
         (choice,) = self._choices
         async for batch, text in self._deltas(choice):
-            if text is not None and not self._options.reads_only:
+            if text is not None:
                 yield to_event(self._piece(text) | {"stop": False})
             elif not batch:
                 yield PING
@@ -93,8 +93,6 @@ class LlamaCompletion(Completion):
         return to_event(self._piece(AnswerText()) | self._end_fields(self._choices[0]))
 
     def _piece(self, text: AnswerText) -> dict[str, Any]:
-        if self._options.reads_only:
-            text = AnswerText()
         piece: dict[str, Any] = {
             "index": 0,
             "content": text.content,
@@ -112,14 +110,14 @@ class LlamaCompletion(Completion):
             "stop_type": _STOP_TYPES.get(finished.reason, "none"),
             "stopping_word": stops[0] if finished.reason == "stop" and len(stops) == 1 else "",
             "model": self._model.name,
-            "tokens_predicted": 0 if self._options.reads_only else choice.answer.totals.tokens,
+            "tokens_predicted": choice.answer.totals.tokens,
             "tokens_evaluated": finished.totals.get("prompt_tokens", 0),
             "tokens_cached": finished.totals.get("reused_tokens", 0),
             "truncated": False,
             "has_new_line": "\n" in choice.text.content,
             "generation_settings": {
                 "seed": self._options.seed,
-                "n_predict": self._options.settings.max_tokens,
+                "n_predict": 0 if self._options.reads_only else self._options.settings.max_tokens,
             },
             **self._numbers(),
         }

@@ -51,12 +51,14 @@ class CompletionOptions:
     grammar: str = ""
     json_schema: str = ""
     """As JSON."""
+    constraint_param: str = ""
+    """The request's field that gives the grammar or the schema, for errors."""
     tools: OfferedTools | None = None
     return_tokens: bool = False
     response_fields: tuple[str, ...] = ()
     """Of `/completion`: paths such as `timings/prompt_n`; empty for all."""
     reads_only: bool = False
-    """Only read the prompt, for the next request; its one token is not shown."""
+    """Only read the prompt, for the next request; the one token after it is dropped."""
 
     def choice_settings(self, index: int) -> ChatSettings:
         sampling = replace(self.settings.sampling, seed=(self.seed + index) % 2**63)
@@ -71,7 +73,7 @@ def parse_options(
     stream_options, own = fields.fields("stream_options"), fields.fields("localspec")
     seed = fields.integer("seed", -(2**63), 2**64 - 1)
     seed = default_seed if seed is None else seed
-    grammar, schema = parse_constraint(fields)
+    grammar, schema, constraint_param = _parse_constraint(fields)
     return CompletionOptions(
         _parse_settings(fields, own, defaults),
         secrets.randbits(31) if seed is None or seed == -1 else seed % 2**63,
@@ -84,6 +86,7 @@ def parse_options(
         prediction=_parse_prediction(fields),
         grammar=grammar,
         json_schema=schema,
+        constraint_param=constraint_param,
     )
 
 
@@ -111,7 +114,7 @@ def parse_chat_options(
     if tools is not None and tools.forced is not None:
         if options.grammar or options.json_schema:
             raise invalid("tool_choice", "it cannot be used together with a response_format")
-        options = replace(options, json_schema=tools.forced.schema)
+        options = replace(options, json_schema=tools.forced.schema, constraint_param="tools")
     return replace(options, settings=replace(options.settings, think=think), tools=tools)
 
 
@@ -123,20 +126,22 @@ def _refuse_unsupported(fields: JsonFields) -> None:
         raise unsupported("modalities", "only text is supported")
 
 
-def parse_constraint(fields: JsonFields) -> tuple[str, str]:
-    """The grammar or the JSON Schema, as JSON, that the answer follows; at most one of them."""
-    grammar = fields.text("grammar")
-    schema = _schema_of_format(fields.fields("response_format")) or fields.get("json_schema")
+def _parse_constraint(fields: JsonFields) -> tuple[str, str, str]:
+    """The grammar or the JSON Schema that the answer follows, and the field that gives it."""
+    grammar, param = fields.text("grammar"), "response_format"
+    schema = _schema_of_format(fields.fields(param))
+    if not schema:
+        schema, param = fields.get("json_schema"), "json_schema"
     if schema is None:
-        return grammar, ""
+        return grammar, "", "grammar"
     if grammar:
         raise invalid("grammar", "it cannot be used together with a JSON schema")
     if not isinstance(schema, dict | bool):
         raise invalid("json_schema", "it is not an object")
     try:
-        return "", json.dumps(schema)
+        return "", json.dumps(schema), param
     except RecursionError:
-        raise invalid("json_schema", "it is nested too deeply") from None
+        raise invalid(param, "it is nested too deeply") from None
 
 
 def _schema_of_format(response_format: JsonFields) -> Any:

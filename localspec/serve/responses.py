@@ -210,6 +210,8 @@ class ResponseCompletion(Completion):
         options: CompletionOptions,
         fields: JsonFields,
     ) -> None:
+        if options.constraint_param == "response_format":
+            options = replace(options, constraint_param="text.format")
         super().__init__(model, queue, activity, ChatFormat(), options)
         self._id = f"resp_{uuid4().hex}"
         self._fields = fields

@@ -38,6 +38,8 @@ class PromptInput:
     tokens: tuple[int, ...] = ()
     infill: InfillInput | None = None
     """Cut to the context, so it always fits."""
+    param: str = "prompt"
+    """The request's field, for errors."""
 
     @property
     def n_bytes(self) -> int:
@@ -138,11 +140,10 @@ class ServedModel:
                 400,
                 f"{self.ready.model} has no chat template: it only completes text. "
                 "Use /v1/completions, or start the server with --template.",
-                param="messages",
+                param=prompt.param,
             )
         if prompt.n_bytes > _MAX_BYTES_PER_TOKEN * self.n_ctx:
-            param = "messages" if prompt.messages else "prompt"
-            raise prompt_too_long(f"{prompt.n_bytes:,} characters", self.n_ctx, param)
+            raise prompt_too_long(f"{prompt.n_bytes:,} characters", self.n_ctx, prompt.param)
 
     def build_command(
         self, engine: MeasuredEngine, prompt: PromptInput, options: CompletionOptions, index: int

@@ -308,9 +308,7 @@ def _preset_rows() -> list[HomeRow]:
 def _describe_draft(choice: ResolvedPair) -> str:
     if choice.draft is None:
         return "prompt lookup, no draft model"
-    if choice.draft == choice.target:
-        return "+ built-in MTP layer"
-    return f"+ {' + '.join(map(_model_stem, choice.drafts))}"
+    return f"+ {' + '.join(choice.draft_names)}"
 
 
 def _suggested_rows(survey: MachineSurvey) -> list[HomeRow]:

@@ -80,6 +80,12 @@ def test_an_unusable_grammar_leaves_the_session_usable(demo: Session) -> None:
     assert say(demo, PROMPT, grammar='root ::= "xyz"').text == "xyz"
 
 
+def test_an_empty_prompt_is_refused_in_words_for_every_front_end(demo: Session) -> None:
+    with pytest.raises(UsageError, match="empty") as error:
+        say(demo, "")
+    assert error.value.hint and "-p" not in error.value.hint
+
+
 @pytest.mark.parametrize("spec", ["off", "model", "lookup", "auto"])
 def test_thinking_is_free_and_the_answer_is_not(zoo: Zoo, spec: str) -> None:
     with loaded(zoo["thinker"], zoo["thinker"]) as session:

@@ -53,6 +53,8 @@ def test_a_prompt_that_is_only_read(chatty: Served) -> None:
     body = {"prompt": "one two three four five six", "n_predict": 0}
     read = chatty.post("/completion", body).json
     assert (read["content"], read["tokens"], read["tokens_predicted"]) == ("", [], 0)
+    assert (read["timings"]["predicted_n"], read["generation_settings"]["n_predict"]) == (0, 0)
+    assert chatty.ended[-1].tokens == 0, "the log and /metrics count none either"
     (last,) = events_of(chatty, "/completion", body)
     assert last["content"] == "" and last["stop"]
     more = body | {"prompt": "one two three four five six seven", "n_predict": 2}

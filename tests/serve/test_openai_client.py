@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import openai
 import pytest
@@ -347,3 +348,17 @@ def test_structured_outputs(target: Served, chatty: Served) -> None:
                 model="any", messages=HI, extra_body={"grammar": "root ::= nothing"}
             )
     assert wrong.value.code == "invalid_grammar"
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"grammar": "root ::= nothing"}, "grammar"),
+        ({"json_schema": {"not": {}}}, "json_schema"),
+        ({"response_format": {"type": "json_object", "schema": {"not": {}}}}, "response_format"),
+    ],
+)
+def test_an_unusable_constraint_names_its_field(chatty: Served, options: Any, param: str) -> None:
+    refused = chatty.post("/v1/chat/completions", {"messages": HI, **options})
+    assert refused.status == 400
+    assert (refused.error["code"], refused.error["param"]) == ("invalid_grammar", param)

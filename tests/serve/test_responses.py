@@ -142,6 +142,21 @@ def test_wrong_requests_are_refused(client: OpenAI, options: Any, param: str) ->
     assert (error.value.param or "").startswith(param)
 
 
+def test_errors_of_the_engine_name_the_fields_of_responses(
+    client: OpenAI, target: Served, chatty: Served
+) -> None:
+    form: Any = {"format": {"type": "json_schema", "name": "a", "schema": {"not": {}}}}
+    with pytest.raises(openai.BadRequestError) as error:
+        client.responses.create(model="any", input="Hi?", text=form)
+    assert error.value.param == "text.format"
+    refused = target.post("/v1/responses", {"input": "Hi?"})
+    assert "no chat template" in refused.error["message"] and refused.error["param"] == "input"
+    for n_words in (5_000, 500_000):  # counted by the engine, and refused at once
+        too_long = chatty.post("/v1/responses", {"input": "word " * n_words})
+        assert too_long.error["code"] == "context_length_exceeded"
+        assert too_long.error["param"] == "input"
+
+
 def test_an_engine_that_is_killed_in_mid_response(zoo: Zoo) -> None:
     with serving(zoo["chatter"], template="chatml", ctx=16384) as served, served.client() as client:
         stream = client.responses.create(model="any", input="Hi?", stream=True)

@@ -134,6 +134,15 @@ def test_wrong_tools_are_refused(tools: OpenAI, options: Any, param: str) -> Non
     assert error.value.param == param
 
 
+def test_parameters_that_cannot_be_honoured_are_those_of_tools(tools: OpenAI) -> None:
+    wrong: Any = {"type": "function", "function": {"name": "odd", "parameters": {"not": {}}}}
+    with pytest.raises(openai.BadRequestError) as error:
+        tools.chat.completions.create(
+            model="any", messages=HI, tools=[wrong], tool_choice="required"
+        )
+    assert (error.value.code, error.value.param) == ("invalid_grammar", "tools")
+
+
 def test_a_template_that_takes_no_tools_is_named(chatty: Served, caller: Served) -> None:
     refused = chatty.post("/v1/chat/completions", {"messages": HI, "tools": [WEATHER]})
     assert (refused.status, refused.error["param"]) == (400, "tools")

@@ -14,6 +14,7 @@ from localspec.chat.session import ChatSession
 from localspec.chat.speculation_stats import SpeculationStats
 from localspec.fit import advisor
 from localspec.fit.pair_headers import PairHeaders, PairMember
+from localspec.launch import recent_pairs
 from localspec.models import catalog
 from localspec.models.catalog import CatalogPair
 from localspec.models.gguf import header
@@ -112,6 +113,12 @@ def test_a_target_opened_alone_takes_its_head_and_says_so(tmp_path: Path) -> Non
     inside = heads.quantised(heads.mimo2()).write(tmp_path / "inside.gguf")
     own = launch.with_detected_head(launch.ResolvedPair(inside, None))
     assert ChatSession(own).pair_name == "inside + built-in MTP layer"
+    recent_pairs.add_if_path(own)
+    itself = launch.ResolvedPair(target, target)
+    recent_pairs.add_if_path(itself)
+    assert ChatSession(itself).pair_name == "deep + deep", "it has no MTP layer"
+    drafts = {row.name: row.description for row in home_rows._recently_opened_rows()}
+    assert drafts == {"inside": "+ built-in MTP layer", "deep": "+ deep"}
     assert "To disable: --draft none" in AppOptions().build_load_request(own).draft_note
     assert home_rows._format_size(own) == home_rows._format_size(replace(own, draft=None)), (
         "one file"

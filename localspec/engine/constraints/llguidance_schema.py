@@ -114,8 +114,8 @@ class LlguidanceState:
 
 def _check_state(matcher: llguidance.LLMatcher) -> None:
     if matcher.is_error():
-        reason = sanitize(matcher.get_error(), multiline=False)[:200]
-        raise GrammarError(f"llguidance cannot use the JSON Schema: {reason}")
+        reason = sanitize(matcher.get_error(), multiline=False)[:200].rstrip(" .")
+        raise GrammarError(f"llguidance cannot use the JSON Schema: {reason}.")
 
 
 def _close_objects(schema: Any) -> Any:

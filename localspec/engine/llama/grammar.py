@@ -79,7 +79,7 @@ def check_grammar(data: bytes) -> None:
     if process.returncode not in (0, 1):
         raise GrammarError("The grammar is too large or too complex to parse.", _SIMPLER)
     if process.returncode:
-        raise GrammarError(f"The grammar is not valid GBNF: {_first_reason(errors)}", _FORMAT)
+        raise GrammarError(f"The grammar is not valid GBNF: {_first_reason(errors)}.", _FORMAT)
 
 
 _QUOTED = re.compile(rb'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
@@ -94,7 +94,7 @@ def _first_reason(errors: bytes) -> str:
     lines = errors.decode("utf-8", "replace").splitlines()
     reason = next((line for line in lines if line.strip()), "llama.cpp gave no reason")
     text = sanitize(reason, multiline=False).removeprefix("parse: ")
-    return text.removeprefix("error parsing grammar: ")[:200]
+    return text.removeprefix("error parsing grammar: ")[:200].rstrip(" .")
 
 
 _NO_UTF_8 = re.compile(rb"[\xc0\xc1\xf5-\xff]")

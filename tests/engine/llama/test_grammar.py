@@ -204,7 +204,7 @@ HOSTILE = (
 def test_a_hostile_grammar_is_an_error(grammar: str) -> None:
     with pytest.raises(GrammarError) as error:
         check_grammar(grammar.encode())
-    assert len(error.value.message) < 300
+    assert len(error.value.message) < 300 and error.value.message.endswith(".")
 
 
 def test_an_ambiguous_grammar_ends_before_it_fills_the_memory(vocabulary: LlamaVocab) -> None:
@@ -250,8 +250,9 @@ def test_llguidance_refuses_what_it_cannot_honour(vocabulary: LlamaVocab) -> Non
     pytest.importorskip("llguidance")
     grammars = Grammars(vocabulary, use_llguidance=True)
     for schema in ("{", '{"type": "float"}', '{"not": {}}', '{"$ref": "https://example.org/x"}'):
-        with pytest.raises(GrammarError):
+        with pytest.raises(GrammarError) as error:
             grammars.start("", schema)
+        assert error.value.message.endswith(".")
 
 
 def test_forced_tokens_are_the_only_ones_allowed(vocabulary: LlamaVocab) -> None:
