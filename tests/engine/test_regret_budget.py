@@ -21,6 +21,8 @@ from tests.fakes import GREEDY
 
 WIDE_IS_DEAR = [1.0, *(1 + 0.5 * w for w in range(17))]
 """Q8_0 on two cores."""
+FAIR = [1.0, *(0.7 + 0.3 * w for w in range(1, 19))]
+"""BF16 on two cores."""
 
 ADVERSARIAL: dict[str, Callable[[], World]] = {
     "turns bad": lambda: World(turning(0.95, 0.02, every=60)),
@@ -90,6 +92,16 @@ def test_an_answer_does_not_pay_for_what_others_won() -> None:
                 world.sure = steady(next(chances))
                 speedups.extend(in_processes(world, 1))
         assert min(bad) >= 0.955 and mean(good) > 2.0
+
+
+def test_a_long_prompt_is_read_only_for_a_draft_that_gains_more() -> None:
+    """Once the draft is proven and its reading measured; before, the budget covers an estimate."""
+    for seed in range(4):
+        world = World(steady(0.45), c=0.08, curve=FAIR, prompt=150, reading=0.03, seed=seed)
+        assert min(in_processes(world, 24)[12:]) >= 0.965
+        world.sure = steady(0.9)
+        world.stats = PairStats()
+        assert mean(in_processes(world, 24)[12:]) > 1.2
 
 
 def test_the_second_process_begins_where_the_first_ended() -> None:

@@ -46,6 +46,10 @@ class World:
     """Measured cost of a plain pass relative to the real one."""
     on_gpu: bool = False
     """Whether the draft model is: it reads many tokens at the price of few."""
+    prompt: int = 3
+    """Tokens before an answer."""
+    reading: float = 0.0
+    """Cost of the draft model reading a token of the text, in one-token target passes."""
     change: float = 0.0
     """Cost of a pass of another width than the last one: its graph is sent to a worker again."""
     prices_changes: bool = True
@@ -55,6 +59,7 @@ class World:
         self._rng = np.random.default_rng(self.seed)
         self.stands: list[bool] = []
         self.passes = 0
+        self._read_to = 0
         self.stats = PairStats()
         self.regret: list[tuple[int, float]] = []
         """After every round of the last run: tokens, and one-token passes lost by drafting."""
@@ -68,6 +73,7 @@ class World:
     ) -> Draft:
         """The draft model; acceptance is decided while drafting."""
         self.stands, self.passes = [], 0
+        unread, self._read_to = len(tokens) - self._read_to, len(tokens)
         for _ in range(limit):
             self.passes += 1
             chance = self.sure(self._rng)
@@ -76,7 +82,7 @@ class World:
             self.stands.append(bool(self._rng.random() < chance))
             if stop_policy is not None and not stop_policy.should_continue(7):
                 break
-        seconds = self.passes * self.c * 0.01 * self._noisy()
+        seconds = (self.passes * self.c + unread * self.reading) * 0.01 * self._noisy()
         return Draft([7] * len(self.stands), None, "model", seconds)
 
     def _noisy(self) -> float:
@@ -103,13 +109,13 @@ class World:
         self, drafter: Drafter, n: int, length: int, controller: Controller | DraftChoice | None
     ) -> float:
         """Milliseconds for about n tokens."""
-        ms, tokens, lost, last_width = 0.0, [1, 2, 3], 0.0, 0
-        self.regret = []
-        while len(tokens) < n:
+        ms, tokens, lost, last_width = 0.0, [1] * self.prompt, 0.0, 0
+        self.regret, self._read_to = [], 0
+        while len(tokens) < self.prompt + n:
             draft = drafter.propose(tokens, length)
             width = len(draft.tokens) + 1
             verify = 10.0 * self.curve[width] * self._noisy()
-            verify *= self.truly(len(tokens) - 3) if width > 1 else 1.0
+            verify *= self.truly(len(tokens) - self.prompt) if width > 1 else 1.0
             verify += 10.0 * self.change * (width != last_width)
             last_width = width
             times = RoundTimes(draft.decode_seconds * 1e3, verify, 10.0 * self.host(width))
@@ -120,10 +126,10 @@ class World:
             if self.passes or width > 1:
                 spent = times.draft + verify + times.host
                 lost += spent / (10.0 * (1 + self.host(1))) - len(result.tokens)
-            self.regret.append((len(tokens) - 3, lost))
+            self.regret.append((len(tokens) - self.prompt, lost))
             self.stands, self.passes = [], 0
             ms += times.draft + verify + times.host
-        return ms / (len(tokens) - 3)
+        return ms / (len(tokens) - self.prompt)
 
     def fixed(self, length: int, n: int = 20_000) -> float:
         """Speed-up of a fixed draft length."""

@@ -247,12 +247,15 @@ class ThroughputStats:
         if self.is_unproven:
             self.draft_rounds, self.gain_variance = _MIN_DRAFT_ROUNDS, _JUDGED_GAIN_VARIANCE
 
-    def is_profitable(self, planned_gain: float) -> bool:
-        """Whether to draft with the model, if the plan expects to gain `planned_gain` tokens."""
+    def is_profitable(self, planned_gain: float, cost: float = 0.0) -> bool:
+        """Whether to draft with the model, if the plan expects to gain `planned_gain` tokens.
+
+        `cost` in tokens is what the round costs beyond the plan.
+        """
         if self.is_unproven:
-            return planned_gain > 0
+            return planned_gain > cost
         doubt = _BENEFIT_OF_DOUBT / math.sqrt(self._measured_precision + _PLAN_PRECISION)
-        return self.expected_gain(planned_gain) + doubt > 0
+        return self.expected_gain(planned_gain) + doubt > cost
 
     def expected_gain(self, planned_gain: float) -> float:
         """The planned gain, corrected by the measured gains."""
@@ -300,6 +303,8 @@ class PairStats:
     throughput: ThroughputStats = field(default_factory=ThroughputStats)
     won: float = 0.0
     """What drafting has won for the next answer (see `RegretBudget.carry_over`)."""
+    reading: float | None = None
+    """Cost of a token of text that the draft model reads, in draft passes; None if not measured."""
 
     def record_score(self, accepted: Sequence[int]) -> None:
         """As `AcceptanceStats.record_score`; from then on the draft counts as tried."""
@@ -311,10 +316,13 @@ class PairStats:
         """Stats that `saved` gave in an earlier process."""
         gains = saved.get("gains", {})
         won = float(gains.get("won", 0.0))
-        return cls(AcceptanceStats(saved), ThroughputStats.from_saved(gains), won)
+        reading = gains.get("reading")
+        return cls(AcceptanceStats(saved), ThroughputStats.from_saved(gains), won, reading)
 
     def saved(self) -> dict[str, Any]:
         gains = self.throughput.saved() | {"won": round(self.won, 3)}
+        if self.reading is not None:
+            gains["reading"] = round(self.reading, 4)
         return {**self.acceptance.counts(), "gains": gains}
 
 

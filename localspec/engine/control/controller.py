@@ -41,8 +41,8 @@ _USUAL_DRAFT = 3
 """Draft tokens of a usual round, to explain a pause."""
 _WORTHWHILE_SPEEDUP = 1.5
 """If a usual draft gains less when all of it is accepted, the passes are the reason for a pause."""
-_READING_ROUNDS = 32
-"""Rounds over which a draft's reading of the text is spread, to compare it with another draft."""
+_MIN_READING_ROUNDS = 32
+"""Rounds over which a draft's reading of the text is spread."""
 _NEW_DRAFT_INTERVAL = 4
 """Rounds between the first trials of a draft that another one is preferred to."""
 _ROUNDS_BETWEEN_PLANS = 16
@@ -85,6 +85,8 @@ class Controller:
         self._costs = costs
         self._acceptance, self._throughput = pair_stats.acceptance, pair_stats.throughput
         self._throughput.start_answer(costs.plain_ms if costs.is_measured else 0.0)
+        if pair_stats.reading is not None and not self._throughput.is_unproven:
+            costs.catch_up_share = pair_stats.reading
         self._drafted_tokens: list[_DraftedToken] = []
         self._lookup_draft = Draft()
         self._draft_budget: DraftBudget | None = None
@@ -147,8 +149,16 @@ class Controller:
         What it has not read yet is counted in small part, since it is read once.
         """
         gain = self._throughput.expected_gain(self._gain.model_gain(0, 1.0, limit))
+        return gain - self._reading_cost(n_tokens)
+
+    def _reading_cost(self, n_tokens: int) -> float:
+        """The cost of reading what the draft has not read, in tokens a round.
+
+        An answer is expected to go on for as many rounds as it has had.
+        """
         reading_ms = self._costs.catch_up_ms(n_tokens - self._draft_read_to)
-        return gain - self._gain.tokens_per_ms * reading_ms / _READING_ROUNDS
+        n_rounds = max(_MIN_READING_ROUNDS, self._n_rounds)
+        return self._gain.tokens_per_ms * reading_ms / n_rounds
 
     def is_trial_due(self, tokens: Sequence[int], limit: int) -> bool:
         """Whether a draft that another one is preferred to should be tried, and can be afforded."""
@@ -168,8 +178,11 @@ class Controller:
         if self._model_drafter is None:
             return 0
         throughput = self._throughput
-        pays = throughput.is_profitable(self._gain.model_gain(0, 1.0, limit))
-        self._is_reading_free = pays and not throughput.is_unproven
+        gain = self._gain.model_gain(0, 1.0, limit)
+        pays = throughput.is_profitable(gain)
+        self._is_reading_free = not throughput.is_unproven and throughput.is_profitable(
+            gain, self._reading_cost(len(tokens))
+        )
         loss = 0.0 if self._is_reading_free else self._catch_up_loss(len(tokens))
         affordable = self._affordable_length(limit, lambda n: loss + self._costs.draft_loss(n))
         if pays:
@@ -326,6 +339,7 @@ class Controller:
             else:
                 usual_ms = min(draft_ms, 2 * costs.draft_passes_ms(passes))
                 costs.record_catch_up(draft_ms, self._n_to_catch_up, passes)
+                self._pair_stats.reading = costs.catch_up_share
                 draft_ms, reading_ms = usual_ms, draft_ms - usual_ms
         self._throughput.record_round(len(result.tokens), target_ms + draft_ms)
         if budget is not None and not budget.prefix_length:

@@ -64,8 +64,8 @@ class PassCosts:
         """A draft pass after the first of a round."""
         self.first_draft_ms = self.draft_ms
         """The first draft pass of a round, which also catches up with the text."""
-        self._catch_up_token_ms: float | None = None
-        self._catch_up_share = _GPU_CATCH_UP_SHARE if drafts_on_gpu else _CATCH_UP_SHARE
+        self.catch_up_share = _GPU_CATCH_UP_SHARE if drafts_on_gpu else _CATCH_UP_SHARE
+        """Cost of a token that the draft model reads in a wide batch, in draft passes."""
         self._rounds_since_plain = 0
         self._plain_interval = _MIN_PLAIN_INTERVAL
         self._drafts_blocks = drafts_blocks
@@ -205,14 +205,12 @@ class PassCosts:
 
     def catch_up_ms(self, n_tokens: int) -> float:
         """Milliseconds of the draft model decoding `n_tokens` of text that it has not read."""
-        per_token = self._catch_up_token_ms
-        return n_tokens * (
-            self._catch_up_share * self.first_draft_ms if per_token is None else per_token
-        )
+        return n_tokens * self.catch_up_share * self.first_draft_ms
 
     def record_catch_up(self, ms: float, n_tokens: int, n_passes: int) -> None:
         """Record the milliseconds of a round's draft passes, of which the first read a text."""
-        self._catch_up_token_ms = max(0.0, ms - self.draft_passes_ms(n_passes)) / n_tokens
+        reading_ms = max(0.0, ms - self.draft_passes_ms(n_passes))
+        self.catch_up_share = reading_ms / n_tokens / self.first_draft_ms
 
     def record_draft(self, ms: float, n_passes: int) -> None:
         """Record the milliseconds of a round's draft passes."""
