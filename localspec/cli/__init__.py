@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import os
@@ -159,6 +160,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except OSError as error:  # of standard output or a data file, e.g. a full disk
         what = f"The output cannot be written: {error.strerror or error}."
         hint = "Free disk space, or write to another disk."
+        if error.errno == errno.EBADF:
+            what, hint = "Standard output is closed.", "Redirect it to a file, or to /dev/null."
         code = _print_error(errors.StorageError(what, hint), argv)
     except ImportError as error:
         code = _print_error(_missing_package_error(error), argv)
@@ -190,10 +193,13 @@ def _flush_or_discard(stream: TextIO) -> None:
 
 
 def _prepare_streams() -> None:
-    """Replace closed streams by null; print ? for characters that the encoding lacks."""
-    for name in ("stdout", "stderr"):
+    """Print ? for characters that the encoding lacks. Replace closed streams.
+
+    What is written to a closed standard output is an error, as with a full disk.
+    """
+    for name, mode in (("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+            setattr(sys, name, open(os.open(os.devnull, mode), "w", encoding="utf-8"))  # noqa: SIM115
         elif hasattr(stream := getattr(sys, name), "reconfigure"):
             stream.reconfigure(errors="replace")
 

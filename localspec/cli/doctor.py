@@ -16,7 +16,12 @@ from localspec.errors import LocalspecError, UsageError
 
 
 @click.command("doctor")
-@click.option("--dismiss", metavar="FINDING", help="Do not show FINDING at start again.")
+@click.option(
+    "--dismiss",
+    type=click.Choice([llama_build.CPU_ONLY]),
+    metavar="FINDING",
+    help="Do not show FINDING at start again.",
+)
 @click.option("--fix", is_flag=True, help="Fix what can be fixed; asks before each fix.")
 @click.option("-y", "--yes", is_flag=True, help="With --fix: do not ask.")
 @global_options.JSON

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 import os
 import sys
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 _PLAIN_VARIABLE = "LOCALSPEC_PLAIN"
 _FLAGS_KEY = "localspec.flags"
+
+T = TypeVar("T")
 
 
 class FiniteRange(click.FloatRange):
@@ -27,6 +29,14 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+def reject_empty(context: click.Context, parameter: click.Parameter, value: T) -> T:
+    """The callback of a parameter whose empty value would count as none: "$UNSET" in a script."""
+    values = value if isinstance(value, tuple) else (value,)
+    if any(isinstance(text, str) and not text.strip() for text in values):
+        raise click.BadParameter("it is empty.", context, parameter)
+    return value
+
+
 def get_flags(context: click.Context) -> dict[str, str]:
     """The global options of this command line, keyed by the variable that each sets."""
     flags: dict[str, str] = context.meta.setdefault(_FLAGS_KEY, {})
@@ -37,7 +47,8 @@ def _folder_option(
     name: str, variable: str, about: str, *, must_exist: bool = False
 ) -> click.Option:
     def set_variable(context: click.Context, option: click.Parameter, value: str | None) -> None:
-        if value:
+        reject_empty(context, option, value)
+        if value is not None:
             folder = os.path.abspath(os.path.expanduser(value))
             if must_exist and not os.path.isdir(folder):
                 raise click.BadParameter(f"there is no folder {folder}.", context, option)

@@ -13,7 +13,6 @@ import click
 from localspec.chat import export
 from localspec.chat.history import ChatHistory, ChatListEntry
 from localspec.cli import completion, global_options, pull
-from localspec.cli.options import reject_empty
 from localspec.cli.resume import find_chat_id
 from localspec.cli.table import format_columns
 from localspec.errors import UsageError
@@ -143,7 +142,7 @@ def show(chat: str, as_json: bool) -> int:
 
 @command.command("rename")
 @click.argument("chat", shell_complete=completion.complete_chat)
-@click.argument("title", callback=reject_empty)
+@click.argument("title", callback=global_options.reject_empty)
 def rename(chat: str, title: str) -> int:
     """Rename CHAT."""
     with open_history() as history:

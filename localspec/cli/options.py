@@ -50,24 +50,23 @@ def _parse_split(_: click.Context, option: click.Parameter, value: str) -> str |
         ) from None
 
 
-def reject_empty(
-    context: click.Context, parameter: click.Parameter, value: str | None
-) -> str | None:
-    """The callback of a parameter whose empty value would count as none: "$UNSET" in a script."""
-    if value is not None and not value.strip():
-        raise click.BadParameter("it is empty.", context, parameter)
+def _reject_empty_stop(
+    context: click.Context, option: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    if "" in value:  # a line break or a space is a text to stop before
+        raise click.BadParameter("it is empty.", context, option)
     return value
 
 
 def _read_json_schema(context: click.Context, option: click.Parameter, value: str | None) -> str:
-    text = reject_empty(context, option, value)
+    text = global_options.reject_empty(context, option, value)
     if text is not None and not text.lstrip().startswith("{"):
         text = _read_file(text)
     return "" if text is None else check_json_schema(text)
 
 
 def _read_grammar(context: click.Context, option: click.Parameter, value: str | None) -> str:
-    path = reject_empty(context, option, value)
+    path = global_options.reject_empty(context, option, value)
     return "" if path is None else _read_file(path)
 
 
@@ -149,7 +148,7 @@ PROMPT = _option_group(
     click.argument(
         "model",
         required=False,
-        callback=reject_empty,
+        callback=global_options.reject_empty,
         shell_complete=completion.complete_model_or_pair,
     ),
     click.option(
@@ -163,6 +162,7 @@ PROMPT = _option_group(
     click.option(
         "--preset",
         metavar="NAME",
+        callback=global_options.reject_empty,
         help="Use the system prompt and the settings of a preset (config.toml, /preset save).",
     ),
     _flag("--raw", "Use no chat template: the model continues the prompt."),
@@ -174,7 +174,11 @@ PROMPT = _option_group(
     ),
     _number("max_tokens", "N", "Max tokens of an answer.  [default: 512; in a chat, no limit]"),
     click.option(
-        "--stop", multiple=True, metavar="TEXT", help="Stop before this text; repeatable."
+        "--stop",
+        multiple=True,
+        metavar="TEXT",
+        callback=_reject_empty_stop,
+        help="Stop before this text; repeatable.",
     ),
     click.option(
         "--think",
@@ -312,7 +316,7 @@ MEASURING = _option_group(
     click.argument(
         "pair",
         required=False,
-        callback=reject_empty,
+        callback=global_options.reject_empty,
         shell_complete=completion.complete_model_or_pair,
     ),
     _DRAFT,

@@ -32,7 +32,7 @@ _MAX_KEY_FILE = 64 * 1024
 
 
 @click.command("serve")
-@click.argument("model", required=False, callback=options.reject_empty)
+@click.argument("model", required=False, callback=global_options.reject_empty)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -58,15 +58,22 @@ _MAX_KEY_FILE = 64 * 1024
     "--allow-host",
     multiple=True,
     metavar="NAME",
+    callback=global_options.reject_empty,
     help="Also answer requests to this host name; repeatable.",
 )
 @click.option(
     "--allow-origin",
     multiple=True,
     metavar="ORIGIN",
+    callback=global_options.reject_empty,
     help="Also answer pages of this origin, such as https://example.org; repeatable.",
 )
-@click.option("--alias", metavar="NAME", help="The model's name for clients.  [default: its file]")
+@click.option(
+    "--alias",
+    metavar="NAME",
+    callback=global_options.reject_empty,
+    help="The model's name for clients.  [default: its file]",
+)
 @click.option(
     "--queue",
     "max_waiting",

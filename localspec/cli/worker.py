@@ -50,7 +50,14 @@ _REPORT_SECONDS = 2.0
     is_flag=True,
     help="Listen where other computers can connect, without any protection.",
 )
-@click.option("--device", "devices", multiple=True, metavar="NAME", help="Offer only this device.")
+@click.option(
+    "--device",
+    "devices",
+    multiple=True,
+    metavar="NAME",
+    callback=global_options.reject_empty,
+    help="Offer only this device.",
+)
 @click.option(
     "--memory",
     type=global_options.FiniteRange(0.1, 100_000),
@@ -62,6 +69,7 @@ _REPORT_SECONDS = 2.0
 @click.option(
     "--via-ssh",
     metavar="HOST",
+    callback=global_options.reject_empty,
     help="Start the worker on HOST through ssh, and tunnel its port to this computer.",
 )
 def command(port: int, listen: str, via_ssh: str | None, **given: Any) -> int:
