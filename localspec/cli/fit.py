@@ -32,7 +32,11 @@ from localspec.units import gib, token_rate_range
 @click.command("fit")
 @click.argument("ref", shell_complete=completion.complete_model_or_pair)
 @click.option(
-    "--draft", metavar="REF|none", shell_complete=completion.complete_model, help="Draft model."
+    "--draft",
+    metavar="REF|none",
+    callback=options.single_drafts("fit estimates one at a time (run counts both when it loads)."),
+    shell_complete=completion.complete_model,
+    help="Draft model.",
 )
 @click.option(
     "--ctx",

@@ -120,6 +120,9 @@ def add_to_command(command: click.Command) -> click.Command:
 
 
 ENDPOINT = click.option(
-    "--endpoint", metavar="URL", help="A mirror of the Hugging Face hub.  Also: HF_ENDPOINT."
+    "--endpoint",
+    metavar="URL",
+    callback=reject_empty,
+    help="A mirror of the Hugging Face hub.  Also: HF_ENDPOINT.",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import click
 from click.core import ParameterSource
@@ -22,6 +23,8 @@ from localspec.protocol.wire import DRAFT_MAX, SamplingParams, SplitMode, Verify
 from localspec.sanitize import sanitize
 from localspec.speculation_methods import SPECS
 from localspec.worker_address import parse_addresses
+
+T = TypeVar("T")
 
 
 def _parse_layers(_: click.Context, option: click.Parameter, value: str) -> int | None:
@@ -48,6 +51,20 @@ def _parse_split(_: click.Context, option: click.Parameter, value: str) -> str |
         raise click.BadParameter(
             "give none, layer, row, or shares such as 3,1", param=option
         ) from None
+
+
+def single_drafts(advice: str) -> Callable[[click.Context, click.Parameter, T], T]:
+    """The callback of drafts that are taken one by one: `A,B` is a pair of them for `--draft`."""
+
+    def check(context: click.Context, parameter: click.Parameter, value: T) -> T:
+        global_options.reject_empty(context, parameter, value)
+        for ref in value if isinstance(value, tuple) else (value,):
+            if isinstance(ref, str) and "," in ref and not os.path.exists(ref):
+                problem = f"{ref!r} names more than one draft; {advice}"
+                raise click.BadParameter(problem, context, parameter)
+        return value
+
+    return check
 
 
 def _reject_empty_stop(

@@ -72,7 +72,12 @@ def _suggest(
 
 @command.command("check")
 @click.argument("target", shell_complete=completion.complete_model_or_pair)
-@click.argument("draft", required=False, shell_complete=completion.complete_model)
+@click.argument(
+    "draft",
+    required=False,
+    callback=options.single_drafts("check one at a time."),
+    shell_complete=completion.complete_model,
+)
 @global_options.ENDPOINT
 @global_options.JSON
 def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) -> int:
@@ -107,7 +112,13 @@ def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) 
 
 @command.command("test")
 @click.argument("target", shell_complete=completion.complete_model)
-@click.argument("drafts", nargs=-1, required=True, shell_complete=completion.complete_model)
+@click.argument(
+    "drafts",
+    nargs=-1,
+    required=True,
+    callback=options.single_drafts("each is judged by itself: put a space between them."),
+    shell_complete=completion.complete_model,
+)
 @click.option("--workload", multiple=True, metavar="NAME", help="Answer only this; repeatable.")
 @click.option(
     "--file", type=click.File(encoding="utf-8"), help="Answer the prompts in FILE, one a line."

@@ -95,9 +95,18 @@ def resolve(text: str) -> ModelRequest:
     if is_file:
         return ModelRequest(text, ResolvedModel(text, Path(text)))
     parsed = reference.parse(text)
-    if not isinstance(parsed, NameReference):
-        return ModelRequest(text, ResolvedModel(text, parsed))
-    return _resolve_name(catalogue, parsed, text)
+    if isinstance(parsed, NameReference):
+        return _resolve_name(catalogue, parsed, text)
+    local = _find_by_name(catalogue, text, local_files.list_models()) if _is_name(text) else None
+    return ModelRequest(text, ResolvedModel(text, local.path if local else parsed))
+
+
+def _is_name(text: str) -> bool:
+    """Whether it can be the name of a local file, with spaces and letters that no id has."""
+    parsed = reference.parse(text)
+    if isinstance(parsed, NameReference):
+        return parsed.tag is None
+    return isinstance(parsed, Path) and not _has_folder(text)
 
 
 def _has_folder(text: str) -> bool:
@@ -165,8 +174,7 @@ def shortest_reference(local_model: LocalModel, local_models: Sequence[LocalMode
             return model.id
     if local_model.repo is None:
         name = local_model.path.name.removesuffix(".gguf")
-        is_name = isinstance(reference.parse(name), NameReference)
-        named = _find_by_name(catalogue, name, local_models) if is_name else None
+        named = _find_by_name(catalogue, name, local_models) if _is_name(name) else None
         return name if named is local_model else str(local_model.path)
     tag = reference.parse_file_name(local_model.file).tag
     files = [RepoFile(m.file, m.size) for m in local_models if m.repo == local_model.repo]

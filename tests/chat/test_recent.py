@@ -65,6 +65,18 @@ def test_a_file_that_was_opened_by_its_path_is_found_by_its_name(tmp_path: Path)
     assert {str(path), str(twin)} <= set(names), "paths, where names are not enough"
 
 
+@pytest.mark.parametrize("name", ["my own model", "Modèle (2)"])
+def test_a_name_that_no_id_could_have_opens_a_file_of_the_model_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models").mkdir()
+    monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(tmp_path / "models"))
+    path = tinygguf.llama(0).write(tmp_path / "models" / f"{name}.gguf")
+    assert launch_by_name(name) == path
+    assert name in [listed for listed, _ in resolver.list_installed()]
+    assert launch_by_name(f"{name} too") is None
+
+
 def launch_by_name(name: str) -> Path | None:
     try:
         return launch.resolve_pair(name, "none").target

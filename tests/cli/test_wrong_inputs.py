@@ -197,6 +197,11 @@ def test_a_setting_that_makes_no_sense(options: tuple[str, ...], words: str) -> 
         (("list", "--models-dir", ""), "'--models-dir': it is empty", "list"),
         (("doctor", "--dismiss", "NOPE"), "'NOPE' is not 'cpu-only-build'", "doctor"),
         (("doctor", "--dismiss", ""), "'' is not 'cpu-only-build'", "doctor"),
+        (("pull", "demo", "--endpoint", ""), "'--endpoint': it is empty", "pull"),
+        (("fit", "demo", "--draft", ""), "'--draft': it is empty", "fit"),
+        (("fit", "demo", "--draft", "a,b"), "'a,b' names more than one draft", "fit"),
+        (("pair", "test", "demo", "a,b"), "put a space between them", "pair test"),
+        (("pair", "check", "demo", "a,b"), "check one at a time", "pair check"),
         (("list", "--models-dir", "/no/such"), "there is no folder /no/such", "list"),
     ],
 )
