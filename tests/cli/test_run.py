@@ -227,7 +227,8 @@ def test_events_are_lines_that_can_be_read_again(zoo: Zoo, tmp_path: Path) -> No
     ("stops", "text"),
     [
         (["zzz", "ld!"], " Hello, wor"),
-        (["zzz", ""], HELLO_TEXT),
+        (["zzz", "\n"], " Hello, world!"),
+        (["zzz"], HELLO_TEXT),
     ],
 )
 def test_a_stop_text_cuts_the_answer(zoo: Zoo, stops: list[str], text: str) -> None:
