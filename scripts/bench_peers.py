@@ -106,7 +106,8 @@ def contestants_of(
 def label(pair: Settings, args: argparse.Namespace) -> str:
     if pair.draft is None:
         return ""
-    return f" + {Path(pair.draft).stem}" if len(args.draft) > 1 else " + draft"
+    stems = [Path(draft).stem for draft in pair.draft.split(",")]
+    return f" + {', '.join(stems)}" if len(args.draft) > 1 else " + draft"
 
 
 def thread_contestants(

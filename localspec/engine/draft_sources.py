@@ -164,6 +164,7 @@ class DraftSources:
                     n_draft_read=self._n_read(i, own, prompt),
                 )
             )
+            controllers[-1].max_tokens_left = request.max_tokens
         controller_of_all = controllers[0] if len(controllers) == 1 else DraftChoice(controllers)
         return AnswerDrafter(controller_of_all, controller_of_all, overlapped)
 

@@ -104,6 +104,17 @@ def test_a_long_prompt_is_read_only_for_a_draft_that_gains_more() -> None:
         assert mean(in_processes(world, 24)[12:]) > 1.2
 
 
+def test_no_text_is_read_for_the_last_tokens_of_an_answer() -> None:
+    world = World(steady(0.9), c=0.08, curve=FAIR, prompt=150, reading=0.03)
+    in_processes(world, 12)
+    kept = json.dumps(world.stats.saved())
+    for left, reads in ((4, False), (400, True)):
+        world.stats = PairStats.from_saved(json.loads(kept))
+        controller = world.controller()
+        controller.max_tokens_left = left
+        assert bool(controller.propose([1] * 600, 8).tokens) == reads
+
+
 def test_the_second_process_begins_where_the_first_ended() -> None:
     good = in_processes(World(steady(0.75), c=0.05, curve=[1 + 0.12 * w for w in range(18)]), 8)
     assert mean(good[1:]) > 1.1 * good[0]

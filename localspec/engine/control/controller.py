@@ -9,6 +9,7 @@ budget does not cover.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -97,6 +98,8 @@ class Controller:
         self._draft_read_to = n_draft_read
         self._is_reading_free = False
         """Whether the draft model may read a long text at the expense of no account."""
+        self.max_tokens_left = sys.maxsize
+        """Upper bound of what the answer still has."""
         self._n_rounds = 0
         self._last_plan: SpeculationPlan | None = None
         self._last_plan_round = 0
@@ -154,10 +157,10 @@ class Controller:
     def _reading_cost(self, n_tokens: int) -> float:
         """The cost of reading what the draft has not read, in tokens a round.
 
-        An answer is expected to go on for as many rounds as it has had.
+        An answer is expected to go on for as many rounds as it has had, or to its upper bound.
         """
         reading_ms = self._costs.catch_up_ms(n_tokens - self._draft_read_to)
-        n_rounds = max(_MIN_READING_ROUNDS, self._n_rounds)
+        n_rounds = min(max(_MIN_READING_ROUNDS, self._n_rounds), self.max_tokens_left)
         return self._gain.tokens_per_ms * reading_ms / n_rounds
 
     def is_trial_due(self, tokens: Sequence[int], limit: int) -> bool:
@@ -289,7 +292,7 @@ class Controller:
 
     def record_round(self, result: RoundResult) -> None:
         """Update the statistics with a round's result."""
-        self._n_rounds += 1
+        self._count_round(result)
         most_ms = _MAX_CHARGE * self._costs.verify_ms[min(result.width, MAX_WIDTH)]
         free_ms = 0.0
         # Not for the prompt's last batch, nor for a round with a second pass.
@@ -306,9 +309,13 @@ class Controller:
         self._match_rate = 0.9 * self._match_rate + 0.1 * bool(self._lookup_draft.tokens)
         self._drafted_tokens, self._draft_budget = [], None
 
+    def _count_round(self, result: RoundResult) -> None:
+        self._n_rounds += 1
+        self.max_tokens_left = max(1, self.max_tokens_left - len(result.tokens))
+
     def observe_round(self, result: RoundResult) -> None:
         """Update the statistics with the result of a round that another controller drafted."""
-        self._n_rounds += 1
+        self._count_round(result)
         self._throughput.rounds_since_draft += 1
         target_ms = result.ms.verify + result.ms.host
         if result.width == len(result.draft.tokens) + 1 and not result.guarded:
