@@ -40,7 +40,11 @@ _PROGRESS_INTERVAL = 30.0
 
 @click.command("bench")
 @click.option(
-    "--workload", multiple=True, metavar="NAME", help="Run only this workload; repeatable."
+    "--workload",
+    multiple=True,
+    metavar="NAME",
+    callback=global_options.reject_empty,
+    help="Run only this workload; repeatable.",
 )
 @click.option(
     "--rounds",

@@ -119,7 +119,13 @@ def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) 
     callback=options.single_drafts("each is judged by itself: put a space between them."),
     shell_complete=completion.complete_model,
 )
-@click.option("--workload", multiple=True, metavar="NAME", help="Answer only this; repeatable.")
+@click.option(
+    "--workload",
+    multiple=True,
+    metavar="NAME",
+    callback=global_options.reject_empty,
+    help="Answer only this; repeatable.",
+)
 @click.option(
     "--file", type=click.File(encoding="utf-8"), help="Answer the prompts in FILE, one a line."
 )

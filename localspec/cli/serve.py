@@ -46,6 +46,7 @@ _MAX_KEY_FILE = 64 * 1024
     default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",
+    callback=global_options.reject_empty,
     help="Address; other computers reach 0.0.0.0, which needs a key.",
 )
 @click.option(

@@ -192,6 +192,13 @@ def test_a_setting_that_makes_no_sense(options: tuple[str, ...], words: str) -> 
         (("serve", "demo", "--alias", " "), "'--alias': it is empty", "serve"),
         (("serve", "demo", "--allow-origin", ""), "'--allow-origin': it is empty", "serve"),
         (("serve", "demo", "--allow-host", ""), "'--allow-host': it is empty", "serve"),
+        (("serve", "demo", "--host", ""), "'--host': it is empty", "serve"),
+        (("bench", "demo", "--workload", ""), "'--workload': it is empty", "bench"),
+        (
+            ("pair", "test", "demo", "demo", "--workload", ""),
+            "'--workload': it is empty",
+            "pair test",
+        ),
         (("worker", "--via-ssh", ""), "'--via-ssh': it is empty", "worker"),
         (("worker", "--device", ""), "'--device': it is empty", "worker"),
         (("list", "--models-dir", ""), "'--models-dir': it is empty", "list"),
