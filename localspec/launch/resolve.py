@@ -58,7 +58,7 @@ class ResolvedPair:
         )
 
     def _is_own_mtp_layer(self, draft: Path) -> bool:
-        if draft.resolve() != self.target.resolve():
+        if draft != self.target:
             return False
         try:
             return draft_heads.has_own_mtp_layer(header.read(self.target))
