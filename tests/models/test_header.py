@@ -124,6 +124,11 @@ def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
     assert isinstance(failure_of(link), NotFoundError)
 
 
+@pytest.mark.parametrize("name", ["\ud800.gguf", "a\0b.gguf"])
+def test_a_name_that_no_file_system_has(tmp_path: Path, name: str) -> None:
+    assert isinstance(failure_of(tmp_path / name), NotFoundError)
+
+
 def test_a_link_to_itself(tmp_path: Path) -> None:
     link = tmp_path / "loop.gguf"
     link.symlink_to(link)

@@ -247,7 +247,7 @@ def _stat_regular_file(path: Path) -> tuple[int, int]:
     name = _display_name(path)
     try:
         status = path.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # ValueError: no file can have that name
         raise NotFoundError(
             f"There is no file {sanitize(str(path), multiline=False)}.",
             "Use the path of a .gguf file, or `demo` for the bundled pair.",
