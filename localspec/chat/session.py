@@ -115,7 +115,7 @@ class ChatSession:
 
     @property
     def model_name(self) -> str:
-        return _model_stem(self.choice.target.name)
+        return self.choice.target_name
 
     @property
     def example_beginning(self) -> str:
@@ -486,7 +486,3 @@ class ChatSession:
     def close(self) -> None:
         """Release the chat, so that another window can open it."""
         self.recorder.close()
-
-
-def _model_stem(name: str) -> str:
-    return sanitize(name.removesuffix(".gguf"), multiline=False)

@@ -48,12 +48,14 @@ class ResolvedPair:
         return tuple(draft for draft in (self.draft, self.second_draft) if draft is not None)
 
     @property
+    def target_name(self) -> str:
+        return _stem(self.target)
+
+    @property
     def draft_names(self) -> tuple[str, ...]:
         """The drafts for a title; the MTP layer of the target's own file is named as such."""
         return tuple(
-            "built-in MTP layer"
-            if self._is_own_mtp_layer(draft)
-            else sanitize(draft.name.removesuffix(".gguf"), multiline=False)
+            "built-in MTP layer" if self._is_own_mtp_layer(draft) else _stem(draft)
             for draft in self.drafts
         )
 
@@ -71,6 +73,10 @@ class ResolvedPair:
         if not self.detected_head or self.draft is None:
             return ""
         return draft_heads.sidecar_notice(self.detected_head, self.draft.name)
+
+
+def _stem(path: Path) -> str:
+    return sanitize(path.name.removesuffix(".gguf"), multiline=False)
 
 
 def resolve_pair(model: str | None, draft: str) -> ResolvedPair:

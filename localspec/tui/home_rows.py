@@ -294,7 +294,7 @@ def _recently_opened_rows() -> list[HomeRow]:
     for choice in recent_pairs.load():
         draft = _describe_draft(choice)
         where = sanitize(str(choice.target.parent), multiline=False)
-        rows.append(HomeRow(_model_stem(choice.target), draft, _format_size(choice), where, choice))
+        rows.append(HomeRow(choice.target_name, draft, _format_size(choice), where, choice))
     return rows
 
 
@@ -354,10 +354,6 @@ def _hub_row(repo: HubSearchResult) -> HomeRow:
     name = sanitize(repo.repo, multiline=False)
     downloads = f"{repo.downloads:,} downloads" if repo.downloads else ""
     return HomeRow(name, downloads, "gated" if repo.gated else "", reference=repo.repo)
-
-
-def _model_stem(path: Path) -> str:
-    return sanitize(path.name.removesuffix(".gguf"), multiline=False)
 
 
 def _format_size(choice: ResolvedPair) -> str:
