@@ -104,6 +104,17 @@ def test_a_long_prompt_is_read_only_for_a_draft_that_gains_more() -> None:
         assert mean(in_processes(world, 24)[12:]) > 1.2
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["measured", "never measured"])
+def test_a_trial_that_gained_nothing_is_not_repeated_at_a_guessed_price(told: bool) -> None:
+    """As a head on a CPU: reading 40 tokens costs it 8 passes, and little is accepted."""
+    for seed in range(4):
+        world = World(
+            steady(0.1), c=0.14, curve=FAIR, prompt=40, reading=0.2, told=told, noise=0.0, seed=seed
+        )
+        speedups = in_processes(world, 12)
+        assert sum(speedup < 0.965 for speedup in speedups) == 1, "the first one is dear"
+
+
 def test_no_text_is_read_for_the_last_tokens_of_an_answer() -> None:
     world = World(steady(0.9), c=0.08, curve=FAIR, prompt=150, reading=0.03)
     in_processes(world, 12)

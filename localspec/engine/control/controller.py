@@ -86,7 +86,8 @@ class Controller:
         self._costs = costs
         self._acceptance, self._throughput = pair_stats.acceptance, pair_stats.throughput
         self._throughput.start_answer(costs.plain_ms if costs.is_measured else 0.0)
-        if pair_stats.reading is not None and not self._throughput.is_unproven:
+        trials_gained = self._throughput.is_unproven and self._throughput.gain > 0
+        if pair_stats.reading is not None and not trials_gained:
             costs.catch_up_share = pair_stats.reading
         self._drafted_tokens: list[_DraftedToken] = []
         self._lookup_draft = Draft()
