@@ -104,6 +104,36 @@ def test_a_long_prompt_is_read_only_for_a_draft_that_gains_more() -> None:
         assert mean(in_processes(world, 24)[12:]) > 1.2
 
 
+def test_a_good_draft_behind_a_long_prompt_is_proven_by_the_second_answer() -> None:
+    """Reading the prompt costs 4.5 passes; a single lost draft does not end it for an answer.
+
+    One in ten good drafts loses its first trial; answers this short cannot afford another.
+    """
+    later = []
+    for seed in range(8):
+        world = World(steady(0.9), c=0.08, curve=FAIR, prompt=150, reading=0.03, seed=seed)
+        later.append(in_processes(world, 20)[1:])
+    proven = [speedups for speedups in later if speedups[0] > 1.1]
+    assert len(proven) >= 6
+    for speedups in proven:
+        assert mean(speedups) > 1.3 and sum(speedup < 1 for speedup in speedups) <= 2
+
+
+@pytest.mark.parametrize("accepted", [0.3, 0.6, 0.75])
+@pytest.mark.parametrize("curve", [WIDE_IS_DEAR, FAIR], ids=["wide is dear", "fair"])
+def test_trials_that_gained_do_not_let_each_answer_pay_for_reading(
+    accepted: float, curve: list[float]
+) -> None:
+    """Reading costs the draft 8 passes, so that it cannot pay in answers as short as these."""
+    n_dear = 0
+    for seed in range(6):
+        world = World(
+            steady(accepted), c=0.1, curve=curve, prompt=40, reading=0.2, told=seed < 3, seed=seed
+        )
+        n_dear += sum(speedup < 0.965 for speedup in in_processes(world, 14))
+    assert n_dear <= 9, "one or two in a pair's life"
+
+
 @pytest.mark.parametrize("told", [True, False], ids=["measured", "never measured"])
 def test_a_trial_that_gained_nothing_is_not_repeated_at_a_guessed_price(told: bool) -> None:
     """As a head on a CPU: reading 40 tokens costs it 8 passes, and little is accepted."""

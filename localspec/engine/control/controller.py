@@ -42,6 +42,8 @@ _USUAL_DRAFT = 3
 """Draft tokens of a usual round, to explain a pause."""
 _WORTHWHILE_SPEEDUP = 1.5
 """If a usual draft gains less when all of it is accepted, the passes are the reason for a pause."""
+_RESERVE = 1.5
+"""A draft longer than the shortest one must be affordable if it costs this many times as much."""
 _MIN_READING_ROUNDS = 32
 """Rounds over which a draft's reading of the text is spread."""
 _NEW_DRAFT_INTERVAL = 4
@@ -86,9 +88,8 @@ class Controller:
         self._costs = costs
         self._acceptance, self._throughput = pair_stats.acceptance, pair_stats.throughput
         self._throughput.start_answer(costs.plain_ms if costs.is_measured else 0.0)
-        trials_gained = self._throughput.is_unproven and self._throughput.gain > 0
-        if pair_stats.reading is not None and not trials_gained:
-            costs.catch_up_share = pair_stats.reading
+        if pair_stats.reading is not None:
+            costs.use_measured_reading(pair_stats.reading)
         self._drafted_tokens: list[_DraftedToken] = []
         self._lookup_draft = Draft()
         self._draft_budget: DraftBudget | None = None
@@ -176,7 +177,8 @@ class Controller:
     def _plan_model(self, tokens: Sequence[int], limit: int) -> int:
         """Decide whether to draft with the model; return the longest draft that is affordable.
 
-        A draft that pays only when it is longer than affordable has to wait.
+        A draft that pays only when it is longer than affordable has to wait. One that fails leaves
+        a part of the budget to the next, unless it is as short as a probe.
         """
         self._model_pays = self._is_probing = False
         if self._model_drafter is None:
@@ -184,11 +186,18 @@ class Controller:
         throughput = self._throughput
         gain = self._gain.model_gain(0, 1.0, limit)
         pays = throughput.is_profitable(gain)
-        self._is_reading_free = not throughput.is_unproven and throughput.is_profitable(
+        was_tried = throughput.gain > 0 or not throughput.is_unproven
+        self._is_reading_free = was_tried and throughput.is_profitable(
             gain, self._reading_cost(len(tokens))
         )
         loss = 0.0 if self._is_reading_free else self._catch_up_loss(len(tokens))
         affordable = self._affordable_length(limit, lambda n: loss + self._costs.draft_loss(n))
+        affordable = max(
+            min(affordable, self._gain.min_probe_length()),
+            self._affordable_length(
+                affordable, lambda n: _RESERVE * (loss + self._costs.draft_loss(n))
+            ),
+        )
         if pays:
             self._model_pays = affordable == limit or (
                 affordable > 0 and self._gain.model_gain(0, 1.0, affordable) > 0

@@ -29,6 +29,8 @@ _DEFAULT_SLOPE = 0.35
 _CATCH_UP_SHARE, _GPU_CATCH_UP_SHARE = 0.1, 0.03
 """Cost of a token that the draft model reads in a wide batch, until timed, in draft passes. With
 0.1 the regret budget never covers a first draft of a model whose pass costs 0.26 target passes."""
+_LONG_READING = 32
+"""A measured reading of this many tokens counts as much as what was known before."""
 _CLIFF_WIDTH = 3
 """Up to this width the curve may be steeper than beyond: some kernels begin at two rows."""
 _HELD_ADVANTAGE = 1.03
@@ -60,12 +62,13 @@ class PassCosts:
         self._ms_by_width.setdefault(1, t1)
         c = measured.c if measured else None
         self.is_draft_measured = c is not None
-        self.draft_ms = t1 * (_DEFAULT_C if c is None else c)
-        """A draft pass after the first of a round."""
-        self.first_draft_ms = self.draft_ms
+        self.first_draft_ms = t1 * (_DEFAULT_C if c is None else c)
         """The first draft pass of a round, which also catches up with the text."""
+        self.draft_ms = 0.0 if drafts_blocks else self.first_draft_ms
+        """A draft pass after the first of a round."""
         self.catch_up_share = _GPU_CATCH_UP_SHARE if drafts_on_gpu else _CATCH_UP_SHARE
         """Cost of a token that the draft model reads in a wide batch, in draft passes."""
+        self._is_reading_measured = False
         self._rounds_since_plain = 0
         self._plain_interval = _MIN_PLAIN_INTERVAL
         self._drafts_blocks = drafts_blocks
@@ -76,8 +79,6 @@ class PassCosts:
         """The width that is best for most rounds."""
         self.last_change_ms = 0.0
         """Of the last pass."""
-        if drafts_blocks:
-            self.draft_ms = 0.0
         self._interpolate()
         self._mean_plain_ms = self.plain_ms
 
@@ -207,10 +208,16 @@ class PassCosts:
         """Milliseconds of the draft model decoding `n_tokens` of text that it has not read."""
         return n_tokens * self.catch_up_share * self.first_draft_ms
 
+    def use_measured_reading(self, share: float) -> None:
+        """Use what reading a token was measured to cost before, in draft passes."""
+        self.catch_up_share, self._is_reading_measured = share, True
+
     def record_catch_up(self, ms: float, n_tokens: int, n_passes: int) -> None:
         """Record the milliseconds of a round's draft passes, of which the first read a text."""
         reading_ms = max(0.0, ms - self.draft_passes_ms(n_passes))
-        self.catch_up_share = reading_ms / n_tokens / self.first_draft_ms
+        share = reading_ms / n_tokens / self.first_draft_ms
+        weight = n_tokens / (n_tokens + _LONG_READING) if self._is_reading_measured else 1.0
+        self.use_measured_reading(self.catch_up_share + weight * (share - self.catch_up_share))
 
     def record_draft(self, ms: float, n_passes: int) -> None:
         """Record the milliseconds of a round's draft passes."""
