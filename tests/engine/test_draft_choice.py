@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from statistics import mean
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from localspec.engine import speculative_loop
 from localspec.engine.control.acceptance_stats import PairStats
 from localspec.engine.control.controller import Controller
 from localspec.engine.control.draft_choice import DraftChoice
@@ -106,7 +109,12 @@ COSTS = MeasuredCosts(10.0, {"1": 1.0, "8": 1.1}, 0.01)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-def test_two_drafts_and_lookup_change_nothing(sampling: SamplingParams) -> None:
+def test_two_drafts_and_lookup_change_nothing(
+    sampling: SamplingParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = itertools.count()  # on a busy machine a slow trial would end trying
+    clock = SimpleNamespace(perf_counter=lambda: next(readings) * 0.01)
+    monkeypatch.setattr(speculative_loop, "time", clock)
     what = job([*PROMPT, *PROMPT], 120, sampling=sampling, draft_length=16)
     verifier = make_verifier("coupled", sampling.seed)
     drafts = (

@@ -132,12 +132,11 @@ class Controller:
         affordable_lookup = self._limit_lookup(limit)
         length, lookup_gain = self._gain.lookup_gain(affordable_lookup, 0, 1.0)
         model_limit = self._plan_model(tokens, limit)
-        model_gain = self._gain.model_gain(0, 1.0, model_limit)
         if (
             length
             and lookup_gain > 0
             and not self._is_probing
-            and (not self._model_pays or lookup_gain >= model_gain)
+            and (not self._model_pays or lookup_gain >= self._gain.model_gain(0, 1.0, model_limit))
         ):
             return self._extend_with_model(
                 tokens, model_limit, self._use_lookup(affordable_lookup, length)
@@ -186,6 +185,8 @@ class Controller:
         throughput = self._throughput
         gain = self._gain.model_gain(0, 1.0, limit)
         pays = throughput.is_profitable(gain)
+        if not pays and not throughput.is_probe_due():
+            return 0
         was_tried = throughput.gain > 0 or not throughput.is_unproven
         self._is_reading_free = was_tried and throughput.is_profitable(
             gain, self._reading_cost(len(tokens))
@@ -202,8 +203,8 @@ class Controller:
             self._model_pays = affordable == limit or (
                 affordable > 0 and self._gain.model_gain(0, 1.0, affordable) > 0
             )
-        elif affordable >= min(limit, self._gain.min_probe_length()):
-            self._is_probing = throughput.is_probe_due()
+        else:
+            self._is_probing = affordable >= min(limit, self._gain.min_probe_length())
         return affordable
 
     def _catch_up_loss(self, n_tokens: int) -> float:
