@@ -42,7 +42,7 @@ class FakeHead(HistoryModel):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self._tokens_before: list[int] = []
+        self.tokens_before: list[int] = []
 
     def encode(self, states: HiddenStates) -> HiddenStates:
         assert len(states) <= self.n_batch
@@ -52,12 +52,12 @@ class FakeHead(HistoryModel):
         self, tokens: Sequence[int], outputs: int, states: HiddenStates | None = None
     ) -> Logits:
         assert states is not None and len(states) == len(tokens)
-        del self._tokens_before[self.n_past :]
-        self._tokens_before += (states[:, 0].astype(int) - 1).tolist()
+        del self.tokens_before[self.n_past :]
+        self.tokens_before += (states[:, 0].astype(int) - 1).tolist()
         return super().decode(tokens, outputs)
 
     def row(self, past: Sequence[int]) -> Logits:
-        before = self._tokens_before[: len(past)]
+        before = self.tokens_before[: len(past)]
         return super().row([*(token for token in before if token >= 0), past[-1]])
 
     def last_hidden_state(self) -> HiddenStates:

@@ -12,6 +12,7 @@ from localspec.engine.control.draft_choice import DraftChoice
 from localspec.engine.control.overlapped_drafter import DraftOverlap, OverlappedDrafter
 from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.drafters import DrafterInputs
+from localspec.engine.drafters.autoregressive_head import HeadRunner
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.llama import LlamaContext
 from localspec.engine.loaded_draft import LoadedDraft
@@ -132,6 +133,8 @@ class DraftSources:
             draft = self._pair.draft_of_kind(name)
             assert draft is not None
             inputs = self.add_draft(inputs, draft, request)
+            if isinstance(draft.head_runner, HeadRunner):
+                draft.head_runner.reads_along = True
             overlapped = self._overlap.make_drafter(inputs, request, self.costs)
             drafter = overlapped or drafters.make(draft.kind, inputs)
             return AnswerDrafter(drafter, None, overlapped)
@@ -165,6 +168,10 @@ class DraftSources:
                 )
             )
             controllers[-1].max_tokens_left = request.max_tokens
+            if isinstance(runner := draft.head_runner, HeadRunner):
+                is_worthwhile = controllers[-1].is_worthwhile(self.length(request))
+                runner.reads_along = draft.is_on_gpu or is_worthwhile
+                controllers[-1].max_unread = runner.max_pending
         controller_of_all = controllers[0] if len(controllers) == 1 else DraftChoice(controllers)
         return AnswerDrafter(controller_of_all, controller_of_all, overlapped)
 

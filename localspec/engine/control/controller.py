@@ -98,13 +98,14 @@ class Controller:
         self._n_to_catch_up = 0
         self._is_probing = self._model_pays = False
         self._draft_read_to = n_draft_read
+        self.max_unread = sys.maxsize
+        """The most tokens that the draft reads of a text: a head may read the end only."""
         self._is_reading_free = False
         """Whether the draft model may read a long text at the expense of no account."""
         self.max_tokens_left = sys.maxsize
         """Upper bound of what the answer still has."""
-        self._n_rounds = 0
+        self._n_rounds = self._last_plan_round = 0
         self._last_plan: SpeculationPlan | None = None
-        self._last_plan_round = 0
         self._lookup_gain = 0.0
         """Recent accepted tokens per round from prompt lookup."""
         self._match_rate = 0.0
@@ -164,6 +165,16 @@ class Controller:
         n_rounds = min(max(_MIN_READING_ROUNDS, self._n_rounds), self.max_tokens_left)
         return self._gain.tokens_per_ms * reading_ms / n_rounds
 
+    def is_worthwhile(self, limit: int) -> bool:
+        """Whether the draft was tried, and is expected to gain."""
+        gain = self._gain.model_gain(0, 1.0, limit)
+        return self._is_promising and self._throughput.is_profitable(gain)
+
+    @property
+    def _is_promising(self) -> bool:
+        """Whether the draft's trials gained so far, or were enough to judge it."""
+        return self._throughput.gain > 0 or not self._throughput.is_unproven
+
     def is_trial_due(self, tokens: Sequence[int], limit: int) -> bool:
         """Whether a draft that another one is preferred to should be tried, and can be afforded."""
         throughput = self._throughput
@@ -187,8 +198,7 @@ class Controller:
         pays = throughput.is_profitable(gain)
         if not pays and not throughput.is_probe_due():
             return 0
-        was_tried = throughput.gain > 0 or not throughput.is_unproven
-        self._is_reading_free = was_tried and throughput.is_profitable(
+        self._is_reading_free = self._is_promising and throughput.is_profitable(
             gain, self._reading_cost(len(tokens))
         )
         loss = 0.0 if self._is_reading_free else self._catch_up_loss(len(tokens))
@@ -273,7 +283,8 @@ class Controller:
         )
         budget.is_forced = self._is_probing
         self._draft_budget = budget
-        self._n_to_catch_up = len(tokens) + len(draft_prefix) - self._draft_read_to
+        n_unread = len(tokens) + len(draft_prefix) - self._draft_read_to
+        self._n_to_catch_up = min(n_unread, self.max_unread)
         draft = self._model_drafter.propose(tokens, limit, draft_prefix, budget)
         self._draft_read_to = len(tokens)
         self._throughput.rounds_since_draft = 0

@@ -24,6 +24,10 @@ class HeadRunner:
     accepted tokens are decoded in the first pass of the next draft, and those of rejected tokens
     never. A row is a token and the encoded hidden state before it.
 
+    While it does not read along, a full buffer drops its oldest states, and the next draft begins
+    at those that are left: the head then sees the end of the text only. Reading a long prompt for a
+    head that may never draft would cost a tenth of the target's time on a CPU.
+
     `kind` is the head's (`eagle3`, `mtp`), `batch` the target's maximum batch; `first_position` as
     in `PendingStates`.
     """
@@ -32,16 +36,18 @@ class HeadRunner:
         self, head: AutoregressiveHead, kind: str, batch: int, first_position: int = 1
     ) -> None:
         self.head, self.kind = head, kind
-        self._pending = PendingStates(batch + 1, head.target_width, first_position)
+        self.max_pending = batch + 1
+        self.reads_along = True
+        self._pending = PendingStates(self.max_pending, head.target_width, first_position)
 
     def on_decode(self, tokens: Sequence[int], states: HiddenStates) -> None:
         pending = self._pending
         try:
-            if not pending.has_room_for(len(tokens)) and self._is_in_sync():
+            if self.reads_along and not pending.has_room_for(len(tokens)) and self._is_in_sync():
                 self._decode_pending(tokens[0], 0)
         finally:  # the text must stay the target's, even after a failure
             if not pending.has_room_for(len(tokens)):
-                pending.keep_last_state()
+                pending.drop_oldest(len(tokens))
             pending.append(tokens, states)
 
     def limit_truncation(self, n_past: int) -> int:
@@ -72,7 +78,7 @@ class HeadRunner:
         return logits
 
     def _is_in_sync(self) -> bool:
-        """Whether the pending rows can be decoded: False if earlier rows were lost."""
+        """Whether the pending rows can be decoded; they may have to begin anew."""
         return self._pending.requeue_newest() and self.head.n_past >= self._pending.n_rows
 
     def _decode_pending(self, last_token: int, outputs: int) -> Logits:
@@ -125,18 +131,19 @@ class PendingStates:
 
     Holds at most `capacity` states, those of the last tokens. Rows are numbered by the position of
     their token. `first_position` is that of the first row: 1, as there is no state before the
-    first token, or 0 for a head that uses zeros there.
+    first token, or 0 for a head that uses zeros there. If states were dropped before the head had
+    decoded them, its rows begin anew at the oldest that is left.
     """
 
     def __init__(self, capacity: int, width: int, first_position: int = 1) -> None:
         self._states = np.zeros((capacity + 1, width), np.float32)
-        self._before_first = first_position - 1
+        self._first_position = first_position
         self.target_tokens: list[int] = []
         self._reset()
 
     def _reset(self) -> None:
         self._states[0] = 0.0
-        self._first_state = self._before_first
+        self._before_first = self._first_state = self._first_position - 1
         """Position of the first stored state; at most `last_row` and the end of the text."""
         self.last_row = self._before_first
         """Position of the head's last row."""
@@ -171,6 +178,7 @@ class PendingStates:
             self._reset()
         elif self.last_row >= n_past:
             self.last_row, self._last_row_token = n_past, self.target_tokens[n_past]
+            self._before_first = min(self._before_first, n_past)
         del self.target_tokens[n_past:]
         self._first_state = min(self._first_state, n_past)
 
@@ -191,8 +199,10 @@ class PendingStates:
     def requeue_newest(self) -> bool:
         """Make the newest token's row pending again; False if its state is not stored."""
         last = len(self.target_tokens) - 1
-        if not self._first_state <= min(self.last_row, last):
+        if self._first_state > last:
             return False
+        if self.last_row < self._first_state:  # states before the stored ones are lost
+            self._before_first = self.last_row = self._first_state
         self.last_row = min(self.last_row, last)
         return True
 
@@ -206,11 +216,14 @@ class PendingStates:
         """Record that all pending rows, `next_token` included, were decoded."""
         self.last_row, self._last_row_token = len(self.target_tokens), next_token
 
-    def keep_last_state(self) -> None:
-        """Drop all states but the last, once their rows are decoded."""
-        last = len(self.target_tokens) - 1
-        self._states[0] = self._states[last - self._first_state]
-        self._first_state = last
+    def drop_oldest(self, n: int) -> None:
+        """Make room for n states; the newest are kept, at most half of the buffer."""
+        end = len(self.target_tokens)
+        kept = min(len(self._states) - n, len(self._states) // 2, end - self._first_state)
+        kept = max(kept, 1)
+        at = end - self._first_state
+        self._states[:kept] = self._states[at - kept : at]
+        self._first_state = end - kept
 
 
 def make(inputs: DrafterInputs) -> HeadDrafter:

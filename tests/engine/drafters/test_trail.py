@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from localspec.engine.drafters.autoregressive_head import PendingStates
+from localspec.engine.drafters.autoregressive_head import HeadRunner, PendingStates
 from localspec.engine.protocols import HiddenStates
+from tests.fakeheads import FakeHead
 
 ROOM = 9
 
@@ -27,14 +29,16 @@ class Target:
         """The head's: token by place."""
         self.again: list[int] = []
         """What is to be read once more, for its state."""
+        self.reads_along = True
 
     def read(self, n: int) -> None:
         tokens = self.again or [int(t) for t in self.rng.integers(3, size=n)]
         self.again = []
         if not self.trail.has_room_for(len(tokens)):
-            assert self.trail.requeue_newest()
-            self.take(tokens[0])
-            self.trail.keep_last_state()
+            if self.reads_along:
+                assert self.trail.requeue_newest()
+                self.take(tokens[0])
+            self.trail.drop_oldest(len(tokens))
         self.trail.append(tokens, states(tokens, len(self.text)))
         self.text += tokens
 
@@ -42,6 +46,8 @@ class Target:
         tokens, before = self.trail.pending_rows(following)
         assert len(tokens) == len(before)
         start = self.trail.last_row + 1
+        self.rows = {place: row for place, row in self.rows.items() if place < start}
+        self.first = start - self.trail.n_rows
         for place, (token, state) in enumerate(zip(tokens, before, strict=True), start):
             before_it = [place - 1, self.text[place - 1]] if place else [0, 0]
             assert state.tolist() == before_it
@@ -70,6 +76,7 @@ def test_rows_are_those_of_the_text() -> None:
         for seed in range(20):
             target = Target(seed, first)
             for _ in range(200):
+                target.reads_along = bool(seed % 2 or target.rng.integers(2))
                 choice = target.rng.integers(4)
                 if choice == 0 and target.text:
                     target.forget()
@@ -84,7 +91,35 @@ def test_the_state_before_the_next_token_is_seen_again_where_it_was_dropped() ->
     trail = PendingStates(ROOM, 2)
     trail.append([0, 1, 2, 0], states([0, 1, 2, 0], 0))
     trail.mark_decoded(5)
-    trail.keep_last_state()
+    trail.drop_oldest(ROOM)
     assert trail.limit_truncation(4) == 4
     assert trail.limit_truncation(3) == 2
     assert trail.limit_truncation(0) == 0
+
+
+@pytest.mark.parametrize("first_position", [0, 1])
+def test_a_head_that_does_not_read_along_reads_the_end_of_the_text(first_position: int) -> None:
+    """Also after the text is cut, within what it has read and before that, and goes on."""
+    head = FakeHead(1)
+    runner = HeadRunner(head, "eagle3", ROOM, first_position)
+    runner.reads_along = False
+    rng, text = np.random.default_rng(0), list[int]()
+
+    def read(n: int) -> None:
+        for part in (ROOM,) * (n // ROOM) + (n % ROOM,) * bool(n % ROOM):
+            tokens = [int(token) for token in rng.integers(6, size=part)]
+            runner.on_decode(tokens, np.array(tokens, np.float32)[:, np.newaxis] + 1)
+            text.extend(tokens)
+
+    read(5 * ROOM + 4)
+    assert not head.memory, "nothing is read before a draft"
+    for cut, more in ((0, 0), (2, 3), (2, 0), (2 * ROOM, 5), (3, ROOM - 1), (1, 3 * ROOM)):
+        if cut:
+            del text[runner.limit_truncation(len(text) - cut) :]
+            runner.on_truncate(len(text))
+        read(max(more, 1))
+        assert runner.is_ready([*text, 5])
+        runner.first_logits(5)
+        n = len(head.memory)
+        assert 2 <= n <= ROOM + 2 and head.memory == [*text, 5][-n:]
+        assert head.tokens_before == text[-n:]
