@@ -159,7 +159,7 @@ def test_a_pause_blames_the_text_or_the_passes() -> None:
 
 
 def state(controller: Controller) -> SpeculationPlan:
-    return controller._current_plan()
+    return controller._plan(controller._state())
 
 
 def test_states_are_told_once_and_with_their_reason() -> None:

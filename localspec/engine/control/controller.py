@@ -21,7 +21,7 @@ from localspec.engine.drafters.draft_sampler import join_drafts
 from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy
 from localspec.engine.speculative_loop import RoundResult
 from localspec.lazy_dataclass import dataclass
-from localspec.protocol.events import SpeculationPlan
+from localspec.protocol.events import SpeculationPlan, SpeculationState
 
 _MAX_CATCH_UP = 8
 """If the draft model has more tokens to catch up with, its time is not used as a pass cost."""
@@ -231,6 +231,8 @@ class Controller:
     def _limit_lookup(self, limit: int) -> Draft:
         """The lookup draft as far as the regret budget covers its verification."""
         draft = self._lookup_draft
+        if not draft.tokens:
+            return draft
         n = self._affordable_length(min(limit, len(draft.tokens)), self._costs.verify_loss)
         return replace(draft, tokens=draft.tokens[:n])
 
@@ -402,32 +404,41 @@ class Controller:
 
     def plan_change(self) -> SpeculationPlan | None:
         """The current plan if its state, reason or speed-up changed, else None."""
-        plan, last = self._current_plan(), self._last_plan
-        if last is not None and plan.state == last.state:
-            changed = plan.why != last.why or (
-                abs((plan.speedup or 1.0) - (last.speedup or 1.0)) >= _MIN_SPEEDUP_CHANGE
-            )
-            if not changed or self._n_rounds - self._last_plan_round < _ROUNDS_BETWEEN_PLANS:
+        state, last = self._state(), self._last_plan
+        if last is not None and last.state == state:
+            if self._n_rounds - self._last_plan_round < _ROUNDS_BETWEEN_PLANS:
                 return None
+            plan = self._plan(state)
+            change = abs((plan.speedup or 1.0) - (last.speedup or 1.0))
+            if plan.why == last.why and change < _MIN_SPEEDUP_CHANGE:
+                return None
+        else:
+            plan = self._plan(state)
         self._last_plan, self._last_plan_round = plan, self._n_rounds
         return plan
 
-    def _current_plan(self) -> SpeculationPlan:
+    def _state(self) -> SpeculationState:
+        if self._model_drafter is not None and self._throughput.is_unproven:
+            return "probing"
+        is_on = self._model_pays or self._lookup_gain > _MIN_LOOKUP_GAIN
+        return "on" if is_on else "paused"
+
+    def _plan(self, state: SpeculationState) -> SpeculationPlan:
+        if state == "probing":
+            return SpeculationPlan(state, "measuring draft acceptance", None)
         speedup = round(self._gain.tokens_per_ms * self._costs.plain_ms, 2)
         if self._model_drafter is None:
-            if self._lookup_gain > _MIN_LOOKUP_GAIN:
-                return SpeculationPlan("on", "prompt lookup finds repeated text", speedup)
+            if state == "on":
+                return SpeculationPlan(state, "prompt lookup finds repeated text", speedup)
             repeats = self._match_rate > _MIN_MATCH_RATE
             why = "not worth it for this text" if repeats else "no repeated text yet"
-            return SpeculationPlan("paused", why, speedup)
-        if self._throughput.is_unproven:
-            return SpeculationPlan("probing", "measuring draft acceptance", None)
-        if self._model_pays or self._lookup_gain > _MIN_LOOKUP_GAIN:
-            return SpeculationPlan("on", "worth it for this text", speedup)
+            return SpeculationPlan(state, why, speedup)
+        if state == "on":
+            return SpeculationPlan(state, "worth it for this text", speedup)
         until = self._n_rounds + max(
             0, self._throughput.probe_interval - self._throughput.rounds_since_draft
         )
-        return SpeculationPlan("paused", self._pause_reason(), speedup, until)
+        return SpeculationPlan(state, self._pause_reason(), speedup, until)
 
     def _pause_reason(self) -> str:
         """Blames the passes if even a draft that is always accepted would hardly pay."""
