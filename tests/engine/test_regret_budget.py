@@ -66,6 +66,7 @@ def in_processes(world: World, answers: int, length: int = 96) -> list[float]:
     costs, speedups = world.costs(), []
     for _ in range(answers):
         controller = Controller(world, None, costs, world.stats)
+        controller.max_unread = world.max_unread
         speedups.append(10.0 / world.run(controller, length, 16, controller))
         c = costs.c if costs.is_draft_measured else None
         costs = PassCosts(MeasuredCosts(costs.plain_ms, costs.verify_curve(), c))
@@ -143,6 +144,16 @@ def test_a_trial_that_gained_nothing_is_not_repeated_at_a_guessed_price(told: bo
         )
         speedups = in_processes(world, 12)
         assert sum(speedup < 0.965 for speedup in speedups) == 1, "the first one is dear"
+
+
+def test_a_head_that_reads_only_the_end_of_a_text_is_priced_by_that() -> None:
+    """Once it has gained; one that was never tried is not, since its price is a guess."""
+    world = World(steady(0.9), c=0.08, curve=FAIR, prompt=2000, reading=0.03, max_unread=100)
+    assert mean(in_processes(world, 6)) == pytest.approx(1.0, abs=0.01)
+    world.prompt = 50
+    in_processes(world, 6)
+    world.prompt = 2000
+    assert mean(in_processes(world, 6)) > 1.25
 
 
 def test_no_text_is_read_for_the_last_tokens_of_an_answer() -> None:

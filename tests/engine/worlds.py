@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -50,6 +51,8 @@ class World:
     """Tokens before an answer."""
     reading: float = 0.0
     """Cost of the draft model reading a token of the text, in one-token target passes."""
+    max_unread: int = sys.maxsize
+    """The most tokens of a text that it reads."""
     change: float = 0.0
     """Cost of a pass of another width than the last one: its graph is sent to a worker again."""
     prices_changes: bool = True
@@ -73,7 +76,8 @@ class World:
     ) -> Draft:
         """The draft model; acceptance is decided while drafting."""
         self.stands, self.passes = [], 0
-        unread, self._read_to = len(tokens) - self._read_to, len(tokens)
+        unread = min(len(tokens) - self._read_to, self.max_unread)
+        self._read_to = len(tokens)
         for _ in range(limit):
             self.passes += 1
             chance = self.sure(self._rng)

@@ -161,7 +161,7 @@ class Controller:
 
         An answer is expected to go on for as many rounds as it has had, or to its upper bound.
         """
-        reading_ms = self._costs.catch_up_ms(n_tokens - self._draft_read_to)
+        reading_ms = self._costs.catch_up_ms(self._count_unread(n_tokens))
         n_rounds = min(max(_MIN_READING_ROUNDS, self._n_rounds), self.max_tokens_left)
         return self._gain.tokens_per_ms * reading_ms / n_rounds
 
@@ -219,8 +219,13 @@ class Controller:
 
     def _catch_up_loss(self, n_tokens: int) -> float:
         """The loss of the draft model reading the text that it has not read, if it is much."""
-        n = n_tokens - self._draft_read_to
+        n = self._count_unread(n_tokens)
         return self._costs.catch_up_ms(n) / self._costs.plain_ms if n > _MAX_CATCH_UP else 0.0
+
+    def _count_unread(self, n_tokens: int) -> int:
+        """Tokens that a draft would read; for a head never tried, whose price is a guess, all."""
+        n = n_tokens - self._draft_read_to
+        return min(n, self.max_unread) if self._is_promising else n
 
     def _affordable_length(self, limit: int, loss: Callable[[int], float]) -> int:
         """The longest draft, at most `limit` tokens, whose loss the regret budget covers."""
