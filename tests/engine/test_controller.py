@@ -145,6 +145,15 @@ def test_a_pause_ends_when_the_draft_gets_better() -> None:
     assert state(controller).state == "on"
 
 
+def test_a_draft_that_is_given_up_for_its_reading_is_not_said_to_be_measured() -> None:
+    world = World(steady(0.0), c=0.14, prompt=40, reading=0.2, noise=0.0)
+    for said in ("measuring draft acceptance", "here, reading the text costs the draft too much"):
+        controller = world.controller()
+        world.run(controller, 20, 16, controller)
+        assert state(controller).why == said
+        world.run(controller, 76, 16, controller)
+
+
 def test_a_pause_blames_the_text_or_the_passes() -> None:
     """The second curve is that of SmolLM2 135M on two cores."""
     dear = [1.0, 1.0, 1.8, 2.2, *(2.6 + 0.75 * i for i in range(14))]

@@ -100,8 +100,8 @@ class Controller:
         self._draft_read_to = n_draft_read
         self.max_unread = sys.maxsize
         """The most tokens that the draft reads of a text: a head may read the end only."""
-        self._is_reading_free = False
-        """Whether the draft model may read a long text at the expense of no account."""
+        self._is_reading_free = self._is_reading_too_dear = False
+        """Whether the draft model may read a long text at no account's expense, or not at all."""
         self.max_tokens_left = sys.maxsize
         """Upper bound of what the answer still has."""
         self._n_rounds = self._last_plan_round = 0
@@ -203,6 +203,7 @@ class Controller:
         )
         loss = 0.0 if self._is_reading_free else self._catch_up_loss(len(tokens))
         affordable = self._affordable_length(limit, lambda n: loss + self._costs.draft_loss(n))
+        self._is_reading_too_dear = loss > 0 and not affordable
         affordable = max(
             min(affordable, self._gain.min_probe_length()),
             self._affordable_length(
@@ -423,7 +424,8 @@ class Controller:
         return plan
 
     def _state(self) -> SpeculationState:
-        if self._model_drafter is not None and self._throughput.is_unproven:
+        is_given_up = self._throughput.gain < 0 and self._is_reading_too_dear
+        if self._model_drafter and self._throughput.is_unproven and not is_given_up:
             return "probing"
         is_on = self._model_pays or self._lookup_gain > _MIN_LOOKUP_GAIN
         return "on" if is_on else "paused"
@@ -440,6 +442,9 @@ class Controller:
             return SpeculationPlan(state, why, speedup)
         if state == "on":
             return SpeculationPlan(state, "worth it for this text", speedup)
+        if self._throughput.is_unproven:
+            why = "here, reading the text costs the draft too much"
+            return SpeculationPlan(state, why, speedup)
         until = self._n_rounds + max(
             0, self._throughput.probe_interval - self._throughput.rounds_since_draft
         )
