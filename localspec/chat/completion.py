@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,18 +56,18 @@ def _complete_argument(command: SlashCommand, rest: str) -> list[str]:
 def complete_path(typed: str, suffix: str = "") -> list[str]:
     """The folders, with a slash, and the files of this suffix whose paths begin with `typed`."""
     try:
-        path = Path(typed).expanduser()
+        path = Path(os.path.expanduser(typed))
         folder, prefix = (path, "") if typed.endswith("/") else (path.parent, path.name)
         entries = sorted(folder.iterdir())[:_MAX_ENTRIES]
     except (OSError, RuntimeError, ValueError):
         return []
     start = typed[: len(typed) - len(prefix)]
     return [
-        sanitize(f"{start}{entry.name}{'/' if entry.is_dir() else ''}", multiline=False)
+        sanitize(f"{start}{entry.name}{'/' if os.path.isdir(entry) else ''}", multiline=False)
         for entry in entries
         if entry.name.startswith(prefix)
         and (prefix.startswith(".") or not entry.name.startswith("."))
-        and (entry.is_dir() or entry.suffix.lower() == suffix or not suffix)
+        and (os.path.isdir(entry) or entry.suffix.lower() == suffix or not suffix)
     ]
 
 

@@ -82,7 +82,7 @@ def render(chat: SavedChat, suffix: str) -> str:
 def save_file(path: Path, text: str, *, overwrite: bool) -> None:
     """Write the file atomically. Raises StorageError."""
     shown = sanitize(str(path), multiline=False)
-    if not overwrite and path.exists():
+    if not overwrite and os.path.exists(path):
         raise StorageError(f"{shown} already exists.", "Choose another name.")
     try:
         handle, part = tempfile.mkstemp(dir=path.parent, prefix=".localspec-")

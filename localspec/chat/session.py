@@ -7,6 +7,7 @@ reads and calls `stop`.
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 from collections import deque
@@ -450,9 +451,9 @@ class ChatSession:
 
     def attach_file(self, path_text: str) -> Attachment:
         """Add a text file to the next question. Raises LocalspecError if it cannot be read."""
-        name, path = sanitize(path_text, multiline=False), Path(path_text).expanduser()
+        name, path = sanitize(path_text, multiline=False), Path(os.path.expanduser(path_text))
         try:
-            if path.exists() and not path.is_file():
+            if os.path.exists(path) and not os.path.isfile(path):
                 raise UsageError(f"{name} is not a file.", "Give the path of a text file.")
             with path.open("rb") as file:
                 data = file.read(_MAX_FILE_BYTES + 1)
@@ -476,7 +477,7 @@ class ChatSession:
         A file is overwritten only if this session has written it.
         """
         self.require_turns()
-        path = Path(path_text).expanduser().absolute()
+        path = Path(os.path.expanduser(path_text)).absolute()
         chat = export.snapshot_chat(self.conversation, self.recorder.pair, self.settings)
         text = export.render(chat, path.suffix)
         export.save_file(path, text, overwrite=path in self._exported_paths)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields, replace
 from pathlib import Path
@@ -277,9 +278,9 @@ def _format_stop(texts: tuple[str, ...]) -> str:
 def _parse_json_schema(text: str) -> str:
     if text.lower() in ("", "off"):
         return ""
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))
     try:
-        is_file = not text.startswith("{") and path.is_file()
+        is_file = not text.startswith("{") and os.path.isfile(path)
         schema = check_json_schema(path.read_text(encoding="utf-8") if is_file else text)
     except (OSError, UsageError) as error:
         raise ValueError from error

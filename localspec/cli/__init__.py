@@ -157,12 +157,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = 130
     except BrokenPipeError:
         code = _EXIT_SIGPIPE
-    except OSError as error:  # of standard output or a data file, e.g. a full disk
-        what = f"The output cannot be written: {error.strerror or error}."
-        hint = "Free disk space, or write to another disk."
-        if error.errno == errno.EBADF:
-            what, hint = "Standard output is closed.", "Redirect it to a file, or to /dev/null."
-        code = _print_error(errors.StorageError(what, hint), argv)
+    except OSError as error:
+        code = _print_error(_describe_os_error(error), argv)
     except ImportError as error:
         code = _print_error(_missing_package_error(error), argv)
     except Exception as error:  # a bug: one line, or a traceback with LOCALSPEC_DEBUG
@@ -173,6 +169,20 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _print_error(errors.LocalspecError(f"Internal error: {what}", hint), argv)
     _flush_or_discard(sys.stdout)
     sys.exit(code)
+
+
+def _describe_os_error(error: OSError) -> errors.StorageError:
+    """Of standard output, e.g. a full disk, or of a file that the error names."""
+    reason = error.strerror or error
+    if error.errno == errno.EBADF:
+        what, hint = "Standard output is closed.", "Redirect it to a file, or to /dev/null."
+    elif error.filename is not None:
+        name = sanitize(str(error.filename), multiline=False)
+        what, hint = f"{name} cannot be used: {reason}.", "Check its permissions, and its disk."
+    else:
+        what = f"The output cannot be written: {reason}."
+        hint = "Free disk space, or write to another disk."
+    return errors.StorageError(what, hint)
 
 
 def _missing_package_error(error: ImportError) -> errors.LocalspecError:

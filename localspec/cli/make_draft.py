@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from pathlib import Path
@@ -45,7 +46,7 @@ def command(model: str, keep: str | None, out: Path, as_json: bool) -> int:
     if draft_heads.is_head(facts):
         raise UsageError(f"{name} is a draft head, not a model.", "Use the model itself.")
     layers = _choose_layers(keep, layer_subset.find_exit_layer(facts), name)
-    if out.exists():
+    if os.path.exists(out):
         raise UsageError(f"{out.name} exists already.", "Choose another --out.")
     hparams = ModelHparams(facts)
     swa_layers = [layer.is_swa for layer in hparams.layers] if hparams.n_swa else None

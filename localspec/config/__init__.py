@@ -18,6 +18,7 @@ __all__ = [
 ]
 
 EDIT_HINT = "Fix it: localspec config edit"
+UNSET_HINT = "Change or unset it."
 
 
 def load() -> EffectiveConfig:
@@ -28,7 +29,10 @@ def load() -> EffectiveConfig:
     effective = resolve()
     if effective.errors:
         error = effective.errors[0]
-        raise UsageError(
-            error, EDIT_HINT if str(paths.config_file()) in error else "Change or unset it."
-        )
+        raise UsageError(error, EDIT_HINT if is_in_file(error) else UNSET_HINT)
     return effective
+
+
+def is_in_file(error: str) -> bool:
+    """Whether an error of EffectiveConfig is in config.toml, not in a variable or an option."""
+    return str(paths.config_file()) in error

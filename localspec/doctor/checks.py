@@ -39,6 +39,7 @@ EXPLANATIONS = {
     "leftovers": "They use disk space. Downloading the same file again resumes them.",
     "models-folder": "Models in that folder are not found.",
     "config-damaged": "localspec does not start with a config file it cannot read.",
+    "environment-wrong": "localspec does not start while this variable is set so.",
     "catalogue-damaged": "Only the built-in pairs are offered; your own are missing.",
     "chats-damaged": "New chats may not be saved, and old ones may not open.",
     "chats-newer": "New chats are not saved.",

@@ -76,7 +76,7 @@ def _check_token(environ: Mapping[str, str]) -> Finding:
         environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"
     )
     file = Path(os.path.expanduser(environ.get("HF_TOKEN_PATH") or os.path.join(home, "token")))
-    if file.is_file():
+    if os.path.isfile(file):
         return Finding("token", "network", "ok", f"hub token in {file}")
     return Finding("no-token", "network", "ok", "no hub token: gated models cannot be downloaded")
 

@@ -99,7 +99,7 @@ def _remove_leftovers() -> RepairAction | None:
 
 def _set_aside_action(path: Callable[[], Path], consequence: str) -> RepairAction | None:
     file = path()
-    if not file.exists():
+    if not os.path.exists(file):
         return None
     name = sanitize(str(file), multiline=False)
     question = f"Rename {name}? It stays in the same folder, under another name; {consequence}."
@@ -115,7 +115,7 @@ def _set_aside(path: Path) -> str:
 
 def _make_folder() -> RepairAction | None:
     folder = local_files.models_folder()
-    if folder is None or folder.exists():
+    if folder is None or os.path.exists(folder):
         return None
 
     def make() -> str:

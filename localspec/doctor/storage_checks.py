@@ -37,7 +37,7 @@ def check_disk() -> Iterator[Finding]:
     yield from _check_symlinks(cache)
     yield from _check_leftovers()
     yield _check_folder("data", "chats, measurements and logs", paths.data_dir())
-    if (folder := local_files.models_folder()) is not None and not folder.is_dir():
+    if (folder := local_files.models_folder()) is not None and not os.path.isdir(folder):
         fix = "Create it, or choose another: localspec config set models.folder FOLDER"
         yield Finding("models-folder", "disk", "warning", f"{folder} is not a folder", fix)
     yield from _check_settings()
@@ -46,7 +46,7 @@ def check_disk() -> Iterator[Finding]:
 def _check_folder(name: str, contents: str, folder: Path) -> Finding:
     existing = _nearest_existing_folder(folder)
     note = "" if existing == folder else " (created when needed)"
-    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+    if os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK):
         return Finding(name, "disk", "ok", f"{contents} in {folder}{note}")
     variable = "HF_HUB_CACHE" if name == "cache" else "LOCALSPEC_DATA_DIR"
     fix = f"Make it writable, or set {variable} to another folder"
@@ -55,7 +55,7 @@ def _check_folder(name: str, contents: str, folder: Path) -> Finding:
 
 def _nearest_existing_folder(folder: Path) -> Path:
     """The folder itself, or its nearest parent that exists."""
-    while not folder.exists() and folder != folder.parent:
+    while not os.path.exists(folder) and folder != folder.parent:
         folder = folder.parent
     return folder
 
@@ -71,7 +71,7 @@ def _check_free_space(cache: Path) -> Iterator[Finding]:
 
 def _check_symlinks(cache: Path) -> Iterator[Finding]:
     """Without symbolic links the cache stores one copy of a file per revision."""
-    if not cache.is_dir() or not os.access(cache, os.W_OK):
+    if not os.path.isdir(cache) or not os.access(cache, os.W_OK):
         return
     try:
         with tempfile.TemporaryDirectory(prefix=".localspec-", dir=cache) as folder:
@@ -94,7 +94,10 @@ def _check_leftovers() -> Iterator[Finding]:
 def _check_settings() -> Iterator[Finding]:
     view = config.resolve()
     for fault in view.errors:
-        yield Finding("config-damaged", "disk", "error", fault, config.EDIT_HINT)
+        if config.is_in_file(fault):
+            yield Finding("config-damaged", "disk", "error", fault, config.EDIT_HINT)
+        else:
+            yield Finding("environment-wrong", "disk", "error", fault, config.UNSET_HINT)
     for warning in view.warnings:
         yield Finding("config-unknown", "disk", "warning", warning, config.EDIT_HINT)
     try:
@@ -108,7 +111,7 @@ def _check_settings() -> Iterator[Finding]:
 
 def check_chats() -> Iterator[Finding]:
     path = paths.chats_file()
-    if not path.exists():
+    if not os.path.exists(path):
         yield Finding("chats", "chats", "ok", "no saved chats")
         return
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import field, replace
 from pathlib import Path
@@ -122,7 +123,7 @@ def make_portable_refs(model: str, draft: str) -> tuple[str, str]:
 def split_drafts(text: str) -> list[str]:
     """The references of a --draft argument. Raises UsageError for more than two."""
     parts = text.split(",")
-    if len(parts) == 1 or Path(text).exists():
+    if len(parts) == 1 or os.path.exists(text):
         return [text]
     if len(parts) > 2 or not all(part.strip() for part in parts):
         raise UsageError(

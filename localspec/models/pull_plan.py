@@ -3,6 +3,7 @@ compatibility of pairs by their headers."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -256,7 +257,7 @@ def _plan_file(source: HubReference, commit: str, file: RepoFile) -> PlannedFile
 
 
 def _file_size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
+    return path.stat().st_size if os.path.isfile(path) else 0
 
 
 def _plan_path(resolved: ResolvedModel, path: Path) -> PlannedModel:

@@ -230,9 +230,12 @@ def _resolve_local_name(name: str, text: str, not_found: NotFoundError) -> Model
     """Raises `not_found` if no file's name contains `name`."""
     part = name.lower()
     models = local_files.list_models()
-    matches = [m for m in models if part in f"{m.repo or ''}/{m.file}".lower()]
-    if not matches:
+    found = [m for m in models if part in f"{m.repo or ''}/{m.file}".lower()]
+    if not found:
         raise not_found
+    # Of the versions that a repository had of a file, the first: list_models puts main's there.
+    matches = list({(m.repo, (m.repo and m.file) or m.path): m for m in reversed(found)}.values())
+    matches.reverse()
     if len(matches) > 1:
         names = [sanitize(shortest_reference(m, models), multiline=False) for m in matches[:8]]
         message = f"{sanitize(name, multiline=False)} matches several files."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -128,7 +129,7 @@ def _rename(home: HomeScreen, title: str, chat_id: int) -> None:
 
 def _export(home: HomeScreen, title: str, chat_id: int) -> None:
     def export_to(name: str) -> None:
-        history, path = home.sessions.history, Path(name).expanduser().absolute()
+        history, path = home.sessions.history, Path(os.path.expanduser(name)).absolute()
         if history is not None:
             text = export.render(history.load_chat(chat_id, with_events=False), path.suffix)
             export.save_file(path, text, overwrite=False)

@@ -254,7 +254,9 @@ def exit_error(engine_exit: EngineExit) -> errors.LocalspecError:
     error = _error_type(engine_exit)(message, engine_exit.hint)
     log_file = engine_log.log_path()
     error.detail = (
-        (*engine_exit.log, f"Engine log: {log_file}") if log_file.exists() else engine_exit.log
+        (*engine_exit.log, f"Engine log: {log_file}")
+        if os.path.exists(log_file)
+        else engine_exit.log
     )
     return error
 

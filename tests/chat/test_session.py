@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.answer import AnswerDelta
+from localspec.chat.completion import complete_path
 from localspec.chat.history import ChatHistory
 from localspec.chat.session import ChatSession
 from localspec.chat.session_commands import run_command
@@ -167,6 +168,19 @@ def test_what_is_no_text_is_not_attached(
     with pytest.raises(LocalspecError, match=error):
         talk.type(f"/read {tmp_path / name}")
     assert not talk.session.pending_attachments
+
+
+@pytest.mark.parametrize("path", ["~nobody-of-this-name/a.md", "a" * 300 + "/a.md"])
+def test_a_path_that_cannot_be_looked_at_is_refused(path: str, history: ChatHistory) -> None:
+    """As in a folder that the user may not enter, which root may."""
+    talk = Talk(history, answer(["yes"]))
+    talk.ask("one")
+    for command in ("/read", "/save", "/export"):
+        with pytest.raises(LocalspecError, match=r"a\.md"):
+            talk.type(f"{command} {path}")
+    with pytest.raises(LocalspecError):
+        talk.type(f"/set json_schema {path}")
+    assert complete_path(path) == []
 
 
 @pytest.mark.parametrize("typed", ["{}", '"{}"', "'{}'"])

@@ -76,6 +76,18 @@ def test_a_damaged_file_is_renamed_unchanged(tmp_path: Path, name: str) -> None:
     assert aside.read_text() == "[screen: {"
 
 
+def test_a_wrong_variable_leaves_the_settings_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "config.toml").write_text("[chats]\nkeep = false\n")
+    monkeypatch.setenv("LOCALSPEC_CHATS_OVERFLOW", "perhaps")
+    wrong = found("disk", "environment-wrong")
+    assert "LOCALSPEC_CHATS_OVERFLOW must be" in wrong.what and wrong.fix == "Change or unset it."
+    assert wrong.action is None and wrong.explanation
+    assert "config-damaged" not in {one.id for one in checks.check_area("disk")}
+
+
 def test_a_missing_models_folder_is_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -286,6 +286,22 @@ def test_a_file_cut_at_any_64th(tmp_path: Path) -> None:
             assert f"{size:,} bytes of " in error.message
 
 
+@pytest.mark.parametrize("version", [1, 4, 3 << 24])
+def test_an_intact_file_of_another_format_is_not_to_be_downloaded_again(
+    tmp_path: Path, version: int
+) -> None:
+    """3 << 24 is a big-endian version 3."""
+    error = failure_of(written(tmp_path, gguffile.File(version=version).data()))
+    assert "cannot be run" in error.message
+    assert "Use another file of this model" in error.hint and "again" not in error.hint
+
+
+def test_a_quantisation_of_another_llama_cpp(tmp_path: Path) -> None:
+    tensor = gguffile.Tensor(kind=36)
+    error = failure_of(written(tmp_path, gguffile.File(tensors=[tensor]).data()))
+    assert "of type 36" in error.message and "Use another file of this model" in error.hint
+
+
 # --- sound files that write no text -------------------------------------------------------------
 
 

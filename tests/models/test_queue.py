@@ -186,6 +186,19 @@ def test_commands_that_make_no_sense_change_nothing(desk: Desk, queue: DownloadQ
     assert len(desk.hub.bodies()) == 1
 
 
+def test_one_that_is_done_and_was_removed_comes_again(desk: Desk, queue: DownloadQueue) -> None:
+    queue.add(desk.job())
+    assert queue.wait(20)
+    (path,) = (state.path for state in queue.states())
+    assert path is not None
+    path.resolve().unlink()
+    path.unlink()
+    queue.add(desk.job())
+    assert queue.wait(20)
+    assert desk.is_whole(path)
+    assert len(desk.ranges()) == 2
+
+
 def test_the_limit_is_for_all_together_and_may_change(desk: Desk) -> None:
     queue = DownloadQueue(desk.client, desk.store, limit_bytes_s=2 * MIB)
     began = monotonic()

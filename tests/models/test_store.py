@@ -11,8 +11,13 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import StorageError
-from localspec.models import local_files
-from localspec.models.local_files import checksum_cache, hub_cache, other_apps
+from localspec.models import local_files, resolver
+from localspec.models.local_files import (
+    checksum_cache,
+    hub_cache,
+    opened_files,
+    other_apps,
+)
 from localspec.models.local_files.local_model import LocalModel
 
 A, B = "a" * 40, "b" * 40
@@ -156,9 +161,28 @@ def test_removing_frees_the_blob_and_the_empty_folders(home: Path) -> None:
     assert not (home / "hub" / "models--user--name-GGUF").exists()
 
 
-def test_a_blob_that_another_commit_names_stays(home: Path) -> None:
+def test_a_file_that_two_commits_share_is_one_model(home: Path) -> None:
+    """As after a new README on the hub: the next pull links the same blob again."""
     cached(home, commit=A)
-    kept = cached(home, commit=B)
+    cached(home, commit=B)
+    assert resolver.resolve("m-Q4_K_M").target.require_path() == only().path
+    found = local_files.find(REPO, revision=A)
+    assert found is not None and found.revision == A and only().revision == B
+    assert local_files.remove(only()) == len(BODY)
+    assert local_files.list_models() == ()
+    assert not (home / "hub" / "models--user--name-GGUF").exists()
+
+
+def test_a_file_that_changed_between_two_commits_is_that_of_main(home: Path) -> None:
+    cached(home, commit=A)
+    now = cached(home, commit=B, body=BODY + b"new")
+    assert len(local_files.list_models()) == 2
+    assert resolver.resolve("m-Q4_K_M").target.require_path() == now
+
+
+def test_a_blob_of_another_name_stays(home: Path) -> None:
+    cached(home, commit=A)
+    kept = cached(home, "other.gguf", commit=B)
     first = next(one for one in local_files.iter_files() if one.revision == A)
     assert local_files.remove(first) == 0
     assert kept.read_bytes() == BODY
@@ -171,6 +195,18 @@ def test_other_files_of_the_repository_stay(home: Path) -> None:
     local_files.remove(next(one for one in local_files.iter_files() if one.file == "m-Q8_0.gguf"))
     assert only().file == "m-Q4_K_M.gguf"
     assert (home / "hub" / "models--user--name-GGUF" / "refs" / "main").exists()
+
+
+def test_finished_splits_of_an_unfinished_model_are_leftovers(home: Path) -> None:
+    splits = [cached(home, f"m-{n:05}-of-00003.gguf", body=BODY + bytes([n])) for n in (1, 2)]
+    assert local_files.find_leftovers() == (), "perhaps the third is being downloaded"
+    for split in splits:
+        os.utime(split, (1, 1))
+        os.utime(split, (1, 1), follow_symlinks=False)
+    found = local_files.find_leftovers()
+    assert [one.path for one in found] == splits and all(one.resumable for one in found)
+    assert local_files.delete_leftovers(found) == 2 * (len(BODY) + 1)
+    assert not (home / "hub" / "models--user--name-GGUF").exists()
 
 
 def test_nothing_is_removed_by_where_a_link_leads(home: Path) -> None:
@@ -376,6 +412,22 @@ def test_names_that_are_no_text(home: Path) -> None:
     assert "\udcff" not in stored.file
     assert checksum_cache.verify(stored.path, SHA, lambda done: None)
     checksum_cache.save(stored.path, SHA)  # the database holds no such names
+
+
+def test_places_that_cannot_be_looked_at_are_left_out(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As the folder of Ollama's service, which only its own user may enter.
+
+    Root may enter that: the name here is one that every system refuses.
+    """
+    refused = home / ("a" * 300) / "models"
+    cached(home)
+    monkeypatch.setenv("OLLAMA_MODELS", str(refused))
+    monkeypatch.setenv("LLAMA_CACHE", str(refused))
+    opened_files.add_pair((refused / "m.gguf", None))
+    opened_files.add_pair((home / "none.gguf", refused / "m.gguf"))
+    assert only().file == "m-Q4_K_M.gguf"
 
 
 def test_folders_that_are_links_are_not_entered(home: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from textual import events
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 from localspec.protocol.events import EngineExit, Round
 from localspec.tui.screens import chat as chat_screen
@@ -261,6 +261,16 @@ async def test_enter_takes_the_completed_path(tmp_path: Path, zoo: Zoo) -> None:
         await one.press("p", "enter")
         assert field.value == f"{tmp_path}/models/parrot.gguf"
         assert "a GGUF model" in one.shown and not field.has_focus
+
+
+@pytest.mark.parametrize("path", ["~nobody-of-this-name/m", "/" + "a" * 300])
+async def test_a_path_that_cannot_be_looked_at_is_refused(path: str) -> None:
+    async with kept.app() as one:
+        await one.press("o")
+        one.pilot.app.screen.query_one("#target", Input).value = path
+        await one.press("enter")
+        verdict = str(one.pilot.app.screen.query_one("#target-verdict", Static).content)
+        assert "There is no file" in verdict or "Check its permissions." in verdict
 
 
 # --- chats ------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ class HistoryDatabase:
 
     def _open(self, create: bool) -> sqlite3.Connection:
         self.write_error = None
-        if not create and not self.path.exists():
+        if not create and not os.path.exists(self.path):
             return self._open_empty()
         try:
             return self._open_for_writing()
@@ -88,7 +88,7 @@ class HistoryDatabase:
             self.write_error = to_user_error(error, self.path)
         except InUseError as error:
             self.write_error = error
-        if not self.path.exists():
+        if not os.path.exists(self.path):
             raise self.write_error
         try:
             return schema.open_read_only(self.path)

@@ -36,7 +36,7 @@ def find() -> Path | None:
     folder = installed_llama_cpp.library_folder()
     candidates = [folder / _NAME] if folder is not None else []
     candidates.append(built_file())
-    return next((path for path in candidates if path.is_file()), None)
+    return next((path for path in candidates if os.path.isfile(path)), None)
 
 
 def require() -> Path:

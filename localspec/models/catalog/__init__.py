@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def _load_cached(files: tuple[tuple[Path, tuple[int, int] | None], ...]) -> Cata
     from localspec.models.catalog import catalog_file  # noqa: PLC0415  yaml takes 30 ms to import
 
     shipped, *user_files = (path for path, _ in files)
-    existing = [shipped, *(path for path in user_files if path.exists())]
+    existing = [shipped, *(path for path in user_files if os.path.exists(path))]
     return Catalog(*catalog_file.read_files((path, _read_text(path)) for path in existing))
 
 

@@ -14,7 +14,12 @@ from localspec.errors import ModelFileError, NotFoundError, StorageError
 from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf import architectures, tokenizer, validation, writer
 from localspec.models.gguf import parser as gguf
-from localspec.models.gguf.parser import GgufByteStream, InvalidGgufError, Value
+from localspec.models.gguf.parser import (
+    GgufByteStream,
+    InvalidGgufError,
+    UnsupportedGgufError,
+    Value,
+)
 from localspec.models.gguf.tensors import FILE_TYPES, GGML_TYPES, TensorInfo
 from localspec.models.gguf.tokenizer import TokenizerMetadata
 from localspec.models.gguf.validation import SplitInfo
@@ -27,6 +32,9 @@ _FIRST_READ_BYTES = 256 * 1024
 _MAX_CACHED_HEADERS = 8
 _SPLIT_ENDING = "-{:05d}-of-{:05d}.gguf"
 _DOWNLOAD_HINT = "Download it again."
+_OTHER_FILE_HINT = (
+    "Use another file of this model (another quantisation or publisher), or a newer localspec."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +163,8 @@ def parse(
         validation.check_hparams(header)
         return header
     except InvalidGgufError as error:
-        raise ModelFileError(
-            f"{name} {sanitize(str(error), multiline=False)}.", _DOWNLOAD_HINT
-        ) from None
+        hint = _OTHER_FILE_HINT if isinstance(error, UnsupportedGgufError) else _DOWNLOAD_HINT
+        raise ModelFileError(f"{name} {sanitize(str(error), multiline=False)}.", hint) from None
 
 
 def read(path: Path) -> Header:

@@ -57,6 +57,10 @@ class InvalidGgufError(Exception):
     """The file is damaged; the message ends a sentence that begins with the file's name."""
 
 
+class UnsupportedGgufError(InvalidGgufError):
+    """The file is as it should be, and of a kind that this version cannot read."""
+
+
 @dataclass(frozen=True, slots=True)
 class GgufArray:
     """An array; `data` is empty if its bytes are not kept."""
@@ -155,7 +159,7 @@ def parse(source: GgufByteStream) -> GgufContents:
     if contents.version not in VERSIONS:
         is_big_endian = int.from_bytes(_U32.pack(contents.version), "big") in VERSIONS
         kind = "a big-endian file" if is_big_endian else f"GGUF v{contents.version}"
-        raise InvalidGgufError(f"is {kind}, which cannot be run")
+        raise UnsupportedGgufError(f"is {kind}, which cannot be run")
     n_tensors, n_keys = source.read_int(_U64), source.read_int(_U64)
     if n_tensors > MAX_ENTRIES or n_keys > MAX_ENTRIES:
         raise InvalidGgufError(f"has a damaged header: {n_tensors:,} tensors, {n_keys:,} keys")
@@ -261,7 +265,8 @@ def _read_tensor(source: GgufByteStream) -> TensorInfo:
     shape = tuple(source.read_int(_U64) for _ in range(n_dimensions))
     type_, offset = source.read_int(_U32), source.read_int(_U64)
     if type_ not in GGML_TYPES:
-        raise InvalidGgufError(f"has the tensor {name!r} of type {type_}, which cannot be read")
+        what = f"has the tensor {name!r} of type {type_}, which cannot be read"
+        raise UnsupportedGgufError(what)
     _, block, block_bytes = GGML_TYPES[type_]
     row = shape[0] if shape else 1
     tensor = TensorInfo(name, shape, type_, offset, 0)

@@ -5,6 +5,7 @@ A file gets its final name only after its checksum was verified.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -171,6 +172,10 @@ class _QueuedDownload:
     """Of the run that a worker thread has started."""
 
 
+def _is_removed(state: DownloadState) -> bool:
+    return state.path is not None and not os.path.exists(state.path)
+
+
 class DownloadQueue:
     """Runs jobs in order, a few in parallel, on worker threads.  All methods are thread-safe."""
 
@@ -191,9 +196,13 @@ class DownloadQueue:
         self._running = 0
 
     def add(self, job: DownloadJob) -> None:
-        """Append a job; if it is already queued, `retry` it."""
+        """Append a job; if it is already queued, `retry` it.
+
+        One that is done starts again if its file has been removed since.
+        """
         with self._changed:
-            if job not in self._entries:
+            entry = self._entries.get(job)
+            if entry is None or _is_removed(entry.state):
                 self._entries[job] = _QueuedDownload(DownloadState(job), CancelToken())
                 self._start_worker()
                 return

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,14 +67,30 @@ def list_packaged() -> tuple[LocalModel, ...]:
 
 
 def list_models() -> tuple[LocalModel, ...]:
-    """The complete models; the splits of one model are joined to one entry."""
+    """The complete models; the splits of one model are joined to one entry.
+
+    A file that several commits of a repository share is listed once, with the first of them.
+    """
+    models: dict[tuple[object, ...], LocalModel] = {}
+    for model in _join_all(iter_files()):
+        blobs = map(os.path.realpath, model.parts or (model.path,))
+        models.setdefault((model.origin, model.repo, model.file, *blobs), model)
+    return tuple(models.values())
+
+
+def _join_all(files: Iterable[LocalModel]) -> list[LocalModel]:
+    """The complete models of all commits."""
+    groups = _group_splits(files)
+    return [model for splits in groups if (model := _join_split_files(splits))]
+
+
+def _group_splits(files: Iterable[LocalModel]) -> list[list[LocalModel]]:
+    """The files by the model they belong to; most models have one."""
     splits_by_model: dict[tuple[Path, str, int], list[LocalModel]] = {}
-    for file in iter_files():
+    for file in files:
         name = parse_file_name(file.path.name)
         splits_by_model.setdefault((file.path.parent, name.stem, name.count), []).append(file)
-    return tuple(
-        model for splits in splits_by_model.values() if (model := _join_split_files(splits))
-    )
+    return list(splits_by_model.values())
 
 
 def _join_split_files(splits: list[LocalModel]) -> LocalModel | None:
@@ -107,7 +123,7 @@ def find(
         if commit is None:
             return None
     models: dict[str, LocalModel] = {}
-    for model in list_models():
+    for model in _join_all(iter_files()):
         if model.repo == repo and commit in (None, model.revision):
             for path in _repo_paths(model):
                 models.setdefault(path, model)
@@ -148,8 +164,20 @@ def remove(model: LocalModel) -> int:
 
 
 def find_leftovers() -> tuple[LeftoverFile, ...]:
-    """Unused files of earlier downloads in the hub's cache."""
-    return tuple(hub_cache.find_leftovers(hub_cache.cache_root()))
+    """Unused files of earlier downloads in the hub's cache.
+
+    Finished splits count too while others of their model are missing: such a model cannot run.
+    """
+    cache = hub_cache.cache_root()
+    files = hub_cache.iter_files(cache, checksum_cache.load())
+    splits = [
+        split
+        for group in _group_splits(files)
+        if _join_split_files(group) is None
+        for split in group
+        if split.removable
+    ]
+    return (*hub_cache.find_leftovers(cache), *hub_cache.find_idle_splits(cache, splits))
 
 
 def delete_leftovers(leftovers: Sequence[LeftoverFile]) -> int:
@@ -157,8 +185,7 @@ def delete_leftovers(leftovers: Sequence[LeftoverFile]) -> int:
     freed = 0
     for leftover in leftovers:
         try:
-            leftover.path.unlink()
+            freed += hub_cache.delete_leftover(hub_cache.cache_root(), leftover)
         except OSError:
             continue
-        freed += leftover.size
     return freed

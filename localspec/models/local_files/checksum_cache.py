@@ -7,6 +7,7 @@ everything works without it.
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +35,7 @@ ChecksumRecord = dict[str, tuple[int, int, str]]
 
 
 def load() -> ChecksumRecord:
-    if not _database_path().exists():
+    if not os.path.exists(_database_path()):
         return {}
     try:
         with _connect() as database:

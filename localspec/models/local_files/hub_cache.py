@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +43,7 @@ _ACTIVE_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class LeftoverFile:
-    """A partial download, or a blob that no snapshot uses."""
+    """A partial download, a blob that no snapshot uses, or a split whose siblings are missing."""
 
     path: Path
     size: int
@@ -72,7 +72,7 @@ def repo_folder(cache: Path, repo: str) -> Path:
 
 def free_bytes(folder: Path) -> int:
     """Free space on the disk of a folder that may not exist yet."""
-    while not folder.exists() and folder != folder.parent:
+    while not os.path.exists(folder) and folder != folder.parent:
         folder = folder.parent
     return shutil.disk_usage(folder).free
 
@@ -145,10 +145,10 @@ def _list_commits(folder: Path) -> list[str]:
 
 
 def remove(cache: Path, model: LocalModel) -> int:
-    """Delete a model's files, and their blobs unless other snapshots use them.
+    """Delete a model's files in all commits that share them, and their blobs.
 
-    Returns the freed bytes.  Links are never followed: only paths inside the repository's own
-    folder are deleted.  Raises StorageError and OSError.
+    A blob stays if it has another name too.  Returns the freed bytes.  Links are never followed:
+    only paths inside the repository's own folder are deleted.  Raises StorageError and OSError.
     """
     assert model.repo is not None
     folder = repo_folder(cache, model.repo)
@@ -167,8 +167,12 @@ def _unlink(folder: Path, path: Path) -> int:
         path.unlink()
         checksum_cache.discard(path)
         return size
-    blob = folder / "blobs" / Path(os.readlink(path)).name
-    path.unlink()
+    blob = _linked_blob(folder, path)
+    name = Path(*path.relative_to(folder / "snapshots").parts[1:])
+    for commit in _list_commits(folder):
+        link = folder / "snapshots" / commit / name
+        if link.is_symlink() and _linked_blob(folder, link) == blob:
+            link.unlink()
     if blob.is_symlink() or not blob.is_file() or blob in _referenced_blobs(folder):
         return 0  # a blob shared between repositories, or still in use
     size = blob.stat().st_size
@@ -179,7 +183,11 @@ def _unlink(folder: Path, path: Path) -> int:
 
 def _referenced_blobs(folder: Path) -> set[Path]:
     links = (path for path in walk_files(folder / "snapshots", depth=9) if path.is_symlink())
-    return {folder / "blobs" / Path(os.readlink(link)).name for link in links}
+    return {_linked_blob(folder, link) for link in links}
+
+
+def _linked_blob(folder: Path, link: Path) -> Path:
+    return folder / "blobs" / Path(os.readlink(link)).name
 
 
 def _remove_empty_folders(folder: Path) -> None:
@@ -203,9 +211,12 @@ def find_leftovers(cache: Path, now: float | None = None) -> Iterator[LeftoverFi
     for _, folder in iter_repos(cache):
         used: set[Path] | None = None
         for entry in scan_folder(folder / "blobs"):
-            if not entry.is_file(follow_symlinks=False):
+            try:
+                if not entry.is_file(follow_symlinks=False):
+                    continue
+                status = entry.stat(follow_symlinks=False)
+            except OSError:  # just renamed or removed
                 continue
-            status = entry.stat(follow_symlinks=False)
             resumable = bool(_OUR_PARTIAL_NAME.fullmatch(entry.name))
             if not resumable and not _HUB_PARTIAL_NAME.fullmatch(entry.name):
                 used = _referenced_blobs(folder) if used is None else used
@@ -213,3 +224,28 @@ def find_leftovers(cache: Path, now: float | None = None) -> Iterator[LeftoverFi
                     continue
             if now - status.st_mtime >= _ACTIVE_SECONDS:
                 yield LeftoverFile(Path(entry.path), status.st_size, resumable)
+
+
+def find_idle_splits(
+    cache: Path, splits: Iterable[LocalModel], now: float | None = None
+) -> Iterator[LeftoverFile]:
+    """Those of the splits in whose repository nothing is being downloaded."""
+    now = time.time() if now is None else now
+    for split in splits:
+        assert split.repo is not None
+        blobs = repo_folder(cache, split.repo) / "blobs"
+        paths = [split.path, *(Path(entry.path) for entry in scan_folder(blobs))]
+        with suppress(OSError):  # one was just renamed or removed
+            if now - max(path.lstat().st_mtime for path in paths) >= _ACTIVE_SECONDS:
+                yield LeftoverFile(split.path, split.size, resumable=True)
+
+
+def delete_leftover(cache: Path, leftover: LeftoverFile) -> int:
+    """Returns the freed bytes.  Raises OSError."""
+    folder = cache / leftover.path.relative_to(cache).parts[0]
+    if leftover.path.is_relative_to(folder / "snapshots"):
+        freed = _unlink(folder, leftover.path)
+        _remove_empty_folders(folder)
+        return freed
+    leftover.path.unlink()
+    return leftover.size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def load_pairs() -> list[OpenedPair]:
     return [
         (target, draft)
         for target, draft in entries
-        if target.is_file() and (draft is None or draft.is_file())
+        if os.path.isfile(target) and (draft is None or os.path.isfile(draft))
     ]
 
 

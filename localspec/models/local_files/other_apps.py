@@ -142,9 +142,9 @@ def _read_json(path: Path, within: Path | None = None) -> dict[str, Any]:
 
 
 def _existing_folders(folders: list[Path]) -> list[Path]:
-    """Without duplicates."""
+    """Without duplicates, and without those that the user may not enter."""
     real = {os.path.realpath(folder): folder for folder in reversed(folders)}
-    return [folder for folder in reversed(real.values()) if folder.is_dir()]
+    return [folder for folder in reversed(real.values()) if os.path.isdir(folder)]
 
 
 def _display_name(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -91,7 +92,8 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
     def _is_complete(self, field: Input) -> bool:
         """Takes the completion of a path that is no file; False: a folder, to be continued."""
         typed = field.value.strip()
-        if typed and not Path(typed).expanduser().is_file() and (found := complete_path(typed)):
+        is_file = os.path.isfile(os.path.expanduser(typed))
+        if typed and not is_file and (found := complete_path(typed)):
             field.value = found
             field.cursor_position = len(found)
             return not found.endswith("/")
@@ -103,7 +105,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
         files = self._typed_path("target"), self._typed_path("draft")
         if (
             self._machine_profile is None
-            or not all(Path(f).is_file() for f in files if f)
+            or not all(os.path.isfile(f) for f in files if f)
             or not files[0]
         ):
             self._show_fit("")
@@ -187,7 +189,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
     def _typed_path(self, name: str) -> str:
         """Always a path, never a pair's name."""
         typed = self.query_one(f"#{name}", Input).value.strip()
-        return str(Path(typed).expanduser().absolute()) if typed else ""
+        return str(Path(os.path.expanduser(typed)).absolute()) if typed else ""
 
     def _show_verdict(self, name: str, text: str, style: str) -> None:
         line = self.query_one(f"#{name}-verdict", Static)

@@ -15,7 +15,7 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from localspec.errors import IncompatiblePairError, LocalspecError
+from localspec.errors import IncompatiblePairError, LocalspecError, StorageError
 from localspec.models import resolver
 from localspec.sanitize import sanitize
 from localspec.tui.downloads import DownloadManager
@@ -81,6 +81,9 @@ class PullScreen(ModalScreen[bool]):
             return
         except LocalspecError as error:
             self.post_message(self.DownloadPlanned(None, error))
+        except OSError as error:
+            refused = StorageError(f"{error}.", "Check its permissions, and its disk.")
+            self.post_message(self.DownloadPlanned(None, refused))
         else:
             self.post_message(self.DownloadPlanned(plan))
 
