@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from contextlib import suppress
@@ -35,10 +36,16 @@ def write_json(name: str, body: Any) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make new file names survive a power failure; Windows has no such call. Raises OSError."""
+    """Make new file names survive a power failure. Raises OSError.
+
+    Windows and some network shares have no such call.
+    """
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                raise
         finally:
             os.close(handle)

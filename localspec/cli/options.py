@@ -17,7 +17,7 @@ from localspec.cli import completion, global_options
 from localspec.errors import NotFoundError, StorageError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.models.chat_template import builtin_templates
-from localspec.models.resolver import NotDownloadedError
+from localspec.models.resolver import NotDownloadedError, resolve
 from localspec.protocol.events import Event, Notice
 from localspec.protocol.wire import DRAFT_MAX, SamplingParams, SplitMode, VerifyMode
 from localspec.sanitize import sanitize
@@ -440,7 +440,8 @@ def resolve_or_pull(
         if not quiet:
             click.echo(f"localspec: {missing.message}", err=True)
         pull_options = pull.PullOptions(yes=yes, quiet=quiet and yes)
-        if pull.pull_models([missing.pull_reference], HubClient(), pull_options) is None:
+        request = resolve(missing.pull_reference)
+        if pull.pull_models([request], HubClient(), pull_options) is None:
             raise missing
 
     return launch.resolve_or_pull(model, draft, pull_missing)

@@ -59,7 +59,8 @@ def command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> int:
     localspec pull qwen3-8b+qwen3-0.6b
     localspec pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M --dry-run
     """
-    plan = pull_models(refs, HubClient(endpoint), PullOptions(**given))
+    requests = [resolver.resolve(text) for text in refs]
+    plan = pull_models(requests, HubClient(endpoint), PullOptions(**given))
     if plan is None:
         click.echo("Nothing was downloaded.", err=True)
         return 1
@@ -68,7 +69,7 @@ def command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> int:
         click.echo(json.dumps({"schema": 1, "dry_run": given["dry_run"]} | document))
     elif not given["dry_run"]:
         items = {item.resolved: item for item in plan.models}
-        for request in map(resolver.resolve, refs):
+        for request in requests:
             _print_next_step(request, items[request.target])
     return 0
 
@@ -109,13 +110,14 @@ class PullOptions:
     """MB per second; None is unlimited."""
 
 
-def pull_models(references: Sequence[str], hub: HubClient, options: PullOptions) -> PullPlan | None:
+def pull_models(
+    requests: Sequence[ModelRequest], hub: HubClient, options: PullOptions
+) -> PullPlan | None:
     """Plan, ask and download; None if the user declined.
 
     Raises before the first byte of weights if a pair is incompatible or the disk is too small.
     On Ctrl+C prints how to resume and raises KeyboardInterrupt.
     """
-    requests = [resolver.resolve(text) for text in references]
     plan = run_cancellable(lambda stop: pull_plan.build(hub, requests, stop))
     will_ask = not (options.yes or options.dry_run)
     if not options.as_json and (will_ask or not options.quiet):
@@ -129,7 +131,7 @@ def pull_models(references: Sequence[str], hub: HubClient, options: PullOptions)
     try:
         run_cancellable(lambda stop: _fetch_all(hub, plan, options, stop))
     except KeyboardInterrupt:
-        resume = _clean_line(shlex.join(["localspec", "pull", *references]))
+        resume = _clean_line(shlex.join(["localspec", "pull", *(r.name for r in requests)]))
         click.echo(f"localspec: stopped. To resume: {resume}", err=True)
         raise
     return plan

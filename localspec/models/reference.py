@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import unquote
 
 from localspec.errors import NotFoundError, UsageError
 from localspec.lazy_dataclass import dataclass
@@ -214,13 +215,13 @@ def _quantization_bits(path: str) -> int:
 
 
 def _strip_host(text: str) -> str | None:
-    """The part after hf:// or the hub's host name; None without either."""
+    """The part after hf:// or the hub's host name, where a browser writes %20 for a space."""
     if text[:5].lower() == "hf://":
         return text[5:]
     address = re.sub(r"\Ahttps?://", "", text, count=1, flags=re.IGNORECASE)
     for host in _HUB_HOSTS:
         if address.lower().startswith(host):
-            return address[len(host) :].partition("?")[0].partition("#")[0]
+            return unquote(address[len(host) :].partition("?")[0].partition("#")[0])
     return None
 
 

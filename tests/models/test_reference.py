@@ -58,6 +58,10 @@ TYPED: list[tuple[str, Reference]] = [
         "https://huggingface.co/a/b/blob/main/c.gguf",
         HubReference("a/b", None, "c.gguf", "main"),
     ),
+    (
+        "https://huggingface.co/a/b/blob/main/my%20model.gguf",
+        HubReference("a/b", None, "my model.gguf", "main"),
+    ),
     ("https://huggingface.co/a/b/tree/main", HubReference("a/b", None, None, "main")),
     ("model.gguf", Path("model.gguf")),
     ("MODEL.GGUF", Path("MODEL.GGUF")),

@@ -307,6 +307,26 @@ async def test_a_pair_that_does_not_go_together_is_not_downloaded(hub: FakeHub) 
 
 
 @pytest.mark.asyncio
+async def test_what_is_there_already_is_verified(hub: FakeHub, tmp_path: Path) -> None:
+    async with Home(client(hub)) as home:
+        await home.look_at(PAIR)
+        await home.press("enter")
+        await wait_until(home.pilot, lambda: len(finals(tmp_path)) == 2)
+    file = next(path for path in tmp_path.glob("hub/*/snapshots/*/*.gguf") if path.name == FILES[1])
+    damaged = bytearray(file.read_bytes())
+    damaged[-1] ^= 1
+    file.resolve().write_bytes(damaged)
+    async with Home(client(hub)) as home:
+        await home.press("slash", *"draft", "minus", *"gguf", "down", "enter")
+        await home.sees(SMALL)
+        await home.press("enter")
+        await home.sees("enter verify")
+        await home.press("enter")
+        await wait_until(home.pilot, lambda: file.exists() and file.read_bytes() != damaged)
+        await home.sees("verified")
+
+
+@pytest.mark.asyncio
 async def test_offline_it_says_so(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     """And no socket is opened."""
 

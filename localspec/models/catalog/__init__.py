@@ -103,7 +103,9 @@ def _read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         message = f"The catalogue {path} cannot be read: {error.strerror}."
-        raise UsageError(message, "Install localspec again.") from error
+        is_own = path == paths.user_catalog_file()
+        hint = "Check its permissions." if is_own else "Install localspec again."
+        raise UsageError(message, hint) from error
     except UnicodeDecodeError as error:
         message = f"The catalogue {path} is damaged: it is not UTF-8."
         raise UsageError(message, "Save it as UTF-8.") from error

@@ -104,13 +104,19 @@ class PullScreen(ModalScreen[bool]):
         self.query_one("#plan", Static).update(Content("\n").join(lines))
         self.query_one(".hint", Static).update(_key_hints(self._plan))
         if self._start_at_once and self._plan is not None and not _needs_review(self._plan):
-            self.action_download()
+            self._add_files(verify=False)
 
     def action_download(self) -> None:
-        if self._plan is None:
-            return
-        files = (file for model in self._plan.models for file in model.files)
-        self._downloads.add(file.job for file in files if file.path is None)
+        """Where all is there, in the hub's cache: verify it again."""
+        if self._plan is not None:
+            self._add_files(verify=not self._plan.missing_bytes)
+
+    def _add_files(self, verify: bool) -> None:
+        assert self._plan is not None
+        files = [file for model in self._plan.models for file in model.files]
+        self._downloads.add(
+            file.job for file in files if file.path is None or (verify and file.origin == "hub")
+        )
         self.dismiss(True)
 
     def action_leave(self) -> None:
