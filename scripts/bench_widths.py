@@ -2,6 +2,7 @@
 """How far the logits of passes over several tokens differ from those of one-token passes.
 
     scripts/bench_widths.py MODEL.gguf [--cells 64 480 640] [--threads 1 2] [--kv f16 q8_0]
+                            [--flash-attn auto|on|off]
 
 A text of random tokens fills the KV cache up to a number of cells. The next 16 tokens are decoded
 one by one, then again in passes of 2, 5 and 8, each over the keys and values that the passes before
@@ -30,7 +31,8 @@ def fill(model: LlamaContext, tokens: list[int]) -> float:
     model.truncate(0)
     began = time.perf_counter()
     for start in range(0, len(tokens), model.n_batch):
-        model.decode(tokens[start : start + model.n_batch], 0)
+        part = tokens[start : start + model.n_batch]
+        model.decode(part, int(start + len(part) == len(tokens)))
     return (time.perf_counter() - began) * 1e3
 
 
@@ -67,6 +69,7 @@ def main() -> None:
     parser.add_argument("--cells", type=int, nargs="+", default=[64, 480, 640])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--kv", nargs="+", default=["f16", "q8_0"])
+    parser.add_argument("--flash-attn", choices=["auto", "on", "off"], default="auto")
     args = parser.parse_args()
     print(
         "| KV | threads | cells | largest difference | 1 token, ms | 5 tokens, ms | reading, ms |"
@@ -74,7 +77,12 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for kv in args.kv:
         for threads in args.threads:
-            settings = ContextSettings(n_ctx=2048, n_threads=threads, kv_type=kv)
+            settings = ContextSettings(
+                n_ctx=max(args.cells) + 256,
+                n_threads=threads,
+                kv_type=kv,
+                flash_attn=args.flash_attn,
+            )
             model = LlamaContext(args.model, settings, outputs=max(WIDTHS), rollback=max(WIDTHS))
             rng = np.random.default_rng(0)
             for cells in args.cells:

@@ -186,9 +186,9 @@ def nudged(model: Model, seed: int, by: float = 0.05) -> Model:
     return model
 
 
-def sliding(seed: int = 0, *, window: int = 32) -> Model:
-    """gemma3: attention over a sliding window."""
-    shape = Shape()
+def sliding(seed: int = 0, *, window: int = 32, shape: Shape | None = None) -> Model:
+    """gemma3: attention over a sliding window, but in every sixth layer."""
+    shape = shape or Shape()
     keys = _transformer_keys(shape) | {
         "attention.sliding_window": window,
         "attention.key_length": shape.n_embd // shape.n_head,

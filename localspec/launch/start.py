@@ -11,17 +11,23 @@ from typing import Any, Protocol
 
 from localspec import paths
 from localspec.errors import DoesNotFitError, ModelFileError, OutOfMemoryError
-from localspec.fit import calibration, counted_fit, machine_profile
-from localspec.fit.advisor import SettingsAdvice, SettingsAdvisor, SettingsRequest
+from localspec.fit import calibration, counted_fit, machine_profile, memory
+from localspec.fit.advisor import (
+    CONTEXT_SIZES,
+    SettingsAdvice,
+    SettingsAdvisor,
+    SettingsRequest,
+)
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.report import FitReport
-from localspec.fit.second_draft import without_draft_memory
 from localspec.launch.resolve import ResolvedPair
 from localspec.launch.workers import check_workers, describe_transfer
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import device_detection, installed_llama_cpp, measurements
 from localspec.machine.cpu_and_ram import OtherCpuLoad
+from localspec.machine.device import Device
 from localspec.machine.measurements import MemoryMeasurement
+from localspec.machine.memory_by_device import HOST, MemoryByDevice
 from localspec.machine.probe import ProbeError
 from localspec.machine.rpc.preflight import WorkerReport
 from localspec.models import local_files
@@ -264,7 +270,7 @@ def choose_settings(
     machine = machine_profile.with_workers(machine_profile.detect(refresh=True), workers)
     try:
         if load.second_draft:
-            machine = without_draft_memory(machine, request, target, load.second_draft)
+            machine = _without_draft_memory(machine, request, target, load.second_draft)
         advisor = SettingsAdvisor(target, draft, machine)
         advice = advisor.advise(request)
     except ModelFileError:
@@ -453,3 +459,28 @@ class MeasuredEngine:
     def close(self) -> None:
         self._save_if_changed()
         self._worker.close()
+
+
+def _without_draft_memory(
+    machine: MachineProfile, request: SettingsRequest, target: Header, draft: str
+) -> MachineProfile:
+    """The same computer with less free memory, by what the draft takes beside `target`.
+
+    An upper bound: with the longest context that may be chosen. Raises ModelFileError.
+    """
+    ctx = request.ctx or min(CONTEXT_SIZES[0], target.n_ctx_train or CONTEXT_SIZES[0])
+    settings = replace(request.load.target_settings, n_ctx=ctx)
+    load = replace(request.load, draft=draft, target_settings=settings)
+    devices = machine.devices
+    used = memory.estimate_pair(load, target, header.read_model(Path(draft)), devices).draft
+    if used is None:  # it cannot draft, and is not loaded
+        return machine
+    cpu = _less_free(machine.cpu, used, used.output)
+    return replace(machine, devices=tuple(_less_free(each, used) for each in devices), cpu=cpu)
+
+
+def _less_free(device: Device, used: MemoryByDevice, output: int = 0) -> Device:
+    if device.free is None:
+        return device
+    name = HOST if device.kind == "cpu" else device.name
+    return replace(device, free=max(0, device.free - used.of(name).total - output))

@@ -16,13 +16,13 @@ import numpy as np
 import psutil
 
 from localspec.engine import heartbeat
-from localspec.engine.llama import library
+from localspec.engine.llama import cache_states, library
+from localspec.engine.llama.cache_states import ContextCheckpoints, PromptReader
 from localspec.engine.llama.hidden_states import HiddenStateSource
 from localspec.engine.llama.library import C, get_logits_address
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.protocols import DecodeInterrupted, HiddenStateListener, HiddenStates, Logits
-from localspec.errors import DoesNotFitError, EngineError, ModelFileError
-from localspec.lazy_dataclass import dataclass
+from localspec.errors import DoesNotFitError, EngineError, LocalspecError, ModelFileError
 from localspec.machine import llama_params
 from localspec.machine.llama_params import ModelRole
 from localspec.machine.memory_by_device import HOST, DeviceMemory
@@ -59,6 +59,7 @@ class LlamaContext:
         self._context: Any = None
         self._listener: HiddenStateListener | None = None
         self._state_source: HiddenStateSource | None = None
+        self._reader: PromptReader | None = None
         self.model = LlamaModel(path, settings, with_mtp=with_mtp)
         try:
             if not self.model.is_generative:
@@ -102,6 +103,9 @@ class LlamaContext:
         self.rollback = self._probe_rollback(role.n_rs_seq)
         windowed = self.model.n_swa > 0 and not params.swa_full
         self.needs_checkpoints: bool = self.is_recurrent or windowed
+        on_cpu = {name for name, part in self._buffers.items() if part.kv} == {HOST}
+        if on_cpu and cache_states.can_read_prompts(self.model, role.settings):
+            self._reader = PromptReader(self.model, role, self._context, self._abort_callback)
 
     @property
     def splits_attention(self) -> bool:
@@ -148,6 +152,8 @@ class LlamaContext:
             raise EngineError(f"cannot decode {n} tokens at {self.n_past} of {self.n_ctx}")
         if not 0 <= outputs <= min(n, self._max_outputs):
             raise EngineError(f"cannot output {outputs} rows of {n} tokens")
+        if (rows := self._read_prompt(tokens, outputs)) is not None:
+            return rows
         self._batch.set_tokens(tokens)
         self._batch.set_positions(n, self.n_past, outputs)
         self._last_decode_at = self.n_past
@@ -162,22 +168,77 @@ class LlamaContext:
         heartbeat.record_progress()
         if result != 0:
             self._set_n_past(C.llama_memory_seq_pos_max(self._memory, 0) + 1)
-            if result == _ABORTED:
-                raise DecodeInterrupted
-            raise library.decode_error(result)
+            raise _decode_failure(result)
         self.n_past += n
         if self._listener is not None and self._state_source is not None:
             self._listener.on_decode(tokens, self._state_source.states(n))
         return self._view_logits(address, outputs)
 
+    def plan_reading(self, n_kept: int, n: int) -> int:
+        """How many of n_kept cached tokens to keep before a text of n tokens is read."""
+        return n_kept if self._reader is None else self._reader.plan(n_kept, n)
+
+    def _read_prompt(self, tokens: Sequence[int], outputs: int) -> Logits | None:
+        """Decode with the reader; None if the main context has to, which then has all before."""
+        reader, n = self._reader, len(tokens)
+        if reader is None:
+            return None
+        if outputs > 1 or not reader.accepts(self.n_past, n):
+            self._finish_reading()
+            return None
+        self._batch.set_tokens(tokens)
+        self._batch.set_positions(n, self.n_past, outputs)
+        try:
+            batch, threads = self._batch.struct, self.n_threads_batch
+            result = reader.decode(batch, tokens, threads, self._state_source)
+        except LocalspecError:  # no memory for it, or another llama.cpp
+            self._read_again()
+            return None
+        heartbeat.record_progress()
+        if result != 0:
+            self._set_n_past(len(reader.tokens))
+            self._finish_reading()
+            raise _decode_failure(result)
+        self.n_past += n
+        if self._listener is not None and self._state_source is not None:
+            self._listener.on_decode(tokens, reader.hidden_states(n))
+        if not outputs:
+            return self._view_logits(0, 0)
+        row = reader.logits()
+        self._finish_reading()
+        return row
+
+    def _finish_reading(self) -> None:
+        """Let the main context hold what the reader has read."""
+        if self._reader is None or not self._reader.tokens:
+            return
+        if self._reader.move():
+            self._last_decode_at = self.n_past
+        else:
+            self._read_again()
+
+    def _read_again(self) -> None:
+        """Do without the reader: read here what it has read. The listener has its states."""
+        assert self._reader is not None
+        self._reader.free()
+        tokens, self._reader = self._reader.tokens, None
+        self.n_past, listener, self._listener = 0, self._listener, None
+        try:
+            for start in range(0, len(tokens), self.n_batch):
+                self.decode(tokens[start : start + self.n_batch], 0)
+        finally:
+            self._listener = listener
+
     def read_hidden_states(self, tokens: Sequence[int]) -> HiddenStates:
         """Append tokens without the listener; return their hidden states."""
         assert self._state_source is not None
+        self._finish_reading()
         listener, self._listener = self._listener, None
+        reader, self._reader = self._reader, None  # the states are those of the main context
         try:
             self.decode(tokens, 0)
         finally:
-            self._listener = listener
+            self._listener, self._reader = listener, reader
         return self._state_source.states(len(tokens))
 
     def fork(self, branch: int, n_past: int) -> None:
@@ -250,6 +311,7 @@ class LlamaContext:
     def save_checkpoint(self) -> None:
         """Save the state, so that `truncate` can return here if the memory cannot be truncated."""
         if self.needs_checkpoints and self.n_past > 0:
+            self._finish_reading()
             self._checkpoints.save(
                 self.n_past, self._listener.newest_state() if self._listener else None
             )
@@ -258,6 +320,7 @@ class LlamaContext:
         """Keep the first n_past tokens, or restore an earlier checkpoint, or empty the memory."""
         if n_past >= self.n_past:
             return
+        self._finish_reading()
         self._checkpoints.drop_after(n_past)
         if self._listener is not None:
             n_past = self._listener.limit_truncation(n_past)
@@ -296,6 +359,7 @@ class LlamaContext:
         """
         if self.is_recurrent or self.model.n_swa > 0 or self._listener is not None:
             return 0
+        self._finish_reading()
         return int(C.llama_state_seq_get_size(self._context, 0))
 
     def save_state(self) -> Any:
@@ -306,6 +370,7 @@ class LlamaContext:
 
     def restore_state(self, state: Any, n_past: int) -> bool:
         """Replace the memory by a copy that holds n_past tokens; empty, and False, on failure."""
+        self._finish_reading()
         C.llama_memory_clear(self._memory, False)
         if C.llama_state_seq_set_data(self._context, state, len(state), 0) != len(state):
             C.llama_memory_clear(self._memory, False)
@@ -321,6 +386,8 @@ class LlamaContext:
     def close(self) -> None:
         """Free the context, then the model: the other order makes llama.cpp use freed memory."""
         self._logits_views = {}
+        if self._reader is not None:
+            self._reader.free()
         if self._context:
             C.llama_free(self._context)
         self._context = None
@@ -341,6 +408,10 @@ class LlamaContext:
 
 def _never() -> bool:
     return False
+
+
+def _decode_failure(result: int) -> Exception:
+    return DecodeInterrupted() if result == _ABORTED else library.decode_error(result)
 
 
 _SHORT_BATCH = 32
@@ -424,66 +495,3 @@ class LlamaBatch:
 
     def set_hidden_states(self, states: HiddenStates) -> None:
         self._states[: len(states)] = states
-
-
-_MAX_CHECKPOINTS = 32
-_MAX_CHECKPOINT_BYTES = 256 * 2**20
-"""Of all checkpoints, in RAM."""
-_PARTIAL_STATE = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-
-
-@dataclass(frozen=True, slots=True)
-class ContextCheckpoint:
-    n_past: int
-    data: Any
-    """The state as llama.cpp serialised it."""
-    head_state: HiddenStates | None
-    """The head's hidden state at this point."""
-
-
-class ContextCheckpoints:
-    """Saved states of a context whose memory cannot be truncated (recurrent, sliding window).
-
-    The oldest is dropped when there are too many. llama.cpp's server has context checkpoints too.
-    """
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-        self._checkpoints: list[ContextCheckpoint] = []
-
-    def save(self, n_past: int, state: HiddenStates | None) -> None:
-        """Save the memory, which holds n_past tokens; without effect if llama.cpp cannot."""
-        self.drop_after(n_past)
-        if self._checkpoints and self._checkpoints[-1].n_past == n_past:
-            return
-        size = C.llama_state_seq_get_size_ext(self._context, 0, _PARTIAL_STATE)
-        if not 0 < size <= _MAX_CHECKPOINT_BYTES:
-            return
-        data = (ctypes.c_uint8 * size)()
-        if C.llama_state_seq_get_data_ext(self._context, data, size, 0, _PARTIAL_STATE) != size:
-            return
-        self._checkpoints.append(ContextCheckpoint(n_past, data, state))
-        while (
-            len(self._checkpoints) > _MAX_CHECKPOINTS
-            or sum(len(c.data) for c in self._checkpoints) > _MAX_CHECKPOINT_BYTES
-        ):
-            del self._checkpoints[0]
-
-    def drop_after(self, n_past: int) -> None:
-        """Drop the checkpoints beyond n_past tokens."""
-        while self._checkpoints and self._checkpoints[-1].n_past > n_past:
-            self._checkpoints.pop()
-
-    def restore(self) -> ContextCheckpoint | None:
-        """Restore the last checkpoint; None if there is none or llama.cpp cannot restore it."""
-        if not self._checkpoints:
-            return None
-        checkpoint, memory = self._checkpoints[-1], C.llama_get_memory(self._context)
-        size = len(checkpoint.data)
-        read = C.llama_state_seq_set_data_ext(
-            self._context, checkpoint.data, size, 0, _PARTIAL_STATE
-        )
-        if read == size and C.llama_memory_seq_rm(memory, 0, checkpoint.n_past, -1):
-            return checkpoint
-        self._checkpoints.clear()
-        return None
