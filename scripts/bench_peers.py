@@ -26,9 +26,10 @@ table without them follows. Greedy texts that differ from localspec's plain one 
 tokens are almost equally likely. With `--json` an interrupted measurement goes on where it stopped.
 
 Tables of their own: `--threads-table 1 2` (localspec's default threads against these counts),
-`--prefill 512 2048` (tokens per second of reading a prompt), `--first-token` (from the start of the
-process to the first characters of the answer; `new` has no measurements yet, `known` those of runs
-before; compile the bytecode first: python -m compileall localspec).
+`--prefill 512 2048` (tokens per second of reading a prompt, by llama-server and `localspec serve`,
+both kept running), `--first-token` (from the start of the process to the first characters of the
+answer; `new` has no measurements yet, `known` those of runs before; compile the bytecode first:
+python -m compileall localspec).
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ from programs import (
     first_output,
     localspec,
     localspec_command,
-    localspec_prefill,
+    localspec_server_command,
     raw_program,
     speculative_simple,
 )
@@ -145,23 +146,22 @@ def prefill_table(
     """Raises BenchError."""
     yield ["tokens", "llama-server, tok/s", "localspec, tok/s", "ratio"]
     settings = replace(settings, ctx=max(settings.ctx, *(n + 64 for n in lengths)))
-    server = LlamaServer(replace(settings, draft=None))
-    try:
+    settings = replace(settings, draft=None)
+    with ExitStack() as open_:
+        servers = [LlamaServer(settings), LlamaServer(settings, localspec_server_command)]
+        for server in servers:
+            open_.callback(server.close)
         for length in lengths:
-            prompt = server.cut(text * (1 + 8 * length // len(text)), length)
+            long_text = text * (1 + 8 * length // len(text))
             pairs = []
-            for turn in range(rounds + 1):
-                ways = [
-                    partial(server.prefill, prompt),
-                    partial(localspec_prefill, settings, prompt),
-                ]
-                speeds = [way() for way in ways[:: -1 if turn % 2 else 1]]
-                pairs.append(speeds[:: -1 if turn % 2 else 1])
+            for turn in range(rounds + 1):  # each with a text of its own: localspec reuses prefixes
+                prompt = servers[0].cut(f"{length}, {turn}: {long_text}", length)
+                order = -1 if turn % 2 else 1
+                pairs.append([server.prefill(prompt) for server in servers[::order]][::order])
+                servers[1].wait_until_idle()  # it measures the model after its first answers
             columns = [median(column) for column in zip(*pairs[1:], strict=True)]
             ratio = median(ours / theirs for theirs, ours in pairs[1:])
             yield [str(length), *(f"{speed:.0f}" for speed in columns), f"{ratio:.3f}"]
-    finally:
-        server.close()
 
 
 def first_token_table(settings: Settings, rounds: int) -> Iterator[list[str]]:

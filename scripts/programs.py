@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import os
 import re
 import shutil
@@ -11,17 +12,21 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from localspec.bench.aggregation import distinct_4grams
 from localspec.models import draft_heads
 from localspec.models.gguf import header
 
 LIMIT_S = 1800
+_IDLE_S = 1.0
+"""A program is idle if it computes for less than a tenth of that time."""
 TRIES = 5
 """llama.cpp logs in a thread of its own; about one exit in thirty truncates the log."""
 TOP_K, TOP_P, MIN_P = 40, 0.95, 0.05
@@ -152,11 +157,24 @@ def drafting(settings: Settings) -> str:
     return "simple" if kind == "model" else kind
 
 
-class LlamaServer:
-    """llama-server, started for the first answer and kept running until it is closed."""
+def llama_server_command(settings: Settings) -> list[str]:
+    program, options = settings.program("llama-server"), settings.llama_cpp_options
+    return [program, *model_options(settings), *options]
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+
+def localspec_server_command(settings: Settings) -> list[str]:
+    """`localspec serve` without a draft."""
+    options = (*PLAIN, *model_settings(settings), *settings.localspec_options)
+    return [*settings.localspec, "serve", settings.target, *options]
+
+
+class LlamaServer:
+    """A server with llama.cpp's API, started for the first answer and kept until it is closed."""
+
+    def __init__(
+        self, settings: Settings, command: Callable[[Settings], list[str]] = llama_server_command
+    ) -> None:
+        self._settings, self._command = settings, command
         self._process: subprocess.Popen[bytes] | None = None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 — closed with the server
         self._port = 0
@@ -200,7 +218,7 @@ class LlamaServer:
             self._start()
         status, content = self._ask("POST", path, json.dumps(body))
         if status != http.client.OK:
-            raise BenchError(f"llama-server: {content[:300]}")
+            raise BenchError(f"the server: {content[:300]}")
         answer: dict[str, Any] = json.loads(content)
         return answer
 
@@ -208,12 +226,8 @@ class LlamaServer:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
-        command = [
-            *(self._settings.program("llama-server"), "--host", "127.0.0.1"),
-            *("--port", str(self._port)),
-            *model_options(self._settings),
-            *self._settings.llama_cpp_options,
-        ]
+        address = ("--host", "127.0.0.1", "--port", str(self._port))
+        command = [*self._command(self._settings), *address]
         env = environment(self._settings)
         try:
             self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=env)
@@ -240,9 +254,22 @@ class LlamaServer:
             response = connection.getresponse()
             return response.status, response.read().decode("utf-8", "replace")
         except (OSError, http.client.HTTPException) as error:
-            raise BenchError(f"llama-server: {error}") from error
+            raise BenchError(f"the server: {error}") from error
         finally:
             connection.close()
+
+    def wait_until_idle(self) -> None:
+        assert self._process is not None
+        program = psutil.Process(self._process.pid)
+        seconds, before = self._cpu_seconds(program), -math.inf
+        while seconds > before + _IDLE_S / 10:
+            time.sleep(_IDLE_S)
+            seconds, before = self._cpu_seconds(program), seconds
+
+    @staticmethod
+    def _cpu_seconds(program: psutil.Process) -> float:
+        family = (program, *program.children(recursive=True))
+        return float(sum(sum(each.cpu_times()[:2]) for each in family))
 
     def close(self) -> None:
         if self._process is not None:
@@ -310,12 +337,6 @@ def localspec(settings: Settings, case: Case, options: Sequence[str]) -> Run:
     )
 
 
-def localspec_prefill(settings: Settings, prompt: str) -> float:
-    """Tokens per second."""
-    document = localspec_answer(replace(settings, tokens=1), Case("", prompt), PLAIN)
-    return float(document["prompt_tokens"] / document["timings"]["prefill_ms"] * 1e3)
-
-
 def localspec_answer(settings: Settings, case: Case, options: Sequence[str]) -> dict[str, Any]:
     """The document that `localspec run --json` prints."""
     answer: dict[str, Any] = json.loads(
@@ -329,14 +350,20 @@ def localspec_command(settings: Settings, case: Case, options: Sequence[str]) ->
         *(*settings.localspec, "run", settings.target, *options, "--raw", "-p", case.prompt),
         *("--temperature", str(case.temperature), "--seed", str(case.seed)),
         *("--top-k", str(TOP_K), "--top-p", str(TOP_P), "--min-p", str(MIN_P)),
-        *("--max-tokens", str(settings.tokens), "--ctx", str(settings.ctx), "--json", "--private"),
+        *("--max-tokens", str(settings.tokens), "--json", "--private"),
     ]
+    return [*command, *model_settings(settings), *settings.localspec_options]
+
+
+def model_settings(settings: Settings) -> list[str]:
+    """What all commands of localspec have in common."""
+    options = ["--ctx", str(settings.ctx)]
     if settings.threads is not None:
-        command += ["--threads", str(settings.threads), "--draft-threads", str(settings.threads)]
+        options += ["--threads", str(settings.threads), "--draft-threads", str(settings.threads)]
     if settings.gpu_layers is not None:
-        command += ["--gpu-layers", str(settings.gpu_layers)]
-        command += ["--draft-gpu-layers", str(settings.gpu_layers)]
-    return [*command, *settings.localspec_options]
+        options += ["--gpu-layers", str(settings.gpu_layers)]
+        options += ["--draft-gpu-layers", str(settings.gpu_layers)]
+    return options
 
 
 # --- the first characters -------------------------------------------------------------------

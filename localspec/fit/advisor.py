@@ -177,7 +177,7 @@ class SettingsAdvisor:
         # CUDA has no kernel for keys and values of different types.
         if has_gpu:
             return "q8_0", "a prompt is read about 15 % more slowly"
-        return _CHEAP_EXACT_KV, "a prompt is read about 5 % more slowly"
+        return _CHEAP_EXACT_KV, "a long prompt is read up to 5 % more slowly"
 
     def _with_and_without_workers(
         self, request: SettingsRequest
