@@ -24,7 +24,7 @@ from localspec.engine.llama import library
 from localspec.engine.llama.hidden_states import HiddenStateSource
 from localspec.engine.llama.library import C
 from localspec.engine.llama.model import LlamaModel
-from localspec.engine.protocols import HiddenStates, Logits
+from localspec.engine.protocols import HiddenStates
 from localspec.errors import EngineError, OutOfMemoryError
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import llama_params
@@ -76,6 +76,7 @@ class PromptReader:
         `on_abort`: llama.cpp's abort callback.
         """
         f16 = replace(role.settings, kv_type="f16")
+        # Two rows, none of which is used: with one, llama_params takes no full sliding window.
         self._role = replace(role, settings=f16, n_outputs_max=min(2, role.n_outputs_max))
         self._model, self._main, self._on_abort = model, main, on_abort
         self._token_bytes = model.kv_bytes(1, "f16")
@@ -132,11 +133,6 @@ class PromptReader:
         """Of the n tokens of the last decode."""
         assert self._states is not None
         return self._states.states(n)
-
-    def logits(self) -> Logits:
-        """A copy of the last decode's only row, shape (1, n_vocab)."""
-        shape = (1, self._model.vocabulary.n_tokens)
-        return np.ctypeslib.as_array(C.llama_get_logits(self._handle), shape).copy()
 
     def _open(self, n: int, threads: int, source: HiddenStateSource | None) -> None:
         n = max(n, min(self._n_planned, int(_MAX_CACHE_BYTES / self._token_bytes)))

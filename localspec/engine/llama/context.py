@@ -152,8 +152,9 @@ class LlamaContext:
             raise EngineError(f"cannot decode {n} tokens at {self.n_past} of {self.n_ctx}")
         if not 0 <= outputs <= min(n, self._max_outputs):
             raise EngineError(f"cannot output {outputs} rows of {n} tokens")
-        if (rows := self._read_prompt(tokens, outputs)) is not None:
-            return rows
+        tokens = self._read_prompt(tokens, outputs)
+        if (n := len(tokens)) == 0:
+            return self._view_logits(0, 0)
         self._batch.set_tokens(tokens)
         self._batch.set_positions(n, self.n_past, outputs)
         self._last_decode_at = self.n_past
@@ -178,22 +179,26 @@ class LlamaContext:
         """How many of n_kept cached tokens to keep before a text of n tokens is read."""
         return n_kept if self._reader is None else self._reader.plan(n_kept, n)
 
-    def _read_prompt(self, tokens: Sequence[int], outputs: int) -> Logits | None:
-        """Decode with the reader; None if the main context has to, which then has all before."""
-        reader, n = self._reader, len(tokens)
+    def _read_prompt(self, tokens: Sequence[int], outputs: int) -> Sequence[int]:
+        """Decode with the reader what it accepts, and return the rest for the main context.
+
+        Tokens with outputs are always for the main one: another answer to the same prompt computes
+        the last token there too, and must get the same logits.
+        """
+        reader, n = self._reader, len(tokens) - outputs
         if reader is None:
-            return None
-        if outputs > 1 or not reader.accepts(self.n_past, n):
+            return tokens
+        if n == 0 or not reader.accepts(self.n_past, n):
             self._finish_reading()
-            return None
-        self._batch.set_tokens(tokens)
-        self._batch.set_positions(n, self.n_past, outputs)
+            return tokens
+        self._batch.set_tokens(tokens[:n])
+        self._batch.set_positions(n, self.n_past, 0)
         try:
             batch, threads = self._batch.struct, self.n_threads_batch
-            result = reader.decode(batch, tokens, threads, self._state_source)
+            result = reader.decode(batch, tokens[:n], threads, self._state_source)
         except LocalspecError:  # no memory for it, or another llama.cpp
             self._read_again()
-            return None
+            return tokens
         heartbeat.record_progress()
         if result != 0:
             self._set_n_past(len(reader.tokens))
@@ -201,12 +206,10 @@ class LlamaContext:
             raise _decode_failure(result)
         self.n_past += n
         if self._listener is not None and self._state_source is not None:
-            self._listener.on_decode(tokens, reader.hidden_states(n))
-        if not outputs:
-            return self._view_logits(0, 0)
-        row = reader.logits()
-        self._finish_reading()
-        return row
+            self._listener.on_decode(tokens[:n], reader.hidden_states(n))
+        if outputs:
+            self._finish_reading()
+        return tokens[n:]
 
     def _finish_reading(self) -> None:
         """Let the main context hold what the reader has read."""

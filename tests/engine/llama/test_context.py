@@ -271,6 +271,8 @@ def check_reading(path: Path, *, swa_full: bool = True, rotation: int = 64) -> N
         again = read(model)
         model.truncate(0)
         np.testing.assert_array_equal(read(model), again)
+        model.truncate(N_READ)
+        np.testing.assert_array_equal(read(model), again, "another answer to the same prompt")
 
 
 @pytest.mark.parametrize("rotation", [64, 0])
