@@ -182,20 +182,18 @@ class LlamaContext:
     def _read_prompt(self, tokens: Sequence[int], outputs: int) -> Sequence[int]:
         """Decode with the reader what it accepts, and return the rest for the main context.
 
-        Tokens with outputs are always for the main one: another answer to the same prompt computes
-        the last token there too, and must get the same logits.
+        Tokens with outputs are for the main one, though the reader's pass has them too (a full pass
+        is faster): another answer to the prompt computes the last token there, to the same logits.
         """
         reader, n = self._reader, len(tokens) - outputs
-        if reader is None:
-            return tokens
-        if n == 0 or not reader.accepts(self.n_past, n):
+        if reader is None or n == 0 or not reader.accepts(self.n_past, len(tokens)):
             self._finish_reading()
             return tokens
-        self._batch.set_tokens(tokens[:n])
-        self._batch.set_positions(n, self.n_past, 0)
+        self._batch.set_tokens(tokens)
+        self._batch.set_positions(len(tokens), self.n_past, 0)
         try:
             batch, threads = self._batch.struct, self.n_threads_batch
-            result = reader.decode(batch, tokens[:n], threads, self._state_source)
+            result = reader.decode(batch, tokens, threads, self._state_source)
         except LocalspecError:  # no memory for it, or another llama.cpp
             self._read_again()
             return tokens
@@ -206,7 +204,7 @@ class LlamaContext:
             raise _decode_failure(result)
         self.n_past += n
         if self._listener is not None and self._state_source is not None:
-            self._listener.on_decode(tokens[:n], reader.hidden_states(n))
+            self._listener.on_decode(tokens[:n], reader.hidden_states(len(tokens))[:n])
         if outputs:
             self._finish_reading()
         return tokens[n:]
@@ -216,6 +214,7 @@ class LlamaContext:
         if self._reader is None or not self._reader.tokens:
             return
         if self._reader.move():
+            C.llama_memory_seq_rm(self._memory, 0, self.n_past, -1)
             self._last_decode_at = self.n_past
         else:
             self._read_again()
@@ -224,7 +223,7 @@ class LlamaContext:
         """Do without the reader: read here what it has read. The listener has its states."""
         assert self._reader is not None
         self._reader.free()
-        tokens, self._reader = self._reader.tokens, None
+        tokens, self._reader = self._reader.tokens[: self.n_past], None
         self.n_past, listener, self._listener = 0, self._listener, None
         try:
             for start in range(0, len(tokens), self.n_batch):
