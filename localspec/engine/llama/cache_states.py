@@ -38,8 +38,8 @@ MIN_TOKENS = 384
 _MIN_SHARE = 5
 """Up to a fifth of a text that the main cache has already is read again."""
 _MAX_CACHE_BYTES = 256 << 20
-"""Of the second context's cache; longer texts go on in the main one. The free memory has no say
-in it, so that a prompt is read in the same way every time."""
+"""Of the second context's cache, as estimated; longer texts go on in the main one. It does not
+depend on the free memory, so that a prompt is read in the same way every time."""
 _MEMORY_FACTOR = 3
 """Memory that the second context needs, in caches: it is copied in the end."""
 
