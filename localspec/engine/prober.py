@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import sys
+import time
 from collections.abc import Iterator
 
 from localspec.engine import pass_timing
@@ -23,6 +25,11 @@ _LONG_TEXT = 257
 _SLOWER_RATIO = 1.15
 _MAX_SLOW_ANSWERS = 3
 """Answers in a row that were slower than measured, before it is measured again."""
+_UNLIMITED = sys.maxsize
+_ADAPT_SECONDS = 0.5
+"""Between looks at what other programs use."""
+_SHARED_CPU = 0.45
+"""Of a CPU: a thread gets on with the rest if other programs use less of it."""
 
 
 class PairProber:
@@ -47,6 +54,10 @@ class PairProber:
         self._n_slow_answers = self._n_disturbed = 0
         self.costs: MeasuredCosts | None = None
         """The pass costs of the last measurement."""
+        self._threads = self._target.n_threads, self._target.n_threads_batch
+        self._max_threads = _UNLIMITED
+        """That other programs leave CPUs for."""
+        self._cpu_load, self._adapt_at = OtherCpuLoad(os.getpid()), 0.0
         if not self._may_choose_threads:
             return
         if measured and measured.threads and measured.threads_batch:
@@ -57,12 +68,36 @@ class PairProber:
 
     @property
     def threads(self) -> int:
-        return self._target.n_threads
+        """Without other programs."""
+        return self._threads[0]
 
     @property
     def threads_batch(self) -> int | None:
         """None unless thread counts were compared."""
-        return self._target.n_threads_batch if self._threads_measured else None
+        return self._threads[1] if self._threads_measured else None
+
+    def adapt_threads(self, *, between_answers: bool = False) -> None:
+        """Leave CPUs to other programs that keep them busy; call it between passes.
+
+        Else a thread waits for its CPU while the others wait for it at every node of the graph,
+        spinning (libgomp, 300,000 times), and two engines take seconds for a token. The text does
+        not depend on it. A number of threads that the person chose is kept. What others use
+        between answers may give CPUs back, but take none.
+        """
+        now = time.monotonic()
+        if not self._may_choose_threads or (now < self._adapt_at and not between_answers):
+            return
+        self._adapt_at = now + _ADAPT_SECONDS
+        share = self._cpu_load.read()
+        self._cpu_load.start()
+        if share is not None:
+            n = max(1, math.floor((1 - share) * (os.cpu_count() or 1) + _SHARED_CPU))
+            self._limit_threads(max(n, self._max_threads) if between_answers else n)
+
+    def _limit_threads(self, n: int) -> None:
+        if n != self._max_threads:
+            self._max_threads = n
+            self._set_threads(*self._threads)
 
     def measure(self, seconds: float) -> Iterator[str]:
         """Measure, then use the best thread counts; yields what is measured, after every pass.
@@ -70,6 +105,7 @@ class PairProber:
         Passes continue the texts in memory and are removed again.
         """
         target, draft, times = self._target, self._draft, None
+        self._limit_threads(_UNLIMITED)
         if self._may_choose_threads:
             counts = read_cpu_cores().thread_counts()
             width, threads = min(self._max_draft + 1, _WIDE_PASS), None
@@ -94,7 +130,7 @@ class PairProber:
         """
         if not self._is_due or not self._can_restore_memory():
             return
-        before = self.threads, self._target.n_threads_batch
+        before = self._threads
         was_measured, is_kept = self._threads_measured, False
         cpu_load = OtherCpuLoad(os.getpid())
         cpu_load.start()
@@ -168,6 +204,7 @@ class PairProber:
         return has_space and (is_simple or not self._target.n_past)
 
     def _set_threads(self, n: int, n_batch: int) -> None:
+        self._threads = n, n_batch
         for model in (self._target, self._draft):
             if model is not None:
-                model.set_n_threads(n, n_batch)
+                model.set_n_threads(min(n, self._max_threads), min(n_batch, self._max_threads))

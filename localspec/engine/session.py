@@ -119,8 +119,11 @@ class Session:
         loop = speculative_decode(self._target_cache, drafter, verifier, job)
         plan_change = controller.plan_change if controller else lambda: None
         output = OutputProcessor(request, vocabulary, plan.why, plan_change, thinking)
+        self._prober.adapt_threads(between_answers=True)
         began = time.perf_counter()
-        yield from prompt.mark_thinking(output.process(loop))
+        for event in prompt.mark_thinking(output.process(loop)):
+            yield event
+            self._prober.adapt_threads()
         self._record_answer(near_tie_check, time.perf_counter() - began)
 
     def _record_answer(self, near_tie_check: NearTieCheck | None, seconds: float) -> None:

@@ -199,6 +199,40 @@ class QuietComputer:
         return self.load
 
 
+def test_an_answer_leaves_busy_cpus_to_other_programs(
+    idle: tuple[Session, QuietComputer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spinning threads of two engines on the same CPUs took seconds for a token."""
+    monkeypatch.setattr(prober, "_ADAPT_SECONDS", 0.0)
+    session, computer = idle
+    n = session._prober.threads
+    texts, counts = [], []
+    for computer.load in (0.0, 0.99, 0.0):
+        texts.append(say(session, "a b c", max_tokens=4).ids)
+        counts.append(session._target.n_threads)
+    assert counts == [n, 1, n]
+    assert texts[0] == texts[1]
+    assert session._prober.threads == n
+
+
+def test_what_other_programs_do_between_answers_takes_no_cpus(
+    idle: tuple[Session, QuietComputer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be waiting for this one, as a benchmark or an agent's tools."""
+    monkeypatch.setattr(prober, "_ADAPT_SECONDS", 0.0)
+    session, computer = idle
+    computer.load = 0.99
+    session._prober.adapt_threads(between_answers=True)
+    assert session._target.n_threads == session._prober.threads
+    session._prober.adapt_threads()
+    assert session._target.n_threads == 1
+    session._prober.adapt_threads(between_answers=True)
+    assert session._target.n_threads == 1
+    computer.load = 0.0
+    session._prober.adapt_threads(between_answers=True)
+    assert session._target.n_threads == session._prober.threads
+
+
 def costs(session: Session) -> MeasuredCosts | None:
     return next(session.measured_costs(), None)
 

@@ -40,6 +40,8 @@ _MIN_SHARE = 5
 _MAX_CACHE_BYTES = 256 << 20
 """Of the second context's cache, as estimated; longer texts go on in the main one. It does not
 depend on the free memory, so that a prompt is read in the same way every time."""
+_PASS_WIDTH = 256
+"""Tokens; wider passes are slower: llama.cpp takes cells by 256, more of which are masked then."""
 _MEMORY_FACTOR = 3
 """Memory that the second context needs, in caches: it is copied in the end."""
 
@@ -143,6 +145,7 @@ class PromptReader:
             )
         params = llama_params.context_params(C, self._model.handle, self._role, n)
         params.n_threads = params.n_threads_batch = threads
+        params.n_ubatch = min(params.n_ubatch, _PASS_WIDTH)
         self._handle, _ = library.open_context(self._model.handle, self._model.path, params)
         C.llama_set_abort_callback(self._handle, self._on_abort, None)
         self._n_ctx = C.llama_n_ctx(self._handle)

@@ -25,9 +25,6 @@ __all__ = ["LOG", "C", "devices", "get_logits_address", "versions"]
 
 # Set before llama.cpp is loaded: an abort would start a debugger, which can hang for minutes.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
-# OpenMP threads that wait spin for milliseconds by default. Where another program runs on one of
-# the cores, that takes the core from the thread they wait for (scripts/bench_threads.py).
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 installed_llama_cpp.preload_cuda_libraries()
 installed_llama_cpp.skip_package_init()
 
@@ -64,7 +61,7 @@ get_logits_address = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(
 )
 """llama_get_logits returning a plain address, because a ctypes pointer object is slow to create."""
 
-_LOG_LEVEL_ERROR = 4
+_LOG_LEVEL_DEBUG, _LOG_LEVEL_ERROR = 1, 4
 
 
 class LlamaLog:
@@ -81,6 +78,8 @@ class LlamaLog:
     def _on_log(self, level: int, text: bytes, _: Any) -> None:
         if level <= _LOG_LEVEL_ERROR:  # a higher level continues the line before
             self._level = level
+        if self._level == _LOG_LEVEL_DEBUG:  # thousands of lines
+            return
         self._partial_line += text.decode("utf-8", "replace")
         *lines, self._partial_line = self._partial_line.split("\n")
         for line in filter(str.strip, lines):
