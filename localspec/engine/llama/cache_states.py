@@ -189,14 +189,14 @@ def _save_state(context: Any) -> Bytes:
     return data[: C.llama_state_get_data(context, _pointer(data), len(data))]
 
 
-def _load_state(context: Any, sections: Bytes) -> bool:
+def _load_state(context: Any, sections: list[Bytes]) -> bool:
     """Load them into an empty context as a sequence's state.
 
     Loading a whole state would let llama.cpp overwrite the oldest cells of a sliding window next.
     """
     header = np.empty(int(C.llama_state_seq_get_size(context, 0)), np.uint8)
     C.llama_state_seq_get_data(context, _pointer(header), len(header), 0)
-    data = np.concatenate([header[:_SEQUENCE_HEADER_BYTES], sections])
+    data = np.concatenate([header[:_SEQUENCE_HEADER_BYTES], *sections])
     return bool(C.llama_state_seq_set_data(context, _pointer(data), len(data), 0) == len(data))
 
 
@@ -290,11 +290,10 @@ class CacheState:
         except ValueError:
             return ()
 
-    def quantized(self, rotations: Sequence[int]) -> Bytes:
-        """The sections with keys in q8_0."""
+    def quantized(self, rotations: Sequence[int]) -> list[Bytes]:
+        """The bytes of the sections with keys in q8_0."""
         pairs = zip(self.sections, rotations, strict=True)
-        pieces = [piece for section, rotation in pairs for piece in section.quantized(rotation)]
-        return np.concatenate(pieces)
+        return [piece for section, rotation in pairs for piece in section.quantized(rotation)]
 
 
 def _quantize(rows: NDArray[np.float16], rotation: int) -> Bytes:
