@@ -297,21 +297,23 @@ class CacheState:
 
 
 def _quantize(rows: NDArray[np.float16], rotation: int) -> Bytes:
-    """Blocks of shape (n, 34), as `quantize_row_q8_0_ref` of ggml-quants.c."""
-    values = rows.astype(np.float32)
+    """Blocks of shape (n, 34), as `quantize_row_q8_0_ref` of ggml-quants.c.
+
+    Computed on columns, where every step of numpy has long contiguous rows; the rotation as the
+    Kronecker product of two smaller ones.
+    """
+    columns = rows.reshape(-1, rotation or _BLOCK).T.astype(np.float32, order="C")
     if rotation:
-        values = values.reshape(-1, rotation) @ _hadamard(rotation)
-    blocks = values.reshape(-1, _BLOCK)
-    largest = np.abs(blocks)
-    while (half := largest.shape[1] // 2) > 0:  # three times faster than max(axis=1)
-        largest = np.maximum(largest[:, :half], largest[:, half:])
-    scales = largest[:, 0] / np.float32(127)
-    inverse = np.divide(1, scales, out=np.zeros_like(scales), where=scales > 0)
-    blocks *= inverse[:, None]
-    out = np.empty((len(blocks), _BLOCK_BYTES), np.uint8)
-    out[:, :2] = scales.astype(np.float16)[:, None].view(np.uint8)
-    out[:, 2:] = np.rint(blocks, out=blocks).astype(np.int8).view(np.uint8)
-    return out
+        outer = 1 << (rotation.bit_length() - 1) // 2
+        columns = _hadamard(outer) @ columns.reshape(outer, -1)
+        columns = _hadamard(rotation // outer) @ columns.reshape(outer, rotation // outer, -1)
+    blocks = columns.reshape(-1, _BLOCK, rows.size // (rotation or _BLOCK))
+    scales = np.abs(blocks).max(axis=1) / np.float32(127)
+    blocks *= np.divide(1, scales, out=np.zeros_like(scales), where=scales > 0)[:, None]
+    out = np.empty((blocks.shape[2], len(blocks), _BLOCK_BYTES), np.uint8)
+    out[..., :2] = scales.T.astype(np.float16)[..., None].view(np.uint8)
+    out[..., 2:] = np.rint(blocks, out=blocks).astype(np.int8).view(np.uint8).transpose(2, 0, 1)
+    return out.reshape(-1, _BLOCK_BYTES)
 
 
 def _are_close(a: Bytes, b: Bytes) -> bool:
