@@ -35,7 +35,7 @@ def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
         for name, value in variables.items()
         if not name.startswith(_DROPPED_VARIABLES) or name.startswith(_KEPT_VARIABLES)
     }
-    # numpy's linear algebra is not used; its threads would spin for 0.1 s beside the loading.
+    # numpy multiplies small matrices only; its threads would spin beside llama.cpp's.
     allowed.setdefault("OPENBLAS_NUM_THREADS", "1")
     return allowed | {"GGML_NO_BACKTRACE": "1", "PYTHONUTF8": "1"}
 

@@ -5,8 +5,8 @@
 
 Each row is a process of its own, in turns, `--rounds` times. Minima and medians of milliseconds are
 printed: one token (target and draft, one after the other), and 8 tokens of the target. `spins` is
-GOMP_SPINCOUNT, how long OpenMP's threads spin before they sleep; libgomp's own is 300000. Let nothing
-else run meanwhile, or on purpose a busy program.
+GOMP_SPINCOUNT, how long OpenMP's threads spin before they sleep; libgomp's own is 300000.
+Let nothing else run meanwhile, or on purpose a busy program.
 """
 
 from __future__ import annotations

@@ -44,7 +44,9 @@ class PairProber:
         target: LlamaContext,
         draft: LlamaContext | HeadContext | None,
         max_draft: int,
+        cpu_load: OtherCpuLoad,
     ) -> None:
+        """`cpu_load` was started before the pair was loaded."""
         self._target, self._draft, self._max_draft = target, draft, max_draft
         measured = load.measured
         self._may_choose_threads = load.target_settings.n_threads is None
@@ -57,7 +59,7 @@ class PairProber:
         self._threads = self._target.n_threads, self._target.n_threads_batch
         self._max_threads = _UNLIMITED
         """That other programs leave CPUs for."""
-        self._cpu_load, self._adapt_at = OtherCpuLoad(os.getpid()), 0.0
+        self._cpu_load, self._adapt_at = cpu_load, 0.0
         if not self._may_choose_threads:
             return
         if measured and measured.threads and measured.threads_batch:
@@ -81,18 +83,19 @@ class PairProber:
 
         Else a thread waits for its CPU while the others wait for it at every node of the graph,
         spinning (libgomp, 300,000 times), and two engines take seconds for a token. The text does
-        not depend on it. A number of threads that the person chose is kept. What others use
-        between answers may give CPUs back, but take none.
+        not depend on it. What others use between answers may give CPUs back, but take none: they
+        may be waiting for an answer. What they use while the pair is loaded counts.
         """
-        now = time.monotonic()
-        if not self._may_choose_threads or (now < self._adapt_at and not between_answers):
+        now, is_first = time.monotonic(), self._adapt_at == 0.0
+        if now < self._adapt_at and not between_answers:
             return
         self._adapt_at = now + _ADAPT_SECONDS
         share = self._cpu_load.read()
         self._cpu_load.start()
         if share is not None:
             n = max(1, math.floor((1 - share) * (os.cpu_count() or 1) + _SHARED_CPU))
-            self._limit_threads(max(n, self._max_threads) if between_answers else n)
+            may_lower = is_first or not between_answers
+            self._limit_threads(n if may_lower else max(n, self._max_threads))
 
     def _limit_threads(self, n: int) -> None:
         if n != self._max_threads:

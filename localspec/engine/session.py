@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import replace
@@ -28,6 +29,7 @@ from localspec.engine.thinking_budget import ThinkingBudget
 from localspec.engine.token_probabilities import score_tokens
 from localspec.engine.verifiers import make_verifier
 from localspec.errors import LocalspecError, UsageError
+from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.protocol.events import Event, Notice, SpeculationPlan, TokenScore
 from localspec.protocol.wire import (
     DEFAULT_DRAFT_LENGTH,
@@ -63,6 +65,8 @@ class Session:
 
     def __init__(self, load: LoadCommand) -> None:
         began = time.perf_counter()
+        cpu_load = OtherCpuLoad(os.getpid(), os.getppid())
+        cpu_load.start()
         self._stop_requested = False
         self._logit_difference = load.measured.difference if load.measured else None
         self._long_difference = load.measured.long_difference if load.measured else None
@@ -81,7 +85,7 @@ class Session:
         self._snapshots = ConversationSnapshots(caches, load.snapshot_bytes)
         self._max_draft = self._pair.max_draft
         self._max_width = load.draft_max + 1
-        self._prober = PairProber(load, self._target, self._draft, self._max_draft)
+        self._prober = PairProber(load, self._target, self._draft, self._max_draft, cpu_load)
         self.ready = self._pair.ready_event(load, (time.perf_counter() - began) * 1e3)
 
     def stop(self) -> None:

@@ -181,7 +181,8 @@ def test_threads_that_were_asked_for_stay(zoo: Zoo) -> None:
 def idle(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Session, QuietComputer]]:
     """A session to be measured when idle, on a computer whose load the test sets."""
     computer = QuietComputer()
-    monkeypatch.setattr(prober, "OtherCpuLoad", lambda pid: computer)
+    for module in (prober, session_module):
+        monkeypatch.setattr(module, "OtherCpuLoad", lambda *pids: computer)
     monkeypatch.setattr(prober, "_IDLE_SECONDS", 0.1)
     files = str(zoo["target"]), str(zoo["cousin"])
     session = Session(LoadCommand(*files, UNTOLD, UNTOLD, measure_when_idle=True))
@@ -221,6 +222,7 @@ def test_what_other_programs_do_between_answers_takes_no_cpus(
     """They may be waiting for this one, as a benchmark or an agent's tools."""
     monkeypatch.setattr(prober, "_ADAPT_SECONDS", 0.0)
     session, computer = idle
+    session._prober.adapt_threads(between_answers=True)
     computer.load = 0.99
     session._prober.adapt_threads(between_answers=True)
     assert session._target.n_threads == session._prober.threads
@@ -231,6 +233,15 @@ def test_what_other_programs_do_between_answers_takes_no_cpus(
     computer.load = 0.0
     session._prober.adapt_threads(between_answers=True)
     assert session._target.n_threads == session._prober.threads
+
+
+def test_what_other_programs_do_while_a_model_loads_counts_in_the_first_answer(
+    idle: tuple[Session, QuietComputer],
+) -> None:
+    session, computer = idle
+    computer.load = 0.99
+    session._prober.adapt_threads(between_answers=True)
+    assert session._target.n_threads == 1
 
 
 def costs(session: Session) -> MeasuredCosts | None:
