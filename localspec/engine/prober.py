@@ -46,7 +46,7 @@ class PairProber:
         max_draft: int,
         cpu_load: OtherCpuLoad,
     ) -> None:
-        """`cpu_load` was started before the pair was loaded."""
+        """`cpu_load` began before the pair was loaded, without the parent, which starts then too."""
         self._target, self._draft, self._max_draft = target, draft, max_draft
         measured = load.measured
         self._may_choose_threads = load.target_settings.n_threads is None
@@ -83,14 +83,17 @@ class PairProber:
 
         Else a thread waits for its CPU while the others wait for it at every node of the graph,
         spinning (libgomp, 300,000 times), and two engines take seconds for a token. The text does
-        not depend on it. What others use between answers may give CPUs back, but take none: they
-        may be waiting for an answer. What they use while the pair is loaded counts.
+        not depend on it, unless the model `splits_attention`. What others use between answers may
+        give CPUs back, but take none: they may be waiting for an answer. What they use while the
+        pair is loaded counts.
         """
         now, is_first = time.monotonic(), self._adapt_at == 0.0
         if now < self._adapt_at and not between_answers:
             return
         self._adapt_at = now + _ADAPT_SECONDS
         share = self._cpu_load.read()
+        if is_first:
+            self._cpu_load = OtherCpuLoad(os.getpid())
         self._cpu_load.start()
         if share is not None:
             n = max(1, math.floor((1 - share) * (os.cpu_count() or 1) + _SHARED_CPU))
