@@ -46,7 +46,7 @@ class PairProber:
         max_draft: int,
         cpu_load: OtherCpuLoad,
     ) -> None:
-        """`cpu_load` began before the pair was loaded, without the parent, which starts then too."""
+        """`cpu_load` was started before the pair was loaded; the parent is left out."""
         self._target, self._draft, self._max_draft = target, draft, max_draft
         measured = load.measured
         self._may_choose_threads = load.target_settings.n_threads is None
