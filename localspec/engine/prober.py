@@ -56,7 +56,9 @@ class PairProber:
         self._n_slow_answers = self._n_disturbed = 0
         self.costs: MeasuredCosts | None = None
         """The pass costs of the last measurement."""
-        self._threads = self._target.n_threads, self._target.n_threads_batch
+        self._models = [model for model in (target, draft) if model is not None]
+        self._threads = [(model.n_threads, model.n_threads_batch) for model in self._models]
+        """Of each model, for one-token and for wider passes, without other programs."""
         self._max_threads = _UNLIMITED
         """That other programs leave CPUs for."""
         self._cpu_load, self._adapt_at = cpu_load, 0.0
@@ -70,13 +72,12 @@ class PairProber:
 
     @property
     def threads(self) -> int:
-        """Without other programs."""
-        return self._threads[0]
+        return self._threads[0][0]
 
     @property
     def threads_batch(self) -> int | None:
         """None unless thread counts were compared."""
-        return self._threads[1] if self._threads_measured else None
+        return self._threads[0][1] if self._threads_measured else None
 
     def adapt_threads(self, *, between_answers: bool = False) -> None:
         """Leave CPUs to other programs that keep them busy; call it between passes.
@@ -103,7 +104,7 @@ class PairProber:
     def _limit_threads(self, n: int) -> None:
         if n != self._max_threads:
             self._max_threads = n
-            self._set_threads(*self._threads)
+            self._apply_threads()
 
     def measure(self, seconds: float) -> Iterator[str]:
         """Measure, then use the best thread counts; yields what is measured, after every pass.
@@ -152,7 +153,8 @@ class PairProber:
             return
         finally:
             if not is_kept:
-                self._set_threads(*before)
+                self._threads = before
+                self._apply_threads()
                 self._threads_measured = was_measured
 
     def record_answer(self, plain_ms: float) -> None:
@@ -210,7 +212,9 @@ class PairProber:
         return has_space and (is_simple or not self._target.n_past)
 
     def _set_threads(self, n: int, n_batch: int) -> None:
-        self._threads = n, n_batch
-        for model in (self._target, self._draft):
-            if model is not None:
-                model.set_n_threads(min(n, self._max_threads), min(n_batch, self._max_threads))
+        self._threads = [(n, n_batch)] * len(self._models)
+        self._apply_threads()
+
+    def _apply_threads(self) -> None:
+        for model, counts in zip(self._models, self._threads, strict=True):
+            model.set_n_threads(*(min(n, self._max_threads) for n in counts))

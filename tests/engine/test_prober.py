@@ -244,6 +244,17 @@ def test_what_other_programs_do_while_a_model_loads_counts_in_the_first_answer(
     assert session._target.n_threads == 1
 
 
+def test_a_draft_keeps_its_own_number_of_threads(zoo: Zoo) -> None:
+    files, three = (str(zoo["target"]), str(zoo["cousin"])), replace(SETTINGS, n_threads=3)
+    session = Session(LoadCommand(*files, SETTINGS, three))
+    assert session._draft is not None
+    session._prober._limit_threads(2)
+    assert (session._target.n_threads, session._draft.n_threads) == (1, 2)
+    session._prober._limit_threads(8)
+    assert (session._target.n_threads, session._draft.n_threads) == (1, 3)
+    session.close()
+
+
 def costs(session: Session) -> MeasuredCosts | None:
     return next(session.measured_costs(), None)
 
