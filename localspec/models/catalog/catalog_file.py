@@ -22,6 +22,7 @@ _SCHEMA = "1"
 _MAX_ENTRIES = 5000
 _SECTIONS = ("models", "pairs")
 _MAX_DEPTH = 20
+_TOO_DEEP = "it is nested too deeply"
 
 
 def read_files(
@@ -121,9 +122,10 @@ def parse_yaml(text: str) -> YamlNode:
         return root
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        raise InvalidCatalogError(
-            error.problem or "it is not YAML", mark.line + 1 if mark else None
-        ) from None
+        # libyaml scans ahead, so its own limit may be reached before _MAX_DEPTH.
+        deep = "nesting depth" in (error.problem or "")
+        reason = _TOO_DEEP if deep else error.problem or "it is not YAML"
+        raise InvalidCatalogError(reason, mark.line + 1 if mark else None) from None
     except (yaml.YAMLError, ValueError) as error:
         raise InvalidCatalogError(" ".join(str(error).split())) from None
     finally:
@@ -142,7 +144,7 @@ def _read_node(parser: Any, depth: int) -> YamlNode:
     if isinstance(event, yaml.ScalarEvent):
         return YamlNode(event.value, line)
     if depth == _MAX_DEPTH:
-        raise InvalidCatalogError("it is nested too deeply", line)
+        raise InvalidCatalogError(_TOO_DEEP, line)
     if isinstance(event, yaml.MappingStartEvent):
         return YamlNode(_read_table(parser, depth), line)
     items: list[YamlNode] = []
