@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -42,7 +42,7 @@ _MAX_CACHE_BYTES = 256 << 20
 depend on the free memory, so that a prompt is read in the same way every time."""
 _PASS_WIDTH = 256
 """Tokens; wider passes are slower: llama.cpp takes cells by 256, more of which are masked then."""
-_MEMORY_FACTOR = 3
+_MEMORY_FACTOR = 2
 """Memory that the second context needs, in caches: it is copied in the end."""
 
 _F16, _Q8_0 = 1, 8
@@ -170,9 +170,10 @@ class PromptReader:
 
         False if that fails; the main one is empty then.
         """
-        state = CacheState.parse(_save_state(self._handle))
+        data = _save_state(self._handle)
         self.free()
-        if state is None or not _load_state(self._main, state.quantized(self._rotations)):
+        state = CacheState.parse(data)
+        if state is None or not _load_state(self._main, state.quantize(data, self._rotations)):
             C.llama_memory_clear(C.llama_get_memory(self._main), True)
             return False
         self.tokens = []
@@ -185,18 +186,21 @@ class PromptReader:
 
 
 def _save_state(context: Any) -> Bytes:
-    data = np.empty(int(C.llama_state_get_size(context)), np.uint8)
-    return data[: C.llama_state_get_data(context, _pointer(data), len(data))]
+    """The state of all, after room for a sequence's header."""
+    data = np.empty(_SEQUENCE_HEADER_BYTES + int(C.llama_state_get_size(context)), np.uint8)
+    state = data[_SEQUENCE_HEADER_BYTES:]
+    n = C.llama_state_get_data(context, _pointer(state), len(state))
+    return data[: _SEQUENCE_HEADER_BYTES + n]
 
 
-def _load_state(context: Any, sections: list[Bytes]) -> bool:
-    """Load them into an empty context as a sequence's state.
+def _load_state(context: Any, data: Bytes) -> bool:
+    """Load sections, after room for the header, into an empty context as a sequence's state.
 
     Loading a whole state would let llama.cpp overwrite the oldest cells of a sliding window next.
     """
-    header = np.empty(int(C.llama_state_seq_get_size(context, 0)), np.uint8)
-    C.llama_state_seq_get_data(context, _pointer(header), len(header), 0)
-    data = np.concatenate([header[:_SEQUENCE_HEADER_BYTES], *sections])
+    empty = np.empty(int(C.llama_state_seq_get_size(context, 0)), np.uint8)
+    C.llama_state_seq_get_data(context, _pointer(empty), len(empty), 0)
+    data[:_SEQUENCE_HEADER_BYTES] = empty[:_SEQUENCE_HEADER_BYTES]
     return bool(C.llama_state_seq_set_data(context, _pointer(data), len(data), 0) == len(data))
 
 
@@ -243,14 +247,14 @@ class CacheSection:
                     return rotation
         raise ValueError
 
-    def quantized(self, rotation: int) -> list[Bytes]:
+    def quantized(self, rotation: int) -> Iterator[Bytes]:
         """Its bytes with keys in q8_0, which llama.cpp stores rotated (`attn_rot_k`)."""
-        pieces = [self.header]
+        yield self.header
         for _, rows in self.keys:
             blocks = _quantize(rows.view(np.float16), rotation)
-            header = _ROW.pack(_Q8_0, blocks.size // len(rows))
-            pieces += [np.frombuffer(header, np.uint8), blocks.reshape(-1)]
-        return [*pieces, self.values]
+            yield np.frombuffer(_ROW.pack(_Q8_0, blocks.size // len(rows)), np.uint8)
+            yield blocks.reshape(-1)
+        yield self.values
 
 
 def _parse_rows(data: Bytes, at: int, n_layers: int, n_cells: int) -> tuple[tuple[Rows, ...], int]:
@@ -272,9 +276,10 @@ class CacheState:
 
     @classmethod
     def parse(cls, data: Bytes) -> CacheState | None:
-        """None if the state is of another kind."""
+        """None if the state is of another kind. Its arrays are views of `data` (`_save_state`)."""
         try:
-            at, sections = 4 + int(_PAIR.unpack_from(data.data, 0)[0]), []  # after the architecture
+            at, sections = _SEQUENCE_HEADER_BYTES, []
+            at += 4 + int(_PAIR.unpack_from(data.data, at)[0])  # the architecture
             while at < len(data):
                 section, at = CacheSection.parse(data, at)
                 sections.append(section)
@@ -290,10 +295,17 @@ class CacheState:
         except ValueError:
             return ()
 
-    def quantized(self, rotations: Sequence[int]) -> list[Bytes]:
-        """The bytes of the sections with keys in q8_0."""
-        pairs = zip(self.sections, rotations, strict=True)
-        return [piece for section, rotation in pairs for piece in section.quantized(rotation)]
+    def quantize(self, data: Bytes, rotations: Sequence[int]) -> Bytes:
+        """Write the sections with keys in q8_0 over `data`, which was parsed; return what is left.
+
+        They are shorter, so nothing is overwritten before it is read; more memory takes time.
+        """
+        at = _SEQUENCE_HEADER_BYTES
+        for section, rotation in zip(self.sections, rotations, strict=True):
+            for piece in section.quantized(rotation):
+                data[at : at + len(piece)] = piece
+                at += len(piece)
+        return data[:at]
 
 
 def _quantize(rows: NDArray[np.float16], rotation: int) -> Bytes:
