@@ -187,10 +187,12 @@ class PromptReader:
 
 def _save_state(context: Any) -> Bytes:
     """The state of all, after room for a sequence's header."""
-    data = np.empty(_SEQUENCE_HEADER_BYTES + int(C.llama_state_get_size(context)), np.uint8)
+    n = _SEQUENCE_HEADER_BYTES + int(C.llama_state_get_size(context))
+    # np.empty asks for huge pages: new ones of 50 MB may take 100 ms, in a virtual machine.
+    data = np.frombuffer(bytearray(n), np.uint8)
     state = data[_SEQUENCE_HEADER_BYTES:]
-    n = C.llama_state_get_data(context, _pointer(state), len(state))
-    return data[: _SEQUENCE_HEADER_BYTES + n]
+    n_state = C.llama_state_get_data(context, _pointer(state), len(state))
+    return data[: _SEQUENCE_HEADER_BYTES + n_state]
 
 
 def _load_state(context: Any, data: Bytes) -> bool:
