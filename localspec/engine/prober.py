@@ -32,6 +32,13 @@ _SHARED_CPU = 0.45
 """Of a CPU: a thread gets on with the rest if other programs use less of it."""
 
 
+def _n_free_cpus(others_share: float | None) -> int:
+    """CPUs that other programs leave, at least one; unlimited if their share is not known."""
+    if others_share is None:
+        return _UNLIMITED
+    return max(1, math.floor((1 - others_share) * (os.cpu_count() or 1) + _SHARED_CPU))
+
+
 class PairProber:
     """Measures one pair, and knows whether that is due.
 
@@ -46,7 +53,10 @@ class PairProber:
         max_draft: int,
         cpu_load: OtherCpuLoad,
     ) -> None:
-        """`cpu_load` was started before the pair was loaded; the parent is left out."""
+        """`cpu_load` was started before the pair was loaded; the parent is left out.
+
+        What it has found limits the threads from the beginning.
+        """
         self._target, self._draft, self._max_draft = target, draft, max_draft
         measured = load.measured
         self._may_choose_threads = load.target_settings.n_threads is None
@@ -61,14 +71,15 @@ class PairProber:
         """Of each model, for one-token and for wider passes, without other programs."""
         self._max_threads = _UNLIMITED
         """That other programs leave CPUs for."""
-        self._cpu_load, self._adapt_at = cpu_load, 0.0
-        if not self._may_choose_threads:
-            return
-        if measured and measured.threads and measured.threads_batch:
-            self._threads_measured = True
-            self._set_threads(measured.threads, measured.threads_batch)
-        elif load.threads is not None:
-            self._set_threads(*load.threads)
+        if self._may_choose_threads:
+            if measured and measured.threads and measured.threads_batch:
+                self._threads_measured = True
+                self._set_threads(measured.threads, measured.threads_batch)
+            elif load.threads is not None:
+                self._set_threads(*load.threads)
+        self._limit_threads(_n_free_cpus(cpu_load.read()))
+        self._cpu_load, self._adapt_at = OtherCpuLoad(os.getpid()), 0.0
+        self._cpu_load.start()
 
     @property
     def threads(self) -> int:
@@ -85,21 +96,16 @@ class PairProber:
         Else a thread waits for its CPU while the others wait for it at every node of the graph,
         spinning (libgomp, 300,000 times), and two engines take seconds for a token. The text does
         not depend on it, unless the model `splits_attention`. What others use between answers may
-        give CPUs back, but take none: they may be waiting for an answer. What they use while the
-        pair is loaded counts.
+        give CPUs back, but take none: they may be waiting for an answer.
         """
-        now, is_first = time.monotonic(), self._adapt_at == 0.0
+        now = time.monotonic()
         if now < self._adapt_at and not between_answers:
             return
         self._adapt_at = now + _ADAPT_SECONDS
         share = self._cpu_load.read()
-        if is_first:
-            self._cpu_load = OtherCpuLoad(os.getpid())
-        self._cpu_load.start()
         if share is not None:
-            n = max(1, math.floor((1 - share) * (os.cpu_count() or 1) + _SHARED_CPU))
-            may_lower = is_first or not between_answers
-            self._limit_threads(n if may_lower else max(n, self._max_threads))
+            n = _n_free_cpus(share)
+            self._limit_threads(max(n, self._max_threads) if between_answers else n)
 
     def _limit_threads(self, n: int) -> None:
         if n != self._max_threads:

@@ -113,7 +113,7 @@ MAX_OTHER_LOAD = 1 / 8
 
 
 class OtherCpuLoad:
-    """CPU time of programs other than the given processes, from `start` to `read`.
+    """CPU time of programs other than the given processes, from `start` or the last `read`.
 
     A time too short to be measured counts with the next one.
     """
@@ -131,6 +131,7 @@ class OtherCpuLoad:
         before, now = self._before, self._read_seconds()
         if before is None or now is None:
             return None
+        self._before = now
         self._other += now[0] - before[0]
         self._total += now[1] - before[1]
         if self._total < _MIN_LOAD_SECONDS:

@@ -222,7 +222,6 @@ def test_what_other_programs_do_between_answers_takes_no_cpus(
     """They may be waiting for this one, as a benchmark or an agent's tools."""
     monkeypatch.setattr(prober, "_ADAPT_SECONDS", 0.0)
     session, computer = idle
-    session._prober.adapt_threads(between_answers=True)
     computer.load = 0.99
     session._prober.adapt_threads(between_answers=True)
     assert session._target.n_threads == session._prober.threads
@@ -235,13 +234,18 @@ def test_what_other_programs_do_between_answers_takes_no_cpus(
     assert session._target.n_threads == session._prober.threads
 
 
-def test_what_other_programs_do_while_a_model_loads_counts_in_the_first_answer(
-    idle: tuple[Session, QuietComputer],
+def test_a_model_loaded_beside_busy_programs_begins_with_fewer_threads(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session, computer = idle
+    computer = QuietComputer()
     computer.load = 0.99
-    session._prober.adapt_threads(between_answers=True)
-    assert session._target.n_threads == 1
+    for module in (prober, session_module):
+        monkeypatch.setattr(module, "OtherCpuLoad", lambda *pids: computer)
+    with loaded(zoo["target"], settings=UNTOLD) as session:
+        assert session._target.n_threads == 1
+        computer.load = 0.0
+        session._prober.adapt_threads(between_answers=True)
+        assert session._target.n_threads == session._prober.threads
 
 
 def test_a_draft_keeps_its_own_number_of_threads(zoo: Zoo) -> None:

@@ -123,8 +123,9 @@ class PromptReader:
         memory for the second one, or if this llama.cpp stores caches in another way.
         """
         if not self.tokens:
-            self._open(len(tokens), threads, source)
-            self._rotations = self._rotations or self._find_rotations(tokens[0])
+            self._open(len(tokens), source)
+        C.llama_set_n_threads(self._handle, threads, threads)
+        self._rotations = self._rotations or self._find_rotations(tokens[0])
         result = int(C.llama_decode(self._handle, batch))
         self.tokens += tokens
         if result != 0:
@@ -136,7 +137,7 @@ class PromptReader:
         assert self._states is not None
         return self._states.states(n)
 
-    def _open(self, n: int, threads: int, source: HiddenStateSource | None) -> None:
+    def _open(self, n: int, source: HiddenStateSource | None) -> None:
         n = max(n, min(self._n_planned, int(_MAX_CACHE_BYTES / self._token_bytes)))
         self.free()
         if psutil.virtual_memory().available < _MEMORY_FACTOR * n * self._token_bytes:
@@ -144,7 +145,6 @@ class PromptReader:
                 "Not enough memory for a second context.", "Use a smaller --ctx."
             )
         params = llama_params.context_params(C, self._model.handle, self._role, n)
-        params.n_threads = params.n_threads_batch = threads
         params.n_ubatch = min(params.n_ubatch, _PASS_WIDTH)
         self._handle, _ = library.open_context(self._model.handle, self._model.path, params)
         C.llama_set_abort_callback(self._handle, self._on_abort, None)

@@ -13,6 +13,7 @@ from gguf import GGMLQuantizationType as Kind
 
 from localspec.engine.llama import LayerHiddenStates, LlamaContext, cache_states
 from localspec.engine.llama.cache_states import CacheState
+from localspec.engine.llama.library import C
 from localspec.engine.pass_timing import compare_widths
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import DecodeInterrupted, HiddenStates, Logits
@@ -395,3 +396,13 @@ class Listener:
 
     def newest_state(self) -> HiddenStates | None:
         return None
+
+
+def test_threads_that_change_on_the_way_are_those_of_both_contexts() -> None:
+    with reading() as model:
+        begin(model)
+        assert model._reader is not None
+        assert C.llama_n_threads_batch(model._reader._handle) == 2
+        model.set_n_threads(1, 1)
+        model.decode(LONG[model.n_past : model.n_past + 64], 0)
+        assert C.llama_n_threads_batch(model._reader._handle) == 1
