@@ -182,7 +182,7 @@ def idle(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Session, Q
     """A session to be measured when idle, on a computer whose load the test sets."""
     computer = QuietComputer()
     for module in (prober, session_module):
-        monkeypatch.setattr(module, "OtherCpuLoad", lambda *pids: computer)
+        monkeypatch.setattr(module, "OtherCpuLoad", lambda *pids, **_: computer)
     monkeypatch.setattr(prober, "_IDLE_SECONDS", 0.1)
     files = str(zoo["target"]), str(zoo["cousin"])
     session = Session(LoadCommand(*files, UNTOLD, UNTOLD, measure_when_idle=True))
@@ -240,7 +240,7 @@ def test_a_model_loaded_beside_busy_programs_begins_with_fewer_threads(
     computer = QuietComputer()
     computer.load = 0.99
     for module in (prober, session_module):
-        monkeypatch.setattr(module, "OtherCpuLoad", lambda *pids: computer)
+        monkeypatch.setattr(module, "OtherCpuLoad", lambda *pids, **_: computer)
     with loaded(zoo["target"], settings=UNTOLD) as session:
         assert session._target.n_threads == 1
         computer.load = 0.0
