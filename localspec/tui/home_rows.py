@@ -16,8 +16,9 @@ from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.rpc import preflight
-from localspec.models import catalog, draft_heads
+from localspec.models import catalog, draft_heads, reference
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
+from localspec.models.local_files.local_model import ORIGIN_TITLES
 from localspec.sanitize import sanitize
 from localspec.tui import downloads
 from localspec.tui.glyphs import Glyphs
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from localspec.models.local_files.local_model import LocalModel
 
 _MAX_SUGGESTED = 5
-_MAX_RECENT = 12
-"""Opened pairs that are listed without a search."""
+_MAX_LISTED = 12
+"""Recent pairs, and other models, that are listed without a search."""
 _DEFAULT_USE = "chat"
 """The use that speed estimates on Home are for."""
 _MAX_MATCHES = 20
@@ -176,7 +177,8 @@ def build_sections(
     ready = _ready_rows(pair_catalog, survey)
     ready_pairs, listed = find_ready_pairs(pair_catalog, survey), [row.choice for row in ready]
     recent = [row for row in _recently_opened_rows() if row.choice not in listed]
-    recent = recent if search_text else recent[:_MAX_RECENT]
+    others = _other_model_rows(survey, [*ready_pairs.values(), *_choices(recent)])
+    limit = None if search_text else _MAX_LISTED
     downloadable = (
         _search_catalog(pair_catalog, search_text) if search_text else _suggested_rows(survey)
     )
@@ -189,7 +191,8 @@ def build_sections(
     sections = (
         HomeSection("Ready to run", _filter_rows(ready, search_text)),
         chats,
-        HomeSection("Recent", _filter_rows(recent, search_text)),
+        HomeSection("Recent", _filter_rows(recent, search_text)[:limit]),
+        HomeSection("Other models on this computer", _filter_rows(others, search_text)[:limit]),
         HomeSection("New chat with a preset", _filter_rows(_preset_rows(), search_text)),
         HomeSection(
             "In the catalogue" if search_text else "Fits this computer, not downloaded",
@@ -296,6 +299,25 @@ def _recently_opened_rows() -> list[HomeRow]:
         where = sanitize(str(choice.target.parent), multiline=False)
         rows.append(HomeRow(choice.target_name, draft, _format_size(choice), where, choice))
     return rows
+
+
+def _choices(rows: Iterable[HomeRow]) -> list[ResolvedPair]:
+    return [row.choice for row in rows if row.choice is not None]
+
+
+def _other_model_rows(survey: MachineSurvey, listed: Iterable[ResolvedPair]) -> list[HomeRow]:
+    """Models on disk that are in no pair of `listed`, such as those of LM Studio."""
+    paths = {path for choice in listed for path in (choice.target, *choice.drafts)}
+    return [
+        HomeRow(
+            reference.parse_file_name(model.file.rpartition("/")[2]).stem,
+            model.repo or ORIGIN_TITLES[model.origin],
+            gib(model.size),
+            choice=ResolvedPair(model.path, None),
+        )
+        for model in survey.local_models
+        if model.path not in paths and (model.origin == "ollama" or reference.is_model(model.file))
+    ]
 
 
 def _preset_rows() -> list[HomeRow]:

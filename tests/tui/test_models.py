@@ -1,4 +1,4 @@
-"""Another model, draft model or context size in the same chat."""
+"""Another model, draft model or context size in the same chat; the models on disk on Home."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import EngineError
+from localspec.launch import ResolvedPair, recent_pairs
+from localspec.tui import home_rows
+from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.picker import PickerScreen
 from tests import tinygguf
-from tests.tui.scripted import Script, ScriptedEngine, answer, ready, wait_until
+from tests.tui import scenes
+from tests.tui.scripted import Script, ScriptedEngine, answer, painted, ready, wait_until
 from tests.tui.test_chat import Chat, said
 
 pytestmark = pytest.mark.asyncio
@@ -94,3 +98,17 @@ async def test_another_context_is_loaded_with_what_is_typed_kept() -> None:
         await chat.send("/ctx many")
         assert "For example: /ctx 8192, or 16k." in chat.shown
         assert len(chat.opening.loads) == 2
+
+
+async def test_home_lists_models_of_no_pair_and_opens_them(models: Path) -> None:
+    """As those of LM Studio; a recent one is listed once, a part of a model not at all."""
+    tinygguf.llama(0).write(models / "mmproj-alpha-F16.gguf")
+    recent_pairs.add(ResolvedPair(models / "alpha-Q8_0.gguf", None))
+    app = scenes.home(survey=home_rows.survey_machine)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await wait_until(pilot, lambda: "beta-Q8_0" in painted(app.screen))
+        assert painted(app.screen).count("alpha-Q8_0") == 1
+        assert "mmproj" not in painted(app.screen)
+        await pilot.press("slash", *"beta", "enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
+        assert "beta-Q8_0" in painted(app.screen)
