@@ -50,6 +50,8 @@ class ResolvedPair:
 
     @property
     def target_name(self) -> str:
+        if self.requested_refs is not None and self.target.name.startswith("sha256-"):
+            return sanitize(Path(self.requested_refs[0]).name, multiline=False)  # in Ollama
         return _stem(self.target)
 
     @property

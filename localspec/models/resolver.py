@@ -173,8 +173,9 @@ def shortest_reference(local_model: LocalModel, local_models: Sequence[LocalMode
         if (model.repo, model.file) == (local_model.repo, local_model.file) and model.repo:
             return model.id
     if local_model.repo is None:
-        name = local_model.path.name.removesuffix(".gguf")
-        named = _find_by_name(catalogue, name, local_models) if _is_name(name) else None
+        name = local_model.own_name
+        is_name = _is_name(name) or isinstance(reference.parse(name), NameReference)
+        named = _find_by_name(catalogue, name, local_models) if is_name else None
         return name if named is local_model else str(local_model.path)
     tag = reference.parse_file_name(local_model.file).tag
     files = [RepoFile(m.file, m.size) for m in local_models if m.repo == local_model.repo]
@@ -199,8 +200,8 @@ def _from_entry(entry: CatalogModel | CatalogPair) -> ModelRequest:
 def _resolve_name(catalogue: Catalog, name_reference: NameReference, text: str) -> ModelRequest:
     """By a local file's name, else by a part of a catalogue id, else by a part of a file's name."""
     name = name_reference.name
-    if name_reference.tag is None and (
-        local := _find_by_name(catalogue, name, local_files.list_models())
+    if (name_reference.tag is None or name not in catalogue.models) and (
+        local := _find_by_name(catalogue, text, local_files.list_models())
     ):
         return ModelRequest(text, ResolvedModel(text, local.path))
     try:
@@ -222,7 +223,7 @@ def _find_by_name(
     """The only file without a repository of this name, unless the name is an id."""
     if name in catalogue.models or name in catalogue.pairs:
         return None
-    matches = [m for m in local_models if m.path.name.removesuffix(".gguf") == name]
+    matches = [m for m in local_models if m.own_name == name]
     return matches[0] if len(matches) == 1 and matches[0].repo is None else None
 
 

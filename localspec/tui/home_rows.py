@@ -176,7 +176,7 @@ def build_sections(
     """The non-empty sections: all matches of `search_text`; without it, the suggestions."""
     ready = _ready_rows(pair_catalog, survey)
     ready_pairs, listed = find_ready_pairs(pair_catalog, survey), [row.choice for row in ready]
-    recent = [row for row in _recently_opened_rows() if row.choice not in listed]
+    recent = [row for row in _recently_opened_rows(survey) if row.choice not in listed]
     others = _other_model_rows(survey, [*ready_pairs.values(), *_choices(recent)])
     limit = None if search_text else _MAX_LISTED
     downloadable = (
@@ -292,13 +292,22 @@ def _local_path(
     return model.path or files.get((model.repo, model.file))
 
 
-def _recently_opened_rows() -> list[HomeRow]:
+def _recently_opened_rows(survey: MachineSurvey) -> list[HomeRow]:
     rows = []
+    names = _ollama_names(survey)
     for choice in recent_pairs.load():
+        if name := names.get(choice.target):
+            choice = replace(choice, requested_refs=(name, choice.portable_refs[1]))  # noqa: PLW2901
         draft = _describe_draft(choice)
         where = sanitize(str(choice.target.parent), multiline=False)
         rows.append(HomeRow(choice.target_name, draft, _format_size(choice), where, choice))
     return rows
+
+
+def _ollama_names(survey: MachineSurvey) -> dict[Path, str]:
+    """Names that open Ollama's models, by their files, which are named by their checksums."""
+    models = (model for model in survey.local_models if model.origin == "ollama")
+    return {model.path: model.own_name for model in models if "/" not in model.own_name}
 
 
 def _choices(rows: Iterable[HomeRow]) -> list[ResolvedPair]:
@@ -308,12 +317,17 @@ def _choices(rows: Iterable[HomeRow]) -> list[ResolvedPair]:
 def _other_model_rows(survey: MachineSurvey, listed: Iterable[ResolvedPair]) -> list[HomeRow]:
     """Models on disk that are in no pair of `listed`, such as those of LM Studio."""
     paths = {path for choice in listed for path in (choice.target, *choice.drafts)}
+    names = _ollama_names(survey)
     return [
         HomeRow(
             reference.parse_file_name(model.file.rpartition("/")[2]).stem,
             model.repo or ORIGIN_TITLES[model.origin],
             gib(model.size),
-            choice=ResolvedPair(model.path, None),
+            choice=ResolvedPair(
+                model.path,
+                None,
+                requested_refs=(name, "auto") if (name := names.get(model.path)) else None,
+            ),
         )
         for model in survey.local_models
         if model.path not in paths and (model.origin == "ollama" or reference.is_model(model.file))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.errors import StorageError
+from localspec.errors import NotFoundError, StorageError
 from localspec.models import local_files, resolver
 from localspec.models.local_files import (
     checksum_cache,
@@ -292,6 +292,16 @@ def test_ollama(home: Path) -> None:
     assert (stored.sha256, stored.origin, stored.removable) == (SHA, "ollama", False)
     checksum_cache.save(blob, SHA)
     assert only().verified
+
+
+def test_ollamas_own_name_opens_its_model(home: Path) -> None:
+    blob = put(home / "ollama" / "blobs" / f"sha256-{SHA}")
+    manifest(home, "registry.ollama.ai/library/llama3.2/3b", [layer()])
+    model = only()
+    assert resolver.shortest_reference(model, [model]) == "llama3.2:3b"
+    assert resolver.resolve("llama3.2:3b").target.path == blob
+    with pytest.raises(NotFoundError):
+        resolver.resolve("llama3.2:1b")
 
 
 def test_ollama_from_the_hub(home: Path) -> None:

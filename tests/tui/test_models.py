@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,3 +114,30 @@ async def test_home_lists_models_of_no_pair_and_opens_them(models: Path) -> None
         await pilot.press("slash", *"beta", "enter")
         await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
         assert "beta-Q8_0" in painted(app.screen)
+
+
+async def test_a_model_of_ollama_has_its_name_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    blob = tmp_path / "blobs" / "new"
+    blob.parent.mkdir()
+    tinygguf.llama(0).write(blob)
+    digest = hashlib.sha256(blob.read_bytes()).hexdigest()
+    blob = blob.rename(blob.with_name(f"sha256-{digest}"))
+    layer = {
+        "mediaType": "application/vnd.ollama.image.model",
+        "digest": f"sha256:{digest}",
+        "size": blob.stat().st_size,
+    }
+    manifest = tmp_path / "manifests/registry.ollama.ai/library/tiny/3b"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text(json.dumps({"layers": [layer]}))
+    recent_pairs.add(ResolvedPair(blob, None))
+    app = scenes.home(survey=home_rows.survey_machine)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await wait_until(pilot, lambda: "tiny:3b" in painted(app.screen))
+        assert "sha256" not in painted(app.screen).replace(str(blob.parent), "")
+        await pilot.press("down", "enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
+        assert "tiny:3b" in painted(app.screen) and "sha256" not in painted(app.screen)

@@ -44,6 +44,11 @@ class LocalModel:
     parts: tuple[Path, ...] = ()
     """All splits of a split model, `path` first; `size` is their total."""
 
+    @property
+    def own_name(self) -> str:
+        """That of the file, or in Ollama, whose files are named by their checksums."""
+        return self.file if self.origin == "ollama" else self.path.name.removesuffix(".gguf")
+
 
 def describe_file(
     path: Path,
