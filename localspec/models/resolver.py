@@ -207,7 +207,7 @@ def _resolve_name(catalogue: Catalog, name_reference: NameReference, text: str) 
     try:
         entry = catalog.find(catalogue, name_reference.name)
     except NotFoundError as not_found:
-        return _resolve_local_name(name_reference.name, text, not_found)
+        return _resolve_local_name(name_reference, text, not_found)
     if name_reference.tag is None:
         return _from_entry(entry)
     if isinstance(entry, CatalogPair) or entry.repo is None:
@@ -227,11 +227,13 @@ def _find_by_name(
     return matches[0] if len(matches) == 1 and matches[0].repo is None else None
 
 
-def _resolve_local_name(name: str, text: str, not_found: NotFoundError) -> ModelRequest:
-    """Raises `not_found` if no file's name contains `name`."""
-    part = name.lower()
+def _resolve_local_name(name: NameReference, text: str, not_found: NotFoundError) -> ModelRequest:
+    """Raises `not_found` if no file's name contains the name and its tag."""
+    part, tag = name.name.lower(), (name.tag or "").lower()
     models = local_files.list_models()
-    found = [m for m in models if part in f"{m.repo or ''}/{m.file}".lower()]
+    found = [
+        m for m in models if part in f"{m.repo or ''}/{m.file}".lower() and tag in m.file.lower()
+    ]
     if not found:
         raise not_found
     # Of the versions that a repository had of a file, the first: list_models puts main's there.
@@ -239,6 +241,6 @@ def _resolve_local_name(name: str, text: str, not_found: NotFoundError) -> Model
     matches.reverse()
     if len(matches) > 1:
         names = [sanitize(shortest_reference(m, models), multiline=False) for m in matches[:8]]
-        message = f"{sanitize(name, multiline=False)} matches several files."
+        message = f"{sanitize(name.name, multiline=False)} matches several files."
         raise NotFoundError(message, f"Choose one: {', '.join(names)}.")
     return ModelRequest(text, ResolvedModel(text, matches[0].path))
