@@ -174,7 +174,9 @@ def shortest_reference(local_model: LocalModel, local_models: Sequence[LocalMode
             return model.id
     if local_model.repo is None:
         name = local_model.own_name
-        is_name = _is_name(name) or isinstance(reference.parse(name), NameReference)
+        is_name = not _has_folder(name) and (
+            _is_name(name) or isinstance(reference.parse(name), NameReference)
+        )
         named = _find_by_name(catalogue, name, local_models) if is_name else None
         return name if named is local_model else str(local_model.path)
     tag = reference.parse_file_name(local_model.file).tag

@@ -295,9 +295,9 @@ def _local_path(
 def _recently_opened_rows(survey: MachineSurvey) -> list[HomeRow]:
     rows = []
     names = _ollama_names(survey)
-    for choice in recent_pairs.load():
-        if name := names.get(choice.target):
-            choice = replace(choice, requested_refs=(name, choice.portable_refs[1]))  # noqa: PLW2901
+    for pair in recent_pairs.load():
+        name = names.get(pair.target)
+        choice = replace(pair, requested_refs=(name, pair.portable_refs[1])) if name else pair
         draft = _describe_draft(choice)
         where = sanitize(str(choice.target.parent), multiline=False)
         rows.append(HomeRow(choice.target_name, draft, _format_size(choice), where, choice))
