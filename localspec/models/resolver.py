@@ -202,9 +202,12 @@ def _from_entry(entry: CatalogModel | CatalogPair) -> ModelRequest:
 def _resolve_name(catalogue: Catalog, name_reference: NameReference, text: str) -> ModelRequest:
     """By a local file's name, else by a part of a catalogue id, else by a part of a file's name."""
     name = name_reference.name
-    if (name_reference.tag is None or name not in catalogue.models) and (
-        local := _find_by_name(catalogue, text, local_files.list_models())
-    ):
+    local = None
+    if name_reference.tag is None:
+        local = _find_by_name(catalogue, name, local_files.list_models())
+    elif name not in catalogue.models:
+        local = local_files.find_ollama(text)
+    if local is not None:
         return ModelRequest(text, ResolvedModel(text, local.path))
     try:
         entry = catalog.find(catalogue, name_reference.name)

@@ -299,7 +299,9 @@ def test_ollamas_own_name_opens_its_model(home: Path) -> None:
     manifest(home, "registry.ollama.ai/library/llama3.2/3b", [layer()])
     model = only()
     assert resolver.shortest_reference(model, [model]) == "llama3.2:3b"
-    assert resolver.resolve("llama3.2:3b").target.path == blob
+    manifest(home, "registry.ollama.ai/library/llama3.2/latest", [layer()])
+    for tag in ("3b", "latest"):
+        assert resolver.resolve(f"llama3.2:{tag}").target.path == blob
     with pytest.raises(NotFoundError):
         resolver.resolve("llama3.2:1b")
 

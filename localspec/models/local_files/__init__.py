@@ -29,6 +29,7 @@ __all__ = [
     "LocalModel",
     "find",
     "find_leftovers",
+    "find_ollama",
     "iter_files",
     "list_models",
     "list_packaged",
@@ -76,6 +77,12 @@ def list_models() -> tuple[LocalModel, ...]:
         blobs = map(os.path.realpath, model.parts or (model.path,))
         models.setdefault((model.origin, model.repo, model.file, *blobs), model)
     return tuple(models.values())
+
+
+def find_ollama(name: str) -> LocalModel | None:
+    """By Ollama's name; a file may have several, of which `list_models` has one."""
+    models = other_apps.iter_files(checksum_cache.load())
+    return next((m for m in models if m.origin == "ollama" and m.file == name), None)
 
 
 def _join_all(files: Iterable[LocalModel]) -> list[LocalModel]:
