@@ -75,6 +75,7 @@ async def test_it_follows_its_end_until_one_scrolls_away() -> None:
     write(numbered(100))
     async with opened() as pilot:
         assert "line 99" in shown(pilot)
+        assert tail(pilot).vertical_scrollbar.position == tail(pilot).scroll_y > 0
         write(numbered(5, 100))
         await wait_until(pilot, lambda: "line 104" in shown(pilot))
         await pilot.press("pageup")

@@ -88,6 +88,11 @@ class LogView(ScrollView, can_focus=True):
         if new_value >= self.max_scroll_y:
             self.following = True
 
+    def watch_show_vertical_scrollbar(self, shown: bool) -> None:
+        """Textual moves only a scrollbar that is shown: a new one would stand at the top."""
+        if shown:
+            self.vertical_scrollbar.position = self.scroll_y
+
     def on_resize(self, event: events.Resize) -> None:
         if event.size.width - 2 != self._width:
             self._rewrap()

@@ -101,6 +101,11 @@ class TextView(ScrollView, can_focus=False):
             self.following = following
             self.post_message(self.FollowingChanged(following))
 
+    def watch_show_vertical_scrollbar(self, shown: bool) -> None:
+        """Textual moves only a scrollbar that is shown: a new one would stand at the top."""
+        if shown:
+            self.vertical_scrollbar.position = self.scroll_y
+
     def on_resize(self, event: events.Resize) -> None:
         if not self._width:
             self._rewrap()
