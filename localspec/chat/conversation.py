@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -276,6 +275,8 @@ class Conversation:
         """
         seed = self.seed if chat_seed is None else chat_seed
         parts = (seed, len(self._path), self._path[-1].attempt)
+        import hashlib  # noqa: PLC0415  loads OpenSSL, and one answer needs no other seed
+
         digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") >> 1
 

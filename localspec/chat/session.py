@@ -8,8 +8,8 @@ reads and calls `stop`.
 from __future__ import annotations
 
 import os
+import random
 import re
-import secrets
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -76,7 +76,7 @@ class ChatSession:
         self.choice, self._initial_system = choice, system
         self._initial_settings = settings or ChatSettings.from_catalog(choice.suggested_settings)
         self.settings = self._initial_settings
-        self.conversation = Conversation(secrets.randbits(31) if seed is None else seed, system)
+        self.conversation = Conversation(random.getrandbits(31) if seed is None else seed, system)
         model, draft = choice.portable_refs
         pair = ChatPair(model, draft, self.model_name)
         if saved_chat is not None:
@@ -439,7 +439,8 @@ class ChatSession:
     def start_new_chat(self, *, private: bool = False) -> None:
         """Start a chat with default settings and a new seed. `private`: it is not saved."""
         self.settings = self._initial_settings
-        self._start_chat(Conversation(secrets.randbits(31), self._initial_system), private=private)
+        seed = random.getrandbits(31)
+        self._start_chat(Conversation(seed, self._initial_system), private=private)
 
     def _start_chat(self, conversation: Conversation, *, private: bool = False) -> None:
         self.require_idle()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 from math import sqrt
-from statistics import median
 
 from localspec.chat.answer import AnswerDelta, GeneratedAnswer
 from localspec.fit import speedup_model
@@ -71,8 +70,8 @@ def _timed_rounds(rounds: Sequence[Round]) -> list[Round]:
 
 
 def _own_plain_speed(timed: Sequence[Round]) -> float | None:
-    plain = [r.ms.total for r in timed if not r.drafted]
-    return 1e3 / median(plain) if len(plain) >= _MIN_ROUNDS else None
+    plain = sorted(r.ms.total for r in timed if not r.drafted)
+    return 1e3 / plain[len(plain) // 2] if len(plain) >= _MIN_ROUNDS else None
 
 
 def format_acceptance(accepted: int, drafted: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import secrets
+import random
 import stat
 import sys
 import threading
@@ -89,7 +89,7 @@ def command(model: str | None, **given: Any) -> int:
 
 
 def _new_conversation(given: dict[str, Any]) -> Conversation:
-    seed = secrets.randbits(31) if given["seed"] is None else given["seed"]
+    seed = random.getrandbits(31) if given["seed"] is None else given["seed"]
     return Conversation(seed, given["system"])
 
 

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import exp, isfinite, log
-from statistics import fmean
 
 from localspec.fit import pass_cost
 from localspec.fit.device_speed import (
@@ -188,7 +187,7 @@ def _mean_verify_curves(
                 if width.isdecimal() and _is_valid_time(v):
                     logs[target.devices[0], target.family][int(width)].append(log(v))
     return {
-        key: {width: exp(fmean(values)) for width, values in sorted(by_width.items())}
+        key: {width: exp(sum(values) / len(values)) for width, values in sorted(by_width.items())}
         for key, by_width in logs.items()
     }
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from localspec.errors import LocalspecError
 from localspec.fit.advisor import SettingsRequest, with_target_settings
 from localspec.fit.report import FitReport
-from localspec.machine.rpc import preflight, side_library
+from localspec.machine.rpc import preflight
 from localspec.machine.rpc.preflight import WorkerReport
 from localspec.protocol.events import Event, Notice
 from localspec.units import duration, gb
@@ -29,6 +29,8 @@ def check_workers(
     workers = preflight.check_all(addresses, skip if request.can_skip_workers else None)
     try:
         if workers:
+            from localspec.machine.rpc import side_library  # noqa: PLC0415  only with workers
+
             side_library.find_or_build(lambda text: notify(Notice("info", "workers", text)))
     except LocalspecError as error:
         if not request.can_skip_workers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import sqlite3
 from pathlib import Path
 
@@ -81,7 +81,7 @@ def create_tables(connection: sqlite3.Connection) -> None:
         connection.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
     connection.execute(_CREATE_INDEX)
     if connection.execute("SELECT count(*) FROM state").fetchone() == (0,):
-        connection.execute("INSERT INTO state VALUES (?, 0)", (secrets.token_hex(8),))
+        connection.execute("INSERT INTO state VALUES (?, 0)", (os.urandom(8).hex(),))
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     connection.execute("COMMIT")
 

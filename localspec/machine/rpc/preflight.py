@@ -6,7 +6,6 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterable
-from statistics import median
 
 from localspec.errors import EngineError, InUseError, LocalspecError, UsageError
 from localspec.lazy_dataclass import dataclass
@@ -115,7 +114,7 @@ def _refuse_unusable(status: WorkerStatus, address: WorkerAddress) -> None:
 
 def _ping(line: socket.socket) -> float:
     """Milliseconds."""
-    return median(_time_reply(line, PING) for _ in range(_N_PINGS)) * 1e3
+    return sorted(_time_reply(line, PING) for _ in range(_N_PINGS))[_N_PINGS // 2] * 1e3
 
 
 def _measure_bandwidth(line: socket.socket) -> float:

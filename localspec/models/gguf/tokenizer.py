@@ -6,7 +6,6 @@ src/llama-vocab.cpp.
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
@@ -301,6 +300,8 @@ def _fingerprint(texts: StringArray, contents: GgufContents) -> str:
     if sys.byteorder == "big":
         ends = ends[:]
         ends.byteswap()
+    import hashlib  # noqa: PLC0415  loads OpenSSL, which the engine has no use for
+
     digest = hashlib.sha256(texts.joined)
     digest.update(ends.tobytes())
     digest.update(types.data if types is not None else b"")

@@ -6,7 +6,6 @@ everything works without it.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sqlite3
 import time
@@ -61,6 +60,8 @@ def verify(path: Path, sha256: str, on_bytes_read: Callable[[int], None]) -> boo
         return False
     if lookup(load(), file_stat) == sha256:
         return True
+    import hashlib  # noqa: PLC0415  loads OpenSSL
+
     hasher, done = hashlib.sha256(), 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
