@@ -23,7 +23,7 @@ def read_json(name: str) -> Any:
 def write_json(name: str, body: Any) -> bool:
     """Replaces the file atomically; returns False if it cannot be written."""
     path = paths.data_dir() / name
-    new = path.with_name(f"{name}.{os.getpid()}")
+    new = path.with_name(f"{path.name}.{os.getpid()}")
     with suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:

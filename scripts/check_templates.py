@@ -292,9 +292,8 @@ def record(into: Path, models: Sequence[str]) -> None:
     found: dict[str, list[dict[str, Any]]] = {}
     for name, _, path in (model.partition("=") for model in models):
         facts = header.read(Path(path))
-        texts = facts.tokenizer.texts or ()
         tokens = {
-            f"{each}_token": texts[token].decode() if token >= 0 else ""
+            f"{each}_token": facts.tokenizer.token_text(token).decode() if token >= 0 else ""
             for each, token in (("bos", facts.tokenizer.bos), ("eos", facts.tokenizer.eos))
         }
         found[name] = []

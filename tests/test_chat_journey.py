@@ -6,7 +6,7 @@ import asyncio
 import io
 import json
 import os
-import secrets
+import random
 import signal
 import sys
 import threading
@@ -282,7 +282,7 @@ def test_both_store_the_same_conversations(tmp_path: Path, monkeypatch: pytest.M
     for folder in (linear, app):
         folder.mkdir()
         (folder / "notes.txt").write_text("seven\n")
-    monkeypatch.setattr(secrets, "randbits", lambda _: 100)
+    monkeypatch.setattr(random, "getrandbits", lambda _: 100)
     sessions = in_the_linear_chat(linear, monkeypatch)
     others = asyncio.run(in_the_app(app))
     assert stored(linear) == stored(app)

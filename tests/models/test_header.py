@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import struct
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -217,6 +219,93 @@ def test_a_header_is_read_once_until_the_file_changes(tmp_path: Path) -> None:
     assert header.read(path) is first
     path.write_bytes(gguffile.model().add(b"general.name", STRING, b"Other").data())
     assert header.read(path).name == "Other"
+
+
+@pytest.fixture
+def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Call it to forget what this process has read."""
+    yield header._header_cache.clear
+    header._header_cache.clear()
+
+
+@pytest.mark.parametrize(
+    "name", ["target", "hybrid", "hostile", "chatty", "future", "wide", "eagle3", "no-tokenizer"]
+)
+def test_a_cached_header_is_the_same(
+    zoo: Zoo, name: str, new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the texts, which are read from the file when they are needed."""
+    new_process()
+    first = header.read(zoo[name])
+    new_process()
+    with monkeypatch.context() as patch:
+        patch.setattr(header, "_read_file", None)
+        again = header.read(zoo[name])
+    assert again == first and again is not first
+    assert type(again.tensors[0]) is type(first.tensors[0])
+    texts, first_texts = again.tokenizer.read_texts(), first.tokenizer.read_texts()
+    assert (texts.texts.joined, texts.texts.ends) == (
+        first_texts.texts.joined,
+        first_texts.texts.ends,
+    )
+    assert texts.types == first_texts.types
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"null", b'{"key": 1, "header": {}}'])
+def test_a_damaged_cache_counts_as_none(
+    tmp_path: Path, content: bytes, new_process: Callable[[], None]
+) -> None:
+    path = written(tmp_path, gguffile.model().data())
+    first = header.read(path)
+    (cached,) = (tmp_path / "data/headers").iterdir()
+    body = json.loads(cached.read_bytes())
+    body["header"].pop("tensors")
+    for damaged in (content, json.dumps(body).encode()):
+        cached.write_bytes(damaged)
+        new_process()
+        assert header.read(path) == first
+        assert cached.read_bytes() != damaged
+
+
+def test_a_cached_header_of_a_file_that_changed(
+    tmp_path: Path, new_process: Callable[[], None]
+) -> None:
+    path = written(tmp_path, gguffile.model().data())
+    header.read(path)
+    os.utime(path, ns=(1, 1))
+    path.write_bytes(path.read_bytes()[:-1])
+    new_process()
+    assert "is incomplete" in failure_of(path).message
+
+
+def test_the_texts_of_a_cached_header_whose_file_went(
+    tmp_path: Path, new_process: Callable[[], None]
+) -> None:
+    path = written(tmp_path, gguffile.model().data())
+    header.read(path)
+    new_process()
+    cached = header.read(path)
+    path.unlink()
+    with pytest.raises(StorageError, match=r"model\.gguf"):
+        cached.tokenizer.token_text(0)
+
+
+def test_a_data_folder_that_cannot_be_written_caches_nothing(
+    tmp_path: Path, new_process: Callable[[], None]
+) -> None:
+    (tmp_path / "data").write_text("a file")
+    new_process()
+    assert header.read(written(tmp_path, gguffile.model().data())).architecture == "llama"
+
+
+def test_old_cached_headers_are_removed(
+    tmp_path: Path, new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(header, "_MAX_CACHE_FILES", 3)
+    new_process()
+    for n in range(5):
+        header.read(written(tmp_path, gguffile.model().data(), f"{n}.gguf"))
+    assert len(list((tmp_path / "data/headers").iterdir())) == 3
 
 
 def test_a_long_header_is_read_once_and_no_further() -> None:

@@ -177,7 +177,7 @@ def test_what_is_refused(
     out = tmp_path / "draft.gguf"
     done = localspec("make-draft", zoo[model], *arguments, "--out", out, "--json")
     assert done.code in (2, 12) and said in json.dumps(done.document["error"]["message"])
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("*.gguf*"))
 
 
 def test_no_file_is_written_over(zoo: Zoo, tmp_path: Path) -> None:

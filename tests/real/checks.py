@@ -33,8 +33,7 @@ def check_end_token(path: Path) -> None:
     """The file's end token is the template's, and an answer ends with it, unseen."""
     facts = header.read(path)
     assert facts.tokenizer.eos == END_TOKEN
-    assert facts.tokenizer.texts is not None
-    assert facts.tokenizer.texts[END_TOKEN] == END_TEXT
+    assert facts.tokenizer.token_text(END_TOKEN) == END_TEXT
     with loaded(path) as session:
         question = chats.user("What is the capital of France? Answer in one short sentence.")
         said = chats.ask(session, question, spec="off", max_tokens=60)

@@ -92,13 +92,14 @@ def read_token_bytes(tokenizer: TokenizerMetadata) -> TokenBytes:
 @lru_cache(maxsize=4)
 def _read_token_bytes(key: _ComparedByFingerprint) -> TokenBytes:
     tokenizer = key.tokenizer
-    texts = [tokenizer.token_text(token) for token in range(len(tokenizer.texts or ()))]
+    vocabulary = tokenizer.read_texts()
+    texts = [vocabulary.texts[token] for token in range(len(vocabulary.texts))]
     silent = tokenizer.eog_ids | {i for i in tokenizer.special_ids.values() if i >= 0}
     is_gpt2 = tokenizer.kind == BPE and tokenizer.model != "gemma4"
     normal = _decode_gpt2(texts) if is_gpt2 else [text.replace(_SPACE, b" ") for text in texts]
     pieces: list[bytes] = []
     ids: dict[bytes, int] = {}
-    types = tokenizer.token_types or (1,) * len(texts)
+    types = vocabulary.types or (1,) * len(texts)
     for token, (kind, text, piece) in enumerate(zip(types, texts, normal, strict=True)):
         if kind != 1:
             piece = _special_piece(kind, text)  # noqa: PLW2901

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
 from localspec.lazy_dataclass import dataclass
@@ -105,6 +105,16 @@ _DNA_MARKER = b"\xee\x80\x80"
 
 
 @dataclass(frozen=True, slots=True)
+class TokenTexts:
+    texts: StringArray
+    types: Sequence[int] = ()
+    """llama.cpp's type of each token; empty if the file does not say."""
+
+
+_NO_TEXTS = TokenTexts(StringArray.from_list(()))
+
+
+@dataclass(frozen=True, slots=True)
 class TokenizerMetadata:
     """A vocabulary, in llama.cpp's numbering."""
 
@@ -120,9 +130,10 @@ class TokenizerMetadata:
     """End-of-generation tokens."""
     fingerprint: str = ""
     """SHA-256 of all texts and types: vocabularies with equal fingerprints are equal."""
-    texts: StringArray | None = field(default=None, repr=False)
-    token_types: Sequence[int] = field(default=(), repr=False)
-    """llama.cpp's type of each token; empty if the file does not say."""
+    read_texts: Callable[[], TokenTexts] = field(
+        default=lambda: _NO_TEXTS, repr=False, compare=False
+    )
+    """From the file, if the header was cached: its errors are those of `header.read`."""
 
     @property
     def bos(self) -> int:
@@ -137,7 +148,8 @@ class TokenizerMetadata:
         return self.kind != UNKNOWN and (self.kind != BPE or self.pre in {*PRETOKENIZERS, ""})
 
     def token_text(self, token: int) -> bytes:
-        return self.texts[token] if self.texts is not None else b""
+        texts = self.read_texts().texts
+        return texts[token] if len(texts) else b""
 
 
 def read_tokenizer(contents: GgufContents, architecture: str) -> TokenizerMetadata:
@@ -156,7 +168,7 @@ def read_tokenizer(contents: GgufContents, architecture: str) -> TokenizerMetada
     special = _read_special_ids(contents, defaults, pre, ids_by_text, len(texts))
     if model == "hybriddna":
         texts = _strip_dna_marker(texts)
-    string_array = StringArray.from_list(texts)
+    token_texts = TokenTexts(StringArray.from_list(texts), _read_token_types(contents, len(texts)))
     return TokenizerMetadata(
         kind=defaults.kind,
         model=model,
@@ -166,9 +178,8 @@ def read_tokenizer(contents: GgufContents, architecture: str) -> TokenizerMetada
         add_eos=_read_add_token(contents, "eos", defaults, pre),
         special_ids=special,
         eog_ids=_find_eog_ids(special, ids_by_text),
-        fingerprint=_fingerprint(string_array, contents),
-        texts=string_array,
-        token_types=_read_token_types(contents, len(texts)),
+        fingerprint=_fingerprint(token_texts.texts, contents),
+        read_texts=lambda: token_texts,
     )
 
 
