@@ -3,6 +3,7 @@
 from localspec.launch.resolve import (
     ResolvedPair,
     check_drafter,
+    check_target,
     make_portable_refs,
     preferred_drafter,
     resolve_file,
@@ -30,6 +31,7 @@ __all__ = [
     "MeasuredEngine",
     "ResolvedPair",
     "check_drafter",
+    "check_target",
     "choose_settings",
     "make_portable_refs",
     "preferred_drafter",

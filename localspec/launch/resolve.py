@@ -90,8 +90,7 @@ def resolve_pair(model: str | None, draft: str) -> ResolvedPair:
     AccessError, ModelFileError, IncompatiblePairError, or UsageError for two drafts of one kind.
     """
     pair = _resolve_files(resolver.resolve(model or resolver.default_pair_id()), draft)
-    header.check_loadable(pair.target)
-    _check_is_model(pair.target)
+    check_target(pair.target)
     if draft == "auto":
         pair = with_detected_head(pair)
     for path in pair.drafts:
@@ -227,8 +226,9 @@ def with_detected_head(pair: ResolvedPair) -> ResolvedPair:
     return replace(pair, draft=draft, detected_head=draft_heads.file_draft_kind(header.read(draft)))
 
 
-def _check_is_model(target: Path) -> None:
-    """Raise ModelFileError for a draft head: llama.cpp aborts on some of them."""
+def check_target(target: Path) -> None:
+    """As `header.check_loadable`; ModelFileError for a draft head: llama.cpp aborts on some."""
+    header.check_loadable(target)
     if draft_heads.is_head(header.read(target)):
         name = sanitize(target.name, multiline=False)
         message = f"{name} is a draft head, not a complete model."

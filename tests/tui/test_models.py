@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests import tinygguf
 from tests.tui import scenes
 from tests.tui.scripted import Script, ScriptedEngine, answer, painted, ready, wait_until
 from tests.tui.test_chat import Chat, said
+from tests.zoo import Zoo
 
 pytestmark = pytest.mark.asyncio
 
@@ -114,6 +116,16 @@ async def test_home_lists_models_of_no_pair_and_opens_them(models: Path) -> None
         await pilot.press("slash", *"beta", "enter")
         await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
         assert "beta-Q8_0" in painted(app.screen)
+
+
+async def test_home_refuses_a_head_that_is_named_like_a_model(models: Path, zoo: Zoo) -> None:
+    shutil.copy(zoo["eagle3"], models / "gamma-Q8_0.gguf")
+    app = scenes.home(survey=home_rows.survey_machine)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await wait_until(pilot, lambda: "gamma-Q8_0" in painted(app.screen))
+        await pilot.press("slash", *"gamma", "enter")
+        await wait_until(pilot, lambda: "is a draft head, not a" in painted(app.screen))
+        assert not isinstance(app.screen, ChatScreen)
 
 
 async def test_a_model_of_ollama_has_its_name_there(

@@ -350,8 +350,9 @@ class HomeScreen(CenteredLayout, Screen[None]):
             if choice.draft is None and choice not in recent_pairs.load():
                 # A pair from the recent list was already opened as is, without a head.
                 choice = launch.with_detected_head(choice)
-            for file in (choice.target, *choice.drafts):
-                header.check_magic(file)
+            launch.check_target(choice.target)
+            for draft in choice.drafts:
+                header.check_magic(draft)
         except LocalspecError as error:
             self._show_error(error)
             return None
