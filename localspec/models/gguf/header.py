@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from localspec import data_files, paths
 from localspec.errors import ModelFileError, NotFoundError, StorageError
 from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf import architectures, tokenizer, validation, writer
@@ -247,6 +246,8 @@ def _cache_name(path: str) -> str:
 
 
 def _read_cached(key: tuple[str, int, int]) -> Header | None:
+    from localspec import data_files  # noqa: PLC0415  10 ms, and the engine reads few headers
+
     body = data_files.read_json(_cache_name(key[0]))
     with suppress(TypeError, KeyError, ValueError, AttributeError):  # another version wrote it
         if body["key"] == [_CACHE_FORMAT, *key]:
@@ -256,6 +257,8 @@ def _read_cached(key: tuple[str, int, int]) -> Header | None:
 
 def _write_cached(key: tuple[str, int, int], header: Header) -> None:
     """Errors are ignored."""
+    from localspec import data_files, paths  # noqa: PLC0415  as above
+
     tokenizer = {
         each.name: getattr(header.tokenizer, each.name)
         for each in fields(TokenizerMetadata)
