@@ -222,7 +222,7 @@ def test_a_header_is_read_once_until_the_file_changes(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+def new_process() -> Iterator[Callable[[], None]]:
     """Call it to forget what this process has read."""
     yield header._header_cache.clear
     header._header_cache.clear()

@@ -352,7 +352,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
                 choice = launch.with_detected_head(choice)
             launch.check_target(choice.target)
             for draft in choice.drafts:
-                header.check_magic(draft)
+                header.check_loadable(draft)
         except LocalspecError as error:
             self._show_error(error)
             return None
