@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Literal, get_args
 
 from localspec.errors import UsageError
@@ -16,30 +15,28 @@ ALWAYS = ("auto", *WITHOUT_DRAFT)
 DRAFTERS = tuple(spec for spec in SPECS if spec not in ("auto", "off"))
 
 
-def available(kinds: Collection[str]) -> tuple[str, ...]:
+def available(kind: str | None) -> tuple[str, ...]:
     """The methods that a pair supports.
 
-    `kinds` are those of its drafts: `model`, `crossvocab` (a model with another vocabulary), a
-    head's name; empty without a draft.  The method `model` means the pair's first draft, of any
-    kind.
+    `kind` is that of its draft: `model`, `crossvocab` (a model with another vocabulary), a head's
+    name; None without a draft.  The method `model` means a draft of any kind.
     """
-    supported = (*ALWAYS, "model", *kinds) if kinds else ALWAYS
+    supported = (*ALWAYS, "model", kind) if kind else ALWAYS
     return tuple(spec for spec in SPECS if spec in supported)
 
 
-def check(spec: str, kinds: Collection[str]) -> None:
+def check(spec: str, kind: str | None) -> None:
     """Raise UsageError, with the supported methods, unless a pair supports `spec`."""
     if spec not in SPECS:
         message = f"Unknown speculation method {spec!r}."
         raise UsageError(message, f"Use one of: {', '.join(SPECS)}.")
-    supported = available(kinds)
+    supported = available(kind)
     if spec in supported:
         return
     hint = f"Use one of: {', '.join(supported)}."
-    if not kinds:
+    if kind is None:
         message = f"Speculation method {spec!r} needs a draft model, and none is loaded."
         raise UsageError(message, f"{hint} Or add a draft model: --draft FILE")
     names = {"model": "a model", "crossvocab": "a model with another vocabulary"}
-    drafts = " and ".join(names.get(kind, f"a head ({kind})") for kind in kinds)
-    draft = "its draft is" if len(kinds) == 1 else "its drafts are"
-    raise UsageError(f"This pair does not support {spec!r}: {draft} {drafts}.", hint)
+    draft = names.get(kind, f"a head ({kind})")
+    raise UsageError(f"This pair does not support {spec!r}: its draft is {draft}.", hint)

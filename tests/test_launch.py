@@ -72,50 +72,20 @@ def test_the_demos_draft_for_a_file() -> None:
     assert (choice.target, choice.draft) == (DEMO / "demo-target.gguf", DEMO / "demo-draft.gguf")
 
 
-def test_a_second_draft_needs_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    target, draft, head = (
-        str(DEMO / f"demo-{name}.gguf") for name in ("target", "draft", "eagle3")
-    )
-    cpu = Device("CPU", kind="cpu", free=8 << 30, total=8 << 30, unified=True)
-    speed = device_speed.from_devices((), device_speed.TYPICAL_CPU_SPEED)
-    machine = MachineProfile((), cpu, speed)
-    monkeypatch.setattr(machine_profile, "detect", lambda refresh=False: machine)
-    pair = SettingsRequest(LoadCommand(target, draft), ctx=512, kv="f16")
-    left = {}
-    for second in (None, head):
-        advice = launch.choose_settings(replace(pair, load=replace(pair.load, second_draft=second)))
-        assert advice is not None and advice.fit.load.second_draft == second
-        left[second] = advice.fit.host.headroom or 0
-    assert left[None] - left[head] > Path(head).stat().st_size
-
-
-def test_two_drafts_of_the_demo(tmp_path: Path) -> None:
+def test_a_second_draft_that_was_saved_is_not_used(tmp_path: Path) -> None:
+    """Earlier versions could draft with two; a pair of last.json or a saved chat may name both."""
     files = [DEMO / f"demo-{name}.gguf" for name in ("draft", "eagle3")]
-    choice = launch.resolve_pair("demo", ",".join(map(str, files)))
-    assert choice.drafts == (choice.draft, choice.second_draft) == tuple(files)
-    assert (
-        launch.make_portable_refs("demo", "demo-draft,demo-eagle3")[1] == "demo-draft,demo-eagle3"
-    )
-    assert launch.resolve_pair(*choice.portable_refs).drafts == choice.drafts
-    recent_pairs.save_last(*choice.portable_refs)
-    assert recent_pairs.resolve_default(None, "auto") == choice.portable_refs
+    refs = (str(DEMO / "demo-target.gguf"), ",".join(map(str, files)))
+    recent_pairs.save_last(*refs)
+    assert recent_pairs.resolve_default(None, "auto") == refs
+    pair = launch.resolve_pair(*refs)
+    assert pair.draft == files[0]
+    assert pair.draft_notice == f"A pair has one draft: {files[1]} is not used."
+    assert launch.make_portable_refs(*refs) == ("demo-target", "demo-draft") == pair.portable_refs
     with_comma = tmp_path / "a,b.gguf"
     with_comma.write_bytes(files[0].read_bytes())
-    assert launch.resolve_pair("demo", str(with_comma)).drafts == (with_comma,)
-
-
-@pytest.mark.parametrize(
-    ("draft", "message"),
-    [
-        ("demo-draft,demo-draft", "must be of different kinds"),
-        ("demo-eagle3,demo-dspark", "at most one of them a head"),
-        ("demo-draft,demo-eagle3,demo-draft", "does not name one draft or two"),
-        ("demo-draft,", "does not name one draft or two"),
-    ],
-)
-def test_two_drafts_that_do_not_go_together(draft: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        launch.resolve_pair("demo", draft)
+    pair = launch.resolve_pair("demo", str(with_comma))
+    assert (pair.draft, pair.draft_notice) == (with_comma, "")
 
 
 @pytest.mark.parametrize("draft", ["auto", "none"])

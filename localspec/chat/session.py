@@ -126,7 +126,7 @@ class ChatSession:
     @property
     def pair_name(self) -> str:
         """`model + draft`, for a title."""
-        return " + ".join((self.model_name, *self.choice.draft_names))
+        return " + ".join(filter(None, (self.model_name, self.choice.draft_name)))
 
     @property
     def load_key(self) -> tuple[ResolvedPair, int | None]:

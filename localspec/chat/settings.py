@@ -109,8 +109,8 @@ class LoadedModel:
     """The catalogue's drafter for the pair (`spec`), and the reason."""
     template_override: str | None = None
     """A built-in template to use instead of the model's own."""
-    draft_kinds: tuple[str, ...] = ()
-    """`model`, `crossvocab` or a head type, of each draft."""
+    draft_kind: str | None = None
+    """`model`, `crossvocab` or a head type; None without a draft."""
 
     @classmethod
     def from_ready(
@@ -126,9 +126,9 @@ class LoadedModel:
         n_ctx = int((ready.settings.get("target") or {}).get("n_ctx") or 0)
         chat = ready.settings.get("chat") or {}
         markers = chat.get("thinking")
-        kinds = tuple(map(str, ready.settings.get("draft_kinds") or ("model",) * bool(ready.draft)))
+        kind = ready.settings.get("draft_kind") or ("model" if ready.draft else None)
         if raw:
-            return cls(n_ctx, spec=spec, spec_reason=spec_reason, draft_kinds=kinds)
+            return cls(n_ctx, spec=spec, spec_reason=spec_reason, draft_kind=kind)
         return cls(
             n_ctx,
             template or chat.get("template"),
@@ -136,13 +136,13 @@ class LoadedModel:
             spec,
             spec_reason,
             template,
-            kinds,
+            kind,
         )
 
     def check(self, name: str, settings: ChatSettings) -> None:
         """Raise UsageError if the changed setting `name` needs a drafter that the pair lacks."""
         if find_field(name).name == "spec" and self.n_ctx:
-            speculation_methods.check(settings.spec, self.draft_kinds)
+            speculation_methods.check(settings.spec, self.draft_kind)
 
     @property
     def has_chat_template(self) -> bool:

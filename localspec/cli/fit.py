@@ -34,7 +34,7 @@ from localspec.units import gib, token_rate_range
 @click.option(
     "--draft",
     metavar="REF|none",
-    callback=options.single_drafts("fit estimates one at a time (run counts both when it loads)."),
+    callback=options.single_drafts("a pair has one."),
     shell_complete=completion.complete_model,
     help="Draft model.",
 )

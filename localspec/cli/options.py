@@ -54,7 +54,7 @@ def _parse_split(_: click.Context, option: click.Parameter, value: str) -> str |
 
 
 def single_drafts(advice: str) -> Callable[[click.Context, click.Parameter, T], T]:
-    """The callback of drafts that are taken one by one: `A,B` is a pair of them for `--draft`."""
+    """The callback of an option or argument that takes drafts one by one."""
 
     def check(context: click.Context, parameter: click.Parameter, value: T) -> T:
         global_options.reject_empty(context, parameter, value)
@@ -237,8 +237,9 @@ _DRAFT = click.option(
     "--draft",
     default="auto",
     metavar="REF|auto|none",
+    callback=single_drafts("use the better one: localspec pair test compares them."),
     shell_complete=completion.complete_model,
-    help="Draft model, or two: REF,REF.  [default: auto, the one of the pair]",
+    help="Draft model.  [default: auto, the one of the pair]",
 )
 EXACT = click.option(
     "--exact",

@@ -21,24 +21,23 @@ class LoadedPair:
     """The loaded target and its drafts, with the notices about them and the prompt builder."""
 
     def __init__(self, load: LoadCommand, interrupted: Callable[[], bool]) -> None:
-        self.drafts: list[LoadedDraft] = []
-        """The draft, and the second one, as far as they are given and can draft here."""
+        self.loaded_draft: LoadedDraft | None = None
+        """None if none is given, or if it cannot draft here."""
         self.notices: list[Notice] = []
         self.has_workers = bool(load.target_settings.workers)
-        paths = [path for path in (load.draft, load.second_draft) if path]
         role = llama_params.target_role(load)
         render_process.start_early(Path(load.target))  # it starts while llama.cpp loads
-        with_mtp = any(is_own_mtp_layer(load.target, path) for path in paths)
+        with_mtp = load.draft is not None and is_own_mtp_layer(load.target, load.draft)
         self.target = open_context(Path(load.target), role, with_mtp=with_mtp)
         self.prompt_builder = PromptBuilder(
             self.target.vocabulary, self.target.model.chat_template()
         )
         self.notices += self.prompt_builder.notices
         try:
-            for path in paths:
-                self._load_draft(Path(path), load)
-            if len(self.drafts) > 1:
-                self.notices.append(self._two_drafts_notice())
+            if load.draft is not None:
+                draft = LoadedDraft(Path(load.draft), load, self.target)
+                self.notices += draft.notices
+                self.loaded_draft = draft if draft.context is not None else None
         except BaseException:
             self.close()
             raise
@@ -49,26 +48,14 @@ class LoadedPair:
         """Maximum number of draft tokens per round, limited by what the target can roll back."""
         self._add_warnings()
 
-    def _load_draft(self, path: Path, load: LoadCommand) -> None:
-        draft = LoadedDraft(path, load, self.target)
-        self.notices += draft.notices
-        if draft.context is not None:
-            self.drafts.append(draft)
-
-    def _two_drafts_notice(self) -> Notice:
-        drafts = [f"{draft.description} ({draft.path.name})" for draft in self.drafts]
-        what = f"Each round drafts with {' or '.join(drafts)}, whichever gains more."
-        return Notice("info", "two-drafts", what)
-
     @property
     def draft(self) -> llama.LlamaContext | llama.HeadContext | None:
-        """The first draft's context."""
-        return self.drafts[0].context if self.drafts else None
+        """The draft's context."""
+        return self.loaded_draft.context if self.loaded_draft else None
 
     @property
     def models(self) -> list[llama.LlamaContext | llama.HeadContext]:
-        contexts = [self.target, *(draft.context for draft in self.drafts)]
-        return [context for context in contexts if context is not None]
+        return [self.target] if self.draft is None else [self.target, self.draft]
 
     @property
     def uses_two_devices(self) -> bool:
@@ -76,15 +63,6 @@ class LoadedPair:
         used = [model.memory_by_device() for model in self.models]
         main = [max(memory, key=lambda name: memory[name], default="") for memory in used]
         return len({*main}) == 2
-
-    @property
-    def draft_description(self) -> str:
-        return " and ".join(draft.description for draft in self.drafts)
-
-    def draft_of_kind(self, name: str) -> LoadedDraft | None:
-        """The draft that a drafter's name selects; `model` is the first of any kind."""
-        drafts = {draft.kind: draft for draft in reversed(self.drafts)}
-        return drafts.get(name) or (self.drafts[0] if self.drafts and name == "model" else None)
 
     def _add_warnings(self) -> None:
         target = self.target
@@ -114,13 +92,12 @@ class LoadedPair:
         return EngineReady(
             engine=llama.versions(),
             model=Path(load.target).name,
-            draft=" + ".join(draft.path.name for draft in self.drafts) or None,
+            draft=self.loaded_draft.path.name if self.loaded_draft else None,
             devices=llama.devices(),
             settings={
                 "target": _effective_settings(load.target_settings, self.target),
                 "draft": _effective_settings(load.draft_settings, draft) if draft else None,
-                "draft_kind": self.drafts[0].kind if draft else None,
-                "draft_kinds": [draft.kind for draft in self.drafts],
+                "draft_kind": self.loaded_draft.kind if self.loaded_draft else None,
                 "draft_max": self.max_draft,
                 "chat": self.prompt_builder.ready_settings(),
                 "fim": self.target.vocabulary.infill_tokens(),
@@ -173,10 +150,10 @@ class LoadedPair:
 
     def close(self) -> None:
         self.prompt_builder.close()
-        for draft in reversed(self.drafts):
-            draft.close()
+        if self.loaded_draft is not None:
+            self.loaded_draft.close()
+            self.loaded_draft = None
         self.target.close()
-        self.drafts = []
 
 
 def _effective_settings(

@@ -315,11 +315,11 @@ class Session:
     def _score_draft(
         self, request: GenerateCommand, verifier: Verifier, answer: ScoredAnswer
     ) -> DraftScore:
-        if not self._pair.drafts:
+        draft = self._pair.loaded_draft
+        if draft is None:
             raise UsageError("There is no draft to be judged.")
-        draft = self._pair.drafts[0]
         inputs = self._drafter_inputs(request, verifier, len(answer.prompt), None)
-        inputs = self._sources.add_draft(inputs, draft, request)
+        inputs = self._sources.add_draft(inputs, request)
         if inputs.head_runner is not None:
             drafter = drafters.make(draft.kind, inputs)
             return draft_scoring.score_head(self._target, inputs.head_runner, drafter, answer)

@@ -383,7 +383,7 @@ def list_draft_variants(load: LoadCommand) -> tuple[LoadCommand, ...]:
     return (
         load,
         with_draft_settings(load, n_ubatch=_SMALL_UBATCH),
-        replace(load, draft=None, second_draft=None),
+        replace(load, draft=None),
     )
 
 
@@ -422,7 +422,7 @@ def list_single_changes(
             "no draft model",
             "--draft none",
             "prompt lookup only",
-            replace(load, draft=None, second_draft=None),
+            replace(load, draft=None),
         )
     if has_gpu:
         yield from _list_offload_changes(load, target)

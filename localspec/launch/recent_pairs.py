@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from localspec import config, data_files
-from localspec.errors import UsageError
 from localspec.launch import ResolvedPair
 from localspec.launch.resolve import split_drafts
 from localspec.models import resolver
@@ -58,8 +57,8 @@ def load_last() -> tuple[str, str] | None:
     try:
         entry = data_files.read_json(_LAST_FILE)
         model, draft = str(entry["model"]), str(entry["draft"])
-        refs = (model, *split_drafts(draft))
-    except (TypeError, KeyError, UsageError):
+    except (TypeError, KeyError):
         return None
+    refs = model, split_drafts(draft)[0]
     missing = [ref for ref in refs if os.path.isabs(ref) and not os.path.isfile(ref)]
     return None if missing else (model, draft)

@@ -8,15 +8,15 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from localspec import speculation_methods
-from localspec.errors import IncompatiblePairError, LocalspecError, ModelFileError, UsageError
+from localspec.errors import IncompatiblePairError, LocalspecError, ModelFileError
 from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog, draft_heads, pair_compatibility, resolver
 from localspec.models.gguf import header
 from localspec.models.resolver import ModelRequest, NotDownloadedError, ResolvedModel
 from localspec.sanitize import sanitize
 
-_MAX_DOWNLOADS = 3
-"""A target and two drafts."""
+_MAX_DOWNLOADS = 2
+"""A target and its draft."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +32,16 @@ class ResolvedPair:
     detected_head: str = ""
     """The type of the head if it was found automatically; then `draft` is that head."""
     requested_refs: tuple[str, str] | None = field(default=None, compare=False)
-    """The model reference, and the draft: a reference or two, `auto` or `none`."""
-    second_draft: Path | None = None
-    """Of another kind than `draft`: each round uses the one that gains more."""
+    """The model reference, and the draft: a reference, `auto` or `none`."""
+    ignored_draft: str = ""
+    """A second draft, as earlier versions could use: it is not loaded, and a notice says so."""
 
     @property
     def portable_refs(self) -> tuple[str, str]:
         """The arguments that open the same pair later, from any folder."""
         if self.requested_refs is not None:
             return self.requested_refs
-        drafts = ",".join(map(str, self.drafts))
-        return make_portable_refs(str(self.target), drafts or "none")
-
-    @property
-    def drafts(self) -> tuple[Path, ...]:
-        return tuple(draft for draft in (self.draft, self.second_draft) if draft is not None)
+        return make_portable_refs(str(self.target), str(self.draft or "none"))
 
     @property
     def target_name(self) -> str:
@@ -55,24 +50,24 @@ class ResolvedPair:
         return _stem(self.target)
 
     @property
-    def draft_names(self) -> tuple[str, ...]:
-        """The drafts for a title; the MTP layer of the target's own file is named as such."""
-        return tuple(
-            "built-in MTP layer" if self._is_own_mtp_layer(draft) else _stem(draft)
-            for draft in self.drafts
-        )
-
-    def _is_own_mtp_layer(self, draft: Path) -> bool:
-        if draft != self.target:
-            return False
+    def draft_name(self) -> str:
+        """The draft for a title; the MTP layer of the target's own file is named as such."""
+        if self.draft is None:
+            return ""
         try:
-            return draft_heads.has_own_mtp_layer(header.read(self.target))
+            is_own_layer = self.draft == self.target and draft_heads.has_own_mtp_layer(
+                header.read(self.target)
+            )
         except LocalspecError:  # the file is missing or damaged
-            return False
+            is_own_layer = False
+        return "built-in MTP layer" if is_own_layer else _stem(self.draft)
 
     @property
-    def head_notice(self) -> str:
-        """One line about an automatically found head; empty if the draft was named explicitly."""
+    def draft_notice(self) -> str:
+        """One line about an automatically found head, or about a second draft; may be empty."""
+        if self.ignored_draft:
+            ignored = sanitize(self.ignored_draft, multiline=False)
+            return f"A pair has one draft: {ignored} is not used."
         if not self.detected_head or self.draft is None:
             return ""
         return draft_heads.sidecar_notice(self.detected_head, self.draft.name)
@@ -85,19 +80,17 @@ def _stem(path: Path) -> str:
 def resolve_pair(model: str | None, draft: str) -> ResolvedPair:
     """Resolve a model argument and a --draft argument.
 
-    The latter is a reference, two references with a comma between, `auto` or `none`. Checks the
-    headers of all files. Raises NotFoundError (NotDownloadedError if it can be downloaded),
-    AccessError, ModelFileError, IncompatiblePairError, or UsageError for two drafts of one kind.
+    The latter is a reference, `auto` or `none`. Checks the headers of all files. Raises
+    NotFoundError (NotDownloadedError if it can be downloaded), AccessError, ModelFileError, or
+    IncompatiblePairError.
     """
     pair = _resolve_files(resolver.resolve(model or resolver.default_pair_id()), draft)
     check_target(pair.target)
     if draft == "auto":
         pair = with_detected_head(pair)
-    for path in pair.drafts:
-        header.check_loadable(path)
-        _check_pair(pair.target, path)
-    if pair.second_draft is not None:
-        _check_kinds(pair)
+    if pair.draft is not None:
+        header.check_loadable(pair.draft)
+        _check_pair(pair.target, pair.draft)
     return pair
 
 
@@ -115,23 +108,15 @@ def resolve_or_pull(
 
 def make_portable_refs(model: str, draft: str) -> tuple[str, str]:
     """Make the arguments valid in any folder: relative paths become absolute."""
+    draft, _ = split_drafts(draft)
     is_keyword = draft in ("auto", "none")
-    if is_keyword:
-        return resolver.portable_ref(model), draft
-    return resolver.portable_ref(model), ",".join(map(resolver.portable_ref, split_drafts(draft)))
+    return resolver.portable_ref(model), draft if is_keyword else resolver.portable_ref(draft)
 
 
-def split_drafts(text: str) -> list[str]:
-    """The references of a --draft argument. Raises UsageError for more than two."""
-    parts = text.split(",")
-    if len(parts) == 1 or os.path.exists(text):
-        return [text]
-    if len(parts) > 2 or not all(part.strip() for part in parts):
-        raise UsageError(
-            f"{sanitize(text, multiline=False)!r} does not name one draft or two.",
-            "Name two with a comma between: --draft SMALL.gguf,HEAD.gguf",
-        )
-    return [part.strip() for part in parts]
+def split_drafts(text: str) -> tuple[str, str]:
+    """The draft of a reference, and a second one, which earlier versions could use."""
+    first, _, second = (text, "", "") if os.path.exists(text) else text.partition(",")
+    return first.strip(), second.strip()
 
 
 def resolve_file(text: str) -> Path:
@@ -145,9 +130,11 @@ def _resolve_files(request: ModelRequest, draft: str) -> ResolvedPair:
     if draft == "none":
         return ResolvedPair(request.target.require_path(), None)
     if draft != "auto":
-        drafts = [_resolve_draft(part) for part in split_drafts(draft)]
-        second = drafts[1] if len(drafts) > 1 else None
-        return ResolvedPair(request.target.require_path(), drafts[0], second_draft=second)
+        draft, ignored = split_drafts(draft)
+        # A reference to a pair means the pair's draft.
+        named = resolver.resolve(draft)
+        path = (named.draft or named.target).require_path()
+        return ResolvedPair(request.target.require_path(), path, ignored_draft=ignored)
     if request.pair is None:
         return ResolvedPair(request.target.require_path(), _find_catalog_draft(request.target))
     return _resolve_catalog_pair(request, request.pair)
@@ -161,12 +148,6 @@ def _resolve_catalog_pair(request: ModelRequest, pair: catalog.CatalogPair) -> R
         raise NotDownloadedError(pair.title, request.name) from missing
     draft = drafts[0] if drafts else None
     return ResolvedPair(target, draft, pair.spec, pair.why, pair.settings)
-
-
-def _resolve_draft(text: str) -> Path:
-    """A reference to a pair means the pair's draft."""
-    request = resolver.resolve(text)
-    return (request.draft or request.target).require_path()
 
 
 def _find_catalog_draft(target: ResolvedModel) -> Path | None:
@@ -184,34 +165,30 @@ def _find_catalog_draft(target: ResolvedModel) -> Path | None:
     return None
 
 
-def draft_kinds(pair: ResolvedPair) -> tuple[str, ...]:
-    """Of each draft: `model`, `crossvocab` (a model with another vocabulary) or the head type.
+def draft_kind(pair: ResolvedPair) -> str | None:
+    """`model`, `crossvocab` (a model with another vocabulary), the head type; None: no draft.
 
     Raises as `resolve_pair`.
     """
-    return tuple(_draft_kind(pair.target, draft) for draft in pair.drafts)
-
-
-def _draft_kind(target_path: Path, path: Path) -> str:
-    target, draft = header.read(target_path), header.read(path)
+    if pair.draft is None:
+        return None
+    target, draft = header.read(pair.target), header.read(pair.draft)
     kind = draft_heads.draft_kind_for_target(target, draft)
-    verdict = pair_compatibility.check_compatibility(target, draft, path).verdict
+    verdict = pair_compatibility.check_compatibility(target, draft, pair.draft).verdict
     return "crossvocab" if kind == "model" and verdict == "cross-vocabulary" else kind
 
 
 def check_drafter(pair: ResolvedPair, spec: str) -> None:
     """Raise UsageError if the pair has no such drafter."""
     if spec not in speculation_methods.ALWAYS:
-        speculation_methods.check(spec, draft_kinds(pair))
+        speculation_methods.check(spec, draft_kind(pair))
 
 
 def preferred_drafter(pair: ResolvedPair, spec: str) -> str:
     """Return the user's general preference, or `auto` if this pair has no such drafter."""
-    if spec in speculation_methods.ALWAYS or spec in speculation_methods.available(
-        draft_kinds(pair)
-    ):
-        return spec
-    return "auto"
+    always = speculation_methods.ALWAYS  # first: it reads no header
+    is_possible = spec in always or spec in speculation_methods.available(draft_kind(pair))
+    return spec if is_possible else "auto"
 
 
 def with_detected_head(pair: ResolvedPair) -> ResolvedPair:
@@ -233,18 +210,6 @@ def check_target(target: Path) -> None:
         name = sanitize(target.name, multiline=False)
         message = f"{name} is a draft head, not a complete model."
         raise ModelFileError(message, f"Name its target: localspec run TARGET --draft {name}")
-
-
-def _check_kinds(pair: ResolvedPair) -> None:
-    """Raise UsageError for two drafts of one kind, or two heads."""
-    kinds = draft_kinds(pair)
-    if len(set(kinds)) == 1 or not {"model", "crossvocab"} & set(kinds):
-        names = " and ".join(sanitize(path.name, multiline=False) for path in pair.drafts)
-        raise UsageError(
-            f"Two drafts must be of different kinds, at most one of them a head: {names} are "
-            f"{' and '.join(kinds)}.",
-            "localspec pair test compares drafts: use the best of them.",
-        )
 
 
 def _check_pair(target: Path, draft: Path) -> None:

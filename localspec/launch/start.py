@@ -11,9 +11,8 @@ from typing import Any, Protocol
 
 from localspec import paths
 from localspec.errors import DoesNotFitError, ModelFileError, OutOfMemoryError
-from localspec.fit import calibration, counted_fit, machine_profile, memory
+from localspec.fit import calibration, counted_fit, machine_profile
 from localspec.fit.advisor import (
-    CONTEXT_SIZES,
     SettingsAdvice,
     SettingsAdvisor,
     SettingsRequest,
@@ -25,9 +24,7 @@ from localspec.launch.workers import check_workers, describe_transfer
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import device_detection, installed_llama_cpp, measurements
 from localspec.machine.cpu_and_ram import OtherCpuLoad
-from localspec.machine.device import Device
 from localspec.machine.measurements import MemoryMeasurement
-from localspec.machine.memory_by_device import HOST, MemoryByDevice
 from localspec.machine.probe import ProbeError
 from localspec.machine.rpc.preflight import WorkerReport
 from localspec.models import local_files
@@ -122,16 +119,15 @@ class LoadOptions:
             n_gpu_layers=-1 if self.draft_gpu_layers is None else self.draft_gpu_layers,
             n_threads=self.draft_threads or self.threads,
         )
-        paths = [] if spec in WITHOUT_DRAFT else [str(path) for path in pair.drafts]
-        path, second, *_ = (*paths, None, None)
+        path = str(pair.draft) if pair.draft and spec not in WITHOUT_DRAFT else None
         load = LoadCommand(str(pair.target), path, target, draft, overlap=self.overlap)
         return SettingsRequest(
-            replace(load, second_draft=second),
+            load,
             ctx=ctx,
             kv=self.kv,
             n_gpu_layers=self.gpu_layers,
             draft_n_gpu_layers=self.draft_gpu_layers,
-            draft_note=pair.head_notice if path else "",
+            draft_note=pair.draft_notice if path else "",
             exact=self.exact,
             skip_memory_check=self.anyway,
             can_skip_workers=self.can_skip_workers,
@@ -269,8 +265,6 @@ def choose_settings(
     draft = header.read_model(Path(load.draft)) if load.draft else None
     machine = machine_profile.with_workers(machine_profile.detect(refresh=True), workers)
     try:
-        if load.second_draft:
-            machine = _without_draft_memory(machine, request, target, load.second_draft)
         advisor = SettingsAdvisor(target, draft, machine)
         advice = advisor.advise(request)
     except ModelFileError:
@@ -380,8 +374,6 @@ class MeasuredEngine:
         """Add the memory estimate and the reason for the settings; save estimate and real use."""
         estimate = advice.fit.memory_estimate
         predicted = estimate.total_by_device
-        if advice.fit.load.second_draft:  # it is not part of the estimate
-            return replace(ready, notices=(*ready.notices, *_settings_notices(advice)))
         used = {name: size for name, size in ready.memory.items() if name in predicted and size}
         if used:
             memory_used = MemoryMeasurement(
@@ -459,28 +451,3 @@ class MeasuredEngine:
     def close(self) -> None:
         self._save_if_changed()
         self._worker.close()
-
-
-def _without_draft_memory(
-    machine: MachineProfile, request: SettingsRequest, target: Header, draft: str
-) -> MachineProfile:
-    """The same computer with less free memory, by what the draft takes beside `target`.
-
-    An upper bound: with the longest context that may be chosen. Raises ModelFileError.
-    """
-    ctx = request.ctx or min(CONTEXT_SIZES[0], target.n_ctx_train or CONTEXT_SIZES[0])
-    settings = replace(request.load.target_settings, n_ctx=ctx)
-    load = replace(request.load, draft=draft, target_settings=settings)
-    devices = machine.devices
-    used = memory.estimate_pair(load, target, header.read_model(Path(draft)), devices).draft
-    if used is None:  # it cannot draft, and is not loaded
-        return machine
-    cpu = _less_free(machine.cpu, used, used.output)
-    return replace(machine, devices=tuple(_less_free(each, used) for each in devices), cpu=cpu)
-
-
-def _less_free(device: Device, used: MemoryByDevice, output: int = 0) -> Device:
-    if device.free is None:
-        return device
-    name = HOST if device.kind == "cpu" else device.name
-    return replace(device, free=max(0, device.free - used.of(name).total - output))

@@ -210,8 +210,6 @@ def make_key(load: LoadCommand) -> str:
         "draft": _cost_settings(load.draft_settings) if load.draft else None,
         "draft_max": load.draft_max,
     }
-    if load.second_draft:
-        parts["second_draft"] = _file_identity(load.second_draft)
     return json.dumps(parts, sort_keys=True, separators=(",", ":"))
 
 

@@ -96,11 +96,11 @@ class MeasuredCosts:
     """Measurements of a pair on this machine; stored by the parent, sent with `load`.
 
     `t1_ms` is a target pass of one token, host time included; `curve` the verify curve by width, in
-    units of t1; `c` a draft pass in units of t1, None without a draft model, `second_c` that of a
-    second draft; `difference` the largest difference of a logit between widths, None if unknown,
-    `long_difference` that after 640 tokens of context; `threads` are those of one-token passes,
-    `threads_batch` those of wider ones, None unless compared with other counts; `survival` the
-    controller's acceptance counts; `other_load` the CPU share of other programs meanwhile.
+    units of t1; `c` a draft pass in units of t1, None without a draft model; `difference` the
+    largest difference of a logit between widths, None if unknown, `long_difference` that after 640
+    tokens of context; `threads` are those of one-token passes, `threads_batch` those of wider ones,
+    None unless compared with other counts; `survival` the controller's acceptance counts;
+    `other_load` the CPU share of other programs meanwhile.
     """
 
     t1_ms: float
@@ -112,7 +112,6 @@ class MeasuredCosts:
     long_difference: float | None = None
     survival: dict[str, Any] = field(default_factory=dict)
     other_load: float | None = None
-    second_c: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +133,6 @@ class LoadCommand:
     """Measure threads and costs while no command is pending."""
     snapshot_bytes: int = 0
     """RAM for copies of other conversations' KV caches."""
-    second_draft: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,9 +163,10 @@ class AppServer:
 
     def can_serve(self, request: SettingsRequest) -> bool:
         """Whether the pair of a request is the one that is served."""
-        load, files = request.load, (self._choice.target, *self._choice.drafts)
-        loaded = [path for path in (load.target, load.draft, load.second_draft) if path]
-        return loaded == list(map(str, files))
+        files = self._choice.target, self._choice.draft
+        return [request.load.target, request.load.draft] == [
+            str(path) if path else None for path in files
+        ]
 
     def share(self, engine: InspectableEngine) -> SharedEngine:
         """The engine for the chat; also after it was loaded again."""

@@ -316,7 +316,7 @@ def _choices(rows: Iterable[HomeRow]) -> list[ResolvedPair]:
 
 def _other_model_rows(survey: MachineSurvey, listed: Iterable[ResolvedPair]) -> list[HomeRow]:
     """Models on disk that are in no pair of `listed`, such as those of LM Studio."""
-    paths = {path for choice in listed for path in (choice.target, *choice.drafts)}
+    paths = {path for choice in listed for path in (choice.target, choice.draft)}
     names = _ollama_names(survey)
     return [
         HomeRow(
@@ -344,7 +344,7 @@ def _preset_rows() -> list[HomeRow]:
 def _describe_draft(choice: ResolvedPair) -> str:
     if choice.draft is None:
         return "prompt lookup, no draft model"
-    return f"+ {' + '.join(choice.draft_names)}"
+    return f"+ {choice.draft_name}"
 
 
 def _suggested_rows(survey: MachineSurvey) -> list[HomeRow]:
@@ -394,7 +394,7 @@ def _hub_row(repo: HubSearchResult) -> HomeRow:
 
 def _format_size(choice: ResolvedPair) -> str:
     try:
-        return gib(sum(file.stat().st_size for file in {choice.target, *choice.drafts}))
+        return gib(sum(file.stat().st_size for file in {choice.target, choice.draft} if file))
     except OSError:
         return "missing"
 

@@ -112,7 +112,7 @@ class EngineProcess:
     def load(self, load: wire.LoadCommand) -> EngineReady:
         """Load a pair. Raises the engine's error, or that of its exit."""
         self._pair_key = crashes.pair_key(load)
-        self._file_stats = crashes.stat_files(load.target, load.draft, load.second_draft)
+        self._file_stats = crashes.stat_files(load.target, load.draft)
         self._workers = load.target_settings.workers
         for event in self._run_or_raise(load, self._timeouts.load):
             if isinstance(event, EngineReady):

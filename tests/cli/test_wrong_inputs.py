@@ -207,6 +207,7 @@ def test_a_setting_that_makes_no_sense(options: tuple[str, ...], words: str) -> 
         (("pull", "demo", "--endpoint", ""), "'--endpoint': it is empty", "pull"),
         (("fit", "demo", "--draft", ""), "'--draft': it is empty", "fit"),
         (("fit", "demo", "--draft", "a,b"), "'a,b' names more than one draft", "fit"),
+        (("run", "demo", "--draft", "a,b"), "'a,b' names more than one draft", "run"),
         (("pair", "test", "demo", "a,b"), "put a space between them", "pair test"),
         (("pair", "check", "demo", "a,b"), "check one at a time", "pair check"),
         (("list", "--models-dir", "/no/such"), "there is no folder /no/such", "list"),

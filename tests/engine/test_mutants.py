@@ -17,7 +17,6 @@ import pytest
 
 from localspec.engine import sampling, speculative_loop, token_probabilities, verifiers
 from localspec.engine.constraints.output_constraint import OutputConstraint
-from localspec.engine.control.draft_choice import DraftChoice
 from localspec.engine.control.overlapped_drafter import OverlappedDrafter
 from localspec.engine.drafters import cross_vocabulary, draft_sampler
 from localspec.engine.drafters.autoregressive_head import HeadRunner
@@ -27,7 +26,7 @@ from localspec.engine.drafters.draft_sampler import DraftSampler
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.drafters.model import ModelDrafter
 from localspec.engine.prefix_cache import BranchCache, PrefixCache
-from tests.engine import laws, test_constrained, test_draft_choice, test_insight, test_overlap
+from tests.engine import laws, test_constrained, test_insight, test_overlap
 from tests.engine.drafters import test_cross_vocabulary
 from tests.engine.laws import (
     DRAFTERS,
@@ -223,11 +222,6 @@ KEY_MUTANTS: dict[str, Mutant] = {
 }
 """The seven bugs that must never pass, in each of their forms."""
 
-BETTER_DRAFT = partial(
-    test_draft_choice.test_the_better_of_two_drafts_is_found,
-    test_draft_choice.POOR,
-    test_draft_choice.GOOD,
-)
 MORE_MUTANTS: dict[str, Mutant] = {
     "accept where p is at least q": Mutant(
         verifiers.RejectionVerifier.verify, "not self._random.accept(ratio)", "True", rejection
@@ -523,24 +517,6 @@ MORE_MUTANTS: dict[str, Mutant] = {
         "if len(allowed) >= n:",
         "if len(allowed):",
         test_constrained.test_a_mask_of_few_candidates_is_the_whole_mask,
-    ),
-    "the better of two drafts is not changed to": Mutant(
-        DraftChoice.propose,
-        "value > best_value + _CLEAR_GAIN",
-        "False",
-        BETTER_DRAFT,
-    ),
-    "a round is told to the draft that made it only": Mutant(
-        DraftChoice.record_round,
-        "controller is not self._chosen",
-        "False",
-        test_draft_choice.test_a_draft_that_is_better_than_expected_is_found,
-    ),
-    "two drafts with an account each": Mutant(
-        DraftChoice.__init__,
-        "controller.regret = controllers[0].regret",
-        "pass",
-        test_draft_choice.test_a_draft_that_is_better_than_expected_is_found,
     ),
     "lookup in another text": Mutant(
         LookupDrafter._index_tokens,

@@ -11,7 +11,6 @@ import numpy as np
 
 from localspec.engine.control.acceptance_stats import PairStats
 from localspec.engine.control.controller import Controller
-from localspec.engine.control.draft_choice import DraftChoice
 from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy
 from localspec.engine.speculative_loop import RoundResult
@@ -109,9 +108,7 @@ class World:
         new = [7] * kept + [int(self._rng.integers(100, 10_000))]
         return RoundResult(draft, kept, new, times, len(draft.tokens) + 1)
 
-    def run(
-        self, drafter: Drafter, n: int, length: int, controller: Controller | DraftChoice | None
-    ) -> float:
+    def run(self, drafter: Drafter, n: int, length: int, controller: Controller | None) -> float:
         """Milliseconds for about n tokens."""
         ms, tokens, lost, last_width = 0.0, [1] * self.prompt, 0.0, 0
         self.regret, self._read_to = [], 0

@@ -46,8 +46,6 @@ _RESERVE = 1.5
 """A draft longer than the shortest one must be affordable if it costs this many times as much."""
 _MIN_READING_ROUNDS = 32
 """Rounds over which a draft's reading of the text is spread."""
-_NEW_DRAFT_INTERVAL = 4
-"""Rounds between the first trials of a draft that another one is preferred to."""
 _ROUNDS_BETWEEN_PLANS = 16
 """Minimum rounds between events that only update the reason or the speed-up."""
 
@@ -148,14 +146,6 @@ class Controller:
         self._throughput.rounds_since_draft += 1
         return Draft(reason=self._no_draft_reason())
 
-    def draft_value(self, n_tokens: int, limit: int) -> float:
-        """Tokens that a round with this draft is expected to gain after `n_tokens` of text.
-
-        What it has not read yet is counted in small part, since it is read once.
-        """
-        gain = self._throughput.expected_gain(self._gain.model_gain(0, 1.0, limit))
-        return gain - self._reading_cost(n_tokens)
-
     def _reading_cost(self, n_tokens: int) -> float:
         """The cost of reading what the draft has not read, in tokens a round.
 
@@ -174,15 +164,6 @@ class Controller:
     def _is_promising(self) -> bool:
         """Whether the draft's trials gained so far, or were enough to judge it."""
         return self._throughput.gain > 0 or not self._throughput.is_unproven
-
-    def is_trial_due(self, tokens: Sequence[int], limit: int) -> bool:
-        """Whether a draft that another one is preferred to should be tried, and can be afforded."""
-        throughput = self._throughput
-        wait = _NEW_DRAFT_INTERVAL if throughput.is_unproven else 4 * throughput.probe_interval
-        if throughput.rounds_since_draft < wait:
-            return False
-        self._plan_model(tokens, limit)
-        return self._model_pays or self._is_probing
 
     def _plan_model(self, tokens: Sequence[int], limit: int) -> int:
         """Decide whether to draft with the model; return the longest draft that is affordable.
@@ -322,7 +303,8 @@ class Controller:
 
     def record_round(self, result: RoundResult) -> None:
         """Update the statistics with a round's result."""
-        self._count_round(result)
+        self._n_rounds += 1
+        self.max_tokens_left = max(1, self.max_tokens_left - len(result.tokens))
         most_ms = _MAX_CHARGE * self._costs.verify_ms[min(result.width, MAX_WIDTH)]
         free_ms = 0.0
         # Not for the prompt's last batch, nor for a round with a second pass.
@@ -338,20 +320,6 @@ class Controller:
         self._record_unused_lookup(result)
         self._match_rate = 0.9 * self._match_rate + 0.1 * bool(self._lookup_draft.tokens)
         self._drafted_tokens, self._draft_budget = [], None
-
-    def _count_round(self, result: RoundResult) -> None:
-        self._n_rounds += 1
-        self.max_tokens_left = max(1, self.max_tokens_left - len(result.tokens))
-
-    def observe_round(self, result: RoundResult) -> None:
-        """Update the statistics with the result of a round that another controller drafted."""
-        self._count_round(result)
-        self._throughput.rounds_since_draft += 1
-        target_ms = result.ms.verify + result.ms.host
-        if result.width == len(result.draft.tokens) + 1 and not result.guarded:
-            self._costs.record_pass(result.width, target_ms)
-            self._throughput.record_round(len(result.tokens), target_ms + result.ms.draft)
-        self._pair_stats.won = self.regret.carry_over()
 
     def _charge_budget(self, result: RoundResult, target_ms: float, free_ms: float) -> None:
         """Charge a round that drafted; `free_ms` of its draft time are not charged."""

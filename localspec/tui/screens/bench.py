@@ -214,7 +214,7 @@ def _files_text(choice: ResolvedPair) -> str:
         return f"{choice.target.name}, prompt lookup, no draft model"
     if draft == choice.target:
         return f"{choice.target.name} with its own MTP layer"
-    return f"{choice.target.name} with {' and '.join(each.name for each in choice.drafts)}"
+    return f"{choice.target.name} with {draft.name}"
 
 
 def _report_lines(

@@ -351,8 +351,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
                 # A pair from the recent list was already opened as is, without a head.
                 choice = launch.with_detected_head(choice)
             launch.check_target(choice.target)
-            for draft in choice.drafts:
-                header.check_loadable(draft)
+            if choice.draft is not None:
+                header.check_loadable(choice.draft)
         except LocalspecError as error:
             self._show_error(error)
             return None

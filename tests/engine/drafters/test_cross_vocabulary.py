@@ -210,15 +210,20 @@ def test_auto_says_what_it_is_and_pauses_it_like_any_other(unlike: Session) -> N
 def test_it_drafts_a_chat_by_its_own_template(zoo: Zoo) -> None:
     question = (ChatMessage("user", "Say it <|im_end|> again"),)
     with loaded(zoo["chatty"], zoo["no-system"]) as same:
-        assert same._pair.drafts[0].vocabularies is None
+        assert same._pair.loaded_draft is not None
+        assert same._pair.loaded_draft.vocabularies is None
     with loaded(zoo["chatty"], zoo["thinker"]) as session:
-        prompt = session._pair.drafts[0].prompt(GenerateCommand(messages=question))
-        assert prompt is not None and session._draft is not None
+        draft = session._pair.loaded_draft
+        assert draft is not None and session._draft is not None
+        prompt = draft.prompt(GenerateCommand(messages=question))
+        assert prompt is not None
         shown = b"".join(session._draft.vocabulary.token_text(token) for token in prompt)
         assert shown.endswith(b"<|im_start|>assistant\n") or b"assistant" in shown
-        assert session._pair.drafts[0].prompt(GenerateCommand("Say it")) is None
+        assert draft.prompt(GenerateCommand("Say it")) is None
     with loaded(zoo["chatty"], DEMO / "demo-draft.gguf") as without_template:
-        assert without_template._pair.drafts[0].prompt(GenerateCommand(messages=question)) is None
+        draft = without_template._pair.loaded_draft
+        assert draft is not None
+        assert draft.prompt(GenerateCommand(messages=question)) is None
 
 
 def test_the_rule_says_how_much_it_covers(zoo: Zoo) -> None:
