@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from localspec import speculation_methods
 from localspec.engine import drafters
-from localspec.engine.control.acceptance_stats import PairStats, stats_key
-from localspec.engine.control.controller import Controller, DraftInput
+from localspec.engine.control.controller import DraftInput, SpeculationController
 from localspec.engine.control.overlapped_drafter import DraftOverlap, OverlappedDrafter
+from localspec.engine.control.pair_stats import PairStats, stats_key
 from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.drafters import DrafterInputs
 from localspec.engine.drafters.autoregressive_head import HeadRunner
@@ -35,7 +35,7 @@ class AnswerDrafter:
     """What drafts one answer."""
 
     drafter: Drafter
-    controller: Controller | None
+    controller: SpeculationController | None
     """If it chooses source and length."""
     overlapped: OverlappedDrafter | None
 
@@ -120,11 +120,13 @@ class DraftSources:
     ) -> AnswerDrafter:
         stats, lookup, draft = self.stats(request), self._lookup(inputs), self._draft
         if draft is None:
-            controller = Controller(None, lookup, self.costs, stats, draft_input="states")
+            controller = SpeculationController(
+                None, lookup, self.costs, stats, draft_input="states"
+            )
             return AnswerDrafter(controller, controller, None)
         inputs = self.add_draft(inputs, request)
         overlapped = self._overlap.make_drafter(inputs, request, self.costs)
-        controller = Controller(
+        controller = SpeculationController(
             overlapped or drafters.make(draft.kind, inputs),
             lookup,
             self.costs,

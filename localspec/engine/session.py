@@ -17,11 +17,11 @@ from localspec.engine.conversation_snapshots import ConversationSnapshots
 from localspec.engine.draft_scoring import ScoredAnswer
 from localspec.engine.draft_sources import AnswerDrafter, DraftSources
 from localspec.engine.drafters.constrained import ConstrainedDrafter
+from localspec.engine.idle_profiler import PairProfiler
 from localspec.engine.loaded_pair import LoadedPair
 from localspec.engine.near_ties import NearTieCheck
 from localspec.engine.output_processor import OutputProcessor, to_alternatives
 from localspec.engine.prefix_cache import PrefixCache
-from localspec.engine.prober import PairProber
 from localspec.engine.protocols import Verifier
 from localspec.engine.rescore import replay_passes, rescore
 from localspec.engine.speculative_loop import GenerationJob, TokenScorer, speculative_decode
@@ -86,7 +86,7 @@ class Session:
         self._snapshots = ConversationSnapshots(caches, load.snapshot_bytes)
         self._max_draft = self._pair.max_draft
         self._max_width = load.draft_max + 1
-        self._prober = PairProber(load, self._target, self._draft, self._max_draft, cpu_load)
+        self._profiler = PairProfiler(load, self._target, self._draft, self._max_draft, cpu_load)
         self.ready = self._pair.ready_event(load, (time.perf_counter() - began) * 1e3)
 
     def stop(self) -> None:
@@ -124,15 +124,15 @@ class Session:
         loop = speculative_decode(self._target_cache, drafter, verifier, job)
         plan_change = controller.plan_change if controller else lambda: None
         output = OutputProcessor(request, vocabulary, plan.why, plan_change, thinking)
-        self._prober.adapt_threads(between_answers=True)
+        self._profiler.adapt_threads(between_answers=True)
         began = time.perf_counter()
         for event in prompt.mark_thinking(output.process(loop)):
             yield event
-            self._prober.adapt_threads()
+            self._profiler.adapt_threads()
         self._record_answer(near_tie_check, time.perf_counter() - began)
 
     def _record_answer(self, near_tie_check: NearTieCheck | None, seconds: float) -> None:
-        self._prober.record_answer(self._sources.costs.plain_ms)
+        self._profiler.record_answer(self._sources.costs.plain_ms)
         if near_tie_check is not None:
             self._near_tie_ms += near_tie_check.n_found * self._sources.costs.plain_ms
             self._checked_ms += seconds * 1e3
@@ -230,9 +230,9 @@ class Session:
     def probe(self, command: ProbeCommand) -> Iterator[SpeculationPlan | MeasuredCosts]:
         """Measure threads, and pass costs for about `command.seconds`; empties the memories."""
         self._stop_requested = False
-        self._prober.empty_memories()
+        self._profiler.empty_memories()
         shown = ""
-        for step in self._prober.measure(command.seconds):
+        for step in self._profiler.measure(command.seconds):
             if step != shown:
                 shown = step
                 yield SpeculationPlan("probing", step)
@@ -240,16 +240,16 @@ class Session:
                 break
         if command.difference:
             yield SpeculationPlan("probing", "comparing logits across pass widths")
-            self._logit_difference = self._prober.measure_logit_difference()
-            self._long_difference = self._prober.measure_long_difference()
-        self._prober.empty_memories()
-        self._sources.set_costs(self._prober.costs)
+            self._logit_difference = self._profiler.measure_logit_difference()
+            self._long_difference = self._profiler.measure_long_difference()
+        self._profiler.empty_memories()
+        self._sources.set_costs(self._profiler.costs)
         yield from self.measured_costs()
 
     def measure_when_idle(self) -> Generator[None]:
         """Measure the pair if that is due, between commands; may be closed at every yield."""
         self._stop_requested = False
-        for costs in self._prober.measure_when_idle():
+        for costs in self._profiler.measure_when_idle():
             if costs is not None:
                 self._sources.set_costs(costs)
             yield
@@ -257,12 +257,12 @@ class Session:
 
     def _compare_widths_when_idle(self) -> Iterator[None]:
         """Compare pass widths after the text in memory, if its length has not been compared."""
-        is_long = self._prober.has_long_text
+        is_long = self._profiler.has_long_text
         is_wanted = self._measures_when_idle or (is_long and self._is_long_context_slow)
         known = self._long_difference if is_long else self._logit_difference
         if not is_wanted or known is not None:
             return
-        for difference in self._prober.compare_widths_when_idle():
+        for difference in self._profiler.compare_widths_when_idle():
             if is_long:
                 self._long_difference = difference
             else:
@@ -277,8 +277,8 @@ class Session:
         measured = MeasuredCosts(
             t1_ms=round(costs.plain_ms, 4),
             curve=costs.verify_curve(),
-            threads=self._prober.threads,
-            threads_batch=self._prober.threads_batch,
+            threads=self._profiler.threads,
+            threads_batch=self._profiler.threads_batch,
             difference=self._logit_difference,
             long_difference=self._long_difference,
         )
@@ -367,10 +367,10 @@ class Session:
     def _measure_logit_differences(self) -> None:
         """Those unknown; in a long context only if that is quick: else when nobody waits."""
         if self._logit_difference is None:
-            self._logit_difference = self._prober.measure_logit_difference()
+            self._logit_difference = self._profiler.measure_logit_difference()
         is_wanted = not self._is_long_context_slow and not self._target.splits_attention
         if self._long_difference is None and is_wanted:
-            self._long_difference = self._prober.measure_long_difference(_MAX_READING_SECONDS)
+            self._long_difference = self._profiler.measure_long_difference(_MAX_READING_SECONDS)
             self._is_long_context_slow = self._long_difference is None
 
     def _new_notices(self, request: GenerateCommand, prompt: Prompt) -> list[Notice]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from localspec.engine.control.acceptance_stats import (
+from localspec.engine.control.expected_gain import ExpectedGain
+from localspec.engine.control.pair_stats import (
     AcceptanceRate,
     AcceptanceStats,
     PairStats,
@@ -13,7 +14,6 @@ from localspec.engine.control.acceptance_stats import (
     confidence_bucket,
     match_bucket,
 )
-from localspec.engine.control.draft_length import ExpectedGain
 from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.protocols import Draft
 from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts

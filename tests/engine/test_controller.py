@@ -10,8 +10,8 @@ from statistics import mean
 import numpy as np
 import pytest
 
-from localspec.engine.control.acceptance_stats import PairStats
-from localspec.engine.control.controller import Controller
+from localspec.engine.control.controller import SpeculationController
+from localspec.engine.control.pair_stats import PairStats
 from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.protocols import Draft, DraftStopPolicy
@@ -120,7 +120,7 @@ def test_widths_beyond_a_cliff_are_left_alone() -> None:
 
 
 class Recorded:
-    def __init__(self, controller: Controller, lengths: list[int]) -> None:
+    def __init__(self, controller: SpeculationController, lengths: list[int]) -> None:
         self._controller, self._lengths = controller, lengths
 
     def propose(
@@ -167,7 +167,7 @@ def test_a_pause_blames_the_text_or_the_passes() -> None:
         assert (state(controller).state, state(controller).why) == ("paused", why)
 
 
-def state(controller: Controller) -> SpeculationPlan:
+def state(controller: SpeculationController) -> SpeculationPlan:
     return controller._plan(controller._state())
 
 
@@ -197,10 +197,10 @@ def test_states_are_told_once_and_with_their_reason() -> None:
     assert told[-1].speedup is not None and told[-1].speedup > 1.5
 
 
-def copying(rounds: int, text: Sequence[int]) -> tuple[Controller, float]:
+def copying(rounds: int, text: Sequence[int]) -> tuple[SpeculationController, float]:
     """A controller without a draft model over a text that is known; tokens a round."""
     known = PairStats()
-    controller = Controller(
+    controller = SpeculationController(
         None, LookupDrafter(), PassCosts(MeasuredCosts(10.0, {"1": 1.0, "8": 1.3})), known
     )
     tokens = list(text[:4])
@@ -253,7 +253,7 @@ def test_all_sources_together_change_nothing(sampling: SamplingParams, other: in
     what = job([*PROMPT, *PROMPT], 120, sampling=sampling, draft_length=16)
     verifier = make_verifier("coupled", sampling.seed)
     draft = model_drafter(HistoryModel(other), verifier, sampling, len(what.prompt))
-    controller = Controller(draft, LookupDrafter(1), PassCosts(COSTS), PairStats())
+    controller = SpeculationController(draft, LookupDrafter(1), PassCosts(COSTS), PairStats())
     got = run(
         HistoryModel(1), controller, verifier, replace(what, on_round=controller.record_round)
     )
@@ -274,7 +274,7 @@ def test_mixed_drafts_keep_the_distribution(mode: VerifyMode) -> None:
         what = job(prompt, 4, sampling=replace(PLAIN, seed=seed), draft_length=3)
         verifier = make_verifier(mode, seed)
         draft = model_drafter(TableModel(table(2)), verifier, what.sampling, len(prompt))
-        controller = Controller(draft, LookupDrafter(1), PassCosts(COSTS), PairStats())
+        controller = SpeculationController(draft, LookupDrafter(1), PassCosts(COSTS), PairStats())
         seen[tuple(run(model, controller, verifier, what).tokens[1:3])] += 1
     reference: Counter[tuple[int, ...]] = Counter()
     for seed in range(n):

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.engine import pass_timing, prober
+from localspec.engine import idle_profiler, pass_timing
 from localspec.engine import session as session_module
 from localspec.engine.protocols import Logits
 from localspec.engine.session import Session
@@ -181,9 +181,9 @@ def test_threads_that_were_asked_for_stay(zoo: Zoo) -> None:
 def idle(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Session, QuietComputer]]:
     """A session to be measured when idle, on a computer whose load the test sets."""
     computer = QuietComputer()
-    for module in (prober, session_module):
+    for module in (idle_profiler, session_module):
         monkeypatch.setattr(module, "OtherCpuLoad", lambda *pids, **_: computer)
-    monkeypatch.setattr(prober, "_IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(idle_profiler, "_IDLE_SECONDS", 0.1)
     files = str(zoo["target"]), str(zoo["cousin"])
     session = Session(LoadCommand(*files, UNTOLD, UNTOLD, measure_when_idle=True))
     yield session, computer
@@ -204,34 +204,34 @@ def test_an_answer_leaves_busy_cpus_to_other_programs(
     idle: tuple[Session, QuietComputer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spinning threads of two engines on the same CPUs took seconds for a token."""
-    monkeypatch.setattr(prober, "_ADAPT_SECONDS", 0.0)
+    monkeypatch.setattr(idle_profiler, "_ADAPT_SECONDS", 0.0)
     session, computer = idle
-    n = session._prober.threads
+    n = session._profiler.threads
     texts, counts = [], []
     for computer.load in (0.0, 0.99, 0.0):
         texts.append(say(session, "a b c", max_tokens=4).ids)
         counts.append(session._target.n_threads)
     assert counts == [n, 1, n]
     assert texts[0] == texts[1]
-    assert session._prober.threads == n
+    assert session._profiler.threads == n
 
 
 def test_what_other_programs_do_between_answers_takes_no_cpus(
     idle: tuple[Session, QuietComputer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They may be waiting for this one, as a benchmark or an agent's tools."""
-    monkeypatch.setattr(prober, "_ADAPT_SECONDS", 0.0)
+    monkeypatch.setattr(idle_profiler, "_ADAPT_SECONDS", 0.0)
     session, computer = idle
     computer.load = 0.99
-    session._prober.adapt_threads(between_answers=True)
-    assert session._target.n_threads == session._prober.threads
-    session._prober.adapt_threads()
+    session._profiler.adapt_threads(between_answers=True)
+    assert session._target.n_threads == session._profiler.threads
+    session._profiler.adapt_threads()
     assert session._target.n_threads == 1
-    session._prober.adapt_threads(between_answers=True)
+    session._profiler.adapt_threads(between_answers=True)
     assert session._target.n_threads == 1
     computer.load = 0.0
-    session._prober.adapt_threads(between_answers=True)
-    assert session._target.n_threads == session._prober.threads
+    session._profiler.adapt_threads(between_answers=True)
+    assert session._target.n_threads == session._profiler.threads
 
 
 def test_a_model_loaded_beside_busy_programs_begins_with_fewer_threads(
@@ -239,22 +239,22 @@ def test_a_model_loaded_beside_busy_programs_begins_with_fewer_threads(
 ) -> None:
     computer = QuietComputer()
     computer.load = 0.99
-    for module in (prober, session_module):
+    for module in (idle_profiler, session_module):
         monkeypatch.setattr(module, "OtherCpuLoad", lambda *pids, **_: computer)
     with loaded(zoo["target"], settings=UNTOLD) as session:
         assert session._target.n_threads == 1
         computer.load = 0.0
-        session._prober.adapt_threads(between_answers=True)
-        assert session._target.n_threads == session._prober.threads
+        session._profiler.adapt_threads(between_answers=True)
+        assert session._target.n_threads == session._profiler.threads
 
 
 def test_a_draft_keeps_its_own_number_of_threads(zoo: Zoo) -> None:
     files, three = (str(zoo["target"]), str(zoo["cousin"])), replace(SETTINGS, n_threads=3)
     session = Session(LoadCommand(*files, SETTINGS, three))
     assert session._draft is not None
-    session._prober._limit_threads(2)
+    session._profiler._limit_threads(2)
     assert (session._target.n_threads, session._draft.n_threads) == (1, 2)
-    session._prober._limit_threads(8)
+    session._profiler._limit_threads(8)
     assert (session._target.n_threads, session._draft.n_threads) == (1, 3)
     session.close()
 
@@ -307,7 +307,7 @@ def test_a_computer_that_stays_busy_is_left_alone(
 def test_answers_that_stay_slower_are_measured_again(idle: tuple[Session, QuietComputer]) -> None:
     session, _ = idle
     list(session.measure_when_idle())
-    measured = session._prober
+    measured = session._profiler
     for slower in (1.0, 2.0, 2.0, 1.0, 2.0, 2.0):
         measured.record_answer(slower * costs_t1(session))
         assert not list(measured.measure_when_idle())

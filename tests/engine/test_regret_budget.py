@@ -10,10 +10,10 @@ from statistics import mean
 
 import pytest
 
-from localspec.engine.control.acceptance_stats import PairStats, stats_key
-from localspec.engine.control.controller import Controller
-from localspec.engine.control.draft_length import RegretBudget
+from localspec.engine.control.controller import SpeculationController
+from localspec.engine.control.pair_stats import PairStats, stats_key
 from localspec.engine.control.pass_costs import PassCosts
+from localspec.engine.control.regret_budget import RegretBudget
 from localspec.protocol.events import RoundTimes
 from localspec.protocol.wire import MeasuredCosts
 from tests.engine.worlds import CLIFF, FLAT, STEEP, World, steady, turning
@@ -51,7 +51,7 @@ def test_the_time_lost_is_within_the_budget_at_every_moment(name: str) -> None:
         costs = world.costs()
         won = lost_before = tokens_before = 0.0
         for _ in range(3):
-            controller = Controller(world, None, costs, world.stats)
+            controller = SpeculationController(world, None, costs, world.stats)
             world.run(controller, 400, 16, controller)
             for tokens, lost in world.regret:
                 total = lost_before + lost
@@ -65,7 +65,7 @@ def in_processes(world: World, answers: int, length: int = 96) -> list[float]:
     """Speed-ups of one-shot answers; what one process learns is saved for the next."""
     costs, speedups = world.costs(), []
     for _ in range(answers):
-        controller = Controller(world, None, costs, world.stats)
+        controller = SpeculationController(world, None, costs, world.stats)
         controller.max_unread = world.max_unread
         speedups.append(10.0 / world.run(controller, length, 16, controller))
         c = costs.c if costs.is_draft_measured else None

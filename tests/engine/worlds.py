@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from localspec.engine.control.acceptance_stats import PairStats
-from localspec.engine.control.controller import Controller
+from localspec.engine.control.controller import SpeculationController
+from localspec.engine.control.pair_stats import PairStats
 from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy
 from localspec.engine.speculative_loop import RoundResult
@@ -98,8 +98,8 @@ class World:
         prices_changes = self.prices_changes and self.change > 0
         return PassCosts(measured, prices_changes=prices_changes, drafts_on_gpu=self.on_gpu)
 
-    def controller(self, lookup: Drafter | None = None) -> Controller:
-        return Controller(self, lookup, self.costs(), self.stats)
+    def controller(self, lookup: Drafter | None = None) -> SpeculationController:
+        return SpeculationController(self, lookup, self.costs(), self.stats)
 
     def result(self, draft: Draft, times: RoundTimes) -> RoundResult:
         """A round of this draft, verified as decided while drafting."""
@@ -108,7 +108,9 @@ class World:
         new = [7] * kept + [int(self._rng.integers(100, 10_000))]
         return RoundResult(draft, kept, new, times, len(draft.tokens) + 1)
 
-    def run(self, drafter: Drafter, n: int, length: int, controller: Controller | None) -> float:
+    def run(
+        self, drafter: Drafter, n: int, length: int, controller: SpeculationController | None
+    ) -> float:
         """Milliseconds for about n tokens."""
         ms, tokens, lost, last_width = 0.0, [1] * self.prompt, 0.0, 0
         self.regret, self._read_to = [], 0

@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from localspec.engine.control.acceptance_stats import AcceptanceTable, PairStats, match_bucket
-from localspec.engine.control.draft_length import DraftBudget, ExpectedGain, RegretBudget
+from localspec.engine.control.expected_gain import ExpectedGain, GainStopPolicy
+from localspec.engine.control.pair_stats import AcceptanceTable, PairStats, match_bucket
 from localspec.engine.control.pass_costs import MAX_WIDTH, PassCosts
+from localspec.engine.control.regret_budget import RegretBudget
 from localspec.engine.drafters.draft_sampler import join_drafts
 from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy
 from localspec.engine.speculative_loop import RoundResult
@@ -65,7 +66,7 @@ class _DraftedToken:
     is_from_model: bool
 
 
-class Controller:
+class SpeculationController:
     """A drafter for one answer that combines a draft model or head with prompt lookup."""
 
     def __init__(
@@ -90,7 +91,7 @@ class Controller:
             costs.use_measured_reading(pair_stats.reading)
         self._drafted_tokens: list[_DraftedToken] = []
         self._lookup_draft = Draft()
-        self._draft_budget: DraftBudget | None = None
+        self._stop_policy: GainStopPolicy | None = None
         self._pair_stats = pair_stats
         self.regret = RegretBudget(pair_stats.won)
         self._n_to_catch_up = 0
@@ -116,7 +117,7 @@ class Controller:
         draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        self._drafted_tokens, self._draft_budget = [], None
+        self._drafted_tokens, self._stop_policy = [], None
         if self._costs.change_ms and self._model_drafter is not None:
             self._costs.hold_best_width(self._acceptance.mean_probability)
         if (
@@ -234,10 +235,10 @@ class Controller:
     def _extend_with_lookup(self, tokens: Sequence[int], limit: int, draft: Draft) -> Draft:
         if self._lookup_drafter is None or not draft.tokens or len(draft.tokens) >= limit:
             return draft
-        assert self._draft_budget is not None
+        assert self._stop_policy is not None
         lookup_draft = self._lookup_drafter.propose(tokens, limit - len(draft.tokens), draft.tokens)
         length, gain = self._gain.lookup_gain(
-            lookup_draft, len(draft.tokens), self._draft_budget.probability
+            lookup_draft, len(draft.tokens), self._stop_policy.probability
         )
         if not length or gain <= 0:
             return draft
@@ -263,7 +264,7 @@ class Controller:
         prefix_probability: float = 1.0,
     ) -> Draft:
         assert self._model_drafter is not None
-        budget = DraftBudget(
+        budget = GainStopPolicy(
             self._gain,
             draft_prefix,
             prefix_probability,
@@ -271,7 +272,7 @@ class Controller:
             lambda drafted: self._lookup_beats_model(tokens, drafted),
         )
         budget.is_forced = self._is_probing
-        self._draft_budget = budget
+        self._stop_policy = budget
         n_unread = len(tokens) + len(draft_prefix) - self._draft_read_to
         self._n_to_catch_up = min(n_unread, self.max_unread)
         draft = self._model_drafter.propose(tokens, limit, draft_prefix, budget)
@@ -319,7 +320,7 @@ class Controller:
                 self._acceptance.record_model_token(drafted.position, float(accepted))
         self._record_unused_lookup(result)
         self._match_rate = 0.9 * self._match_rate + 0.1 * bool(self._lookup_draft.tokens)
-        self._drafted_tokens, self._draft_budget = [], None
+        self._drafted_tokens, self._stop_policy = [], None
 
     def _charge_budget(self, result: RoundResult, target_ms: float, free_ms: float) -> None:
         """Charge a round that drafted; `free_ms` of its draft time are not charged."""
@@ -332,7 +333,7 @@ class Controller:
 
     def _record_times(self, result: RoundResult) -> float:
         """Record the times; return those of the draft model reading a long text at no charge."""
-        costs, budget = self._costs, self._draft_budget
+        costs, budget = self._costs, self._stop_policy
         target_ms, draft_ms, reading_ms = result.ms.verify + result.ms.host, result.ms.draft, 0.0
         costs.record_pass(result.width, target_ms)
         if budget is not None and budget.n_passes:

@@ -39,7 +39,7 @@ def _n_free_cpus(others_share: float | None) -> int:
     return max(1, math.floor((1 - others_share) * (os.cpu_count() or 1) + _SHARED_CPU))
 
 
-class PairProber:
+class PairProfiler:
     """Measures one pair, and knows whether that is due.
 
     It is due at the first load of a pair, and again when answers have become slower for a while.
