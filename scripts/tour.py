@@ -16,8 +16,7 @@ from typing import Any
 from pictures import still, svg, until
 from textual.pilot import Pilot
 
-from localspec.doctor import checks
-from localspec.doctor.findings import Finding, RepairAction
+from localspec.doctor.findings import Finding, RepairAction, ok, problem
 from localspec.fit import device_speed
 from localspec.fit.machine_profile import MachineProfile
 from localspec.machine.device import Device
@@ -79,29 +78,27 @@ def _on_a_card(seen: MachineSurvey) -> MachineSurvey:
 def findings(area: str) -> Iterator[Finding]:
     """Findings of a computer whose llama.cpp cannot use its GPU."""
     line = "LOCALSPEC_BACKEND=cuda scripts/run doctor"
+    without_gpu = problem(
+        "engine",
+        "cpu-only-build",
+        "NVIDIA driver 570.86 is installed, but this build of llama.cpp can use the CPU only",
+        line,
+    )
+    leftovers = problem(
+        "disk",
+        "leftovers",
+        "4.1 GB in 2 incomplete downloads",
+        "localspec pull resumes them; localspec rm --leftovers deletes them",
+    )
+    install = RepairAction("install it", f"Run this?\n\n{line}")
+    remove = RepairAction("remove them", "Remove 2 incomplete downloads, 4.1 GB?")
     found = (
-        Finding(
-            "cpu-only-build",
-            "engine",
-            "warning",
-            "NVIDIA driver 570.86 is installed, but this build of llama.cpp can use the CPU only",
-            line,
-            checks.EXPLANATIONS["cpu-only-build"],
-            RepairAction("install it", f"Run this?\n\n{line}"),
-        ),
-        Finding(
-            "leftovers",
-            "disk",
-            "notice",
-            "4.1 GB in 2 incomplete downloads",
-            "localspec pull resumes them; localspec rm --leftovers deletes them",
-            checks.EXPLANATIONS["leftovers"],
-            RepairAction("remove them", "Remove 2 incomplete downloads, 4.1 GB?"),
-        ),
-        Finding("versions", "engine", "ok", "localspec 0.1.0, Python 3.11.7"),
-        Finding("memory", "devices", "ok", "8 cores: 24.0 GiB of 32.0 GiB memory free"),
-        Finding("room", "disk", "ok", "65.5 GB free for models"),
-        Finding("unicode", "terminal", "ok", "Unicode"),
+        replace(without_gpu, action=install),
+        replace(leftovers, action=remove),
+        ok("engine", "versions", "localspec 0.1.0, Python 3.11.7"),
+        ok("devices", "memory", "8 cores: 24.0 GiB of 32.0 GiB memory free"),
+        ok("disk", "room", "65.5 GB free for models"),
+        ok("terminal", "unicode", "Unicode"),
     )
     yield from (one for one in found if one.area == area)
 

@@ -15,7 +15,7 @@ from localspec.protocol.wire import (
     ReplayCommand,
     ReplayResult,
 )
-from localspec.worker import crashes
+from localspec.worker import exit_causes
 
 ComparedPart = Literal["greedy", "seeded"]
 
@@ -201,7 +201,7 @@ class AnswerRecorder:
             for event in events:
                 self._raise_if_cancelled()
                 if isinstance(event, EngineExit):
-                    raise crashes.exit_error(event)
+                    raise exit_causes.exit_error(event)
                 if isinstance(event, Round) and event.tokens:
                     rounds.append(event)
         finally:

@@ -11,7 +11,7 @@ from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineExit, GenerationFinished, Round
 from localspec.protocol.wire import GenerateCommand, SamplingParams
-from localspec.worker import crashes
+from localspec.worker import exit_causes
 
 Arm = Literal["plain", "speculative"]
 _TIME_BUDGET_SECONDS = 40.0
@@ -145,7 +145,7 @@ def stream_run(
             speed = (tokens - len(rounds[0].tokens)) / seconds if seconds else None
             yield RunProgress(task, arm, tokens, speed)
         elif isinstance(event, EngineExit):
-            raise crashes.exit_error(event)
+            raise exit_causes.exit_error(event)
         elif isinstance(event, GenerationFinished):
             if event.reason == "cancelled":
                 return None

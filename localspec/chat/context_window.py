@@ -21,7 +21,7 @@ from localspec.errors import LocalspecError, PromptTooLongError
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineExit, Event, GenerationFinished, Notice, Prefill, Round
 from localspec.protocol.wire import ChatMessage, CountCommand, GenerateCommand
-from localspec.worker import crashes
+from localspec.worker import exit_causes
 
 _MIN_ANSWER_TOKENS = 256
 """Tokens reserved for an answer, if the context has at least eight times as many."""
@@ -56,7 +56,7 @@ def run_request(
     for event in engine.generate(request):
         yield event
         if isinstance(event, EngineExit):
-            raise crashes.exit_error(event)
+            raise exit_causes.exit_error(event)
         if is_stopped() and not isinstance(event, GenerationFinished):
             engine.stop()
 

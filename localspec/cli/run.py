@@ -94,9 +94,9 @@ def _new_conversation(given: dict[str, Any]) -> Conversation:
 
 
 def _warn_unused_gpu() -> None:
-    from localspec import doctor  # noqa: PLC0415  late: only for a terminal
+    from localspec.doctor import llama_build  # noqa: PLC0415  late: only for a terminal
 
-    if (finding := doctor.find_unused_gpu()) is not None:
+    if (finding := llama_build.find_unused_gpu()) is not None:
         click.echo(f"localspec: {finding.what}.\n  {finding.fix}", err=True)
         click.echo(f"  Hide this notice: localspec doctor --dismiss {finding.id}", err=True)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import platform
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
 from localspec import __version__, paths
 from localspec.doctor import llama_build
-from localspec.doctor.findings import Finding, Level
+from localspec.doctor.findings import Finding, ok, problem
 from localspec.machine import (
     device_detection,
     install_commands,
@@ -27,34 +27,22 @@ from localspec.machine.measurements import MeasurementStore
 from localspec.machine.probe import ProbeError
 from localspec.machine.rpc import side_library
 from localspec.models import draft_heads
-from localspec.units import count, gib
-from localspec.worker import crashes
+from localspec.units import gib
 
-_LINUX_CPU_FLAGS = {
+_X86_FEATURES = "SSSE3 AVX AVX_VNNI AVX2 F16C FMA BMI2 AVX512_VNNI AVX512_BF16 AMX_INT8 SVE"
+_LINUX_CPU_FLAGS = {name: name.lower() for name in _X86_FEATURES.split()} | {
     "SSE3": "pni",
-    "SSSE3": "ssse3",
-    "AVX": "avx",
-    "AVX_VNNI": "avx_vnni",
-    "AVX2": "avx2",
-    "F16C": "f16c",
-    "FMA": "fma",
-    "BMI2": "bmi2",
     "AVX512": "avx512f",
     "AVX512_VBMI": "avx512vbmi",
-    "AVX512_VNNI": "avx512_vnni",
-    "AVX512_BF16": "avx512_bf16",
-    "AMX_INT8": "amx_int8",
     "NEON": "asimd",
     "DOTPROD": "asimddp",
     "MATMUL_INT8": "i8mm",
-    "SVE": "sve",
 }
 """llama.cpp's name of a CPU feature -> the flag in /proc/cpuinfo."""
 _FAST_FEATURES = ("AVX2", "FMA", "F16C", "AVX512", "DOTPROD")
 """Features worth a local build if the CPU has them and the installed build does not use them."""
 _MIN_FREE_MEMORY = 2 << 30
-
-NO_DEVICE_FIX = (
+_NO_DEVICE_FIX = (
     "Check the driver (nvidia-smi, rocminfo or vulkaninfo --summary), and that "
     f"{', '.join(device_detection.VISIBLE_DEVICES_VARIABLES)} name devices that are there"
 )
@@ -80,14 +68,24 @@ def check_engine() -> Iterator[Finding]:
     backend = "can use a GPU" if info.supports_gpu_offload else "can use the CPU only"
     if not info.supports_gpu_offload and (built_for := installed_llama_cpp.find_gpu_backends()):
         backend = f"was built for {' and '.join(built_for)} and finds no such device"
-    yield Finding("library", "engine", "ok", f"{info.library_path} {backend}")
-    yield _check_heads(info.missing_head_functions)
+    yield ok("engine", "library", f"{info.library_path} {backend}")
+    *first, last = draft_heads.KIND_TITLES.values()
+    kinds = f"{', '.join(first)} and {last}"
+    if info.missing_head_functions:
+        missing = ", ".join(info.missing_head_functions)
+        what = f"this llama.cpp cannot draft with heads ({kinds}): it lacks {missing}"
+        fix = "Install the llama-cpp-python version that localspec requires; or use --draft none"
+        yield problem("engine", "no-heads", what, fix)
+    else:
+        yield ok("engine", "heads", f"can draft with {kinds} heads")
     yield from _check_cpu_features(info.features, _read_cpu_flags())
-    yield _describe_threads()
-    yield _describe_rpc()
+    yield ok("engine", "threads", _describe_threads())
+    library = side_library.find()
+    compiler = side_library.find_compiler()
+    how = "it is built when first used" if compiler else "it needs a C++ compiler to be built"
+    yield ok("engine", "workers", f"llama.cpp's RPC backend: {library or f'not here, {how}'}")
     if (mismatch := llama_build.find_mismatch()) is not None:
         yield mismatch
-    yield from _check_crashes()
 
 
 def _check_versions() -> Finding:
@@ -95,60 +93,30 @@ def _check_versions() -> Finding:
     system += " (WSL)" if "microsoft" in platform.release().lower() else ""
     what = f"localspec {__version__}, Python {platform.python_version()}, {system}"
     try:
-        what += f", llama-cpp-python {metadata.version('llama-cpp-python')}"
+        release = metadata.version("llama-cpp-python")
     except metadata.PackageNotFoundError:
-        fix = (
-            f"{sys.executable} -m pip install "
-            f"{llama_build.find_pinned_requirement() or 'localspec'}"
-        )
-        return Finding("engine-missing", "engine", "error", f"{what}, no llama-cpp-python", fix)
-    return Finding("versions", "engine", "ok", what)
+        required = llama_build.find_pinned_requirement() or "localspec"
+        fix = f"{sys.executable} -m pip install {required}"
+        return problem("engine", "engine-missing", f"{what}, no llama-cpp-python", fix)
+    return ok("engine", "versions", f"{what}, llama-cpp-python {release}")
 
 
 def _explain_load_failure(error: str) -> Finding:
+    what = f"llama.cpp fails: {error}"
     for pattern, fix in _LOADER_FIXES:
         if re.search(pattern, error):
-            return Finding("library-missing", "engine", "error", f"llama.cpp fails: {error}", fix)
-    with suppress(metadata.PackageNotFoundError):
+            return problem("engine", "library-missing", what, fix)
+    try:
         fix = _cpu_build_line()
-        if re.search(r"code (-4|-?1073741795|3221225501|132)\b|SIGILL", error):
-            what = "llama.cpp was built for another CPU: it stopped at an illegal instruction"
-            return Finding("illegal-instruction", "engine", "error", what, fix)
-        return Finding("engine-fails", "engine", "error", f"llama.cpp fails: {error}", fix)
-    return Finding(
-        "engine-fails", "engine", "error", f"llama.cpp fails: {error}", "Reinstall llama-cpp-python"
-    )
+    except metadata.PackageNotFoundError:
+        return problem("engine", "engine-fails", what, "Reinstall llama-cpp-python")
+    if re.search(r"code (-4|-?1073741795|3221225501|132)\b|SIGILL", error):
+        what = "llama.cpp was built for another CPU: it stopped at an illegal instruction"
+        return problem("engine", "illegal-instruction", what, fix)
+    return problem("engine", "engine-fails", what, fix)
 
 
-def _check_crashes() -> Iterator[Finding]:
-    if loops := crashes.find_crash_loops():
-        causes = {crashes.describe_cause(exit_) for exits in loops for exit_ in exits}
-        what = f"{count(len(loops), 'pair')} crashed repeatedly: {', '.join(sorted(causes))}"
-        fix = "Try a smaller context or no draft; localspec doctor --fix clears the crash count"
-        yield Finding("crash-loops", "engine", "notice", what, fix)
-
-
-def _check_heads(missing: Sequence[str]) -> Finding:
-    """Whether drafts that read the target's hidden states can run."""
-    *first, last = draft_heads.KIND_TITLES.values()
-    kinds = f"{', '.join(first)} and {last}"
-    if not missing:
-        return Finding("heads", "engine", "ok", f"can draft with {kinds} heads")
-    what = f"this llama.cpp cannot draft with heads ({kinds}): it lacks {', '.join(missing)}"
-    fix = "Install the llama-cpp-python version that localspec requires; or use --draft none"
-    return Finding("no-heads", "engine", "notice", what, fix)
-
-
-def _describe_rpc() -> Finding:
-    """Whether models can be spread over two computers."""
-    if (library := side_library.find()) is not None:
-        return Finding("workers", "engine", "ok", f"llama.cpp's RPC backend: {library}")
-    compiler = side_library.find_compiler()
-    how = "it is built when first used" if compiler else "it needs a C++ compiler to be built"
-    return Finding("workers", "engine", "ok", f"llama.cpp's RPC backend: not here, {how}")
-
-
-def _describe_threads() -> Finding:
+def _describe_threads() -> str:
     """CPU threads of a model, and why so many."""
     cores = read_cpu_cores()
     text = f"{cores.physical} physical cores"
@@ -156,30 +124,28 @@ def _describe_threads() -> Finding:
         text += f" ({cores.performance} performance cores)"
     for record in MeasurementStore(paths.data_dir() / "measured.sqlite").read_all():
         costs = record.measured
-        if costs is None or costs.threads is None or costs.threads_batch is None:
-            continue
-        counts = f"{costs.threads} a token, {costs.threads_batch} for prompts and drafts"
-        return Finding("threads", "engine", "ok", f"{text}; CPU threads: {counts} (measured)")
-    count = f"{cores.default_threads} until a model is measured"
-    return Finding("threads", "engine", "ok", f"{text}; CPU threads: {count}")
+        if costs is not None and costs.threads is not None and costs.threads_batch is not None:
+            counts = f"{costs.threads} a token, {costs.threads_batch} for prompts and drafts"
+            return f"{text}; CPU threads: {counts} (measured)"
+    return f"{text}; CPU threads: {cores.default_threads} until a model is measured"
 
 
 def _check_cpu_features(features: str, cpu_flags: frozenset[str]) -> Iterator[Finding]:
     """Compares the build's CPU features with the CPU's own."""
     built = re.findall(r"(\w+) = 1", features)
-    yield Finding("features", "engine", "ok", f"built with {' '.join(built) or 'no CPU extension'}")
+    yield ok("engine", "features", f"built with {' '.join(built) or 'no CPU extension'}")
     if not cpu_flags:  # no /proc/cpuinfo
         return
     missing = [name for name in built if _LINUX_CPU_FLAGS.get(name, name) not in cpu_flags | {name}]
     if missing:
         what = f"built for CPU features this CPU lacks: {', '.join(missing)}; it may crash"
-        yield Finding("other-cpu", "engine", "error", what, _cpu_build_line())
+        yield problem("engine", "other-cpu", what, _cpu_build_line())
     unused = [
         name for name in _FAST_FEATURES if name not in built and _LINUX_CPU_FLAGS[name] in cpu_flags
     ]
     if unused:
         what = f"built without {', '.join(unused)}, which this CPU has: slower than it could be"
-        yield Finding("slow-build", "engine", "notice", what, _cpu_build_line())
+        yield problem("engine", "slow-build", what, _cpu_build_line())
 
 
 def _cpu_build_line() -> str:
@@ -200,37 +166,34 @@ def _read_cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 def check_devices() -> Iterator[Finding]:
     detected = device_detection.detect_devices(refresh=True)
     if detected.note:
-        yield Finding("devices-unknown", "devices", "warning", detected.note, NO_DEVICE_FIX)
+        yield problem("devices", "devices-unknown", detected.note, _NO_DEVICE_FIX)
     for device in detected.devices:
-        is_uncertain = device.note or device.free is None
-        level: Level = "notice" if is_uncertain else "ok"
-        yield Finding("gpu", "devices", level, _format_device(device))
+        make = problem if device.note or device.free is None else ok
+        yield make("devices", "gpu", _format_device(device))
     if not detected.devices and not detected.note:
         driver = llama_cpp_builds.detect_hardware().nvidia_driver
         hint = f"; an NVIDIA driver ({driver}) is installed" if driver else ""
-        yield Finding("no-gpu", "devices", "ok", f"no GPU that this llama.cpp can use{hint}")
-    yield _check_memory(detected.cpu)
+        yield ok("devices", "no-gpu", f"no GPU that this llama.cpp can use{hint}")
+    cpu = detected.cpu
+    free, total = cpu.free or 0, cpu.total or 0
+    what = f"{cpu.description or 'CPU'}: {gib(free)} of {gib(total)} memory free"
+    what += f" ({cpu.note})" if cpu.note else ""
+    if free < _MIN_FREE_MEMORY:
+        fix = "Close other programs, or run a smaller model: localspec pair suggest"
+        yield problem("devices", "little-memory", what, fix)
+    else:
+        yield ok("devices", "memory", what)
 
 
 def _format_device(device: Device) -> str:
     free = "unknown" if device.free is None else gib(device.free)
     total = "unknown" if device.total is None else gib(device.total)
-    parts = [f"{device.name} {device.description}: {free} of {total} free"]
-    parts += (
-        [f"{gib(device.used_by_others)} used by other programs"] if device.used_by_others else []
-    )
-    parts += ["shares the computer's memory"] if device.unified else []
-    parts += ["drives the display"] if device.drives_display else []
-    parts += [f"driver {device.driver}"] if device.driver else []
-    parts += [device.note] if device.note else []
-    return ", ".join(parts)
-
-
-def _check_memory(cpu: Device) -> Finding:
-    name, free, total = cpu.description or "CPU", gib(cpu.free or 0), gib(cpu.total or 0)
-    what = f"{name}: {free} of {total} memory free"
-    what += f" ({cpu.note})" if cpu.note else ""
-    if (cpu.free or 0) < _MIN_FREE_MEMORY:
-        fix = "Close other programs, or run a smaller model: localspec pair suggest"
-        return Finding("little-memory", "devices", "warning", what, fix)
-    return Finding("memory", "devices", "ok", what)
+    parts = [
+        f"{device.name} {device.description}: {free} of {total} free",
+        device.used_by_others and f"{gib(device.used_by_others)} used by other programs",
+        device.unified and "shares the computer's memory",
+        device.drives_display and "drives the display",
+        device.driver and f"driver {device.driver}",
+        device.note,
+    ]
+    return ", ".join(part for part in parts if isinstance(part, str) and part)

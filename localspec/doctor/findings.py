@@ -15,6 +15,52 @@ from localspec.sanitize import sanitize
 from localspec.units import count
 
 Level = Literal["ok", "notice", "warning", "error"]
+WORST_FIRST: tuple[Level, ...] = ("error", "warning", "notice")
+_LEVEL_SIGNS = {"ok": "  ", "notice": "- ", "warning": "! ", "error": "x "}
+
+PROBLEMS: dict[Level, dict[str, str]] = {
+    "error": {
+        "engine-missing": "No model can run. Downloaded models are not affected.",
+        "engine-fails": "No model can run until llama.cpp starts.",
+        "library-missing": "No model can run: this llama.cpp build needs missing libraries.",
+        "illegal-instruction": "No model can run: the build is not for this CPU.",
+        "other-cpu": "The engine may crash as soon as it computes.",
+        "config-damaged": "localspec does not start with a config file it cannot read.",
+        "environment-wrong": "localspec does not start while this variable is set so.",
+        "catalogue-damaged": "Only the built-in pairs are offered; your own are missing.",
+        "chats-damaged": "New chats may not be saved, and old ones may not open.",
+        "failed": "All other checks still ran.",
+    },
+    "warning": {
+        "cpu-only-build": "The GPU is idle: answers are several times slower than they could be.",
+        "devices-unknown": "localspec cannot estimate whether a model fits.",
+        "little-memory": "Only the smallest models fit.",
+        "cache-refused": "Nothing can be downloaded.",
+        "data-refused": "Chats, per-model settings and logs are lost when localspec exits.",
+        "little-room": "Most downloads would not fit on the disk.",
+        "models-folder": "Models in that folder are not found.",
+        "config-unknown": "",
+        "chats-newer": "New chats are not saved.",
+        "endpoint-wrong": "Nothing can be downloaded.",
+        "no-unicode": "Bars and symbols are drawn in ASCII; non-Latin text is not shown.",
+        "unreadable": "This model cannot be opened.",
+    },
+    "notice": {
+        "slow-build": "Everything works, but slower than this CPU allows.",
+        "no-heads": "EAGLE-3, MTP, DFlash and DSpark heads are refused; other drafts work.",
+        "gpu": "The estimate of what fits in GPU memory is less certain.",
+        "no-links": "Updating a model takes its full size again.",
+        "leftovers": "They use disk space. Downloading the same file again resumes them.",
+        "offline": "Installed models run; nothing is downloaded.",
+        "endpoint": "Downloads come from that mirror.",
+        "small": "Parts of the screen are hidden.",
+        "dumb": "The full-screen app cannot run.",
+        "old-console": "Some keys may not work.",
+        "unsupported": "This model is listed, but refused when opened.",
+        "not-looked-at": "One of them may be damaged; opening it would show that.",
+    },
+}
+"""By level and finding id: the consequence for the user, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +107,16 @@ class Finding:
     action: RepairAction | None = None
 
 
+def ok(area: str, id_: str, what: str) -> Finding:
+    return Finding(id_, area, "ok", what)
+
+
+def problem(area: str, id_: str, what: str, fix: str = "") -> Finding:
+    """With its level and its explanation of PROBLEMS."""
+    level = next(level for level in WORST_FIRST if id_ in PROBLEMS[level])
+    return Finding(id_, area, level, what, fix, PROBLEMS[level][id_])
+
+
 def redact(finding: Finding) -> Finding:
     """Removes the user name, the home folder and terminal control sequences."""
     return replace(finding, what=_redact_text(finding.what), fix=_redact_text(finding.fix))
@@ -79,13 +135,8 @@ def _redact_text(text: str) -> str:
     return text
 
 
-# --- The report as text, to paste into an issue.
-
-LEVEL_SIGNS: dict[Level, str] = {"ok": "  ", "notice": "- ", "warning": "! ", "error": "x "}
-WORST_FIRST: tuple[Level, ...] = ("error", "warning", "notice")
-
-
 def format_report(findings: Sequence[Finding]) -> str:
+    """The report as text, to paste into an issue."""
     return "\n".join(_format_lines(findings))
 
 
@@ -93,19 +144,13 @@ def _format_lines(findings: Sequence[Finding]) -> Iterator[str]:
     for area in dict.fromkeys(finding.area for finding in findings):
         yield area
         for finding in findings:
-            if finding.area != area:
-                continue
-            yield f"  {LEVEL_SIGNS[finding.level]}{finding.what}"
-            if finding.fix and finding.level != "ok":
-                yield f"      {finding.fix}"
+            if finding.area == area:
+                yield f"  {_LEVEL_SIGNS[finding.level]}{finding.what}"
+                if finding.fix and finding.level != "ok":
+                    yield f"      {finding.fix}"
         yield ""
     counts = format_counts(findings)
-    yield f"{counts}; x error, ! warning, - notice." if counts else format_verdict(findings)
-
-
-def format_verdict(findings: Sequence[Finding]) -> str:
-    counts = format_counts(findings)
-    return f"{counts}." if counts else "No problems found."
+    yield f"{counts}; x error, ! warning, - notice." if counts else "No problems found."
 
 
 def format_counts(findings: Sequence[Finding]) -> str:

@@ -1,4 +1,7 @@
-"""Finds a CPU-only llama.cpp build on a computer with a GPU, and the commands that replace it."""
+"""Finds a CPU-only llama.cpp build on a computer with a GPU, and the commands that replace it.
+
+Imported at every start.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,12 @@ from importlib import metadata
 from pathlib import Path
 
 from localspec import data_files, paths
-from localspec.doctor.findings import CommandLine, Finding, redact
+from localspec.doctor.findings import CommandLine, Finding, problem, redact
 from localspec.machine import install_commands, installed_llama_cpp, llama_cpp_builds
 from localspec.machine.llama_cpp_builds import LlamaCppBuild
 
 CPU_ONLY = "cpu-only-build"
+_DISMISSED_FILE = "dismissed.json"
 
 
 def find_unused_gpu() -> Finding | None:
@@ -22,10 +26,16 @@ def find_unused_gpu() -> Finding | None:
 
     Cheap: reads files, and runs a program only if the files suggest a mismatch.
     """
-    if is_dismissed(CPU_ONLY):
+    dismissed = data_files.read_json(_DISMISSED_FILE)
+    if isinstance(dismissed, list) and CPU_ONLY in dismissed:
         return None
     mismatch = find_mismatch()
     return redact(mismatch) if mismatch is not None else None
+
+
+def dismiss() -> None:
+    """No unused GPU is reported at a start from now on, if the file can be written."""
+    data_files.write_json(_DISMISSED_FILE, [CPU_ONLY])
 
 
 def find_mismatch() -> Finding | None:
@@ -36,21 +46,21 @@ def find_mismatch() -> Finding | None:
         from_files = llama_cpp_builds.detect_hardware(run=lambda _: "")
         if llama_cpp_builds.choose_build(from_files).backend == "cpu":
             return None
-        choice = llama_cpp_builds.choose_build(llama_cpp_builds.detect_hardware())
-        if choice.backend != "cpu":
-            what = f"{choice.reason}, but the installed llama.cpp can use the CPU only"
-            return Finding(CPU_ONLY, "engine", "warning", what, format_install_line(choice))
+        build = llama_cpp_builds.choose_build(llama_cpp_builds.detect_hardware())
+        if build.backend != "cpu":
+            what = f"{build.reason}, but the installed llama.cpp can use the CPU only"
+            return problem("engine", CPU_ONLY, what, format_install_line(build))
     return None
 
 
-def format_install_line(choice: LlamaCppBuild) -> str:
+def format_install_line(build: LlamaCppBuild) -> str:
     """The shell line for this system; in a source checkout, scripts/run installs the build."""
     if _is_source_checkout():
         if platform.system() == "Windows":
-            return f"set {llama_cpp_builds.ENV_VARIABLE}={choice.backend}&& py scripts\\run doctor"
-        return f"{llama_cpp_builds.ENV_VARIABLE}={choice.backend} scripts/run doctor"
+            return f"set {llama_cpp_builds.ENV_VARIABLE}={build.backend}&& py scripts\\run doctor"
+        return f"{llama_cpp_builds.ENV_VARIABLE}={build.backend} scripts/run doctor"
     return install_commands.shell_line(
-        choice, metadata.version(install_commands.PACKAGE), sys.executable
+        build, metadata.version(install_commands.PACKAGE), sys.executable
     )
 
 
@@ -63,47 +73,27 @@ def find_pinned_requirement() -> str:
     return ""
 
 
-def build_install_commands(choice: LlamaCppBuild) -> tuple[CommandLine, ...]:
-    """The commands of `format_install_line`; empty if they cannot work here."""
-    if _is_source_checkout():
+def install_commands_for(
+    build: LlamaCppBuild, *, checkout: bool = False
+) -> tuple[CommandLine, ...]:
+    """Reinstalls the installed release, or the required one; empty if that cannot work here.
+
+    With `checkout`, a source checkout's own installer does it.
+    """
+    if checkout and _is_source_checkout():
         argv = (sys.executable, str(paths.PACKAGE.parent / "scripts" / "run"), "version")
-        return (CommandLine(argv, ((llama_cpp_builds.ENV_VARIABLE, choice.backend),)),)
-    return reinstall_commands(choice)
-
-
-def reinstall_commands(choice: LlamaCppBuild) -> tuple[CommandLine, ...]:
-    """Reinstalls the installed release, or the required one if none is, as this build."""
+        return (CommandLine(argv, ((llama_cpp_builds.ENV_VARIABLE, build.backend),)),)
     release = find_pinned_requirement().partition("==")[2]
     with suppress(metadata.PackageNotFoundError):
         release = metadata.version(install_commands.PACKAGE)
-    is_available = choice.wheel_index or choice.can_compile(shutil.which)
+    is_available = build.wheel_index or build.can_compile(shutil.which)
     if not (release and is_available and install_commands.can_install()):
         return ()
-    environ = (("CMAKE_ARGS", choice.cmake),) if choice.cmake and not choice.wheel_index else ()
-    lines = install_commands.list_commands(choice, release, sys.executable)
+    environ = (("CMAKE_ARGS", build.cmake),) if build.cmake and not build.wheel_index else ()
+    lines = install_commands.list_commands(build, release, sys.executable)
     return tuple(CommandLine(tuple(line), environ) for line in lines)
 
 
 def _is_source_checkout() -> bool:
     root = paths.PACKAGE.parent
     return (root / "scripts" / "run").is_file() and Path(sys.prefix).parent == root
-
-
-# --- Dismissed findings.
-
-_DISMISSED_FILE = "dismissed.json"
-
-
-def dismiss(finding_id: str) -> None:
-    """Stops reporting this finding at start; without effect if the file cannot be written."""
-    data_files.write_json(_DISMISSED_FILE, sorted({*_load_dismissed(), finding_id}))
-
-
-def is_dismissed(finding_id: str) -> bool:
-    return finding_id in _load_dismissed()
-
-
-def _load_dismissed() -> list[str]:
-    dismissed = data_files.read_json(_DISMISSED_FILE)
-    ids = dismissed if isinstance(dismissed, list) else []
-    return [id_ for id_ in ids if isinstance(id_, str)]

@@ -50,7 +50,6 @@ from localspec.protocol.wire import (
 from localspec.sanitize import sanitize
 from localspec.speculation_methods import WITHOUT_DRAFT
 from localspec.units import count, gib
-from localspec.worker import crashes
 from localspec.worker.engine_process import EngineProcess
 
 SETTINGS_NOTICE = "settings"
@@ -201,7 +200,7 @@ def _snapshot_bytes(advice: SettingsAdvice | None) -> int:
 
 
 def _warn(load: LoadCommand, notify: Callable[[Event], None]) -> None:
-    """Before loading: of a GPU that is missing, and of a pair that crashed repeatedly."""
+    """Before loading: of a GPU that is missing."""
     found = device_detection.detect_devices()
     no_gpu = found.note
     is_installed = installed_llama_cpp.library_folder() is not None  # else the engine says so
@@ -210,8 +209,6 @@ def _warn(load: LoadCommand, notify: Callable[[Event], None]) -> None:
         notify(Notice("warning", "no-gpu", f"No GPU: {no_gpu}.", hint))
     elif notice := _missing_gpu_notice(load.target_settings, len(found.devices)):
         notify(notice)
-    if (crash_notice := crashes.crash_loop_notice(load)) is not None:
-        notify(crash_notice)
 
 
 def _missing_gpu_notice(settings: ContextSettings, n_gpus: int) -> Notice | None:

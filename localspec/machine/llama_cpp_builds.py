@@ -224,12 +224,5 @@ def _find_cuda_wheel(hardware: SystemHardware) -> dict[str, Any] | None:
     return None
 
 
-def cuda_libraries(generation: str) -> tuple[str, ...]:
-    """Packages that a wheel of a CUDA generation (11, 12, 13) needs but does not contain."""
-    wheels = load_table()["cuda"]["wheels"]
-    matching = (wheel for wheel in wheels if wheel["index"].startswith(f"cu{generation}"))
-    return tuple(next(matching, {"libraries": ()})["libraries"])
-
-
 def parse_version(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text)))

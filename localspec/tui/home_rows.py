@@ -144,9 +144,9 @@ def refine_survey(survey: MachineSurvey) -> MachineSurvey:
 
 
 def _find_unused_gpu() -> str:
-    from localspec import doctor  # noqa: PLC0415  many imports
+    from localspec.doctor import llama_build  # noqa: PLC0415  many imports
 
-    found = doctor.find_unused_gpu()
+    found = llama_build.find_unused_gpu()
     if not found:
         return ""
     return f"{found.what}. {found.fix} To hide this: localspec doctor --dismiss {found.id}"

@@ -17,7 +17,7 @@ from localspec.lazy_dataclass import dataclass
 from localspec.machine.rpc import preflight
 from localspec.protocol import wire
 from localspec.protocol.events import EngineExit, EngineReady, Event, Notice, TokenScore
-from localspec.worker import crashes
+from localspec.worker import exit_causes
 from localspec.worker.engine_log import EngineLog, read_batches
 
 _SingleReply = (
@@ -67,12 +67,10 @@ class EngineProcess:
         self._timeouts = timeouts or EngineTimeouts()
         self._command_number = 0
         self._exit: EngineExit | None = None
-        self._pair_key = ""
-        """Key of the loaded pair in the crash record."""
         self._workers: tuple[str, ...] = ()
         self._workers_checked_at = 0.0
         self._has_gpu, self._busy_at = False, -math.inf
-        self._file_stats: crashes.FileStats = {}
+        self._file_stats: exit_causes.FileStats = {}
         """Stats of the pair's files when they were loaded."""
         self._reply: wire.EngineOutput | None = None
         """The reply of a command with exactly one."""
@@ -87,7 +85,7 @@ class EngineProcess:
         try:
             self._process = child_process.start(start())
         except OSError as error:
-            raise crashes.start_error(error) from error
+            raise exit_causes.start_error(error) from error
         self._log = EngineLog(self.pid)
         # The thread of the outputs waits for that of the log, so the log's is started first.
         self._log_thread = threading.Thread(target=self._read_stderr, daemon=True)
@@ -111,8 +109,7 @@ class EngineProcess:
 
     def load(self, load: wire.LoadCommand) -> EngineReady:
         """Load a pair. Raises the engine's error, or that of its exit."""
-        self._pair_key = crashes.pair_key(load)
-        self._file_stats = crashes.stat_files(load.target, load.draft)
+        self._file_stats = exit_causes.stat_files(load.target, load.draft)
         self._workers = load.target_settings.workers
         for event in self._run_or_raise(load, self._timeouts.load):
             if isinstance(event, EngineReady):
@@ -128,8 +125,6 @@ class EngineProcess:
             if self._exit is None:
                 self._cancel_generation()
             raise
-        if self._exit is None:
-            crashes.forget(self._pair_key)
 
     def probe(self, probe: wire.ProbeCommand) -> Iterator[Event]:
         """Measure pass costs: yields the progress, then sets `measured`.
@@ -196,14 +191,14 @@ class EngineProcess:
         for _ in self._run_or_raise(command, timeout):
             pass
         if not isinstance(self._reply, reply_type):
-            raise crashes.exit_error(self._kill(crashes.PROTOCOL_ERROR))
+            raise exit_causes.exit_error(self._kill(exit_causes.PROTOCOL_ERROR))
         return self._reply
 
     def _run_or_raise(self, command: wire.EngineCommand, timeout: float) -> Iterator[Event]:
         """Like `_run_command`; raises the error of an exit."""
         for event in self._run_command(command, timeout):
             if isinstance(event, EngineExit):
-                raise crashes.exit_error(event)
+                raise exit_causes.exit_error(event)
             yield event
 
     def _run_command(self, command: wire.EngineCommand, timeout: float) -> Iterator[Event]:
@@ -216,7 +211,7 @@ class EngineProcess:
         slow_after = self._timeouts.slow_notice
         while True:
             output = self._next_output(self._command_number, timeout, slow_after=slow_after)
-            is_slow_notice = output in (crashes.SLOW_NOTICE, crashes.COMPILING_NOTICE)
+            is_slow_notice = output in (exit_causes.SLOW_NOTICE, exit_causes.COMPILING_NOTICE)
             slow_after = math.inf if is_slow_notice else slow_after
             if isinstance(output, wire.DoneReply):
                 return
@@ -256,10 +251,10 @@ class EngineProcess:
                 output_number, output = self._outputs.get(timeout=quiet)
             except queue.Empty:
                 is_slow = slow_after < timeout and not self._is_stopping
-                return self._slow_notice() if is_slow else self._kill(crashes.HANG)
+                return self._slow_notice() if is_slow else self._kill(exit_causes.HANG)
             if isinstance(output, wire.HeartbeatReply) and output_number == number:
                 if self._is_hung(output, limit):
-                    return self._kill(crashes.HANG)
+                    return self._kill(exit_causes.HANG)
                 if output.stuck > slow_after:
                     return self._slow_notice()
             if isinstance(output, EngineExit):
@@ -268,7 +263,7 @@ class EngineProcess:
                 return output
 
     def _slow_notice(self) -> Notice:
-        return crashes.COMPILING_NOTICE if self._has_gpu else crashes.SLOW_NOTICE
+        return exit_causes.COMPILING_NOTICE if self._has_gpu else exit_causes.SLOW_NOTICE
 
     def _is_hung(self, heartbeat: wire.HeartbeatReply, limit: float) -> bool:
         """Not while a driver may compile, unless the engine was asked to stop."""
@@ -296,11 +291,11 @@ class EngineProcess:
     def _handshake(self) -> None:
         output = self._next_output(0, self._timeouts.handshake)
         if isinstance(output, EngineExit):
-            raise crashes.exit_error(output)
+            raise exit_causes.exit_error(output)
         if not isinstance(output, wire.HelloReply):
-            raise crashes.exit_error(self._kill(crashes.PROTOCOL_ERROR))
+            raise exit_causes.exit_error(self._kill(exit_causes.PROTOCOL_ERROR))
         if output.protocol != wire.PROTOCOL_VERSION:
-            raise crashes.exit_error(self._kill(crashes.VERSION_MISMATCH))
+            raise exit_causes.exit_error(self._kill(exit_causes.VERSION_MISMATCH))
 
     def _send(self, number: int, command: wire.EngineCommand) -> None:
         with self._write_lock:
@@ -334,7 +329,7 @@ class EngineProcess:
             output = self._next_output(self._command_number, left, self._timeouts.stop)
             if isinstance(output, wire.DoneReply | wire.FailureReply | EngineExit):
                 return
-        self._kill(crashes.HANG)
+        self._kill(exit_causes.HANG)
 
     def _kill(self, cause: EngineExit) -> EngineExit:
         self._process.kill()
@@ -343,12 +338,10 @@ class EngineProcess:
         return self._record_exit(replace(cause, log=tuple(self._log.last_lines)))
 
     def _record_exit(self, engine_exit: EngineExit) -> EngineExit:
-        engine_exit = crashes.blame_changed_file(engine_exit, self._file_stats)
-        engine_exit = crashes.blame_worker(engine_exit, self._workers)
+        engine_exit = exit_causes.blame_changed_file(engine_exit, self._file_stats)
+        engine_exit = exit_causes.blame_worker(engine_exit, self._workers)
         self._exit = engine_exit
         self._log.append([f"localspec: this engine ended: {engine_exit.how}"])
-        if self._pair_key and not (self._is_stopping and self._is_computing()):
-            crashes.record(self._pair_key, engine_exit.how)
         return engine_exit
 
     def _read_outputs(self) -> None:
@@ -361,7 +354,9 @@ class EngineProcess:
         except (ValueError, RecursionError):
             self._process.kill()
             self._process.wait()
-            self._outputs.put((0, replace(crashes.PROTOCOL_ERROR, log=tuple(self._log.last_lines))))
+            self._outputs.put(
+                (0, replace(exit_causes.PROTOCOL_ERROR, log=tuple(self._log.last_lines)))
+            )
             return
         try:
             code = self._process.wait(timeout=self._timeouts.stop)
@@ -369,7 +364,7 @@ class EngineProcess:
             self._process.kill()
             code = None
         self._log_thread.join(timeout=2)  # for its last log lines
-        self._outputs.put((0, crashes.classify_exit(code, list(self._log.last_lines))))
+        self._outputs.put((0, exit_causes.classify_exit(code, list(self._log.last_lines))))
 
     def _read_stderr(self) -> None:
         assert self._process.stderr is not None

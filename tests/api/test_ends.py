@@ -232,7 +232,6 @@ def test_a_prompt_that_kills_the_engine_fails_each_time_and_others_do_not(
             llm.generate("жж", max_tokens=3)
     answer = llm.generate("a", max_tokens=3)
     assert answer.tokens
-    assert "crashed the last 2 times" in " ".join(notice.message for notice in answer.notices)
 
 
 @posix

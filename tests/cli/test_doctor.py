@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tests.cli.command import localspec
@@ -49,20 +50,31 @@ def test_an_engine_that_is_gone_is_a_finding(tmp_path: Path) -> None:
 
 
 def test_fix_repairs_what_the_user_confirms(tmp_path: Path) -> None:
+    blobs = tmp_path / "hub" / "models--ann--m" / "blobs"
+    blobs.mkdir(parents=True)
+    part = blobs / ("a" * 64 + ".localspec.part")
+    part.write_bytes(b"x" * 20_000_000)
+    os.utime(part, (1, 1))
+    env = {"HF_HOME": str(tmp_path)}
+    found = localspec("doctor", "--json", env=env).document["findings"]
+    assert [one["action"] for one in found if one["id"] == "leftovers"] == ["remove them"]
+    asked = localspec("doctor", "--fix", env=env)
+    assert asked.code == 2 and "--fix -y" in asked.err
+    assert part.exists()
+    done = localspec("doctor", "--fix", "-y", env=env)
+    assert done.code == 0, done.text
+    assert "Now: " in done.text
+    assert "Freed 20 MB." in done.err
+    assert not part.exists()
+    again = localspec("doctor", "--fix", "-y", "--json", env=env)
+    assert again.code == 0 and "leftovers" not in {one["id"] for one in again.document["findings"]}
+
+
+def test_a_damaged_config_is_left_to_the_user(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text("[screen")
     env = {"LOCALSPEC_CONFIG": str(config), "HF_HOME": str(tmp_path)}
-    found = localspec("doctor", "--json", env=env).document["findings"]
-    assert [one["action"] for one in found if one["id"] == "config-damaged"] == ["rename it"]
-    asked = localspec("doctor", "--fix", env=env)
-    assert asked.code == 2 and "--fix -y" in asked.err
-    assert config.exists()
-    done = localspec("doctor", "--fix", "-y", env=env)
-    assert done.code == 0, done.text
-    assert "1 error" in done.text and "Now: No problems found." in done.text
-    assert "Renamed to " in done.err
-    (aside,) = tmp_path.glob("config.toml.damaged-*")
-    assert aside.read_text() == "[screen" and not config.exists()
-    again = localspec("doctor", "--fix", "-y", "--json", env=env)
-    assert again.code == 0 and "nothing to fix automatically" in again.err
-    assert "config-damaged" not in {one["id"] for one in again.document["findings"]}
+    found = localspec("doctor", "--fix", "-y", "--json", env=env).document["findings"]
+    (damaged,) = [one for one in found if one["id"] == "config-damaged"]
+    assert damaged["action"] is None and damaged["fix"] == "Fix it: localspec config edit"
+    assert config.read_text() == "[screen"

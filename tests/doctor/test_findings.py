@@ -88,13 +88,13 @@ def test_the_engine_report_names_versions_library_and_cpu_features() -> None:
 
 
 def test_thread_counts_are_told_with_their_reason(tmp_path: Path) -> None:
-    found = engine_checks._describe_threads().what
+    found = engine_checks._describe_threads()
     assert "until a model is measured" in found
     (tmp_path / "target.gguf").write_bytes(b"")
     store = MeasurementStore(paths.data_dir() / "measured.sqlite")
     key = make_key(LoadCommand(str(tmp_path / "target.gguf")))
     store.write_costs(key, MeasuredCosts(1.0, {"1": 1.0}, threads=3, threads_batch=4))
-    found = engine_checks._describe_threads().what
+    found = engine_checks._describe_threads()
     assert "3 a token, 4 for prompts and drafts (measured)" in found
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from localspec import doctor
 from localspec.doctor import llama_build
 from localspec.machine import installed_llama_cpp, llama_cpp_builds
 from localspec.machine.llama_cpp_builds import RunCommand, SystemHardware
@@ -37,7 +36,7 @@ def computer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Computer:
 
 def test_an_unused_gpu_is_reported_with_the_line_that_fixes_it(computer: Computer) -> None:
     computer(NVIDIA, "libggml.so libggml-base.so libggml-cpu.so libllama.so")
-    found = doctor.find_unused_gpu()
+    found = llama_build.find_unused_gpu()
     assert found is not None
     assert (found.id, found.level) == ("cpu-only-build", "warning")
     assert "NVIDIA driver (570.86.15)" in found.what
@@ -63,14 +62,13 @@ def test_a_suitable_build_is_not_reported(
     computer: Computer, hardware: SystemHardware, libraries: str
 ) -> None:
     computer(hardware, libraries)
-    assert doctor.find_unused_gpu() is None
+    assert llama_build.find_unused_gpu() is None
 
 
 def test_a_dismissed_finding_is_reported_by_doctor_only(computer: Computer) -> None:
     computer(NVIDIA, "libggml-base.so libggml-cpu.so")
-    doctor.dismiss(llama_build.CPU_ONLY)
-    doctor.dismiss("another")
-    assert doctor.find_unused_gpu() is None
+    llama_build.dismiss()
+    assert llama_build.find_unused_gpu() is None
     assert llama_build.find_mismatch() is not None
 
 
@@ -78,9 +76,9 @@ def test_a_damaged_dismissed_file_counts_as_empty(computer: Computer, tmp_path: 
     computer(NVIDIA, "libggml-base.so libggml-cpu.so")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "dismissed.json").write_text("{no")
-    assert doctor.find_unused_gpu() is not None
-    doctor.dismiss(llama_build.CPU_ONLY)
-    assert doctor.find_unused_gpu() is None
+    assert llama_build.find_unused_gpu() is not None
+    llama_build.dismiss()
+    assert llama_build.find_unused_gpu() is None
 
 
 def test_outside_a_checkout_the_line_names_this_python(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,10 @@ import pytest
 from localspec import paths
 from localspec.chat.history import ChatHistory
 from localspec.doctor import checks, findings, llama_build, repairs, storage_checks
-from localspec.doctor.command_runner import EXIT_STOPPED, CommandRunner
 from localspec.doctor.findings import CommandLine, Finding, Level, RepairAction
+from localspec.doctor.repair_runner import RepairRunner
 from localspec.machine import llama_cpp_builds
 from localspec.machine.llama_cpp_builds import RunCommand, SystemHardware
-from localspec.worker import crashes
 from tests.chat.talk import put
 
 NVIDIA = SystemHardware("Linux", "x86_64", "570.86.15", 8.9)
@@ -65,17 +64,6 @@ def test_leftovers_are_removed(tmp_path: Path) -> None:
     assert not part.exists()
 
 
-@pytest.mark.parametrize("name", ["config-damaged", "catalogue-damaged"])
-def test_a_damaged_file_is_renamed_unchanged(tmp_path: Path, name: str) -> None:
-    names = {"config-damaged": "config.toml", "catalogue-damaged": "models.yaml"}
-    file = tmp_path / "config" / names[name]
-    file.parent.mkdir()
-    file.write_text("[screen: {")
-    assert repaired("disk", name).startswith("Renamed to ")
-    (aside,) = file.parent.glob(f"{file.name}.damaged-*")
-    assert aside.read_text() == "[screen: {"
-
-
 def test_a_wrong_variable_leaves_the_settings_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,26 +74,6 @@ def test_a_wrong_variable_leaves_the_settings_alone(
     assert "LOCALSPEC_CHATS_OVERFLOW must be" in wrong.what and wrong.fix == "Change or unset it."
     assert wrong.action is None and wrong.explanation
     assert "config-damaged" not in {one.id for one in checks.check_area("disk")}
-
-
-def test_a_missing_models_folder_is_created(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(tmp_path / "my" / "models"))
-    repaired("disk", "models-folder")
-    assert (tmp_path / "my" / "models").is_dir()
-    monkeypatch.setenv("LOCALSPEC_MODELS_DIR", __file__)
-    assert found("disk", "models-folder").action is None  # a file is in its place
-
-
-def test_crash_counts_are_cleared() -> None:
-    for _ in range(crashes.LOOP_LENGTH):
-        crashes.record("a pair", "signal 11")
-    crashes.record("another", "signal 6")
-    loop = found("engine", "crash-loops")
-    assert "1 pair crashed repeatedly" in loop.what and loop.level == "notice"
-    repaired("engine", "crash-loops")
-    assert len(crashes.recent_causes("another")) == 0
 
 
 def test_chats_are_recovered_from_a_damaged_database() -> None:
@@ -151,8 +119,8 @@ def nvidia(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_build, "_is_source_checkout", lambda: False)
 
 
-def action(name: str, what: str = "") -> RepairAction | None:
-    return repairs.find_repair(Finding(name, "engine", "error", what))
+def action(name: str) -> RepairAction | None:
+    return repairs.find_repair(name)
 
 
 @pytest.mark.usefixtures("nvidia")
@@ -167,7 +135,8 @@ def test_advice_question_and_commands_agree() -> None:
 
 def test_in_a_checkout_its_own_installer_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_build, "_is_source_checkout", lambda: True)
-    (command,) = llama_build.build_install_commands(llama_cpp_builds.choose_build(NVIDIA))
+    build = llama_cpp_builds.choose_build(NVIDIA)
+    (command,) = llama_build.install_commands_for(build, checkout=True)
     assert command.environ == ((llama_cpp_builds.ENV_VARIABLE, "cuda"),)
     assert Path(command.argv[1]).is_file()
     assert str(command).startswith("LOCALSPEC_BACKEND=cuda ")
@@ -193,31 +162,16 @@ def test_nothing_is_installed_offline_or_over_the_users_own_build(
     assert action("cpu-only-build") is None
 
 
-@pytest.mark.parametrize(
-    ("why", "package"),
-    [
-        ("libcudart.so.12: cannot open shared object file", "nvidia-cublas-cu12"),
-        ("libcublas.so.11: cannot open shared object file", "nvidia-cublas-cu11"),
-        ("Could not find module cublas64_13.dll", "nvidia-cublas>=13,<14"),
-    ],
-)
-def test_cuda_libraries_have_the_missing_major_version(why: str, package: str) -> None:
-    made = action("library-missing", f"llama.cpp fails: {why}")
-    assert made is not None and package in made.commands[0].argv
-    assert action("library-missing", "llama.cpp fails: libvulkan.so.1 is not there") is None
-
-
 # --- every finding ------------------------------------------------------------------------
 
 
-def test_every_repair_and_every_explanation_belongs_to_a_finding() -> None:
-    assert set(repairs._REPAIRS) <= set(checks.EXPLANATIONS)
+def test_every_problem_belongs_to_a_finding() -> None:
     text = "".join(
         path.read_text(encoding="utf-8") for path in Path(checks.__file__).parent.glob("*.py")
     )
-    for name in checks.EXPLANATIONS:
+    for name in (name for names in findings.PROBLEMS.values() for name in names):
         assert f'"{name}"' in text.replace(f'"{name}":', "") or name.startswith(
-            ("cache-", "data-", "config-", "catalogue-")
+            ("cache-", "data-")
         ), f"{name} is never reported"
 
 
@@ -225,7 +179,7 @@ def test_a_report_counts_the_worst_first() -> None:
     levels: tuple[Level, ...] = ("ok", "notice", "warning", "warning", "error")
     some = [Finding(f"f{n}", "disk", level, "what") for n, level in enumerate(levels)]
     assert findings.format_counts(some) == "1 error, 2 warnings, 1 notice"
-    assert findings.format_verdict(some[:1]) == "No problems found."
+    assert findings.format_report(some[:1]).endswith("No problems found.")
     assert findings.format_report(some).startswith("disk\n    what\n  - what\n  ! what")
 
 
@@ -243,11 +197,15 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
+def runner(said: list[str], *commands: CommandLine) -> RepairRunner:
+    return RepairRunner(RepairAction("run", "Run this?", commands=commands), said.append)
+
+
 def test_commands_run_in_sequence_and_their_output_is_sanitized() -> None:
     said: list[str] = []
     first = python("import os; print('\\x1b[31m' + os.environ['WHAT'])", WHAT="hello")
     second = python("import sys; print('\\x07bell', file=sys.stderr); print('x' * 9000)")
-    assert CommandRunner([first, second], said.append).run() == 0
+    assert runner(said, first, second).run() == (True, "Done.")
     assert said[0].startswith("$ WHAT=hello ") and said[1] == "hello"
     assert said[3] == "bell" and len(said[4]) == 2000
     assert "\x1b" not in "".join(said)
@@ -255,12 +213,10 @@ def test_commands_run_in_sequence_and_their_output_is_sanitized() -> None:
 
 def test_a_failing_command_ends_the_sequence() -> None:
     said: list[str] = []
-    assert (
-        CommandRunner([python("raise SystemExit(3)"), python("print('no')")], said.append).run()
-        == 3
-    )
+    failing = runner(said, python("raise SystemExit(3)"), python("print('no')"))
+    assert failing.run() == (False, "Failed with exit code 3.")
     assert "no" not in said
-    assert CommandRunner([CommandLine(("/nowhere/at/all",))], said.append).run() == 127
+    assert runner(said, CommandLine(("/nowhere/at/all",))).run()[1] == "Failed with exit code 127."
     assert said[-1].startswith("Cannot start the command: ")
 
 
@@ -269,9 +225,9 @@ def test_stop_ends_the_commands_children_too(tmp_path: Path) -> None:
     said: list[str] = []
     child = f"{sys.executable} -c 'import time; time.sleep(600)'"
     code = f"import subprocess; print('on'); subprocess.call({child!r}, shell=True)"
-    runner = CommandRunner([python(code), python("print('no')")], said.append)
-    codes: list[int] = []
-    thread = threading.Thread(target=lambda: codes.append(runner.run()))
+    running = runner(said, python(code), python("print('no')"))
+    ends: list[tuple[bool, str]] = []
+    thread = threading.Thread(target=lambda: ends.append(running.run()))
     others = set(psutil.Process().children(recursive=True))  # of other tests
 
     def started() -> set[psutil.Process]:
@@ -280,11 +236,11 @@ def test_stop_ends_the_commands_children_too(tmp_path: Path) -> None:
     thread.start()
     until(lambda: "on" in said and len(started()) > 1)
     ended = started()
-    runner.stop()
+    running.stop()
     thread.join(TIMEOUT)
-    assert codes == [EXIT_STOPPED] and "no" not in said
+    assert ends == [(False, "Stopped.")] and "no" not in said
     assert not psutil.wait_procs(ended, timeout=TIMEOUT)[1]
-    assert runner.run() == EXIT_STOPPED  # a stopped runner never starts again
+    assert running.run() == (False, "Stopped.")  # a stopped runner never starts again
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
@@ -293,11 +249,11 @@ def test_stop_does_not_wait_for_a_child_that_ignores_the_interrupt() -> None:
     said: list[str] = []
     child = "trap '' INT; echo on; sleep 600"
     begun = f"import subprocess, time; subprocess.Popen({child!r}, shell=True); time.sleep(600)"
-    runner = CommandRunner([python(begun)], said.append)
-    codes: list[int] = []
-    thread = threading.Thread(target=lambda: codes.append(runner.run()))
+    running = runner(said, python(begun))
+    ends: list[tuple[bool, str]] = []
+    thread = threading.Thread(target=lambda: ends.append(running.run()))
     thread.start()
     until(lambda: "on" in said)
-    runner.stop()
+    running.stop()
     thread.join(TIMEOUT)
-    assert codes == [EXIT_STOPPED]
+    assert ends == [(False, "Stopped.")]

@@ -20,7 +20,7 @@ from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.confirm import ConfirmScreen
-from localspec.tui.screens.doctor import CommandOutputScreen, DoctorScreen
+from localspec.tui.screens.doctor import DoctorScreen
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.log import LogScreen
 from localspec.tui.themes import MONOCHROME
@@ -233,7 +233,8 @@ async def test_an_installer_is_watched_and_then_all_is_looked_at_again() -> None
         await wait_until(pilot, lambda: "Done." in painted(pilot.app.screen))
         assert "collecting installed" in painted(pilot.app.screen)
         await press(pilot, "enter")
-        assert isinstance(pilot.app.screen, DoctorScreen) and patient.looks == 2
+        await wait_until(pilot, lambda: patient.looks == 2)
+        assert "collecting installed" not in painted(pilot.app.screen)
 
 
 @pytest.mark.asyncio
@@ -253,8 +254,7 @@ async def test_an_installer_is_stopped_and_may_put_things_back() -> None:
     )
     async with examined(Patient(slow)) as pilot:
         await pilot.press("down", "enter", "y")
-        screen = pilot.app.screen
-        await wait_until(pilot, lambda: isinstance(pilot.app.screen, CommandOutputScreen))
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, DoctorScreen))
         await wait_until(pilot, lambda: "begun" in pilot.app.screen.query_one(LogView).lines)
         screen = pilot.app.screen
         await pilot.press("escape")
@@ -306,7 +306,7 @@ def having(*keys: str) -> scenes.Steps:
         for key in keys:
             await pilot.press(key)
             await settled(pilot)
-        if isinstance(pilot.app.screen, CommandOutputScreen):
+        if pilot.app.screen is screen and screen.query_one(LogView).display:
             await wait_until(pilot, lambda: "Done." in painted(pilot.app.screen))
             pilot.app.screen.query_one(LogView).set_lines(
                 ["$ python -m pip install …", "collecting"]

@@ -15,7 +15,7 @@ import pytest
 from localspec import errors
 from localspec.protocol.events import EngineExit, Event, GenerationFinished, Round
 from localspec.protocol.wire import GenerateCommand, LoadCommand, ProbeCommand, ReplayCommand
-from localspec.worker import crashes
+from localspec.worker import exit_causes
 from localspec.worker.engine_process import EngineProcess, EngineTimeouts
 from tests.worker import fake
 from tests.worker.ends import gone
@@ -99,7 +99,7 @@ def test_death_while_answering(
     assert isinstance(last, EngineExit)
     assert last.how == ENDS[fault][0]
     assert last.hint
-    error = crashes.exit_error(last)
+    error = exit_causes.exit_error(last)
     assert error.message.startswith("The engine stopped")
     assert error.exit_code == ENDS[fault][1]
     assert list(engine.generate(GenerateCommand("more"))) == [last], "it stays dead, and says so"
@@ -164,7 +164,8 @@ def test_the_last_words_of_llama_cpp_survive_its_abort() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert (
-        crashes.classify_exit(done.returncode, done.stderr.decode().splitlines()).how == "oom-gpu"
+        exit_causes.classify_exit(done.returncode, done.stderr.decode().splitlines()).how
+        == "oom-gpu"
     )
 
 
@@ -208,7 +209,7 @@ def test_an_answer_that_stands_still_is_said_to_go_on_before_it_is_given_up(phas
     finally:
         engine.close()
     *_, told, last = events
-    assert told == crashes.SLOW_NOTICE and "Esc stops the answer" in told.hint
+    assert told == exit_causes.SLOW_NOTICE and "Esc stops the answer" in told.hint
     assert events.count(told) == 1
     assert isinstance(last, EngineExit) and last.how == "hang"
 
@@ -233,13 +234,15 @@ def test_a_driver_that_compiles_at_first_use_is_waited_for(fault: str, file: str
         events = list(engine.generate(GenerateCommand("hi")))
     finally:
         engine.close()
-    notice = crashes.COMPILING_NOTICE if file == "gpu.gguf" else crashes.SLOW_NOTICE
+    notice = exit_causes.COMPILING_NOTICE if file == "gpu.gguf" else exit_causes.SLOW_NOTICE
     assert events.count(notice) == 1
     assert said(events) == ("" if end else "one two three four")
-    assert crashes.recent_causes(crashes.pair_key(load)) == ((end,) if end else ())
+    assert [event.how for event in events if isinstance(event, EngineExit)] == (
+        [end] if end else []
+    )
 
 
-def test_a_driver_that_compiles_may_be_stopped_and_that_is_no_crash() -> None:
+def test_a_driver_that_compiles_may_be_stopped_() -> None:
     patience = EngineTimeouts(handshake=20, load=20, answer=120, stop=0.5, slow_notice=30)
     command = [sys.executable, str(FAKE), str(os.getpid()), "decode", "compiles until killed"]
     engine, load = EngineProcess(lambda: command, patience), LoadCommand("gpu.gguf")
@@ -248,12 +251,11 @@ def test_a_driver_that_compiles_may_be_stopped_and_that_is_no_crash() -> None:
         events: list[Event] = []
         for event in engine.generate(GenerateCommand("hi")):
             events.append(event)
-            if event == crashes.COMPILING_NOTICE:
+            if event == exit_causes.COMPILING_NOTICE:
                 engine.stop()
     finally:
         engine.close()
     assert isinstance(events[-1], EngineExit) and events[-1].how == "hang"
-    assert crashes.recent_causes(crashes.pair_key(load)) == ()
 
 
 @pytest.mark.parametrize("when", ["told", "at once"])
@@ -268,7 +270,9 @@ def test_a_hung_engine_that_is_to_stop_is_ended(when: str) -> None:
         events: list[Event] = []
         for event in engine.generate(GenerateCommand("hi")):
             events.append(event)
-            if event == crashes.SLOW_NOTICE or (when == "at once" and said(events) == "one two "):
+            if event == exit_causes.SLOW_NOTICE or (
+                when == "at once" and said(events) == "one two "
+            ):
                 threading.Thread(target=engine.stop).start()
         assert time.monotonic() - began < 10
         assert said(events) == "one two "

@@ -22,7 +22,7 @@ from localspec.protocol.wire import (
     LoadCommand,
     SamplingParams,
 )
-from localspec.worker import crashes
+from localspec.worker import exit_causes
 from localspec.worker.engine_process import EngineProcess, EngineTimeouts
 from tests.zoo import Zoo
 
@@ -73,7 +73,7 @@ def end_in_a_fork(path: Path) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return ("well", "refused", "bug")[code]
-    return crashes.classify_exit(code, ()).how
+    return exit_causes.classify_exit(code, ()).how
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from localspec.protocol.events import EngineExit
-from localspec.worker import crashes
+from localspec.worker import exit_causes
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 
@@ -29,9 +29,9 @@ SIGNALS = [
 
 def test_a_signal_is_named() -> None:
     for number, how, code, hint in SIGNALS:
-        dead = crashes.classify_exit(-number, ())
+        dead = exit_causes.classify_exit(-number, ())
         assert dead.how == how and hint in dead.hint
-        error = crashes.exit_error(dead)
+        error = exit_causes.exit_error(dead)
         assert error.exit_code == code
         assert number.name in error.message or how == "oom-system"
 
@@ -48,9 +48,9 @@ def test_a_signal_is_named() -> None:
 )
 def test_a_gpu_without_memory(line: str) -> None:
     """As these backends write it; the abort that follows is the same."""
-    dead = crashes.classify_exit(-signal.SIGABRT, (line,))
+    dead = exit_causes.classify_exit(-signal.SIGABRT, (line,))
     assert dead.how == "oom-gpu" and "fewer --gpu-layers" in dead.hint
-    assert crashes.exit_error(dead).exit_code == 11
+    assert exit_causes.exit_error(dead).exit_code == 11
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_a_gpu_without_memory(line: str) -> None:
 def test_a_computer_without_memory(line: str) -> None:
     """C++ prints its own line before that of the exception."""
     log = ("terminate called after throwing an instance of 'std::exception'", line)
-    dead = crashes.classify_exit(-signal.SIGABRT, log)
+    dead = exit_causes.classify_exit(-signal.SIGABRT, log)
     assert dead.how == "oom-host" and "smaller --ctx" in dead.hint
-    error = crashes.exit_error(dead)
+    error = exit_causes.exit_error(dead)
     assert error.exit_code == 11 and "this computer ran out of memory" in error.message
 
 
@@ -81,9 +81,9 @@ def test_a_computer_without_memory(line: str) -> None:
 )
 def test_a_gpu_that_was_lost(line: str) -> None:
     """After a suspend, say: the engine's end, with llama.cpp's words, and no end of ours."""
-    dead = crashes.classify_exit(-signal.SIGABRT, ("some line", line))
+    dead = exit_causes.classify_exit(-signal.SIGABRT, ("some line", line))
     assert dead.how == "assert"
-    assert line in crashes.exit_error(dead).message
+    assert line in exit_causes.exit_error(dead).message
 
 
 @pytest.mark.parametrize(
@@ -95,26 +95,26 @@ def test_a_gpu_that_was_lost(line: str) -> None:
     ],
 )
 def test_a_part_that_is_missing(line: str) -> None:
-    dead = crashes.classify_exit(1, ("Traceback (most recent call last):", line))
+    dead = exit_causes.classify_exit(1, ("Traceback (most recent call last):", line))
     assert (dead.how, "Reinstall localspec" in dead.hint) == ("exit 1", True)
-    assert line in crashes.exit_error(dead).message
+    assert line in exit_causes.exit_error(dead).message
 
 
 def test_a_file_that_changed_is_named(tmp_path: Path) -> None:
     paths = [tmp_path / "a\x1b[2J.gguf", tmp_path / "b.gguf"]
     for path in paths:
         path.write_bytes(b"GGUF" * 100)
-    before = crashes.stat_files(*map(str, paths), None)
-    assert crashes.blame_changed_file(BUS, before) == BUS, "a disk that went away shows nothing"
+    before = exit_causes.stat_files(*map(str, paths), None)
+    assert exit_causes.blame_changed_file(BUS, before) == BUS, "a disk that went away shows nothing"
     os.truncate(paths[1], 5)
-    told = crashes.blame_changed_file(BUS, before).hint
+    told = exit_causes.blame_changed_file(BUS, before).hint
     assert told.startswith("The model file changed or its disk went away while it was in use: ")
     assert told.endswith("b.gguf; it has 5 bytes now.")
     paths[0].unlink()
-    told = crashes.blame_changed_file(BUS, before).hint
+    told = exit_causes.blame_changed_file(BUS, before).hint
     assert told.endswith(".gguf; it is no longer accessible.") and told.isprintable()
     other = EngineExit("assert", (), "x")
-    assert crashes.blame_changed_file(other, before) == other
+    assert exit_causes.blame_changed_file(other, before) == other
 
 
 @pytest.mark.parametrize(
@@ -128,6 +128,6 @@ def test_a_file_that_changed_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_why_it_cannot_be_started(number: int, hint: str) -> None:
-    error = crashes.start_error(OSError(number, os.strerror(number)))
+    error = exit_causes.start_error(OSError(number, os.strerror(number)))
     assert os.strerror(number) in error.message and hint in error.hint
     assert error.exit_code == 9

@@ -1,93 +1,18 @@
-"""Crashes of the engine process: their causes and hints, and the record of crash loops."""
+"""Why an engine process ended: the cause and the hint, from its exit code and last log lines."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, replace
-from typing import Any
-from zlib import crc32
+from dataclasses import replace
 
-from localspec import data_files, errors, paths
+from localspec import errors
 from localspec.machine.rpc import preflight
 from localspec.protocol.events import EngineExit, Notice
-from localspec.protocol.wire import LoadCommand
 from localspec.sanitize import sanitize
 from localspec.worker import engine_log
-
-LOOP_LENGTH = 2
-"""After this many consecutive crashes, loading a pair first shows a warning with the causes."""
-
-_CRASH_FILE = "crashes.json"
-_MAX_PAIRS = 50
-_MAX_CRASHES_PER_PAIR = 5
-
-
-def pair_key(command: LoadCommand) -> str:
-    """A checksum of the settings and of the files' size and modification time."""
-    values: list[Any] = [asdict(replace(command, measured=None))]
-    for name in filter(None, (command.target, command.draft)):
-        with suppress(OSError, ValueError):
-            stat = os.stat(name)
-            values.append([stat.st_size, stat.st_mtime_ns])
-    return f"{crc32(json.dumps(values).encode()):08x}"
-
-
-def record(key: str, cause: str) -> None:
-    """Record a crash; `cause` as in `EngineExit.how`."""
-    crashes = _read_crashes()
-    crashes[key] = [*crashes.pop(key, []), cause][-_MAX_CRASHES_PER_PAIR:]  # newest pair last
-    data_files.write_json(_CRASH_FILE, dict(list(crashes.items())[-_MAX_PAIRS:]))
-
-
-def forget(key: str) -> None:
-    """Delete a pair's crashes, after an answer without a crash."""
-    crashes = _read_crashes()
-    if crashes.pop(key, None):
-        data_files.write_json(_CRASH_FILE, crashes)
-
-
-def recent_causes(key: str) -> tuple[str, ...]:
-    """Causes of a pair's consecutive crashes, the newest last."""
-    return tuple(_read_crashes().get(key, ()))
-
-
-def find_crash_loops() -> list[tuple[str, ...]]:
-    """The causes of each pair in a crash loop."""
-    return [tuple(causes) for causes in _read_crashes().values() if len(causes) >= LOOP_LENGTH]
-
-
-def clear() -> None:
-    """Delete all recorded crashes. Raises OSError if that fails."""
-    (paths.data_dir() / _CRASH_FILE).unlink(missing_ok=True)
-
-
-def crash_loop_notice(command: LoadCommand) -> Notice | None:
-    """A warning before another start of a pair in a crash loop, else None."""
-    causes = recent_causes(pair_key(command))
-    if len(causes) < LOOP_LENGTH:
-        return None
-    descriptions = "; ".join(map(describe_cause, causes))
-    message = f"This pair crashed the last {len(causes)} times: {descriptions}."
-    return Notice("warning", "crash-loop", message, "Try a smaller --ctx, or --draft none.")
-
-
-def _read_crashes() -> dict[str, list[str]]:
-    crashes = data_files.read_json(_CRASH_FILE)
-    if not isinstance(crashes, dict):
-        return {}
-    return {
-        key: [cause for cause in causes if isinstance(cause, str)]
-        for key, causes in crashes.items()
-        if isinstance(causes, list)
-    }
-
-
-# --- Causes of an exit, from the exit code and the last log lines
 
 SLOW_NOTICE = Notice(
     "info",
@@ -189,6 +114,15 @@ def classify_exit(code: int | None, log: Sequence[str]) -> EngineExit:
     return EngineExit(how, tuple(log), _SIGNAL_HINTS.get(name, _TRY_ANOTHER_FILE))
 
 
+def _signal_name(code: int | None) -> str:
+    if code is None or code >= 0:
+        return _NTSTATUS_SIGNALS.get(code or 0, "")
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"SIG{-code}"
+
+
 def start_error(error: OSError) -> errors.EngineError:
     hints = {
         errno.EMFILE: "Too many open files: raise the limit with ulimit -n 1024.",
@@ -205,20 +139,27 @@ FileStats = dict[str, tuple[int, int] | None]
 
 
 def stat_files(*names: str | None) -> FileStats:
-    return {name: _stat_file(name) for name in names if name}
+    stats: FileStats = {}
+    for name in filter(None, names):
+        try:
+            stat = os.stat(name)
+        except (OSError, ValueError):
+            stats[name] = None
+        else:
+            stats[name] = stat.st_size, stat.st_mtime_ns
+    return stats
 
 
 def blame_changed_file(
     engine_exit: EngineExit, stats_at_load: Mapping[str, tuple[int, int] | None]
 ) -> EngineExit:
     """Name the model file that changed since loading, if that caused the crash."""
-    if engine_exit.how != "signal SIGBUS":
-        return engine_exit
-    for name, stats in stats_at_load.items():
-        if (now := _stat_file(name)) != stats:
-            what = f"it has {now[0]:,} bytes now" if now else "it is no longer accessible"
-            path = sanitize(name, multiline=False)
-            return replace(engine_exit, hint=f"{_FILE_CHANGED}: {path}; {what}.")
+    if engine_exit.how == "signal SIGBUS":
+        for name, now in stat_files(*stats_at_load).items():
+            if now != stats_at_load[name]:
+                what = f"it has {now[0]:,} bytes now" if now else "it is no longer accessible"
+                path = sanitize(name, multiline=False)
+                return replace(engine_exit, hint=f"{_FILE_CHANGED}: {path}; {what}.")
     return engine_exit
 
 
@@ -237,45 +178,25 @@ def blame_worker(engine_exit: EngineExit, workers: Sequence[str]) -> EngineExit:
     return replace(engine_exit, how="worker", hint=hint)
 
 
-def _stat_file(name: str) -> tuple[int, int] | None:
-    try:
-        stat = os.stat(name)
-    except (OSError, ValueError):
-        return None
-    return stat.st_size, stat.st_mtime_ns
-
-
 def exit_error(engine_exit: EngineExit) -> errors.LocalspecError:
     """The error to raise for an exit."""
-    last = next((line for line in reversed(engine_exit.log) if _is_error_line(line)), "")
-    message = f"The engine stopped: {describe_cause(engine_exit.how)}." + (
-        f" Last log line: {last}" if last else ""
+    phrases = ("error", *(phrase for _, _, listed in _LOG_CAUSES for phrase in listed))
+    last = next(
+        (
+            f" Last log line: {line}"
+            for line in reversed(engine_exit.log)
+            if any(phrase in line.lower() for phrase in phrases)
+        ),
+        "",
     )
-    error = _error_type(engine_exit)(message, engine_exit.hint)
-    log_file = engine_log.log_path()
-    error.detail = (
-        (*engine_exit.log, f"Engine log: {log_file}")
-        if os.path.exists(log_file)
-        else engine_exit.log
-    )
+    kind: type[errors.LocalspecError]
+    kind = errors.StorageError if engine_exit.hint == _FREE_DISK_SPACE else errors.EngineError
+    kind = errors.OutOfMemoryError if engine_exit.how.startswith("oom-") else kind
+    error = kind(f"The engine stopped: {describe_cause(engine_exit.how)}.{last}", engine_exit.hint)
+    error.detail = engine_exit.log
+    if os.path.exists(log_file := engine_log.log_path()):
+        error.detail = (*engine_exit.log, f"Engine log: {log_file}")
     return error
-
-
-def _error_type(engine_exit: EngineExit) -> type[errors.LocalspecError]:
-    if engine_exit.how.startswith("oom-"):
-        return errors.OutOfMemoryError
-    return errors.StorageError if engine_exit.hint == _FREE_DISK_SPACE else errors.EngineError
-
-
-def _signal_name(code: int | None) -> str:
-    if code is None:
-        return ""
-    if code < 0:
-        try:
-            return signal.Signals(-code).name
-        except ValueError:
-            return f"SIG{-code}"
-    return _NTSTATUS_SIGNALS.get(code, "")
 
 
 def describe_cause(cause: str) -> str:
@@ -292,8 +213,3 @@ def describe_cause(cause: str) -> str:
     return descriptions.get(
         cause, cause.replace("signal", "it crashed with").replace("exit", "it exited with code")
     )
-
-
-def _is_error_line(line: str) -> bool:
-    phrases = (phrase for _, _, listed in _LOG_CAUSES for phrase in (*listed, "error"))
-    return any(phrase in line.lower() for phrase in phrases)

@@ -1,4 +1,4 @@
-"""Runs commands in sequence, passes on their output line by line, and can be stopped."""
+"""Runs a repair; passes on the output of its commands line by line, and can be stopped."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
-from localspec.doctor.findings import CommandLine
+from localspec.doctor.findings import CommandLine, RepairAction
+from localspec.errors import LocalspecError
 from localspec.sanitize import sanitize
 
-EXIT_STOPPED = 130
 _GRACE_SECONDS = 15.0
 """A stopped installer needs time to restore the package it was replacing."""
 _MAX_LINE_LENGTH = 2_000
@@ -27,27 +27,33 @@ _QUIET_ENVIRON = {
 }
 
 
-class CommandRunner:
+class RepairRunner:
     """`run` blocks its thread; `stop` may be called from any other thread."""
 
-    def __init__(self, commands: Sequence[CommandLine], on_line: Callable[[str], None]) -> None:
+    def __init__(self, action: RepairAction, on_line: Callable[[str], None]) -> None:
         """`on_line` receives every output line, without terminal control sequences."""
-        self._commands, self._on_line = commands, on_line
+        self._action, self._on_line = action, on_line
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = threading.Event()
 
-    def run(self) -> int:
-        """The exit code of the first command that fails, else 0; EXIT_STOPPED after `stop`."""
-        for command in self._commands:
+    def run(self) -> tuple[bool, str]:
+        """Whether it succeeded, and a sentence about the result; the first failure ends it."""
+        text = "Done."
+        for command in self._action.commands:
+            if not self._stopped.is_set():
+                self._on_line(f"$ {sanitize(str(command), multiline=False)}")
+                code = self._run_command(command)
             if self._stopped.is_set():
-                return EXIT_STOPPED
-            self._on_line(f"$ {sanitize(str(command), multiline=False)}")
-            code = self._run_command(command)
-            if self._stopped.is_set():
-                return EXIT_STOPPED
+                return False, "Stopped."
             if code:
-                return code
-        return 0
+                return False, f"Failed with exit code {code}."
+        try:
+            text = self._action.run() if self._action.run is not None else text
+        except LocalspecError as error:
+            return False, f"{error.message} {error.hint}"
+        except OSError as error:
+            return False, f"Failed: {error.strerror or error}"
+        return True, sanitize(text, multiline=False)
 
     def stop(self) -> None:
         """Interrupts the command and its children; kills them after _GRACE_SECONDS."""
