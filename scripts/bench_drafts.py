@@ -108,7 +108,6 @@ def make_requests(
             sampling=SamplingParams(temperature=t, seed=number),
             max_tokens=args.tokens,
             spec="off",
-            exact=False,
         )
         for number, prompt in enumerate(prompts)
     ]

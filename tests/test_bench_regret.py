@@ -17,7 +17,7 @@ DEMO = SCRIPTS.parent / "localspec" / "data" / "demo"
 
 def done(drafted: int, accepted: int, verify: float, draft: float = 0.0) -> Round:
     tokens = (Token(7, "a", "plain"),) * (accepted + 1)
-    return Round(0, "model", "", drafted, accepted, tokens, RoundTimes(draft, verify, 0.0), 0)
+    return Round(0, "model", "", drafted, accepted, tokens, RoundTimes(draft, verify, 0.0))
 
 
 def test_a_slow_moment_is_no_loss_and_a_failed_draft_is() -> None:

@@ -47,6 +47,9 @@ def test_chats_with_branches_and_token_rounds(folder: Path) -> None:
     ):
         for name in newer.keys() - older.keys():  # settings that have come since
             del newer[name]
+    for turn in expected["chat"]["turns"]:
+        for event in turn["events"]:
+            event.pop("guarded", None)  # of near-ties, which are not computed again now
     assert written == expected
     assert [turn["parent"] for turn in written["chat"]["turns"]] == [None, None, 2]
     assert chat.settings.sampling.temperature == 0.5

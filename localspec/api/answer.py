@@ -54,8 +54,6 @@ class AnswerSpeculation(TypedDict):
     host_ms_per_round: float | None
     paused_rounds: int
     """Rounds without draft tokens."""
-    guarded: int
-    """Near-ties computed again in a pass of their own (exact mode)."""
 
 
 @dataclass(frozen=True, slots=True)

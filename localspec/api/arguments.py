@@ -8,6 +8,7 @@ import json
 import operator
 import os
 import secrets
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypedDict, TypeVar, get_args
@@ -69,7 +70,7 @@ class AnswerOptions(TypedDict, total=False):
     draft_max: int | None
     """Max draft tokens."""
     exact: bool | None
-    """Exact mode: compute near-ties again in a pass of their own. Default: the LLM's."""
+    """Without effect, with a warning: exact mode is an option of `LLM`."""
     think: bool | None
     """Turn thinking on or off, if the chat template supports it."""
     raw: bool | None
@@ -99,7 +100,7 @@ class MachineOptions(TypedDict, total=False):
     workers: str | Sequence[str] | None
     """Addresses, `HOST` or `HOST:PORT`, of at most two computers that run `localspec worker`."""
     exact: bool | None
-    """Exact mode, also the default of the answers. Default: where it costs little."""
+    """On a CPU, attention that computes passes of every width alike. Default: False."""
     overlap: bool | None
     """Draft while the target verifies. Default: across devices, where it is worth it."""
 
@@ -124,6 +125,9 @@ def parse_answer_options(
     Raises UsageError for a bad value, TypeError for an unknown name.
     """
     options = select_given(given, AnswerOptions)
+    if "exact" in options:
+        warnings.warn("exact is ignored here: it is an option of LLM.", stacklevel=2)
+        del options["exact"]
     settings = ChatSettings.from_catalog(suggested).with_value("spec", spec)
     for name, value in options.items():
         if name not in _SEPARATE_OPTIONS:
@@ -410,7 +414,7 @@ def build_load_request(
         draft_threads=_int_option(options, "draft_threads", 1),
         flash_attn=check_choice("flash_attn", options.get("flash_attn", "auto"), FlashAttention),
         workers=_to_workers(options.get("workers", ())),
-        exact=_bool_option(options, "exact"),
+        exact=options.get("exact") != "auto" and bool(_bool_option(options, "exact")),
         overlap=_bool_option(options, "overlap"),
     )
     return checked.to_request(pair, spec)

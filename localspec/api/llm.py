@@ -62,7 +62,6 @@ class LLM:
     ) -> None:
         self._name = arguments.to_reference("model", model)
         self._spec, self._seed, self._template = spec, seed, template
-        self._exact = machine.get("exact")
         arguments.check_pair_arguments(spec, seed, template)
         draft = arguments.to_reference("draft", draft)
         self._pair = arguments.resolve_files(self._name, draft, pull=pull)
@@ -222,8 +221,6 @@ class LLM:
         return self._chat_request(prompt, options)
 
     def _parse_options(self, options: AnswerOptions) -> GenerationOptions:
-        if options.get("exact") is None:
-            options = {**options, "exact": self._exact}
         return parse_answer_options(options, self._pair.suggested_settings, self._spec, self._seed)
 
     def _run_answer(self, request: AnswerRequest) -> Answer:

@@ -37,8 +37,8 @@ class Divergence:
     width: int
     """Tokens in the pass that produced the speculative token."""
     margin: float | None
-    """Difference in logits between the plain token and the runner-up, in a one-token pass; None
-    if one answer ends here and the other continues."""
+    """Gap between the plain token and the runner-up in a one-token pass: of logits, with the noise
+    above temperature 0. None if one answer ends here and the other continues."""
     replayed: bool
     """Both answers are reproduced by replaying their passes without speculation."""
     plain: Token | None

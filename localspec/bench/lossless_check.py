@@ -65,8 +65,6 @@ class VerifyEffort:
     prompts: Sequence[str] = VERIFY_PROMPTS
     min_sampled_tokens: int = 200
     """For each verification method."""
-    exact: bool | None = None
-    """Exact mode of the compared answers, as in `GenerateCommand`."""
 
     def elapsed_share(self, began: float) -> float:
         """Share of a part's time budget; above 1 once it is used up."""
@@ -131,9 +129,7 @@ def _check_equality(
         message = f"{kind}: prompt {n + 1} of {len(prompts)}"
         yield VerifyProgress(part, message, min(share, 1.0))
         sampling = SamplingParams(temperature, seed=n)
-        plain = GenerateCommand(
-            text, sampling, effort.tokens_per_answer, spec="off", exact=effort.exact
-        )
+        plain = GenerateCommand(text, sampling, effort.tokens_per_answer, spec="off")
         with suppress(PromptTooLongError):
             yield compare_prompt(recorder, part, n, plain, variants)
 

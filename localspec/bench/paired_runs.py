@@ -49,8 +49,6 @@ class BenchRequest:
     why: str = ""
     rounds: int | None = None
     """None: as many as the time budget allows."""
-    exact: bool | None = None
-    """Exact mode of all answers, as in `GenerateCommand`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,5 +160,4 @@ def _generate_command(task: BenchTask, arm: Arm, request: BenchRequest) -> Gener
         max_tokens=request.max_tokens,
         spec="off" if plain else request.spec,
         why="" if plain else request.why,
-        exact=request.exact,
     )

@@ -170,7 +170,8 @@ _VERDICT_TEXTS: dict[LosslessVerdict | None, tuple[str, str]] = {
         "Near-ties only",
         "Some answers differ, but only where two tokens were almost equally probable: a pass "
         "over several tokens rounds differently from a pass over one. This is not an error: the "
-        "distribution is the same. Exact mode (--exact) keeps the text the same, too.",
+        "distribution is the same. On a CPU exact mode (--exact on) makes attention round alike; "
+        "weights of many types still round by width.",
     ),
     "divergent": (
         "DIFFERS",
@@ -281,7 +282,7 @@ def _format_divergence(divergence: Divergence, *, is_near_tie: bool) -> str:
         return text + "not reproduced by the same passes without speculation. A bug."
     if divergence.margin is None:
         return text + "one answer ends where the other continues. A bug."
-    text += f"logits {divergence.margin:.2g} apart: "
+    text += f"the two best {divergence.margin:.2g} apart: "
     if is_near_tie:
         return text + "a near-tie."
     return text + f"more than {NEAR_TIE_FACTOR} times the rounding difference. A bug."

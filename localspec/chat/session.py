@@ -129,9 +129,9 @@ class ChatSession:
         return " + ".join(filter(None, (self.model_name, self.choice.draft_name)))
 
     @property
-    def load_key(self) -> tuple[ResolvedPair, int | None]:
-        """The pair and context size of this chat: if it changes, the pair must be loaded again."""
-        return self.choice, self.settings.ctx
+    def load_key(self) -> tuple[ResolvedPair, int | None, bool]:
+        """Pair, context size and exact mode: if they change, the pair must be loaded again."""
+        return self.choice, self.settings.ctx, self.settings.exact
 
     @property
     def title(self) -> str:

@@ -41,7 +41,7 @@ class ChatSettings:
     """`auto`: the catalogue's setting for the pair, else whichever drafter is fastest."""
     draft_length: int | None = None
     verify: VerifyMode = "coupled"
-    exact: bool | None = None
+    exact: bool = False
     think: bool | None = None
     think_budget: int | None = None
     """Thinking tokens after which the answer is forced to begin."""
@@ -176,7 +176,6 @@ def build_request(
         begun=conversation.turns[-1].tokens,
         think_budget=settings.think_budget if loaded.has_chat_template else None,
         draft_length=settings.draft_length,
-        exact=settings.exact,
         think=settings.think if loaded.has_chat_template else None,
         probabilities=probabilities,
         grammar=settings.grammar,
@@ -249,11 +248,20 @@ def _int_or_auto(
     return ChatSettingField(name, label, f"{hint}, or auto", read, "auto", ("auto",))
 
 
-def _choice(name: str, label: str, values: Mapping[str, Any], none: str = "") -> ChatSettingField:
+def _choice(
+    name: str,
+    label: str,
+    values: Mapping[str, Any],
+    none: str = "",
+    older: Mapping[str, Any] | None = None,
+) -> ChatSettingField:
+    """`older`: values that earlier versions wrote."""
+    accepted = {**(older or {}), **values}
+
     def read(text: str) -> Any:
-        if text not in values:
+        if text not in accepted:
             raise ValueError
-        return values[text]
+        return accepted[text]
 
     return ChatSettingField(name, label, ", ".join(values), read, none, tuple(values))
 
@@ -328,7 +336,7 @@ _FIELDS = (
     _choice("spec", "speculation", _SPEC),
     _int_or_auto("draft_max", "max draft tokens", f"0 to {DRAFT_MAX}", 0, DRAFT_MAX),
     _choice("verify", "verification method", _VERIFY),
-    _choice("exact", "exact mode", _SWITCH_OR_AUTO, none="auto"),
+    _choice("exact", "exact mode", _SWITCH, older={"auto": False}),
     _choice("think", "thinking", _SWITCH_OR_AUTO, none="auto"),
     _int_or_auto("think_budget", "thinking budget", _TOKENS, 0),
     _choice("show_thinking", "show thinking", _SWITCH),

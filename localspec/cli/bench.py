@@ -92,7 +92,6 @@ def command(pair: str | None, **given: Any) -> int:
         choice.spec,
         choice.spec_reason,
         given["rounds"],
-        given["exact"],
     )
     progress = ProgressLine(quiet=given["quiet"], interval=_PROGRESS_INTERVAL)
     progress.show("loading")

@@ -246,9 +246,10 @@ EXACT = click.option(
     type=_ChatSettingParam("exact"),
     is_flag=False,
     flag_value="on",
-    default="auto",
-    metavar="[on|off|auto]",
-    help="Exact mode: the same text as without speculation; auto: where that costs little.",
+    default="off",
+    show_default=True,
+    metavar="[on|off]",
+    help="Exact mode: on a CPU, attention that computes passes of every width alike.",
 )
 OVERLAP = click.option(
     "--overlap",

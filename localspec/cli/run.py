@@ -130,7 +130,7 @@ def _run_chat(
         click.echo(line, err=True, color=style.colour)
 
     def build_load_request(session: ChatSession) -> SettingsRequest:
-        changed = given | {"ctx": session.settings.ctx}
+        changed = given | {"ctx": session.settings.ctx, "exact": session.settings.exact}
         return options.build_load_request(session.choice, changed)
 
     launch_options = ChatLaunchOptions(
@@ -172,7 +172,7 @@ def _run_once(
         global_options.use_colour(no_color=given["no_color"]),
         global_options.is_plain(),
     )
-    load_request = options.build_load_request(choice, given)
+    load_request = options.build_load_request(choice, given | {"exact": settings.exact})
     engine = launch.start_engine(load_request, notify=options.make_notice_printer(given["quiet"]))
     try:
         if given["verbose"]:

@@ -103,8 +103,6 @@ def format_stats(
     if overlap := speculation.get("overlap"):
         share = percent(overlap["hits"] / overlap["rounds"])
         yield f"overlapped drafting: {share} of {overlap['rounds']} drafts begun in time"
-    if n_ties := speculation["guarded"]:
-        yield f"exact mode: {count(n_ties, 'near-tie')} recomputed"
     yield (
         f"{totals['tokens']} tokens · {token_rate(timings['tokens_per_second'])}"
         f" · first token {milliseconds(timings['first_token_ms'])}"

@@ -53,7 +53,7 @@ def command(pair: str | None, **given: Any) -> int:
     engine = launch.start_engine(load_request, notify=options.make_notice_printer(given["quiet"]))
     report, progress = VerifyReport(), ProgressLine(quiet=given["quiet"], interval=math.inf)
     part = ""
-    effort = VerifyEffort(given["seconds"], given["tokens"], exact=given["exact"])
+    effort = VerifyEffort(given["seconds"], given["tokens"])
     try:
         for finding in check_lossless(
             engine, has_draft_model=engine.ready.draft is not None, effort=effort

@@ -63,11 +63,13 @@ BOOL = SettingType(
 )
 
 
-def choice_type(choices: tuple[str, ...]) -> SettingType:
+def choice_type(choices: tuple[str, ...], *, older: Mapping[str, str] | None = None) -> SettingType:
+    """`older`: words of earlier versions, with what they mean now."""
     *most, last = (f'"{word}"' for word in choices)
+    is_valid = _check(lambda value: isinstance(value, str) and value in choices)
     return SettingType(
         f"{', '.join(most)} or {last}",
-        _check(lambda value: isinstance(value, str) and value in choices),
+        lambda value: is_valid((older or {}).get(str(value), value)),
         lambda text: text.strip().lower(),
         choices,
     )
@@ -270,10 +272,10 @@ SETTINGS: Mapping[str, SettingDefinition] = {
         ),
         SettingDefinition(
             "answers.exact",
-            choice_type(("auto", "on", "off")),
-            "auto",
+            choice_type(("on", "off"), older={"auto": "off"}),
+            "off",
             "exact mode",
-            "The same text with speculation as without; auto: where that costs little.",
+            "On a CPU, attention that computes passes of every width alike.",
             cli_flags="--exact",
             takes_effect="for new chats",
         ),

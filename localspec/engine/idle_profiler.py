@@ -95,7 +95,7 @@ class PairProfiler:
 
         Else a thread waits for its CPU while the others wait for it at every node of the graph,
         spinning (libgomp, 300,000 times), and two engines take seconds for a token. The text does
-        not depend on it, unless the model `splits_attention`. What others use between answers may
+        not depend on it, but for rounding in a long context. What others use between answers may
         give CPUs back, but take none: they may be waiting for an answer.
         """
         now = time.monotonic()
@@ -174,36 +174,14 @@ class PairProfiler:
         """In a short context. Empties the target's memory."""
         return pass_timing.measure_logit_difference(self._target, self._max_draft)
 
-    def measure_long_difference(self, seconds: float = math.inf) -> float | None:
-        """In a long context; None if reading takes longer. Empties the target's memory."""
+    def measure_long_difference(self) -> float | None:
+        """In a long context. Empties the target's memory."""
         target = self._target
         n_cells = min(pass_timing.LONG_CONTEXT, target.n_ctx - pass_timing.N_COMPARED_TOKENS)
         # A model that needs checkpoints cannot go back to the end of the text.
         if n_cells < _LONG_TEXT or target.needs_checkpoints:
             return None
-        return pass_timing.measure_logit_difference(target, self._max_draft, n_cells, seconds)
-
-    @property
-    def has_long_text(self) -> bool:
-        return self._target.n_past >= _LONG_TEXT
-
-    def compare_widths_when_idle(self) -> Iterator[float | None]:
-        """After the text in memory, which stays; the last item is the largest difference.
-
-        It may be closed at every yield. Nothing if there is no text.
-        """
-        target = self._target
-        end = target.n_past + pass_timing.N_COMPARED_TOKENS
-        has_one_length = self.has_long_text or end < _LONG_TEXT
-        is_possible = target.n_past and end < target.n_ctx and self._can_restore_memory()
-        if not (has_one_length and is_possible):
-            return
-        difference = 0.0
-        for difference in pass_timing.compare_widths(  # noqa: B007
-            target, self._max_draft
-        ):
-            yield None
-        yield difference
+        return pass_timing.measure_logit_difference(target, self._max_draft, n_cells)
 
     def empty_memories(self) -> None:
         for model in (self._target, self._draft):

@@ -107,7 +107,6 @@ class OutputProcessor:
             accepted=min(step.accepted, len(tokens)),
             tokens=tuple(tokens),
             ms=step.ms,
-            guarded=step.guarded,
             overlap=step.draft.overlap,
         )
 

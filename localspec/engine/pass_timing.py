@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -27,7 +26,6 @@ N_COMPARED_TOKENS = 16
 _COMPARED_WIDTHS = (2, 3, 5, 8, 16)
 LONG_CONTEXT = 640
 """Tokens after which widths are compared again: ggml's CPU may differ from 257 on."""
-_READ_STEP = 64
 
 
 @dataclass
@@ -142,21 +140,21 @@ def measure_threads(
 
 
 def measure_logit_difference(
-    target: LanguageModel, max_draft: int, n_cells: int = 0, seconds: float = math.inf
+    target: LanguageModel, max_draft: int, n_cells: int = 0
 ) -> float | None:
     """The largest difference of a top-64 logit between one-token and wider passes.
 
-    Measured after a text of `n_cells` tokens. None if the text does not fit, if reading it would
-    take longer than `seconds`, or if the person stops it. Empties the memory.
+    Measured after a text of `n_cells` tokens. None if the text does not fit, or if the person
+    stops it. Empties the memory.
     """
     text = _random_tokens(target, n_cells + N_COMPARED_TOKENS)
     if len(text) > target.n_ctx:
         return None
     target.truncate(0)
     try:
-        if not _read_text(target, text[:n_cells], seconds):
-            return None
-        return max(compare_widths(target, max_draft))
+        for start in range(0, n_cells, target.n_batch):
+            target.decode(text[start : min(start + target.n_batch, n_cells)], 0)
+        return compare_widths(target, max_draft)
     except DecodeInterrupted:
         return None
     finally:
@@ -167,19 +165,8 @@ def _random_tokens(target: LanguageModel, n: int) -> list[int]:
     return [int(t) for t in np.random.default_rng(0).integers(0, target.n_vocab, n)]
 
 
-def _read_text(target: LanguageModel, tokens: Sequence[int], seconds: float) -> bool:
-    """False, after its first part, if reading would take longer."""
-    step = min(_READ_STEP, target.n_batch)
-    for start in range(0, len(tokens), step):
-        began = time.perf_counter()
-        target.decode(tokens[start : start + step], 0)
-        if (time.perf_counter() - began) * len(tokens) / step > seconds:
-            return False
-    return True
-
-
-def compare_widths(target: LanguageModel, max_draft: int) -> Iterator[float]:
-    """Yield the largest difference of a top-64 logit so far, after each pass.
+def compare_widths(target: LanguageModel, max_draft: int) -> float:
+    """The largest difference of a top-64 logit between one-token and wider passes.
 
     The passes continue the text in memory, and are removed again. Wider passes read the keys and
     values that the passes before them wrote, as in an answer.
@@ -187,10 +174,7 @@ def compare_widths(target: LanguageModel, max_draft: int) -> Iterator[float]:
     start = target.n_past
     tokens, difference = _random_tokens(target, N_COMPARED_TOKENS), 0.0
     try:
-        alone = []
-        for token in tokens:
-            alone.append(target.decode([token], 1)[0].copy())
-            yield difference
+        alone = [target.decode([token], 1)[0].copy() for token in tokens]
         for width in (w for w in _COMPARED_WIDTHS if w <= min(max_draft, DRAFT_MAX) + 1):
             target.truncate(start)
             for first in range(0, len(tokens), width):
@@ -199,6 +183,6 @@ def compare_widths(target: LanguageModel, max_draft: int) -> Iterator[float]:
                 for row, expected in zip(rows, alone[first:], strict=False):
                     ids = top_k_ids(expected, min(64, len(expected)))
                     difference = max(difference, float(np.abs(row[ids] - expected[ids]).max()))
-                yield difference
+        return difference
     finally:
         target.truncate(start)

@@ -6,16 +6,20 @@ It shares no code with drafting, verification and committing, so a replay can ex
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 
-from localspec.engine.near_ties import decision_margin, pick_coupled_token
+import numpy as np
+
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import DecodeInterrupted, Distribution, Draft, Logits
-from localspec.engine.sampling import compute_distribution
+from localspec.engine.sampling import compute_distribution, gumbel_noise
 from localspec.engine.token_probabilities import TokenProbabilities, score_tokens
 from localspec.errors import UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import ReplayCommand, ReplayResult, SamplingParams
+
+_NO_OTHER_TOKEN = 1e30
+"""Margin if there is no other token: JSON has no infinity."""
 
 
 def replay_passes(
@@ -86,10 +90,10 @@ class _ReplayScores:
     ) -> None:
         recent = list(text[-sampling.repeat_last_n :]) if sampling.has_penalties else []
         distribution = compute_distribution(row, sampling, recent)
-        best = pick_coupled_token(distribution, sampling, index)
+        best, margin = find_choice(row, distribution, sampling, recent, index)
         prob = distribution.prob(token)
         self.best.append(best)
-        self.margin.append(decision_margin(row, sampling, recent, index, best))
+        self.margin.append(margin)
         self.probability.append(prob)
         self.below.append(float(distribution.probs[distribution.ids < token].sum()))
         self.above.append(_mass_above(distribution, token, prob))
@@ -102,6 +106,36 @@ class _ReplayScores:
             tuple(self.below),
             tuple(self.above),
         )
+
+
+def find_choice(
+    row: Logits,
+    distribution: Distribution,
+    sampling: SamplingParams,
+    recent: Sequence[int],
+    index: int,
+) -> tuple[int, float]:
+    """The token that the seed's noise samples at position `index` of the answer, and its margin.
+
+    That is the gap to the second best candidate: of logits, and above temperature 0 of their sums
+    with the noise. A token that truncation removed would first have to reach the lowest logit that
+    it kept.
+    """
+    noise = gumbel_noise(sampling.seed, index, distribution.ids)
+    best = int(distribution.ids[(np.log(distribution.probs) + noise).argmax()])
+    without_truncation = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+    everything = compute_distribution(row, without_truncation, recent)
+    ids, x = everything.ids, np.log(everything.probs)  # logits, minus a constant
+    is_best = ids == best
+    if sampling.temperature <= 0 or sampling.top_k == 1:
+        gaps = x[is_best] - x
+        gaps[is_best] = np.inf
+    else:
+        scores = x + sampling.temperature * gumbel_noise(sampling.seed, index, ids)
+        is_kept = np.isin(ids, distribution.ids)
+        gaps = np.maximum(np.maximum(scores[is_best] - scores, 0.0), x[is_kept].min() - x)
+        gaps[is_best] = x[is_best] - x[~is_kept].max(initial=-np.inf)
+    return best, min(float(gaps.min()), _NO_OTHER_TOKEN)
 
 
 def _mass_above(distribution: Distribution, token: int, prob: float) -> float:

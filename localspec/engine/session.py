@@ -19,7 +19,6 @@ from localspec.engine.draft_sources import AnswerDrafter, DraftSources
 from localspec.engine.drafters.constrained import ConstrainedDrafter
 from localspec.engine.idle_profiler import PairProfiler
 from localspec.engine.loaded_pair import LoadedPair
-from localspec.engine.near_ties import NearTieCheck
 from localspec.engine.output_processor import OutputProcessor, to_alternatives
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Verifier
@@ -30,7 +29,7 @@ from localspec.engine.token_probabilities import score_tokens
 from localspec.engine.verifiers import make_verifier
 from localspec.errors import LocalspecError, UsageError
 from localspec.machine.cpu_and_ram import OtherCpuLoad
-from localspec.protocol.events import Event, Notice, SpeculationPlan, TokenScore
+from localspec.protocol.events import Event, SpeculationPlan, TokenScore
 from localspec.protocol.wire import (
     DEFAULT_DRAFT_LENGTH,
     DRAFT_MAX,
@@ -54,11 +53,6 @@ from localspec.protocol.wire import (
     TokenizeResult,
 )
 
-_MAX_READING_SECONDS = 3.0
-"""To read the text after which exact mode compares widths."""
-_MAX_NEAR_TIE_SHARE = 0.01
-"""Share of the time of answers that near-ties may cost, unless exact mode is on."""
-
 
 class Session:
     """Runs one command at a time on a loaded target and its draft."""
@@ -71,10 +65,6 @@ class Session:
         self._stop_requested = False
         self._logit_difference = load.measured.difference if load.measured else None
         self._long_difference = load.measured.long_difference if load.measured else None
-        self._is_long_context_slow = False
-        self._measures_when_idle = load.measure_when_idle
-        self._near_tie_ms = self._checked_ms = 0.0
-        """Of the answers in which near-ties were computed again: the time of these, and of all."""
         self._pair = LoadedPair(load, self._is_cancelled)
         self._target, self._draft = self._pair.target, self._pair.draft
         self._sources = DraftSources(self._pair, load)
@@ -115,27 +105,18 @@ class Session:
         drafter, controller = drafting.drafter, drafting.controller
         if constraint is not None and name != "none":
             drafter = ConstrainedDrafter(drafter, constraint)
-        near_tie_check = self._make_near_tie_check(request)
         job = self._make_job(request, prompt_tokens, drafting, thinking, constraint)
-        job = replace(job, is_near_tie=near_tie_check)
         yield plan
-        yield from self._new_notices(request, prompt)
+        yield from self._prompt_builder.new_notices(list(prompt.notices))
         job = drafting.overlapped.join_job(job) if drafting.overlapped else job
         loop = speculative_decode(self._target_cache, drafter, verifier, job)
         plan_change = controller.plan_change if controller else lambda: None
         output = OutputProcessor(request, vocabulary, plan.why, plan_change, thinking)
         self._profiler.adapt_threads(between_answers=True)
-        began = time.perf_counter()
         for event in prompt.mark_thinking(output.process(loop)):
             yield event
             self._profiler.adapt_threads()
-        self._record_answer(near_tie_check, time.perf_counter() - began)
-
-    def _record_answer(self, near_tie_check: NearTieCheck | None, seconds: float) -> None:
         self._profiler.record_answer(self._sources.costs.plain_ms)
-        if near_tie_check is not None:
-            self._near_tie_ms += near_tie_check.n_found * self._sources.costs.plain_ms
-            self._checked_ms += seconds * 1e3
 
     def _make_job(
         self,
@@ -253,21 +234,6 @@ class Session:
             if costs is not None:
                 self._sources.set_costs(costs)
             yield
-        yield from self._compare_widths_when_idle()
-
-    def _compare_widths_when_idle(self) -> Iterator[None]:
-        """Compare pass widths after the text in memory, if its length has not been compared."""
-        is_long = self._profiler.has_long_text
-        is_wanted = self._measures_when_idle or (is_long and self._is_long_context_slow)
-        known = self._long_difference if is_long else self._logit_difference
-        if not is_wanted or known is not None:
-            return
-        for difference in self._profiler.compare_widths_when_idle():
-            if is_long:
-                self._long_difference = difference
-            else:
-                self._logit_difference = difference
-            yield
 
     def measured_costs(self) -> Iterator[MeasuredCosts]:
         """The pair's costs so far; nothing if none were measured."""
@@ -342,48 +308,6 @@ class Session:
                     for s in scores
                 )
             )
-
-    def _make_near_tie_check(self, request: GenerateCommand) -> NearTieCheck | None:
-        """None if exact mode is off, or if it is `auto` and computing near-ties again is dear.
-
-        With exact mode on, the first call measures, which empties the memory.
-        """
-        is_possible = request.sampling.temperature <= 0 or request.verify == "coupled"
-        if request.exact:
-            if not is_possible:
-                what = f"--verify {request.verify} above temperature 0"
-                raise UsageError(
-                    f"Exact mode does not work with {what}.", "Use --verify coupled with --exact."
-                )
-            self._measure_logit_differences()
-        is_dear = self._near_tie_ms > _MAX_NEAR_TIE_SHARE * self._checked_ms
-        if request.exact is False or not is_possible or (is_dear and not request.exact):
-            return None
-        error = self._logit_difference or 0.0
-        if not self._target.splits_attention:  # else computing near-ties again does not help
-            error = max(error, self._long_difference or 0.0)
-        return NearTieCheck(request.sampling, 2 * error) if error else None
-
-    def _measure_logit_differences(self) -> None:
-        """Those unknown; in a long context only if that is quick: else when nobody waits."""
-        if self._logit_difference is None:
-            self._logit_difference = self._profiler.measure_logit_difference()
-        is_wanted = not self._is_long_context_slow and not self._target.splits_attention
-        if self._long_difference is None and is_wanted:
-            self._long_difference = self._profiler.measure_long_difference(_MAX_READING_SECONDS)
-            self._is_long_context_slow = self._long_difference is None
-
-    def _new_notices(self, request: GenerateCommand, prompt: Prompt) -> list[Notice]:
-        """Those not reported before."""
-        notices = list(prompt.notices)
-        if request.exact and self._target.splits_attention:
-            message = (
-                "Exact mode holds up to 256 tokens: the keys of this model are stored in f16, and "
-                "from there on this CPU's attention computes one token differently from several."
-            )
-            hint = "Load the model again with exact mode on and no KV type of your own."
-            notices.append(Notice("warning", "exact-keys", message, hint))
-        return self._prompt_builder.new_notices(notices)
 
     def _is_cancelled(self) -> bool:
         return self._stop_requested

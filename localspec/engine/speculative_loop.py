@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-import numpy as np
-
 from localspec.engine.constraints.output_constraint import OutputConstraint
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import (
@@ -16,7 +14,6 @@ from localspec.engine.protocols import (
     Draft,
     Drafter,
     DraftWait,
-    GrammarState,
     Logits,
     OverlapRound,
     Verifier,
@@ -49,8 +46,6 @@ class GenerationJob:
     cancelled: Callable[[], bool]
     on_round: Callable[[RoundResult], None] = lambda _: None
     """Called with every round, before it is yielded."""
-    is_near_tie: Callable[[Logits, Sequence[int], int, GrammarState | None], bool] | None = None
-    """Exact mode: called with a row, recent tokens, position in the answer, and the grammar."""
     score_tokens: TokenScorer | None = None
     """Computes the probabilities of a round's tokens from their rows of logits."""
     resumed_tokens: tuple[int, ...] = ()
@@ -75,8 +70,6 @@ class RoundResult:
     ms: RoundTimes
     width: int
     """Tokens in this round's target pass; 0 if the tokens were forced."""
-    guarded: int = 0
-    """Tokens recomputed in a pass of one token (exact mode)."""
     probabilities: tuple[TokenProbabilities, ...] = ()
     """One per token, if requested."""
 
@@ -163,7 +156,9 @@ def _run_round(
     batch = [*tokens[target.n_cached :], *draft.tokens]
     with job.overlap(tokens, draft) as wait:
         rows = target.decode(batch, len(draft.tokens) + 1)
-    accepted, new, rows, guarded = _verify_draft(target, verifier, job, tokens, draft, rows)
+    distributions = _TargetDistributions(rows, job, tokens, draft.tokens)
+    accepted, extra = verifier.verify(distributions, draft, len(tokens) - len(job.prompt))
+    new = [*draft.tokens[:accepted], extra]
     for i, token in enumerate(new, 1):
         if job.is_eog(token):
             del new[i:]
@@ -182,7 +177,7 @@ def _run_round(
     host = time.perf_counter() - began - verify - drafting
     times = RoundTimes(drafting * 1e3, verify * 1e3, host * 1e3)
     n_accepted = min(accepted, len(new))
-    return RoundResult(draft, n_accepted, new, times, len(batch), guarded, probabilities)
+    return RoundResult(draft, n_accepted, new, times, len(batch), probabilities)
 
 
 def _prefill_until(
@@ -200,53 +195,6 @@ def _prefill_until(
         raise DecodeInterrupted
 
 
-def _verify_draft(
-    target: PrefixCache,
-    verifier: Verifier,
-    job: GenerationJob,
-    tokens: list[int],
-    draft: Draft,
-    rows: Logits,
-) -> tuple[int, list[int], Logits, int]:
-    """Accepted count, new tokens, the rows that decided them, number of recomputed tokens."""
-    try:
-        distributions = _TargetDistributions(rows, job, tokens, draft.tokens)
-        accepted, extra = verifier.verify(distributions, draft, len(tokens) - len(job.prompt))
-        new = [*draft.tokens[:accepted], extra]
-        return accepted, new, rows, 0
-    except _NearTieFound as near_tie:
-        kept = draft.tokens[: near_tie.n_drafted]
-        rows, extra = _recheck_alone(
-            target, verifier, job, [*tokens, *kept], rows[: near_tie.n_drafted]
-        )
-        new = [*kept, extra]
-        return len(kept) + (draft.tokens[len(kept) : len(new)] == [extra]), new, rows, 1
-
-
-def _recheck_alone(
-    target: PrefixCache, verifier: Verifier, job: GenerationJob, text: list[int], rows: Logits
-) -> tuple[Logits, int]:
-    """The token after `text`, from a pass over the last token of `text` alone.
-
-    Also returns its row, after `rows` if probabilities are requested.
-    """
-    before = rows.copy() if job.score_tokens is not None else rows[:0]
-    target.rewind_to(text)
-    _prefill_until(target, text, 1, job)
-    row = target.decode(text[-1:], 1)
-    _, token = verifier.verify(
-        _TargetDistributions(row, job, text, []), Draft(), len(text) - len(job.prompt)
-    )
-    return (row if job.score_tokens is None else np.concatenate((before, row))), token
-
-
-class _NearTieFound(Exception):  # noqa: N818  not an error
-    """The row after `n_drafted` draft tokens is a near-tie."""
-
-    def __init__(self, n_drafted: int) -> None:
-        self.n_drafted = n_drafted
-
-
 class _TargetDistributions:
     """Computes the target's distribution after the first i draft tokens, on demand."""
 
@@ -255,8 +203,6 @@ class _TargetDistributions:
     ) -> None:
         self._rows, self._sampling = rows, job.sampling
         self._tokens, self._drafted = tokens, drafted
-        self._is_near_tie = job.is_near_tie if drafted else None
-        self._index = len(tokens) - len(job.prompt)
         self._constraint = job.constraint
 
     def __call__(self, i: int) -> Distribution:
@@ -266,8 +212,4 @@ class _TargetDistributions:
         row, grammar = self._rows[i], None
         if self._constraint is not None:
             grammar = self._constraint.state_after(self._tokens, self._drafted[:i])
-        if self._is_near_tie is not None and self._is_near_tie(
-            row, recent, self._index + i, grammar
-        ):
-            raise _NearTieFound(i)
         return compute_distribution(row, self._sampling, recent, grammar)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
+from localspec.errors import UsageError
 from localspec.fit import machine_profile, report
 from localspec.fit.hparams import ModelHparams
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.report import DeviceFit, FitReport
 from localspec.fit.speed_estimate import UseCase
 from localspec.lazy_dataclass import dataclass
-from localspec.machine import llama_params
 from localspec.machine.llama_params import CTX_STEP, DEFAULT_CTX
 from localspec.machine.memory_by_device import HOST
 from localspec.models.gguf.header import Header
@@ -32,8 +32,12 @@ _KV_TYPE_SCORES = {
 """Quality of answers by KV cache type, relative to f16."""
 _Q8_0_BLOCK = 32
 """Heads that are no multiple of it cannot have keys in q8_0."""
-_CHEAP_EXACT_KV: KvType = "q8_0/f16"
-"""With it a round takes no longer than with f16."""
+_EXACT_KV: KvType = "q8_0/f16"
+"""Of the types with which a CPU's attention computes every width alike the fastest."""
+_EXACT_NOTE = (
+    "Exact mode: the KV cache is {}, so that this CPU's attention computes passes of every width "
+    "alike. Products with weights may still differ by width: localspec verify --exact shows it."
+)
 _TIGHT_SCORE = 0.9
 _SWA_CUT_SCORE = 0.97
 """Without swa_full a rollback may change the last bits of later logits."""
@@ -69,13 +73,12 @@ class SettingsRequest:
     load: LoadCommand
     ctx: int | None = None
     kv: KvType | None = None
-    """None: f16, or the type that exact mode needs."""
+    """None: f16, or what fits."""
     n_gpu_layers: int | None = None
     draft_n_gpu_layers: int | None = None
     draft_note: str = ""
     """A remark to show about a draft that was chosen automatically."""
-    exact: bool | None = None
-    """None: where that costs little."""
+    exact: bool = False
     skip_memory_check: bool = False
     """Load even if the estimate exceeds the memory."""
     can_skip_workers: bool = False
@@ -101,7 +104,7 @@ class SettingsAdvice:
     fit: FitReport
     explanation: str
     exact_note: str = ""
-    """The KV cache that exact mode needs, if it was asked for and takes another than f16."""
+    """What exact mode does, if it was asked for."""
 
     @property
     def fits(self) -> bool:
@@ -130,9 +133,7 @@ class SettingsAdvisor:
             advices = [advisor.advise(variant) for advisor, variant in variants]
             return max(advices, key=lambda advice: _rank_with_workers(advice.fit))
         advice = self._choose(request)
-        if request.exact is False or request.kv is not None:
-            return advice
-        return self._make_attention_exact(request, advice)
+        return self._make_attention_exact(request, advice) if request.exact else advice
 
     def _choose(self, request: SettingsRequest) -> SettingsAdvice:
         first = self.estimate_fit(self._default_settings(request))
@@ -147,37 +148,32 @@ class SettingsAdvisor:
     def _make_attention_exact(
         self, request: SettingsRequest, advice: SettingsAdvice
     ) -> SettingsAdvice:
-        """Another KV type for the target if the CPU's attention depends on the width of a pass."""
-        load = advice.fit.load
-        kv_by_device = {
-            name for name, part in advice.fit.memory_estimate.target.on.items() if part.kv
-        }
-        is_split = HOST in kv_by_device and llama_params.may_split_attention(load.target_settings)
-        if not is_split:
-            return advice
-        kv_type, cost = self._width_invariant_kv_type(has_gpu=len(kv_by_device) > 1)
-        if request.exact is None and kv_type != _CHEAP_EXACT_KV:
-            return advice
-        fit = self.estimate_fit(with_target_settings(load, kv_type=kv_type))
-        first = self.estimate_fit(self._default_settings(request))
-        note = (
-            f"Exact mode: the KV cache is {kv_type}, because this CPU's attention then computes "
-            f"passes of every width alike. With a small model {cost}."
-        )
-        explanation = explain_choice(fit, first, self.target.n_layer)
-        return SettingsAdvice(fit, explanation, note if request.exact else "")
-
-    def _width_invariant_kv_type(self, *, has_gpu: bool) -> tuple[KvType, str]:
-        """The fastest type that model and devices can use, and its cost (docs/benchmarks.md)."""
-        hparams = ModelHparams(self.target)
-        widths = {layer.n_embd_head_k for layer in hparams.layers if layer.has_kv}
-        has_one_type = hparams.is_mla or hparams.arch == "deepseek4"  # llama.cpp refuses two types
-        if has_one_type or any(width % _Q8_0_BLOCK for width in widths):
-            return "bf16", "a pass takes 20 to 30 % longer"
-        # CUDA has no kernel for keys and values of different types.
-        if has_gpu:
-            return "q8_0", "a prompt is read about 15 % more slowly"
-        return _CHEAP_EXACT_KV, "a long prompt is read up to 5 % more slowly"
+        """Keys of the target in q8_0, if they are in f16. Raises UsageError where that cannot be,
+        or does not suffice.
+        """
+        load, used = advice.fit.load, advice.fit.memory_estimate.target.on
+        others = [name for name, part in used.items() if part.weights + part.kv and name != HOST]
+        if others:
+            message = f"Exact mode is for CPUs: {others[0]} computes passes by their width."
+            raise UsageError(message, "Use --gpu-layers 0 and no --workers, or no exact mode.")
+        if load.target_settings.flash_attn == "off":
+            hint = "Use --flash-attn auto, or no exact mode."
+            raise UsageError("Exact mode needs flash attention.", hint)
+        if request.kv in ("f16", "bf16", "f32"):
+            message = f"Exact mode does not work with a KV cache in {request.kv}."
+            raise UsageError(message, f"Use --kv {_EXACT_KV}, or no exact mode.")
+        if load.target_settings.kv_type == "f16":
+            hparams = ModelHparams(self.target)
+            widths = {layer.n_embd_head_k for layer in hparams.layers if layer.has_kv}
+            # With some attention llama.cpp refuses two types.
+            has_one_type = hparams.is_mla or hparams.arch == "deepseek4"
+            if has_one_type or any(width % _Q8_0_BLOCK for width in widths):
+                message = "Exact mode needs keys in q8_0, which this model cannot have."
+                raise UsageError(message, "Use no exact mode.")
+            load = with_target_settings(load, kv_type=_EXACT_KV)
+        fit, first = self.estimate_fit(load), self.estimate_fit(self._default_settings(request))
+        note = _EXACT_NOTE.format(load.target_settings.kv_type)
+        return SettingsAdvice(fit, explain_choice(fit, first, self.target.n_layer), note)
 
     def _with_and_without_workers(
         self, request: SettingsRequest

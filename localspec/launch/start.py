@@ -57,7 +57,7 @@ SETTINGS_NOTICE = "settings"
 HEAD_NOTICE = "head"
 """Code of the notice about an automatically found head."""
 EXACT_NOTICE = "exact"
-"""Code of the notice about the KV cache that exact mode chose."""
+"""Code of the notice about what exact mode does."""
 
 _WEIGHT_BEFORE = 0.8
 """Weight of earlier times in a pass cost after one more pass (engine/control/pass_costs.py)."""
@@ -88,8 +88,8 @@ class LoadOptions:
     """Addresses (host:port) of workers that hold layers of the target."""
     can_skip_workers: bool = False
     """Use them only if they can be reached, and if the pair does not fit here or is slower."""
-    exact: bool | None = None
-    """Store keys and values so that every pass width computes alike. None: if that costs little."""
+    exact: bool = False
+    """Keys in q8_0 and values in f16, so that a CPU's attention computes every width alike."""
     overlap: bool | None = None
     """Draft while the target verifies. None: across devices, where it is worth it."""
     anyway: bool = False

@@ -212,17 +212,6 @@ def has_amx() -> bool:
         return False
 
 
-def may_split_attention(settings: ContextSettings) -> bool:
-    """Whether ggml's CPU computes one token's attention differently from that of several tokens.
-
-    From 512 cells on, which is 257 tokens because llama.cpp takes cells by 256, its flash attention
-    gives each thread a part of the cells if the pass has one token, and keys and values are both
-    f16, to which f32 is converted (use_split_kv_path in ops.cpp).
-    """
-    has_f16_cache = settings.kv_type in ("f16", "f32")
-    return has_f16_cache and settings.flash_attn != "off" and settings.n_threads != 1
-
-
 def resolve_n_threads(requested: int | None) -> int:
     if requested is not None:
         return max(1, min(requested, 4 * (os.cpu_count() or 1)))

@@ -137,8 +137,6 @@ class Round:
     accepted: int
     tokens: tuple[Token, ...]
     ms: RoundTimes
-    guarded: int = 0
-    """Exact mode: near-ties, which were recomputed in a pass of one token."""
     overlap: Overlap = ""
 
 
@@ -211,7 +209,7 @@ def _encode_round(event: Round) -> str:
         f'{{"v":{SCHEMA_VERSION},"ev":"round","n":{event.n},"source":{source},'
         f'"reason":{_quote(event.reason)},"drafted":{event.drafted},"accepted":{event.accepted},'
         f'"tokens":[{tokens}],"ms":{{"draft":{ms.draft!r},"verify":{ms.verify!r},'
-        f'"host":{ms.host!r}}},"guarded":{event.guarded}{overlap}}}'
+        f'"host":{ms.host!r}}}{overlap}}}'
     )
 
 

@@ -25,8 +25,6 @@ class RoundTotals:
     """Number of rounds with a draft in which 0, 1, 2, … tokens were accepted."""
     by_source: dict[str, dict[str, int]] = field(default_factory=dict)
     host_ms: float = 0.0
-    guarded: int = 0
-    """Near-ties recomputed in exact mode."""
     overlapped: int = 0
     """Rounds whose draft was continued during the target pass before."""
     overlap_hits: int = 0
@@ -35,7 +33,6 @@ class RoundTotals:
     def add(self, event: Round) -> None:
         self.tokens += len(event.tokens)
         self.host_ms += event.ms.host
-        self.guarded += event.guarded
         self.overlapped += event.overlap != ""
         self.overlap_hits += event.overlap == "hit"
         if not event.drafted:
@@ -84,7 +81,6 @@ class RoundTotals:
             "by_source": {name: dict(counts) for name, counts in self.by_source.items()},
             "host_ms_per_round": _rounded(self.host_ms_per_round),
             "paused_rounds": self.plain_rounds,
-            "guarded": self.guarded,
         } | ({"overlap": overlap} if self.overlapped else {})
 
 

@@ -172,8 +172,6 @@ class GenerateCommand:
     draft_length: int | None = None
     """Max draft tokens per round if `spec` is `auto`; the draft length if it names a drafter.
     None: adaptive, or DEFAULT_DRAFT_LENGTH."""
-    exact: bool | None = None
-    """Exact mode: recompute near-ties in a pass of one token. None: if that costs little."""
     overlap: bool | None = None
     """Draft on while the target verifies. None: as the pair was loaded."""
     why: str = ""
@@ -359,9 +357,9 @@ class ReplayResult:
     """For each token of a replayed answer, the target's choice and probabilities.
 
     `best` is the token that the seed's Gumbel noise samples, as in `coupled`; at temperature 0 the
-    argmax. `margin` is the change of logits by which another token would be chosen; at temperature
-    0 the gap between the two largest. `probability` is the token's own after truncation and
-    temperature; `below` that of all tokens with smaller ids, `above` that of all likelier ones.
+    argmax. `margin` is the gap between the two best candidates: of logits, above temperature 0 with
+    the noise. `probability` is the token's own after truncation and temperature; `below` that of
+    all tokens with smaller ids, `above` that of all likelier ones.
     """
 
     best: tuple[int, ...]

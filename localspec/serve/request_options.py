@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import secrets
+import sys
 from dataclasses import replace
+from functools import cache
 from typing import Any, cast, get_args
 
 from localspec.chat.settings import ChatSettings
@@ -167,11 +169,12 @@ def _parse_settings(fields: JsonFields, own: JsonFields, defaults: ChatSettings)
         max_tokens = fields.integer("max_tokens", -1, _MAX_TOKENS)
     if max_tokens == 0:
         raise invalid("max_tokens", "it is not between 1 and the context's length")
+    if own.get("exact") is not None:
+        _report_ignored_exact()
     given: dict[str, Any] = {
         "spec": own.choice("spec", SPECS),
         "verify": cast(VerifyMode | None, own.choice("verify", get_args(VerifyMode))),
         "draft_length": own.integer("draft_max", 0, DRAFT_MAX),
-        "exact": None if own.get("exact") is None else own.flag("exact"),
         "max_tokens": max_tokens if max_tokens != -1 else _MAX_TOKENS,
     }
     changes = {name: value for name, value in given.items() if value is not None}
@@ -182,6 +185,12 @@ def _parse_settings(fields: JsonFields, own: JsonFields, defaults: ChatSettings)
         stop=stop if fields.get("stop") is not None else defaults.stop,
         **changes,
     )
+
+
+@cache
+def _report_ignored_exact() -> None:
+    message = "localspec: `exact` in requests is ignored; exact mode: localspec serve --exact on"
+    print(message, file=sys.stderr, flush=True)
 
 
 def _parse_sampling(fields: JsonFields, defaults: SamplingParams) -> SamplingParams:

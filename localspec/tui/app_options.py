@@ -44,8 +44,8 @@ class AppOptions:
     """Temperature of new chats; None: the pair's default."""
     spec: str = "auto"
     """Drafter of new chats (`--spec`)."""
-    exact: bool | None = None
-    """Exact mode of new chats; None: where it costs little."""
+    exact: bool = False
+    """Exact mode of new chats."""
     overlap: bool | None = None
     """Overlapped drafting; None: across devices, where it is worth it."""
     workers: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class AppOptions:
         return self.show_token_marks or self.theme == themes.ANSI
 
     def build_load_request(
-        self, choice: ResolvedPair, *, exact: bool | None = None, ctx: int | None = None
+        self, choice: ResolvedPair, *, exact: bool = False, ctx: int | None = None
     ) -> SettingsRequest:
         overrides = self.load_overrides.get(choice, WhatIf())
         options = LoadOptions(
@@ -104,7 +104,7 @@ def apply_preferences(options: AppOptions, view: EffectiveConfig) -> None:
     options.temperature = view.get("answers.temperature")
     options.spec = view.get("answers.spec")
     options.workers = tuple(map(str, parse_addresses(view.get("run.workers"))))
-    options.exact = {"on": True, "off": False}.get(view.get("answers.exact"))
+    options.exact = view.get("answers.exact") == "on"
     options.overlap = {"on": True, "off": False}.get(view.get("answers.overlap"))
     if options.chats is not None:
         options.chats.set_saving(view.get("chats.keep"))

@@ -56,39 +56,24 @@ async def toggle_speculation(screen: ChatScreen) -> None:
 
 
 def _run_session_command(screen: ChatScreen, call: CommandCall) -> None:
-    exact = screen.session.settings.exact
     result = session_commands.run_command(screen.session, call)
     if call.name in _PATH_COMMANDS:
         screen.transcript.show_session(screen.session)
     if result.input_text is not None:
         screen.composer.edit_text(result.input_text)
     screen.notify(sanitize(result.message, multiline=False), markup=False)
-    _load_if_changed(screen, exact)
+    screen.load_if_changed()
     screen.draw()
 
 
 def open_settings(screen: ChatScreen, field: str) -> None:
-    exact = screen.session.settings.exact
-
     def on_dismiss(_: object) -> None:
         screen.session.save_metadata()
         if screen.phase == "ready":
-            _load_if_changed(screen, exact)
+            screen.load_if_changed()
         screen.draw()
 
     screen.app.push_screen(ChatSettingsScreen(screen.session, field), on_dismiss)
-
-
-def _load_if_changed(screen: ChatScreen, exact_before: bool | None) -> None:
-    """Also if the changed exact mode needs another KV cache: on a CPU without a GPU."""
-    screen.load_if_changed()
-    exact, engine = screen.session.settings.exact, screen.runner.engine
-    if exact == exact_before or screen.phase != "ready" or engine is None:
-        return
-    kv_type = (engine.ready.settings.get("target") or {}).get("kv_type")
-    is_exact_kv = kv_type not in (None, "f16", "f32")
-    if engine.ready.devices == ("CPU",) and is_exact_kv == (exact is False):
-        screen.load()
 
 
 CommandHandler = Callable[["ChatScreen", CommandCall], Awaitable[None] | None]

@@ -126,7 +126,7 @@ def test_options_reach_the_engine(load: Load) -> None:
     ended = llm.generate("a", **greedy, stop=[" five", " three"])
     assert (ended.text, ended.finish_reason) == (" one two", "stop")
     assert llm.generate("a", **greedy, spec="off").speculation["drafted"] == 0
-    drafting = llm.generate("a", **greedy, spec="model", draft_max=2, verify="block", exact=True)
+    drafting = llm.generate("a", **greedy, spec="model", draft_max=2, verify="block")
     assert len(drafting.speculation["histogram"]) == 3 and drafting.verify == "block"
     token = llm.generate("a", **greedy, probabilities=True).tokens[0]
     assert token.rank == 1 and token.p_target is not None
@@ -199,6 +199,7 @@ def test_questions_that_make_no_sense(load: Load, call: Any, words: str) -> None
         ({"template": "nonsense"}, "Unknown chat template"),
         ({"seed": "x"}, "seed cannot be 'x'"),
         ({"exact": "off"}, "exact cannot be 'off'"),
+        ({"exact": True, "kv": "f16"}, "Exact mode does not work with a KV cache in f16"),
         ({"overlap": "on"}, "overlap cannot be 'on'"),
         ({"draft": ""}, "draft cannot be ''"),
         ({"workers": "gpu-box:x"}, "'gpu-box:x' is no worker's address"),
@@ -295,13 +296,13 @@ def test_help_shows_every_option() -> None:
         assert "stop" in inspect.signature(method).parameters and method.__doc__
 
 
-def test_a_model_loaded_for_exact_mode_answers_in_it(load: Load) -> None:
-    llm = load("target", exact=True, threads=2)
-    assert llm.ready.settings["target"]["kv_type"] == "bf16", "its heads are too narrow for q8_0"
+def test_exact_mode_is_chosen_at_the_load(load: Load) -> None:
+    llm = load("demo", exact=True)
+    assert llm.ready.settings["target"]["kv_type"] == "q8_0/f16"
     assert "exact" in [notice.code for notice in llm.notices]
-    with pytest.raises(errors.UsageError, match="Exact mode does not work with --verify block"):
-        llm.generate("Hello", verify="block", temperature=1.0, max_tokens=4)
-    assert llm.generate("Hello", verify="block", exact=False, temperature=1.0, max_tokens=4).tokens
+    with pytest.warns(UserWarning, match="exact is ignored here"):
+        assert llm.generate("Hello", exact=False, max_tokens=4).tokens
+    assert load("demo", exact="auto").ready.settings["target"]["kv_type"] == "f16"
 
 
 def test_answers_satisfy_a_schema_or_follow_a_grammar(load: Load) -> None:

@@ -124,7 +124,6 @@ def test_the_document_says_how_speculation_went(zoo: Zoo) -> None:
         "histogram": [0, 0, 1, 0, 0, 1],
         "by_source": {"model": {"drafted": 7, "accepted": 7}},
         "paused_rounds": 1,
-        "guarded": 0,
     }
 
 

@@ -129,11 +129,6 @@ overlapped = partial(test_overlap.test_every_draft_is_the_same_as_without_overla
 overlapped_hits = test_overlap.test_a_draft_that_is_always_right_is_always_there_already
 coupled_twin = partial(laws.twin_is_always_right, laws.SAMPLED, "coupled")
 watched = partial(test_insight.test_each_verifier_with_a_draft_model, "rejection", PLAIN)
-guarded = partial(
-    test_insight.test_a_guarded_token_is_told_by_the_pass_that_decided_it,
-    test_insight.Wobbly,
-    PLAIN,
-)
 all_of_a_row = partial(test_insight.test_the_probabilities_of_all_tokens_add_up_to_one, 300, 1.0)
 copied_first = partial(test_insight.test_copied_places_have_no_draft_probability, False)
 end = partial(laws.end_cuts, DRAFTERS["oracle"])
@@ -417,7 +412,7 @@ MORE_MUTANTS: dict[str, Mutant] = {
         speculative_loop._run_rounds, "end - len(tokens) - 1", "end - len(tokens)", limits
     ),
     "no bonus": Mutant(
-        speculative_loop._verify_draft,
+        speculative_loop._run_round,
         "new = [*draft.tokens[:accepted], extra]",
         "new = [*draft.tokens[:accepted], extra][: max(1, len(draft.tokens))]",
         limits,
@@ -457,12 +452,6 @@ MORE_MUTANTS: dict[str, Mutant] = {
     ),
     "ranks from nought": Mutant(
         token_probabilities._rank, "int(n_before) + 1", "int(n_before)", all_of_a_row
-    ),
-    "a guarded token's probability from the wide pass": Mutant(
-        speculative_loop._verify_draft,
-        "rows[: near_tie.n_drafted]",
-        "rows[: near_tie.n_drafted + 1]",
-        guarded,
     ),
     "rows of the draft, kept by llama.cpp": Mutant(
         DraftSampler.sample_draft, "logits.copy()", "logits", watched

@@ -96,39 +96,17 @@ def test_widths_are_compared_at_the_length_of_a_text_and_over_the_keys_they_wrot
     assert target.n_past == 0
 
 
-def test_a_text_that_takes_too_long_or_does_not_fit_is_not_read() -> None:
+def test_a_text_that_does_not_fit_is_not_read() -> None:
     target = WideFromHere()
-    assert pass_timing.measure_logit_difference(target, 16, n_cells=128, seconds=0.0) is None
-    assert target.reads == [target.n_batch], "the first part shows it"
     assert pass_timing.measure_logit_difference(target, 16, n_cells=256) is None
     assert target.n_past == 0
 
 
-def test_exact_mode_measures_a_slow_models_long_context_when_nobody_waits(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session_module, "_MAX_READING_SECONDS", 0.0)
+def test_a_probe_compares_widths_in_a_long_context_too(zoo: Zoo) -> None:
     settings = replace(SETTINGS, n_ctx=1024, kv_type="bf16")
     with loaded(zoo["target"], settings=settings) as session:
-        text = "the one " * 200
-        said = say(session, "Hello", max_tokens=4, exact=True)
-        assert not list(session.measure_when_idle()), "no long text in memory"
-        long = say(session, text, max_tokens=4, exact=True)
-        n_past = session._target.n_past
-        assert n_past > 512 and session._long_difference is None
-        assert list(session.measure_when_idle())
-        assert session._long_difference is not None
-        assert session._target.n_past == n_past
-        assert not list(session.measure_when_idle()), "once"
-        assert say(session, text, max_tokens=4, exact=True).ids == long.ids
-        assert say(session, "Hello", max_tokens=4, exact=True).ids == said.ids
-
-
-def test_exact_mode_measures_a_quick_models_long_context_at_once(zoo: Zoo) -> None:
-    settings = replace(SETTINGS, n_ctx=1024, kv_type="bf16")
-    with loaded(zoo["target"], settings=settings) as session:
-        say(session, "Hello", max_tokens=4, exact=True)
-        assert session._long_difference is not None
+        (*_, measured) = session.probe(ProbeCommand(seconds=0.1, difference=True))
+        assert isinstance(measured, MeasuredCosts) and measured.long_difference is not None
 
 
 class ThreadedFake(HistoryModel):

@@ -200,17 +200,6 @@ def test_a_suspended_machine_does_not_end_speculation() -> None:
     assert world.regret[-1][1] < -10
 
 
-def test_near_ties_that_are_computed_again_are_charged() -> None:
-    world = World(steady(1.0), noise=0.0)
-    controller = world.controller()
-    world.run(controller, 300, 16, controller)
-    for _ in range(60):
-        draft = controller.propose([1, 2, 3], 4)
-        result = world.result(draft, RoundTimes(draft.decode_seconds * 1e3, 30.0, 0.0))
-        controller.record_round(replace(result, accepted=0, tokens=[9], guarded=1))
-    assert not controller.propose([1, 2, 3], 4).tokens
-
-
 def test_temperatures_are_counted_apart() -> None:
     keys = {stats_key(replace(GREEDY, temperature=t), "coupled") for t in (0.0, 0.3, 0.8, 1.5)}
     assert len(keys) == 4

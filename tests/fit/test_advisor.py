@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from localspec.errors import UsageError
 from localspec.fit import device_speed, machine_profile, pair_headers
 from localspec.fit.advisor import (
     SettingsAdvice,
@@ -59,7 +60,7 @@ def advise(pair: str, profile: MachineProfile, **fields: Any) -> SettingsAdvice:
 def test_what_fits_runs_as_usual() -> None:
     found = advise("qwen3-8b+qwen3-0.6b", machine())
     settings = found.fit.load.target_settings
-    assert (settings.n_ctx, settings.kv_type, settings.n_gpu_layers) == (8192, "q8_0/f16", -1)
+    assert (settings.n_ctx, settings.kv_type, settings.n_gpu_layers) == (8192, "f16", -1)
     assert found.fit.verdict == "fits"
     assert "fits this computer's memory" in found.explanation
 
@@ -109,37 +110,32 @@ def test_exact_mode_stores_keys_so_that_every_width_is_computed_alike() -> None:
     found = advise("qwen3-4b+qwen3-0.6b", machine(), exact=True)
     target, draft = found.fit.load.target_settings, found.fit.load.draft_settings
     assert (target.kv_type, draft.kv_type) == ("q8_0/f16", "f16"), "drafts do not decide the text"
-    off = advise("qwen3-4b+qwen3-0.6b", machine(), exact=False)
-    assert off.fit.load.target_settings.kv_type == "f16"
-    assert found.fit.memory_estimate.target.total < off.fit.memory_estimate.target.total
-    assert "q8_0/f16" in found.explanation and "q8_0/f16" in found.exact_note
     usual = advise("qwen3-4b+qwen3-0.6b", machine())
-    assert usual.fit.load == found.fit.load, "it costs little"
-    assert not usual.exact_note, "and was not asked for"
+    assert (usual.fit.load.target_settings.kv_type, usual.exact_note) == ("f16", "")
+    assert found.fit.memory_estimate.target.total < usual.fit.memory_estimate.target.total
+    assert "q8_0/f16" in found.explanation and "q8_0/f16" in found.exact_note
+    chosen = advise("qwen3-4b+qwen3-0.6b", machine(), exact=True, kv="q8_0")
+    assert chosen.fit.load.target_settings.kv_type == "q8_0", "no key is in f16"
 
 
-def test_exact_mode_changes_no_kv_cache_that_is_exact_already() -> None:
-    on_card = advise("qwen3-4b+qwen3-0.6b", machine("RTX 4090"), exact=True)
-    assert on_card.fit.load.target_settings.kv_type == "f16"
-    chosen = advise("qwen3-4b+qwen3-0.6b", machine(), exact=True, kv="f16")
-    assert chosen.fit.load.target_settings.kv_type == "f16"
-    for settings in (ContextSettings(n_threads=1), ContextSettings(flash_attn="off")):
-        alone = SettingsRequest(LoadCommand("target", None, settings), exact=True)
-        found = advisor("qwen3-4b+qwen3-0.6b", machine()).advise(alone)
-        assert (found.fit.load.target_settings.kv_type, found.exact_note) == ("f16", "")
-
-
-def test_exact_mode_with_layers_on_both_sides_takes_a_type_that_cards_can_compute() -> None:
-    found = advise("qwen3-8b+qwen3-0.6b", machine("RTX 3060 12GB"), exact=True, n_gpu_layers=10)
-    assert found.fit.load.target_settings.kv_type == "q8_0"
-
-
-def test_exact_mode_of_narrow_heads_uses_bf16(zoo: Zoo) -> None:
+def test_exact_mode_is_refused_where_passes_of_different_widths_differ(zoo: Zoo) -> None:
+    on_card, small = machine("RTX 4090"), machine("RTX 3060 12GB")
+    for profile, given, reason in (
+        (on_card, {}, "RTX 4090|CUDA0"),
+        (small, {"n_gpu_layers": 10}, "RTX 3060|CUDA0"),
+        (machine(), {"kv": "f16"}, "f16"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            advise("qwen3-4b+qwen3-0.6b", profile, exact=True, **given)
+    advise("qwen3-4b+qwen3-0.6b", on_card, exact=True, n_gpu_layers=0)
+    without = ContextSettings(flash_attn="off")
+    with pytest.raises(UsageError, match="flash attention"):
+        advisor("qwen3-4b+qwen3-0.6b", machine()).advise(
+            SettingsRequest(LoadCommand("target", None, without), exact=True)
+        )
     narrow = SettingsAdvisor(header.read(zoo["target"]), None, machine())
-    found = narrow.advise(request(draft=False, exact=True))
-    assert found.fit.load.target_settings.kv_type == "bf16"
-    usual = narrow.advise(request(draft=False))
-    assert usual.fit.load.target_settings.kv_type == "f16", "bf16 is slow"
+    with pytest.raises(UsageError, match="keys in q8_0"):
+        narrow.advise(request(draft=False, exact=True))
 
 
 def test_a_model_larger_than_the_card_leaves_layers_to_the_cpu() -> None:

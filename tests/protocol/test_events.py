@@ -197,7 +197,7 @@ def test_a_missing_field_is_an_error_unless_it_has_a_default() -> None:
             except ValueError:
                 continue
             optional = {"notices", "speedup", "until", "hint", "tail", "totals", "log"}
-            optional |= {"guarded", "overlap"}
+            optional |= {"overlap"}
             assert name in optional | {"thinking"}
 
 

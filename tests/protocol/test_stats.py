@@ -40,7 +40,6 @@ def test_nothing_yet() -> None:
         "by_source": {},
         "host_ms_per_round": None,
         "paused_rounds": 0,
-        "guarded": 0,
     }
 
 
@@ -71,7 +70,6 @@ def test_an_answer_in_numbers() -> None:
         },
         "host_ms_per_round": 0.5,
         "paused_rounds": 1,
-        "guarded": 0,
     }
     assert totals.host_ms == 2
 

@@ -115,6 +115,12 @@ def dump_settings(settings: ChatSettings, system_since: int = 0) -> str:
 
 def load_settings(text: object) -> ChatSettings:
     """Invalid settings become the defaults."""
+    try:
+        body = _parse_object(text)
+    except ValueError:
+        return ChatSettings()
+    if body.get("exact", False) is None:  # `auto`, which earlier versions had
+        text = json.dumps({**body, "exact": False})
     return _load(ChatSettings, text) or ChatSettings()
 
 

@@ -308,12 +308,10 @@ class SpeculationController:
         self.max_tokens_left = max(1, self.max_tokens_left - len(result.tokens))
         most_ms = _MAX_CHARGE * self._costs.verify_ms[min(result.width, MAX_WIDTH)]
         free_ms = 0.0
-        # Not for the prompt's last batch, nor for a round with a second pass.
-        if result.width == len(result.draft.tokens) + 1 and not result.guarded:
+        if result.width == len(result.draft.tokens) + 1:  # else it is the prompt's last batch
             free_ms = self._record_times(result)
         self._charge_budget(result, min(result.ms.verify + result.ms.host, most_ms), free_ms)
-        n_verified = result.accepted + (not result.guarded)
-        for i, drafted in enumerate(self._drafted_tokens[:n_verified]):
+        for i, drafted in enumerate(self._drafted_tokens[: result.accepted + 1]):
             accepted = i < result.accepted
             drafted.table.record(drafted.bucket, drafted.position, accepted)
             if drafted.is_from_model:

@@ -156,7 +156,7 @@ class OverlapPolicy:
 
     def record_round(self, result: RoundResult) -> None:
         n = len(result.draft.tokens)
-        if n and result.width == n + 1 and not result.guarded:
+        if n and result.width == n + 1:
             usual = self.costs.verify_ms[min(result.width, MAX_WIDTH)]
             self._relative[self._fan > 0].record((result.ms.verify + result.ms.host) / usual)
             if result.draft.overlap != "hit" and result.draft.decode_seconds:

@@ -25,7 +25,7 @@ from localspec.engine.protocols import DecodeInterrupted, HiddenStateListener, H
 from localspec.errors import DoesNotFitError, EngineError, LocalspecError, ModelFileError
 from localspec.machine import llama_params
 from localspec.machine.llama_params import ModelRole
-from localspec.machine.memory_by_device import HOST, DeviceMemory
+from localspec.machine.memory_by_device import HOST
 from localspec.protocol.wire import ContextSettings
 from localspec.units import gib
 
@@ -86,7 +86,6 @@ class LlamaContext:
         self._context, self._buffers = library.open_context(
             self.model.handle, self.model.path, params
         )
-        self._may_split_attention = llama_params.may_split_attention(role.settings)
         self._memory = C.llama_get_memory(self._context)
         self._checkpoints = ContextCheckpoints(self._context)
         self.n_ctx: int = C.llama_n_ctx(self._context)
@@ -106,12 +105,6 @@ class LlamaContext:
         on_cpu = {name for name, part in self._buffers.items() if part.kv} == {HOST}
         if on_cpu and cache_states.can_read_prompts(self.model, role.settings):
             self._reader = PromptReader(self.model, role, self._context, self._abort_callback)
-
-    @property
-    def splits_attention(self) -> bool:
-        """Whether a one-token pass differs from a wider one from 257 tokens on."""
-        kv_on_cpu = self._buffers.get(HOST, DeviceMemory()).kv
-        return kv_on_cpu > 0 and self.n_threads > 1 and self._may_split_attention
 
     def _choose_n_ctx(self, settings: ContextSettings) -> int:
         model = self.model

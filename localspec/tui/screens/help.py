@@ -59,8 +59,8 @@ GLOSSARY: dict[str, str] = {
         "match)."
     ),
     "Lossless": (
-        "speculation does not change what the target writes: the same tokens at temperature "
-        "0, the same probabilities above it."
+        "speculation does not change what the target writes: the same probabilities, and at "
+        "temperature 0 the same tokens, up to rounding."
     ),
     "Context": (
         "the tokens that the model can read at once: system prompt, earlier turns, and the answer."
