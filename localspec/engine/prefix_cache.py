@@ -24,15 +24,9 @@ class PrefixCache:
         self,
         model: LanguageModel,
         save_checkpoint: Callable[[], None] | None = None,
-        plan_reading: Callable[[int, int], int] | None = None,
     ) -> None:
-        """`save_checkpoint` saves the model's state, if its memory cannot be truncated.
-
-        `plan_reading` is told how many tokens of a text are cached, and how many it has, and
-        returns how many to keep.
-        """
+        """`save_checkpoint` saves the model's state, if its memory cannot be truncated."""
         self.model, self._save_checkpoint = model, save_checkpoint
-        self._plan_reading = plan_reading
         self._cached_tokens: list[int] = []
         self._last_text: Sequence[int] = ()
         self._n_matched = 0
@@ -58,8 +52,6 @@ class PrefixCache:
             start = min(start, n_unchanged)
         shared = min(common_prefix_length(self._cached_tokens, tokens, start), self.model.n_past)
         kept = min(shared, len(tokens) - 1)
-        if self._plan_reading is not None:
-            kept = self._plan_reading(kept, len(tokens))
         if kept < self.model.n_past:
             self.model.truncate(kept)
             kept = min(kept, self.model.n_past)

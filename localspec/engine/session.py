@@ -71,7 +71,7 @@ class Session:
         self._prompt_builder = self._pair.prompt_builder
         self._grammars = Grammars(self._target.vocabulary)
         save_checkpoint = self._target.save_checkpoint if self._target.needs_checkpoints else None
-        self._target_cache = PrefixCache(self._target, save_checkpoint, self._target.plan_reading)
+        self._target_cache = PrefixCache(self._target, save_checkpoint)
         caches = [self._target_cache, *self._sources.caches]
         self._snapshots = ConversationSnapshots(caches, load.snapshot_bytes)
         self._max_draft = self._pair.max_draft

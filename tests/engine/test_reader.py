@@ -56,16 +56,6 @@ def test_what_is_shared_is_not_read_again(first: list[int], second: list[int]) -
     assert model.reads == [len(second) - shared]
 
 
-def test_a_text_may_be_read_from_its_beginning() -> None:
-    model = HistoryModel(1, n_batch=32)
-    reader = PrefixCache(model, plan_reading=lambda kept, n: 0 if kept <= n // 5 else kept)
-    read_all(reader, [1, 2])
-    for text, n_read in (([1, *[0] * 9], 10), ([1, *[0] * 9, 2], 1)):
-        model.reads.clear()
-        assert read_all(reader, text) == model.row(text).tolist()
-        assert model.reads == [n_read]
-
-
 def test_a_memory_that_cannot_be_cut_goes_back_to_a_mark() -> None:
     """The end of a prompt may be spelt otherwise by the next, so one stands before it."""
     model = CheckpointModel(1, n_batch=32)

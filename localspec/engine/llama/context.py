@@ -16,13 +16,13 @@ import numpy as np
 import psutil
 
 from localspec.engine import heartbeat
-from localspec.engine.llama import cache_states, library
-from localspec.engine.llama.cache_states import ContextCheckpoints, PromptReader
+from localspec.engine.llama import library
+from localspec.engine.llama.checkpoints import ContextCheckpoints
 from localspec.engine.llama.hidden_states import HiddenStateSource
 from localspec.engine.llama.library import C, get_logits_address
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.protocols import DecodeInterrupted, HiddenStateListener, HiddenStates, Logits
-from localspec.errors import DoesNotFitError, EngineError, LocalspecError, ModelFileError
+from localspec.errors import DoesNotFitError, EngineError, ModelFileError
 from localspec.machine import llama_params
 from localspec.machine.llama_params import ModelRole
 from localspec.machine.memory_by_device import HOST
@@ -59,7 +59,6 @@ class LlamaContext:
         self._context: Any = None
         self._listener: HiddenStateListener | None = None
         self._state_source: HiddenStateSource | None = None
-        self._reader: PromptReader | None = None
         self.model = LlamaModel(path, settings, with_mtp=with_mtp)
         try:
             if not self.model.is_generative:
@@ -102,9 +101,6 @@ class LlamaContext:
         self.rollback = self._probe_rollback(role.n_rs_seq)
         windowed = self.model.n_swa > 0 and not params.swa_full
         self.needs_checkpoints: bool = self.is_recurrent or windowed
-        on_cpu = {name for name, part in self._buffers.items() if part.kv} == {HOST}
-        if on_cpu and cache_states.can_read_prompts(self.model, role.settings):
-            self._reader = PromptReader(self.model, role, self._context, self._abort_callback)
 
     def _choose_n_ctx(self, settings: ContextSettings) -> int:
         model = self.model
@@ -145,9 +141,6 @@ class LlamaContext:
             raise EngineError(f"cannot decode {n} tokens at {self.n_past} of {self.n_ctx}")
         if not 0 <= outputs <= min(n, self._max_outputs):
             raise EngineError(f"cannot output {outputs} rows of {n} tokens")
-        tokens = self._read_prompt(tokens, outputs)
-        if (n := len(tokens)) == 0:
-            return self._view_logits(0, 0)
         self._batch.set_tokens(tokens)
         self._batch.set_positions(n, self.n_past, outputs)
         self._last_decode_at = self.n_past
@@ -162,78 +155,20 @@ class LlamaContext:
         heartbeat.record_progress()
         if result != 0:
             self._set_n_past(C.llama_memory_seq_pos_max(self._memory, 0) + 1)
-            raise _decode_failure(result)
+            raise DecodeInterrupted if result == _ABORTED else library.decode_error(result)
         self.n_past += n
         if self._listener is not None and self._state_source is not None:
             self._listener.on_decode(tokens, self._state_source.states(n))
         return self._view_logits(address, outputs)
 
-    def plan_reading(self, n_kept: int, n: int) -> int:
-        """How many of n_kept cached tokens to keep before a text of n tokens is read."""
-        return n_kept if self._reader is None else self._reader.plan(n_kept, n)
-
-    def _read_prompt(self, tokens: Sequence[int], outputs: int) -> Sequence[int]:
-        """Decode with the reader what it accepts, and return the rest for the main context.
-
-        Tokens with outputs are for the main one, though the reader's pass has them too (a full pass
-        is faster): another answer to the prompt computes the last token there, to the same logits.
-        """
-        reader, n = self._reader, len(tokens) - outputs
-        if reader is None or n == 0 or not reader.accepts(self.n_past, len(tokens)):
-            self._finish_reading()
-            return tokens
-        self._batch.set_tokens(tokens)
-        self._batch.set_positions(len(tokens), self.n_past, 0)
-        try:
-            batch, threads = self._batch.struct, self.n_threads_batch
-            result = reader.decode(batch, tokens, threads, self._state_source)
-        except LocalspecError:  # no memory for it, or another llama.cpp
-            self._read_again()
-            return tokens
-        heartbeat.record_progress()
-        if result != 0:
-            self._set_n_past(len(reader.tokens))
-            self._finish_reading()
-            raise _decode_failure(result)
-        self.n_past += n
-        if self._listener is not None and self._state_source is not None:
-            self._listener.on_decode(tokens[:n], reader.hidden_states(len(tokens))[:n])
-        if outputs:
-            self._finish_reading()
-        return tokens[n:]
-
-    def _finish_reading(self) -> None:
-        """Let the main context hold what the reader has read."""
-        if self._reader is None or not self._reader.tokens:
-            return
-        if self._reader.move():
-            C.llama_memory_seq_rm(self._memory, 0, self.n_past, -1)
-            self._last_decode_at = self.n_past
-        else:
-            self._read_again()
-
-    def _read_again(self) -> None:
-        """Do without the reader: read here what it has read. The listener has its states."""
-        assert self._reader is not None
-        self._reader.free()
-        tokens, self._reader = self._reader.tokens[: self.n_past], None
-        self.n_past, listener, self._listener = 0, self._listener, None
-        try:
-            for start in range(0, len(tokens), self.n_batch):
-                self.decode(tokens[start : start + self.n_batch], 0)
-        finally:
-            self._listener = listener
-
     def read_hidden_states(self, tokens: Sequence[int]) -> HiddenStates:
         """Append tokens without the listener; return their hidden states."""
         assert self._state_source is not None
-        self._finish_reading()
         listener, self._listener = self._listener, None
-        reader, self._reader = self._reader, None  # the states are those of the main context
         try:
             self.decode(tokens, 0)
         finally:
-            self._listener, self._reader = listener, reader
+            self._listener = listener
         return self._state_source.states(len(tokens))
 
     def fork(self, branch: int, n_past: int) -> None:
@@ -306,7 +241,6 @@ class LlamaContext:
     def save_checkpoint(self) -> None:
         """Save the state, so that `truncate` can return here if the memory cannot be truncated."""
         if self.needs_checkpoints and self.n_past > 0:
-            self._finish_reading()
             self._checkpoints.save(
                 self.n_past, self._listener.newest_state() if self._listener else None
             )
@@ -315,7 +249,6 @@ class LlamaContext:
         """Keep the first n_past tokens, or restore an earlier checkpoint, or empty the memory."""
         if n_past >= self.n_past:
             return
-        self._finish_reading()
         self._checkpoints.drop_after(n_past)
         if self._listener is not None:
             n_past = self._listener.limit_truncation(n_past)
@@ -354,7 +287,6 @@ class LlamaContext:
         """
         if self.is_recurrent or self.model.n_swa > 0 or self._listener is not None:
             return 0
-        self._finish_reading()
         return int(C.llama_state_seq_get_size(self._context, 0))
 
     def save_state(self) -> Any:
@@ -365,7 +297,6 @@ class LlamaContext:
 
     def restore_state(self, state: Any, n_past: int) -> bool:
         """Replace the memory by a copy that holds n_past tokens; empty, and False, on failure."""
-        self._finish_reading()
         C.llama_memory_clear(self._memory, False)
         if C.llama_state_seq_set_data(self._context, state, len(state), 0) != len(state):
             C.llama_memory_clear(self._memory, False)
@@ -381,8 +312,6 @@ class LlamaContext:
     def close(self) -> None:
         """Free the context, then the model: the other order makes llama.cpp use freed memory."""
         self._logits_views = {}
-        if self._reader is not None:
-            self._reader.free()
         if self._context:
             C.llama_free(self._context)
         self._context = None
@@ -403,10 +332,6 @@ class LlamaContext:
 
 def _never() -> bool:
     return False
-
-
-def _decode_failure(result: int) -> Exception:
-    return DecodeInterrupted() if result == _ABORTED else library.decode_error(result)
 
 
 _SHORT_BATCH = 32

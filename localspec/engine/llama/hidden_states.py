@@ -79,10 +79,6 @@ class HiddenStateSource(Protocol):
         """A copy of the states of all n tokens of the last decode, shape (n, width)."""
         ...
 
-    def of_context(self, context: Any) -> HiddenStateSource:
-        """The same states of another context of the model."""
-        ...
-
 
 class LayerHiddenStates:
     """The inputs of some of the target's layers, concatenated in the given order."""
@@ -91,7 +87,6 @@ class LayerHiddenStates:
         check_layers(dimensions.architecture, dimensions.n_layer, layers)
         require_functions()
         self._context, self._layers, self._n_embd = context, tuple(layers), dimensions.n_embd
-        self._dimensions = dimensions
         for layer in sorted(set(layers)):
             load_function("llama_set_embeddings_layer_inp")(context, layer, True)
 
@@ -105,9 +100,6 @@ class LayerHiddenStates:
         rows = [np.ctypeslib.as_array(get(self._context, i), shape) for i in self._layers]
         return np.concatenate(rows, axis=1)
 
-    def of_context(self, context: Any) -> HiddenStateSource:
-        return LayerHiddenStates(context, self._dimensions, self._layers)
-
 
 class FinalHiddenStates:
     """The output of the target's last layer, the input of an MTP layer."""
@@ -117,7 +109,7 @@ class FinalHiddenStates:
         if model.architecture not in architectures.SUPPORTING_MTP:
             raise EngineError("llama.cpp supports no MTP layers of this architecture.")
         require_functions()
-        self._context, self._model, self._width = context, model, model.n_embd_out
+        self._context, self._width = context, model.n_embd_out
         enable_nextn_states(context, of_outputs_only=False)
 
     @property
@@ -126,9 +118,6 @@ class FinalHiddenStates:
 
     def states(self, n: int) -> HiddenStates:
         return read_nextn_states(self._context, n, self._width).copy()
-
-    def of_context(self, context: Any) -> HiddenStateSource:
-        return FinalHiddenStates(context, self._model)
 
 
 class ModelDimensions(Protocol):
