@@ -132,7 +132,7 @@ def _parse_constraint(fields: JsonFields) -> tuple[str, str, str]:
     """The grammar or the JSON Schema that the answer follows, and the field that gives it."""
     grammar, param = fields.text("grammar"), "response_format"
     schema = _schema_of_format(fields.fields(param))
-    if not schema:
+    if schema is None:
         schema, param = fields.get("json_schema"), "json_schema"
     if schema is None:
         return grammar, "", "grammar"

@@ -1,51 +1,259 @@
-"""Grammars for one model's vocabulary, from GBNF or from a JSON Schema."""
+"""Grammars and JSON Schemas for one model's vocabulary, by llguidance, an optional package.
+
+Every text that satisfies a schema has the separators of Python's json.dumps, and of an object with
+`properties` only these. What llguidance does not know is refused; annotations are ignored.
+"""
 
 from __future__ import annotations
 
-from importlib import util
-from typing import TYPE_CHECKING
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
-from localspec.engine.constraints.json_schema import MAX_SCHEMA_CHARS, schema_to_gbnf
-from localspec.engine.llama.grammar import GbnfGrammars
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec import child_process
+from localspec.engine.constraints.gbnf import gbnf_to_lark
 from localspec.engine.llama.model import LlamaVocab
 from localspec.engine.protocols import GrammarState
 from localspec.errors import GrammarError
+from localspec.sanitize import sanitize
 
 if TYPE_CHECKING:
-    from localspec.engine.constraints.llguidance_schema import LlguidanceSchemas
+    import llguidance
+
+MAX_CHARS = 128 * 1024
+_SCHEMA_OPTIONS = {
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "whitespace_flexible": False,
+    "coerce_one_of": True,
+    "lenient": False,
+}
+_LIMITS = {
+    "initial_lexer_fuel": 500_000,
+    "step_max_items": 20_000,
+    "max_lexer_states": 50_000,
+    "verbose_errors": False,
+}
+"""Bound a step to about 0.1 s, the memory to 100 MB; JSON needs a tenth of both."""
+_UNBOUNDED_KEYWORDS = ('"$ref"', '"allOf"', '"multipleOf"')
+"""llguidance's time and memory for these are exponential in the schema's size."""
+_CHECK_SECONDS = 20.0
+"""For the check's process, start included; the check itself has a limit on CPU time."""
+_MAX_LAZY = 64
+"""Tokens that are tested one by one, while not all that are allowed are known."""
+_MAX_FORCED_BYTES = 256
+"""More than a draft can hold."""
+_SPECIAL = b"\xff"
+"""llguidance's mark before the name of a token that is no text."""
 
 
 class Grammars:
-    """`use_llguidance`: for schemas; None for where it is installed."""
+    """Starts grammars for one vocabulary; the first takes up to a second to set up."""
 
-    def __init__(self, vocabulary: LlamaVocab, *, use_llguidance: bool | None = None) -> None:
+    def __init__(self, vocabulary: LlamaVocab) -> None:
         self._vocabulary = vocabulary
-        self._gbnf = GbnfGrammars(vocabulary)
-        self._use_llguidance = use_llguidance
-        self._schemas: LlguidanceSchemas | None = None
+        self._tokenizer: llguidance.LLTokenizer | None = None
 
     def start(self, grammar: str, json_schema: str) -> GrammarState:
         """The state before the first token, for whichever of the two is not empty.
 
         Raises GrammarError if it cannot be used.
         """
-        if grammar:
-            return self._gbnf.start(grammar)
-        if len(json_schema) > MAX_SCHEMA_CHARS:
+        what, text = ("grammar", grammar) if grammar else ("JSON Schema", json_schema)
+        if len(text) > MAX_CHARS:
             raise GrammarError(
-                f"The JSON Schema has {len(json_schema):,} characters.",
-                f"At most {MAX_SCHEMA_CHARS:,} are possible.",
+                f"The {what} has {len(text):,} characters.", f"At most {MAX_CHARS:,} are possible."
             )
-        if self._use_llguidance is None:
-            self._use_llguidance = util.find_spec("llguidance") is not None
-        if not self._use_llguidance:
-            return self._gbnf.start(schema_to_gbnf(json_schema))
-        return self._load_llguidance().start(json_schema)
+        try:
+            import llguidance  # noqa: PLC0415  optional
+        except ImportError as missing:
+            raise GrammarError(
+                "Grammars and JSON Schemas need one more package: llguidance.",
+                "Install it: pip install 'localspec[serve]'",
+            ) from missing
+        with _translate_errors(what):
+            if self._tokenizer is None:
+                self._tokenizer = _make_tokenizer(self._vocabulary)
+            if grammar:
+                compiled = llguidance.LLMatcher.grammar_from_lark(gbnf_to_lark(grammar))
+            else:
+                schema = _read_schema(json_schema)
+                if any(keyword in schema for keyword in _UNBOUNDED_KEYWORDS):
+                    _check_compile_time(schema)
+                compiled = schema_to_grammar(schema)
+            matcher = make_matcher(self._tokenizer, compiled)
+            _check_state(matcher, what)
+        return LlguidanceState(matcher)
 
-    def _load_llguidance(self) -> LlguidanceSchemas:
-        if self._schemas is None:
-            # Late: the package is optional.
-            from localspec.engine.constraints import llguidance_schema  # noqa: PLC0415
 
-            self._schemas = llguidance_schema.LlguidanceSchemas(self._vocabulary)
-        return self._schemas
+def schema_to_grammar(schema: str) -> str:
+    import llguidance  # noqa: PLC0415  optional
+
+    return str(llguidance.LLMatcher.grammar_from_json_schema(schema, overrides=_SCHEMA_OPTIONS))
+
+
+def make_matcher(tokenizer: llguidance.LLTokenizer, grammar: str) -> llguidance.LLMatcher:
+    """The matcher of a compiled grammar; it has an error if the grammar cannot be used."""
+    import llguidance  # noqa: PLC0415  optional
+
+    limits = llguidance.LLParserLimits(**_LIMITS)
+    return llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+
+
+@lru_cache(maxsize=64)
+def _check_compile_time(schema: str) -> None:
+    """Compile the schema in a process of its own; raises GrammarError if that takes too much."""
+    parent = str(child_process.parent_pid_for_child())
+    command = [sys.executable, "-P", "-m", "localspec.engine.constraints.schema_check", parent]
+    process = child_process.start(command)
+    try:
+        process.communicate(schema.encode(), timeout=_CHECK_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+    if process.returncode:
+        raise GrammarError(
+            "The JSON Schema needs too much time or memory.",
+            "Use $ref without other keywords, fewer properties in allOf, and a small multipleOf.",
+        )
+
+
+@contextmanager
+def _translate_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (GrammarError, KeyboardInterrupt, SystemExit):
+        raise
+    except RecursionError as error:
+        raise GrammarError(f"The {what} is nested too deeply.") from error
+    except BaseException as error:  # a panic of the library is no Exception
+        raise _refusal(what, str(error)) from error
+
+
+def _refusal(what: str, reason: str) -> GrammarError:
+    line = sanitize(reason.partition("\n<")[0], multiline=False)[:200].rstrip(" .")
+    return GrammarError(f"The {what} cannot be used: {line}.")
+
+
+def _check_state(matcher: llguidance.LLMatcher, what: str = "grammar") -> None:
+    if matcher.is_error():
+        raise _refusal(what, matcher.get_error())
+
+
+def _read_schema(text: str) -> str:
+    schema = json.loads(text)
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict):
+        raise GrammarError(f"{text[:40]} is not a JSON Schema that a text satisfies.")
+    # llguidance merges the parts of `allOf`: closed, they would exclude each other's properties.
+    return json.dumps(schema if '"allOf"' in text else _close_objects(schema))
+
+
+def _close_objects(schema: Any) -> Any:
+    """The schema with `additionalProperties` false wherever there are `properties`."""
+    if isinstance(schema, list):
+        return [_close_objects(part) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    closed = {key: _close_member(key, value) for key, value in schema.items()}
+    return {"additionalProperties": False} | closed if "properties" in closed else closed
+
+
+def _close_member(key: str, value: Any) -> Any:
+    if key in ("properties", "$defs", "definitions") and isinstance(value, Mapping):
+        return {name: _close_objects(part) for name, part in value.items()}
+    if key in ("items", "prefixItems", "additionalProperties", "anyOf", "oneOf"):
+        return _close_objects(value)
+    return value
+
+
+def _make_tokenizer(vocabulary: LlamaVocab) -> llguidance.LLTokenizer:
+    import llguidance  # noqa: PLC0415  optional
+
+    n = vocabulary.n_tokens
+    ends = [token for token in range(n) if vocabulary.is_eog(token)]
+    return llguidance.LLTokenizer(_TokenizerInterface(vocabulary), n_vocab=n, eos_token=ends)
+
+
+class _TokenizerInterface:
+    """What llguidance expects of a tokenizer."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(self, vocabulary: LlamaVocab) -> None:
+        self._vocabulary = vocabulary
+        pieces = [vocabulary.text_piece(token) for token in range(vocabulary.n_tokens)]
+        self.special_token_ids = [token for token, piece in enumerate(pieces) if not piece]
+        self.eos_token_id = vocabulary.eos
+        self._ids = {piece: token for token, piece in enumerate(pieces) if piece}
+        self._max_length = max(map(len, pieces), default=0)
+        self.tokens = [
+            piece or _SPECIAL + vocabulary.token_text(token) for token, piece in enumerate(pieces)
+        ]
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        """Tokens of a text that is forced; each call is for the rest of it."""
+        data = (text.encode() if isinstance(text, str) else bytes(text))[:_MAX_FORCED_BYTES]
+        tokens = self._vocabulary.tokenize_plain(data.decode("utf-8", "ignore").encode())
+        if data.startswith(b"".join(self.tokens[token] for token in tokens)):
+            return tokens
+        return self._longest_matches(data)  # a tokenizer that puts a space in front of a text
+
+    def _longest_matches(self, data: bytes) -> list[int]:
+        tokens: list[int] = []
+        while data:
+            lengths = range(min(len(data), self._max_length), 0, -1)
+            n = next((n for n in lengths if data[:n] in self._ids), 0)
+            if not n:
+                break
+            tokens.append(self._ids[data[:n]])
+            data = data[n:]
+        return tokens
+
+
+class LlguidanceState:
+    """A `GrammarState`."""
+
+    def __init__(self, matcher: llguidance.LLMatcher) -> None:
+        self._matcher = matcher
+        self._mask: NDArray[np.bool_] | None = None
+
+    def allows(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+        if self._mask is None and len(tokens) <= _MAX_LAZY:
+            with _translate_errors("grammar"):
+                counts = [self._matcher.validate_tokens([token]) for token in tokens.tolist()]
+                _check_state(self._matcher)
+            return np.array(counts, bool)
+        allowed: NDArray[np.bool_] = self._computed_mask()[tokens]
+        return allowed
+
+    def allowed_tokens(self) -> NDArray[np.int64]:
+        return self._computed_mask().nonzero()[0]
+
+    def forced_tokens(self) -> list[int]:
+        with _translate_errors("grammar"):
+            return list(self._matcher.compute_ff_tokens())
+
+    def advance(self, token: int) -> LlguidanceState:
+        with _translate_errors("grammar"):
+            matcher = self._matcher.deep_copy()
+            matcher.consume_token(token)
+            _check_state(matcher)
+        return LlguidanceState(matcher)
+
+    def _computed_mask(self) -> NDArray[np.bool_]:
+        if self._mask is None:
+            with _translate_errors("grammar"):
+                bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+                _check_state(self._matcher)
+            self._mask = np.unpackbits(bits, bitorder="little").astype(bool)
+        return self._mask
